@@ -3,6 +3,7 @@
 # make test-clients      Claude Code, Codex and npm's clients, as they are published (installs them by npm)
 # make python            the wheel of the Python package, with the `outlast` command in it
 # make bench             the cost of it all, beside the disk, nginx and a direct call
+# make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
 # make bench-python      steps of the Python package, beside DBOS on SQLite and a JSONL file
 #
@@ -15,11 +16,13 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 USD ?= 0.25
+SEEDS ?= 100000
+FROM ?= 0
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 OUTLAST := $(TARGET)/debug/outlast
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test test-clients python power-loss bench bench-python build system venv clean
+.PHONY: help demo test test-clients python sim power-loss bench bench-python build system venv clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -38,6 +41,10 @@ bench: venv
 	@scripts/setup.sh cc nginx
 	cargo build --release -p outlast -p outlast-bench
 	@PYTHON=$(PYTHON) $(TARGET)/release/outlast-bench
+
+sim:
+	cargo build --release -p outlast-sim
+	@$(TARGET)/release/outlast-sim $(SEEDS) $(FROM)
 
 # In a place of its own: peers are no part of the tests.
 power-loss: build venv

@@ -105,6 +105,7 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
         clock,
         entropy: std::sync::Arc::new(outlast::program::host::OsEntropy),
         create: false,
+        store_wait: outlast_store::STORE_WAIT,
     };
     drop(outlast_store::open(&store.to_string_lossy(), options));
     let calls = entries(&store).max(1);
@@ -121,6 +122,7 @@ fn entries(store: &Path) -> u64 {
         clock: std::sync::Arc::new(outlast::program::host::SystemClock::new()),
         entropy: std::sync::Arc::new(outlast::program::host::OsEntropy),
         create: false,
+        store_wait: outlast_store::STORE_WAIT,
     };
     let store = outlast_store::open(&store.to_string_lossy(), options).expect("the store opens");
     let all = outlast_core::words::id::Micros(i64::MAX);

@@ -35,6 +35,7 @@ fn open(path: &Path) -> Arc<dyn Store> {
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(OsEntropy),
         create: true,
+        store_wait: outlast_store::STORE_WAIT,
     };
     outlast_store::open(&path.to_string_lossy(), options).expect("the store opens")
 }

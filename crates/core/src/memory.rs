@@ -40,7 +40,7 @@ use crate::{
     },
     words::{
         clock::Clock,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot},
         row::{Row, Touch},
     },
 };
@@ -71,9 +71,13 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct Inner {
-    committed: Tables,
+    committed: Arc<Tables>,
     /// State after a power loss.
-    synced: Tables,
+    synced: Arc<Tables>,
+    /// Number of commits so far.
+    commits: i64,
+    /// Number of the last operation. A loss of power does not set it back.
+    last_op: OpNo,
 }
 
 impl MemoryStore {
@@ -85,12 +89,29 @@ impl MemoryStore {
     /// Drops operations that were committed and not synced, as a power loss does.
     pub fn lose_power(&self) {
         let mut inner = self.lock();
-        inner.committed = inner.synced.clone();
+        let synced = inner.synced.clone();
+        inner.commit(synced, Durability::Synced);
     }
 
     /// Returns a copy of everything that is committed, for an oracle.
     pub fn tables(&self) -> Tables {
-        self.lock().committed.clone()
+        Tables::clone(&self.lock().committed)
+    }
+
+    /// Returns the committed tables, and how many commits made them. Later commits leave these tables as they are.
+    pub fn snapshot(&self) -> (Arc<Tables>, i64) {
+        let inner = self.lock();
+        (inner.committed.clone(), inner.commits)
+    }
+
+    /// Commits tables that were changed on a copy, for a simulator with a group commit of its own.
+    pub fn commit(&self, tables: Arc<Tables>, durability: Durability) {
+        self.lock().commit(tables, durability);
+    }
+
+    /// Returns the start from which a group commit of its own numbers its operations: a million for each.
+    pub fn op_numbers(&self) -> OpNo {
+        self.lock().next_op(1_000_000)
     }
 
     /// Shows an oracle the committed tables, and the tables that a power loss would leave.
@@ -102,14 +123,30 @@ impl MemoryStore {
     /// Changes rows without the engine, synced: for simulators that plant a defect.
     pub fn tamper<R>(&self, change: impl FnOnce(&mut Tables) -> R) -> R {
         let mut inner = self.lock();
-        let out = change(&mut inner.committed);
-        inner.synced = inner.committed.clone();
+        let mut tables = Tables::clone(&inner.committed);
+        let out = change(&mut tables);
+        inner.commit(Arc::new(tables), Durability::Synced);
         out
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic in a decision leaves the tables unchanged: rows are put back only after it.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn next_op(&mut self, n: i64) -> OpNo {
+        self.last_op.0 += n;
+        self.last_op
+    }
+
+    fn commit(&mut self, tables: Arc<Tables>, durability: Durability) {
+        self.committed = tables;
+        self.commits += 1;
+        if durability == Durability::Synced {
+            self.synced = self.committed.clone();
+        }
     }
 }
 
@@ -202,9 +239,9 @@ impl Tables {
         }
     }
 
-    /// Returns whether a call is charged to the envelope: its run's, an ancestor's, or a window it was admitted under.
-    pub fn is_charged(&self, e: &Entry, envelope: EnvelopeNo) -> bool {
-        self.runs[&e.run].charges.contains(&envelope) || e.windows().contains(&envelope)
+    /// Returns the envelopes that a call is charged to: its run's, its ancestors', and the windows it was admitted under.
+    pub fn charges<'a>(&'a self, e: &'a Entry) -> impl Iterator<Item = EnvelopeNo> + 'a {
+        self.runs[&e.run].charges.iter().chain(e.windows()).copied()
     }
 
     /// Returns an inconsistency of the tables, if any: every envelope's sums must be those of its entries, no limit may
@@ -213,17 +250,23 @@ impl Tables {
         let mut gone = Gone::default();
         let families: BTreeMap<EnvelopeNo, bool> =
             self.runs.values().rev().map(|run| (run.envelope(), gone.child_of(run))).collect();
+        // `admission = "observe"` accepts one call's excess for each concurrent call.
+        let mut charged: BTreeMap<EnvelopeNo, (Sums, bool)> = BTreeMap::new();
+        for e in self.entries.values() {
+            let observed = self.runs[&e.run].policy.admission == Admission::Observe;
+            for envelope in self.charges(e) {
+                let (sums, is_observed) = charged.entry(envelope).or_default();
+                sums.add(e);
+                *is_observed |= observed;
+            }
+        }
         for envelope in self.envelopes.values() {
-            let mut sums = Sums::default();
-            let charged = || self.entries.values().filter(|e| self.is_charged(e, envelope.no));
-            charged().for_each(|e| sums.add(e));
+            let (sums, observed) = charged.remove(&envelope.no).unwrap_or_default();
             let forgotten = families.get(&envelope.no).copied().unwrap_or_else(|| gone.any());
             if let Some(wrong) = sums.differ(envelope, forgotten) {
                 return Some(format!("envelope {}: {wrong}", envelope.no));
             }
-            // `admission = "observe"` accepts one call's excess for each concurrent call.
-            let observed = |e: &Entry| self.runs[&e.run].policy.admission == Admission::Observe;
-            if forgotten || charged().any(observed) {
+            if forgotten || observed {
                 continue;
             }
             let (cost, overrun) = (envelope.spent.cost() + envelope.reserved.cost(), sums.overrun);
@@ -275,6 +318,7 @@ impl Store for MemoryStore {
             Ok(loaded) => loaded,
             Err(e) => return Ticket::ready(Err(e)),
         };
+        loaded.op = inner.next_op(1);
         let outcome = op::decide(&op, &mut loaded, now);
         let undeclared = loaded.undeclared();
         assert!(undeclared.is_empty(), "{} looks for {undeclared:?}, which no need of it names", op.name());
@@ -282,10 +326,9 @@ impl Store for MemoryStore {
             Ok(outcome) => outcome,
             Err(e) => return Ticket::ready(Err(e.into())),
         };
-        inner.committed.apply(loaded);
-        if durability == Durability::Synced {
-            inner.synced = inner.committed.clone();
-        }
+        Arc::make_mut(&mut inner.committed).apply(loaded);
+        let tables = inner.committed.clone();
+        inner.commit(tables, durability);
         Ticket::ready(Ok(outcome))
     }
 

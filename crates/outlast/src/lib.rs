@@ -129,10 +129,13 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let path = context.around.directory().join(file);
             printed_code(look, |page| commands::verify::verify_lines(&path, repair, page))
         }
+        Command::Repair(ref args) => {
+            printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| commands::show::show(&*store, &logs, &args, page))
         }
@@ -142,12 +145,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             commands::attach::attach(&*store, &context, &args)
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             printed(look, |page| {
                 commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
             })
@@ -161,7 +164,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             );
             let store = context.open(create, Default::default())?;
             // Without this, a person who looks after a kill -9 would be told that the run is running.
-            serve::proxy_setup::bury(&*store);
+            serve::proxy_setup::bury(&*store, &*context.clock);
             on_store(other, &*store, look)
         }
     }

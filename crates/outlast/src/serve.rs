@@ -50,6 +50,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             Some(address) => Some(listen(address, "--grpc").await?),
             None => None,
         };
+        let context = context.waiting(args.proxy.store_wait_ms);
         let store = context.open(true, args.proxy.durability)?;
         settings::sync_budgets(store.clone(), &context).await?;
         policies::register(&context.around, &*store)?;

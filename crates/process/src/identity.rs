@@ -12,7 +12,7 @@ use super::proc_table::{self, ProcId};
 pub enum Liveness {
     /// The process runs.
     Alive,
-    /// Same boot and namespace, and the pid is free, a zombie, or another process's.
+    /// Same host, boot and namespace, and the pid is free, a zombie, or another process's.
     Gone,
     /// The process ran on this machine, in a boot that is over.
     BootOver,
@@ -52,8 +52,11 @@ pub fn of_self() -> io::Result<Identity> {
     })
 }
 
-/// Returns whether `other` lives, seen from this process, which is `own`. Never wrongly reports a death: where
-/// boot, namespace or permissions hide the other, the answer is `Unknown`.
+/// Returns whether `other` lives, seen from this process, which is `own`. Never wrongly reports a death on one machine:
+/// where boot, host, namespace or permissions hide the other, the answer is `Unknown`.
+///
+/// Clones of one virtual machine cannot be told apart by any of these. Where they share a store, the heartbeat has to
+/// stand still as well.
 pub fn liveness(own: &Identity, other: &Identity) -> Liveness {
     judge(own, other, look)
 }
@@ -67,7 +70,8 @@ fn judge(own: &Identity, other: &Identity, look: impl FnOnce(u32) -> Seen) -> Li
         let same_machine = own.host == other.host && own.host.contains('/');
         return if same_machine { Liveness::BootOver } else { Liveness::Unknown };
     }
-    if own.pid_ns != other.pid_ns || own.pid_ns == 0 {
+    // Some sandboxes show every guest one boot id, and the first pid namespace has one inode on all machines.
+    if own.host != other.host || own.pid_ns != other.pid_ns || own.pid_ns == 0 {
         return Liveness::Unknown;
     }
     match look(other.pid) {
@@ -165,6 +169,15 @@ mod tests {
         check(ME, ("box/ab12", "", 9), Seen::Nobody, Liveness::Unknown);
         check(("box/ab12", "", 9), ME, Seen::Nobody, Liveness::Unknown);
         check(("box/ab12", "", 9), ("box/ab12", "", 9), Seen::Nobody, Liveness::Unknown);
+    }
+
+    /// Bug: sandboxes that show every guest one boot id took each other's processes for dead.
+    /// Consequence: on a shared store each executed the others as soon as it looked.
+    /// Cause: equal boot ids were believed, and the first pid namespace has the same inode everywhere.
+    #[test]
+    fn an_equal_boot_id_on_another_host_proves_nothing() {
+        check(ME, ("other/cd34", "boot1", 9), Seen::Nobody, Liveness::Unknown);
+        check(ME, ("box/cd34", "boot1", 9), Seen::Running { start_time: 1 }, Liveness::Unknown);
     }
 
     #[test]

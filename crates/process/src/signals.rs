@@ -80,6 +80,17 @@ impl Signals {
             .collect()
     }
 
+    /// Returns a look at whether one of `these` came and was not taken yet. It takes nothing.
+    pub fn peek(&self, these: &[Signal]) -> impl Fn() -> bool + Send + Sync + use<> {
+        let flags: Vec<_> = self
+            .came
+            .iter()
+            .filter(|(signal, _)| these.contains(signal))
+            .map(|(_, flag)| flag.clone())
+            .collect();
+        move || flags.iter().any(|flag| flag.load(Ordering::SeqCst))
+    }
+
     /// Waits for at least one signal. Cancel-safe: a signal that has come stays until it is taken.
     ///
     /// Needs a tokio runtime with I/O enabled.

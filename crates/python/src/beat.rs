@@ -13,7 +13,7 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        run::renew::{Active, Pulse},
+        run::renew::{Active, ActiveTime, Pulse},
     },
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},
@@ -33,8 +33,8 @@ type FileId = (u64, u64);
 
 struct Open {
     instance: InstanceNo,
-    /// Monotonic time up to which the attempt's active time is posted. `None`: its supervisor posts it.
-    posted_ms: Option<u64>,
+    /// Active time of the attempt. `None`: its supervisor posts it.
+    active: Option<ActiveTime>,
     pulse: Option<Pulse>,
     lost: bool,
 }
@@ -47,6 +47,8 @@ pub enum Word {
     Stop,
     /// This process was declared dead, and another one may drive the run.
     Lost,
+    /// This process could not renew for a whole lease: others may have declared it dead.
+    Away,
     /// The store's file was removed or replaced: anything written to it is lost when this process ends.
     Vanished,
 }
@@ -63,25 +65,25 @@ impl Beat {
 
     /// Adds an open attempt.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
-        let posted_ms = driven.then(|| node.clock().monotonic_ms());
-        self.attempts().insert((run, attempt), Open { instance, posted_ms, pulse: None, lost: false });
+        let active = driven.then(|| ActiveTime::begin(node.clock().monotonic_ms()));
+        self.attempts().insert((run, attempt), Open { instance, active, pulse: None, lost: false });
     }
 
     /// Removes an attempt. Returns its active time, in milliseconds, that was not posted yet.
     pub fn close(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> i64 {
         let now = node.clock().monotonic_ms();
         let open = self.attempts().remove(&(run, attempt));
-        let since = open.and_then(|o| o.posted_ms).map_or(0, |posted| now.saturating_sub(posted));
-        i64::try_from(since).unwrap_or(0)
+        open.and_then(|open| open.active).map_or(0, |mut active| active.take(now))
     }
 
-    pub fn word(&self, run: RunNo, attempt: AttemptNo) -> Word {
+    pub fn word(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> Word {
         if self.vanished.load(Ordering::Relaxed) {
             return Word::Vanished;
         }
         match self.attempts().get(&(run, attempt)) {
             Some(open) if open.lost => Word::Lost,
             Some(Open { pulse: Some(pulse), .. }) if pulse.stop_requested => Word::Stop,
+            _ if !node.may_open() => Word::Away,
             _ => Word::GoOn,
         }
     }
@@ -123,12 +125,11 @@ impl Beat {
             .filter_map(|((run, attempt), open)| {
                 // A proxy in this process may have learnt of the verdict first, and registered a new instance.
                 open.lost |= open.instance != me;
-                let ms = i64::try_from(now.saturating_sub(open.posted_ms?)).unwrap_or(0);
-                open.posted_ms = Some(now);
+                let ms = open.active.as_mut()?.take(now);
                 (!open.lost).then_some(Active { run: *run, attempt: *attempt, ms })
             })
             .collect();
-        match node.renew(active).await {
+        match node.renew(active.clone()).await {
             Ok(pulses) => {
                 let mut attempts = self.attempts();
                 for pulse in pulses {
@@ -143,7 +144,21 @@ impl Beat {
                 self.attempts().values_mut().for_each(|open| open.lost = true);
             }
             // The next one may succeed: one missed heartbeat decides nothing.
-            Err(e) => tracing::warn!(error = %e, "heartbeat not renewed"),
+            Err(e) => {
+                // A renewal in doubt may have been posted.
+                if !matches!(e, Error::CommitUnknown { .. }) {
+                    self.give_back(&active);
+                }
+                tracing::warn!(error = %e, "heartbeat not renewed");
+            }
+        }
+    }
+
+    fn give_back(&self, unposted: &[Active]) {
+        let mut attempts = self.attempts();
+        for Active { run, attempt, ms } in unposted {
+            let open = attempts.get_mut(&(*run, *attempt)).and_then(|open| open.active.as_mut());
+            open.into_iter().for_each(|active| active.give_back(*ms));
         }
     }
 

@@ -73,7 +73,11 @@ pub fn reserve(
         request: None,
     };
     match core.store.ask(admit, Durability::Synced).wait()? {
-        Admission::Go { seq, .. } | Admission::Replay { seq } | Admission::Join { seq, .. } => Ok(Some(seq)),
+        Admission::Go { opening, .. } => {
+            seat.openings().keep(opening);
+            Ok(Some(opening.seq))
+        }
+        Admission::Replay { seq } | Admission::Join { seq, .. } => Ok(Some(seq)),
         Admission::Refused(refusal) => Err(Failure::refused(&refusal, seat.id_of())),
         Admission::Wait { refusal } if last => Err(no_room(seat, &refusal)),
         Admission::Wait { .. } => Ok(None),
@@ -92,17 +96,14 @@ fn no_room(seat: &Seat, refusal: &Refusal) -> Failure {
 
 /// Settles the call at its cost. None means that it was never sent, and nothing is charged.
 pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens: i64) -> Result<(), Failure> {
-    let actor = seat.actor();
     let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {
         let usage = Usage { input: u64::try_from(tokens).unwrap_or(0), ..Usage::default() };
         let (tier, price_hash) = (ServiceTier::default(), "said by the caller".to_owned());
         Close::Done(Bill::Usage { usage, tier, cost_nano_usd, price_hash })
     });
     let settle = Settle {
-        run: actor.run,
-        seq,
-        attempt: actor.attempt,
-        instance: actor.instance,
+        opening: seat.opening(seq.0),
+        attempt: seat.actor().attempt,
         close,
         active_ms: 0,
         http_status: None,
@@ -111,5 +112,6 @@ pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens:
         answer: None,
     };
     core.store.ask(settle, Durability::Synced).wait()?;
+    seat.openings().forget(seat.actor().run, seq);
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! Claims a run: as a new attempt of this process, or by joining a supervisor's attempt.
 
-use std::time::{Duration, Instant};
-
 use outlast_core::{
     engine::{
         self,
@@ -19,13 +17,10 @@ use outlast_core::{
     words::id::{AttemptNo, InstanceNo, RunNo, Slot},
 };
 use outlast_process::identity::{self, Liveness};
-use outlast_server::node::{HEARTBEAT, LEASE_MS};
+use outlast_server::node::LOOK;
 use pyo3::{PyResult, Python};
 
 use crate::{engine::Core, error::Failure, orphans};
-
-/// Interval at which a silent holder is checked.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// An attempt this process acts in.
 pub struct Claimed {
@@ -45,8 +40,7 @@ pub struct Claimed {
 /// If the holder is known to live: `RunHeld` at once, unless `force`. If only its silence can tell (it is in another
 /// container, on another host): waits for one lease. If it is gone: takes over at once.
 pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
-    let began = Instant::now();
-    let patience = Duration::from_millis(LEASE_MS) + 2 * HEARTBEAT;
+    let mut inquest = core.node.inquest();
     loop {
         let instance = core.node.instance();
         let claim = Claim {
@@ -69,9 +63,7 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
             Err(e) => return Err(Failure::from(e).into()),
         };
         // The sweep finds holders that are certainly gone; the claim then succeeds.
-        if core.node.sweep().map_err(Failure::from)?.iter().any(|swept| swept.ended_attempts > 0) {
-            continue;
-        }
+        let is_judged = core.node.has_judged(&mut inquest).map_err(Failure::from)?;
         let Some(holder) = holder(core, view.run.no)? else { continue };
         if force {
             // With `force`, the user vouches that the holder is a forgotten process: it loses its leases, and
@@ -79,7 +71,7 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
             orphans::declare_dead(&*core.store, holder.no).map_err(Failure::from)?;
             continue;
         }
-        if lives(&holder) || began.elapsed() > patience {
+        if lives(&holder) || is_judged {
             return Err(Failure {
                 hint: Some(
                     "wait until it ends, or give this one another id; your own forgotten notebook: \
@@ -136,7 +128,7 @@ pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failur
     let mut adopted = ask();
     if matches!(adopted, Err(Error::Engine(engine::Error::RunHeld { .. }))) {
         // An earlier process that joined the attempt may be gone.
-        core.node.sweep()?;
+        core.node.await_verdicts()?;
         adopted = ask();
     }
     if let Err(held @ Error::Engine(engine::Error::RunHeld { .. })) = adopted {

@@ -41,6 +41,7 @@ use crate::{
     error::{Failure, refused_hint},
     face,
     job::{self, Items, RawItem},
+    openings::Openings,
     orphans,
     post::Post,
     recorded::Recorded,
@@ -61,6 +62,7 @@ pub struct Core {
     pub runtime: Handle,
     pub post: Post,
     pub token_keys: Vec<TokenKey>,
+    pub openings: Arc<Openings>,
     face: Mutex<Option<SocketAddr>>,
 }
 
@@ -338,7 +340,13 @@ impl Engine {
     fn reset_item(&self, run: i64, key: String, reuse: bool) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
-        Ok(Ticket::new(core.store.clone(), reset.into(), Durability::Synced, core.post.clone(), ""))
+        Ok(Ticket::new(
+            core.store.clone(),
+            reset.into(),
+            Durability::Synced,
+            core.post.clone(),
+            Arc::default(),
+        ))
     }
 
     /// Returns an empty memory of steps for an item: a step recorded earlier is looked up when it begins.
@@ -395,7 +403,7 @@ impl Engine {
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let put = Put { changes: changes_of(changes), ..Put::default() };
-        Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.post.clone(), ""))
+        Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.post.clone(), Arc::default()))
     }
 
     /// Returns the address of this process's proxy, which the first call starts.
@@ -472,6 +480,7 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
     runtime.spawn(beat.clone().go_on(node.clone()));
     let core = Core {
         token_keys: store.token_keys()?,
+        openings: Arc::default(),
         runtime: runtime.handle().clone(),
         post: Post::new(runtime.handle().clone()),
         face: Mutex::default(),

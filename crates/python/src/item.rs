@@ -76,14 +76,14 @@ pub fn record_item(
     lasting: bool,
     changes: Vec<RawChange>,
 ) -> PyResult<Ticket> {
-    let (run, instance, seq) = (seat.actor().run, seat.actor().instance, Seq(seq));
-    let split = || Ok::<_, Failure>(Keep::before(run, seq, instance, Role::Value, encode(py, value)?));
+    let opening = seat.opening(seq);
+    let split = || Ok::<_, Failure>(Keep::before(opening, Role::Value, encode(py, value)?));
     let (parts, end) = match how {
         "done" => split().map(|(parts, last)| (parts, ItemEnd::Done(last)))?,
         "failed" => split().map(|(parts, last)| (parts, ItemEnd::Failed(last)))?,
         _ => (Vec::new(), ItemEnd::Skipped { reason: String::from_utf8_lossy(value).into_owned() }),
     };
-    let record = RecordItem { run, seq, instance, end, changes: changes_of(changes) };
+    let record = RecordItem { opening, end, changes: changes_of(changes) };
     let durability = if lasting { Durability::Synced } else { Durability::Committed };
     Ok(seat.submit(record, durability)?.behind(parts))
 }
@@ -91,9 +91,9 @@ pub fn record_item(
 /// Returns the item: it is pending again, and nothing counts against it. Committed.
 #[pyfunction]
 pub fn return_item(seat: &Seat, seq: i64) -> PyResult<Ticket> {
-    let actor = seat.actor();
-    let back = ReturnItem { run: actor.run, seq: Seq(seq), instance: actor.instance };
-    Ok(seat.submit(back, Durability::Committed)?)
+    let opening = seat.opening(seq);
+    seat.openings().forget(opening.run, opening.seq);
+    Ok(seat.submit(ReturnItem { opening }, Durability::Committed)?)
 }
 
 fn on_change_of(text: &str) -> Result<OnChange, Failure> {
@@ -112,7 +112,7 @@ fn on_change_of(text: &str) -> Result<OnChange, Failure> {
 pub fn told<'py>(py: Python<'py>, claim: ItemClaim) -> PyResult<Bound<'py, PyTuple>> {
     match claim {
         ItemClaim::Run(r) => {
-            ("run", r.seq.0, r.tries, r.continued, r.deaths, r.steps.as_ref()).into_pyobject(py)
+            ("run", r.opening.seq.0, r.tries, r.continued, r.deaths, r.steps.as_ref()).into_pyobject(py)
         }
         ItemClaim::Ended { seq, standing } => ("ended", seq.0, standing.name()).into_pyobject(py),
         ItemClaim::Held { seq } => ("held", seq.0).into_pyobject(py),

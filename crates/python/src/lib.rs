@@ -15,6 +15,7 @@ mod fork;
 mod item;
 mod items;
 mod job;
+mod openings;
 mod orphans;
 mod plain;
 mod post;

@@ -10,19 +10,18 @@ use outlast_core::{engine::op::Outcome, store};
 use pyo3::{prelude::*, sync::PyOnceLock, types::PyList};
 use tokio::runtime::Handle;
 
-use crate::ticket::answer;
+use crate::ticket::{Caller, answer};
 
 /// Recipient of a commit's outcome: an asyncio future, or a callable.
 pub struct Letter {
     to: Py<PyAny>,
     is_called: bool,
-    /// Id of the run, for the hints of refusals.
-    run: String,
+    caller: Arc<Caller>,
 }
 
 impl Letter {
-    pub fn to(done: &Bound<'_, PyAny>, run: &str) -> Letter {
-        Letter { to: done.clone().unbind(), is_called: done.is_callable(), run: run.to_owned() }
+    pub fn to(done: &Bound<'_, PyAny>, caller: &Arc<Caller>) -> Letter {
+        Letter { to: done.clone().unbind(), is_called: done.is_callable(), caller: caller.clone() }
     }
 }
 
@@ -119,7 +118,7 @@ fn sort<'py>(
     letter: Letter,
     outcome: Result<Outcome, store::Error>,
 ) -> PyResult<()> {
-    let (value, error) = match answer(py, outcome, &letter.run) {
+    let (value, error) = match answer(py, outcome, &letter.caller) {
         Ok(value) => (value, py.None()),
         Err(error) => (py.None(), error.into_value(py).into_any()),
     };

@@ -16,7 +16,7 @@ use outlast_core::{
         step::{begin_step::BeginStep, checkpoint::Checkpoint, count_loop::CountLoop, record::Record},
     },
     journal::{
-        Role, iteration_scope,
+        Opening, Role, iteration_scope,
         payload::{MAX_LEN, Payload},
     },
     run::attempt::Exit,
@@ -31,7 +31,8 @@ use crate::{
     claim::Claimed,
     engine::{Core, RawChange, Shared, changes_of},
     error::Failure,
-    ticket::Ticket,
+    openings::Openings,
+    ticket::{Caller, Ticket},
 };
 
 /// Size in bytes above which a value is compressed without the interpreter's lock.
@@ -40,6 +41,7 @@ const LARGE: usize = 32 << 10;
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Seat {
     shared: Arc<Shared>,
+    caller: Arc<Caller>,
     actor: Actor,
     slot: Slot,
     /// Number of the run in its store.
@@ -65,6 +67,7 @@ impl Seat {
         core.beat.open(&core.node, c.run, c.attempt, c.instance, c.driven);
         Seat {
             shared,
+            caller: Arc::new(Caller { run: c.run, id: c.id.clone(), openings: core.openings.clone() }),
             actor: Actor { run: c.run, attempt: c.attempt, instance: c.instance },
             slot: c.slot,
             run: c.run.0,
@@ -92,6 +95,15 @@ impl Seat {
         self.iteration
     }
 
+    /// Returns the opening of an entry that this process has open.
+    pub fn opening(&self, seq: i64) -> Opening {
+        self.caller.openings.of(self.actor.run, Seq(seq))
+    }
+
+    pub fn openings(&self) -> &Openings {
+        &self.caller.openings
+    }
+
     pub fn id_of(&self) -> &str {
         &self.id
     }
@@ -106,7 +118,7 @@ impl Seat {
 
     pub fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
         let core = self.shared.core()?;
-        Ok(Ticket::new(core.store.clone(), op.into(), durability, core.post.clone(), &self.id))
+        Ok(Ticket::new(core.store.clone(), op.into(), durability, core.post.clone(), self.caller.clone()))
     }
 
     /// Returns the ticket with an action that rewrites the file that mirrors the context.
@@ -165,11 +177,11 @@ impl Seat {
         changes: Vec<RawChange>,
         again: bool,
     ) -> PyResult<Ticket> {
-        let (run, instance, seq) = (self.run_no(), self.instance(), Seq(seq));
-        let (parts, value) = Keep::before(run, seq, instance, Role::Value, encode(py, value)?);
+        let opening = self.opening(seq);
+        let (parts, value) = Keep::before(opening, Role::Value, encode(py, value)?);
         let changes = changes_of(changes);
         let is_of_context = changes.iter().any(is_of_context);
-        let record = Record { run, seq, instance, value, failed, again, changes };
+        let record = Record { opening, value, failed, again, changes };
         let ticket = self.submit(record, Durability::Synced)?.behind(parts);
         Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
@@ -217,13 +229,15 @@ impl Seat {
         Ok(py.detach(|| call::settle(&core, self, Seq(seq), nano_usd, tokens))?)
     }
 
-    /// Returns what the attempt should do: "go on", "stop", "lost" or "vanished".
+    /// Returns what the attempt should do: "go on", "stop", "lost", "away" (open nothing until the store is back) or
+    /// "vanished".
     fn word(&self) -> PyResult<&'static str> {
         let core = self.shared.core()?;
-        Ok(match core.beat.word(self.run_no(), self.actor.attempt) {
+        Ok(match core.beat.word(&core.node, self.run_no(), self.actor.attempt) {
             Word::GoOn => "go on",
             Word::Stop => "stop",
             Word::Lost => "lost",
+            Word::Away => "away",
             Word::Vanished => "vanished",
         })
     }

@@ -10,6 +10,7 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     store::{self, Durability, Store},
+    words::id::RunNo,
 };
 use pyo3::prelude::*;
 
@@ -17,6 +18,7 @@ use crate::{
     approval,
     error::Failure,
     item,
+    openings::Openings,
     post::{Letter, Post},
 };
 
@@ -31,24 +33,38 @@ pub struct Ticket {
     parts: Mutex<Vec<Keep>>,
     store: Arc<dyn Store>,
     post: Post,
-    /// Id of the run, for the hints of refusals.
-    run: String,
+    caller: Arc<Caller>,
     /// Action to run once the operation is committed.
     after: Mutex<Option<After>>,
     /// Id of the process that made the ticket. A process forked from it leaves the ticket alone.
     pid: u32,
 }
 
+/// Run for which an operation is submitted.
+#[derive(Default)]
+pub struct Caller {
+    pub run: RunNo,
+    /// Id of the run, for the hints of refusals.
+    pub id: String,
+    pub openings: Arc<Openings>,
+}
+
 type After = Box<dyn FnOnce() + Send>;
 
 impl Ticket {
-    pub fn new(store: Arc<dyn Store>, op: Op, durability: Durability, post: Post, run: &str) -> Ticket {
+    pub fn new(
+        store: Arc<dyn Store>,
+        op: Op,
+        durability: Durability,
+        post: Post,
+        caller: Arc<Caller>,
+    ) -> Ticket {
         Ticket {
             asked: Mutex::new(Some((op, durability))),
             parts: Mutex::default(),
             store,
             post,
-            run: run.to_owned(),
+            caller,
             after: Mutex::default(),
             pid: outlast_store::process::id(),
         }
@@ -109,7 +125,7 @@ impl Ticket {
             }
             self.store.submit_here(op, durability).wait().inspect(|_| after())
         });
-        answer(py, outcome, &self.run)
+        answer(py, outcome, &self.caller)
     }
 
     /// Blocks like `wait`, but not for the commit if the store is idle: the opening is answered from committed
@@ -121,14 +137,14 @@ impl Ticket {
             Ok(outcome) => outcome,
             Err(op) => py.detach(|| self.store.submit_here(op, durability).wait()),
         };
-        answer(py, outcome, &self.run)
+        answer(py, outcome, &self.caller)
     }
 
     /// Resolves a future of a running event loop once the operation is committed. Given a callable instead, calls
     /// `done(answer, error)` from another thread; one of the two is None.
     fn then(&self, done: Bound<'_, PyAny>) -> PyResult<()> {
         let (op, durability) = self.take()?;
-        let letter = Letter::to(&done, &self.run);
+        let letter = Letter::to(&done, &self.caller);
         let parts = self.parts();
         if parts.is_empty() && self.after.lock().is_ok_and(|after| after.is_none()) {
             // Submitted at once: no parts come first, and no action follows.
@@ -160,11 +176,17 @@ async fn behind(
 ///
 /// An item: as in `Seat.claim_item` and `record_item`. A step: `(seq, begun before, done, tries)`. A loop: its count.
 /// Any other outcome with a number: that number.
-pub fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str) -> PyResult<Py<PyAny>> {
+pub fn answer(
+    py: Python<'_>,
+    outcome: Result<Outcome, store::Error>,
+    caller: &Caller,
+) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
-    match outcome.map_err(Failure::from)? {
-        Outcome::Begun(Step::Run { seq, begun_before, tries, .. }) => {
-            Ok((seq.0, begun_before, false, tries).into_pyobject(py)?.into_any().unbind())
+    let outcome = outcome.map_err(Failure::from)?;
+    caller.openings.note(caller.run, &outcome);
+    match outcome {
+        Outcome::Begun(Step::Run { opening, begun_before, tries, .. }) => {
+            Ok((opening.seq.0, begun_before, false, tries).into_pyobject(py)?.into_any().unbind())
         }
         Outcome::Begun(Step::InDoubt { seq }) => {
             Ok((seq.0, true, false, -1).into_pyobject(py)?.into_any().unbind())
@@ -173,7 +195,7 @@ pub fn answer(py: Python<'_>, outcome: Result<Outcome, store::Error>, run: &str)
             Ok((seq.0, true, true, 0).into_pyobject(py)?.into_any().unbind())
         }
         Outcome::Turned(Turn::Counted { loops }) => number(loops),
-        Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, run).into()),
+        Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, &caller.id).into()),
         Outcome::Recorded(seq) | Outcome::StepResolved(seq) | Outcome::Saved(seq) | Outcome::Reset(seq) => {
             number(seq.0)
         }

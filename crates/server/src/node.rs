@@ -13,7 +13,7 @@ use std::{
 use outlast_core::{
     call::{
         Membership,
-        membership::{HEARTBEAT_MS, Inquest, goodbye},
+        membership::{HEARTBEAT_MS, goodbye},
     },
     engine::{
         self,
@@ -25,13 +25,20 @@ use outlast_core::{
     },
     run::instance::Identity,
     store::{Ask as _, Durability, Error, Store},
-    words::{clock::Clock, id::InstanceNo},
+    words::{
+        clock::{Clock, Entropy, random},
+        id::InstanceNo,
+    },
 };
+use tokio::sync::Notify;
 
-pub use outlast_core::call::membership::LEASE_MS;
+pub use outlast_core::call::membership::Inquest;
 
 /// Interval between two heartbeats of a process.
 pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
+
+/// Interval at which silent instances are looked at by a caller that waits for verdicts.
+pub const LOOK: Duration = Duration::from_millis(HEARTBEAT_MS / 4);
 
 /// Tells whether another process is gone without waiting for its lease.
 ///
@@ -46,12 +53,15 @@ pub trait Census: Send + Sync {
 pub struct Node {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
     census: Arc<dyn Census>,
     identity: Identity,
     /// Current instance number, or the last one while the process registers again. Every call reads it.
     instance: AtomicI64,
     registering: tokio::sync::Mutex<()>,
     membership: Mutex<Membership>,
+    /// Notified when the store took a heartbeat.
+    renewed: Notify,
 }
 
 impl Node {
@@ -59,13 +69,16 @@ impl Node {
     pub fn join(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
         census: Arc<dyn Census>,
         identity: Identity,
     ) -> Result<Arc<Node>, Error> {
         let no = store.ask(Register { identity: identity.clone() }, Durability::Synced).wait()?;
         let instance = AtomicI64::new(no.0);
-        let (registering, membership) = (tokio::sync::Mutex::default(), Mutex::default());
-        let node = Node { store, clock, census, identity, instance, registering, membership };
+        let membership = Mutex::new(Membership::new(store.is_shared()));
+        let (registering, renewed) = (tokio::sync::Mutex::default(), Notify::new());
+        let node =
+            Node { store, clock, entropy, census, identity, instance, registering, membership, renewed };
         node.membership().registered(no, node.now_ms());
         node.sweep()?;
         Ok(Arc::new(node))
@@ -86,17 +99,16 @@ impl Node {
 
     /// Renews the heartbeat, posts active time, and returns what the store tells the runs of this process.
     ///
-    /// Errors: `InstanceDead` when the process was declared dead (a suspended machine, a stopped process) or a commit
-    /// is in doubt. The process has then registered again, and the runs that it drove have to be claimed again.
+    /// Errors: `InstanceDead` when the process was declared dead (a suspended machine, a stopped process), when a clone
+    /// of it renews under its number, or when a commit is in doubt. The process has then registered again, and the runs
+    /// that it drove have to be claimed again.
     pub async fn renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
         let instance = self.instance();
         let mut renewed = Err(engine::Error::InstanceDead.into());
-        if self.is_registered() {
-            renewed = self.store.ask(Renew { instance, active }, Durability::Committed).await;
-            match &renewed {
-                Ok(_) => self.membership().renewed(self.now_ms()),
-                Err(e) => self.membership().failed(instance, e),
-            }
+        if let Some(renew) = self.renewal(active) {
+            let next = renew.next;
+            renewed = self.store.ask(renew, Durability::Committed).await;
+            self.answered(instance, next, &renewed);
         }
         if !self.is_registered() {
             self.register_anew(instance).await?;
@@ -104,6 +116,39 @@ impl Node {
         }
         self.farewell().await?;
         renewed
+    }
+
+    fn renewal(&self, active: Vec<Active>) -> Option<Renew> {
+        let fresh = u64::from_le_bytes(random(self.entropy.as_ref()));
+        self.membership().renewal(active, fresh, self.now_ms())
+    }
+
+    /// Notes what became of a renewal. One in doubt is sent again: it opened nothing that nobody knows.
+    fn answered<T>(&self, instance: InstanceNo, next: i64, renewed: &Result<T, Error>) {
+        match renewed {
+            Ok(_) => {
+                self.membership().renewed(next, self.now_ms());
+                self.renewed.notify_waiters();
+            }
+            Err(Error::CommitUnknown { .. }) => {}
+            Err(e) => self.membership().failed(instance, e),
+        }
+    }
+
+    /// Returns whether the process may open new work: others cannot have declared it dead, as far as it knows.
+    pub fn may_open(&self) -> bool {
+        self.membership().may_open(self.now_ms())
+    }
+
+    /// Waits until the process may open new work.
+    pub async fn opening(&self) {
+        loop {
+            let renewed = self.renewed.notified();
+            if self.may_open() {
+                return;
+            }
+            renewed.await;
+        }
     }
 
     /// Returns whether the store took a heartbeat within the last lease. Reads memory only, so a probe costs no write.
@@ -129,6 +174,7 @@ impl Node {
         let no = self.store.ask(register, Durability::Synced).await?;
         self.instance.store(no.0, Ordering::Release);
         self.membership().registered(no, self.now_ms());
+        self.renewed.notify_waiters();
         self.farewell().await
     }
 
@@ -141,7 +187,8 @@ impl Node {
         }
     }
 
-    /// Declares instances dead that are certainly gone, or that did not renew for a whole lease. Blocks on the store.
+    /// Declares instances dead that are certainly gone, or that did not renew for a whole lease during which this process
+    /// did. Blocks on the store.
     pub fn sweep(&self) -> Result<Vec<Swept>, Error> {
         let live = self.store.live_instances()?;
         let is_gone = |who: &Identity| self.census.is_gone(who);
@@ -158,18 +205,34 @@ impl Node {
     ///
     /// Blocks for little more than one lease, and returns at once when there is no such instance.
     pub fn await_verdicts(&self) -> Result<(), Error> {
-        let mut inquest = Inquest::new(self.now_ms());
-        loop {
-            self.sweep()?;
-            let (me, live) = (self.instance(), self.store.live_instances()?);
-            if inquest.is_over(me, &live, |who| self.census.is_gone(who), self.now_ms()) {
-                return Ok(());
-            }
-            // Keeps other processes from declaring this one dead meanwhile.
-            let renew = Renew { instance: me, active: Vec::new() };
-            self.store.ask(renew, Durability::Committed).wait()?;
-            std::thread::sleep(HEARTBEAT / 4);
+        let mut inquest = self.inquest();
+        while !self.has_judged(&mut inquest)? {
+            std::thread::sleep(LOOK);
         }
+        Ok(())
+    }
+
+    /// Begins a wait for verdicts: ask [`Node::has_judged`] every [`LOOK`] until it is over.
+    pub fn inquest(&self) -> Inquest {
+        Inquest::new(self.now_ms())
+    }
+
+    /// Sweeps, and returns whether the inquest is over. Blocks on the store.
+    pub fn has_judged(&self, inquest: &mut Inquest) -> Result<bool, Error> {
+        self.sweep()?;
+        let live = self.store.live_instances()?;
+        if inquest.is_over(&self.membership(), &live, |who| self.census.is_gone(who)) {
+            return Ok(true);
+        }
+        // Silence counts only while this process renews, and others would declare it dead.
+        let instance = self.instance();
+        if let Some(renew) = self.renewal(Vec::new()) {
+            let next = renew.next;
+            let renewed = self.store.ask(renew, Durability::Committed).wait();
+            self.answered(instance, next, &renewed);
+            renewed?;
+        }
+        Ok(false)
     }
 
     /// Unregisters the process. Entries still open become `unknown` at once, and no other process waits for its lease.

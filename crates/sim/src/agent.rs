@@ -192,6 +192,8 @@ impl Agent {
             return;
         }
         self.attempts_left -= 1;
+        // A life that dies before its claim leaves no ghost: it has not been told of an attempt.
+        self.credential = None;
         self.process = out.rng.below(out.processes as u64) as usize;
         self.position = if self.takes_notes { self.notes } else { 0 };
         self.missing = 0;

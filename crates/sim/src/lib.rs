@@ -9,13 +9,18 @@
 //! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`.
 
 pub mod agent;
+pub mod backend;
+pub mod many;
 pub mod oracle;
+pub mod person;
 pub mod planted;
 pub mod process;
 pub mod provider;
+pub mod reach;
 pub mod rng;
 pub mod scene;
 pub mod store;
+pub mod worker;
 pub mod world;
 
 pub use world::{Outcome, run};
@@ -29,7 +34,7 @@ pub enum Bug {
     ScopeIgnored,
     /// A call is sent again once the new try is submitted, before it is durable.
     TriedBeforeDurable,
-    /// Admission is decided on data read before the transaction.
+    /// Admissions of one group are decided on budgets read before the first of them.
     StaleAdmission,
     /// A client that left keeps its answer until its driver notices.
     LeftUnnoticed,
@@ -41,4 +46,28 @@ pub enum Bug {
     VoidTriedOnce,
     /// Requests to an upstream within the last minute are not counted.
     RateForgotten,
+    /// A group whose second write failed leaves the first one behind.
+    GroupHalfApplied,
+    /// Commits are acknowledged as synced, and are not.
+    UnsyncedTold,
+    /// The expected version of a change is not looked at.
+    SwapIgnored,
+    /// A try is begun twice.
+    TryCountedTwice,
+    /// A step that may happen once is begun like any other.
+    OnceForgotten,
+    /// An observer counts the time in which it could not reach the store as the silence of others.
+    SilenceThroughOutage,
+    /// A clock that jumped ahead is believed for ever.
+    ClockJumpSticks,
+    /// Doubt that no headroom covers is recorded as less than it is.
+    DoubtTooSmall,
+    /// The reservation of a call that was never sent is given back twice.
+    RefundTwice,
+    /// An operation answered ahead is dropped with the group that fails.
+    AheadLost,
+    /// A closing finds its entry by number, whoever opened that.
+    NumberReused,
+    /// The queue stays busy after a group of several operations failed.
+    QueueBusy,
 }

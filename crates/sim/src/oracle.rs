@@ -1,9 +1,12 @@
 //! Oracle: checks the invariants of ARCHITECTURE.md from outside, on stored data, on what the provider saw and
 //! billed, and on what agents received. It shares no code with the decisions it judges.
 
+pub mod work;
+
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
 };
 
 use outlast_core::{
@@ -12,12 +15,12 @@ use outlast_core::{
         call::admit::{Admission, Admit},
         op::{Op, Outcome},
     },
-    envelope::unit::Unit,
-    journal::{Entry, Role, State},
+    envelope::{Owner, budget::Per, unit::Unit},
+    journal::{Entry, Kind, Opening, Role, State},
     memory::{MemoryStore, Tables},
     run::{InDoubt, instance::Life, status::Status},
-    store::{Error, Store},
-    words::id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
+    store::Error,
+    words::id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
 };
 
 use crate::{
@@ -30,6 +33,8 @@ type Key = (RunNo, Seq);
 /// State of the oracle, and the first violation found.
 #[derive(Default)]
 pub struct Oracle {
+    /// Results and state, as workers saw them.
+    pub work: work::Work,
     found: RefCell<Option<String>>,
     states: BTreeMap<Key, State>,
     /// Deliveries whose mark was lost with its process, so that they may be repeated once.
@@ -38,13 +43,22 @@ pub struct Oracle {
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
     /// Entry whose answer each connection is receiving. A client that left or has the whole answer receives nothing.
     receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq)>,
+    /// Whether doubt is to be shown in full.
+    in_full: bool,
+    /// Number of commits when the tables were last checked.
+    checked: i64,
     /// Time of the last change that waiters may wait for.
     moved_at: Micros,
 }
 
 impl Oracle {
+    /// Creates an oracle that asks for doubt in full, or only of calls without a retry.
+    pub fn new(in_full: bool) -> Oracle {
+        Oracle { in_full, ..Oracle::default() }
+    }
+
     pub fn violation(&self) -> Option<String> {
-        self.found.borrow().clone()
+        self.found.borrow().clone().or_else(|| self.work.violation())
     }
 
     pub fn mark_lost(&mut self, run: RunNo, seq: Seq) {
@@ -70,11 +84,18 @@ impl Oracle {
     /// Invariant 9: a process that waits for nothing carries every entry that it has open.
     pub fn carries(&self, disk: &MemoryStore, instance: InstanceNo, carried: impl Fn(Key) -> bool) {
         disk.inspect(|t, _| {
-            let own = |e: &&Entry| e.instance == Some(instance) && e.state == State::Open;
+            let own = |e: &&Entry| is_call(e) && e.instance == Some(instance) && e.state == State::Open;
             if let Some(e) = t.entries.values().filter(own).find(|e| !carried((e.run, e.seq))) {
                 self.find(format!("9: entry {} of run {} is open, and nobody carries it", e.seq, e.run));
             }
         });
+    }
+
+    /// Reports that a process that lives was declared dead.
+    pub fn dead_alive(&self, process: usize, instance: InstanceNo) {
+        self.find(format!(
+            "6: process {process} lives as instance {instance}, and was declared dead by an outage"
+        ));
     }
 
     /// Reports that the upstream was asked more often within a minute than its rate allows.
@@ -186,29 +207,38 @@ impl Oracle {
         }
     }
 
-    /// Checks an admission's answer. `receiving`: entries that its attempt was receiving when it asked.
+    /// Checks an admission's answer. `trail`: the tables as the operations of its group left them, one after the other.
+    /// `receiving`: entries that its attempt was receiving when it asked.
     pub fn decided(
         &mut self,
-        disk: &MemoryStore,
+        trail: &[Arc<Tables>],
+        now: Micros,
         op: &Op,
         receiving: &[Seq],
         result: &Result<Outcome, Error>,
     ) {
         if !matches!(op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
-            self.moved_at = disk.now().unwrap_or_default();
+            self.moved_at = now;
         }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
-        disk.inspect(|t, _| match admission {
-            Admission::Go { seq, .. } => self.new_call(t, admit, receiving, *seq),
+        match admission {
+            Admission::Go { opening: Opening { seq, .. }, .. } => {
+                let key = (admit.actor.run, *seq);
+                match trail.iter().find(|t| t.entries.contains_key(&key)) {
+                    Some(t) => self.new_call(t, now, admit, receiving, *seq),
+                    None => self.find(format!("entry {key:?} was acknowledged, and no group wrote it")),
+                }
+            }
             Admission::Replay { seq } | Admission::Join { seq, .. } => {
-                self.old_call(t, admit, receiving, *seq);
+                let wrong = trail.iter().map(|t| old_call(t, admit, receiving, *seq));
+                self.find_if(wrong.min().unwrap_or_else(|| Some("a group without a transaction".to_owned())));
             }
             Admission::Wait { .. } | Admission::Refused(_) => {}
-        });
+        }
     }
 
     /// Invariants 4 (paid once) and 6 (one driver).
-    fn new_call(&mut self, t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) {
+    fn new_call(&mut self, t: &Tables, now: Micros, admit: &Admit, receiving: &[Seq], seq: Seq) {
         let run = admit.actor.run;
         let same: Vec<&Entry> = t.entries_of(run).filter(|e| e.seq != seq && is_same(e, admit)).collect();
         if let Some(e) = same.iter().find(|e| is_free(t, e, admit, receiving)) {
@@ -227,6 +257,9 @@ impl Oracle {
         if !attempt.is_open() || newer {
             self.find(format!("6: attempt {} is over and opened entry {seq}", attempt.no));
         }
+        if let Some(entry) = t.entries.get(&(run, seq)) {
+            self.windows(t, entry, now);
+        }
         if let Some(fence) = attempt.fence {
             let lease = t.leases.get(&(run, attempt.slot));
             let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
@@ -236,24 +269,31 @@ impl Oracle {
         }
     }
 
-    fn old_call(&mut self, t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) {
-        let Some(e) = t.entries.get(&(admit.actor.run, seq)) else {
-            return self.find(format!("entry {seq} serves and is not there"));
+    /// Checks that a call is charged to the hour in which it is admitted, if the budget knows an hour as early.
+    fn windows(&self, t: &Tables, e: &Entry, now: Micros) {
+        let this_hour = Per::Hour.period(now).name;
+        let hour = |no: &EnvelopeNo| match &t.envelopes[no].owner {
+            Owner::Window { period, .. } => Some(period.clone()),
+            Owner::Run(_) => None,
         };
-        if !is_same(e, admit) {
-            self.find(format!("4: entry {seq} serves a request that is not its own"));
-        } else if !(is_free(t, e, admit, receiving) || is_marked(admit) && !receiving.contains(&seq)) {
-            self.find(format!("entry {seq} serves and is not free"));
+        let earlier = t.envelopes.keys().filter_map(hour).any(|known| known <= this_hour);
+        if let Some(charged) = e.windows().iter().filter_map(hour).find(|hour| earlier && *hour > this_hour) {
+            self.find(format!("entry {} was admitted in {this_hour}, and is charged to {charged}", e.seq));
         }
     }
 
     /// Invariants 3, 5 and 9, and the sums.
     pub fn check_tables(&mut self, disk: &MemoryStore, provider: &Provider) {
-        let states = disk.inspect(|t, _| {
+        let commits = disk.snapshot().1;
+        if std::mem::replace(&mut self.checked, commits) == commits {
+            return;
+        }
+        let states = disk.inspect(|t, synced| {
             self.limits(t, provider);
             self.find_if(t.inconsistency());
             self.entries(t, provider);
             self.owners(t);
+            self.work.check(synced, &self.states, t);
             t.entries.iter().map(|(k, e)| (*k, e.state)).collect()
         });
         self.states = states;
@@ -261,19 +301,23 @@ impl Oracle {
 
     /// Invariant 3: spent and reserved exceed no limit, except by amounts billed beyond a bound.
     fn limits(&self, t: &Tables, provider: &Provider) {
-        for envelope in t.envelopes.values() {
-            let own = |e: &&Entry| t.is_charged(e, envelope.no);
-            let (mut over, mut over_cost) = (0, 0);
-            for e in t.entries.values().filter(own) {
-                over_cost += e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
-            }
-            for (key, served) in &provider.served {
-                let Some(e) = t.entries.get(key).filter(own) else { continue };
-                over += served.overrun_tokens;
+        // Cost and tokens beyond the bounds, by envelope.
+        let mut over: BTreeMap<EnvelopeNo, (i64, i64)> = BTreeMap::new();
+        for (key, e) in &t.entries {
+            let cost = e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
+            let tokens = provider.served.get(key).map_or(0, |served| {
                 // A lost call whose hold went to its retry, and whose actual usage arrived all the same.
-                over += if e.retried_by.is_some() { e.spent.tokens() } else { 0 };
+                let late = if e.retried_by.is_some() { e.spent.tokens() } else { 0 };
+                served.overrun_tokens + late
+            });
+            for envelope in t.charges(e).filter(|_| cost + tokens > 0) {
+                let sums = over.entry(envelope).or_default();
+                *sums = (sums.0 + cost, sums.1 + tokens);
             }
-            for (unit, over) in [(Unit::CostNanoUsd, over_cost), (Unit::Tokens, over), (Unit::Calls, 0)] {
+        }
+        for envelope in t.envelopes.values() {
+            let (cost, tokens) = over.get(&envelope.no).copied().unwrap_or_default();
+            for (unit, over) in [(Unit::CostNanoUsd, cost), (Unit::Tokens, tokens), (Unit::Calls, 0)] {
                 let used = envelope.spent[unit] + envelope.reserved[unit];
                 if envelope.limits[unit].is_some_and(|limit| used > limit + over) {
                     let (no, unit) = (envelope.no, unit.name());
@@ -301,14 +345,10 @@ impl Oracle {
             if e.state == State::Void {
                 self.find(format!("5: entry {key:?} is void, and the provider saw it"));
             }
-            let covered = e.spent.cost() + e.held.cost();
-            // Unbacked doubt: the hold went to the retry.
-            let corrected = e.call.as_ref().is_some_and(|c| c.correction.is_some());
-            let lost = e.retried_by.is_some() && (e.state == State::Unknown || corrected);
-            let owed = served.billed_nano_usd - covered - served.overrun_nano_usd;
-            if owed > 0 && !lost && !is_refunded(t, e) {
+            let owed = served.billed_nano_usd - shown(t, e) - served.overrun_nano_usd;
+            if owed > 0 && (self.in_full || e.retried_by.is_none()) {
                 self.find(format!(
-                    "5: the provider billed {owed} more for {key:?} ({}) than is charged",
+                    "5: the provider billed {owed} more for {key:?} ({}) than is shown",
                     e.state.name()
                 ));
             }
@@ -319,7 +359,7 @@ impl Oracle {
     fn owners(&self, t: &Tables) {
         let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
         for (key, e) in &t.entries {
-            if e.state == State::Open && !e.instance.is_some_and(live) {
+            if is_call(e) && e.state == State::Open && !e.instance.is_some_and(live) {
                 self.find(format!("9: entry {key:?} is open, and its instance is dead"));
             }
         }
@@ -340,7 +380,7 @@ impl Oracle {
     /// Returns what is still open when everybody has finished, `None` if nothing is.
     pub fn at_rest(&self, disk: &MemoryStore) -> Option<String> {
         disk.inspect(|t, _| {
-            let open = t.entries.values().find(|e| e.state == State::Open)?;
+            let open = t.entries.values().find(|e| is_call(e) && e.state == State::Open)?;
             Some(format!("9: entry {} of run {} stayed open", open.seq, open.run))
         })
     }
@@ -354,6 +394,11 @@ impl Oracle {
     }
 }
 
+/// Returns whether the entry is a call. Steps, items and approvals outlive their process open.
+fn is_call(e: &Entry) -> bool {
+    e.kind == Kind::Call
+}
+
 /// Returns whether the entry is the same request, judged by its content and scope and not by its match key.
 fn is_same(e: &Entry, admit: &Admit) -> bool {
     e.scope == admit.scope && e.call.as_ref().is_some_and(|c| c.digest == Some(admit.digest))
@@ -362,6 +407,30 @@ fn is_same(e: &Entry, admit: &Admit) -> bool {
 /// Returns whether the entry is a lost call of a run that does not charge those: the user bears the provider's bill.
 fn is_refunded(t: &Tables, e: &Entry) -> bool {
     t.runs[&e.run].policy.in_doubt == InDoubt::Refund && matches!(e.state, State::Failed | State::Unknown)
+}
+
+/// Returns what is wrong with an entry that serves a request, judged by the tables at one moment.
+fn old_call(t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) -> Option<String> {
+    let Some(e) = t.entries.get(&(admit.actor.run, seq)) else {
+        return Some(format!("entry {seq} serves and is not there"));
+    };
+    if !is_same(e, admit) {
+        return Some(format!("4: entry {seq} serves a request that is not its own"));
+    }
+    let serves = is_free(t, e, admit, receiving) || is_marked(admit) && !receiving.contains(&seq);
+    (!serves).then(|| format!("entry {seq} serves and is not free"))
+}
+
+/// Returns what the journal shows of a call's cost: what was charged, or may be, whether the budget had room for it or
+/// not. A call in doubt shows its own reservation, even if the hold went to its retry or the user bears the doubt.
+fn shown(t: &Tables, e: &Entry) -> i64 {
+    let Some(call) = &e.call else { return 0 };
+    let charged = e.spent.cost() + e.held.cost();
+    let unbacked = call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
+    match e.state == State::Unknown || is_refunded(t, e) {
+        true => charged.max(call.reserved.cost()),
+        false => charged + unbacked,
+    }
 }
 
 fn is_marked(admit: &Admit) -> bool {

@@ -3,6 +3,7 @@
 mod clients;
 mod exchanges;
 mod settling;
+mod work;
 
 use std::{
     cell::RefCell,
@@ -19,8 +20,8 @@ use outlast_core::{
         rates::Wants,
     },
     engine::op::Op,
-    memory::{MemoryStore, Tables},
-    store::{Durability, Error},
+    memory::MemoryStore,
+    store::{Durability, Error, Ticket},
     words::id::{AttemptNo, InstanceNo, RunNo, Seq},
 };
 
@@ -31,9 +32,11 @@ use self::{
 use crate::{
     Bug,
     agent::{self, Credential, Request},
+    person::{self, Runs},
     planted::Planted,
     provider::Piece,
     store::FaultStore,
+    worker::{self, How, Whose},
     world::Outside,
 };
 
@@ -92,32 +95,54 @@ pub enum Input {
         run: RunNo,
         amount: i64,
     },
+    WorkerClaims {
+        worker: usize,
+        life: u32,
+        run: RunNo,
+    },
+    Work {
+        whose: Whose,
+        op: Op,
+        how: How,
+    },
+    /// Operation of a person, who does not wait for its outcome.
+    Person(Op),
+    /// A person gives an order, drawn by lot.
+    Order(Runs),
 }
 
 /// Purpose of a ticket.
 #[derive(Clone, Debug)]
 enum Then {
     Registered,
-    Renewed,
+    /// With the heartbeat that was to be written.
+    Renewed(i64),
     Declared,
-    Entered { connection: u64, run: RunNo, label: String },
+    Entered {
+        connection: u64,
+        run: RunNo,
+        label: String,
+    },
     Admitted(u64),
     Settled(Key),
     MayLeave(Key),
     Noted,
-    Claimed { agent: usize, life: u32 },
+    Claimed {
+        agent: usize,
+        life: u32,
+    },
+    WorkerClaimed(Whose),
+    Worked(Whose),
     Raised,
 }
 
 struct Pending {
     op: Op,
-    durability: Durability,
+    ticket: Ticket,
     then: Then,
     as_whom: InstanceNo,
     /// Entries that the attempt of an admission was receiving when it asked, as the oracle saw it.
     receiving: Vec<Seq>,
-    /// Tables read too early, for the defect that decides on them.
-    stale: Option<Box<Tables>>,
 }
 
 /// One process, in one of its lives.
@@ -150,7 +175,7 @@ impl Process {
             desk: Planted::new(bug),
             membership: Membership::default(),
             instance: InstanceNo::default(),
-            store: FaultStore::new(disk),
+            store: FaultStore::new(disk, bug),
             clients: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             labels: HashMap::new(),
@@ -185,6 +210,7 @@ impl Process {
         if !self.is_up && !matches!(input, Input::Start) {
             return self.nobody_there(input, out);
         }
+        self.store.set_away(out.is_away(self.index));
         match input {
             Input::Start => self.start(out),
             Input::Tick => self.tick(out),
@@ -218,6 +244,13 @@ impl Process {
             Input::Rested(key) => self.exchange(key, outlast_core::call::exchange::Event::Rested, out),
             Input::Claim { agent, life, run, fresh } => self.claim(agent, life, run, fresh, out),
             Input::Raise { run, amount } => self.raise(run, amount, out),
+            Input::WorkerClaims { worker, life, run } => self.worker_claims(worker, life, run, out),
+            Input::Work { whose, op, how } => self.work(whose, op, how, out),
+            Input::Person(op) => self.queue(op, Durability::Synced, Then::Raised, out),
+            Input::Order(runs) => {
+                let op = person::order(runs, self.instance, out);
+                self.queue(op, Durability::Synced, Then::Raised, out);
+            }
         }
     }
 
@@ -225,6 +258,9 @@ impl Process {
         match input {
             Input::Request { connection, request } => refuse(connection, &request, "connect", true, 500, out),
             Input::Claim { agent, life, .. } => out.to_agent(1, agent, life, agent::Input::Claimed(None)),
+            Input::WorkerClaims { worker, life, .. } => {
+                out.to_worker(1_000, worker, life, worker::Input::Die)
+            }
             _ => {}
         }
     }
@@ -291,16 +327,17 @@ impl Process {
 
     fn queue(&mut self, op: impl Into<Op>, durability: Durability, then: Then, out: &mut Outside) {
         let op = op.into();
-        let stale = match (&op, out.bug) {
-            (Op::Admit(_), Some(Bug::StaleAdmission)) => Some(Box::new(out.disk.tables())),
-            _ => None,
-        };
         let receiving = match &op {
             Op::Admit(admit) => out.oracle.receiving(admit.actor.run, admit.actor.attempt),
             _ => Vec::new(),
         };
-        self.pending.push(Pending { op, durability, then, as_whom: self.instance, receiving, stale });
+        let ticket = self.store.submit(op.clone(), durability, out.now_ms());
+        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, receiving });
         let wait = if durability == Durability::Lazy { 100 } else { out.rng.between(1, 8) };
+        self.commit_in(wait, out);
+    }
+
+    fn commit_in(&mut self, wait: u64, out: &mut Outside) {
         let at = out.now_ms() + wait;
         if self.commit_at.is_none_or(|planned| at < planned) {
             self.commit_at = Some(at);

@@ -115,7 +115,7 @@ impl Provider {
     pub fn receive(&mut self, asked: Asked, rng: &Rng) -> Vec<(u64, Piece)> {
         let fate = if self.behaves { Fate::Answer } else { draw(rng) };
         self.answers += 1;
-        let usage = draw_usage(&asked, fate, rng);
+        let usage = usage(&asked, fate, rng);
         let cost = cost(&asked.bound, &usage);
         let tokens = usage.total() as i64;
         let (most, most_tokens) = (asked.bound.cost_at(asked.cap).0, asked.bound.tokens_at(asked.cap) as i64);
@@ -155,13 +155,16 @@ fn draw(rng: &Rng) -> Fate {
     }
 }
 
-/// Draws a usage within the bound, unless the fate is an overrun.
-fn draw_usage(asked: &Asked, fate: Fate, rng: &Rng) -> Usage {
+/// Returns a usage within the bound, unless the fate is an overrun. Equal requests have equal usages, cut off at their
+/// caps: so the bill of a retry tells what a lost call may have cost.
+fn usage(asked: &Asked, fate: Fate, rng: &Rng) -> Usage {
+    let whole = 1 + u64::from(asked.digest.0[0]) * asked.bound.cap / 256;
     let output = match fate {
         Fate::Overrun => asked.cap + rng.between(1, 50),
-        _ => rng.between(asked.cap.min(1), asked.cap),
+        _ => whole.min(asked.cap),
     };
-    Usage { input: rng.between(1, asked.bound.input_tokens.max(1)), output, ..Usage::default() }
+    let input = 1 + u64::from(asked.digest.0[1]) * asked.bound.input_tokens.saturating_sub(1) / 256;
+    Usage { input, output, ..Usage::default() }
 }
 
 fn cost(bound: &Bound, usage: &Usage) -> i64 {

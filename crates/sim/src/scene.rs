@@ -9,7 +9,12 @@ use outlast_core::{
     run::InDoubt,
 };
 
-use crate::rng::Rng;
+use crate::{
+    Bug,
+    reach::{CLOCK_JUMPS, LONGEST_OUTAGE_MS, LOSES_ALIVE},
+    rng::Rng,
+    worker::{self, Waves},
+};
 
 /// One request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +76,26 @@ pub enum Trouble {
     KillProcess(usize),
     PauseProcess(usize, u64),
     PowerLoss,
+    /// The store cannot be reached, by one process or by all. `loses`: it comes back without what was not synced.
+    StoreAway {
+        process: Option<usize>,
+        ms: u64,
+        loses: bool,
+    },
+    /// The machine's clock jumps ahead by hours, and is set right after some milliseconds.
+    ClockJump {
+        hours: u64,
+        ms: u64,
+    },
     KillAgent(usize),
 }
 
 pub struct Scene {
     pub processes: usize,
     pub casts: Vec<Cast>,
+    pub workers: Vec<Waves>,
+    /// Times at which a person gives an order.
+    pub orders: Vec<u64>,
     pub parent_limits: Limits,
     /// Limits of the named budget, which starts anew every hour.
     pub team_limits: Limits,
@@ -90,22 +109,36 @@ pub struct Scene {
 }
 
 impl Scene {
-    pub fn draw(rng: &Rng) -> Scene {
+    /// Draws a scene. A planted defect may need troubles that are otherwise out of reach.
+    pub fn draw(rng: &Rng, bug: Option<Bug>) -> Scene {
         let processes = rng.between(1, 2) as usize;
         let casts: Vec<Cast> = (0..rng.between(1, 3)).map(|_| cast(rng)).collect();
         let all: i64 = casts.iter().map(|c| full_cost(&c.program)).sum();
         let mut parent_limits = Limits::default();
         parent_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(30, 200)));
-        let troubles = (0..rng.below(7))
-            .map(|_| (rng.between(100, 40_000), trouble(processes, casts.len(), rng)))
-            .collect();
+        let orders = if rng.chance(40) { rng.between(10, 60) } else { 0 };
+        let orders = (0..orders).map(|_| rng.between(200, 100_000)).collect();
+        let workers = (0..rng.below(3)).map(|_| worker::draw(rng)).collect();
+        let troubles =
+            (0..rng.below(9)).map(|_| (trouble_at(rng), trouble(processes, casts.len(), bug, rng))).collect();
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 4) };
         let mut team_limits = Limits::default();
         team_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(20, 150)));
         let hour_ends_ms = rng.between(1_000, 60_000);
         let requests = rng.chance(20).then(|| rng.between(3, 20));
         let rate = Rate { requests, tokens: None };
-        Scene { processes, casts, parent_limits, team_limits, hour_ends_ms, troubles, faults, rate }
+        Scene {
+            processes,
+            casts,
+            workers,
+            orders,
+            parent_limits,
+            team_limits,
+            hour_ends_ms,
+            troubles,
+            faults,
+            rate,
+        }
     }
 }
 
@@ -154,14 +187,36 @@ fn step(rng: &Rng) -> Vec<Ask> {
     }
 }
 
-fn trouble(processes: usize, agents: usize, rng: &Rng) -> Trouble {
+/// Draws when a trouble comes: often while everybody is busy, in the first seconds.
+fn trouble_at(rng: &Rng) -> u64 {
+    if rng.chance(50) { rng.between(100, 5_000) } else { rng.between(100, 40_000) }
+}
+
+fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trouble {
     let process = rng.below(processes as u64) as usize;
-    match rng.below(10) {
+    if bug == Some(Bug::NumberReused) && rng.chance(70) {
+        return Trouble::StoreAway { process: None, ms: 0, loses: true };
+    }
+    match rng.below(14) {
+        10..=12 => store_away(process, bug, rng),
+        13 if CLOCK_JUMPS || bug == Some(Bug::ClockJumpSticks) => {
+            Trouble::ClockJump { hours: rng.between(1, 30), ms: rng.between(1_000, 30_000) }
+        }
+        13 => Trouble::PauseProcess(process, rng.between(100, 3_000)),
         0..=2 => Trouble::KillProcess(process),
         3..=4 => Trouble::PauseProcess(process, rng.between(1_000, 60_000)),
         5..=6 => Trouble::PowerLoss,
         _ => Trouble::KillAgent(rng.below(agents as u64) as usize),
     }
+}
+
+fn store_away(process: usize, bug: Option<Bug>, rng: &Rng) -> Trouble {
+    let loses = rng.chance(50) && (LOSES_ALIVE || bug == Some(Bug::NumberReused));
+    let longest = if bug == Some(Bug::SilenceThroughOutage) { 20_000 } else { LONGEST_OUTAGE_MS };
+    let process = (!loses && rng.chance(50)).then_some(process);
+    let longest = if process.is_some() { 20_000 } else { longest };
+    let ms = if loses && rng.chance(50) { 0 } else { rng.between(100, longest) };
+    Trouble::StoreAway { process, ms, loses }
 }
 
 fn full_cost(program: &Program) -> i64 {

@@ -1,133 +1,105 @@
-//! Store with injected faults of disks and processes, over the strict memory store.
+//! Store handle of one process: the real group commit over the process's own line to the one disk.
 //!
-//! Each process has its own handle on the one disk. A crash affects one process; a loss of power affects all
-//! (`MemoryStore::lose_power`).
+//! A crash affects one process; a loss of power affects all (`MemoryStore::lose_power`). The process says when the next
+//! group runs, and what goes wrong with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use outlast_core::{
-    engine::{
-        call::admit::Admission,
-        loaded::Loaded,
-        op::{self, Op},
-    },
-    envelope::unit::Limits,
-    memory::{MemoryStore, Tables},
-    store::{Durability, Error, Store, Ticket},
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
 
-/// Fault that an operation meets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Rolled back: nothing was written, and the store goes on working.
-    Full,
-    /// The commit's outcome is unknown, and the handle refuses everything until it is reopened.
-    Unclear { committed: bool },
-    /// The process dies before the commit, or after it but before learning of it.
-    Crash { committed: bool },
-}
+use outlast_core::{
+    engine::op::{Op, Outcome},
+    memory::{MemoryStore, Tables},
+    store::{Durability, Error, Ticket},
+};
+use outlast_store::group::{Step, Steps};
+
+use crate::{
+    Bug,
+    backend::{Fault, FaultBackend, Line},
+};
 
 /// Store handle of one process.
 pub struct FaultStore {
     disk: Arc<MemoryStore>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    next: Option<Fault>,
-    refuses: bool,
-    crashed: bool,
+    line: Arc<Line>,
+    bug: Option<Bug>,
+    writer: Steps<FaultBackend>,
 }
 
 impl FaultStore {
-    pub fn new(disk: Arc<MemoryStore>) -> FaultStore {
-        FaultStore { disk, state: Mutex::default() }
+    pub fn new(disk: Arc<MemoryStore>, bug: Option<Bug>) -> FaultStore {
+        let line = Arc::new(Line::default());
+        let backend = FaultBackend::new(disk.clone(), line.clone(), bug);
+        let writer = Steps::new(backend, disk.op_numbers());
+        FaultStore { disk, line, bug, writer }
     }
 
-    /// Sets the fault that the next operation meets.
-    pub fn plan(&self, fault: Fault) {
-        self.lock().next = Some(fault);
+    /// Sets the faults that the next transactions meet, one after the other.
+    pub fn plan(&self, faults: Vec<Option<Fault>>) {
+        self.line.plan(faults);
     }
 
     pub fn has_crashed(&self) -> bool {
-        self.lock().crashed
+        self.line.has_crashed()
     }
 
-    pub fn refuses(&self) -> bool {
-        self.lock().refuses
+    pub fn is_away(&self) -> bool {
+        self.line.is_away()
     }
 
-    pub fn reopen(&self) {
-        *self.lock() = State::default();
+    /// Cuts the line to the disk, or mends it.
+    pub fn set_away(&self, away: bool) {
+        self.line.set_away(away);
     }
 
-    /// Returns the disk itself: reads meet no faults.
-    pub fn disk(&self) -> &MemoryStore {
-        &self.disk
+    /// Opens the store anew, after a failure that the writer does not work on after. What was queued is lost.
+    pub fn reopen(&mut self) {
+        let away = self.is_away();
+        *self = FaultStore::new(self.disk.clone(), self.bug);
+        self.set_away(away);
     }
 
-    pub fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.meet(|| self.disk.submit(op, durability))
+    /// Reads what is committed, if the store can be reached.
+    pub fn read<R>(&self, read: impl FnOnce(&MemoryStore) -> Result<R, Error>) -> Result<R, Error> {
+        self.line.check_reachable()?;
+        read(&self.disk)
     }
 
-    /// Plants a defect: decides on `stale` whether the call fits, and writes it regardless.
-    pub fn submit_on_stale(&self, stale: &Tables, op: Op) -> Ticket {
-        let now = self.disk.now().unwrap_or_default();
-        let decided = stale.load(&op.needs(), now).map(|mut l| op::decide(&op, &mut l, now));
-        match decided {
-            Ok(Ok(op::Outcome::Admitted(Admission::Go { .. }))) => self.meet(|| {
-                self.disk.tamper(|tables| {
-                    let mut l = match tables.load(&op.needs(), now) {
-                        Ok(l) => l,
-                        Err(e) => return Ticket::ready(Err(e)),
-                    };
-                    let limits = lift_limits(&mut l);
-                    let outcome = op::decide(&op, &mut l, now);
-                    for (row, limits) in l.envelopes.iter_mut().zip(limits) {
-                        row.value.limits = limits;
-                    }
-                    if outcome.is_ok() {
-                        tables.apply(l);
-                    }
-                    Ticket::ready(outcome.map_err(Error::from))
-                })
-            }),
-            _ => self.submit(op, Durability::Synced),
+    pub fn submit(&mut self, op: Op, durability: Durability, now_ms: u64) -> Ticket {
+        self.writer.submit(op, durability, Duration::from_millis(now_ms))
+    }
+
+    /// Answers `op` ahead of its commit, or gives it back.
+    pub fn ahead(&mut self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
+        self.writer.ahead(op, Duration::from_millis(now_ms))
+    }
+
+    /// Plants a defect: answers `op`, and never writes it.
+    pub fn ahead_and_forgotten(&self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
+        let backend = FaultBackend::new(self.disk.clone(), self.line.clone(), None);
+        Steps::new(backend, self.disk.op_numbers()).ahead(op, Duration::from_millis(now_ms))
+    }
+
+    /// Runs the next group, if one is due. Returns the tables as its operations left them, one after the other.
+    pub fn step(&mut self, now_ms: u64) -> (Step, Vec<Arc<Tables>>) {
+        if self.bug == Some(Bug::QueueBusy) && self.line.has_failed() {
+            return (Step::Idle, Vec::new());
         }
-    }
-
-    fn meet(&self, commit: impl FnOnce() -> Ticket) -> Ticket {
-        let fault = {
-            let mut state = self.lock();
-            if state.crashed || state.refuses {
-                return Ticket::ready(Err(Error::Refused { why: "an earlier failure".into() }));
-            }
-            state.next.take()
-        };
-        let Some(fault) = fault else { return commit() };
-        let why = || "simulated".to_owned();
-        let (committed, error) = match fault {
-            Fault::Full => (false, Error::Full { why: why() }),
-            Fault::Unclear { committed } => (committed, Error::CommitUnknown { why: why() }),
-            Fault::Crash { committed } => (committed, Error::Closed),
-        };
-        if committed {
-            drop(commit());
-        }
-        let mut state = self.lock();
-        state.refuses |= matches!(fault, Fault::Unclear { .. });
-        state.crashed |= matches!(fault, Fault::Crash { .. });
-        Ticket::ready(Err(error))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let step = self.writer.step(Duration::from_millis(now_ms));
+        (step, self.line.take_trail())
     }
 }
 
-fn lift_limits(l: &mut Loaded) -> Vec<Limits> {
-    l.envelopes.iter_mut().map(|row| std::mem::take(&mut row.value.limits)).collect()
+/// Returns the outcome of a ticket that is resolved.
+pub fn resolved(ticket: &mut Ticket) -> Option<Result<Outcome, Error>> {
+    match Pin::new(ticket).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => Some(outcome),
+        Poll::Pending => None,
+    }
 }
 
 #[cfg(test)]
@@ -138,33 +110,50 @@ mod tests {
     };
 
     use super::*;
+    use crate::backend::Why;
 
-    fn check(fault: Option<Fault>, code: Option<&str>, instances: usize, refuses: bool, crashed: bool) {
+    fn register() -> Op {
+        Op::from(Register { identity: Default::default() })
+    }
+
+    /// Submits two registrations in one group, and returns their codes.
+    fn two(store: &mut FaultStore) -> [&'static str; 2] {
+        let tickets = [(); 2].map(|()| store.submit(register(), Durability::Synced, 0));
+        assert_eq!(store.step(0).0, Step::Ran);
+        tickets.map(|mut t| match resolved(&mut t) {
+            Some(Ok(outcome)) => Register::answer(outcome).map_or("other", |_| "ok"),
+            Some(Err(e)) => e.code(),
+            None => "pending",
+        })
+    }
+
+    fn check(faults: &[Option<Fault>], codes: [&str; 2], instances: usize, after: [&str; 2]) {
         let disk = Arc::new(MemoryStore::new(Arc::new(ManualClock::new(Micros(0)))));
-        let store = FaultStore::new(disk.clone());
-        if let Some(fault) = fault {
-            store.plan(fault);
-        }
-        let register = || Op::from(Register { identity: Default::default() });
-        let had = store.submit(register(), Durability::Synced).wait();
-        assert_eq!(had.as_ref().err().map(Error::code), code, "{fault:?}");
-        assert_eq!(had.ok().and_then(Register::answer).is_some(), code.is_none(), "{fault:?}");
-        assert_eq!(disk.tables().instances.len(), instances, "{fault:?}");
-        assert_eq!((store.refuses(), store.has_crashed()), (refuses, crashed), "{fault:?}");
-        let again = store.submit(register(), Durability::Synced).wait().is_ok();
-        assert_eq!(again, !refuses && !crashed, "{fault:?}");
+        let mut store = FaultStore::new(disk.clone(), None);
+        store.plan(faults.to_vec());
+        assert_eq!(two(&mut store), codes, "{faults:?}");
+        assert_eq!(disk.tables().instances.len(), instances, "{faults:?}");
+        store.plan(Vec::new());
+        assert_eq!(two(&mut store), after, "{faults:?}");
         store.reopen();
-        assert!(store.submit(register(), Durability::Synced).wait().is_ok(), "{fault:?}");
+        assert_eq!(two(&mut store), ["ok"; 2], "{faults:?}");
     }
 
     #[test]
-    fn a_fault_meets_one_operation_and_says_only_what_a_process_would_see() {
-        check(None, None, 1, false, false);
-        check(Some(Fault::Full), Some("store_full"), 0, false, false);
+    fn a_fault_meets_one_transaction_and_says_only_what_a_process_would_see() {
+        let full = |after| Some(Fault::Write { after, why: Why::Full });
+        let unclear = |committed, told| [Some(Fault::Unclear { committed, told })];
+        let (ok, refused) = (["ok"; 2], ["store_refused"; 2]);
+        check(&[], ok, 2, ok);
+        check(&[Some(Fault::Refused)], ok, 2, ok);
+        // A full disk takes only what closes open work, until there is room.
+        check(&[full(1)], ["store_full"; 2], 0, ["store_full"; 2]);
+        check(&[Some(Fault::Write { after: 1, why: Why::Io })], ok, 2, ok);
         for committed in [false, true] {
-            let n = usize::from(committed);
-            check(Some(Fault::Unclear { committed }), Some("commit_unknown"), n, true, false);
-            check(Some(Fault::Crash { committed }), Some("store_closed"), n, false, true);
+            let n = if committed { 2 } else { 0 };
+            check(&unclear(committed, false), ["commit_unknown"; 2], n, refused);
+            check(&unclear(committed, true), ok, 2, ok);
+            check(&[Some(Fault::Crash { committed })], ["commit_unknown"; 2], n, refused);
         }
     }
 }

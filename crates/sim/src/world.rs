@@ -6,35 +6,39 @@ use std::{
 };
 
 use outlast_core::{
-    call::rate::Rate,
+    call::{membership::LEASE_MS, rate::Rate},
     engine::{
         budget::set_budget::{SetBudget, Source},
         call::settle::Close,
         op::Op,
-        run::start::Start,
+        run::{declare_dead::DeclareDead, start::Start},
     },
     envelope::{
         budget::{Name, Per, Terms},
-        unit::Limits,
+        unit::{Limits, Unit},
     },
     memory::MemoryStore,
     run::{InDoubt, Policy, Spec},
+    state::run_namespace,
     store::{Ask, Durability},
     words::{
         clock::{Clock, ManualClock},
-        id::{Micros, RunId, RunNo, Seq},
+        id::{InstanceNo, Micros, RunId, RunNo, Seq},
     },
 };
 
 use crate::{
     Bug,
     agent::{self, Agent, Mood},
+    backend::{Fault, Why},
     oracle::Oracle,
+    person::Runs,
     process::{self, Process},
     provider::Provider,
+    reach::DOUBT_IN_FULL,
     rng::Rng,
     scene::{Scene, Trouble},
-    store::Fault,
+    worker::{self, Worker},
 };
 
 /// Time from which nothing new goes wrong, so that everything has to come to rest.
@@ -54,13 +58,26 @@ pub struct Outcome {
     pub violation: Option<String>,
     pub story: Vec<String>,
     /// Number of times each thing happened: a world in which nothing happens proves nothing.
-    pub seen: BTreeMap<&'static str, u64>,
+    pub seen: BTreeMap<String, u64>,
 }
 
 enum Happening {
     Process(usize, process::Input),
-    Agent { agent: usize, life: u32, input: agent::Input },
+    Agent {
+        agent: usize,
+        life: u32,
+        input: agent::Input,
+    },
+    Worker {
+        worker: usize,
+        life: u32,
+        input: worker::Input,
+    },
     Trouble(Trouble),
+    /// The machine's clock is set back by so many hours.
+    ClockSetRight {
+        hours: u64,
+    },
 }
 
 /// Everything but the processes and agents, which are given access to it.
@@ -74,11 +91,19 @@ pub struct Outside {
     pub processes: usize,
     /// Rate at which one process may ask the upstream.
     pub rate: Rate,
-    pub seen: BTreeMap<&'static str, u64>,
+    pub seen: BTreeMap<String, u64>,
     queue: BTreeMap<(u64, u64), Happening>,
     order: u64,
     connections: u64,
     faults: u64,
+    /// Time until which each process cannot reach the store.
+    away_until_ms: Vec<u64>,
+    /// Time until which something else than an outage of the whole store may keep each process from renewing.
+    hampered_until_ms: Vec<u64>,
+    /// Instance of each process that is up.
+    pub instances: Vec<Option<InstanceNo>>,
+    /// Time of the last trouble or fault.
+    pub troubled_ms: u64,
     died: Vec<usize>,
     story: Option<Mutex<Vec<String>>>,
 }
@@ -88,12 +113,35 @@ impl Outside {
         self.clock.monotonic_ms()
     }
 
+    pub fn clock_now(&self) -> Micros {
+        self.clock.now()
+    }
+
     pub fn to_process(&mut self, after_ms: u64, process: usize, input: process::Input) {
         self.at(self.now_ms() + after_ms, Happening::Process(process, input));
     }
 
     pub fn to_agent(&mut self, after_ms: u64, agent: usize, life: u32, input: agent::Input) {
         self.at(self.now_ms() + after_ms, Happening::Agent { agent, life, input });
+    }
+
+    pub fn to_worker(&mut self, after_ms: u64, worker: usize, life: u32, input: worker::Input) {
+        self.at(self.now_ms() + after_ms, Happening::Worker { worker, life, input });
+    }
+
+    /// Returns a value for `key` that is made only once.
+    pub fn fresh(&mut self, key: &str) -> String {
+        format!("{key}#{}", self.new_connection())
+    }
+
+    /// Returns the namespace of a run's own state.
+    pub fn namespace_of(&self, run: RunNo) -> String {
+        self.disk.inspect(|t, _| t.runs.get(&run).map_or_else(String::new, |r| run_namespace(&r.id)))
+    }
+
+    /// Returns whether the process cannot reach the store.
+    pub fn is_away(&self, process: usize) -> bool {
+        self.away_until_ms[process] > self.now_ms()
     }
 
     pub fn new_connection(&mut self) -> u64 {
@@ -107,33 +155,65 @@ impl Outside {
     }
 
     /// Counts an occurrence that a simulation should meet.
-    pub fn saw(&mut self, what: &'static str) {
-        *self.seen.entry(what).or_default() += 1;
+    pub fn saw(&mut self, what: &str) {
+        *self.seen.entry(what.to_owned()).or_default() += 1;
     }
 
-    /// Draws whether the next operation fails, and how. The void of a call that was never sent fails often.
-    pub fn draw_fault(&mut self, op: &Op) -> Option<Fault> {
-        if let Op::Settle(settle) = op
-            && settle.close == Close::Void
-            && self.faults > 0
-            && self.rng.chance(30)
-        {
-            return Some(Fault::Full);
+    /// Draws the faults of the next group's transactions. The void of a call that was never sent fails often.
+    pub fn draw_faults<'a>(&mut self, group: impl Iterator<Item = &'a Op>) -> Vec<Option<Fault>> {
+        for (at, op) in group.enumerate() {
+            let voids = matches!(op, Op::Settle(settle) if settle.close == Close::Void);
+            if voids && self.faults > 0 && self.rng.chance(30) {
+                self.troubled_ms = self.now_ms();
+                return stubborn(at, Why::Full);
+            }
+            if self.rng.chance(self.faults) {
+                self.troubled_ms = self.now_ms();
+                return self.draw_fault(at);
+            }
         }
-        if !self.rng.chance(self.faults) {
-            return None;
+        Vec::new()
+    }
+
+    /// Draws how the group fails, at its operation number `at`.
+    fn draw_fault(&self, at: usize) -> Vec<Option<Fault>> {
+        let (committed, told) = (self.rng.chance(50), self.rng.chance(50));
+        match self.rng.below(10) {
+            0..=1 => stubborn(at, Why::Full),
+            2 => stubborn(at, Why::Io),
+            3 => vec![Some(Fault::Write { after: at, why: Why::Io })],
+            4 => vec![Some(Fault::Refused)],
+            5..=6 => vec![Some(Fault::Unclear { committed, told })],
+            // In the middle of the operations that are tried alone.
+            7 => {
+                vec![Some(Fault::Write { after: at, why: Why::Full }), None, Some(Fault::Crash { committed })]
+            }
+            _ => vec![Some(Fault::Crash { committed })],
         }
-        let committed = self.rng.chance(50);
-        Some(match self.rng.below(4) {
-            0 => Fault::Full,
-            1 => Fault::Unclear { committed },
-            _ => Fault::Crash { committed },
-        })
     }
 
     /// Notes that a process ended at a commit. The world removes it when the step is over.
     pub fn process_died(&mut self, process: usize) {
         self.died.push(process);
+    }
+
+    fn clock_jumps(&self, hours: i64) {
+        self.say(|| format!("the clock jumps by {hours} h"));
+        self.clock.set(Micros(self.clock.now().0 + hours * 3_600_000_000));
+    }
+
+    /// Notes that something other than an outage of the whole store keeps a process from renewing.
+    pub fn hampers(&mut self, process: usize, ms: u64) {
+        let until = self.now_ms() + ms + 2 * LEASE_MS;
+        self.hampered_until_ms[process] = self.hampered_until_ms[process].max(until);
+    }
+
+    /// Checks a verdict: nobody is declared dead who lives, and whom only an outage of the whole store silenced.
+    pub fn judged(&mut self, verdict: &DeclareDead) {
+        let who = self.instances.iter().position(|no| *no == Some(verdict.instance));
+        if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < self.now_ms()) {
+            self.oracle.dead_alive(process, verdict.instance);
+        }
     }
 
     /// Adds a line to the story, if one is kept.
@@ -150,10 +230,19 @@ impl Outside {
     }
 }
 
+/// Returns the faults of a group whose operation number `at` fails alone, too.
+fn stubborn(at: usize, why: Why) -> Vec<Option<Fault>> {
+    let mut faults = vec![None; at + 1];
+    faults[0] = Some(Fault::Write { after: at, why });
+    faults.push(Some(Fault::Write { after: 0, why }));
+    faults
+}
+
 struct World {
     out: Outside,
     processes: Vec<Process>,
     agents: Vec<Agent>,
+    workers: Vec<Worker>,
     /// Time since which nobody has had anything to do.
     quiet_since_ms: Option<u64>,
 }
@@ -174,7 +263,7 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
 impl World {
     fn new(seed: u64, bug: Option<Bug>, tell: bool) -> World {
         let rng = Rng::new(seed);
-        let scene = Scene::draw(&rng);
+        let scene = Scene::draw(&rng, bug);
         let clock = Arc::new(ManualClock::new(Micros(AN_HOUR.0 - 1000 * scene.hour_ends_ms as i64)));
         let disk = Arc::new(MemoryStore::new(clock.clone()));
         let mut out = Outside {
@@ -182,7 +271,7 @@ impl World {
             disk,
             rng,
             provider: Provider::default(),
-            oracle: Oracle::default(),
+            oracle: Oracle::new(DOUBT_IN_FULL || bug == Some(Bug::DoubtTooSmall)),
             bug,
             processes: scene.processes,
             rate: scene.rate,
@@ -191,6 +280,10 @@ impl World {
             order: 0,
             connections: 0,
             faults: scene.faults,
+            away_until_ms: vec![0; scene.processes],
+            hampered_until_ms: vec![0; scene.processes],
+            instances: vec![None; scene.processes],
+            troubled_ms: 0,
             died: Vec::new(),
             story: tell.then(Mutex::default),
         };
@@ -204,6 +297,22 @@ impl World {
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, agent::Input::Begin);
         }
+        let mut workers = Vec::new();
+        for (i, waves) in scene.workers.into_iter().enumerate() {
+            let run = job(&out, &format!("job-{i}"), parent, None);
+            out.say(|| format!("{run}: {waves:?}"));
+            workers.push(Worker::new(i, run, waves));
+            out.to_worker(150, i, 0, worker::Input::Begin);
+        }
+        if !scene.orders.is_empty()
+            && let Some(agent) = agents.first()
+        {
+            let runs = Runs { own: job(&out, "person", parent, Some(6)), agents: agent.run };
+            for ms in scene.orders {
+                let process = out.rng.below(scene.processes as u64) as usize;
+                out.to_process(ms, process, process::Input::Order(runs));
+            }
+        }
         let processes = (0..scene.processes).map(|i| Process::new(i, 0, out.disk.clone(), bug)).collect();
         for i in 0..scene.processes {
             out.to_process(0, i, process::Input::Start);
@@ -211,7 +320,7 @@ impl World {
         for (ms, trouble) in scene.troubles {
             out.at(ms, Happening::Trouble(trouble));
         }
-        World { out, processes, agents, quiet_since_ms: None }
+        World { out, processes, agents, workers, quiet_since_ms: None }
     }
 
     /// Plays until the world is at rest. Returns the violation that the oracle found.
@@ -250,6 +359,17 @@ impl World {
                     self.processes[i].on(input, &mut self.out);
                 }
             }
+            Happening::Worker { worker, life, input } => {
+                let at = &mut self.workers[worker];
+                let until = self.processes[at.process].paused_until_ms;
+                if at.life != life {
+                } else if until > self.out.now_ms() {
+                    self.out.queue.insert((until, order), Happening::Worker { worker, life, input });
+                } else {
+                    self.out.say(|| format!("worker {worker}: {input:?}"));
+                    at.on(input, &mut self.out);
+                }
+            }
             Happening::Agent { agent, life, input } => {
                 if self.agents[agent].life != life {
                     return;
@@ -264,16 +384,24 @@ impl World {
                 }
                 self.agents[agent].on(input, &mut self.out);
             }
+            Happening::ClockSetRight { hours } => self.out.clock_jumps(-(hours as i64)),
+            Happening::Trouble(_)
+                if {
+                    self.out.troubled_ms = self.out.now_ms();
+                    false
+                } => {}
             Happening::Trouble(trouble) => self.trouble(trouble),
         }
     }
 
     fn trouble(&mut self, trouble: Trouble) {
+        self.out.troubled_ms = self.out.now_ms();
         self.out.say(|| format!("{trouble:?}"));
         match trouble {
             Trouble::KillProcess(i) => self.kill(i),
             Trouble::PauseProcess(i, ms) => {
                 let until = self.out.now_ms() + ms;
+                self.out.hampers(i, until.saturating_sub(self.out.now_ms()));
                 let process = &mut self.processes[i];
                 process.paused_until_ms = process.paused_until_ms.max(until);
             }
@@ -283,6 +411,25 @@ impl World {
                 }
                 self.out.oracle.power_lost(&self.out.disk);
                 self.out.disk.lose_power();
+            }
+            Trouble::StoreAway { process, ms, loses } => {
+                if loses {
+                    self.out.say(|| "the database starts anew, without what was not synced".to_owned());
+                    self.out.oracle.power_lost(&self.out.disk);
+                    self.out.disk.lose_power();
+                }
+                let until = self.out.now_ms() + ms;
+                let all = 0..self.processes.len();
+                for i in all.filter(|i| process.is_none_or(|p| p == *i)) {
+                    if process.is_some() {
+                        self.out.hampers(i, ms);
+                    }
+                    self.out.away_until_ms[i] = self.out.away_until_ms[i].max(until);
+                }
+            }
+            Trouble::ClockJump { hours, ms } => {
+                self.out.clock_jumps(hours as i64);
+                self.out.at(self.out.now_ms() + ms, Happening::ClockSetRight { hours });
             }
             Trouble::KillAgent(i) => {
                 let life = self.agents[i].life;
@@ -299,6 +446,8 @@ impl World {
             return;
         }
         self.out.say(|| format!("process {i} is dead"));
+        self.out.instances[i] = None;
+        self.out.troubled_ms = self.out.now_ms();
         let life = self.processes[i].life + 1;
         let fresh = Process::new(i, life, self.out.disk.clone(), self.out.bug);
         let dead = std::mem::replace(&mut self.processes[i], fresh);
@@ -322,6 +471,11 @@ impl World {
                 self.out.to_agent(1, agent.index, agent.life, die);
             }
         }
+        for worker in &self.workers {
+            if worker.process == i && worker.mood == Mood::Working {
+                self.out.to_worker(1, worker.index, worker.life, worker::Input::Die);
+            }
+        }
         let down = self.out.rng.between(200, 12_000);
         self.out.to_process(down, i, process::Input::Start);
     }
@@ -330,15 +484,18 @@ impl World {
     fn unrest(&self) -> String {
         let agents =
             self.agents.iter().filter(|a| a.mood == Mood::Working).map(|a| format!("agent {}", a.index));
+        let workers = self.workers.iter().filter(|w| w.mood == Mood::Working);
+        let workers = workers.map(|w| format!("worker {}", w.index));
         let busy = |p: &&Process| !p.is_up || !p.is_idle();
         let processes = self.processes.iter().filter(busy);
         let processes = processes.map(|p| format!("process {} ({})", p.index, p.business()));
-        agents.chain(processes).collect::<Vec<_>>().join(", ")
+        agents.chain(workers).chain(processes).collect::<Vec<_>>().join(", ")
     }
 
     fn is_at_rest(&mut self) -> bool {
         let now = self.out.now_ms();
         let idle = self.agents.iter().all(|a| a.mood != Mood::Working)
+            && self.workers.iter().all(|w| w.mood != Mood::Working)
             && self.processes.iter().all(|p| p.is_up && p.is_idle() && p.paused_until_ms <= now);
         if !idle {
             self.quiet_since_ms = None;
@@ -361,6 +518,21 @@ fn team(out: &Outside, limits: Limits) {
 
 fn team_tag() -> (String, String) {
     ("team".into(), "a".into())
+}
+
+/// Starts the run of a worker: a batch job, so that it may have items.
+fn job(out: &Outside, id: &str, parent: RunNo, calls: Option<i64>) -> RunNo {
+    let started = RunId::new(id).map(|id| {
+        let mut limits = Limits::default();
+        limits[Unit::Calls] = calls;
+        let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
+        let start = Start { spec, limits, parent: Some(parent), ..Start::new(id) };
+        out.disk.ask(start, Durability::Synced).wait()
+    });
+    match started {
+        Ok(Ok(started)) => started.run,
+        other => panic!("a scene cannot start its job: {other:?}"),
+    }
 }
 
 fn start(

@@ -1,17 +1,18 @@
 //! Storage backends: SQLite (the embedded default) and PostgreSQL, both behind the `Store` trait.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod backend;
+pub mod backend;
 mod ballast;
 mod format;
-mod group;
+pub mod group;
+mod migration;
 pub mod postgres;
 pub mod process;
 mod rows;
 pub mod sqlite;
 mod tables;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     reads::forked::Forked,
@@ -40,7 +41,12 @@ pub struct Options {
     pub entropy: Arc<dyn Entropy>,
     /// Creates the store if it is missing. Otherwise a missing store is an error.
     pub create: bool,
+    /// Longest time for which operations wait for a database that went away, and for the outcome of a cut commit.
+    pub store_wait: Duration,
 }
+
+/// Usual `store_wait`: longer than a server needs to restart, or to notice that this client is gone.
+pub const STORE_WAIT: Duration = Duration::from_secs(60);
 
 /// Opens the store at `place`: a file path, or a `postgres://` or `postgresql://` URL.
 ///

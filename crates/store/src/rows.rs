@@ -25,6 +25,12 @@ pub enum Cell<'a> {
     Blob(Option<&'a [u8]>),
 }
 
+impl Cell<'_> {
+    pub fn is_null(&self) -> bool {
+        matches!(self, Cell::Int(None) | Cell::Text(None) | Cell::Name(None) | Cell::Blob(None))
+    }
+}
+
 pub fn int<'a>(value: i64) -> Json<Cell<'a>> {
     Ok(Cell::Int(Some(value)))
 }

@@ -24,7 +24,7 @@ use outlast_core::{
     store::{LedgerLine, StepRow},
     words::{
         digest::MatchKey,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot},
     },
 };
 
@@ -258,6 +258,7 @@ stored! { Entry = "entries":
     Always state |e| int(e.state.code()),
     Always attempt |e| int(e.attempt.0),
     Always instance |e| maybe_int(e.instance.map(|n| n.0)),
+    Always opened_by |e| int(e.opened_by.0),
     Once scope |e| name(&e.scope),
     Once key |e| maybe_name(&e.key),
     Once match_key |e| Ok(Cell::Blob(e.match_key.as_ref().map(|k| &k.0[..]))),
@@ -284,6 +285,7 @@ stored! { Entry = "entries":
             state: row.code("state", State::from_code)?,
             attempt: AttemptNo(row.int()?),
             instance: row.maybe_int()?.map(InstanceNo),
+            opened_by: OpNo(row.int()?),
             scope: row.name()?.into(),
             key: row.maybe_name()?.map(str::to_owned),
             match_key: {

@@ -10,7 +10,7 @@ use crate::{
     },
     engine::call::admit::Admission,
     envelope::Refusal,
-    journal::State,
+    journal::{Opening, State},
     store,
     words::id::{InstanceNo, Seq},
 };
@@ -69,12 +69,12 @@ pub enum Action {
     /// Send the request upstream (with its output cap lowered to `cap`) under a new `Exchange`, and
     /// attach.
     Open {
-        seq: Seq,
+        opening: Opening,
         cap: Option<u64>,
     },
     /// The client left before the request went out: open an `Exchange` that is told `NotSent` at once, so that the
     /// entry is settled as `void`, with repeats if the store fails. Nothing is sent.
-    Drop(Seq),
+    Drop(Opening),
     /// Attach to this process's exchange of the entry: `Progress`, or `NotHere`.
     Attach(Seq),
     /// Look at the entry after a pause: it is in flight in another process.
@@ -227,9 +227,10 @@ impl Connection {
 
     fn admitted(&mut self, queued: bool, result: Result<Admission, store::Error>) -> Vec<Action> {
         let refused = match result {
-            Ok(Admission::Go { seq, cap, .. }) => {
+            Ok(Admission::Go { opening, cap, .. }) => {
+                let seq = opening.seq;
                 let phase = Phase::Receiving { seq, opened: true, sent: Visible::Nothing };
-                return self.take((seq, false), phase, queued, Action::Open { seq, cap });
+                return self.take((seq, false), phase, queued, Action::Open { opening, cap });
             }
             Ok(Admission::Join { seq, instance }) if instance == self.instance => {
                 let phase = Phase::Receiving { seq, opened: false, sent: Visible::Nothing };
@@ -282,7 +283,7 @@ impl Connection {
         self.phase = Phase::Over;
         let mut actions = leave(queued);
         match result {
-            Ok(Admission::Go { seq, .. }) => actions.push(Action::Drop(*seq)),
+            Ok(Admission::Go { opening, .. }) => actions.push(Action::Drop(*opening)),
             _ => actions.extend(self.no_entry()),
         }
         actions

@@ -1,16 +1,28 @@
 //! Membership: a process's instance in its store, its heartbeat, and its verdicts on other instances.
 //!
 //! No verdict relies on a timestamp. A process is dead when that is certain (its pid is gone), or when its heartbeat
-//! did not move for a whole lease by the observer's own clock.
+//! did not move for a whole lease by the observer's own clock. Silence counts only while the observer's own renewals
+//! succeed: a store that is away, or frozen, silences everybody, and is no reason to declare anybody dead. On a store
+//! that several machines share, what `/proc` shows only shortens the wait: clones of a machine have equal boot ids,
+//! host names and process tables.
+//!
+//! A renewal is a compare-and-set: it names the heartbeats that this process wrote last, and writes a fresh random one.
+//! Of two clones of one process, which act under the same number, the first to renew goes on and the other is fenced.
 //!
 //! A store that answered `CommitUnknown` may hold an open entry that no machine knows. The process then registers
 //! anew and declares its old instance left: the open calls of that instance become `unknown`, and what its exchanges
 //! still bring is settled under it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::{
-    engine::{self, run::declare_dead::DeclareDead},
+    engine::{
+        self,
+        run::{
+            declare_dead::DeclareDead,
+            renew::{Active, Renew},
+        },
+    },
     run::instance::{Identity, Instance, Life},
     store,
     words::id::InstanceNo,
@@ -19,8 +31,20 @@ use crate::{
 /// Interval between two heartbeats of a process, in milliseconds.
 pub const HEARTBEAT_MS: u64 = 1_000;
 
-/// Time without a heartbeat after which an instance is dead, in milliseconds of the observer's monotonic clock.
+/// Time without a heartbeat after which an instance is dead, in milliseconds of the observer's monotonic clock. A
+/// process that could not renew for so long opens nothing.
 pub const LEASE_MS: u64 = 5_000;
+
+/// Time without a heartbeat after which an instance is dead on a shared store, if its pid is gone as well: two
+/// renewals, and half a one for their commits.
+const GONE_MS: u64 = LEASE_MS / 2;
+
+/// Longest time between two renewals of an observer over which it has watched others. After a longer one it starts
+/// anew. With the longest outage that stays unnoticed, others still have half a lease to renew.
+const GAP_MS: u64 = LEASE_MS / 2;
+
+/// Number of own heartbeats that a renewal accepts as its own. A crash of PostgreSQL loses the last unsynced ones.
+const OWN: usize = 8;
 
 /// Membership of one process. Pure: rows read and monotonic milliseconds are passed in.
 #[derive(Debug, Default)]
@@ -28,13 +52,53 @@ pub struct Membership {
     instance: Option<InstanceNo>,
     /// Own earlier instance whose open entries no machine knows any more. It is to be declared left.
     abandoned: Option<InstanceNo>,
-    /// Time at which a heartbeat was last written.
-    written_ms: u64,
+    /// Whether processes on other machines may use the store.
+    is_shared: bool,
+    heart: Heart,
+    contact: Contact,
     /// Heartbeats of other instances, and the time since which each has stood still.
     seen: HashMap<InstanceNo, (i64, u64)>,
 }
 
+/// Own heartbeat.
+#[derive(Debug, Default)]
+struct Heart {
+    /// Values that the store took, the newest last.
+    written: VecDeque<i64>,
+    /// Time at which the newest was submitted. Others count from then at the earliest.
+    written_ms: u64,
+    /// Value on its way, and the time of its first submission. It is kept until the store has taken it: a renewal
+    /// that failed may have written it.
+    next: Option<(i64, u64)>,
+}
+
+/// Time over which the process's own renewals succeeded without a gap.
+#[derive(Debug, Default)]
+struct Contact {
+    since_ms: u64,
+    last_ms: u64,
+}
+
+impl Contact {
+    fn made(&mut self, now_ms: u64) {
+        if now_ms.saturating_sub(self.last_ms) > GAP_MS {
+            self.since_ms = now_ms;
+        }
+        self.last_ms = now_ms;
+    }
+
+    /// Returns the part of the time since `since_ms` that lies between two own renewals, without a gap.
+    fn watched_ms(&self, since_ms: u64) -> u64 {
+        self.last_ms.saturating_sub(since_ms.max(self.since_ms))
+    }
+}
+
 impl Membership {
+    /// Creates the membership of a store that processes on other machines may use, or not.
+    pub fn new(is_shared: bool) -> Membership {
+        Membership { is_shared, ..Membership::default() }
+    }
+
     /// Returns the instance to act as; `None` when the process has to register first.
     pub fn instance(&self) -> Option<InstanceNo> {
         self.instance
@@ -42,13 +106,39 @@ impl Membership {
 
     /// Notes the instance number that the store gave the process.
     pub fn registered(&mut self, no: InstanceNo, now_ms: u64) {
-        self.instance = Some(no);
-        self.written_ms = now_ms;
+        self.goes_on_as(no, 0, now_ms);
     }
 
-    /// Notes that the store took a heartbeat.
-    pub fn renewed(&mut self, now_ms: u64) {
-        self.written_ms = now_ms;
+    /// Notes that the process renews an instance from now on whose heartbeat is known.
+    pub fn goes_on_as(&mut self, no: InstanceNo, heartbeat: i64, now_ms: u64) {
+        self.instance = Some(no);
+        self.heart = Heart { written: [heartbeat].into(), written_ms: now_ms, next: None };
+        self.contact.made(now_ms);
+    }
+
+    /// Returns the renewal to submit now; `None` when the process has to register first. `fresh` is random.
+    pub fn renewal(&mut self, active: Vec<Active>, fresh: u64, now_ms: u64) -> Option<Renew> {
+        let instance = self.instance?;
+        let fresh = i64::try_from(fresh >> 1).unwrap_or_default();
+        let (next, _) = *self.heart.next.get_or_insert((fresh, now_ms));
+        Some(Renew { instance, own: self.heart.written.iter().copied().collect(), next, active })
+    }
+
+    /// Notes that the store took the heartbeat `next`.
+    pub fn renewed(&mut self, next: i64, now_ms: u64) {
+        if let Some((_, submitted_ms)) = self.heart.next.take_if(|n| n.0 == next) {
+            self.heart.written.push_back(next);
+            if self.heart.written.len() > OWN {
+                self.heart.written.pop_front();
+            }
+            self.heart.written_ms = submitted_ms;
+        }
+        self.contact.made(now_ms);
+    }
+
+    /// Notes that the store could be read, for an observer that is no instance and renews nothing.
+    pub fn looked(&mut self, now_ms: u64) {
+        self.contact.made(now_ms);
     }
 
     /// Notes that an operation of `as_whom` failed. If the instance was declared dead (a suspended machine, a stopped
@@ -79,7 +169,13 @@ impl Membership {
 
     /// Returns whether the store took a heartbeat within the last lease.
     pub fn is_writing(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.written_ms) < LEASE_MS
+        now_ms.saturating_sub(self.heart.written_ms) < LEASE_MS
+    }
+
+    /// Returns whether the process may open new work: not while its renewals have failed, or hung, for so long that
+    /// others may have declared it dead.
+    pub fn may_open(&self, now_ms: u64) -> bool {
+        self.heart.next.is_none() || self.is_writing(now_ms)
     }
 
     /// Observes the heartbeats of `live`, and returns verdicts on instances that are certainly gone or did not renew
@@ -98,8 +194,13 @@ impl Membership {
             if seen.0 != other.heartbeat {
                 *seen = (other.heartbeat, now_ms);
             }
-            let silent = now_ms.saturating_sub(seen.1) >= LEASE_MS;
-            if is_gone(&other.identity).unwrap_or(silent) {
+            let silent_ms = self.contact.watched_ms(seen.1);
+            let is_dead = match is_gone(&other.identity) {
+                Some(true) => !self.is_shared || silent_ms >= GONE_MS,
+                Some(false) if !self.is_shared => false,
+                _ => silent_ms >= LEASE_MS,
+            };
+            if is_dead {
                 verdicts.push(DeclareDead {
                     instance: other.no,
                     heartbeat_seen: other.heartbeat,
@@ -117,7 +218,8 @@ pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
     (row.life == Life::Live).then_some(verdict)
 }
 
-/// Wait until all other instances are judged that only their silence can tell of (other containers and hosts).
+/// Wait until all other instances are judged that only their silence can tell of (other containers and hosts; on a
+/// shared store all).
 #[derive(Debug)]
 pub struct Inquest {
     began_ms: u64,
@@ -129,22 +231,21 @@ impl Inquest {
         Inquest { began_ms: now_ms, first_seen: HashMap::new() }
     }
 
-    /// Returns whether each of `live` but `me` was seen to renew, or all had time enough to be declared dead: a little
-    /// more than a lease.
+    /// Returns whether each of `live` but the process itself was seen to renew, or all had time enough to be declared
+    /// dead: a little more than a lease over which `observer` renewed without a gap.
     pub fn is_over(
         &mut self,
-        me: InstanceNo,
+        observer: &Membership,
         live: &[Instance],
         is_gone: impl Fn(&Identity) -> Option<bool>,
-        now_ms: u64,
     ) -> bool {
         let mut all_renewed = true;
-        for other in live {
-            if other.no != me && is_gone(&other.identity).is_none() {
+        for other in live.iter().filter(|i| Some(i.no) != observer.instance) {
+            if observer.is_shared || is_gone(&other.identity).is_none() {
                 all_renewed &= *self.first_seen.entry(other.no).or_insert(other.heartbeat) != other.heartbeat;
             }
         }
-        all_renewed || now_ms.saturating_sub(self.began_ms) > LEASE_MS + 2 * HEARTBEAT_MS
+        all_renewed || observer.contact.watched_ms(self.began_ms) > LEASE_MS + 2 * HEARTBEAT_MS
     }
 }
 
@@ -176,29 +277,125 @@ mod tests {
         m
     }
 
+    /// Renews at `now_ms`, and the store takes it at once.
+    fn renew(m: &mut Membership, now_ms: u64) {
+        let renew = m.renewal(Vec::new(), now_ms << 1, now_ms).unwrap();
+        m.renewed(renew.next, now_ms);
+    }
+
+    /// Renews once a second from `from_ms` to `to_ms`, and then judges the other one, whose heartbeat is `heartbeat`.
+    fn judge(m: &mut Membership, heartbeat: i64, (from_ms, to_ms): (u64, u64)) -> usize {
+        (from_ms..=to_ms).step_by(HEARTBEAT_MS as usize).for_each(|now_ms| renew(m, now_ms));
+        renew(m, to_ms);
+        m.verdicts(&[live(ME, 0), live(OTHER, heartbeat)], |_| None, to_ms).len()
+    }
+
     #[test]
     fn who_is_silent_for_a_lease_is_dead_and_who_renews_is_not() {
         let mut m = member();
-        let judge = |m: &mut Membership, heartbeat, now_ms| {
-            m.verdicts(&[live(ME, 0), live(OTHER, heartbeat)], |_| None, now_ms).len()
-        };
-        assert_eq!(judge(&mut m, 7, 0), 0, "not seen before: its lease begins now");
-        assert_eq!(judge(&mut m, 7, LEASE_MS - 1), 0);
-        assert_eq!(judge(&mut m, 8, LEASE_MS), 0, "it renewed");
-        assert_eq!(judge(&mut m, 8, 2 * LEASE_MS - 1), 0);
-        assert_eq!(judge(&mut m, 8, 2 * LEASE_MS), 1);
+        assert_eq!(judge(&mut m, 7, (0, 0)), 0, "not seen before: its lease begins now");
+        assert_eq!(judge(&mut m, 7, (0, LEASE_MS - 1)), 0);
+        assert_eq!(judge(&mut m, 8, (LEASE_MS, LEASE_MS)), 0, "it renewed");
+        assert_eq!(judge(&mut m, 8, (LEASE_MS, 2 * LEASE_MS - 1)), 0);
+        assert_eq!(judge(&mut m, 8, (2 * LEASE_MS, 2 * LEASE_MS)), 1);
         // One that was away meanwhile is observed anew.
-        assert!(m.verdicts(&[], |_| None, 30_000).is_empty());
-        assert_eq!(judge(&mut m, 8, 40_000), 0);
+        assert!(m.verdicts(&[], |_| None, 10_000).is_empty());
+        assert_eq!(judge(&mut m, 8, (10_000, 20_000)), 0);
+    }
+
+    /// Bug: after an outage of the database of 5 s the first server back declared all others dead.
+    /// Consequence: their calls in flight became `unknown`, their runs were interrupted, and each executed the others.
+    /// Cause: silence was the time between two reads, whatever the observer's own renewals did meanwhile.
+    #[test]
+    fn silence_during_an_outage_of_the_observer_itself_counts_for_nothing() {
+        for away_ms in [GAP_MS + 1, LEASE_MS, 8_000, 86_400_000] {
+            let mut m = member();
+            judge(&mut m, 7, (0, 4_000));
+            // The store is away, or frozen: nobody's renewal comes through. This process is the first one back.
+            let back_ms = 4_000 + away_ms;
+            assert_eq!(judge(&mut m, 7, (back_ms, back_ms)), 0, "after {away_ms} ms");
+            assert_eq!(judge(&mut m, 7, (back_ms, back_ms + LEASE_MS - 1)), 0, "its lease begins anew");
+            assert_eq!(
+                judge(&mut m, 7, (back_ms + LEASE_MS, back_ms + LEASE_MS)),
+                1,
+                "it is dead all the same"
+            );
+        }
+        // An outage that the observer cannot notice leaves the others time: they renew as soon as it is over.
+        let mut m = member();
+        judge(&mut m, 7, (0, 1_000));
+        assert_eq!(judge(&mut m, 7, (1_000 + GAP_MS, 1_000 + GAP_MS)), 0);
+    }
+
+    #[test]
+    fn reads_alone_show_no_silence() {
+        let mut m = member();
+        for now_ms in (0..60_000).step_by(500) {
+            assert!(
+                m.verdicts(&[live(OTHER, 3)], |_| None, now_ms).is_empty(),
+                "commits may hang for everybody"
+            );
+        }
     }
 
     #[test]
     fn what_is_certain_needs_no_lease() {
-        for (known, now_ms, wanted) in [(Some(true), 0, 1), (Some(false), 100_000, 0), (None, 100_000, 0)] {
-            let verdicts = member().verdicts(&[live(OTHER, 3)], |_| known, now_ms);
+        for (known, wanted) in [(Some(true), 1), (Some(false), 0), (None, 0)] {
+            let verdicts = member().verdicts(&[live(OTHER, 3)], |_| known, 100_000);
             assert_eq!(verdicts.len(), wanted, "{known:?}");
             assert!(verdicts.iter().all(|v| (v.instance, v.heartbeat_seen, v.left) == (OTHER, 3, false)));
         }
+    }
+
+    /// Bug: two machines cloned from one memory image, on one PostgreSQL store, declared each other's processes dead.
+    /// Consequence: the twin's calls became `unknown` and its runs were taken over while it worked.
+    /// Cause: boot id, host and pid namespace are equal there, and a pid that is free here was believed at once.
+    #[test]
+    fn on_a_shared_store_what_is_certain_only_shortens_the_wait() {
+        let wait_ms = |known: Option<bool>| {
+            let mut m = Membership::new(true);
+            m.registered(ME, 0);
+            (0..20_000).step_by(500).find(|now_ms| {
+                renew(&mut m, *now_ms);
+                !m.verdicts(&[live(OTHER, 3)], |_| known, *now_ms).is_empty()
+            })
+        };
+        assert_eq!(wait_ms(Some(true)), Some(GONE_MS));
+        assert_eq!(wait_ms(None), Some(LEASE_MS));
+        assert_eq!(wait_ms(Some(false)), Some(LEASE_MS), "a twin of it may live here");
+    }
+
+    #[test]
+    fn a_renewal_whose_answer_is_lost_is_sent_again_with_the_same_heartbeat() {
+        let mut m = member();
+        let first = m.renewal(Vec::new(), 20, 1_000).unwrap();
+        assert_eq!((first.own.clone(), first.next), (vec![0], 10));
+        let again = m.renewal(Vec::new(), 40, 2_000).unwrap();
+        assert_eq!((again.own, again.next), (first.own, first.next), "the first one may have been written");
+        m.renewed(10, 3_000);
+        m.renewed(10, 3_001);
+        let next = m.renewal(Vec::new(), 60, 4_000).unwrap();
+        assert_eq!((next.own, next.next), (vec![0, 10], 30));
+        (0..20).for_each(|n| renew(&mut m, 5_000 + n));
+        assert_eq!(m.renewal(Vec::new(), 0, 6_000).unwrap().own.len(), OWN);
+    }
+
+    /// Bug: a process that could not renew went on opening work.
+    /// Consequence: it acted for a run that another process had taken over, for as long as its store was away.
+    /// Cause: a failed renewal was a warning in the log.
+    #[test]
+    fn who_cannot_renew_for_a_lease_opens_nothing_until_it_can() {
+        let mut m = member();
+        assert!(m.may_open(60_000), "it was not asked to renew");
+        renew(&mut m, 60_000);
+        let waits = m.renewal(Vec::new(), 2, 61_000).unwrap();
+        assert!(m.may_open(60_000 + LEASE_MS - 1));
+        assert!(!m.may_open(60_000 + LEASE_MS), "others count from the last renewal that was written");
+        m.renewed(waits.next, 90_000);
+        assert!(m.may_open(90_000));
+        // What was written may be as old as its first submission.
+        m.renewal(Vec::new(), 4, 90_500);
+        assert!(!m.may_open(90_500));
     }
 
     #[test]
@@ -236,7 +433,7 @@ mod tests {
     fn a_probe_sees_whether_the_store_takes_heartbeats() {
         let mut m = member();
         assert!(m.is_writing(LEASE_MS - 1) && !m.is_writing(LEASE_MS));
-        m.renewed(4_000);
+        renew(&mut m, 4_000);
         m.failed(ME, &store::Error::Closed);
         assert!(m.is_writing(4_000 + LEASE_MS - 1) && !m.is_writing(4_000 + LEASE_MS));
     }
@@ -244,12 +441,24 @@ mod tests {
     #[test]
     fn an_inquest_ends_when_all_have_renewed_or_a_lease_is_over() {
         let unknown = |_: &Identity| None;
+        let mut m = member();
+        let fresh =
+            |m: &Membership, who, known: Option<bool>| Inquest::new(0).is_over(m, &[live(who, 0)], |_| known);
+        assert!(fresh(&m, ME, None), "nobody to wait for");
+        assert!(fresh(&m, OTHER, Some(false)), "it certainly lives");
         let mut i = Inquest::new(0);
-        assert!(Inquest::new(0).is_over(ME, &[live(ME, 0)], unknown, 0), "nobody to wait for");
-        assert!(Inquest::new(0).is_over(ME, &[live(OTHER, 0)], |_| Some(false), 0), "it certainly lives");
-        assert!(!i.is_over(ME, &[live(OTHER, 4)], unknown, 0));
-        assert!(!i.is_over(ME, &[live(OTHER, 4)], unknown, LEASE_MS + 2 * HEARTBEAT_MS));
-        assert!(i.is_over(ME, &[live(OTHER, 5)], unknown, 1_000));
-        assert!(i.is_over(ME, &[live(OTHER, 4)], unknown, LEASE_MS + 2 * HEARTBEAT_MS + 1));
+        assert!(!i.is_over(&m, &[live(OTHER, 4)], unknown));
+        assert!(i.is_over(&m, &[live(OTHER, 5)], unknown));
+        let enough_ms = LEASE_MS + 2 * HEARTBEAT_MS;
+        judge(&mut m, 4, (0, enough_ms));
+        assert!(!i.is_over(&m, &[live(OTHER, 4)], unknown));
+        renew(&mut m, enough_ms + 1);
+        assert!(i.is_over(&m, &[live(OTHER, 4)], unknown));
+        // Time without contact is no time.
+        renew(&mut m, 60_000);
+        assert!(!i.is_over(&m, &[live(OTHER, 4)], unknown));
+        let mut shared = Membership::new(true);
+        shared.registered(ME, 0);
+        assert!(!fresh(&shared, OTHER, Some(false)) && !fresh(&shared, OTHER, Some(true)));
     }
 }

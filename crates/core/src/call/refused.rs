@@ -78,7 +78,9 @@ impl Refused {
     pub fn of(error: store::Error) -> Refused {
         match error {
             store::Error::Engine(engine::Error::InstanceDead) => Refused::Dead,
-            store::Error::Engine(e @ engine::Error::NotLoaded(_)) => Refused::Store(e.into()),
+            store::Error::Engine(e @ (engine::Error::NotLoaded(_) | engine::Error::Panicked { .. })) => {
+                Refused::Store(e.into())
+            }
             store::Error::Engine(e) => Refused::NotAllowed(e),
             other => Refused::Store(other),
         }

@@ -86,6 +86,8 @@ pub enum Error {
     BadLimit(String),
     #[error("the operation did not name a need: {0}")]
     NotLoaded(&'static str),
+    #[error("the decision of {op} panicked")]
+    Panicked { op: &'static str },
 }
 
 impl Error {
@@ -127,7 +129,7 @@ impl Error {
             Error::TooManyApprovals { .. } => "too_many_approvals",
             Error::BadApproval(_) => "bad_approval",
             Error::BadLimit(_) => "bad_limit",
-            Error::NotLoaded(_) => "internal",
+            Error::NotLoaded(_) | Error::Panicked { .. } => "internal",
         }
     }
 
@@ -167,7 +169,9 @@ impl Error {
             Error::OtherArguments { .. } => "ask for these under a key of their own".into(),
             Error::ApprovalExpired { .. } => "let the agent ask again, under another key".into(),
             Error::TooManyApprovals { .. } => "`outlast approvals` lists what waits for a decision".into(),
-            Error::NotLoaded(_) => "this is a defect of Outlast; please report it".into(),
+            Error::NotLoaded(_) | Error::Panicked { .. } => {
+                "this is a defect of Outlast; please report it".into()
+            }
             _ => return None,
         })
     }

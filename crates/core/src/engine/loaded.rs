@@ -7,9 +7,9 @@
 use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 
 use crate::{
-    engine::Error,
+    engine::{Error, actor::Actor},
     envelope::{Envelope, budget::Budget},
-    journal::{Entry, Kind, Role, payload::Payload},
+    journal::{Entry, Kind, Opening, Role, payload::Payload},
     run::{
         Run, Spec,
         attempt::Attempt,
@@ -18,7 +18,7 @@ use crate::{
     state::{self, Name},
     words::{
         digest::MatchKey,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, RunId, RunNo, Seq, Slot},
+        id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, OpNo, RunId, RunNo, Seq, Slot},
         row::{Row, Touch},
     },
 };
@@ -167,6 +167,8 @@ pub struct NewPayload {
 /// Rows of one operation.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
+    /// Number of the operation.
+    pub op: OpNo,
     pub numbers: Option<Numbers>,
     pub instances: Vec<Row<Instance>>,
     pub runs: Vec<Row<Run>>,
@@ -337,8 +339,24 @@ impl Loaded {
         self.find_mut((run, seq))
     }
 
+    /// Adds an entry that this operation opens.
     pub fn insert_entry(&mut self, entry: Entry) {
-        self.entries.push(Row::insert(entry));
+        self.entries.push(Row::insert(Entry { opened_by: self.op, ..entry }));
+    }
+
+    /// Moves an open entry to the actor. Closings of the process that had it are refused from now on.
+    pub fn take_over(&mut self, actor: &Actor, seq: Seq) -> Option<&mut Entry> {
+        let op = self.op;
+        let entry = self.entry_mut(actor.run, seq)?;
+        entry.instance = Some(actor.instance);
+        entry.attempt = actor.attempt;
+        entry.opened_by = op;
+        Some(entry)
+    }
+
+    /// Returns the opening that this operation made of entry `seq`.
+    pub fn opening(&self, actor: &Actor, seq: Seq) -> Opening {
+        Opening { run: actor.run, seq, instance: actor.instance, op: self.op }
     }
 }
 

@@ -90,7 +90,7 @@ impl Terms {
 /// Envelope of one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// Start of the window's period. Windows never go back, whatever the clock does.
+    /// Start of the window's period.
     pub since: Micros,
     pub envelope: EnvelopeNo,
 }
@@ -105,9 +105,12 @@ pub struct Budget {
     /// command since then stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configured: Option<Terms>,
-    /// Window of the newest period with a call.
+    /// Window that was charged last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
+    /// Window that was charged before `window`. It counts again when a clock that had jumped ahead goes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Window>,
     /// Whether the budget was removed. Nothing is charged to it any more; the row stays, because runs name it.
     pub removed: bool,
     /// Whether runs that existed before the budget are charged to it, too.
@@ -115,15 +118,27 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Returns the period that counts at `now`. A clock that went back does not open an old window again.
+    /// Returns the period that counts at `now`: that of the current window, if there is one.
     pub fn period(&self, now: Micros) -> Period {
-        let since = self.window.map_or(now, |w| w.since.max(now));
-        self.terms.per.period(since)
+        self.terms.per.period(self.current(now).map_or(now, |w| w.since))
     }
 
     /// Returns the window that counts at `now`, if there is one yet.
+    ///
+    /// A clock that goes back finds what was spent then: the window of that time if it is known, and none is opened
+    /// for a time before all that are known, so that nothing is spent twice.
     pub fn current(&self, now: Micros) -> Option<Window> {
-        self.window.filter(|w| w.since == self.period(now).since)
+        let since = self.terms.per.period(now).since;
+        let known = || [self.window, self.before].into_iter().flatten();
+        let is_first = known().all(|w| since < w.since);
+        known().find(|w| w.since == since).or(self.window.filter(|_| is_first))
+    }
+
+    /// Makes `window` the one that was charged last.
+    pub fn charge(&mut self, window: Window) {
+        if self.window != Some(window) {
+            self.before = self.window.replace(window);
+        }
     }
 }
 
@@ -137,7 +152,8 @@ pub struct BudgetView {
 impl BudgetView {
     /// Returns the envelope that counts at `now`: the window's, or an empty one if the period had no call yet.
     pub fn envelope_at(&self, now: Micros) -> Envelope {
-        let current = self.envelope.clone().filter(|_| self.budget.current(now).is_some());
+        let current = self.budget.current(now).map(|window| window.envelope);
+        let current = self.envelope.clone().filter(|e| Some(e.no) == current);
         current.unwrap_or_else(|| self.budget.opening(EnvelopeNo::default(), now))
     }
 }
@@ -167,6 +183,7 @@ mod tests {
             terms,
             configured: None,
             window,
+            before: None,
             removed: false,
             applied: true,
         }
@@ -204,5 +221,38 @@ mod tests {
             assert_eq!(b.current(Micros(now)).is_some(), current, "{now}");
         }
         assert_eq!(b.period(Micros(0)).since, Micros(2 * DAY));
+    }
+
+    /// Bug: a clock that jumped a year ahead, and was set right, left a budget by the day in next year's window.
+    /// Consequence: one day's money had to do for a year.
+    /// Cause: a budget knew its newest window only, and never went back behind it.
+    #[test]
+    fn a_clock_that_jumped_ahead_and_went_back_counts_by_its_right_day() {
+        const DAY: i64 = 86_400_000_000;
+        let mut b = budget(Per::Day, Some(2 * DAY));
+        let charged = |b: &mut Budget, now: i64, envelope: i64| {
+            let found = b.current(Micros(now));
+            let since = b.period(Micros(now)).since;
+            let window = found.unwrap_or(Window { since, envelope: EnvelopeNo(envelope) });
+            b.charge(window);
+            (window.since.0 / DAY, window.envelope.0)
+        };
+        for (day, envelope, wanted) in [
+            (2, 2, (2, 1)),
+            (367, 3, (367, 3)),
+            (2, 4, (2, 1)),
+            (367, 5, (367, 3)),
+            (2, 6, (2, 1)),
+            (3, 7, (3, 7)),
+            (4, 8, (4, 8)),
+            (3, 9, (3, 7)),
+            (1, 9, (3, 7)),
+        ] {
+            assert_eq!(charged(&mut b, day * DAY + 5, envelope), wanted, "on day {day}");
+        }
+        // Without a call on the right day before the jump, that day is new.
+        let mut b = budget(Per::Day, Some(DAY));
+        assert_eq!(charged(&mut b, 367 * DAY, 2), (367, 2));
+        assert_eq!(charged(&mut b, 2 * DAY, 3), (2, 3));
     }
 }

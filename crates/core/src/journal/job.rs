@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::journal::{ItemDetail, Standing};
 use crate::{
     envelope::unit::Amounts,
-    journal::Entry,
+    journal::{Entry, Opening},
     words::id::{AttemptNo, Micros, Seq},
 };
 
@@ -123,7 +123,7 @@ pub enum ItemClaim {
 /// A claimed item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemRun {
-    pub seq: Seq,
+    pub opening: Opening,
     pub try_no: i64,
     /// Number of this try within the entry, from 1.
     pub tries: i64,

@@ -7,6 +7,7 @@ pub mod divergence;
 mod item;
 pub mod job;
 mod kind;
+mod opening;
 pub mod payload;
 pub mod scope;
 mod step;
@@ -18,13 +19,14 @@ use serde::{Deserialize, Serialize};
 pub use call::{CallDetail, Correction};
 pub use item::{ItemDetail, Standing};
 pub use kind::{Kind, Role, State};
+pub use opening::Opening;
 pub use step::StepDetail;
 
 use crate::{
     envelope::unit::Amounts,
     words::{
         digest::MatchKey,
-        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq},
+        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, OpNo, RunNo, Seq},
     },
 };
 use asked::ApprovalDetail;
@@ -39,6 +41,8 @@ pub struct Entry {
     pub attempt: AttemptNo,
     /// Instance that opened the entry or took it over. No other may close it.
     pub instance: Option<InstanceNo>,
+    /// Operation that opened the entry or took it over; 0 in entries from before format 4.
+    pub opened_by: OpNo,
     /// Scope of the entry. Replay never crosses it.
     pub scope: Arc<str>,
     /// Name of the step, loop or checkpoint; key of the item.

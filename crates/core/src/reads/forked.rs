@@ -237,6 +237,9 @@ impl Store for Forked {
     fn place(&self) -> String {
         self.inner.place()
     }
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
 }
 
 impl Wraps for Forked {

@@ -35,8 +35,8 @@ pub struct Instance {
     pub no: InstanceNo,
     pub identity: Identity,
     pub life: Life,
-    /// Heartbeat counter, grown by each renewal. Nobody is judged by a timestamp: a verdict names the number it
-    /// saw.
+    /// Value that each renewal replaces by a random one. Nobody is judged by a timestamp: a verdict names the value it
+    /// saw, and a renewal the values that its process wrote.
     pub heartbeat: i64,
     pub registered_at: Micros,
     pub last_seen: Micros,

@@ -20,6 +20,9 @@ pub enum Error {
     /// Stored data cannot be read. The store reports it and refuses; it never starts afresh.
     #[error("the store is damaged: {what}")]
     Corrupt { what: String },
+    /// The store holds less than what its mark says was committed. Nothing was changed.
+    #[error("the store {place} is damaged: {what}")]
+    Shorter { place: String, what: String },
     #[error("no space left for the store: {why}")]
     Full { why: String },
     #[error("the store failed: {why}")]
@@ -38,6 +41,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the store is away and comes back by itself: to be waited for, and no reason to end anything.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Error::Unavailable { .. } | Error::CommitUnknown { .. })
+    }
+
     /// Returns the stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
@@ -45,7 +53,7 @@ impl Error {
             Error::Open { .. } => "store_open",
             Error::Newer { .. } => "store_newer",
             Error::Older { .. } => "store_older",
-            Error::Corrupt { .. } => "store_corrupt",
+            Error::Corrupt { .. } | Error::Shorter { .. } => "store_corrupt",
             Error::Full { .. } => "store_full",
             Error::Io { .. } => "store_io",
             Error::Refused { .. } => "store_refused",
@@ -67,6 +75,10 @@ impl Error {
             Error::Corrupt { .. } => {
                 "nothing was changed; keep the file, and restore a copy or point --store elsewhere".into()
             }
+            Error::Shorter { place, .. } => format!(
+                "nothing was changed; restore a copy with its log, or see what would be lost with `outlast repair \
+                 {place}` and go on without it with `outlast repair {place} --accept-shorter`"
+            ),
             Error::Full { .. } => "make room on the disk; what was acknowledged is safe".into(),
             Error::Io { .. } | Error::Refused { .. } => {
                 "start outlast again when the disk works; what was acknowledged is safe".into()

@@ -147,16 +147,46 @@ fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) ->
     rounds.finish(strict)
 }
 
+/// Keys that were asked for. Nearly all operations have few, which are found faster in a list than in a tree.
+#[derive(Default)]
+struct Asked<'a> {
+    few: Vec<Key<'a>>,
+    rest: BTreeSet<Key<'a>>,
+}
+
+/// Largest number of keys in the list.
+const FEW: usize = 24;
+
+impl<'a> Asked<'a> {
+    /// Adds the key. Returns whether it is new.
+    fn insert(&mut self, key: Key<'a>) -> bool {
+        if self.few.contains(&key) {
+            return false;
+        }
+        if self.few.len() >= FEW {
+            return self.rest.insert(key);
+        }
+        self.few.push(key);
+        true
+    }
+
+    fn keys(self) -> impl Iterator<Item = Key<'a>> {
+        self.few.into_iter().chain(self.rest)
+    }
+}
+
 #[derive(Default)]
 struct Rounds<'a> {
     needs: &'a [Need],
     now: Micros,
     l: Loaded,
-    asked: BTreeSet<Key<'a>>,
-    /// Keys of the next round.
-    next: Vec<Key<'a>>,
+    asked: Asked<'a>,
+    /// Keys of all rounds, in order.
+    keys: Vec<Key<'a>>,
+    /// Number of `keys` that were fetched.
+    fetched: usize,
     /// Envelopes that a loaded run or call is charged to.
-    charged: BTreeSet<EnvelopeNo>,
+    charged: Vec<EnvelopeNo>,
     /// Number of entries already searched for windows that they are charged to.
     looked_through: usize,
 }
@@ -206,14 +236,14 @@ impl<'a> Rounds<'a> {
 
     fn ask(&mut self, key: Key<'a>) {
         if self.asked.insert(key) {
-            self.next.push(key);
+            self.keys.push(key);
         }
     }
 
     /// Asks early for the envelopes that cached edges name for the runs in this round.
     fn foresee(&mut self, edges: &Edges) {
-        for i in 0..self.next.len() {
-            if let Key::Run(no) = self.next[i]
+        for i in 0..self.keys.len() {
+            if let Key::Run(no) = self.keys[i]
                 && let Some(charges) = edges.charges.get(&no)
             {
                 charges.iter().for_each(|no| self.ask(Key::Envelope(*no)));
@@ -223,10 +253,11 @@ impl<'a> Rounds<'a> {
 
     /// Fetches round after round until nothing is missing.
     fn run(&mut self, fetch: &mut impl Fetch) -> Result<(), Error> {
-        while !self.next.is_empty() {
-            let round = take(&mut self.next);
-            fetch.fetch(&round, &mut self.l)?;
-            round.into_iter().for_each(|key| self.follow(key));
+        while self.fetched < self.keys.len() {
+            let round = self.fetched..self.keys.len();
+            self.fetched = round.end;
+            fetch.fetch(&self.keys[round.clone()], &mut self.l)?;
+            round.for_each(|i| self.follow(self.keys[i]));
             self.follow_budgets();
             self.follow_windows();
         }
@@ -284,7 +315,7 @@ impl<'a> Rounds<'a> {
     }
 
     fn charge(&mut self, no: EnvelopeNo) {
-        self.charged.insert(no);
+        self.charged.push(no);
         self.ask(Key::Envelope(no));
     }
 
@@ -330,7 +361,7 @@ impl<'a> Rounds<'a> {
         }
         let budgets = || self.l.budgets.iter().map(|row| &row.value);
         let windows: Vec<EnvelopeNo> =
-            budgets().filter_map(|b| b.window).map(|window| window.envelope).collect();
+            budgets().flat_map(|b| [b.window, b.current(self.now)]).flatten().map(|w| w.envelope).collect();
         let closed = budgets().any(|b| b.current(self.now).is_none());
         windows.into_iter().for_each(|no| self.charge(no));
         if closed {
@@ -353,7 +384,7 @@ impl<'a> Rounds<'a> {
         }
         self.l.sort();
         if strict {
-            let named = self.asked.into_iter().filter_map(named).collect();
+            let named = self.asked.keys().filter_map(named).collect();
             self.l.declared = Some(Box::new(Declared::of(named)));
         }
         Ok(self.l)

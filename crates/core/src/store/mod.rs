@@ -152,6 +152,10 @@ pub trait Store: Reads + Send + Sync {
     fn now(&self) -> Result<Micros, Error>;
     /// Returns the store's location, for messages. Contains no password.
     fn place(&self) -> String;
+    /// Returns whether processes on other machines may use the store.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// Submits a verb and returns its typed answer.

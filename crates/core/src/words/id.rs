@@ -144,6 +144,10 @@ number!(
     Seq
 );
 number!(
+    /// Number of an operation. No two operations of a store have the same: each process counts from a start of its own.
+    OpNo
+);
+number!(
     /// An attempt's number within its run, from 1.
     AttemptNo
 );

@@ -67,12 +67,12 @@ fn begins(context: &Context, event: &Value) -> Result<(), CliError> {
 
 fn ended(context: &Context, event: &Value) -> Result<(), CliError> {
     let Some(inside) = Inside::of(context)? else { return Ok(()) };
-    let seq = match inside.store.ask(begin(&inside, event), Durability::Committed).wait()? {
-        Tool::Begun { seq } | Tool::Again { seq } | Tool::Taken { seq } => seq,
+    let opening = match inside.store.ask(begin(&inside, event), Durability::Committed).wait()? {
+        Tool::Begun(opening) | Tool::Again(opening) | Tool::Taken(opening) => opening,
         Tool::Ended { .. } => return Ok(()),
     };
     let outcome = Outcome::Finished { code: code(event) };
-    inside.store.ask(truth::end(inside.actor, seq, &outcome), Durability::Synced).wait()?;
+    inside.store.ask(truth::end(opening, &outcome), Durability::Synced).wait()?;
     Ok(())
 }
 

@@ -56,7 +56,7 @@ impl Seat {
     async fn run(self) -> Result<u8, CliError> {
         let (store, actor) = (self.inside.store.as_ref(), self.inside.actor);
         let directory = self.context.around.directory();
-        let (name, seq) = self.begin().await?;
+        let (name, opening) = self.begin().await?;
         let place = Place { name: Some(name), argv: &self.args.command, directory };
         let conduct =
             Conduct::of(&self.inside.view, &Choice::read(&self.args.agent), place, None, &self.context)?;
@@ -82,13 +82,13 @@ impl Seat {
         // Any other end is resumed: a death, a limit, an error of the provider.
         if exit == Exit::code(0) {
             let outcome = Outcome::Finished { code: Some(0) };
-            store.ask(truth::end(actor, seq, &outcome), Durability::Synced).await?;
+            store.ask(truth::end(opening, &outcome), Durability::Synced).await?;
         }
         Ok(u8::try_from(exit.shell_code()).unwrap_or(exit_code::FAILED))
     }
 
     /// Takes the first agent of its kind that is new, or that an earlier attempt left unfinished.
-    async fn begin(&self) -> Result<(String, outlast_core::words::id::Seq), CliError> {
+    async fn begin(&self) -> Result<(String, outlast_core::journal::Opening), CliError> {
         let store = self.inside.store.as_ref();
         let mut text = self.context.around.directory().to_string_lossy().into_owned();
         for word in &self.args.command {
@@ -105,8 +105,8 @@ impl Seat {
                 &self.args.command.join(" "),
             );
             match store.ask(begin, Durability::Synced).await? {
-                Tool::Begun { seq } | Tool::Again { seq } => return Ok((name, seq)),
-                Tool::Taken { .. } | Tool::Ended { .. } => {}
+                Tool::Begun(opening) | Tool::Again(opening) => return Ok((name, opening)),
+                Tool::Taken(_) | Tool::Ended { .. } => {}
             }
         }
         Err(RunError::TooManyAgents { count: MOST }.into())

@@ -15,7 +15,7 @@ use outlast_core::{
             tool::{BeginTool, Tool},
         },
     },
-    journal::{Entry, Kind, Role, State, payload::Payload},
+    journal::{Entry, Kind, Opening, Role, State, payload::Payload},
     run::attempt::Attempt,
     store::{self, Ask as _, Durability, Store},
     words::{
@@ -154,14 +154,14 @@ pub async fn settle(
     let alone = asked.iter().filter(|a| command(&a.call.input).is_some()).count() == 1;
     for Asked { call, .. } in &asked {
         let begin = begin(actor, &call.id, &call.name, &call.input);
-        let (seq, begun) = match store.ask(begin, Durability::Committed).await? {
-            Tool::Begun { seq } => (seq, false),
-            Tool::Again { seq } | Tool::Taken { seq } => (seq, true),
+        let (opening, begun) = match store.ask(begin, Durability::Committed).await? {
+            Tool::Begun(opening) => (opening, false),
+            Tool::Again(opening) | Tool::Taken(opening) => (opening, true),
             // A hook saw it end, or it was settled before.
             Tool::Ended { .. } => continue,
         };
         let outcome = judge(call, begun, alone, left);
-        store.ask(end(actor, seq, &outcome), Durability::Synced).await?;
+        store.ask(end(opening, &outcome), Durability::Synced).await?;
     }
     Ok(asked.len())
 }
@@ -178,11 +178,9 @@ pub fn begin(actor: Actor, id: &str, name: &str, input: &str) -> BeginTool {
 }
 
 /// Returns the verb that closes the entry, as `failed` unless the tool finished without an error code.
-pub fn end(actor: Actor, seq: Seq, outcome: &Outcome) -> Record {
+pub fn end(opening: Opening, outcome: &Outcome) -> Record {
     Record {
-        run: actor.run,
-        seq,
-        instance: actor.instance,
+        opening,
         value: Payload::encode(&serde_json::to_vec(outcome).unwrap_or_default()),
         failed: !matches!(outcome, Outcome::Finished { code: None | Some(0) }),
         again: false,

@@ -1,4 +1,4 @@
-//! The commands for batch jobs and for the store: `jobs`, `inspect`, `retry`, `export`, `gc`, `verify`.
+//! The commands for batch jobs and for the store: `jobs`, `inspect`, `retry`, `export`, `gc`, `verify`, `repair`.
 
 use clap::Args;
 
@@ -96,6 +96,21 @@ pub struct VerifyArgs {
     /// Make anew what can be told from the rest: indexes, a job's counts. Of a JSONL file, damaged lines are moved to FILE.damaged
     #[arg(long)]
     pub repair: bool,
+}
+
+/// Go on with a store that holds less than was committed
+///
+/// A store whose log was cut, deleted, put back or damaged is refused by every command. Without a flag this tells what
+/// is missing and what is left, and changes nothing: exit code 1.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast repair runs.db\n  outlast repair runs.db --accept-shorter")]
+pub struct RepairArgs {
+    /// The store's file [default: the store of --store]
+    #[arg(value_name = "STORE")]
+    pub place: Option<String>,
+    /// Give up what is missing, and keep the log as it was found beside the store
+    #[arg(long)]
+    pub accept_shorter: bool,
 }
 
 /// Give the point where a run is now a name, to fork it from there

@@ -23,7 +23,9 @@ pub use self::{
     budgets::{BudgetsArgs, BudgetsVerb},
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
-    jobs::{ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RetryArgs, SnapshotArgs, VerifyArgs},
+    jobs::{
+        ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RepairArgs, RetryArgs, SnapshotArgs, VerifyArgs,
+    },
     look::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
         SpendArgs,
@@ -97,6 +99,7 @@ pub enum Command {
     Fork(ForkArgs),
     Gc(GcArgs),
     Verify(VerifyArgs),
+    Repair(RepairArgs),
     State(StateArgs),
     Ctx(CtxArgs),
     ShellInit(ShellInitArgs),

@@ -207,6 +207,9 @@ pub struct ProxyArgs {
     /// How long an answer waits to be recorded
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
+    /// How long operations and calls wait for a database that is away (PostgreSQL)
+    #[arg(long = "store-wait", value_name = "TIME", default_value = "60s", value_parser = values::ms)]
+    pub store_wait_ms: i64,
     /// How long an upstream may take to begin its answer
     #[arg(long = "first-byte-timeout", value_name = "TIME", default_value = "10m", value_parser = values::ms)]
     pub first_byte_timeout_ms: i64,
@@ -232,6 +235,7 @@ impl ProxyArgs {
             format!("--admit-wait={}ms", self.admit_wait_ms),
             format!("--upstream-retries={}", self.upstream_retries),
             format!("--settle-wait={}ms", self.settle_wait_ms),
+            format!("--store-wait={}ms", self.store_wait_ms),
             format!("--first-byte-timeout={}ms", self.first_byte_timeout_ms),
             format!("--idle-timeout={}ms", self.idle_timeout_ms),
             format!("--max-body={}B", self.max_body_bytes),

@@ -11,7 +11,10 @@ use outlast_core::{
     words::size,
 };
 use outlast_server::version;
-use outlast_store::{FORMAT, sqlite};
+use outlast_store::{
+    FORMAT,
+    sqlite::{self, SyncMode},
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -126,6 +129,7 @@ fn store(context: &Context) -> Vec<Finding> {
     };
     if let Place::File(path) = place {
         findings.extend(permissions(path));
+        findings.push(sync(path));
         findings.extend(space(path));
     }
     findings
@@ -191,7 +195,7 @@ fn permissions(path: &Path) -> Vec<Finding> {
         PathBuf::from(name)
     };
     let mut open: Vec<String> = Vec::new();
-    for file in [path.to_owned(), beside("-wal"), beside("-shm")] {
+    for file in [path.to_owned(), beside("-wal"), beside("-shm"), beside("-mark")] {
         if let Ok(meta) = std::fs::metadata(&file)
             && meta.mode() & 0o077 != 0
         {
@@ -203,6 +207,26 @@ fn permissions(path: &Path) -> Vec<Finding> {
     }
     let told = format!("others can read what agents said: {}", open.join(", "));
     vec![Finding::new("permissions", Verdict::Bad, told).hint(Some(format!("chmod 600 {}*", path.display())))]
+}
+
+/// Tells how a synced commit reaches the disk.
+fn sync(path: &Path) -> Finding {
+    match SyncMode::at(path) {
+        SyncMode::WriteThrough { file_system } => Finding::new(
+            "sync",
+            Verdict::Well,
+            format!("commits are written through with RWF_DSYNC, which {file_system} honours"),
+        ),
+        SyncMode::WriteThenSync { file_system, magic, why } => {
+            let file_system =
+                file_system.map_or_else(|| format!("a file system of type {magic:#x}"), str::to_owned);
+            Finding::new(
+                "sync",
+                Verdict::Note,
+                format!("a sync of the log follows each commit on {file_system}: {why}"),
+            )
+        }
+    }
 }
 
 fn space(path: &Path) -> Vec<Finding> {

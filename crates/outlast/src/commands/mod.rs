@@ -19,6 +19,7 @@ pub mod journal;
 pub mod logs;
 pub mod ls;
 pub mod prices;
+pub mod repair;
 pub mod resolve;
 pub mod retry;
 pub mod service;

@@ -134,6 +134,7 @@ fn entries(
     damage: &mut Vec<String>,
 ) -> Result<(), CliError> {
     let (run, mut after) = (&view.run, Seq(0));
+    damage.extend(value(store, run.no, Seq(0), Role::Stdin)?.map(|what| format!("run {}: {what}", run.id)));
     loop {
         let page = store.entries(run.no, after, PAGE)?;
         let Some(last) = page.last() else { return Ok(()) };
@@ -158,17 +159,22 @@ fn entries(
 fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
     let roles: &[Role] = match e.kind {
         Kind::Call => &[Role::Request, Role::Answer],
-        Kind::Tool | Kind::Checkpoint => &[Role::About, Role::Value],
+        Kind::Tool | Kind::Checkpoint | Kind::Approval => &[Role::About, Role::Value],
+        Kind::Iteration => &[Role::Stdin],
         _ => &[Role::Value],
     };
     for role in roles {
-        if let Some(kept) = store.payload(run, e.seq, *role)?
-            && let Err(why) = kept.decode()
-        {
-            return Ok(Some(format!("the {role:?} of entry {} is damaged: {why}", e.seq).to_lowercase()));
+        if let Some(what) = value(store, run, e.seq, *role)? {
+            return Ok(Some(what));
         }
     }
     Ok(None)
+}
+
+/// Describes a value that does not match its checksum. Entry 0 stands for the run itself.
+fn value(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<String>, CliError> {
+    let Some(Err(why)) = store.payload(run, seq, role)?.map(|kept| kept.decode()) else { return Ok(None) };
+    Ok(Some(format!("the {role:?} of entry {seq} is damaged: {why}").to_lowercase()))
 }
 
 /// Checks a job's counts against its items. Returns what is wrong, and whether it was repaired.

@@ -12,13 +12,17 @@ use std::{
 };
 
 use outlast_core::{
+    call::Membership,
     engine::{
         self,
-        run::renew::{Active, Pulse, Renew},
+        run::renew::{Active, ActiveTime, Pulse},
     },
     run::status::Status,
     store::{self, Ask as _, Durability, Store},
-    words::id::{AttemptNo, InstanceNo, RunNo},
+    words::{
+        clock::random,
+        id::{AttemptNo, InstanceNo, RunNo},
+    },
 };
 use outlast_server::node::HEARTBEAT;
 use rustix::{
@@ -34,7 +38,7 @@ use crate::{
         error::{CliError, InsideError},
         exit_code,
     },
-    supervisor::environment::Mark,
+    supervisor::{environment::Mark, patient::Patient},
 };
 use outlast_process::{
     end_tree::{Force, end_tree},
@@ -90,15 +94,25 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
     rustix::stdio::dup2_stdout(null.as_fd()).map_err(std::io::Error::from)?;
     let (run, attempt) = (RunNo(args.number), AttemptNo(args.attempt));
     let lease = Lease { run, attempt, instance: InstanceNo(args.instance) };
-    let mut posted_ms = context.clock.monotonic_ms();
+    // The shell has nobody to end the wait: nothing but the store's return does.
+    let patient: Arc<dyn Store> = Arc::new(Patient::new(store.clone(), || false));
+    let mut active = ActiveTime::begin(context.clock.monotonic_ms());
+    let mut membership = Membership::default();
+    if let Some(row) = patient.instance(lease.instance)? {
+        membership.goes_on_as(row.no, row.heartbeat, context.clock.monotonic_ms());
+    }
     let mut asked = false;
-    let Some(shell) = shell else { return gone(store, lease) };
+    let Some(shell) = shell else { return gone(&patient, lease) };
     while !ended_within_a_heartbeat(&shell)? {
-        let now = context.clock.monotonic_ms();
-        let ms = i64::try_from(now.saturating_sub(posted_ms)).unwrap_or(0);
-        match lease.renew(store.as_ref(), ms) {
+        let now_ms = context.clock.monotonic_ms();
+        let ms = active.take(now_ms);
+        let fresh = u64::from_le_bytes(random(context.entropy.as_ref()));
+        let posts = vec![Active { run, attempt, ms }];
+        let Some(renew) = membership.renewal(posts, fresh, now_ms) else { return gone(&patient, lease) };
+        let next = renew.next;
+        match store.run_verb(renew, Durability::Committed) {
             Ok(pulses) => {
-                posted_ms = now;
+                membership.renewed(next, context.clock.monotonic_ms());
                 if !asked && pulses.iter().any(stops) {
                     asked = true;
                     ask(&shell)?;
@@ -107,7 +121,7 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
             // The shell was taken for dead while the machine slept, or said goodbye. The newest attempt tells which
             // driver has the run now.
             Err(store::Error::Engine(engine::Error::InstanceDead)) => {
-                match lease.successor(store.as_ref(), pid, args.started)? {
+                match lease.successor(patient.as_ref(), pid, args.started)? {
                     Successor::None => {}
                     Successor::SameShell => return Ok(exit_code::OK),
                     Successor::Other if asked => {}
@@ -117,11 +131,12 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
                     }
                 }
             }
+            Err(store::Error::CommitUnknown { .. }) => {}
             // The next renewal may succeed: one missing heartbeat is no verdict.
-            Err(_) => {}
+            Err(_) => active.give_back(ms),
         }
     }
-    gone(store, lease)
+    gone(&patient, lease)
 }
 
 #[derive(Clone, Copy)]
@@ -139,11 +154,6 @@ enum Successor {
 }
 
 impl Lease {
-    fn renew(self, store: &dyn Store, ms: i64) -> Result<Vec<Pulse>, store::Error> {
-        let active = vec![Active { run: self.run, attempt: self.attempt, ms }];
-        store.run_verb(Renew { instance: self.instance, active }, Durability::Committed)
-    }
-
     fn successor(self, store: &dyn Store, pid: u32, started: u64) -> Result<Successor, store::Error> {
         let Some(newest) = store.attempts(self.run)?.pop().filter(|a| a.no > self.attempt) else {
             return Ok(Successor::None);

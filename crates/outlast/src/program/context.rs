@@ -1,12 +1,12 @@
 //! Context that every command works with.
 
-use std::{ffi::OsString, io::IsTerminal as _, path::Path, sync::Arc};
+use std::{ffi::OsString, io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
 
 use outlast_core::{
     store::{self, Store},
     words::clock::{Clock, Entropy},
 };
-use outlast_store::Options;
+use outlast_store::{Options, STORE_WAIT};
 
 use crate::{
     cli::Globals,
@@ -34,6 +34,8 @@ pub struct Context {
     pub look: Look,
     /// Whether standard output is a terminal.
     pub is_on_terminal: bool,
+    /// Longest time for which operations wait for a database that went away.
+    pub store_wait: Duration,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -47,9 +49,15 @@ impl Context {
             is_on_terminal: std::io::stdout().is_terminal(),
             around,
             typed: Arc::default(),
+            store_wait: STORE_WAIT,
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(OsEntropy),
         })
+    }
+
+    /// Returns the same context with another `--store-wait`.
+    pub fn waiting(self, store_wait_ms: i64) -> Context {
+        Context { store_wait: Duration::from_millis(u64::try_from(store_wait_ms).unwrap_or(0)), ..self }
     }
 
     /// Returns the same context on the record of a JSONL file of results.
@@ -65,7 +73,8 @@ impl Context {
             return Err(CliError::NoStore { place: self.place.to_string() });
         }
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
-        match place::open_store(&self.place, Options { durability, clock, entropy, create }) {
+        let options = Options { durability, clock, entropy, create, store_wait: self.store_wait };
+        match place::open_store(&self.place, options) {
             // SQLite's message about a damaged file does not name the file.
             Err(store::Error::Corrupt { what }) if !what.contains(&self.place.to_string()) => {
                 Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())

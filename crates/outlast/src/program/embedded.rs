@@ -22,7 +22,7 @@ pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError>
     let around = Surroundings::of_process();
     let flags = place.into_iter().flat_map(|place| ["--store".into(), place.into()]);
     let (cli, args) = serve_args(flags, &around)?;
-    Ok((Context::new(&cli, around)?, args.proxy.durability))
+    Ok((Context::new(&cli, around)?.waiting(args.proxy.store_wait_ms), args.proxy.durability))
 }
 
 /// Returns the configuration of a proxy in this process, which admits run tokens and `api_token`.

@@ -3,16 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use outlast_core::{
-    call::rate::Rate,
-    engine::run::declare_dead::DeclareDead,
+    call::{Membership, rate::Rate},
     envelope::unit::Limits,
     price::PriceTable,
     run::{Policy, instance::Identity},
     store::{Ask as _, Durability, Store},
+    words::clock::Clock,
 };
 use outlast_server::{
     door::{Access, Config, Key, Provider, Providers},
-    node::{Census, Node},
+    node::{Census, Inquest, LOOK, Node},
 };
 
 use crate::{
@@ -106,6 +106,7 @@ pub fn config(
         default_policy: policy,
         admit_wait: ms(args.admit_wait_ms),
         settle_wait: ms(args.settle_wait_ms),
+        store_wait: ms(args.store_wait_ms),
         first_byte_timeout: ms(args.first_byte_timeout_ms),
         idle_timeout: ms(args.idle_timeout_ms),
         max_body: usize::try_from(args.max_body_bytes).unwrap_or(usize::MAX),
@@ -124,26 +125,37 @@ pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<A
     let me =
         identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
     let identity = Identity { program: program.to_owned(), ..me.clone() };
-    Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
+    Ok(Node::join(store, context.clock.clone(), context.entropy.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
 /// Joins the store on behalf of another process of this machine, the shell of a loop.
 pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> Result<Arc<Node>, CliError> {
     let me = identity::of_self()?;
-    Ok(Node::join(store, context.clock.clone(), Arc::new(ProcCensus(me)), identity)?)
+    Ok(Node::join(store, context.clock.clone(), context.entropy.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
-/// Records the verdict on processes of this machine that are certainly gone, so that their runs are shown as
-/// interrupted. A store that cannot be written is left as it is.
-pub fn bury(store: &dyn Store) {
+/// Records the verdict on processes of this machine that are gone, so that their runs are shown as interrupted. A store
+/// that cannot be read or written is left as it is.
+///
+/// On a shared store this takes a moment where somebody seems to be gone: their heartbeats have to stand still as well.
+pub fn bury(store: &dyn Store, clock: &dyn Clock) {
     let Ok(me) = identity::of_self() else { return };
     let census = ProcCensus(me);
-    for other in store.live_instances().unwrap_or_default() {
-        if census.is_gone(&other.identity) == Some(true) {
-            let verdict = DeclareDead { instance: other.no, heartbeat_seen: other.heartbeat, left: false };
+    let mut observer = Membership::new(store.is_shared());
+    let mut inquest = Inquest::new(clock.monotonic_ms());
+    while let Ok(mut gone) = store.live_instances() {
+        gone.retain(|other| census.is_gone(&other.identity) == Some(true));
+        let now_ms = clock.monotonic_ms();
+        observer.looked(now_ms);
+        for verdict in observer.verdicts(&gone, |_| Some(true), now_ms) {
+            gone.retain(|other| other.no != verdict.instance);
             // The process that drives the run next gives the verdict too.
             let _ = store.ask(verdict, Durability::Synced).wait();
         }
+        if inquest.is_over(&observer, &gone, |_| Some(true)) {
+            return;
+        }
+        std::thread::sleep(LOOK);
     }
 }
 

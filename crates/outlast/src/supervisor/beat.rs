@@ -9,7 +9,7 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        run::renew::{Active, Pulse},
+        run::renew::{Active, ActiveTime, Pulse},
     },
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},
@@ -39,8 +39,7 @@ struct Open {
     attempt: AttemptNo,
     /// Instance that owns the attempt. After being declared dead this process registers as another one.
     instance: InstanceNo,
-    /// Monotonic time up to which the active time is posted, in milliseconds.
-    posted_ms: u64,
+    active: ActiveTime,
 }
 
 impl Beat {
@@ -57,29 +56,21 @@ impl Beat {
 
     /// Records that an attempt of `instance` is open from now on.
     pub fn open(&self, attempt: AttemptNo, instance: InstanceNo) {
-        let posted_ms = self.node.clock().monotonic_ms();
-        *self.attempt() = Some(Open { attempt, instance, posted_ms });
+        let active = ActiveTime::begin(self.node.clock().monotonic_ms());
+        *self.attempt() = Some(Open { attempt, instance, active });
         self.word.send_replace(Word::default());
     }
 
     /// Records that the attempt is over. Returns the active time that was not posted yet, in milliseconds.
     pub fn close(&self) -> i64 {
         let now = self.node.clock().monotonic_ms();
-        let open = self.attempt().take();
-        open.map_or(0, |o| i64::try_from(now.saturating_sub(o.posted_ms)).unwrap_or(0))
+        self.attempt().take().map_or(0, |mut open| open.active.take(now))
     }
 
     /// Renews at once, for example after a refusal, to learn whether the run is halted.
     pub async fn now(&self) {
-        let open = {
-            let now = self.node.clock().monotonic_ms();
-            let mut open = self.attempt();
-            let before = *open;
-            if let Some(o) = open.as_mut() {
-                o.posted_ms = now;
-            }
-            before.map(|o| (o, i64::try_from(now.saturating_sub(o.posted_ms)).unwrap_or(0)))
-        };
+        let now = self.node.clock().monotonic_ms();
+        let open = self.attempt().as_mut().map(|open| (*open, open.active.take(now)));
         // The proxy may have learnt of the verdict first and registered this process anew.
         if open.is_some_and(|(o, _)| o.instance != self.node.instance()) {
             self.word.send_modify(|word| word.dead = true);
@@ -100,8 +91,21 @@ impl Beat {
             Err(Error::Engine(engine::Error::InstanceDead)) => {
                 self.word.send_modify(|word| word.dead = true);
             }
-            // The next beat may succeed; one missed beat is no verdict.
-            Err(e) => tracing::warn!(error = %e, "heartbeat not renewed"),
+            // The next beat may succeed: an outage is no verdict, and ends no agent.
+            Err(e) => {
+                self.give_back(open, &e);
+                tracing::warn!(error = %e, "heartbeat not renewed");
+            }
+        }
+    }
+
+    /// Keeps the active time that a failed renewal did not post.
+    fn give_back(&self, renewed: Option<(Open, i64)>, why: &Error) {
+        let is_posted = matches!(why, Error::CommitUnknown { .. });
+        if let Some((before, ms)) = renewed.filter(|_| !is_posted)
+            && let Some(open) = self.attempt().as_mut().filter(|open| open.attempt == before.attempt)
+        {
+            open.active.give_back(ms);
         }
     }
 

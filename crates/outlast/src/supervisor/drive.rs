@@ -1,5 +1,6 @@
 //! Drives a run: attempt after attempt, until it is done, halted, stopped or given up.
 
+mod alive;
 mod iterate;
 mod judge;
 mod live;
@@ -16,7 +17,6 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        op::Verb,
         run::{
             claim::{Claim, Claimed},
             end_attempt::Then,
@@ -41,6 +41,7 @@ use super::{
     environment::{self, Mark},
     front::{Behind, Show},
     kill_point::KillPoint,
+    patient::Patient,
     questions,
     state::{self, StateFace},
     stdin, story,
@@ -115,6 +116,7 @@ struct Driver {
     command: Command,
     /// Directory for the run's files. `None` if it cannot be made, which has been reported.
     directory: Option<RunDirectory>,
+    /// The run's store. It is waited for while it is away.
     store: Arc<dyn Store>,
     node: Arc<Node>,
     context: Context,
@@ -236,6 +238,7 @@ impl Driver {
         if show.is_behind {
             Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
         }
+        let signals = Signals::install()?;
         let beat = Beat::start(node.clone(), view.run.no);
         tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
@@ -249,7 +252,8 @@ impl Driver {
             command,
             address,
             spawner: Spawner::start()?,
-            signals: Signals::install()?,
+            store: Arc::new(Patient::new(store, signals.peek(&ended_by::ENDING))),
+            signals,
             beat,
             seen,
             kill_at: kill_at.map(KillPoint::new),
@@ -267,7 +271,6 @@ impl Driver {
             conduct,
             strays: Vec::new(),
             view,
-            store,
             node,
             context,
             providers,
@@ -426,38 +429,6 @@ impl Driver {
             }
             (Claimed::Refused(_), _) => None,
         })
-    }
-
-    /// Asks the store as this process's instance, which is registered again if it was declared dead. Returns
-    /// the answer and the instance that asked.
-    ///
-    /// Errors: another process drives the run. A holder that cannot be seen from here (a container killed a
-    /// moment ago) may be dead, so its verdict is waited for once.
-    async fn ask_alive<V: Verb>(
-        &self,
-        verb: impl Fn(InstanceNo) -> V,
-    ) -> Result<(V::Answer, InstanceNo), CliError> {
-        let mut waited = false;
-        loop {
-            let instance = self.node.instance();
-            match self.store.ask(verb(instance), Durability::Synced).await {
-                Ok(answer) => return Ok((answer, instance)),
-                Err(store::Error::Engine(engine::Error::InstanceDead)) => {
-                    self.node.register_anew(instance).await?;
-                }
-                Err(store::Error::Engine(engine::Error::RunHeld { .. })) if !waited => {
-                    waited = true;
-                    self.await_verdicts().await?;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-
-    async fn await_verdicts(&self) -> Result<(), CliError> {
-        let node = self.node.clone();
-        let judged = tokio::task::spawn_blocking(move || node.await_verdicts()).await;
-        Ok(judged.map_err(std::io::Error::other)??)
     }
 
     /// Returns whether the run's newest attempt ended in a death, which makes the next one a restart.

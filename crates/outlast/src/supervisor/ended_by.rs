@@ -21,6 +21,9 @@ pub enum EndedBy {
     LostLease,
 }
 
+/// Signals that ask for the run's end.
+pub const ENDING: [Signal; 4] = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP];
+
 /// Returns who asks by these signals that the run stops, if anybody does.
 pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
     signals.iter().find_map(|signal| match *signal {

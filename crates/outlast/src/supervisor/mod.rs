@@ -11,6 +11,7 @@ mod front;
 mod kill_point;
 mod limited;
 mod output;
+pub mod patient;
 mod progress;
 mod questions;
 mod state;
@@ -70,6 +71,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
     prepare()?;
+    let context = context.waiting(args.proxy.store_wait_ms);
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
     let mut keys = context.keys()?;
@@ -108,6 +110,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
 
 /// Resumes the named run, or with no name every interrupted or sleeping run. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
+    let context = context.waiting(args.proxy.store_wait_ms);
     let Some(name) = &args.run else {
         log::start(&context.around, "warn");
         let store = context.open(false, args.proxy.durability)?;

@@ -40,6 +40,7 @@ fn help_is_as_recorded() {
         "fork",
         "gc",
         "verify",
+        "repair",
     ] {
         let dir = tempfile::tempdir().unwrap();
         let words: Vec<&str> = [word, "--help"].into_iter().filter(|w| !w.is_empty()).collect();

@@ -16,6 +16,7 @@ use outlast_core::{
         },
     },
     journal::{
+        Opening,
         job::{ItemClaim, OnChange, Standing},
         payload::Payload,
     },
@@ -44,14 +45,15 @@ impl Story {
             alone: false,
         };
         match self.ask(claim) {
-            ItemClaim::Run(run) => run.seq,
+            ItemClaim::Run(run) => run.opening.seq,
             other => panic!("{other:?}"),
         }
     }
 
     fn end_item(&self, actor: Actor, seq: Seq, end: ItemEnd) {
         self.clock.advance_ms(1000);
-        let record = RecordItem { run: actor.run, seq, instance: actor.instance, end, changes: Vec::new() };
+        let entry = self.store.entry(actor.run, seq).unwrap().unwrap();
+        let record = RecordItem { opening: Opening::of(&entry).unwrap(), end, changes: Vec::new() };
         self.ask(record);
     }
 

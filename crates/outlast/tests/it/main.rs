@@ -9,6 +9,7 @@ mod jobs;
 mod line;
 mod pins;
 mod prices;
+mod repair;
 mod settings;
 mod state;
 mod story;

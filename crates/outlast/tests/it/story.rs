@@ -24,7 +24,7 @@ use outlast_core::{
         step::checkpoint::Checkpoint,
     },
     envelope::unit::{Limits, Unit},
-    journal::{iteration_scope, payload::Payload},
+    journal::{Opening, iteration_scope, payload::Payload},
     memory::MemoryStore,
     price::Bound,
     run::{Command, Spec, attempt::Exit, instance::Identity},
@@ -56,7 +56,13 @@ impl Story {
     pub fn in_file(path: &Path) -> Story {
         let clock = Arc::new(ManualClock::new(START));
         let entropy = Arc::new(SeededEntropy::new(1));
-        let options = Options { durability: Default::default(), clock: clock.clone(), entropy, create: true };
+        let options = Options {
+            durability: Default::default(),
+            clock: clock.clone(),
+            entropy,
+            create: true,
+            store_wait: outlast_store::STORE_WAIT,
+        };
         Story { store: outlast_store::open(path.to_str().unwrap(), options).unwrap(), clock }
     }
 
@@ -137,18 +143,17 @@ impl Story {
 
     pub fn go(&self, actor: Actor, prompt: &str) -> Seq {
         match self.admit(actor, prompt) {
-            Admission::Go { seq, .. } => seq,
+            Admission::Go { opening: Opening { seq, .. }, .. } => seq,
             other => panic!("{prompt}: {other:?}"),
         }
     }
 
     fn settle(&self, actor: Actor, seq: Seq, close: Close, http_status: u16, error: Option<&str>) {
         let answer = matches!(close, Close::Done(_)).then(|| Payload::encode(b"answer"));
+        let entry = self.store.entry(actor.run, seq).unwrap().unwrap();
         self.ask(Settle {
-            run: actor.run,
-            seq,
+            opening: Opening::of(&entry).unwrap(),
             attempt: actor.attempt,
-            instance: actor.instance,
             close,
             active_ms: 0,
             http_status: Some(http_status),
@@ -191,7 +196,9 @@ impl Story {
     fn renew(&self, actor: Actor, ms: u64) {
         self.clock.advance_ms(ms);
         let active = Active { run: actor.run, attempt: actor.attempt, ms: ms as i64 };
-        self.ask(Renew { instance: actor.instance, active: vec![active] });
+        let instance = actor.instance;
+        let heartbeat = self.store.instance(instance).unwrap().unwrap().heartbeat;
+        self.ask(Renew { instance, own: vec![heartbeat], next: heartbeat + 1, active: vec![active] });
     }
 
     fn killed_twice_and_halted(&self) {

@@ -14,7 +14,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("crates/process", &["outlast-core"]),
     ("crates/mock", &["outlast-core"]),
     ("crates/server", &["outlast-core"]),
-    ("crates/sim", &["outlast-core"]),
+    ("crates/sim", &["outlast-core", "outlast-store"]),
     (
         "crates/outlast",
         &["outlast-core", "outlast-store", "outlast-server", "outlast-process", "outlast-mock"],

@@ -111,7 +111,7 @@ class BadLimit(Error):
 
 
 class LeaseLost(Error):
-    """Another attempt drives the run now: this process changes nothing more in it."""
+    """Another attempt drives the run now, or may do so because the store is away: this process opens nothing in it."""
 
     code = "lease_lost"
 

@@ -280,6 +280,11 @@ class Run:
                     f"the lease of run {self._id} is lost: this process was declared dead",
                     hint="another attempt may drive the run now; open it again",
                 )
+            if word == "away":
+                raise LeaseLost(
+                    f"run {self._id} begins nothing now: its store has taken no heartbeat of this process for a while, and another one may drive the run",
+                    hint="try again when the store answers: the run goes on if its lease is still held; what is open is recorded then",
+                )
         return seat
 
     def _seat_or_raise(self, what: str) -> "_native.Seat":

@@ -77,6 +77,7 @@ mod tests {
             terms: Terms { limits, per: Per::Day, tag: None },
             configured: None,
             window: Some(Window { since: Micros(0), envelope: EnvelopeNo(1) }),
+            before: None,
             removed: false,
             applied: true,
         };

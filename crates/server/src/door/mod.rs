@@ -335,6 +335,7 @@ impl Proxy {
         if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
             return Err(no_key(&to));
         }
+        host.opening().await?;
         let label = match &caller.who {
             Who::Named { label, .. } => Some(label.clone()),
             Who::Token(_) | Who::Nobody => None,

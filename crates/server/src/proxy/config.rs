@@ -25,6 +25,8 @@ pub struct Config {
     pub default_policy: Policy,
     pub admit_wait: Duration,
     pub settle_wait: Duration,
+    /// Time for which calls are held while this process cannot renew its heartbeat.
+    pub store_wait: Duration,
     pub first_byte_timeout: Duration,
     pub idle_timeout: Duration,
     /// Largest request body in bytes, both as it came and decoded.

@@ -23,7 +23,7 @@ use outlast_core::{
         },
     },
     journal::{
-        Role, State,
+        Opening, Role, State,
         payload::{PART_LEN, Payload},
     },
     store::{Ask as _, Durability, Error, Pending},
@@ -167,12 +167,12 @@ impl Drive {
             ForClient::Admit(admitting) => self.admit(admitting),
             ForClient::Wait => self.wait_over = Some(Instant::now() + self.host.config.admit_wait),
             ForClient::WaitNoMore => self.wait_over = None,
-            ForClient::Open { seq, cap, instance } => {
-                self.keep_request(seq, instance);
+            ForClient::Open { opening, cap } => {
+                self.keep_request(opening);
                 self.carry(live.as_ref(), Errand::Send { cap });
                 self.reply.source = live.map_or(Source::Nothing, Source::Live);
             }
-            ForClient::Drop { .. } => self.carry(live.as_ref(), Errand::Settle),
+            ForClient::Drop(_) => self.carry(live.as_ref(), Errand::Settle),
             ForClient::Attach(_) => {
                 self.reply.replayed = true;
                 self.reply.source = live.map_or(Source::Nothing, Source::Live);
@@ -248,12 +248,13 @@ impl Drive {
             self.later = None;
         }
         match &result {
-            Ok(Admission::Go { seq, diverged, .. }) => {
-                self.host.saw(Seen::Opened { seq: *seq });
+            Ok(Admission::Go { opening, diverged, .. }) => {
+                let seq = opening.seq;
+                self.host.saw(Seen::Opened { seq });
                 if let Some(d) = diverged {
                     self.host.saw(Seen::Diverged { untaken: d.untaken });
                 }
-                if let Some(base) = self.call.base(*seq) {
+                if let Some(base) = self.call.base(seq) {
                     self.host.memories.of(self.call.seat.run).lock().bases.push(base);
                 }
                 self.host.memories.call_begins(&self.call.seat);
@@ -287,11 +288,10 @@ impl Drive {
     ///
     /// Nothing waits for it: the body serves as a base for later bodies, whose admissions come after it in the store's
     /// order.
-    fn keep_request(&mut self, seq: Seq, instance: InstanceNo) {
+    fn keep_request(&mut self, opening: Opening) {
         let Some(body) = self.long_request.take() else { return };
-        let (run, role) = (self.call.seat.run, Role::Request);
         for part in body.into_parts() {
-            drop(self.host.store.ask(Keep { run, seq, instance, role, part }, Durability::Committed));
+            drop(self.host.store.ask(Keep { opening, role: Role::Request, part }, Durability::Committed));
         }
     }
 

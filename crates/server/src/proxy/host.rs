@@ -26,7 +26,7 @@ use super::{
     sleep::Reading,
     upstream::Pool,
 };
-use crate::{door::metrics::Metrics, node::Node};
+use crate::{door::metrics::Metrics, node::Node, wire::refuse::Refusal};
 
 /// The proxy under one configuration.
 ///
@@ -127,6 +127,19 @@ impl Host {
             return false;
         }
         self.registry.len() == (0, 0)
+    }
+
+    /// Waits until this process may open new work. A process that could not renew for a whole lease holds its calls, for
+    /// others may have declared it dead.
+    ///
+    /// Errors: 503 when the store was away for `store_wait`.
+    pub async fn opening(&self) -> Result<(), Refusal> {
+        let may_open = tokio::time::timeout(self.config.store_wait, self.node.opening());
+        may_open.await.map_err(|_| {
+            let waited_s = self.config.store_wait.as_secs_f64();
+            let why = format!("it took no heartbeat of this process, and the call was held for {waited_s} s");
+            Error::Unavailable { why }.into()
+        })
     }
 
     /// Returns a number that no other request has, of this or another process.

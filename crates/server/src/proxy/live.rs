@@ -97,7 +97,7 @@ impl Carry {
     }
 
     fn on(&self, event: Event) {
-        self.host.registry.exchange(self.live.key, event);
+        self.host.registry.exchange(self.live.key(), event);
     }
 
     /// Sends the request and reads the answer to its end.
@@ -290,7 +290,7 @@ impl Carry {
         // The clock of this process: only time spans count, so the store need not be asked.
         let now = self.host.clock.now();
         let levels = dialect::rate_limits(status.as_u16(), &Says { headers, now });
-        self.host.registry.on(desk::Event::Told(self.live.key, levels));
+        self.host.registry.on(desk::Event::Told(self.live.key(), levels));
     }
 
     /// Returns whether the answer is over and a deed for it waits in the inbox.

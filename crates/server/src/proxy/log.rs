@@ -6,16 +6,16 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use outlast_core::{
     call::desk::{ForExchange, Key},
-    words::id::{InstanceNo, Seq},
+    journal::Opening,
+    words::id::Seq,
 };
 
 use super::inbox::Inbox;
 
 /// An exchange in flight.
 pub struct Live {
-    pub key: Key,
-    /// Instance that opened the exchange's entry.
-    pub instance: InstanceNo,
+    /// Opening of the exchange's entry, which its closing presents.
+    pub opening: Opening,
     /// Deeds for the task that carries the exchange.
     pub inbox: Inbox<ForExchange>,
     log: Mutex<Log>,
@@ -32,12 +32,16 @@ pub struct Log {
 }
 
 impl Live {
-    pub fn new(key: Key, instance: InstanceNo) -> Arc<Live> {
-        Arc::new(Live { key, instance, inbox: Inbox::default(), log: Mutex::default() })
+    pub fn new(opening: Opening) -> Arc<Live> {
+        Arc::new(Live { opening, inbox: Inbox::default(), log: Mutex::default() })
+    }
+
+    pub fn key(&self) -> Key {
+        (self.opening.run, self.opening.seq)
     }
 
     pub fn seq(&self) -> Seq {
-        self.key.1
+        self.opening.seq
     }
 
     pub fn log(&self) -> MutexGuard<'_, Log> {

@@ -141,10 +141,9 @@ impl State {
     fn for_client(&mut self, id: ConnectionId, deed: ForClient) {
         let Some(Driver { run, inbox }) = self.drivers.get(&id) else { return };
         let live = match deed {
-            ForClient::Open { seq, instance, .. } | ForClient::Drop { seq, instance } => {
-                let key = (*run, seq);
-                let live = Live::new(key, instance);
-                self.lives.insert(key, live.clone());
+            ForClient::Open { opening, .. } | ForClient::Drop(opening) => {
+                let live = Live::new(opening);
+                self.lives.insert(live.key(), live.clone());
                 Some(live)
             }
             ForClient::Attach(seq) => self.lives.get(&(*run, seq)).cloned(),

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
+    call::membership::LEASE_MS,
     envelope::unit::{Amounts, Unit},
     journal::State,
     run::instance::Life,
@@ -14,7 +15,7 @@ use outlast_server::door::{Config, Provider, Providers, Seen};
 use crate::{
     client::{ALL, Api, Ask, ask_and_leave, every, ways},
     failing::{Failing, Fate},
-    rig::{Rig, house, limit, until},
+    rig::{Rig, Server, house, limit, until},
     scripted::{self, Scripted, Then},
     stream::towards,
 };
@@ -259,6 +260,49 @@ async fn a_settlement_that_takes_too_long_is_an_error_to_its_client_and_counts_a
     store.mend();
     until("new calls are taken again", || store.untold() == 0).await;
     assert!(Api::Chat.says("slow").retry(1).to(&server).await.is_replayed());
+}
+
+/// Bug: a server that could not renew its heartbeat went on taking calls.
+/// Consequence: it worked for runs that others had taken over, while its clients hung without a word.
+/// Cause: a failed renewal was a warning in the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_renew_holds_its_calls_and_then_refuses_them_for_the_moment() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve().await;
+    let impatient = rig.serve_with(Config { store_wait: Duration::from_millis(50), ..rig.config() }).await;
+    let away = |server: &Server| {
+        let node = server.node.clone();
+        tokio::spawn(async move { node.renew(Vec::new()).await })
+    };
+    Api::Chat.says("before").to(&server).await.ok();
+    store.let_fail("Renew", Fate::ToldLater);
+    let renewals = [away(&server), away(&impatient)];
+    until("both renewals hang", || store.untold() == 2).await;
+    rig.clock.advance_ms(LEASE_MS as i64);
+    let refused = Api::Chat.says("refused").to(&impatient).await;
+    assert_eq!(
+        (refused.status.as_u16(), refused.code()),
+        (503, "store_unavailable".into()),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(
+        (refused.header("retry-after"), refused.header("x-should-retry")),
+        (Some("2"), Some("true")),
+        "{}",
+        refused.text()
+    );
+    let back = async {
+        store.mend();
+        for renewal in renewals {
+            renewal.await.unwrap().unwrap();
+        }
+    };
+    let held = Api::Chat.says("held");
+    let (held, ()) = tokio::join!(held.to(&server), back);
+    held.ok();
+    Api::Chat.says("after").to(&impatient).await.ok();
+    assert_eq!(rig.mock.requests().len(), 3, "nothing was asked for the refused call");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -207,6 +207,7 @@ impl Rig {
             default_policy: Policy::default(),
             admit_wait: PATIENCE,
             settle_wait: PATIENCE,
+            store_wait: PATIENCE,
             first_byte_timeout: PATIENCE,
             idle_timeout: PATIENCE,
             max_body: 8 << 20,
@@ -245,9 +246,9 @@ impl Rig {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             let identity = Identity { pid, program: "outlast serve".into(), ..Identity::default() };
-            let node = Node::join(store.clone(), clock, census, identity).unwrap();
-            let observer = Arc::new(move |s: &Seen| theirs.lock().unwrap().push(s.clone()));
             let entropy = Arc::new(SeededEntropy::new(u64::from(pid)));
+            let node = Node::join(store.clone(), clock, entropy.clone(), census, identity).unwrap();
+            let observer = Arc::new(move |s: &Seen| theirs.lock().unwrap().push(s.clone()));
             let proxy = Proxy::new(node.clone(), &*entropy, config, Some(observer)).unwrap();
             let clock = node.clock().clone();
             let desk = StateDesk::new(store.clone(), clock, entropy, conflicts, Writer::NoRun);
@@ -276,6 +277,7 @@ impl Rig {
                     clock: self.clock.clone(),
                     entropy: Arc::new(SeededEntropy::new(u64::from(pid) << 32)),
                     create: true,
+                    store_wait: outlast_store::STORE_WAIT,
                 };
                 Arc::new(SqliteStore::open(path, options).unwrap())
             }

@@ -15,7 +15,7 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     journal::{
-        iteration_scope,
+        Opening, iteration_scope,
         job::{ItemClaim, ItemRun, OnChange},
         payload::Payload,
     },
@@ -75,8 +75,8 @@ impl Worker<'_> {
 
     async fn done(&self, seq: Seq) {
         let end = ItemEnd::Done(Payload::encode(b"x"));
-        let Actor { run, instance, .. } = self.actor;
-        let record = RecordItem { run, seq, instance, end, changes: Vec::new() };
+        let entry = self.server.store.entry(self.actor.run, seq).unwrap().unwrap();
+        let record = RecordItem { opening: Opening::of(&entry).unwrap(), end, changes: Vec::new() };
         self.server.store.ask(record, Durability::Synced).await.unwrap();
     }
 
@@ -100,11 +100,11 @@ async fn a_call_is_charged_to_the_item_it_is_made_in_and_the_header_goes_no_furt
     let server = rig.serve().await;
     let worker = Worker::new(&server, "r").await;
     let item = worker.item("a").await;
-    worker.asks("one", item.seq).to(&server).await.ok();
+    worker.asks("one", item.opening.seq).to(&server).await.ok();
     worker.plain("two").to(&server).await.ok();
     let spent = server.store.run(worker.actor.run).unwrap().unwrap().envelope.spent;
     assert_eq!(spent[Unit::Calls], 2);
-    assert!(worker.cost(item.seq) > 0 && worker.cost(item.seq) < spent.cost());
+    assert!(worker.cost(item.opening.seq) > 0 && worker.cost(item.opening.seq) < spent.cost());
     for sent in rig.mock.requests() {
         assert!(sent.headers.keys().all(|name| !name.as_str().starts_with("x-outlast")));
     }
@@ -115,9 +115,9 @@ async fn a_call_outside_an_open_item_of_its_attempt_is_refused() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve().await;
     let worker = Worker::new(&server, "r").await;
-    let over = worker.item("over").await.seq;
+    let over = worker.item("over").await.opening.seq;
     worker.done(over).await;
-    let old = worker.item("a").await.seq;
+    let old = worker.item("a").await.opening.seq;
     let next = Worker::again(&server, "r", worker.actor.run).await;
     for within in [over, old, Seq(99)] {
         let answer = next.asks("one", within).to(&server).await;
@@ -126,7 +126,7 @@ async fn a_call_outside_an_open_item_of_its_attempt_is_refused() {
     }
     let bad = next.plain("one").header("x-outlast-scope", "here").to(&server).await;
     assert_eq!((bad.status.as_u16(), &bad.headers["x-outlast-code"]), (400, &"bad_scope".parse().unwrap()));
-    assert_eq!(next.item("a").await.seq, old, "it moved to the new attempt");
+    assert_eq!(next.item("a").await.opening.seq, old, "it moved to the new attempt");
     next.asks("one", old).to(&server).await.ok();
     assert_eq!(rig.mock.requests().len(), 1);
 }
@@ -146,7 +146,7 @@ async fn a_try_that_was_cut_off_replays_and_one_that_raised_pays_again() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve().await;
     let old = Worker::new(&server, "r").await;
-    let (cut, raised) = (old.item("cut").await.seq, old.item("raised").await.seq);
+    let (cut, raised) = (old.item("cut").await.opening.seq, old.item("raised").await.opening.seq);
     for item in [cut, raised] {
         old.asks("the same", item).to(&server).await.ok();
     }
@@ -175,7 +175,8 @@ async fn a_plain_step_shares_the_scope_of_its_iteration() {
         retries: false,
         at_most_once: false,
     };
-    let Step::Run { seq, .. } = server.store.ask(begin(old.actor), Durability::Committed).await.unwrap()
+    let Step::Run { opening: Opening { seq, .. }, .. } =
+        server.store.ask(begin(old.actor), Durability::Committed).await.unwrap()
     else {
         panic!("not begun")
     };

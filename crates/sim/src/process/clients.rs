@@ -93,11 +93,11 @@ impl Process {
                 out.to_process(45_000, self.index, Input::WaitOver { connection: c, wait });
             }
             ForClient::WaitNoMore => client.wait += 1,
-            ForClient::Open { seq, cap, instance } => {
-                self.receives(c, seq, out);
-                self.open(c, seq, cap, instance, true, out);
+            ForClient::Open { opening, cap } => {
+                self.receives(c, opening.seq, out);
+                self.open(c, opening, cap, true, out);
             }
-            ForClient::Drop { seq, instance } => self.open(c, seq, None, instance, false, out),
+            ForClient::Drop(opening) => self.open(c, opening, None, false, out),
             ForClient::Attach(seq) => {
                 out.saw("joined here");
                 self.receives(c, seq, out);
@@ -250,7 +250,7 @@ impl Process {
 
     pub(super) fn poll(&mut self, c: u64, seq: Seq, out: &mut Outside) {
         let Some(run) = self.clients.get(&c).map(|client| client.request.run) else { return };
-        let state = match self.store.disk().entry(run, seq) {
+        let state = match self.store.read(|disk| disk.entry(run, seq)) {
             Ok(Some(entry)) => Ok(entry.state),
             Ok(None) => Err(Error::Corrupt { what: format!("entry {seq} is gone") }),
             Err(e) => Err(e),
@@ -260,7 +260,8 @@ impl Process {
 
     pub(super) fn load(&mut self, c: u64, seq: Seq, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
-        let stored = self.store.disk().payload(client.request.run, seq, Role::Answer);
+        let run = client.request.run;
+        let stored = self.store.read(|disk| disk.payload(run, seq, Role::Answer));
         let text = stored.ok().flatten().and_then(|kept| kept.decode().ok());
         let answer = text.and_then(|t| std::str::from_utf8(&t).ok()?.parse().ok());
         let event = match answer {

@@ -12,12 +12,9 @@ use outlast_core::{
         retry::Retry,
         settle::{Bill, Settle},
     },
-    journal::payload::Payload,
+    journal::{Opening, payload::Payload},
     store::Durability,
-    words::{
-        id::{AttemptNo, InstanceNo, Seq},
-        usage::Usage,
-    },
+    words::{id::AttemptNo, usage::Usage},
 };
 
 use super::{Input, Process, Then};
@@ -34,7 +31,7 @@ pub struct Carried {
     /// Time since which the call is tried.
     began_ms: u64,
     /// Instance that opened the entry. Only it may close the entry, even after the process registered anew.
-    instance: InstanceNo,
+    opening: Opening,
     attempt: AttemptNo,
     pub status: Option<u16>,
     pub frames: Vec<Frame>,
@@ -47,21 +44,13 @@ pub struct Carried {
 
 impl Process {
     /// Begins to carry the exchange of an entry. `send` is false if the client is gone and the call must not be sent.
-    pub(super) fn open(
-        &mut self,
-        c: u64,
-        seq: Seq,
-        cap: Option<u64>,
-        instance: InstanceNo,
-        send: bool,
-        out: &mut Outside,
-    ) {
+    pub(super) fn open(&mut self, c: u64, opening: Opening, cap: Option<u64>, send: bool, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let r = &client.request;
-        let (key, bound) = ((r.run, seq), r.ask.bound());
+        let (key, bound) = ((r.run, opening.seq), r.ask.bound());
         let asked = Asked {
             run: r.run,
-            seq,
+            seq: opening.seq,
             digest: r.digest(),
             scope: r.scope.clone(),
             stream: r.ask.stream,
@@ -73,7 +62,7 @@ impl Process {
             key,
             asked,
             began_ms: out.now_ms(),
-            instance,
+            opening,
             attempt: client.attempt.unwrap_or_default(),
             status: None,
             frames: Vec::new(),
@@ -203,8 +192,8 @@ impl Process {
     }
 
     fn retry(&self, key: Key, tries: Vec<Option<u16>>, resting: bool) -> Option<Retry> {
-        let instance = self.exchanges.get(&key)?.borrow().instance;
-        Some(Retry { run: key.0, seq: key.1, instance, tries, resting })
+        let opening = self.exchanges.get(&key)?.borrow().opening;
+        Some(Retry { opening, tries, resting })
     }
 
     pub(super) fn settle_again(&mut self, key: Key, out: &mut Outside) {
@@ -220,10 +209,8 @@ impl Process {
         live.last = Some((ending, error));
         let answer = out.provider.served.get(&key).filter(|_| ending == Ending::Done);
         let settle = Settle {
-            run: key.0,
-            seq: key.1,
+            opening: live.opening,
             attempt: live.attempt,
-            instance: live.instance,
             close: ending.close(live.metered.clone()),
             active_ms: 0,
             http_status: live.status,

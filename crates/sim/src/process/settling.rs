@@ -1,5 +1,7 @@
 //! Store side of a process: groups, tickets, heartbeats, verdicts.
 
+use std::sync::Arc;
+
 use outlast_core::{
     call::{connection::Event, desk, exchange},
     engine::{
@@ -12,18 +14,22 @@ use outlast_core::{
             claim::{Claim, Claimed},
             raise::Raise,
             register::Register,
-            renew::Renew,
         },
     },
     envelope::unit::{Limits, PerUnit, Unit},
     journal::{Entry, State},
+    memory::Tables,
     run::instance::{Identity, Life},
     store::{Durability, Error, Store},
-    words::id::{RunNo, Slot},
+    words::{
+        clock::Clock as _,
+        id::{RunNo, Slot},
+    },
 };
+use outlast_store::group::Step;
 
-use super::{Input, Process, Then, refuse};
-use crate::{agent, world::Outside};
+use super::{Input, Pending, Process, Then, refuse, work::did};
+use crate::{Bug, agent, store::resolved, worker, world::Outside};
 
 const TICK_MS: u64 = 2_000;
 
@@ -45,6 +51,8 @@ impl Process {
     pub(super) fn reopen(&mut self, out: &mut Outside) {
         self.reopening = false;
         self.store.reopen();
+        // What was queued is answered as closed.
+        self.commit_in(0, out);
         self.register(out);
     }
 
@@ -55,8 +63,11 @@ impl Process {
                 if self.pending.is_empty() && self.resolved.is_empty() {
                     out.oracle.carries(&out.disk, instance, |key| self.exchanges.contains_key(&key));
                 }
-                let renew = Renew { instance, active: Vec::new() };
-                self.queue(renew, Durability::Committed, Then::Renewed, out);
+                let fresh = out.rng.between(0, u64::MAX - 1);
+                if let Some(renew) = self.membership.renewal(Vec::new(), fresh, out.now_ms()) {
+                    let then = Then::Renewed(renew.next);
+                    self.queue(renew, Durability::Committed, then, out);
+                }
                 self.watch(out);
             }
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
@@ -70,11 +81,12 @@ impl Process {
 
     /// Queues verdicts on other instances, and on an instance of this process that was given up.
     fn watch(&mut self, out: &mut Outside) {
-        let live = out.disk.live_instances().unwrap_or_default();
+        let Ok(live) = self.store.read(|disk| disk.live_instances()) else { return };
         let (index, life) = (self.index, self.life);
         let is_gone = |who: &Identity| (who.pid as usize == index).then_some(who.start_time != life);
         let mut verdicts = self.membership.verdicts(&live, is_gone, out.now_ms());
-        verdicts.extend(self.membership.farewell(|no| out.disk.instance(no)).ok().flatten());
+        verdicts
+            .extend(self.membership.farewell(|no| self.store.read(|disk| disk.instance(no))).ok().flatten());
         for verdict in verdicts {
             self.queue(verdict, Durability::Synced, Then::Declared, out);
         }
@@ -98,41 +110,65 @@ impl Process {
         self.queue(raise, Durability::Synced, Then::Raised, out);
     }
 
-    /// Commits all queued operations. A crash in the middle ends the process, and the rest is lost.
+    /// Runs the writer's next group. A crash in the middle ends the process, and the rest is lost.
     pub(super) fn commit(&mut self, out: &mut Outside) {
         self.commit_at = None;
-        let mut group = std::mem::take(&mut self.pending).into_iter();
-        while let Some(p) = group.next() {
-            if let Some(fault) = out.draw_fault(&p.op) {
-                self.store.plan(fault);
-            }
-            let resting = leaves_resting(&p.op, out);
-            let ticket = match &p.stale {
-                Some(stale) => self.store.submit_on_stale(stale, p.op.clone()),
-                None => self.store.submit(p.op.clone(), p.durability),
-            };
-            let result = ticket.wait();
-            out.say(|| format!("process {} {}: {result:?}", self.index, p.op.name()));
-            note(&p.op, &result, out);
-            if resting && result.is_ok() {
-                out.saw("swept at rest");
-            }
-            out.oracle.decided(&out.disk, &p.op, &p.receiving, &result);
-            if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
-                out.oracle.mark_lost(d.run, d.seq);
-            }
-            out.oracle.check_tables(&out.disk, &out.provider);
-            if self.store.has_crashed() {
-                self.pending = group.collect();
-                return out.process_died(self.index);
-            }
-            self.resolved.push_back((p.then, p.as_whom, result));
-            out.to_process(1, self.index, Input::Resolve);
+        if self.store.is_away() && out.rng.chance(70) {
+            // The writer goes on trying for a while before it reports that the store is away.
+            let wait = out.rng.between(200, 1_500);
+            return self.commit_in(wait, out);
         }
-        if self.store.refuses() && !self.reopening {
+        self.store.plan(out.draw_faults(self.pending.iter().map(|p| &p.op)));
+        let resting = self.pending.iter().any(|p| leaves_resting(&p.op, out));
+        let (step, trail) = self.store.step(out.now_ms());
+        if !self.pending.iter().all(|p| matches!(p.op, Op::Renew(_))) {
+            out.oracle.check_tables(&out.disk, &out.provider);
+        }
+        if self.store.has_crashed() {
+            return out.process_died(self.index);
+        }
+        note_statuses(&trail, out);
+        if let Step::After(wait) = step {
+            self.commit_in(wait.as_millis() as u64, out);
+        }
+        for mut p in std::mem::take(&mut self.pending) {
+            match resolved(&mut p.ticket) {
+                Some(result) => self.committed(p, result, resting, &trail, out),
+                None => self.pending.push(p),
+            }
+        }
+    }
+
+    /// Shows an outcome to the oracle, and queues it for who waits for it.
+    fn committed(
+        &mut self,
+        p: Pending,
+        result: Result<Outcome, Error>,
+        resting: bool,
+        trail: &[Arc<Tables>],
+        out: &mut Outside,
+    ) {
+        out.say(|| format!("process {} {}: {result:?}", self.index, p.op.name()));
+        note(&p.op, &result, out);
+        note_error(&result, out);
+        if resting && matches!(result, Ok(Outcome::Declared(_))) {
+            out.saw("swept at rest");
+        }
+        out.oracle.decided(trail, out.clock.now(), &p.op, &p.receiving, &result);
+        if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
+            out.oracle.mark_lost(d.run, d.seq);
+        }
+        if let (Op::DeclareDead(verdict), Ok(Outcome::Declared(_))) = (&p.op, &result) {
+            out.judged(verdict);
+        }
+        let refuses = matches!(result, Err(Error::CommitUnknown { .. } | Error::Refused { .. }));
+        if refuses && !self.reopening {
             self.reopening = true;
+            out.hampers(self.index, 2_000);
             out.to_process(2_000, self.index, Input::Reopen);
         }
+        self.resolved.push_back((p.then, p.as_whom, result));
+        out.to_process(1, self.index, Input::Resolve);
     }
 
     pub(super) fn resolve_next(&mut self, out: &mut Outside) {
@@ -144,12 +180,16 @@ impl Process {
             Then::Registered => {
                 if let Ok(Outcome::Registered(no)) = result {
                     self.instance = no;
+                    out.instances[self.index] = Some(no);
                     self.membership.registered(no, out.now_ms());
                     self.watch(out);
                 }
             }
-            Then::Renewed => match result {
-                Ok(_) => self.membership.renewed(out.now_ms()),
+            Then::Renewed(next) => match result {
+                Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => {
+                    self.membership.renewed(next, out.now_ms());
+                }
+                Ok(_) => self.membership.renewed(next, out.now_ms()),
                 Err(_) if self.membership.instance().is_none() => self.register(out),
                 Err(_) => {}
             },
@@ -171,6 +211,11 @@ impl Process {
             }
             Then::Declared | Then::Raised => self.desk_on(desk::Event::Moved, out),
             Then::Noted => {}
+            Then::WorkerClaimed(whose) => {
+                let input = worker::Input::Claimed(as_whom, result);
+                out.to_worker(1, whose.worker, whose.life, input);
+            }
+            Then::Worked(whose) => did(whose, result, out),
             Then::Claimed { agent, life } => {
                 let claimed = match result {
                     Ok(Outcome::Claimed(Claimed::Attempt { attempt, iteration, .. })) => {
@@ -217,6 +262,26 @@ fn leaves_resting(op: &Op, out: &Outside) -> bool {
     out.disk.inspect(|t, _| t.entries.values().any(rests))
 }
 
+/// Counts the errors of the engine, by their variants.
+pub(super) fn note_error(result: &Result<Outcome, Error>, out: &mut Outside) {
+    if let Err(Error::Engine(e)) = result {
+        let name: String = format!("{e:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
+        out.saw(&format!("error {name}"));
+    }
+}
+
+/// Counts the changes of runs' statuses.
+fn note_statuses(trail: &[Arc<Tables>], out: &mut Outside) {
+    for pair in trail.windows(2) {
+        for run in pair[1].runs.values() {
+            let before = pair[0].runs.get(&run.no).map_or(run.status, |before| before.status);
+            if before != run.status {
+                out.saw(&format!("status {} -> {}", before.name(), run.status.name()));
+            }
+        }
+    }
+}
+
 /// Counts the outcome of a decision.
 fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
     match result {
@@ -250,7 +315,7 @@ fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
                 Close::Void => "void",
                 Close::Unknown => "unknown",
             });
-            let owner = out.disk.instance(settle.instance).ok().flatten();
+            let owner = out.disk.instance(settle.opening.instance).ok().flatten();
             if owner.is_some_and(|i| i.life != Life::Live) {
                 out.saw("late truth");
             }

@@ -70,7 +70,7 @@ impl PostgresStore {
             Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;
-        let backend = writer::PostgresWriter::new(address.clone(), options.durability, time.clone());
+        let backend = writer::PostgresWriter::new(address.clone(), &options, time.clone());
         let writer =
             Writer::start(backend).map_err(|e| open_error(format!("cannot start the writer thread: {e}")))?;
         Ok(PostgresStore { address, readers, time, writer })

@@ -285,4 +285,7 @@ impl Store for PostgresStore {
     fn place(&self) -> String {
         self.address.place().to_owned()
     }
+    fn is_shared(&self) -> bool {
+        true
+    }
 }

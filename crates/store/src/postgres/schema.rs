@@ -1,15 +1,17 @@
 //! Tables of the PostgreSQL store, and their creation in a new database.
 
-use outlast_core::store::Error;
+use outlast_core::{run::instance::Instance, store::Error, words::id::Micros};
 use tokio_postgres::Client;
 
 use super::{
     connect::failure,
     rows, state,
-    statement::{maybe, params, write_one},
+    statement::{many, maybe, params, write_one},
+    time::NOW,
 };
 use crate::{
     format::{FORMAT, readable},
+    migration::{from_3, is_idle},
     tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
 };
 
@@ -76,7 +78,7 @@ CREATE TABLE outlast.entries (
     held_cost bigint NOT NULL, held_tokens bigint NOT NULL, held_calls bigint NOT NULL,
     spent_cost bigint NOT NULL, spent_tokens bigint NOT NULL, spent_calls bigint NOT NULL,
     delivered_to bigint, delivered_count bigint NOT NULL, retried_by bigint, replayable boolean NOT NULL,
-    detail text, model bytea, upstream bytea, PRIMARY KEY (run_no, seq));
+    detail text, model bytea, upstream bytea, opened_by bigint NOT NULL DEFAULT 0, PRIMARY KEY (run_no, seq));
 CREATE INDEX calls_open ON outlast.entries (instance) WHERE state = {OPEN} AND kind = {CALL};
 CREATE INDEX entries_of_items ON outlast.entries (run_no, seq) WHERE kind = {ITEM};
 CREATE INDEX approvals ON outlast.entries (opened_at, run_no, seq) WHERE kind = {APPROVAL};
@@ -102,11 +104,13 @@ const OLDEST_SERVER: i64 = 110_000;
 enum Found {
     /// No schema, or an empty one that was created for Outlast.
     Nothing,
-    /// A store in a readable format.
+    /// A store of this program's format.
     Store,
+    /// A store of an older format, which can be migrated.
+    Older,
 }
 
-/// Checks the format, and creates the tables if there are none, in one transaction.
+/// Checks the format, and creates the tables or brings them to this program's format, in one transaction.
 ///
 /// Errors: `Newer` and `Older` name both numbers; `Corrupt` if the schema `outlast` belongs to something else;
 /// `Open` if there is none and `create` is false, or if the server is unsuitable.
@@ -159,8 +163,9 @@ async fn found(client: &Client, place: &str) -> Result<Found, Error> {
     }
     let sql = "SELECT value FROM outlast.meta WHERE key = 'format'";
     let format = maybe(client, sql, params![], |row| rows::name(row, 0)).await?.ok_or_else(foreign)?;
-    readable(format.parse().map_err(|_| foreign())?, place)?;
-    Ok(Found::Store)
+    let format = format.parse().map_err(|_| foreign())?;
+    readable(format, place)?;
+    Ok(if format == FORMAT { Found::Store } else { Found::Older })
 }
 
 async fn tables(
@@ -171,8 +176,10 @@ async fn tables(
 ) -> Result<(), Error> {
     client.batch_execute(LOCK).await.map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
-    if found(client, place).await? == Found::Store {
-        return Ok(());
+    match found(client, place).await? {
+        Found::Store => return Ok(()),
+        Found::Older => return migrate(client, place).await,
+        Found::Nothing => {}
     }
     if !create {
         return Err(Error::Open { place: place.into(), why: "there is no store in this database".into() });
@@ -187,4 +194,15 @@ async fn tables(
         write_one(client, sql, params![key, value.as_slice()]).await?;
     }
     Ok(())
+}
+
+/// Brings the tables to this program's format, under the lock of all writers. Errors: `Open` while a process of the
+/// older version uses the store.
+async fn migrate(client: &Client, place: &str) -> Result<(), Error> {
+    let live = many::<Instance>(client, &format!("WHERE life = {LIVE}"), params![]).await?;
+    let now = rows::get(&client.query_typed_one(NOW, &[]).await.map_err(failure)?, 0)?;
+    is_idle(&live, Micros(now), place)?;
+    client.batch_execute(&from_3("outlast.", "bigint")).await.map_err(failure)?;
+    let sql = "UPDATE outlast.meta SET value = $1 WHERE key = 'format'";
+    write_one(client, sql, params![FORMAT.to_string().as_bytes()]).await
 }

@@ -30,34 +30,24 @@ use super::{
     time::{NOW, Time},
 };
 use crate::{
-    Durability,
+    Durability, Options,
     backend::{Backend, CommitFailed},
 };
 
-/// Pauses between attempts to reach the database, before it is reported as unavailable.
-const PAUSES: [Duration; 5] = [
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(200),
-    Duration::from_millis(400),
-    Duration::from_millis(800),
-];
+/// Pause between attempts to reach the database. Short: a process that comes back late may be taken for dead.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// Time after those attempts in which operations are refused at once, so that a queue of 512 does not wait for each.
+/// Time after `store_wait` in which operations are refused at once, so that a queue of 512 does not wait for each.
 const COOL_DOWN: Duration = Duration::from_secs(1);
-
-/// Longest time spent asking for the outcome of a cut commit before it is unknown. Longer than the server needs to
-/// notice that this client is gone.
-const ASK_FOR: Duration = Duration::from_secs(60);
 
 /// Writer with one transaction per group, in one session that is replaced when it is lost.
 pub struct PostgresWriter {
     address: Address,
     durability: Durability,
     time: Time,
+    store_wait: Duration,
     session: Option<Session>,
-    /// Time and reason of the last failure to reach the database.
-    unreachable: Option<(Instant, Error)>,
+    away: Option<Away>,
     /// Whether a statement of this transaction failed. PostgreSQL would then answer COMMIT with a ROLLBACK and call
     /// that a success.
     failed: bool,
@@ -66,45 +56,66 @@ pub struct PostgresWriter {
     edges: Edges,
 }
 
+/// Database that cannot be reached.
+struct Away {
+    since: Instant,
+    /// Time and reason of the newest failure.
+    last: (Instant, Error),
+}
+
 impl PostgresWriter {
     /// Creates the writer. It connects with the first group: a runtime must not be entered on the caller's thread.
-    pub fn new(address: Address, durability: Durability, time: Time) -> Self {
+    pub fn new(address: Address, options: &Options, time: Time) -> Self {
         Self {
             address,
-            durability,
+            durability: options.durability,
             time,
+            store_wait: options.store_wait,
             session: None,
-            unreachable: None,
+            away: None,
             failed: false,
             registering: Vec::new(),
             edges: Edges::default(),
         }
     }
 
-    /// Returns a session, after a bounded number of attempts.
+    /// Returns a session. Waits for a database that is away until `store_wait` after it was first missed, and asks
+    /// once from then on.
     fn reach(&mut self) -> Result<Session, Error> {
-        if let Some((at, error)) = &self.unreachable
+        if let Some(Away { since, last: (at, error) }) = &self.away
             && at.elapsed() < COOL_DOWN
+            && since.elapsed() >= self.store_wait
         {
             return Err(error.clone());
         }
-        let mut pauses = PAUSES.iter();
         loop {
             match Session::connect(&self.address) {
                 Ok(session) => {
-                    self.unreachable = None;
+                    self.away = None;
                     return Ok(session);
                 }
-                Err(e) => match pauses.next().filter(|_| e.may_pass) {
-                    Some(pause) => sleep(*pause),
-                    None => {
-                        let error = self.address.unreachable(&e);
-                        self.unreachable = Some((Instant::now(), error.clone()));
+                Err(e) => {
+                    let error = self.missed(self.address.unreachable(&e));
+                    if !e.may_pass || self.has_waited() {
                         return Err(error);
                     }
-                },
+                    sleep(PAUSE);
+                }
             }
         }
+    }
+
+    /// Notes that the database could not be had.
+    fn missed(&mut self, error: Error) -> Error {
+        let now = Instant::now();
+        let since = self.away.as_ref().map_or(now, |away| away.since);
+        self.away = Some(Away { since, last: (now, error.clone()) });
+        error
+    }
+
+    /// Returns whether the database has been away for `store_wait`.
+    fn has_waited(&self) -> bool {
+        self.away.as_ref().is_some_and(|away| away.since.elapsed() >= self.store_wait)
     }
 
     /// Runs statements in the transaction's session.
@@ -205,14 +216,22 @@ impl Backend for PostgresWriter {
     }
 
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
-        let began = Instant::now();
         loop {
             let told = self.ask(instance, counter);
-            if told.is_some() || began.elapsed() > ASK_FOR {
+            if told.is_some() {
+                self.away = None;
                 return told;
             }
-            sleep(PAUSES[2]);
+            self.missed(Error::Unavailable { why: "the outcome of a commit cannot be learnt yet".into() });
+            if self.has_waited() {
+                return None;
+            }
+            sleep(PAUSE);
         }
+    }
+
+    fn tells_later(&self) -> bool {
+        true
     }
 }
 

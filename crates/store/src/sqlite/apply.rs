@@ -11,7 +11,7 @@ use outlast_core::{
         row::{Row, Touch},
     },
 };
-use rusqlite::{Connection, Result, params, params_from_iter};
+use rusqlite::{CachedStatement, Connection, Result, params};
 
 use super::{
     cache::Cache,
@@ -20,7 +20,7 @@ use super::{
     rows::{no_json, to_json},
     state,
 };
-use crate::rows::{Cell, Dialect, Stored, Write, cells};
+use crate::rows::{Dialect, Stored, Write};
 
 const SQLITE: Dialect = Dialect::Sqlite;
 
@@ -63,19 +63,19 @@ fn write_all<T: Stored>(conn: &Connection, rows: &[Row<T>]) -> Result<()> {
 fn write<T: Stored>(conn: &Connection, row: &Row<T>) -> Result<()> {
     match row.touch {
         Touch::Read => Ok(()),
-        Touch::Insert => bind(conn, &SQLITE.texts::<T>().insert, cells(&row.value, |_| true)),
+        Touch::Insert => bind(conn, &SQLITE.texts::<T>().insert, &row.value, |_| true),
         Touch::Update => update(conn, &row.value),
     }
 }
 
 pub fn update<T: Stored>(conn: &Connection, row: &T) -> Result<()> {
     let wanted = |write| write == Write::Key || SQLITE.rewrites(write);
-    bind(conn, &SQLITE.texts::<T>().update, cells(row, wanted))
+    bind(conn, &SQLITE.texts::<T>().update, row, wanted)
 }
 
 /// Inserts the row, or replaces the one with the same key.
 fn put<T: Stored>(conn: &Connection, row: &T) -> Result<()> {
-    bind(conn, &SQLITE.texts::<T>().upsert, cells(row, |_| true))
+    bind(conn, &SQLITE.texts::<T>().upsert, row, |_| true)
 }
 
 /// Updates the rarely changing columns of a run that differ from `before`.
@@ -96,14 +96,36 @@ pub fn insert_entry(conn: &Connection, e: &Entry, value: Option<&Payload>) -> Re
         let names: Vec<&str> = Entry::COLUMNS.iter().map(|column| column.name).chain(["value"]).collect();
         SQLITE.insert(Entry::TABLE, &names)
     });
-    let value = value.map(Payload::to_bytes);
-    let mut cells = cells(e, |_| true).map_err(no_json)?;
-    cells.push(Cell::Blob(value.as_deref()));
-    bind(conn, &TEXT, Ok(cells))
+    let mut statement = conn.prepare_cached(&TEXT)?;
+    let last = bind_cells(&mut statement, e, |_| true)?;
+    if let Some(value) = value {
+        statement.raw_bind_parameter(last + 1, value.to_bytes())?;
+    }
+    statement.raw_execute().map(drop)
 }
 
-fn bind(conn: &Connection, sql: &str, cells: serde_json::Result<Vec<Cell<'_>>>) -> Result<()> {
-    execute(conn, sql, params_from_iter(cells.map_err(no_json)?))
+fn bind<T: Stored>(conn: &Connection, sql: &str, row: &T, wanted: impl Fn(Write) -> bool) -> Result<()> {
+    let mut statement = conn.prepare_cached(sql)?;
+    bind_cells(&mut statement, row, wanted)?;
+    statement.raw_execute().map(drop)
+}
+
+/// Binds the cells of `row` whose rule is wanted, and returns the number of the last.
+fn bind_cells<T: Stored>(
+    statement: &mut CachedStatement<'_>,
+    row: &T,
+    wanted: impl Fn(Write) -> bool,
+) -> Result<usize> {
+    let mut last = 0;
+    for column in T::COLUMNS.iter().filter(|column| wanted(column.write)) {
+        last += 1;
+        let cell = (column.cell)(row).map_err(no_json)?;
+        // A cached statement comes without bindings, which are NULL.
+        if !cell.is_null() {
+            statement.raw_bind_parameter(last, cell)?;
+        }
+    }
+    Ok(last)
 }
 
 /// Deletes all rows that belong to a run.

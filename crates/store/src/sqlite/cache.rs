@@ -30,7 +30,8 @@ pub struct Cache {
     pub envelopes: HashMap<EnvelopeNo, Envelope>,
     /// All named budgets of the store.
     pub budgets: Option<Arc<Vec<Budget>>>,
-    pub leases: HashMap<(RunNo, Slot), Lease>,
+    /// `None`: the slot has no lease.
+    pub leases: HashMap<(RunNo, Slot), Option<Lease>>,
     /// Open attempts by run. An entry is present only if it holds all open attempts of the run.
     pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
 }
@@ -68,7 +69,7 @@ impl Cache {
             self.budgets = None;
         }
         for row in l.leases.iter().filter(|r| r.touch != Touch::Read) {
-            self.leases.insert((row.value.run, row.value.slot), row.value);
+            self.leases.insert((row.value.run, row.value.slot), Some(row.value));
         }
         for row in l.attempts.iter().filter(|r| r.touch != Touch::Read) {
             let a = &row.value;

@@ -61,6 +61,11 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     )
     .map_err(|e| open_error(e.to_string()))?;
     prepare(&mut conn)?;
+    // A store with a damaged log is left as it is when this connection closes: no checkpoint, and no log deleted.
+    let keeps_log = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+    conn.set_db_config(keeps_log, true).map_err(failure)?;
+    log::check(&conn)?;
+    conn.set_db_config(keeps_log, false).map_err(failure)?;
     // Checked before the journal mode is set: that mode is stored in the file, and a foreign file must not be changed.
     schema::found(&mut conn, &path.display().to_string())?;
     let mode = enter_wal(&conn)?;
@@ -90,7 +95,8 @@ fn enter_wal(conn: &Connection) -> Result<String, Error> {
 /// Opens a read connection, which cannot write.
 pub fn reader(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(path, flags).map_err(failure)?;
+    // The last connection to close is often a reader: it too has to close the log's mark.
+    let mut conn = Connection::open_with_flags_and_vfs(path, flags, log::name()?).map_err(failure)?;
     prepare(&mut conn)?;
     // Not opened with READ_ONLY: a read-only connection cannot recover the WAL of a killed process.
     conn.pragma_update(None, "query_only", true).map_err(failure)?;
@@ -128,6 +134,11 @@ fn make(path: &Path) -> Result<(), Error> {
     let conn = Connection::open_with_flags(&unnamed.0, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failure)?;
     conn.pragma_update(None, "application_id", schema::APPLICATION_ID).map_err(failure)?;
     conn.close().map_err(|(_, e)| failure(e))?;
+    // The mark of a store that was here once says nothing about the new one.
+    match std::fs::remove_file(log::mark_of_store(path)) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+        _ => {}
+    }
     unnamed.name(path).map_err(failed)?;
     // Syncs the directory too, so that the name survives a loss of power.
     File::open(directory).and_then(|d| d.sync_all()).map_err(failed)

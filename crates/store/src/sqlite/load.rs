@@ -88,10 +88,10 @@ impl Finder<'_> {
             }
             Key::Lease(run, slot) => {
                 let found: Option<Lease> = match self.cache.leases.get(&(run, slot)) {
-                    Some(lease) => Some(*lease),
+                    Some(found) => *found,
                     None => one(self.conn, "WHERE run_no = ?1 AND slot = ?2", (run.0, slot.0))?,
                 };
-                self.cache.leases.extend(found.map(|lease| ((run, slot), lease)));
+                self.cache.leases.insert((run, slot), found);
                 l.extend(found);
             }
             Key::Leases(run) => {

@@ -5,6 +5,7 @@ mod cache;
 mod connect;
 mod load;
 mod log;
+mod migrate;
 mod payloads;
 mod pending;
 mod query;
@@ -29,10 +30,12 @@ use rusqlite::Connection;
 use crate::{
     Options,
     ballast::Ballast,
+    format::FORMAT,
     group::{Hands, Writer},
 };
 
 pub use connect::{MIN_SQLITE, sqlite_version};
+pub use log::{Repaired, Rest, SyncMode, mark_of_store, repair};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -46,15 +49,18 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, or creates it (mode 0600, in a directory of mode 0700). O(1) in the size of the store.
     ///
-    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`.
+    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`, `Shorter`.
     pub fn open(path: &Path, options: Options) -> Result<SqliteStore, Error> {
         let place = path.display().to_string();
         let mut conn = connect::writer(path, options.create)?;
         let entropy = options.entropy.clone();
-        schema::make(&mut conn, &place, || {
+        let format = schema::make(&mut conn, &place, || {
             let secret: [u8; 32] = random(entropy.as_ref());
             vec![("token_key_1".into(), secret.to_vec())]
         })?;
+        if format != FORMAT {
+            migrate::migrate(&mut conn, path, options.clock.now())?;
+        }
         let backend =
             writer::SqliteWriter::new(conn, options.clock.clone(), options.durability, Ballast::make(path));
         let writer = Writer::start(backend)

@@ -56,6 +56,7 @@ impl Pending {
         }
         // Destructured by name, so that a new field cannot be overlooked here.
         let Loaded {
+            op: _,
             numbers: _,
             instances,
             runs,

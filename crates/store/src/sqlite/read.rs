@@ -19,7 +19,7 @@ use outlast_core::{
 use rusqlite::{Connection, params_from_iter, types::Value};
 
 use super::{
-    SqliteStore, connect, failure, payloads,
+    SqliteStore, connect, failure, log, payloads,
     query::{all, many, maybe, one},
     rows::{self, select},
 };
@@ -249,13 +249,20 @@ impl Store for SqliteStore {
     }
 
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
-        if reindex {
-            // Uses its own connection, since it holds the store's lock like any other writer.
-            connect::writer(&self.path, false)?.execute_batch("REINDEX").map_err(failure)?;
-        }
+        // Uses its own connection, since it holds the store's lock like any other writer. Opening it checks the log.
+        let of_log = match connect::writer(&self.path, false) {
+            Err(Error::Shorter { what, .. }) => vec![what],
+            opened => {
+                let conn = opened?;
+                if reindex {
+                    conn.execute_batch("REINDEX").map_err(failure)?;
+                }
+                log::fault_of_mark(&conn).into_iter().collect()
+            }
+        };
         self.with_reader(|c| {
             let told = all(c, "PRAGMA integrity_check(100)", [], |r| r.get::<_, String>(0))?;
-            Ok(told.into_iter().filter(|line| line != "ok").collect())
+            Ok(of_log.into_iter().chain(told.into_iter().filter(|line| line != "ok")).collect())
         })
     }
 

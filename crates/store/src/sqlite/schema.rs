@@ -71,7 +71,8 @@ CREATE TABLE entries (
     held_cost INTEGER NOT NULL, held_tokens INTEGER NOT NULL, held_calls INTEGER NOT NULL,
     spent_cost INTEGER NOT NULL, spent_tokens INTEGER NOT NULL, spent_calls INTEGER NOT NULL,
     delivered_to INTEGER, delivered_count INTEGER NOT NULL, retried_by INTEGER, replayable INTEGER NOT NULL,
-    model TEXT, detail TEXT, upstream TEXT, value BLOB, UNIQUE (run_no, seq));
+    model TEXT, detail TEXT, upstream TEXT, value BLOB, opened_by INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (run_no, seq));
 CREATE INDEX calls_open ON entries (instance) WHERE state = {OPEN} AND kind = {CALL};
 CREATE INDEX entries_of_items ON entries (run_no, seq) WHERE kind = {ITEM};
 CREATE INDEX approvals ON entries (opened_at, run_no, seq) WHERE kind = {APPROVAL};
@@ -94,7 +95,7 @@ pub fn found(conn: &mut Connection, place: &str) -> Result<i64, Error> {
     found_in(&conn.transaction().map_err(failure)?, place)
 }
 
-fn found_in(tx: &Transaction<'_>, place: &str) -> Result<i64, Error> {
+pub(super) fn found_in(tx: &Transaction<'_>, place: &str) -> Result<i64, Error> {
     let pragma = |name: &str| -> Result<i64, Error> {
         tx.pragma_query_value(None, name, |r| r.get(0)).map_err(failure)
     };
@@ -114,19 +115,22 @@ fn found_in(tx: &Transaction<'_>, place: &str) -> Result<i64, Error> {
     Ok(found)
 }
 
-/// Creates the tables if there are none, in one transaction. Errors: those of `found`.
+/// Creates the tables if there are none, in one transaction, and returns the format of the store. Errors: those of
+/// `found`.
 pub fn make(
     conn: &mut Connection,
     place: &str,
     fresh_meta: impl FnOnce() -> Vec<(String, Vec<u8>)>,
-) -> Result<(), Error> {
-    if found(conn, place)? != 0 {
-        return Ok(());
+) -> Result<i64, Error> {
+    match found(conn, place)? {
+        0 => {}
+        format => return Ok(format),
     }
     let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
-    if found_in(&tx, place)? != 0 {
-        return Ok(());
+    match found_in(&tx, place)? {
+        0 => {}
+        format => return Ok(format),
     }
     tx.execute_batch(&tables_of_runs()).map_err(failure)?;
     tx.execute_batch(state::schema::TABLES).map_err(failure)?;
@@ -135,5 +139,6 @@ pub fn make(
     for (key, value) in fresh_meta() {
         tx.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", (key, value)).map_err(failure)?;
     }
-    tx.commit().map_err(failure)
+    tx.commit().map_err(failure)?;
+    Ok(FORMAT)
 }

@@ -24,7 +24,7 @@ use outlast_core::{
         },
     },
     envelope::Refusal,
-    journal::{iteration_scope, payload::Payload},
+    journal::{Opening, iteration_scope, payload::Payload},
     price::Bound,
     run::{attempt::Exit, status::Status},
     store::Error,
@@ -179,14 +179,19 @@ impl Agent {
         seq
     }
 
+    /// The entry as this process would name it that opened it.
+    pub fn opening(&self, seq: Seq) -> Opening {
+        let entry = self.process.store.entry(self.run, seq).unwrap();
+        let op = entry.map_or_else(Default::default, |e| e.opened_by);
+        Opening { run: self.run, seq, instance: self.process.no, op }
+    }
+
     pub fn settle(&self, seq: Seq, close: Close) -> Settle {
         let answer =
             matches!(close, Close::Done(_)).then(|| Payload::encode(format!("answer {seq}").as_bytes()));
         Settle {
-            run: self.run,
-            seq,
+            opening: self.opening(seq),
             attempt: self.attempt,
-            instance: self.process.no,
             close,
             active_ms: 0,
             http_status: None,
@@ -303,7 +308,10 @@ impl Request<'_> {
     pub fn ask(self) -> Result<Admission, Error> {
         let (agent, taken) = (self.agent, self.agent.taken.clone());
         let answer = agent.ask(self.admit)?;
-        if let Admission::Go { seq, .. } | Admission::Replay { seq } | Admission::Join { seq, .. } = answer {
+        if let Admission::Go { opening: Opening { seq, .. }, .. }
+        | Admission::Replay { seq }
+        | Admission::Join { seq, .. } = answer
+        {
             taken.lock().unwrap().push(seq);
         }
         Ok(answer)
@@ -313,7 +321,7 @@ impl Request<'_> {
     #[track_caller]
     pub fn goes(self) -> Seq {
         match self.ask().unwrap() {
-            Admission::Go { seq, cap: None, .. } => seq,
+            Admission::Go { opening: Opening { seq, .. }, cap: None, .. } => seq,
             other => panic!("wanted a new call, had {other:?}"),
         }
     }
@@ -322,7 +330,7 @@ impl Request<'_> {
     #[track_caller]
     pub fn goes_clamped(self) -> (Seq, u64) {
         match self.ask().unwrap() {
-            Admission::Go { seq, cap: Some(cap), .. } => (seq, cap),
+            Admission::Go { opening: Opening { seq, .. }, cap: Some(cap), .. } => (seq, cap),
             other => panic!("wanted a clamped call, had {other:?}"),
         }
     }
@@ -378,16 +386,14 @@ impl Agent {
     #[track_caller]
     pub fn begins(&self, key: &str) -> Seq {
         match self.ask(self.step(key)).unwrap() {
-            Step::Run { seq, .. } => seq,
+            Step::Run { opening: Opening { seq, .. }, .. } => seq,
             other => panic!("wanted to run step {key}, had {other:?}"),
         }
     }
 
     pub fn record(&self, seq: Seq, value: &str) -> Record {
         Record {
-            run: self.run,
-            seq,
-            instance: self.process.no,
+            opening: self.opening(seq),
             value: Payload::encode(value.as_bytes()),
             failed: false,
             again: false,
@@ -403,7 +409,7 @@ impl Agent {
     /// The process's heartbeat, with `ms` that this attempt was open.
     pub fn renewal(&self, ms: i64) -> Renew {
         let active = vec![Active { run: self.run, attempt: self.attempt, ms }];
-        Renew { instance: self.process.no, active }
+        self.process.renewal(active)
     }
 
     pub fn pulse(&self, ms: i64) -> Pulse {

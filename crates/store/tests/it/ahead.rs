@@ -5,9 +5,9 @@ use std::time::Instant;
 use outlast_core::{
     engine::{
         op::{Op, Outcome},
-        step::begin_step::Step,
+        step::{begin_step::Step, record::Record},
     },
-    journal::{Entry, State},
+    journal::{Entry, Opening, State},
     store::Error,
     words::id::{RunNo, Seq},
 };
@@ -39,11 +39,16 @@ fn ahead(s: &Stage, op: impl Into<Op>) -> Result<Outcome, Error> {
     }
 }
 
-fn begins(s: &Stage, agent: &Agent, key: &str) -> Seq {
+/// Begins the step ahead of its commit: no query finds the entry yet.
+fn begins(s: &Stage, agent: &Agent, key: &str) -> Opening {
     match ahead(s, agent.step(key)).unwrap() {
-        Outcome::Begun(Step::Run { seq, begun_before: false, .. }) => seq,
+        Outcome::Begun(Step::Run { opening, begun_before: false, .. }) => opening,
         other => panic!("{other:?}"),
     }
+}
+
+fn record(agent: &Agent, opening: Opening, value: &str) -> Record {
+    Record { opening, ..agent.record(opening.seq, value) }
 }
 
 fn find(s: &Stage, run: RunNo, seq: Seq) -> Option<Entry> {
@@ -53,15 +58,15 @@ fn find(s: &Stage, run: RunNo, seq: Seq) -> Option<Entry> {
 #[test]
 fn an_opening_rides_with_the_commit_of_its_result() {
     let (_bed, mine, theirs, agent) = two();
-    let seq = begins(&mine, &agent, "fetch");
-    agent.ask(agent.record(seq, "the page")).unwrap();
-    assert_eq!(find(&theirs, agent.run, seq).map(|e| e.state), Some(State::Done));
+    let opening = begins(&mine, &agent, "fetch");
+    agent.ask(record(&agent, opening, "the page")).unwrap();
+    assert_eq!(find(&theirs, agent.run, opening.seq).map(|e| e.state), Some(State::Done));
 }
 
 #[test]
 fn an_opening_that_nothing_follows_is_committed_by_itself() {
     let (_bed, mine, theirs, agent) = two();
-    let seq = begins(&mine, &agent, "fetch");
+    let seq = begins(&mine, &agent, "fetch").seq;
     let began = Instant::now();
     while find(&theirs, agent.run, seq).is_none() {
         assert!(began.elapsed().as_secs() < 60, "it never was");
@@ -93,9 +98,10 @@ fn a_stale_attempt_is_refused_at_once_and_opens_nothing() {
 #[test]
 fn a_finished_step_is_found_ahead_too() {
     let (_bed, mine, _theirs, agent) = two();
-    let seq = begins(&mine, &agent, "fetch");
-    agent.ask(agent.record(seq, "the page")).unwrap();
-    assert_eq!(ahead(&mine, agent.step("fetch")).unwrap(), Outcome::Begun(Step::Done { seq }));
+    let opening = begins(&mine, &agent, "fetch");
+    agent.ask(record(&agent, opening, "the page")).unwrap();
+    let done = Step::Done { seq: opening.seq };
+    assert_eq!(ahead(&mine, agent.step("fetch")).unwrap(), Outcome::Begun(done));
 }
 
 #[test]
@@ -104,10 +110,10 @@ fn of_two_openings_in_flight_the_second_waits_for_a_commit() {
     let first = begins(&mine, &agent, "one");
     let given_back = mine.store().ahead(agent.step("two").into()).unwrap_err();
     let second = mine.store().submit(given_back, outlast_core::store::Durability::Committed).wait().unwrap();
-    let Outcome::Begun(Step::Run { seq: second, .. }) = second else { panic!("{second:?}") };
-    assert!(second > first);
-    agent.ask(agent.record(second, "2")).unwrap();
-    agent.ask(agent.record(first, "1")).unwrap();
+    let Outcome::Begun(Step::Run { opening: second, .. }) = second else { panic!("{second:?}") };
+    assert!(second.seq > first.seq && second.op > first.op);
+    agent.ask(record(&agent, second, "2")).unwrap();
+    agent.ask(record(&agent, first, "1")).unwrap();
 }
 
 // Another process of the run, as a supervisor's proxy is, writes between the answer and the commit.
@@ -117,12 +123,12 @@ fn a_number_that_another_process_took_meanwhile_closes_nothing_of_its() {
     let foreseen = begins(&mine, &agent, "fetch");
     let proxy = Agent { process: theirs.process("proxy"), ..agent.clone() };
     let call = proxy.call("hello");
-    let recorded = agent.ask(agent.record(foreseen, "the page"));
+    let recorded = agent.ask(record(&agent, foreseen, "the page"));
     // On a slow machine the opening was committed by itself before the call.
-    if call == foreseen {
+    if call == foreseen.seq {
         assert_eq!(recorded.unwrap_err().code(), "unknown_entry");
         let seq = match agent.ask(agent.step("fetch")).unwrap() {
-            Step::Run { seq, begun_before: true, .. } => seq,
+            Step::Run { opening: Opening { seq, .. }, begun_before: true, .. } => seq,
             other => panic!("{other:?}"),
         };
         agent.ask(agent.record(seq, "the page")).unwrap();

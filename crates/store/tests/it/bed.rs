@@ -74,6 +74,7 @@ impl Bed for Sqlite {
             clock: self.clock.clone(),
             entropy: Arc::new(SeededEntropy::new(1)),
             create: true,
+            store_wait: outlast_store::STORE_WAIT,
         };
         outlast_store::open(place.to_str().unwrap(), options).unwrap()
     }

@@ -1,13 +1,13 @@
 //! More beds: a PostgreSQL database, and one handle of any store; and how tests open a store.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use outlast_core::{
     reads::forked::Forked,
     store::{Error, Store},
     words::clock::{ManualClock, SeededEntropy},
 };
-use outlast_store::{Durability, Options, open, postgres::PostgresStore};
+use outlast_store::{Durability, Options, STORE_WAIT, open, postgres::PostgresStore};
 
 use crate::{
     bed::{BEGINNING, Bed},
@@ -19,8 +19,20 @@ pub fn open_at(place: &str, create: bool) -> Result<Arc<dyn Store>, Error> {
     open(place, options(Arc::new(ManualClock::new(BEGINNING)), create))
 }
 
+/// Opens the store as [`open_at`] does. Operations wait so long for a database that is away.
+pub fn open_waiting(place: &str, store_wait: Duration) -> Arc<dyn Store> {
+    let options = options(Arc::new(ManualClock::new(BEGINNING)), true);
+    open(place, Options { store_wait, ..options }).unwrap()
+}
+
 fn options(clock: Arc<ManualClock>, create: bool) -> Options {
-    Options { durability: Durability::Full, clock, entropy: Arc::new(SeededEntropy::new(7)), create }
+    Options {
+        durability: Durability::Full,
+        clock,
+        entropy: Arc::new(SeededEntropy::new(7)),
+        create,
+        store_wait: STORE_WAIT,
+    }
 }
 
 /// A path as a store's place.

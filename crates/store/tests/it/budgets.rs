@@ -404,6 +404,22 @@ pub fn a_clock_that_goes_back_opens_no_window_again(s: &Stage) {
     assert_eq!(window(s, "team").spent.cost(), FULL);
 }
 
+/// Bug: one call while the clock was a year ahead left a budget by the day in next year's window.
+/// Consequence: one day's money had to do for the year.
+/// Cause: a budget knew its newest window only, and never went back behind it.
+pub fn a_clock_that_jumped_ahead_leaves_no_budget_in_next_years_window(s: &Stage) {
+    set(s, "team", Unit::CostNanoUsd, FULL);
+    let agent = member(s, "one");
+    agent.buys("x", FULL);
+    s.advance_ms(365 * DAY_MS);
+    agent.buys("y", FULL);
+    s.set_clock(BEGINNING);
+    agent.request("z").waits();
+    s.advance_ms(DAY_MS);
+    agent.buys("z", FULL);
+    assert_eq!(window(s, "team").spent.cost(), FULL);
+}
+
 pub fn a_retry_in_the_next_window_takes_nothing_over(s: &Stage) {
     set(s, "team", Unit::CostNanoUsd, 10 * FULL);
     let run: RunNo = s.run("one").tag("team", "a").cost(2 * FULL).create();

@@ -18,6 +18,7 @@ use outlast_core::{
         },
     },
     envelope::unit::Unit,
+    journal::Opening,
     run::status::Status,
     state::{At, Item, Name},
     store::{
@@ -56,7 +57,7 @@ fn spends(a: &Agent, who: usize) -> i64 {
     let mut spent = 0;
     for turn in 0..8 {
         match a.request(&format!("{who}/{turn}")).ask() {
-            Ok(Admission::Go { seq, cap, .. }) => {
+            Ok(Admission::Go { opening: Opening { seq, .. }, cap, .. }) => {
                 let cost = 100 + cap.unwrap_or(900).min(500) as i64;
                 a.done(seq, cost);
                 spent += cost;

@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::call::settle::{Bill, Close},
     envelope::unit::Unit,
-    journal::State,
+    journal::{Opening, State},
     run::InDoubt,
     words::id::{Micros, Seq},
 };
@@ -388,12 +388,14 @@ pub fn twenty_calls_of_budget_deliver_nine_answers_though_each_is_lost_once(s: &
         let mut delivered = 0;
         for turn in 0..20 {
             let text = format!("turn {turn}");
-            let Ok(outlast_core::engine::call::admit::Admission::Go { seq, .. }) = a.request(&text).ask()
+            let Ok(outlast_core::engine::call::admit::Admission::Go { opening: Opening { seq, .. }, .. }) =
+                a.request(&text).ask()
             else {
                 break;
             };
             a.lost(seq);
-            let Ok(outlast_core::engine::call::admit::Admission::Go { seq, .. }) = a.request(&text).ask()
+            let Ok(outlast_core::engine::call::admit::Admission::Go { opening: Opening { seq, .. }, .. }) =
+                a.request(&text).ask()
             else {
                 break;
             };

@@ -86,7 +86,7 @@ pub fn what_can_go_on_is_not_forgotten(s: &Stage) {
 
 pub fn a_jobs_counts_are_set_while_nobody_works_on_it(s: &Stage) {
     let a = s.process("p").works(s.run("r").job().create());
-    let seq = a.item("a").seq;
+    let seq = a.item("a").opening.seq;
     a.item_done(seq, "x");
     let seen = s.row(a.run).next_seq;
     let counts = Counts { done: 7, ..Counts::default() };

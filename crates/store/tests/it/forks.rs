@@ -177,12 +177,12 @@ pub fn a_fork_is_charged_to_its_origin(s: &Stage) {
 pub fn a_forks_items_are_those_of_the_snapshot(s: &Stage) {
     let mut a = s.process("p").works(s.run("r").job().create());
     for key in ["a", "b"] {
-        let seq = a.item(key).seq;
+        let seq = a.item(key).opening.seq;
         a.item_done(seq, "first");
     }
-    let seq = a.item("failed").seq;
+    let seq = a.item("failed").opening.seq;
     a.item_failed(seq);
-    let open = a.item("open").seq;
+    let open = a.item("open").opening.seq;
     let point = names(s, a.run, "before");
     s.wait_a_moment();
     a.item_done(open, "late");
@@ -222,11 +222,11 @@ pub fn a_shared_item_that_runs_anew_is_the_forks_own(s: &Stage) {
         ..a.claiming_item("a")
     };
     let ItemClaim::Run(item) = a.ask(claim(&a, "one")).unwrap() else { panic!("not claimed") };
-    a.item_done(item.seq, "first");
+    a.item_done(item.opening.seq, "first");
     let run = fork(s, a.run, now(s, a.run), "f");
     let f = s.process("q").works(run);
     let ItemClaim::Run(again) = f.ask(claim(&f, "two")).unwrap() else { panic!("not claimed") };
-    f.item_done(again.seq, "second");
+    f.item_done(again.opening.seq, "second");
     s.reopen();
     let read = |run| {
         let rows = s.store().items(run, &Page::new(Seq(0), 10).with_values()).unwrap();
@@ -234,7 +234,7 @@ pub fn a_shared_item_that_runs_anew_is_the_forks_own(s: &Stage) {
     };
     assert_eq!((read(a.run), read(run)), (vec![b"first"[..].into()], vec![b"second"[..].into()]));
     assert_eq!(s.row(run).job.unwrap().counts.done, 1);
-    assert_eq!(s.entry(a.run, item.seq).retried_by, None, "its origin is as it was");
+    assert_eq!(s.entry(a.run, item.opening.seq).retried_by, None, "its origin is as it was");
 }
 
 /// Bug: a fork of a fork counted an item twice that had run anew in the first fork.
@@ -243,7 +243,7 @@ pub fn a_shared_item_that_runs_anew_is_the_forks_own(s: &Stage) {
 pub fn a_fork_of_a_fork_counts_an_item_that_ran_anew_once(s: &Stage) {
     let a = s.process("p").works(s.run("r").job().create());
     for key in ["a", "b"] {
-        let seq = a.item(key).seq;
+        let seq = a.item(key).opening.seq;
         a.item_done(seq, "first");
     }
     let first = fork(s, a.run, now(s, a.run), "f1");
@@ -254,7 +254,7 @@ pub fn a_fork_of_a_fork_counts_an_item_that_ran_anew_once(s: &Stage) {
     };
     s.ask(reset).unwrap();
     let f = s.process("q").works(first);
-    let seq = f.item("a").seq;
+    let seq = f.item("a").opening.seq;
     f.item_done(seq, "second");
     let second = fork(s, first, now(s, first), "f2");
     assert_eq!(s.row(second).job.unwrap().counts.done, 2);

@@ -73,11 +73,11 @@ impl Agent {
     /// The same agent in an item.
     pub fn in_item(&self, key: &str, item: &ItemRun) -> Agent {
         let scope = scope::item_calls(key, item.try_no);
-        Agent { scope, within: Some(item.seq), ..self.clone() }
+        Agent { scope, within: Some(item.opening.seq), ..self.clone() }
     }
 
     pub fn ending_item(&self, seq: Seq, end: ItemEnd) -> RecordItem {
-        RecordItem { run: self.run, seq, instance: self.process.no, end, changes: Vec::new() }
+        RecordItem { opening: self.opening(seq), end, changes: Vec::new() }
     }
 
     #[track_caller]
@@ -93,7 +93,7 @@ impl Agent {
     }
 
     pub fn giving_back(&self, seq: Seq) -> ReturnItem {
-        ReturnItem { run: self.run, seq, instance: self.process.no }
+        ReturnItem { opening: self.opening(seq) }
     }
 
     pub fn next_try(&self, seq: Seq) -> NextTry {
@@ -137,11 +137,11 @@ pub fn a_finished_item_is_not_run_again(s: &Stage) {
     let old = worker(s);
     let item = old.item("a");
     assert_eq!((item.try_no, item.tries, item.continued, item.deaths), (1, 1, false, 0));
-    assert_eq!(old.item_done(item.seq, "result"), Standing::Done);
+    assert_eq!(old.item_done(item.opening.seq, "result"), Standing::Done);
     old.process.dies();
     s.reopen();
     let new = next(s, &old);
-    assert_eq!(new.ask(new.claiming_item("a")).unwrap(), ended(item.seq, Standing::Done));
+    assert_eq!(new.ask(new.claiming_item("a")).unwrap(), ended(item.opening.seq, Standing::Done));
     let (row, value) = s.store().items(new.run, &Page::new(Seq(0), 10).with_values()).unwrap().remove(0);
     assert_eq!((row.key.as_str(), row.detail.standing), ("a", Standing::Done));
     assert_eq!(value.unwrap().decode().unwrap(), &b"result"[..]);
@@ -150,27 +150,27 @@ pub fn a_finished_item_is_not_run_again(s: &Stage) {
 pub fn an_item_that_runs_is_held_against_every_other_worker(s: &Stage) {
     let a = worker(s);
     let item = a.item("a");
-    let held = ItemClaim::Held { seq: item.seq };
+    let held = ItemClaim::Held { seq: item.opening.seq };
     assert_eq!(a.ask(a.claiming_item("a")).unwrap(), held, "another thread of the same worker");
     let sibling = a.process.works(a.run);
     assert_eq!(sibling.ask(sibling.claiming_item("a")).unwrap(), held);
     let other = next(s, &a);
     assert_eq!(other.ask(other.claiming_item("a")).unwrap(), held);
-    a.item_done(item.seq, "x");
-    assert_eq!(other.ask(other.claiming_item("a")).unwrap(), ended(item.seq, Standing::Done));
+    a.item_done(item.opening.seq, "x");
+    assert_eq!(other.ask(other.claiming_item("a")).unwrap(), ended(item.opening.seq, Standing::Done));
 }
 
 pub fn an_item_whose_process_died_goes_on_with_its_try(s: &Stage) {
     let old = worker(s);
     let item = old.item("a");
-    old.ask(old.next_try(item.seq)).unwrap();
+    old.ask(old.next_try(item.opening.seq)).unwrap();
     old.process.dies();
     let new = next(s, &old);
     let again = new.item("a");
-    assert_eq!((again.seq, again.try_no, again.tries), (item.seq, 2, 2));
+    assert_eq!((again.opening.seq, again.try_no, again.tries), (item.opening.seq, 2, 2));
     assert_eq!((again.continued, again.deaths), (true, 1));
-    s.refuses("already_taken", old.ending_item(item.seq, ItemEnd::Skipped { reason: "late".into() }));
-    new.item_done(item.seq, "x");
+    s.refuses("already_taken", old.ending_item(item.opening.seq, ItemEnd::Skipped { reason: "late".into() }));
+    new.item_done(item.opening.seq, "x");
     check_counts(s, new.run);
 }
 
@@ -188,12 +188,12 @@ pub fn an_item_of_an_ended_attempt_moves_without_a_death(s: &Stage) {
     old.ends(Then::Interrupt { by_person: false });
     let new = old.process.works(old.run);
     let again = new.item("a");
-    assert_eq!((again.seq, again.continued, again.deaths), (item.seq, true, 0));
+    assert_eq!((again.opening.seq, again.continued, again.deaths), (item.opening.seq, true, 0));
 }
 
 pub fn an_item_that_was_open_at_three_deaths_is_dead(s: &Stage) {
     let mut a = worker(s);
-    let seq = a.item("a").seq;
+    let seq = a.item("a").opening.seq;
     a.process.dies();
     a = next(s, &a);
     assert_eq!(a.item("a").deaths, 1);
@@ -204,7 +204,7 @@ pub fn an_item_that_was_open_at_three_deaths_is_dead(s: &Stage) {
     assert_eq!(a.ask(a.claiming_item("a")).unwrap(), suspect, "asking changes nothing");
     let alone = |a: &Agent| ClaimItem { alone: true, ..a.claiming_item("a") };
     let ItemClaim::Run(last) = a.ask(alone(&a)).unwrap() else { panic!("not claimed") };
-    assert_eq!((last.seq, last.deaths), (seq, 2));
+    assert_eq!((last.opening.seq, last.deaths), (seq, 2));
     // Given back, it is still on its last try.
     a.ask(a.giving_back(seq)).unwrap();
     assert_eq!(a.ask(a.claiming_item("a")).unwrap(), suspect);
@@ -221,12 +221,12 @@ pub fn an_item_that_was_open_at_three_deaths_is_dead(s: &Stage) {
 pub fn an_item_given_back_goes_on_with_its_try(s: &Stage) {
     let a = worker(s);
     let item = a.item("a");
-    a.ask(a.giving_back(item.seq)).unwrap();
-    s.refuses("already_taken", a.giving_back(item.seq));
-    assert_eq!(s.entry(a.run, item.seq).state, State::Open);
+    a.ask(a.giving_back(item.opening.seq)).unwrap();
+    s.refuses("already_taken", a.giving_back(item.opening.seq));
+    assert_eq!(s.entry(a.run, item.opening.seq).state, State::Open);
     let other = next(s, &a);
     let again = other.item("a");
-    assert_eq!((again.seq, again.try_no, again.tries), (item.seq, 1, 1));
+    assert_eq!((again.opening.seq, again.try_no, again.tries), (item.opening.seq, 1, 1));
     assert_eq!((again.continued, again.deaths), (true, 0));
 }
 
@@ -235,9 +235,9 @@ pub fn a_failed_item_runs_again_at_the_next_start_and_is_dead_after_three(s: &St
     for (start, becomes) in [(1, Standing::Failed), (2, Standing::Failed), (3, Standing::Dead)] {
         let item = a.item("a");
         assert_eq!((item.try_no, item.tries), (start, 1), "each start tries anew");
-        assert_eq!(a.item_failed(item.seq), becomes);
+        assert_eq!(a.item_failed(item.opening.seq), becomes);
         let not_again = a.ask(a.claiming_item("a")).unwrap();
-        assert_eq!(not_again, ended(item.seq, becomes), "it is not run again in this start");
+        assert_eq!(not_again, ended(item.opening.seq, becomes), "it is not run again in this start");
         a.ends(Then::Interrupt { by_person: false });
         a = next(s, &a);
     }
@@ -253,13 +253,13 @@ pub fn an_item_that_a_live_sibling_failed_is_not_run_again(s: &Stage) {
     let a = worker(s);
     let other = next(s, &a);
     let item = a.item("a");
-    a.item_failed(item.seq);
-    assert_eq!(other.ask(other.claiming_item("a")).unwrap(), ended(item.seq, Standing::Failed));
+    a.item_failed(item.opening.seq);
+    assert_eq!(other.ask(other.claiming_item("a")).unwrap(), ended(item.opening.seq, Standing::Failed));
 }
 
 pub fn a_skipped_item_is_a_tombstone(s: &Stage) {
     let a = worker(s);
-    let seq = a.item("a").seq;
+    let seq = a.item("a").opening.seq;
     a.ask(a.ending_item(seq, ItemEnd::Skipped { reason: "empty".into() })).unwrap();
     a.ends(Then::Interrupt { by_person: false });
     let new = next(s, &a);
@@ -279,17 +279,17 @@ pub fn an_item_with_other_content_runs_again_and_its_old_result_is_history(s: &S
         a.ask(ClaimItem { content: content(text), on_change, ..a.claiming_item("a") }).unwrap()
     };
     let ItemClaim::Run(old) = ask("one", OnChange::Rerun) else { panic!("not claimed") };
-    a.item_done(old.seq, "first");
-    assert_eq!(ask("one", OnChange::Fail), ended(old.seq, Standing::Done));
-    assert_eq!(ask("two", OnChange::Keep), ended(old.seq, Standing::Done));
-    assert_eq!(ask("two", OnChange::Fail), ItemClaim::Changed { seq: old.seq });
+    a.item_done(old.opening.seq, "first");
+    assert_eq!(ask("one", OnChange::Fail), ended(old.opening.seq, Standing::Done));
+    assert_eq!(ask("two", OnChange::Keep), ended(old.opening.seq, Standing::Done));
+    assert_eq!(ask("two", OnChange::Fail), ItemClaim::Changed { seq: old.opening.seq });
     let ItemClaim::Run(new) = ask("two", OnChange::Rerun) else { panic!("not claimed") };
     assert_eq!((new.try_no, new.tries, new.continued), (2, 1, false));
     check_counts(s, a.run);
-    a.item_done(new.seq, "second");
-    assert_eq!(newest(s, a.run, "a").seq, new.seq);
-    assert_eq!(s.entry(a.run, old.seq).retried_by, Some(new.seq));
-    let value = s.store().payload(a.run, old.seq, Role::Value).unwrap().unwrap();
+    a.item_done(new.opening.seq, "second");
+    assert_eq!(newest(s, a.run, "a").seq, new.opening.seq);
+    assert_eq!(s.entry(a.run, old.opening.seq).retried_by, Some(new.opening.seq));
+    let value = s.store().payload(a.run, old.opening.seq, Role::Value).unwrap().unwrap();
     assert_eq!(value.decode().unwrap(), &b"first"[..]);
     check_counts(s, a.run);
 }
@@ -298,9 +298,9 @@ pub fn changed_content_and_code_are_judged_apart(s: &Stage) {
     let a = worker(s);
     let base = |c, v| ClaimItem { content: content(c), version: content(v), ..a.claiming_item("a") };
     let ItemClaim::Run(item) = a.ask(base("c1", "v1")).unwrap() else { panic!("not claimed") };
-    a.item_done(item.seq, "x");
-    let done = ended(item.seq, Standing::Done);
-    let changed = ItemClaim::Changed { seq: item.seq };
+    a.item_done(item.opening.seq, "x");
+    let done = ended(item.opening.seq, Standing::Done);
+    let changed = ItemClaim::Changed { seq: item.opening.seq };
     use OnChange::{Fail, Keep};
     for (c, v, on_change, on_version, want) in [
         ("c1", "v1", Fail, Fail, &done),
@@ -324,7 +324,7 @@ pub fn an_item_that_was_cut_off_with_other_content_is_run_anew(s: &Stage) {
     old.process.dies();
     let new = next(s, &old);
     let ItemClaim::Run(again) = new.ask(claim(&new, "two")).unwrap() else { panic!("not claimed") };
-    assert_eq!((again.seq, again.try_no, again.continued), (first.seq, 2, false));
+    assert_eq!((again.opening.seq, again.try_no, again.continued), (first.opening.seq, 2, false));
     assert_ne!(again.steps, first.steps, "steps of the old content do not serve the new");
 }
 
@@ -333,7 +333,7 @@ pub fn a_dead_item_with_other_content_runs_again(s: &Stage) {
     let claim = |a: &Agent, text| ClaimItem { content: content(text), ..a.claiming_item("a") };
     for _ in 0..3 {
         let ItemClaim::Run(item) = a.ask(claim(&a, "one")).unwrap() else { panic!("not claimed") };
-        a.item_failed(item.seq);
+        a.item_failed(item.opening.seq);
         a.ends(Then::Interrupt { by_person: false });
         a = next(s, &a);
     }
@@ -348,11 +348,11 @@ pub fn each_try_that_raised_is_a_scope_of_its_own(s: &Stage) {
     let item = a.item("a");
     let first = a.in_item("a", &item);
     first.buys("ask", 10);
-    let try_no = a.ask(a.next_try(item.seq)).unwrap();
+    let try_no = a.ask(a.next_try(item.opening.seq)).unwrap();
     assert_eq!(try_no, 2);
     let second = a.in_item("a", &ItemRun { try_no, ..item.clone() });
     second.buys("ask", 10);
-    assert_eq!(a.item_done(item.seq, "x"), Standing::Done);
+    assert_eq!(a.item_done(item.opening.seq, "x"), Standing::Done);
     let row = newest(s, a.run, "a");
     assert_eq!((row.detail.tries(), row.spent.cost(), row.spent[Unit::Calls]), (2, 20, 2));
 }
@@ -361,13 +361,14 @@ pub fn steps_serve_the_later_tries_of_their_item_and_not_another_content(s: &Sta
     let a = worker(s);
     let claim = |text| ClaimItem { content: content(text), ..a.claiming_item("a") };
     let ItemClaim::Run(item) = a.ask(claim("one")).unwrap() else { panic!("not claimed") };
-    let within = |item: &ItemRun| Agent { scope: item.steps.clone(), within: Some(item.seq), ..a.clone() };
+    let within =
+        |item: &ItemRun| Agent { scope: item.steps.clone(), within: Some(item.opening.seq), ..a.clone() };
     let step = within(&item).begins("fetch");
     a.ask(a.record(step, "page")).unwrap();
-    a.ask(a.next_try(item.seq)).unwrap();
+    a.ask(a.next_try(item.opening.seq)).unwrap();
     let inside = within(&item);
     assert_eq!(inside.ask(inside.step("fetch")).unwrap(), Step::Done { seq: step });
-    a.item_done(item.seq, "x");
+    a.item_done(item.opening.seq, "x");
     let ItemClaim::Run(again) = a.ask(claim("two")).unwrap() else { panic!("not claimed") };
     assert_ne!(within(&again).begins("fetch"), step);
 }
@@ -376,10 +377,10 @@ pub fn a_person_resets_items(s: &Stage) {
     let mut a = worker(s);
     let run = a.run;
     let reset = |key: &str| ResetItem { run, key: key.into(), reuse_answers: false };
-    let done = a.item("done").seq;
+    let done = a.item("done").opening.seq;
     a.item_done(done, "x");
     for _ in 0..3 {
-        let seq = a.item("dead").seq;
+        let seq = a.item("dead").opening.seq;
         a.item_failed(seq);
         a.ends(Then::Interrupt { by_person: false });
         a = next(s, &a);
@@ -391,7 +392,7 @@ pub fn a_person_resets_items(s: &Stage) {
         check_counts(s, run);
         assert_eq!(s.ask(reset(key)).unwrap(), seq, "it is pending already");
         let item = a.item(key);
-        assert_eq!((item.seq, item.tries, item.deaths), (seq, 1, 0));
+        assert_eq!((item.opening.seq, item.tries, item.deaths), (seq, 1, 0));
         assert_eq!(a.item_failed(seq), Standing::Failed, "its failures are forgotten");
     }
     check_counts(s, run);
@@ -402,7 +403,7 @@ pub fn a_reset_item_replays_its_paid_answers_if_asked(s: &Stage) {
     for (key, reuse_answers) in [("replayed", true), ("paid again", false)] {
         let item = old.item(key);
         old.in_item(key, &item).buys("ask", 10);
-        old.item_done(item.seq, "badly parsed");
+        old.item_done(item.opening.seq, "badly parsed");
         s.ask(ResetItem { run: old.run, key: key.into(), reuse_answers }).unwrap();
     }
     old.ends(Then::Interrupt { by_person: false });
@@ -421,7 +422,7 @@ pub fn an_item_that_runs_is_not_reset(s: &Stage) {
 
 pub fn only_its_own_process_ends_an_item(s: &Stage) {
     let a = worker(s);
-    let seq = a.item("a").seq;
+    let seq = a.item("a").opening.seq;
     let other = next(s, &a);
     s.refuses("already_taken", other.ending_item(seq, ItemEnd::Skipped { reason: "mine".into() }));
     s.refuses("already_taken", other.giving_back(seq));
@@ -437,7 +438,7 @@ pub fn an_item_is_claimed_in_a_job_that_runs_only(s: &Stage) {
     let a = s.process("q").works(s.run("r").job().limit(Unit::Calls, 0).create());
     let item = a.item("a");
     a.in_item("a", &item).request("ask").refused();
-    a.ask(a.giving_back(item.seq)).unwrap();
+    a.ask(a.giving_back(item.opening.seq)).unwrap();
     s.refuses("run_halted", a.claiming_item("a"));
     s.refuses("run_halted", a.claiming_item("b"));
     assert_eq!(s.status(a.run), Status::Halted);
@@ -450,7 +451,7 @@ pub fn items_are_read_by_page_each_once(s: &Stage) {
         for i in 0..5 {
             let ItemClaim::Run(item) = a.ask(claim(&format!("k{i}"), text)).unwrap() else { panic!() };
             a.in_item(&format!("k{i}"), &item).buys("ask", 1);
-            a.item_done(item.seq, text);
+            a.item_done(item.opening.seq, text);
         }
     }
     let (mut seen, mut after) = (BTreeMap::new(), Seq(0));
@@ -476,7 +477,7 @@ pub fn items_are_read_by_page_each_once(s: &Stage) {
 
 pub fn a_result_and_the_state_it_changed_are_recorded_together(s: &Stage) {
     let a = worker(s);
-    let seq = a.item("a").seq;
+    let seq = a.item("a").opening.seq;
     let end = || ItemEnd::Done(Payload::encode(b"x"));
     let stale = crate::state::expecting(crate::state::change("k", "v"), 3);
     s.refuses("conflict", RecordItem { changes: vec![stale], ..a.ending_item(seq, end()) });
@@ -487,7 +488,7 @@ pub fn a_result_and_the_state_it_changed_are_recorded_together(s: &Stage) {
 
 pub fn a_stale_workers_result_that_changes_the_state_is_refused_whole(s: &Stage) {
     let old = worker(s);
-    let seq = old.item("a").seq;
+    let seq = old.item("a").opening.seq;
     old.ends(Then::Restart);
     let changing = || {
         let changes = vec![crate::state::change("k", "v")];

@@ -21,7 +21,7 @@ use crate::{
 pub fn items_count_as_progress_and_their_counts_are_kept(s: &Stage) {
     let a = worker(s);
     for i in 0..6 {
-        let seq = a.item(&format!("{i}")).seq;
+        let seq = a.item(&format!("{i}")).opening.seq;
         match i % 3 {
             0 => drop(a.item_done(seq, "x")),
             1 => drop(a.item_failed(seq)),
@@ -61,14 +61,14 @@ pub fn a_job_goes_on_while_one_of_its_workers_does(s: &Stage) {
     let one = worker(s);
     let two = next(s, &one);
     assert_eq!(one.ends(Then::Complete), Status::Running);
-    let seq = two.item("a").seq;
+    let seq = two.item("a").opening.seq;
     two.item_done(seq, "x");
     assert_eq!(two.ends(Then::Complete), Status::Completed);
 }
 
 pub fn a_completed_job_takes_more_items(s: &Stage) {
     let a = worker(s);
-    let seq = a.item("a").seq;
+    let seq = a.item("a").opening.seq;
     a.item_done(seq, "x");
     assert_eq!(a.ends(Then::Complete), Status::Completed);
     let new = next(s, &a);
@@ -85,7 +85,7 @@ pub fn sixty_four_threads_run_each_item_once(s: &Stage) {
         for i in 0..ITEMS {
             let i = (i + thread) % ITEMS;
             if let ItemClaim::Run(item) = a.ask(a.claiming_item(&format!("{i}"))).unwrap() {
-                a.item_done(item.seq, "x");
+                a.item_done(item.opening.seq, "x");
                 ran.push(i);
             }
         }
@@ -114,7 +114,7 @@ pub fn sixty_four_workers_lose_their_process_and_no_item_is_lost_or_run_twice(s:
             match a.ask(a.claiming_item(&key)) {
                 Ok(ItemClaim::Run(item)) => {
                     let end = ItemEnd::Done(Payload::encode(b"x"));
-                    recorded += usize::from(a.ask(a.ending_item(item.seq, end)).is_ok());
+                    recorded += usize::from(a.ask(a.ending_item(item.opening.seq, end)).is_ok());
                 }
                 Ok(_) => {}
                 Err(e) => assert_eq!(e.code(), "instance_dead"),
@@ -128,7 +128,7 @@ pub fn sixty_four_workers_lose_their_process_and_no_item_is_lost_or_run_twice(s:
     let mut finished = 0;
     for i in 0..ITEMS {
         if let ItemClaim::Run(item) = last.ask(last.claiming_item(&format!("{i}"))).unwrap() {
-            last.item_done(item.seq, "x");
+            last.item_done(item.opening.seq, "x");
             finished += 1;
         }
     }

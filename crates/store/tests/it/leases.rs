@@ -154,7 +154,7 @@ pub fn only_its_own_process_closes_a_call(s: &Stage) {
     let agent = s.process("one").claim(s.run("r").create());
     let call = agent.call("x");
     let mut other = agent.settle(call, outlast_core::engine::call::settle::Close::Void);
-    other.instance = s.process("two").no;
+    other.opening.instance = s.process("two").no;
     s.refuses("already_taken", other);
     agent.void(call);
 }

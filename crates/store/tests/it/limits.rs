@@ -13,7 +13,7 @@ use outlast_core::{
     words::id::Micros,
 };
 
-use crate::{agent::*, stage::Stage};
+use crate::{agent::*, bed::BEGINNING, stage::Stage};
 
 fn agent(s: &Stage, unit: Unit, limit: i64) -> Agent {
     s.process("p").claim(s.run("r").limit(unit, limit).create())
@@ -233,6 +233,28 @@ pub fn after_the_wall_time_nothing_is_admitted_and_downtime_counts(s: &Stage) {
     halts(s, &b, "time_budget_exceeded");
     b.done(paid, 10);
     assert_eq!(s.spent(run, Unit::CostNanoUsd), 10);
+}
+
+/// Bug: a clock that jumped a day ahead, and was set right, ended every run with a wall time.
+/// Consequence: the night's runs were halted, and `resume` refused them, with hours of their time left.
+/// Cause: a halt by the wall time was never looked at again.
+pub fn a_clock_that_jumped_ahead_ends_no_run_for_good(s: &Stage) {
+    let process = s.process("p");
+    let run = |id: &str| s.run(id).limit(Unit::WallMs, 1000).create();
+    let [renews, asks, begins] = ["renews", "asks", "begins"].map(|id| process.claim(run(id)));
+    begins.ends(Then::Restart);
+    s.advance_ms(86_400_000);
+    assert_eq!(renews.pulse(0).status, Status::Halted);
+    asks.request("late").refused();
+    let Claimed::Refused(_) = s.ask(process.claiming(begins.run)).unwrap() else { panic!("claimed") };
+    s.set_clock(BEGINNING);
+    assert_eq!(renews.pulse(0).status, Status::Running);
+    asks.call("in time");
+    process.claim(begins.run).call("in time");
+    // Its time still ends.
+    s.advance_ms(1000);
+    assert_eq!(renews.pulse(0).status, Status::Halted);
+    asks.request("late").refused();
 }
 
 pub fn after_the_wall_time_no_attempt_and_no_loop_begins(s: &Stage) {

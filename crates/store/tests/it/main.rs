@@ -17,6 +17,10 @@ mod ahead;
 mod damaged;
 mod full_disk;
 mod killed;
+mod log_damage;
+mod log_mark;
+mod migration;
+mod panics;
 mod postgres_database;
 mod shared;
 mod sqlite_file;
@@ -486,6 +490,8 @@ macro_rules! stories {
                 a_childs_sweep_marks_the_doubt_in_its_parent,
                 many_runs_of_one_process_are_swept_together,
                 renewals_move_the_heartbeat,
+                of_two_clones_of_a_process_the_later_one_is_fenced,
+                a_renewal_goes_on_from_any_heartbeat_that_its_process_wrote,
             ;
             reads:
                 what_is_not_there_is_none,
@@ -528,6 +534,7 @@ macro_rules! timed_stories {
             ;
             limits:
                 after_the_wall_time_nothing_is_admitted_and_downtime_counts,
+                a_clock_that_jumped_ahead_ends_no_run_for_good,
                 after_the_wall_time_no_attempt_and_no_loop_begins,
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
                 a_clock_set_back_gives_no_wall_time_again,
@@ -537,6 +544,7 @@ macro_rules! timed_stories {
                 the_next_window_has_room_again,
                 a_call_is_charged_to_the_window_it_was_admitted_under,
                 a_clock_that_goes_back_opens_no_window_again,
+                a_clock_that_jumped_ahead_leaves_no_budget_in_next_years_window,
                 a_retry_in_the_next_window_takes_nothing_over,
                 a_raise_is_the_windows_and_a_set_is_for_good,
             ;

@@ -10,7 +10,7 @@ use outlast_core::{
 };
 
 use crate::{
-    beds::{Opened, open_at},
+    beds::{Opened, open_at, open_waiting},
     private_postgres::Database,
     relay::{Cut, Relay},
     stage::{Stage, everything},
@@ -188,7 +188,7 @@ fn sessions_that_were_cut_while_idle_are_made_anew() {
 #[test]
 fn an_outage_refuses_work_and_does_not_end_the_store() {
     let database = Database::new();
-    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let s = Stage::on(Opened(open_waiting(&database.url(), Duration::ZERO)));
     s.ask(put("before")).unwrap();
     database.let_in(false);
     database.cut_connections();
@@ -243,7 +243,79 @@ fn a_cut_commit_of_nobody_is_told_as_unknown() {
     relay.cut_next(Cut::AfterCommit);
     // No process has registered through this store: there is no row that counts its operations.
     assert_eq!(s.ask(put("k")).unwrap_err().code(), "commit_unknown");
-    assert_eq!(s.ask(put("k")).unwrap_err().code(), "store_refused");
+    s.ask(put("k")).unwrap();
+    assert_eq!(
+        s.store().state("n", "a", "k").unwrap().unwrap().version,
+        2,
+        "the store goes on from what was done"
+    );
+}
+
+#[test]
+fn operations_wait_for_a_database_that_is_away() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    s.ask(put("before")).unwrap();
+    database.let_in(false);
+    database.cut_connections();
+    let held = s.store().submit(put("during").into(), Durability::Synced);
+    assert_eq!(s.store().live_instances().unwrap_err().code(), "store_unavailable");
+    database.let_in(true);
+    held.wait().unwrap();
+}
+
+/// Bug: a server whose COMMIT stayed unclear for 60 s refused all work until it was started again.
+/// Consequence: an outage of two minutes at the wrong moment ended every server of the fleet for good.
+/// Cause: what could not be asked within the minute was never asked again.
+fn a_commit_unclear_for_long_is_resolved_when_the_database_is_back(cut: Cut, version: i64) {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let s = Stage::on(Opened(open_waiting(&database.url_at(relay.directory()), Duration::ZERO)));
+    let process = s.process("p");
+    s.ask(put("k")).unwrap();
+    // The session that is open goes on, and no other one can be had to ask.
+    database.let_in(false);
+    relay.cut_next(cut);
+    assert_eq!(s.ask(put("k")).unwrap_err().code(), "commit_unknown");
+    assert!(relay.has_cut());
+    for _ in 0..2 {
+        let error = s.ask(put("other")).unwrap_err();
+        assert_eq!(error.code(), "store_unavailable", "new work is refused for the moment: {error}");
+    }
+    database.let_in(true);
+    s.ask(put("after")).unwrap();
+    let version_of = |key| s.store().state("n", "a", key).unwrap().map(|item| item.version);
+    assert_eq!((version_of("k"), version_of("other")), (Some(version), None));
+    process.renews(Vec::new());
+}
+
+#[test]
+fn a_commit_long_unclear_that_never_arrived_was_not_done() {
+    a_commit_unclear_for_long_is_resolved_when_the_database_is_back(Cut::BeforeCommit, 1);
+}
+
+#[test]
+fn a_commit_long_unclear_whose_answer_was_lost_was_done() {
+    a_commit_unclear_for_long_is_resolved_when_the_database_is_back(Cut::AfterCommit, 2);
+}
+
+#[test]
+fn who_waits_for_an_unclear_commit_is_told_the_truth() {
+    for (cut, version) in [(Cut::BeforeCommit, 1), (Cut::AfterCommit, 1)] {
+        let database = Database::new();
+        let relay = Relay::to(&database.socket_directory());
+        let s = Stage::on(Opened(open_at(&database.url_at(relay.directory()), true).unwrap()));
+        s.process("p");
+        database.let_in(false);
+        relay.cut_next(cut);
+        let held = s.store().submit(put("k").into(), Durability::Synced);
+        let later = s.store().submit(put("later").into(), Durability::Synced);
+        database.let_in(true);
+        held.wait().unwrap();
+        later.wait().unwrap();
+        let version_of = |key| s.store().state("n", "a", key).unwrap().map(|item| item.version);
+        assert_eq!((version_of("k"), version_of("later")), (Some(version), Some(1)), "{cut:?}");
+    }
 }
 
 #[test]

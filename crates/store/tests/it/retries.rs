@@ -6,7 +6,7 @@ use outlast_core::{
         run::declare_dead::Swept,
     },
     envelope::unit::Unit,
-    journal::State,
+    journal::{Opening, State},
     run::InDoubt,
     words::id::Seq,
 };
@@ -19,7 +19,7 @@ fn agent(s: &Stage) -> Agent {
 
 impl Agent {
     fn noting(&self, seq: Seq, tries: &[Option<u16>], resting: bool) -> Retry {
-        Retry { run: self.run, seq, instance: self.process.no, tries: tries.to_vec(), resting }
+        Retry { opening: self.opening(seq), tries: tries.to_vec(), resting }
     }
 
     /// These tries came to nothing, and the next one waits.
@@ -141,7 +141,10 @@ pub fn only_its_own_process_tries_a_call_again(s: &Stage) {
     let a = agent(s);
     let seq = a.call("x");
     let other = s.process("other");
-    s.refuses("already_taken", Retry { instance: other.no, ..a.noting(seq, &[None], false) });
+    s.refuses(
+        "already_taken",
+        Retry { opening: Opening { instance: other.no, ..a.opening(seq) }, ..a.noting(seq, &[None], false) },
+    );
     s.refuses("unknown_entry", a.noting(Seq(99), &[None], false));
     let step = a.begins("s");
     s.refuses("unknown_entry", a.noting(step, &[None], false));

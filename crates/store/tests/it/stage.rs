@@ -8,7 +8,7 @@ use outlast_core::{
         run::{
             declare_dead::{DeclareDead, Swept},
             register::Register,
-            renew::{Pulse, Renew},
+            renew::{Active, Pulse, Renew},
             start::Start,
         },
     },
@@ -213,8 +213,14 @@ impl Process {
         self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: true }).unwrap()
     }
 
-    pub fn renews(&self, active: Vec<outlast_core::engine::run::renew::Active>) -> Vec<Pulse> {
-        self.ask(Renew { instance: self.no, active }).unwrap()
+    pub fn renews(&self, active: Vec<Active>) -> Vec<Pulse> {
+        self.ask(self.renewal(active)).unwrap()
+    }
+
+    /// Its next renewal, if nobody else renews under its number.
+    pub fn renewal(&self, active: Vec<Active>) -> Renew {
+        let heartbeat = self.store.instance(self.no).unwrap().map_or(0, |row| row.heartbeat);
+        Renew { instance: self.no, own: vec![heartbeat], next: heartbeat + 1, active }
     }
 
     pub fn ask<V: Verb>(&self, verb: V) -> Result<V::Answer, Error> {

@@ -12,7 +12,7 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     journal::{
-        Kind, Role, State,
+        Kind, Opening, Role, State,
         payload::{PART_LEN, Payload},
     },
     run::status::Status,
@@ -51,7 +51,7 @@ pub fn a_step_that_was_cut_off_is_begun_again_as_the_same_entry(s: &Stage) {
     let new = s.process("next").claim(old.run);
     assert_eq!(
         new.ask(new.step("fetch")).unwrap(),
-        Step::Run { seq, begun_before: true, try_no: 0, tries: 1 }
+        Step::Run { opening: new.opening(seq), begun_before: true, try_no: 0, tries: 1 }
     );
     let entry = s.entry(new.run, seq);
     assert_eq!((entry.instance, entry.attempt), (Some(new.process.no), new.attempt));
@@ -68,7 +68,7 @@ fn long(parts: usize, seed: u64) -> Payload {
 }
 
 fn keep(agent: &Agent, seq: Seq, payload: &Payload) -> (Vec<Keep>, Payload) {
-    Keep::before(agent.run, seq, agent.process.no, Role::Value, payload.clone())
+    Keep::before(agent.opening(seq), Role::Value, payload.clone())
 }
 
 pub fn a_long_result_is_kept_in_parts_before_it_is_recorded(s: &Stage) {
@@ -139,7 +139,7 @@ pub fn a_failed_step_runs_again_as_a_new_entry(s: &Stage) {
 
 pub fn tries_are_counted_over_deaths_until_the_step_is_given_up(s: &Stage) {
     let begun = |a: &Agent| match a.ask(BeginStep { retries: true, ..a.step("fetch") }).unwrap() {
-        Step::Run { seq, try_no, tries, .. } => (seq, (try_no, tries)),
+        Step::Run { opening: Opening { seq, .. }, try_no, tries, .. } => (seq, (try_no, tries)),
         other => panic!("not run: {other:?}"),
     };
     let failed = |a: &Agent, seq, again| {
@@ -183,7 +183,9 @@ pub fn a_person_says_what_came_of_a_step_in_doubt(s: &Stage) {
     let once = |a: &Agent, key| BeginStep { at_most_once: true, ..a.step(key) };
     let mut seqs = Vec::new();
     for key in ["done", "failed", "raised"] {
-        let Step::Run { seq, .. } = old.ask(once(&old, key)).unwrap() else { panic!("not run") };
+        let Step::Run { opening: Opening { seq, .. }, .. } = old.ask(once(&old, key)).unwrap() else {
+            panic!("not run")
+        };
         seqs.push(seq);
     }
     old.ask(Record { failed: true, ..old.record(seqs[2], "refused") }).unwrap();
@@ -208,7 +210,9 @@ pub fn a_person_says_what_came_of_a_step_in_doubt(s: &Stage) {
     let new = s.process("next").claim(old.run);
     assert_eq!(new.ask(once(&new, "done")).unwrap(), Step::Done { seq: seqs[0] });
     assert_eq!(new.ask(once(&new, "raised")).unwrap(), Step::Done { seq: corrected });
-    let Step::Run { seq, .. } = new.ask(once(&new, "failed")).unwrap() else { panic!("not run") };
+    let Step::Run { opening: Opening { seq, .. }, .. } = new.ask(once(&new, "failed")).unwrap() else {
+        panic!("not run")
+    };
     assert!(!s.entry(new.run, seq).step.unwrap().resolved);
     // Its own process knows that it does not run it any more.
     s.ask(ResolveStep { by: Some(new.process.no), ..resolved(&new, "failed", true) }).unwrap();

@@ -4,11 +4,12 @@ use outlast_core::{
     engine::run::{
         declare_dead::{DeclareDead, Swept},
         end_attempt::Then,
+        renew::{Active, Renew},
     },
     envelope::unit::Unit,
     journal::State,
     run::{InDoubt, instance::Life, status::Status},
-    words::id::{InstanceNo, RunId, RunNo, Slot},
+    words::id::{AttemptNo, InstanceNo, RunId, RunNo, Slot},
 };
 
 use crate::{agent::*, stage::Stage};
@@ -188,13 +189,29 @@ pub fn renewals_move_the_heartbeat(s: &Stage) {
         process.renews(Vec::new());
         assert_eq!(s.store().instance(process.no).unwrap().unwrap().heartbeat, beat);
     }
-    let run = RunNo(99);
-    let attempt = outlast_core::words::id::AttemptNo(1);
-    s.refuses(
-        "unknown_run",
-        outlast_core::engine::run::renew::Renew {
-            instance: process.no,
-            active: vec![outlast_core::engine::run::renew::Active { run, attempt, ms: 5 }],
-        },
-    );
+    let (run, attempt) = (RunNo(99), AttemptNo(1));
+    s.refuses("unknown_run", process.renewal(vec![Active { run, attempt, ms: 5 }]));
+}
+
+/// Bug: two machines that were cloned with a process in memory both acted under that process's number.
+/// Consequence: both drove its runs, and neither was ever fenced.
+/// Cause: a renewal added one to whatever heartbeat it found.
+pub fn of_two_clones_of_a_process_the_later_one_is_fenced(s: &Stage) {
+    let process = s.process("p");
+    process.renews(Vec::new());
+    let (one, two) = (process.renewal(Vec::new()), process.renewal(Vec::new()));
+    let [one, two] = [(one, 71), (two, 72)].map(|(renewal, next)| Renew { next, ..renewal });
+    process.ask(one.clone()).unwrap();
+    assert_eq!(process.ask(two).unwrap_err().code(), "instance_dead");
+    // The answer of a renewal may be lost: sent again, it is still that process's own.
+    process.ask(one).unwrap();
+    assert_eq!(s.store().instance(process.no).unwrap().unwrap().heartbeat, 71);
+}
+
+pub fn a_renewal_goes_on_from_any_heartbeat_that_its_process_wrote(s: &Stage) {
+    let process = s.process("p");
+    process.renews(Vec::new());
+    // A crash of the database lost the two renewals after this one.
+    process.ask(Renew { own: vec![1, 2, 3], next: 4, ..process.renewal(Vec::new()) }).unwrap();
+    assert_eq!(s.store().instance(process.no).unwrap().unwrap().heartbeat, 4);
 }

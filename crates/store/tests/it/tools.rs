@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::step::tool::{BeginTool, Tool},
-    journal::{Kind, Role, State, payload::Payload},
+    journal::{Kind, Opening, Role, State, payload::Payload},
     words::id::{RunNo, Seq},
 };
 
@@ -25,12 +25,14 @@ impl Agent {
 
 pub fn a_tool_call_is_on_disk_before_it_begins(s: &Stage) {
     let a = agent(s);
-    let Tool::Begun { seq } = a.ask(a.tool("call_1", "make deploy")).unwrap() else { panic!("not begun") };
+    let Tool::Begun(Opening { seq, .. }) = a.ask(a.tool("call_1", "make deploy")).unwrap() else {
+        panic!("not begun")
+    };
     s.reopen();
     let entry = s.entry(a.run, seq);
     assert_eq!((entry.kind, entry.state, entry.key.as_deref()), (Kind::Tool, State::Open, Some("call_1")));
     assert_eq!(kept(s, a.run, seq, Role::About), b"make deploy");
-    assert_eq!(a.ask(a.tool("call_1", "again")).unwrap(), Tool::Taken { seq });
+    assert_eq!(a.ask(a.tool("call_1", "again")).unwrap(), Tool::Taken(a.opening(seq)));
     a.ask(a.record(seq, "code 0")).unwrap();
     assert_eq!(kept(s, a.run, seq, Role::Value), b"code 0");
     assert_eq!(a.ask(a.tool("call_1", "again")).unwrap(), Tool::Ended { seq, state: State::Done });
@@ -38,12 +40,12 @@ pub fn a_tool_call_is_on_disk_before_it_begins(s: &Stage) {
 
 pub fn a_tool_call_that_was_cut_off_is_the_next_attempts_to_close(s: &Stage) {
     let old = agent(s);
-    let Tool::Begun { seq } = old.ask(old.tool("call_1", "make deploy")).unwrap() else {
+    let Tool::Begun(Opening { seq, .. }) = old.ask(old.tool("call_1", "make deploy")).unwrap() else {
         panic!("not begun")
     };
     old.process.dies();
     let new = s.process("next").claim(old.run);
-    assert_eq!(new.ask(new.tool("call_1", "another word")).unwrap(), Tool::Again { seq });
+    assert_eq!(new.ask(new.tool("call_1", "another word")).unwrap(), Tool::Again(new.opening(seq)));
     assert_eq!(kept(s, new.run, seq, Role::About), b"make deploy", "what it was stays");
     s.refuses("already_taken", old.record(seq, "stale"));
     new.ask(new.record(seq, "ended")).unwrap();

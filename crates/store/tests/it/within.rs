@@ -9,7 +9,7 @@ use outlast_core::{
         },
     },
     envelope::unit::Unit,
-    journal::{State, payload::Payload, scope},
+    journal::{Opening, State, payload::Payload, scope},
     words::{digest::Digest, id::Seq},
 };
 
@@ -42,7 +42,10 @@ impl Agent {
     /// Begins a step with retries, and is in its try.
     #[track_caller]
     fn tries(&self, key: &str) -> (Seq, i64, Agent) {
-        let Step::Run { seq, try_no, .. } = self.ask(self.retried(key)).unwrap() else { panic!("not run") };
+        let Step::Run { opening: Opening { seq, .. }, try_no, .. } = self.ask(self.retried(key)).unwrap()
+        else {
+            panic!("not run")
+        };
         (seq, try_no, self.in_try(key, seq, try_no))
     }
 
@@ -67,7 +70,7 @@ pub fn a_call_is_charged_to_its_item_and_its_step(s: &Stage) {
         let e = s.entry(a.run, seq);
         (e.spent.cost(), e.spent.tokens(), e.spent[Unit::Calls])
     };
-    assert_eq!((spent(item.seq), spent(step)), ((30, 30, 3), (20, 20, 1)));
+    assert_eq!((spent(item.opening.seq), spent(step)), ((30, 30, 3), (20, 20, 1)));
     assert_eq!(s.money(a.run), (0, 0, 30), "the run is charged once");
 }
 
@@ -77,13 +80,13 @@ pub fn a_lost_call_is_charged_to_its_item_as_it_is_posted(s: &Stage) {
     old.in_item("a", &item).call("ask");
     old.process.dies();
     let calls = |seq| s.entry(old.run, seq).spent[Unit::Calls];
-    assert_eq!(calls(item.seq), 1, "it was one call");
+    assert_eq!(calls(item.opening.seq), 1, "it was one call");
     let new = s.process("next").works(old.run);
     let again = new.item("a");
     let inside = new.in_item("a", &again);
     let retry = inside.request("ask").goes();
     inside.done(retry, 400);
-    let e = s.entry(old.run, item.seq);
+    let e = s.entry(old.run, item.opening.seq);
     assert_eq!((e.spent.cost(), e.spent[Unit::Calls]), (s.money(old.run).2, 2));
 }
 
@@ -93,7 +96,7 @@ pub fn a_call_in_an_item_that_is_over_is_refused(s: &Stage) {
     let inside = a.in_item("a", &item);
     let step = Agent { scope: item.steps.clone(), ..inside.clone() }.begins("fetch");
     inside.in_step(step).buys("one", 1);
-    a.item_done(item.seq, "x");
+    a.item_done(item.opening.seq, "x");
     for late in [inside.clone(), inside.in_step(step)] {
         s.refuses("not_within", late.request("two").admit);
     }
@@ -118,7 +121,7 @@ pub fn a_call_of_a_try_that_raised_is_refused(s: &Stage) {
     let a = worker(s);
     let item = a.item("a");
     let first = a.in_item("a", &item);
-    a.ask(a.next_try(item.seq)).unwrap();
+    a.ask(a.next_try(item.opening.seq)).unwrap();
     s.refuses("not_within", first.request("late").admit);
     s.refuses("not_within", Agent { scope: a.scope.clone(), ..first }.request("of no try").admit);
 }
@@ -131,7 +134,7 @@ pub fn answers_of_a_try_that_was_cut_off_are_replayed(s: &Stage) {
     let new = s.process("next").works(old.run);
     let item = new.item("a");
     assert_eq!(new.in_item("a", &item).request("ask").replays(), paid);
-    assert_eq!(s.entry(new.run, item.seq).spent.cost(), 10);
+    assert_eq!(s.entry(new.run, item.opening.seq).spent.cost(), 10);
 }
 
 /// Bug: a new call after a finished step was divergence.
@@ -229,7 +232,9 @@ pub fn a_step_without_retries_has_one_try(s: &Stage) {
 pub fn a_step_of_an_unknown_outcome_is_in_doubt(s: &Stage) {
     let old = agent(s);
     let once = |a: &Agent| BeginStep { at_most_once: true, ..a.step("send the mail") };
-    let Step::Run { seq, .. } = old.ask(once(&old)).unwrap() else { panic!("not run") };
+    let Step::Run { opening: Opening { seq, .. }, .. } = old.ask(once(&old)).unwrap() else {
+        panic!("not run")
+    };
     let new = next(s, &old);
     assert_eq!(new.ask(once(&new)).unwrap(), Step::InDoubt { seq });
     assert_eq!(new.ask(new.step("send the mail")).unwrap(), Step::InDoubt { seq }, "it was begun as such");
@@ -238,7 +243,9 @@ pub fn a_step_of_an_unknown_outcome_is_in_doubt(s: &Stage) {
     let third = next(s, &new);
     let declared_since = BeginStep { at_most_once: true, ..third.step("plain") };
     assert_eq!(third.ask(declared_since).unwrap(), Step::InDoubt { seq });
-    let Step::Run { seq, .. } = third.ask(BeginStep { key: "known".into(), ..once(&third) }).unwrap() else {
+    let Step::Run { opening: Opening { seq, .. }, .. } =
+        third.ask(BeginStep { key: "known".into(), ..once(&third) }).unwrap()
+    else {
         panic!("not run")
     };
     third.ask(Record { failed: true, ..third.record(seq, "refused") }).unwrap();
@@ -261,8 +268,8 @@ pub fn a_step_in_a_step_is_found_in_it_only(s: &Stage) {
 pub fn a_step_in_an_item_that_is_over_is_refused(s: &Stage) {
     let a = worker(s);
     let item = a.item("a");
-    let inside = Agent { scope: item.steps.clone(), within: Some(item.seq), ..a.clone() };
-    a.item_done(item.seq, "x");
+    let inside = Agent { scope: item.steps.clone(), within: Some(item.opening.seq), ..a.clone() };
+    a.item_done(item.opening.seq, "x");
     s.refuses("not_within", inside.step("late"));
 }
 

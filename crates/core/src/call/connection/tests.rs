@@ -1,5 +1,8 @@
 use super::{Action as A, Event as E, *};
-use crate::{engine, words::id::Micros};
+use crate::{
+    engine,
+    words::id::{Micros, OpNo, RunNo},
+};
 
 const OWN: InstanceNo = InstanceNo(1);
 const SEQ: Seq = Seq(7);
@@ -8,12 +11,14 @@ fn connection() -> Connection {
     Connection::new(OWN, 0, false)
 }
 
+const OPENING: Opening = Opening { run: RunNo(1), seq: SEQ, instance: OWN, op: OpNo(7) };
+
 fn refusal() -> Refusal {
     Refusal::plain("queued", Micros(0))
 }
 
 fn go() -> E {
-    E::Admitted(Ok(Admission::Go { seq: SEQ, cap: None, retry_of: None, diverged: None }))
+    E::Admitted(Ok(Admission::Go { opening: OPENING, cap: None, retry_of: None, diverged: None }))
 }
 
 fn wait() -> E {
@@ -56,7 +61,7 @@ const ARRIVED: E = E::Arrived { stuck: false };
 fn a_new_call_is_taken_before_the_next_identical_request_is_decided() {
     check(connection(), &[ARRIVED], &[A::LineUp]);
     check(connection(), &[ARRIVED, E::Turn], &[A::Admit]);
-    let open = A::Open { seq: SEQ, cap: None };
+    let open = A::Open { opening: OPENING, cap: None };
     check(
         connection(),
         &[ARRIVED, E::Turn, go()],
@@ -175,7 +180,7 @@ fn refusals_say_what_a_retry_is_good_for() {
 fn a_waiter_decides_again_when_woken_and_is_told_when_its_wait_is_over() {
     let waiting = check(connection(), &[ARRIVED, E::Turn, wait()], &[A::Enqueue, A::LeaveLine]);
     let again = check(waiting.clone(), &[E::MayRetry], &[A::LineUp]);
-    let open = A::Open { seq: SEQ, cap: None };
+    let open = A::Open { opening: OPENING, cap: None };
     check(
         again.clone(),
         &[E::Turn, go()],
@@ -215,7 +220,7 @@ fn a_client_that_goes_leaves_every_line_and_what_it_opened_goes_on() {
 fn a_call_admitted_for_a_client_that_is_gone_never_leaves() {
     let gone = [ARRIVED, E::Turn, E::ClientGone];
     let c = check(connection(), &gone, &[]);
-    check(c.clone(), &[go()], &[A::LeaveLine, A::Drop(SEQ)]);
+    check(c.clone(), &[go()], &[A::LeaveLine, A::Drop(OPENING)]);
     for other in [wait(), replay(), join(1), E::Admitted(Err(store::Error::Closed))] {
         check(c.clone(), &[other], &[A::LeaveLine, A::MarkError]);
     }

@@ -12,7 +12,7 @@ use crate::{
         taken::Place,
     },
     engine::call::admit::Admission,
-    words::id::{InstanceNo, Seq},
+    words::id::Seq,
 };
 
 /// Connection with the data that the desk keeps for it.
@@ -22,8 +22,6 @@ pub(super) struct Client {
     place: Place,
     patience: Patience,
     wants: Arc<Wants>,
-    /// Instance that asked for admission. It opens and closes the entry, even if the process registers anew meanwhile.
-    asked_as: InstanceNo,
     /// Turn at the upstream, while the admission is decided.
     turn: Option<Turn>,
     /// Whether the connection is in its upstream's line.
@@ -42,7 +40,6 @@ impl Desk {
             place,
             patience,
             wants,
-            asked_as: round.at.instance,
             turn: None,
             lines_up: false,
             attached: None,
@@ -114,14 +111,14 @@ impl Desk {
             Action::GiveBack => self.give_back(id, place, round),
             Action::MarkError => shared.taken.mark_error(place),
             Action::Retried => shared.taken.retried(place),
-            Action::Open { seq, cap } => {
-                let instance = self.opens(id, seq, true);
-                round.client(id, ForClient::Open { seq, cap, instance });
+            Action::Open { opening, cap } => {
+                self.opens(id, opening.seq, true);
+                round.client(id, ForClient::Open { opening, cap });
             }
-            Action::Drop(seq) => {
-                let instance = self.opens(id, seq, false);
-                round.client(id, ForClient::Drop { seq, instance });
-                round.next.push_back(Next::Exchange((place.run, seq), exchange::Event::NotSent));
+            Action::Drop(opening) => {
+                self.opens(id, opening.seq, false);
+                round.client(id, ForClient::Drop(opening));
+                round.next.push_back(Next::Exchange((place.run, opening.seq), exchange::Event::NotSent));
             }
             Action::Attach(seq) => self.attach(id, (place.run, seq), round),
             Action::Poll(seq) => round.client(id, ForClient::Poll(seq)),
@@ -165,7 +162,6 @@ impl Desk {
             Err(later) => later,
         };
         client.lines_up = later.is_some();
-        client.asked_as = round.at.instance;
         shared.waiters.decides(place, id);
         let admitting = Admitting {
             instance: round.at.instance,
@@ -196,9 +192,9 @@ impl Desk {
         self.detach(id, round);
     }
 
-    /// Opens the exchange of an entry, and returns the instance that owns the entry.
-    fn opens(&mut self, id: ConnectionId, seq: Seq, is_sent: bool) -> InstanceNo {
-        let Some(client) = self.clients.get_mut(&id) else { return Default::default() };
+    /// Opens the exchange of an entry.
+    fn opens(&mut self, id: ConnectionId, seq: Seq, is_sent: bool) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
         let mut live =
             Live::new(Exchange::patient(client.patience), client.wants.clone(), client.turn.take());
         if is_sent {
@@ -206,7 +202,6 @@ impl Desk {
             client.attached = Some(seq);
         }
         self.exchanges.insert((client.place.run, seq), live);
-        client.asked_as
     }
 
     fn attach(&mut self, id: ConnectionId, key: Key, round: &mut Round) {

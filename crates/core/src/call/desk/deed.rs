@@ -2,6 +2,7 @@
 
 use crate::{
     call::{Broken, ConnectionId, Refused, Visible, desk::Key, exchange::Ending, rates::Later},
+    journal::Opening,
     words::id::{InstanceNo, Seq},
 };
 
@@ -35,9 +36,9 @@ pub enum ForClient {
     /// Disarm the admit-wait.
     WaitNoMore,
     /// Run a new exchange: send the request upstream, its output cap lowered to `cap`. Answers come from it.
-    Open { seq: Seq, cap: Option<u64>, instance: InstanceNo },
+    Open { opening: Opening, cap: Option<u64> },
     /// Run a new exchange that is never sent: only its settlement is left to do.
-    Drop { seq: Seq, instance: InstanceNo },
+    Drop(Opening),
     /// Take answers from this process's exchange of the entry.
     Attach(Seq),
     /// Look at the entry after a pause; feed `Polled`.

@@ -8,9 +8,12 @@ use crate::{
     },
     engine::call::admit::Admission,
     envelope::Refusal,
-    journal::State,
+    journal::{Opening, State},
     store,
-    words::{digest::MatchKey, id::Micros},
+    words::{
+        digest::MatchKey,
+        id::{Micros, OpNo},
+    },
 };
 
 const RUN: RunNo = RunNo(1);
@@ -76,8 +79,12 @@ impl Rig {
     }
 }
 
+fn opening(seq: Seq) -> Opening {
+    Opening { run: RunNo(1), seq, instance: ME, op: OpNo(seq.0) }
+}
+
 fn go(seq: Seq) -> Admission {
-    Admission::Go { seq, cap: None, retry_of: None, diverged: None }
+    Admission::Go { opening: opening(seq), cap: None, retry_of: None, diverged: None }
 }
 
 fn wait() -> Admission {
@@ -118,7 +125,7 @@ fn identical_requests_are_decided_one_after_the_other_and_the_second_sees_what_t
     assert_eq!(rig.on(Event::Arrived(B, request(1, None))), []);
     assert_eq!(asks(&rig.on(Event::Arrived(ConnectionId(3), request(2, None)))).unwrap().0, ConnectionId(3));
     let deeds = rig.client(A, C::Admitted(Ok(go(ONE))));
-    assert_eq!(deeds[0], client(A, ForClient::Open { seq: ONE, cap: None, instance: ME }));
+    assert_eq!(deeds[0], client(A, ForClient::Open { opening: opening(ONE), cap: None }));
     assert_eq!(taken_by(&deeds), Some((B, vec![ONE])));
 }
 
@@ -201,10 +208,7 @@ fn a_call_that_was_never_sent_is_void_however_often_the_store_fails() {
     let deeds = rig.client(A, C::Admitted(Ok(go(ONE))));
     let (ending, error) = (Ending::Void, Some("its client left before it was sent"));
     let settle = exchange(ONE, ForExchange::Settle { ending, error });
-    assert_eq!(
-        deeds,
-        [client(A, ForClient::Drop { seq: ONE, instance: ME }), client(A, ForClient::Over), settle]
-    );
+    assert_eq!(deeds, [client(A, ForClient::Drop(opening(ONE))), client(A, ForClient::Over), settle]);
     for _ in 0..3 {
         let again = exchange(ONE, ForExchange::SettleAgain { ending, error });
         assert_eq!(rig.exchange(ONE, X::Settled(Err(full()))), [again]);

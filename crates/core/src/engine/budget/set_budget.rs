@@ -67,6 +67,7 @@ impl SetBudget {
                     terms: self.terms.clone(),
                     configured,
                     window: None,
+                    before: None,
                     removed: false,
                     applied: false,
                 }));
@@ -85,8 +86,8 @@ impl SetBudget {
         let terms = self.terms.clone();
         let configured = configured.or(known.configured.clone());
         let same_period = known.terms.per == terms.per;
-        let window = known.window.filter(|_| same_period);
-        let after = Budget { terms, configured, window, ..known.clone() };
+        let [window, before] = [known.window, known.before].map(|window| window.filter(|_| same_period));
+        let after = Budget { terms, configured, window, before, ..known.clone() };
         let current = after.current(now).map(|w| w.envelope);
         let mut changed = known.terms != after.terms;
         if let Some(no) = current

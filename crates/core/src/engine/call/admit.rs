@@ -23,7 +23,7 @@ use crate::{
         Refusal,
         unit::{Amounts, Unit},
     },
-    journal::{CallDetail, Entry, Kind, Role, State, iteration_scope, payload::Payload},
+    journal::{CallDetail, Entry, Kind, Opening, Role, State, iteration_scope, payload::Payload},
     price::Bound,
     run::{OnDivergence, Unpriced, status::Status},
     words::{
@@ -81,7 +81,7 @@ impl Admit {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Answer, Error> {
-        guard::drives(l, &self.actor)?;
+        guard::is_driven(l, &self.actor)?;
         if let Some(seq) = self.within {
             within::check(l, &self.actor, seq)?;
             // The item's or step's try ended meanwhile: a late request of it must not join the next try.
@@ -94,6 +94,7 @@ impl Admit {
             Choice::Join(seq, instance) => return Ok(Answer::Join { seq, instance }),
             Choice::New { stands_for } => stands_for,
         };
+        guard::unhalt(l, self.actor.run, true, now)?;
         if let Some(refusal) = guard::open_run(l.run(self.actor.run)?)? {
             return Ok(Answer::Refused(refusal));
         }
@@ -262,6 +263,7 @@ impl Admit {
             state: State::Open,
             attempt: self.actor.attempt,
             instance: Some(self.actor.instance),
+            opened_by: l.op,
             scope: self.scope.clone(),
             key: None,
             match_key: Some(self.match_key),
@@ -305,7 +307,7 @@ impl Admit {
         }
         // A retry of a lost call is no divergence.
         let diverged = if lost.is_none() { self.note_divergence(l, seq) } else { None };
-        Ok(Answer::Go { seq, cap, retry_of: lost, diverged })
+        Ok(Answer::Go { opening: l.opening(&self.actor, seq), cap, retry_of: lost, diverged })
     }
 
     /// Returns whether the call counts as a loop: a new call, or the repeat of one that never left.
@@ -361,7 +363,7 @@ pub struct Repeats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
-    Go { seq: Seq, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
+    Go { opening: Opening, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
     /// The recorded answer of entry `seq` serves the request.
     Replay { seq: Seq },
     /// Entry `seq` is in flight under `instance`, and its answer will serve the request.

@@ -4,9 +4,10 @@ use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need, NewPayload},
+        rule::closing,
     },
-    journal::{Role, State, payload::Payload},
-    words::id::{InstanceNo, Micros, RunNo, Seq},
+    journal::{Opening, Role, State, payload::Payload},
+    words::id::Micros,
 };
 
 /// Stores one part of an entry's payload. `Committed` is enough: the closing that needs it syncs it.
@@ -16,47 +17,31 @@ use crate::{
 /// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled`.
 #[derive(Clone, Debug)]
 pub struct Keep {
-    pub run: RunNo,
-    pub seq: Seq,
-    pub instance: InstanceNo,
+    pub opening: Opening,
     pub role: Role,
     pub part: Payload,
 }
 
 impl Keep {
-    /// Splits `payload` into operations to submit before entry `seq` is closed, and the part that its closing carries.
-    pub fn before(
-        run: RunNo,
-        seq: Seq,
-        instance: InstanceNo,
-        role: Role,
-        payload: Payload,
-    ) -> (Vec<Keep>, Payload) {
+    /// Splits `payload` into operations to submit before the entry is closed, and the part that its closing carries.
+    pub fn before(opening: Opening, role: Role, payload: Payload) -> (Vec<Keep>, Payload) {
         let mut parts = payload.clone().into_parts();
         let last = parts.pop().unwrap_or(payload);
-        (parts.into_iter().map(|part| Keep { run, seq, instance, role, part }).collect(), last)
+        (parts.into_iter().map(|part| Keep { opening, role, part }).collect(), last)
     }
 
     pub fn needs(&self) -> Vec<Need> {
-        vec![Need::Run(self.run), Need::Entry(self.run, self.seq)]
+        closing::needs(&self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
-        let id = l.run(self.run)?.id.to_string();
-        let entry = l.entry(self.run, self.seq).ok_or(Error::UnknownEntry { id, seq: self.seq.0 })?;
-        if entry.instance != Some(self.instance) {
-            return Err(Error::AlreadyTaken { seq: self.seq.0 });
-        }
+        let Opening { run, seq, .. } = self.opening;
+        let entry = closing::entry(l, &self.opening, |_| true)?;
         // A call that was swept may still be answered.
         if !matches!(entry.state, State::Open | State::Unknown) {
-            return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
+            return Err(Error::AlreadySettled { seq: seq.0, state: entry.state.name() });
         }
-        l.payloads.push(NewPayload {
-            run: self.run,
-            seq: self.seq,
-            role: self.role,
-            payload: self.part.clone(),
-        });
+        l.payloads.push(NewPayload { run, seq, role: self.role, payload: self.part.clone() });
         Ok(())
     }
 }

@@ -5,10 +5,10 @@ use crate::{
         Error,
         call::settle::{Bill, Close, Settle},
         loaded::{Loaded, Need},
-        rule::guard,
+        rule::{closing, guard},
     },
-    journal::{Kind, State},
-    words::id::{InstanceNo, Micros, RunNo, Seq},
+    journal::{Kind, Opening},
+    words::id::{Micros, RunNo, Seq},
 };
 
 /// Notes the failed tries of an open call, and whether the next try is about to leave.
@@ -19,9 +19,7 @@ use crate::{
 /// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled` (the entry was swept).
 #[derive(Clone, Debug)]
 pub struct Retry {
-    pub run: RunNo,
-    pub seq: Seq,
-    pub instance: InstanceNo,
+    pub opening: Opening,
     /// All tries so far, oldest first: the upstream's status, or `None` where it was not reached.
     pub tries: Vec<Option<u16>>,
     pub resting: bool,
@@ -29,24 +27,16 @@ pub struct Retry {
 
 impl Retry {
     pub fn needs(&self) -> Vec<Need> {
-        vec![Need::Run(self.run), Need::Entry(self.run, self.seq)]
+        closing::needs(&self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<bool, Error> {
-        let run = l.run(self.run)?;
-        let stopped = run.stop_requested;
-        let id = run.id.to_string();
-        let closed = guard::open_run(run).is_ok_and(|halt| halt.is_none());
-        let may_leave = closed && !stopped && guard::time_over(l, self.run, 0, now)?.is_none();
-        let unknown = Error::UnknownEntry { id, seq: self.seq.0 };
-        let entry = l.entry(self.run, self.seq).filter(|e| e.kind == Kind::Call).ok_or(unknown.clone())?;
-        if entry.instance != Some(self.instance) {
-            return Err(Error::AlreadyTaken { seq: self.seq.0 });
-        }
-        if entry.state != State::Open {
-            return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
-        }
-        let call = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut()).ok_or(unknown)?;
+        let Opening { run: no, seq, .. } = self.opening;
+        closing::open_entry(l, &self.opening, |kind| kind == Kind::Call)?;
+        let run = l.run(no)?;
+        let is_open = guard::open_run(run).is_ok_and(|halt| halt.is_none());
+        let may_leave = is_open && !run.stop_requested && guard::time_over(l, no, 0, now)?.is_none();
+        let call = l.entry_mut(no, seq).and_then(|e| e.call.as_mut()).ok_or(Error::NotLoaded("the call"))?;
         call.tries.clone_from(&self.tries);
         call.resting = self.resting || !may_leave;
         Ok(may_leave)
@@ -70,10 +60,8 @@ pub fn give_up(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), 
     let entry = l.entry(run, seq).ok_or(Error::NotLoaded("the entry"))?;
     let tries = entry.call.as_ref().map_or_else(Vec::new, |c| c.tries.clone());
     let settle = Settle {
-        run,
-        seq,
+        opening: Opening::of(entry).unwrap_or_default(),
         attempt: entry.attempt,
-        instance: entry.instance.unwrap_or_default(),
         close: close(&tries),
         active_ms: 0,
         http_status: tries.last().copied().flatten(),

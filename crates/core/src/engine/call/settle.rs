@@ -4,14 +4,14 @@ use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need, NewPayload},
-        rule::{doubt, within},
+        rule::{closing, doubt, within},
         run::renew,
     },
     envelope::unit::{Amounts, Unit},
-    journal::{Correction, Kind, Role, State, iteration_scope, payload::Payload},
+    journal::{Correction, Kind, Opening, Role, State, iteration_scope, payload::Payload},
     run::status::Status,
     words::{
-        id::{AttemptNo, InstanceNo, Micros, RunNo, Seq},
+        id::{AttemptNo, Micros},
         usage::{ServiceTier, Usage},
     },
 };
@@ -47,11 +47,9 @@ pub enum Close {
 /// A call that was swept to `unknown` can be settled once. Errors: `AlreadySettled`, `AlreadyTaken`.
 #[derive(Clone, Debug)]
 pub struct Settle {
-    pub run: RunNo,
-    pub seq: Seq,
+    pub opening: Opening,
     /// Attempt whose active time is posted with the settlement (header attempts).
     pub attempt: AttemptNo,
-    pub instance: InstanceNo,
     pub close: Close,
     /// Active time to post, in milliseconds: only for header attempts, while a call was in flight.
     pub active_ms: i64,
@@ -64,44 +62,36 @@ pub struct Settle {
 
 impl Settle {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
+        let mut needs = closing::needs(&self.opening);
         if self.active_ms > 0 {
-            needs.push(Need::Attempt(self.run, self.attempt));
+            needs.push(Need::Attempt(self.opening.run, self.attempt));
         }
         needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Settled, Error> {
-        let run = l.run(self.run)?;
-        let id = run.id.clone();
-        let entry = l
-            .entry(self.run, self.seq)
-            .filter(|e| e.kind == Kind::Call)
-            .ok_or_else(|| Error::UnknownEntry { id: id.to_string(), seq: self.seq.0 })?;
-        if entry.instance != Some(self.instance) {
-            return Err(Error::AlreadyTaken { seq: self.seq.0 });
-        }
+        let entry = closing::entry(l, &self.opening, |kind| kind == Kind::Call)?;
         let late = entry.state == State::Unknown;
         let corrected = entry.call.as_ref().is_some_and(|c| c.correction.is_some());
         if (entry.state != State::Open && !late) || corrected || (late && self.close == Close::Unknown) {
-            return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
+            return Err(Error::AlreadySettled { seq: self.opening.seq.0, state: entry.state.name() });
         }
         if self.active_ms > 0 {
-            let active = renew::Active { run: self.run, attempt: self.attempt, ms: self.active_ms };
+            let active = renew::Active { run: self.opening.run, attempt: self.attempt, ms: self.active_ms };
             renew::post_active(l, &active)?;
         }
         self.describe(l);
         let charged = within::Charged::of(l);
-        let held = l.entry(self.run, self.seq).map_or_else(Amounts::default, |e| e.held);
+        let held = l.entry(self.opening.run, self.opening.seq).map_or_else(Amounts::default, |e| e.held);
         let settled = match &self.close {
             Close::Unknown => {
-                doubt::make_unknown(l, self.run, self.seq, now)?;
+                doubt::make_unknown(l, self.opening.run, self.opening.seq, now)?;
                 Amounts::default()
             }
             Close::Void => {
                 self.close_entry(l, State::Void, Amounts::default(), late, now)?;
                 self.return_loop(l)?;
-                doubt::give_back(l, self.run, self.seq, held)?;
+                doubt::give_back(l, self.opening.run, self.opening.seq, held)?;
                 Amounts::default()
             }
             Close::Done(bill) | Close::Failed(bill) => {
@@ -109,9 +99,9 @@ impl Settle {
                 let money = self.charge(l, bill);
                 self.close_entry(l, state, money.with(Unit::Calls, 1), late, now)?;
                 if money.is_zero() && state == State::Failed {
-                    doubt::give_back(l, self.run, self.seq, held)?;
+                    doubt::give_back(l, self.opening.run, self.opening.seq, held)?;
                 } else {
-                    doubt::settle_lost(l, self.run, self.seq, money, now)?;
+                    doubt::settle_lost(l, self.opening.run, self.opening.seq, money, now)?;
                 }
                 money
             }
@@ -119,7 +109,7 @@ impl Settle {
         let overrun = self.note_overrun(l, settled, held);
         charged.post(l);
         self.count(l)?;
-        let run = l.run(self.run)?;
+        let run = l.run(self.opening.run)?;
         let own = l.envelope(run.envelope())?;
         Ok(Settled {
             cost_nano_usd: settled.cost(),
@@ -130,7 +120,7 @@ impl Settle {
     }
 
     fn charge(&self, l: &mut Loaded, bill: &Bill) -> Amounts {
-        let call = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut());
+        let call = l.entry_mut(self.opening.run, self.opening.seq).and_then(|e| e.call.as_mut());
         match bill {
             Bill::Nothing => Amounts::default(),
             Bill::Reservation => call.map_or_else(Amounts::default, |call| {
@@ -158,7 +148,7 @@ impl Settle {
         late: bool,
         now: Micros,
     ) -> Result<(), Error> {
-        let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
+        let Some(entry) = l.entry_mut(self.opening.run, self.opening.seq) else { return Ok(()) };
         let held = std::mem::take(&mut entry.held);
         // A swept call was already posted as one call.
         let posting = if late { spent - entry.spent } else { spent };
@@ -171,7 +161,7 @@ impl Settle {
             call.correction =
                 Some(Correction { at: now, posted: spent, unbacked_nano_usd: 0, unbacked_tokens: 0, why });
         }
-        for no in doubt::charges(l, self.run, self.seq)? {
+        for no in doubt::charges(l, self.opening.run, self.opening.seq)? {
             let e = l.envelope_mut(no)?;
             if late {
                 e.resolve_doubt(&held);
@@ -180,23 +170,30 @@ impl Settle {
             e.post(&posting);
         }
         if let Some(payload) = self.answer.clone().filter(|_| state == State::Done) {
-            l.payloads.push(NewPayload { run: self.run, seq: self.seq, role: Role::Answer, payload });
+            l.payloads.push(NewPayload {
+                run: self.opening.run,
+                seq: self.opening.seq,
+                role: Role::Answer,
+                payload,
+            });
         }
         Ok(())
     }
 
     fn return_loop(&self, l: &mut Loaded) -> Result<(), Error> {
-        let counted =
-            l.entry(self.run, self.seq).and_then(|e| e.call.as_ref()).is_some_and(|c| c.implicit_loop);
+        let counted = l
+            .entry(self.opening.run, self.opening.seq)
+            .and_then(|e| e.call.as_ref())
+            .is_some_and(|c| c.implicit_loop);
         if counted {
-            let own = l.run(self.run)?.envelope();
+            let own = l.run(self.opening.run)?.envelope();
             l.envelope_mut(own)?.spent[Unit::Loops] -= 1;
         }
         Ok(())
     }
 
     fn describe(&self, l: &mut Loaded) {
-        if let Some(call) = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut()) {
+        if let Some(call) = l.entry_mut(self.opening.run, self.opening.seq).and_then(|e| e.call.as_mut()) {
             call.http_status = self.http_status;
             call.upstream_request_id = self.upstream_request_id.clone();
             call.error = self.error.clone();
@@ -211,7 +208,7 @@ impl Settle {
     fn note_overrun(&self, l: &mut Loaded, settled: Amounts, held: Amounts) -> i64 {
         let overrun = (settled.cost() - held.cost()).max(0);
         if overrun > 0
-            && let Some(call) = l.entry_mut(self.run, self.seq).and_then(|e| e.call.as_mut())
+            && let Some(call) = l.entry_mut(self.opening.run, self.opening.seq).and_then(|e| e.call.as_mut())
         {
             call.overrun_nano_usd = overrun;
         }
@@ -219,17 +216,17 @@ impl Settle {
     }
 
     fn count(&self, l: &mut Loaded) -> Result<(), Error> {
-        let Some(e) = l.entry(self.run, self.seq) else { return Ok(()) };
+        let Some(e) = l.entry(self.opening.run, self.opening.seq) else { return Ok(()) };
         let (closed, replayable, scope) = (matches!(e.state, State::Done), e.replayable, e.scope.clone());
         // Nobody asks again for answers inside a step that is done, nor for two answers of one request.
-        let unasked =
-            within::is_over(l, self.run, self.seq) || doubt::is_answered_before(l, self.run, self.seq);
-        let run = l.run_mut(self.run)?;
+        let unasked = within::is_over(l, self.opening.run, self.opening.seq)
+            || doubt::is_answered_before(l, self.opening.run, self.opening.seq);
+        let run = l.run_mut(self.opening.run)?;
         run.closed += i64::from(closed);
         if replayable && !unasked && scope == iteration_scope(run.iteration) {
             run.answers += 1;
-            for outer in within::around(l, self.run, self.seq) {
-                if let Some(e) = l.entry_mut(self.run, outer) {
+            for outer in within::around(l, self.opening.run, self.opening.seq) {
+                if let Some(e) = l.entry_mut(self.opening.run, outer) {
                     e.step.get_or_insert_default().answers += 1;
                 }
             }

@@ -110,7 +110,7 @@ impl ClaimItem {
         self.may_run(l)?;
         let detail = ItemDetail { index: self.index, content: self.content, version: self.version, ..detail };
         let seq = open_item(l, &self.actor, &self.key, detail.clone(), old, now)?;
-        Ok(self.claimed(seq, &detail, false))
+        Ok(self.claimed(l, seq, &detail, false))
     }
 
     /// Claims an open item: a live worker has it, its process died, or it was given back.
@@ -149,18 +149,16 @@ impl ClaimItem {
             version: self.version.or(detail.version),
             ..detail
         };
-        let claimed = self.claimed(old.seq, &detail, continued);
-        if let Some(e) = l.entry_mut(old.run, old.seq) {
-            e.instance = Some(self.actor.instance);
-            e.attempt = self.actor.attempt;
+        let claimed = self.claimed(l, old.seq, &detail, continued);
+        if let Some(e) = l.take_over(&self.actor, old.seq) {
             e.item = Some(Box::new(detail));
         }
         Ok(claimed)
     }
 
-    fn claimed(&self, seq: Seq, d: &ItemDetail, continued: bool) -> ItemClaim {
+    fn claimed(&self, l: &Loaded, seq: Seq, d: &ItemDetail, continued: bool) -> ItemClaim {
         ItemClaim::Run(ItemRun {
-            seq,
+            opening: l.opening(&self.actor, seq),
             try_no: d.try_no,
             tries: d.tries(),
             continued,

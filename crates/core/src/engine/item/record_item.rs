@@ -6,14 +6,15 @@ use crate::{
         actor::Actor,
         item::claim_item::close_item,
         loaded::{Loaded, Need, NewPayload},
+        rule::closing,
         state::put::Change,
     },
     journal::{
-        Entry, Kind, Role, State,
+        Kind, Opening, Role,
         job::{ItemDetail, ItemEnded, MOST_FAILED_STARTS, Standing},
         payload::Payload,
     },
-    words::id::{InstanceNo, Micros, RunNo, Seq},
+    words::id::Micros,
 };
 
 /// Outcome with which an item ends.
@@ -36,38 +37,32 @@ pub enum ItemEnd {
 /// `LeaseLost` and `InstanceDead`.
 #[derive(Clone, Debug)]
 pub struct RecordItem {
-    pub run: RunNo,
-    pub seq: Seq,
-    pub instance: InstanceNo,
+    pub opening: Opening,
     pub end: ItemEnd,
     pub changes: Vec<Change>,
 }
 
 impl RecordItem {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
-        needs.extend(Change::needs_of_result(&self.changes, self.run, self.instance));
+        let mut needs = closing::needs(&self.opening);
+        needs.extend(Change::needs_of_result(&self.changes, self.opening.run, self.opening.instance));
         needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<ItemEnded, Error> {
-        let entry = open_under(l, self.run, self.seq, self.instance)?;
+        let Opening { run, seq, instance, .. } = self.opening;
+        let entry = closing::open_entry(l, &self.opening, |kind| kind == Kind::Item)?;
         let (attempt, spent) = (entry.attempt, entry.spent);
         let mut detail = entry.item.as_deref().cloned().unwrap_or_default();
         let standing = self.standing(&mut detail);
         let tries = detail.tries();
-        close_item(l, self.run, self.seq, detail, standing, now)?;
+        close_item(l, run, seq, detail, standing, now)?;
         if let ItemEnd::Done(value) | ItemEnd::Failed(value) = &self.end {
-            l.payloads.push(NewPayload {
-                run: self.run,
-                seq: self.seq,
-                role: Role::Value,
-                payload: value.clone(),
-            });
+            l.payloads.push(NewPayload { run, seq, role: Role::Value, payload: value.clone() });
         }
-        let actor = Actor { run: self.run, attempt, instance: self.instance };
+        let actor = Actor { run, attempt, instance };
         Change::apply_with_result(&self.changes, l, actor, now)?;
-        Ok(ItemEnded { seq: self.seq, standing, tries, spent })
+        Ok(ItemEnded { seq, standing, tries, spent })
     }
 
     fn standing(&self, d: &mut ItemDetail) -> Standing {
@@ -87,18 +82,4 @@ impl RecordItem {
             }
         }
     }
-}
-
-/// Returns the item's entry, if it is open under this instance.
-pub fn open_under(l: &Loaded, run: RunNo, seq: Seq, instance: InstanceNo) -> Result<&Entry, Error> {
-    let id = l.run(run)?.id.to_string();
-    let entry =
-        l.entry(run, seq).filter(|e| e.kind == Kind::Item).ok_or(Error::UnknownEntry { id, seq: seq.0 })?;
-    if entry.instance != Some(instance) {
-        return Err(Error::AlreadyTaken { seq: seq.0 });
-    }
-    if entry.state != State::Open {
-        return Err(Error::AlreadySettled { seq: seq.0, state: entry.state.name() });
-    }
-    Ok(entry)
 }

@@ -3,10 +3,11 @@
 use crate::{
     engine::{
         Error,
-        item::record_item::open_under,
         loaded::{Loaded, Need},
+        rule::closing,
     },
-    words::id::{InstanceNo, Micros, RunNo, Seq},
+    journal::{Kind, Opening},
+    words::id::Micros,
 };
 
 /// Gives a claimed item back: its call was refused, its run halted, or its worker stops.
@@ -16,19 +17,18 @@ use crate::{
 /// Errors: `AlreadyTaken`, `AlreadySettled`, `UnknownEntry`.
 #[derive(Clone, Debug)]
 pub struct ReturnItem {
-    pub run: RunNo,
-    pub seq: Seq,
-    pub instance: InstanceNo,
+    pub opening: Opening,
 }
 
 impl ReturnItem {
     pub fn needs(&self) -> Vec<Need> {
-        vec![Need::Run(self.run), Need::Entry(self.run, self.seq)]
+        closing::needs(&self.opening)
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
-        open_under(l, self.run, self.seq, self.instance)?;
-        if let Some(e) = l.entry_mut(self.run, self.seq) {
+        let Opening { run, seq, .. } = self.opening;
+        closing::open_entry(l, &self.opening, |kind| kind == Kind::Item)?;
+        if let Some(e) = l.entry_mut(run, seq) {
             e.instance = None;
         }
         Ok(())

@@ -26,12 +26,13 @@ pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
 }
 
 /// Returns the needs of `drives`.
-pub fn needs(actor: &Actor, slot: Slot) -> [Need; 4] {
+pub fn needs(actor: &Actor, slot: Slot) -> [Need; 5] {
     [
         Need::Instance(actor.instance),
         Need::Run(actor.run),
         Need::Attempt(actor.run, actor.attempt),
         Need::Lease(actor.run, slot),
+        Need::Lease(actor.run, Slot::ADOPTER),
     ]
 }
 
@@ -49,14 +50,28 @@ pub fn bears(l: &Loaded, claims: &Claims) -> Result<(), Error> {
     if is_named && claims.fence.is_none_or(holds) { Ok(()) } else { Err(lost()) }
 }
 
-/// Checks that the actor's attempt drives its slot: the fence that guards opening.
+/// Checks that the actor may open entries: its attempt drives its slot, and is its own or adopted by it.
 ///
-/// A new attempt takes the slot's lease with a higher fence, so an open attempt is the slot's newest. The
-/// fence in the lease is checked all the same.
+/// An attempt's number can be given out a second time when a database comes back without its last commits. The
+/// process that had it before is another instance.
 pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
+    let attempt = is_driven(l, actor)?;
+    let adopts = |fence| {
+        let lease = l.lease(actor.run, Slot::ADOPTER);
+        lease.is_some_and(|lease| lease.instance == actor.instance && lease.fence == fence)
+    };
+    let is_own = attempt.instance.is_none_or(|no| no == actor.instance);
+    if is_own || attempt.fence.is_some_and(adopts) { Ok(()) } else { Err(lost(l, actor)) }
+}
+
+/// Returns the actor's attempt, if it drives its slot: the fence that guards opening.
+///
+/// A call may be opened by another instance than the attempt's, as a proxy serves the children of its run. A new attempt takes the slot's lease with a higher fence, so an open attempt is the slot's newest. The
+/// fence in the lease is checked all the same.
+pub fn is_driven<'a>(l: &'a Loaded, actor: &Actor) -> Result<&'a Attempt, Error> {
     live(l, actor.instance)?;
     let run = l.run(actor.run)?;
-    let lost = || Error::LeaseLost { id: run.id.to_string(), attempt: actor.attempt.0 };
+    let lost = || lost(l, actor);
     let attempt = l.attempt(actor.run, actor.attempt).ok_or_else(lost)?;
     if !attempt.is_open() {
         return Err(match &attempt.label {
@@ -70,7 +85,12 @@ pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
             return Err(lost());
         }
     }
-    Ok(())
+    Ok(attempt)
+}
+
+fn lost(l: &Loaded, actor: &Actor) -> Error {
+    let id = l.run(actor.run).map_or_else(|_| format!("#{}", actor.run), |run| run.id.to_string());
+    Error::LeaseLost { id, attempt: actor.attempt.0 }
 }
 
 /// Returns the live process that drives `slot`: its attempt is open there, or the run goes on between two attempts.
@@ -120,6 +140,27 @@ pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Resul
         }
     }
     Ok(None)
+}
+
+/// Lets a run go on whose wall time is not over: the clock that halted it had jumped ahead, and went back since.
+///
+/// `open`: whether an attempt of the run is open.
+pub fn unhalt(l: &mut Loaded, run: RunNo, open: bool, now: Micros) -> Result<(), Error> {
+    if has_wall_time_again(l.run(run)?, l, now)? {
+        shift(l.run_mut(run)?, Event::Raise { open }, now)?;
+    }
+    Ok(())
+}
+
+fn has_wall_time_again(run: &Run, l: &Loaded, now: Micros) -> Result<bool, Error> {
+    let by_wall = run.halt.as_ref().is_some_and(|halt| halt.unit == Some(Unit::WallMs));
+    Ok(run.status == Status::Halted && by_wall && is_in_wall_time(l, run, now)?)
+}
+
+/// Returns whether the run's wall time is not over.
+pub fn is_in_wall_time(l: &Loaded, run: &Run, now: Micros) -> Result<bool, Error> {
+    let limit = l.envelope(run.envelope())?.limits[Unit::WallMs];
+    Ok(limit.is_none_or(|limit| run.wall_ms(now) < limit))
 }
 
 /// Halts the run for `refusal`. A run that is halted already keeps its first reason.

@@ -1,5 +1,6 @@
 //! Rules that several verbs share.
 
+pub mod closing;
 pub mod doubt;
 pub mod guard;
 pub mod replay;

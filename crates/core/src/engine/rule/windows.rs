@@ -5,7 +5,10 @@ use crate::{
         Error,
         loaded::{Loaded, Numbers},
     },
-    envelope::{Envelope, Owner, Whose, budget::Budget},
+    envelope::{
+        Envelope, Owner, Whose,
+        budget::{Budget, Window},
+    },
     words::{
         id::{BudgetNo, EnvelopeNo, Micros, RunNo},
         row::Row,
@@ -32,6 +35,9 @@ pub fn window(l: &mut Loaded, no: BudgetNo, now: Micros) -> Result<Option<Envelo
         return Ok(None);
     }
     if let Some(window) = budget.current(now) {
+        if budget.window != Some(window) {
+            l.budget_mut(no)?.charge(window);
+        }
         return Ok(Some(window.envelope));
     }
     let numbers = l.numbers()?;
@@ -39,7 +45,7 @@ pub fn window(l: &mut Loaded, no: BudgetNo, now: Micros) -> Result<Option<Envelo
     let (opening, since) = (budget.opening(envelope, now), budget.period(now).since);
     l.numbers = Some(Numbers { envelope: EnvelopeNo(envelope.0 + 1), ..numbers });
     l.envelopes.push(Row::insert(opening));
-    l.budget_mut(no)?.window = Some(crate::envelope::budget::Window { since, envelope });
+    l.budget_mut(no)?.charge(Window { since, envelope });
     Ok(Some(envelope))
 }
 
@@ -48,7 +54,7 @@ pub fn whose(l: &Loaded, envelope: &Envelope, now: Micros) -> Option<Whose> {
     Some(match &envelope.owner {
         Owner::Run(run) => Whose::Parent(*run),
         Owner::Window { name, period } => {
-            let named = |b: &&Budget| b.window.is_some_and(|w| w.envelope == envelope.no);
+            let named = |b: &&Budget| b.current(now).is_some_and(|w| w.envelope == envelope.no);
             let budget = l.budgets.iter().map(|row| &row.value).find(named)?;
             Whose::Named { name: name.clone(), period: period.clone(), until: budget.period(now).until }
         }

@@ -23,16 +23,13 @@ pub struct Adopt {
 
 impl Adopt {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = Vec::from(guard::needs(&self.actor, Slot::DRIVER));
-        needs.push(Need::Lease(self.actor.run, Slot::ADOPTER));
-        needs
+        guard::needs(&self.actor, Slot::DRIVER).into()
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
-        guard::drives(l, &self.actor)?;
+        let attempt = guard::is_driven(l, &self.actor)?;
         let run = l.run(self.actor.run)?;
-        let attempt = l.attempt(self.actor.run, self.actor.attempt);
-        let Some(fence) = attempt.filter(|a| a.slot == Slot::DRIVER).and_then(|a| a.fence) else {
+        let Some(fence) = Some(attempt).filter(|a| a.slot == Slot::DRIVER).and_then(|a| a.fence) else {
             // Header attempts belong to the callers that send their label.
             return Err(Error::LeaseLost { id: run.id.to_string(), attempt: self.actor.attempt.0 });
         };

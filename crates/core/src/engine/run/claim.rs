@@ -58,6 +58,8 @@ impl Claim {
         if let Some(label) = self.label.as_deref().filter(|label| guard::labelled(l, run, label).is_some()) {
             return Err(Error::LabelEnded { id: run.id.to_string(), label: label.to_owned() });
         }
+        guard::unhalt(l, self.run, l.has_open_attempt(self.run), now)?;
+        let run = l.run(self.run)?;
         if status::next(run.status, Event::Begin).is_none() {
             guard::shift(&mut run.clone(), Event::Begin, now)?;
         }
@@ -83,7 +85,12 @@ impl Claim {
         let fence = run.fence;
         let no = open_attempt(
             l,
-            Opening { run: self.run, slot, label: self.label.clone(), driver: Some((self.instance, fence)) },
+            NewAttempt {
+                run: self.run,
+                slot,
+                label: self.label.clone(),
+                driver: Some((self.instance, fence)),
+            },
             now,
         )?;
         l.put_lease(Lease { run: self.run, slot, instance: self.instance, fence });
@@ -122,7 +129,7 @@ impl Claim {
 }
 
 /// Parameters of a new attempt. `driver` is `None` for header attempts.
-pub struct Opening {
+pub struct NewAttempt {
     pub run: RunNo,
     pub slot: Slot,
     pub label: Option<String>,
@@ -130,7 +137,7 @@ pub struct Opening {
 }
 
 /// Opens the run's next attempt and sets the run running.
-pub fn open_attempt(l: &mut Loaded, o: Opening, now: Micros) -> Result<AttemptNo, Error> {
+pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<AttemptNo, Error> {
     let run = l.run_mut(o.run)?;
     if matches!(run.status, Status::Interrupted | Status::Failed) {
         // The run is taken up again. A driver that continues has not seen a stop requested since its last heartbeat.

@@ -5,7 +5,7 @@ use crate::{
         Error,
         loaded::{Loaded, Need},
         rule::guard,
-        run::claim::{Opening, end_open, open_attempt},
+        run::claim::{NewAttempt, end_open, open_attempt},
     },
     run::status::Status,
     words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
@@ -46,6 +46,7 @@ impl Enter {
         if let Some(found) = self.find(l, slot)? {
             return Ok(found);
         }
+        guard::unhalt(l, self.run, l.has_open_attempt(self.run), now)?;
         let run = l.run(self.run)?;
         if self.label.is_none() && run.stop_requested && run.status == Status::Interrupted {
             return Err(Error::NotRunning { id: run.id.to_string(), status: run.status.name() });
@@ -53,8 +54,11 @@ impl Enter {
         if self.label.is_some() {
             end_open(l, self.run, slot, now);
         }
-        let no =
-            open_attempt(l, Opening { run: self.run, slot, label: self.label.clone(), driver: None }, now)?;
+        let no = open_attempt(
+            l,
+            NewAttempt { run: self.run, slot, label: self.label.clone(), driver: None },
+            now,
+        )?;
         Ok(Entered { attempt: no, slot, iteration: l.run(self.run)?.iteration })
     }
 

@@ -63,10 +63,7 @@ impl Raise {
         let Some(halt) = &run.halt else { return Ok(true) };
         let envelope = l.envelope(run.envelope())?;
         Ok(match halt.unit {
-            Some(Unit::WallMs) => {
-                let spent = run.wall_ms(now);
-                envelope.limits[Unit::WallMs].is_none_or(|limit| spent < limit)
-            }
+            Some(Unit::WallMs) => guard::is_in_wall_time(l, run, now)?,
             Some(unit) => envelope.free(unit).is_none_or(|free| free > halt.free && free > 0),
             None => true,
         })

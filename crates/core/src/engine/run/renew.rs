@@ -20,14 +20,44 @@ pub struct Active {
     pub ms: i64,
 }
 
+/// Clock of an open attempt's active time, by its driver's monotonic clock in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct ActiveTime {
+    posted_ms: u64,
+}
+
+impl ActiveTime {
+    pub fn begin(now_ms: u64) -> ActiveTime {
+        ActiveTime { posted_ms: now_ms }
+    }
+
+    /// Returns the time that is to be posted now.
+    pub fn take(&mut self, now_ms: u64) -> i64 {
+        let ms = now_ms.saturating_sub(self.posted_ms);
+        self.posted_ms = self.posted_ms.max(now_ms);
+        i64::try_from(ms).unwrap_or(0)
+    }
+
+    /// Takes back time that was not posted: a later renewal posts it.
+    pub fn give_back(&mut self, ms: i64) {
+        self.posted_ms = self.posted_ms.saturating_sub(u64::try_from(ms).unwrap_or(0));
+    }
+}
+
 /// Renews the instance's heartbeat and posts the active time of the attempts it drives.
 ///
-/// A run whose time limit is reached is halted here, so that an agent that makes no calls stops too. A clock that was set
-/// back since the last heartbeat gives no run its time again.
-/// Errors: `InstanceDead` when the instance was declared dead meanwhile.
+/// A compare-and-set: the row has to hold a heartbeat that this process wrote. A run whose time limit is reached is
+/// halted here, so that an agent that makes no calls stops too; one that was halted by a clock that went back since
+/// goes on. A clock that was set back gives no run its time again.
+/// Errors: `InstanceDead` when the instance was declared dead meanwhile, or when another process renews under its
+/// number: of two clones of one machine's memory, the later one has to register anew.
 #[derive(Clone, Debug)]
 pub struct Renew {
     pub instance: InstanceNo,
+    /// Heartbeats that this process wrote last. A crash of the store may have lost the newest ones.
+    pub own: Vec<i64>,
+    /// Heartbeat to write: random, and the same again while it is not known whether it was written.
+    pub next: i64,
     pub active: Vec<Active>,
 }
 
@@ -44,8 +74,11 @@ impl Renew {
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Vec<Pulse>, Error> {
         guard::live(l, self.instance)?;
         let instance = l.instance_mut(self.instance).ok_or(Error::InstanceDead)?;
+        if instance.heartbeat != self.next && !self.own.contains(&instance.heartbeat) {
+            return Err(Error::InstanceDead);
+        }
+        instance.heartbeat = self.next;
         let set_back_us = instance.last_seen.0.saturating_sub(now.0);
-        instance.heartbeat += 1;
         instance.last_seen = now;
         self.active.iter().map(|a| pulse(l, a, set_back_us, now)).collect()
     }
@@ -53,10 +86,17 @@ impl Renew {
 
 fn pulse(l: &mut Loaded, a: &Active, set_back_us: i64, now: Micros) -> Result<Pulse, Error> {
     post_active(l, a)?;
-    // Once for each run: other slots may be driven by other processes.
-    if set_back_us > 0 && l.attempt(a.run, a.attempt).is_some_and(|x| x.is_open() && x.slot == Slot::DRIVER) {
+    let halted = l.run(a.run)?.status == Status::Halted;
+    // Once for each run, as other slots may be driven by other processes. A clock that had halted the run before it
+    // went back was ahead, and is right now.
+    if set_back_us > 0
+        && !halted
+        && l.attempt(a.run, a.attempt).is_some_and(|x| x.is_open() && x.slot == Slot::DRIVER)
+    {
         l.run_mut(a.run)?.set_back(set_back_us);
     }
+    let open = l.attempt(a.run, a.attempt).is_some_and(|attempt| attempt.is_open());
+    guard::unhalt(l, a.run, open, now)?;
     if let Some(refusal) = guard::time_over(l, a.run, 0, now)? {
         guard::halt(l, a.run, refusal)?;
     }
@@ -91,4 +131,25 @@ pub struct Pulse {
     pub status: Status,
     pub stop_requested: bool,
     pub halt: Option<Refusal>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: a renewal that failed lost the active time that it was to post.
+    /// Consequence: a run with a limit of active time went on past it by the length of every outage.
+    /// Cause: the time counted as posted from when the renewal was sent.
+    #[test]
+    fn what_a_failed_renewal_did_not_post_the_next_one_posts() {
+        let mut time = ActiveTime::begin(1_000);
+        assert_eq!(time.take(2_000), 1_000);
+        let lost = time.take(3_500);
+        // Another renewal of the same process goes out before the failure is known.
+        assert_eq!(time.take(4_000), 500);
+        time.give_back(lost);
+        assert_eq!((time.take(5_000), time.take(5_000)), (2_500, 0));
+        assert_eq!(time.take(4_000), 0, "a clock that goes back adds nothing twice");
+        assert_eq!(time.take(5_000), 0);
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
         rule::{guard, within},
     },
     envelope::unit::Amounts,
-    journal::{Entry, Kind, State, StepDetail, scope},
+    journal::{Entry, Kind, Opening, State, StepDetail, scope},
     words::id::{Micros, Seq, Slot},
 };
 
@@ -92,9 +92,8 @@ impl BeginStep {
                 (seq, false, detail)
             }
         };
-        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the step"))?;
-        entry.instance = Some(self.actor.instance);
-        entry.attempt = self.actor.attempt;
+        let opening = l.opening(&self.actor, seq);
+        let entry = l.take_over(&self.actor, seq).ok_or(Error::NotLoaded("the step"))?;
         let detail = StepDetail {
             within: self.within,
             retries: self.retries,
@@ -108,7 +107,7 @@ impl BeginStep {
         let (try_no, tries) = (detail.try_no, detail.tries());
         // Most steps have no such detail, which keeps their rows small.
         entry.step = Some(Box::new(detail)).filter(|d| **d != StepDetail::default());
-        Ok(Step::Run { seq, begun_before: before, try_no, tries })
+        Ok(Step::Run { opening, begun_before: before, try_no, tries })
     }
 }
 
@@ -133,6 +132,7 @@ pub fn append(
         state,
         attempt: actor.attempt,
         instance: Some(actor.instance),
+        opened_by: l.op,
         scope,
         key,
         match_key: None,
@@ -156,7 +156,7 @@ pub fn append(
 pub enum Step {
     /// The step is open: run it. `try_no` is 0 in a step without retries. `tries` counts the tries since it was begun
     /// or given up, including this one, over all processes.
-    Run { seq: Seq, begun_before: bool, try_no: i64, tries: i64 },
+    Run { opening: Opening, begun_before: bool, try_no: i64, tries: i64 },
     /// The step's result is recorded.
     Done { seq: Seq },
     /// The step may have happened at most once, and nobody knows whether. It does not run again by itself.

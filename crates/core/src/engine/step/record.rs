@@ -5,11 +5,11 @@ use crate::{
         Error,
         actor::Actor,
         loaded::{Loaded, Need, NewPayload},
-        rule::within,
+        rule::{closing, within},
         state::put::Change,
     },
-    journal::{Kind, Role, State, iteration_scope, payload::Payload},
-    words::id::{InstanceNo, Micros, RunNo, Seq},
+    journal::{Kind, Opening, Role, State, iteration_scope, payload::Payload},
+    words::id::{Micros, Seq},
 };
 
 /// Closes an open step with its result; the state changes of the step commit with it.
@@ -20,9 +20,7 @@ use crate::{
 /// and `InstanceDead`.
 #[derive(Clone, Debug)]
 pub struct Record {
-    pub run: RunNo,
-    pub seq: Seq,
-    pub instance: InstanceNo,
+    pub opening: Opening,
     /// Result, or the error as journaled.
     pub value: Payload,
     pub failed: bool,
@@ -33,64 +31,52 @@ pub struct Record {
 
 impl Record {
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs = vec![Need::Run(self.run), Need::Entry(self.run, self.seq)];
-        needs.extend(Change::needs_of_result(&self.changes, self.run, self.instance));
+        let mut needs = closing::needs(&self.opening);
+        needs.extend(Change::needs_of_result(&self.changes, self.opening.run, self.opening.instance));
         needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
-        let id = l.run(self.run)?.id.to_string();
-        let entry = l
-            .entry_mut(self.run, self.seq)
-            .filter(|e| !matches!(e.kind, Kind::Call | Kind::Item))
-            .ok_or(Error::UnknownEntry { id, seq: self.seq.0 })?;
-        if entry.instance != Some(self.instance) {
-            return Err(Error::AlreadyTaken { seq: self.seq.0 });
-        }
-        if entry.state != State::Open {
-            return Err(Error::AlreadySettled { seq: self.seq.0, state: entry.state.name() });
-        }
+        let Opening { run, seq, instance, .. } = self.opening;
+        closing::open_entry(l, &self.opening, |kind| !matches!(kind, Kind::Call | Kind::Item))?;
+        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the step"))?;
         let attempt = entry.attempt;
         entry.state = if self.failed { State::Failed } else { State::Done };
         entry.closed_at = Some(now);
         if let Some(step) = entry.step.as_mut().filter(|_| self.failed) {
             step.again = self.again;
         }
-        l.run_mut(self.run)?.closed += i64::from(!self.failed);
+        l.run_mut(run)?.closed += i64::from(!self.failed);
         if !self.failed {
             self.forget_answers(l)?;
         }
-        l.payloads.push(NewPayload {
-            run: self.run,
-            seq: self.seq,
-            role: Role::Value,
-            payload: self.value.clone(),
-        });
-        let actor = Actor { run: self.run, attempt, instance: self.instance };
+        l.payloads.push(NewPayload { run, seq, role: Role::Value, payload: self.value.clone() });
+        let actor = Actor { run, attempt, instance };
         Change::apply_with_result(&self.changes, l, actor, now)?;
-        Ok(self.seq)
+        Ok(seq)
     }
 
     /// Removes the answers of a step that is done from the counts of answers to be taken: those of its run, of the
     /// steps around it and of the attempt that runs it.
     fn forget_answers(&self, l: &mut Loaded) -> Result<(), Error> {
-        let Some(entry) = l.entry(self.run, self.seq) else { return Ok(()) };
+        let Opening { run: no, seq, .. } = self.opening;
+        let Some(entry) = l.entry(no, seq) else { return Ok(()) };
         let attempt = entry.attempt;
         let (answers, untaken) = entry.step.as_ref().map_or((0, 0), |d| (d.answers, d.untaken));
-        let scope = within::calls(l, self.run, self.seq);
-        let run = l.run_mut(self.run)?;
+        let scope = within::calls(l, no, seq);
+        let run = l.run_mut(no)?;
         if answers == 0 || scope != Some(iteration_scope(run.iteration)) {
             return Ok(());
         }
         run.answers = (run.answers - answers).max(0);
         // The attempt is loaded only when the step has untaken answers.
         if untaken > 0
-            && let Some(a) = l.attempt_mut(self.run, attempt)
+            && let Some(a) = l.attempt_mut(no, attempt)
         {
             a.untaken = (a.untaken - untaken).max(0);
         }
-        for outer in within::around(l, self.run, self.seq) {
-            if let Some(step) = l.entry_mut(self.run, outer).and_then(|e| e.step.as_mut()) {
+        for outer in within::around(l, no, seq) {
+            if let Some(step) = l.entry_mut(no, outer).and_then(|e| e.step.as_mut()) {
                 step.answers = (step.answers - answers).max(0);
                 step.untaken = (step.untaken - untaken).max(0);
             }

@@ -76,13 +76,10 @@ impl ResolveStep {
         } else {
             append(l, &actor, Kind::Step, State::Open, self.scope.clone(), Some(self.key.clone()), now)?
         };
-        let entry = l.entry_mut(self.run, seq).ok_or(Error::NotLoaded("the step"))?;
-        entry.instance = Some(actor.instance);
+        let entry = l.take_over(&actor, seq).ok_or(Error::NotLoaded("the step"))?;
         entry.step = Some(Box::new(StepDetail { resolved: true, ..detail }));
         let record = Record {
-            run: self.run,
-            seq,
-            instance: actor.instance,
+            opening: l.opening(&actor, seq),
             value: self.value.clone(),
             failed: self.failed,
             again: false,

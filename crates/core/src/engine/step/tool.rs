@@ -10,7 +10,7 @@ use crate::{
         rule::guard,
         step::begin_step::append,
     },
-    journal::{Kind, Role, State, payload::Payload},
+    journal::{Kind, Opening, Role, State, payload::Payload},
     words::id::{Micros, Seq, Slot},
 };
 
@@ -44,19 +44,20 @@ impl BeginTool {
         let key = Some(self.key.as_str());
         let known = l.entries.iter().map(|r| &r.value);
         let known = known.filter(|e| e.kind == Kind::Tool && &*e.scope == SCOPE && e.key.as_deref() == key);
-        let Some((seq, state, attempt)) = known.map(|e| (e.seq, e.state, e.attempt)).next() else {
+        let Some((opening, state, attempt)) =
+            known.map(|e| (Opening::of(e).unwrap_or_default(), e.state, e.attempt)).next()
+        else {
             let key = Some(self.key.clone());
             let seq = append(l, &self.actor, Kind::Tool, State::Open, Arc::from(SCOPE), key, now)?;
             l.payloads.push(NewPayload { run, seq, role: Role::About, payload: self.about.clone() });
-            return Ok(Tool::Begun { seq });
+            return Ok(Tool::Begun(l.opening(&self.actor, seq)));
         };
+        let seq = opening.seq;
         match state {
-            State::Open if attempt == self.actor.attempt => Ok(Tool::Taken { seq }),
+            State::Open if attempt == self.actor.attempt => Ok(Tool::Taken(opening)),
             State::Open => {
-                let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
-                entry.instance = Some(self.actor.instance);
-                entry.attempt = self.actor.attempt;
-                Ok(Tool::Again { seq })
+                l.take_over(&self.actor, seq).ok_or(Error::NotLoaded("the tool call"))?;
+                Ok(Tool::Again(l.opening(&self.actor, seq)))
             }
             state => Ok(Tool::Ended { seq, state }),
         }
@@ -67,11 +68,11 @@ impl BeginTool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// The call is open and may begin.
-    Begun { seq: Seq },
+    Begun(Opening),
     /// An ended attempt left the call open; it now belongs to this attempt.
-    Again { seq: Seq },
+    Again(Opening),
     /// The call is open in this attempt already.
-    Taken { seq: Seq },
+    Taken(Opening),
     /// The call's outcome was recorded.
     Ended { seq: Seq, state: State },
 }

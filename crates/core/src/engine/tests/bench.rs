@@ -19,7 +19,7 @@ use crate::{
         },
     },
     envelope::unit::{Limits, PerUnit, Unit},
-    journal::{Entry, payload::Payload},
+    journal::{Entry, Opening, payload::Payload},
     memory::MemoryStore,
     price::Bound,
     run::{Policy, Spec, instance::Identity},
@@ -140,18 +140,22 @@ impl Bench {
     /// Admits a request that must go out.
     pub fn go(&self, actor: Actor, r: Request) -> Seq {
         match self.admit(actor, r, &[]) {
-            Ok(Admission::Go { seq, .. }) => seq,
+            Ok(Admission::Go { opening: Opening { seq, .. }, .. }) => seq,
             other => panic!("{other:?}"),
         }
     }
 
     pub fn settle(&self, actor: Actor, seq: Seq, close: Close) -> Result<Settled, Error> {
+        let entry = self.store.entry(actor.run, seq).unwrap();
+        let op = entry.map_or_else(Default::default, |e| e.opened_by);
+        self.settle_opening(Opening { run: actor.run, seq, instance: actor.instance, op }, close)
+    }
+
+    pub fn settle_opening(&self, opening: Opening, close: Close) -> Result<Settled, Error> {
         let answer = matches!(close, Close::Done(_)).then(|| Payload::encode(b"answer"));
         let settle = Settle {
-            run: actor.run,
-            seq,
-            attempt: actor.attempt,
-            instance: actor.instance,
+            opening,
+            attempt: AttemptNo::default(),
             close,
             active_ms: 0,
             http_status: None,

@@ -12,7 +12,7 @@ use crate::{
         tests::bench::{Bench, Request, bill, usd},
     },
     envelope::unit::{Limits, Unit},
-    journal::{Entry, State},
+    journal::{Entry, Opening, State},
     run::{InDoubt, Policy},
     words::id::{InstanceNo, RunNo, Seq},
 };
@@ -149,7 +149,7 @@ impl World {
         let free = || before.iter().filter(|e| serves(e));
         let lowest = free().find(had).or_else(|| free().next()).map(|e| e.seq);
         match self.b.admit(actor, request, &[]) {
-            Ok(Admission::Go { seq, .. }) => {
+            Ok(Admission::Go { opening: Opening { seq, .. }, .. }) => {
                 assert_eq!(lowest, None, "bought, although an answer serves");
                 // Not the request's own bound: a retry has that of its lost try, where that is lower.
                 let bound = self.b.entry(actor.run, seq).call.unwrap().reserved.cost();

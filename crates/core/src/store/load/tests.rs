@@ -78,9 +78,9 @@ fn a_usual_operation_is_one_round_where_its_runs_edges_are_known() {
     let mut far = Far::of(&b);
     let needs = needs(&actor, MatchKey([0; 16]));
     let (first, rounds) = far.load(&needs);
-    assert_eq!(rounds, [6, 2]);
+    assert_eq!(rounds, [7, 2]);
     let (second, rounds) = far.load(&needs);
-    assert_eq!(rounds, [8]);
+    assert_eq!(rounds, [9]);
     assert_eq!(numbers(&first), numbers(&second));
     assert_eq!(numbers(&first), [EnvelopeNo(1), EnvelopeNo(2)]);
 }

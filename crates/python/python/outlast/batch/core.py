@@ -239,10 +239,13 @@ class Core:
             self.queue.ended()
             self.queue.again(index)
             if self.seat is seat:
-                if seat.word() == "stop":
+                word = seat.word()
+                if word == "stop":
                     self.stop(error)
                     return
-                self.seat = self.run.join()
+                # While the store is away nothing is known to be lost.
+                if word != "away":
+                    self.seat = self.run.join()
             self.bell.ring()
 
     def recorded(self, index: int, seq: int, standing: str) -> None:

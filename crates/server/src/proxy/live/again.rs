@@ -68,8 +68,7 @@ impl Carry {
     }
 
     fn retry(&self, tries: Vec<Option<u16>>, resting: bool) -> Retry {
-        let (run, seq, instance) = (self.call.seat.run, self.live.seq(), self.live.instance);
-        Retry { run, seq, instance, tries, resting }
+        Retry { opening: self.live.opening, tries, resting }
     }
 
     /// Resets the answer for a new try.
@@ -84,7 +83,7 @@ impl Carry {
     /// Records that a try is about to be sent.
     pub(super) fn leaves(&mut self) {
         let now = Instant::now();
-        self.host.registry.on(desk::Event::Leaves(self.live.key));
+        self.host.registry.on(desk::Event::Leaves(self.live.key()));
         self.tries.last_at = Some(now);
         if self.tries.first_at.is_none() {
             self.tries.first_at = Some(now);

@@ -40,7 +40,7 @@ impl Carry {
 
     pub(super) fn settle(&mut self, ending: Ending, error: Option<&'static str>) {
         if let Some(usage) = self.answer.outcome.usage {
-            self.host.registry.on(desk::Event::Used(self.live.key, usage.total()));
+            self.host.registry.on(desk::Event::Used(self.live.key(), usage.total()));
         }
         self.settling.slow_at = Some(Instant::now() + self.host.config.settle_wait);
         self.submit(ending, error);
@@ -75,10 +75,8 @@ impl Carry {
             text.chars().take(500).collect::<String>()
         });
         let settle = Settle {
-            run: call.seat.run,
-            seq: self.live.seq(),
+            opening: self.live.opening,
             attempt: call.seat.attempt,
-            instance: self.live.instance,
             close: ending.close(call.priced.bill(&self.answer.outcome)),
             active_ms: self.settling.active_ms,
             http_status: self.answer.status,
@@ -91,10 +89,9 @@ impl Carry {
 
     fn with_answer(&self, settle: Settle, answer: Option<Vec<u8>>) -> Pending {
         let store = self.host.store.clone();
-        let (run, seq, instance) = (settle.run, settle.seq, settle.instance);
         let (parts, answer) = match answer.map(|bytes| Payload::encode(&bytes)) {
             Some(answer) => {
-                let (parts, last) = Keep::before(run, seq, instance, Role::Answer, answer);
+                let (parts, last) = Keep::before(settle.opening, Role::Answer, answer);
                 (parts, Some(last))
             }
             None => (Vec::new(), None),

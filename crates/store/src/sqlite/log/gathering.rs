@@ -21,6 +21,13 @@ pub trait Disk {
     fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Self::Error>;
 }
 
+/// Bytes behind a commit, which are no part of the log: the next commit begins where they do.
+pub struct Trailer<'a> {
+    /// End of the log.
+    pub at: u64,
+    pub bytes: &'a [u8],
+}
+
 /// The two salts of a log, which change when the log restarts from its beginning.
 type Life = [u8; 8];
 
@@ -72,10 +79,21 @@ impl Gathering {
     }
 
     /// Puts on disk the buffered bytes and all that was in the file before.
-    pub fn sync<D: Disk>(&mut self, disk: &mut D, commit: u64) -> Result<(), D::Error> {
+    ///
+    /// The trailer goes with them if they end where it belongs. Else they are headers that were written anew, and what
+    /// follows them are pages.
+    pub fn sync<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        commit: u64,
+        trailer: Option<Trailer<'_>>,
+    ) -> Result<(), D::Error> {
         let kept = self.kept(commit);
         if kept == 0 {
             return disk.sync();
+        }
+        if let Some(trailer) = trailer.filter(|trailer| trailer.at == self.at + kept as u64) {
+            self.bytes.extend_from_slice(trailer.bytes);
         }
         let follows = self.life.is_some_and(|life| self.on_disk == Some((self.at, life)));
         if !follows || !disk.write_through(self.at, &self.bytes)? {

@@ -2,19 +2,33 @@
 //!
 //! By default SQLite writes a commit with two calls per page and then syncs. Here the pages of a commit are gathered
 //! (`gathering.rs`) and written through to disk at once. A growing log is extended in large steps, since syncing a
-//! file that has grown costs twice as much. Everything else is SQLite's default behaviour. The log's format is
-//! unchanged, so connections without this VFS can share the file.
+//! file that has grown costs twice as much. Where the file system is not known to honour a write-through
+//! (`filesystem.rs`), SQLite's own sync follows the write. Everything else is SQLite's default behaviour. The log's
+//! format is unchanged, so connections without this VFS can share the file.
+//!
+//! A mark beside the store (`mark.rs`) says how far the log was committed. It is checked when a store is opened
+//! (`check.rs`).
 
+mod check;
+mod database;
+mod filesystem;
+mod frames;
 mod gathering;
+mod mark;
+mod repair;
 #[cfg(test)]
 mod tests;
 
 use std::{
     cell::Cell,
-    ffi::{CStr, OsStr, c_int, c_void},
+    ffi::{CStr, OsStr, c_char, c_int, c_void},
     fs::File,
     io::IoSlice,
-    os::{fd::AsRawFd as _, unix::ffi::OsStrExt as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    },
+    path::{Path, PathBuf},
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -27,7 +41,14 @@ use rusqlite::ffi::{
     sqlite3_vfs,
 };
 
-use gathering::{Disk, Gathering};
+pub use check::{check, fault_of_mark};
+pub use filesystem::SyncMode;
+pub use repair::{Repaired, Rest, repair};
+
+use gathering::{Disk, Gathering, Trailer};
+use mark::{Mark, Marker};
+
+pub use mark::path_of as mark_of_store;
 
 /// Name of the VFS as registered with SQLite.
 const NAME: &CStr = c"outlast";
@@ -98,6 +119,7 @@ fn register() -> c_int {
         pNext: std::ptr::null_mut(),
         zName: NAME.as_ptr(),
         xOpen: Some(open),
+        xDelete: Some(delete),
         ..theirs
     };
     // SAFETY: leaked, so it stays for the life of the process. Never the default.
@@ -115,8 +137,10 @@ struct Log {
     /// Our own descriptor, as SQLite's is private. The log carries no locks that closing it could drop.
     file: File,
     size: u64,
+    /// Whether commits are written through; false from the start where that is not known to reach the disk.
     writes_through: bool,
     gathering: Gathering,
+    marker: Marker,
 }
 
 /// Method table for logs, with our functions in it, and SQLite's table that it was made from.
@@ -151,12 +175,14 @@ unsafe extern "C" fn open(
     if !std::ptr::eq(*of, theirs) {
         return code;
     }
+    let device = own.metadata().map_or(0, |found| found.dev());
     let log = Box::new(Log {
         base: theirs,
-        file: own,
         size: 0,
-        writes_through: true,
+        writes_through: SyncMode::at(path.as_ref()).writes_through(),
         gathering: Gathering::default(),
+        marker: Marker::new(mark_of(path.as_ref()), device),
+        file: own,
     });
     // SAFETY: `szOsFile` has room for the pointer; the file is ours until SQLite closes it.
     unsafe {
@@ -164,6 +190,27 @@ unsafe extern "C" fn open(
         (*file).pMethods = ours;
     }
     code
+}
+
+/// Deletes a file with SQLite's VFS. SQLite deletes a log when all of it is in the database.
+unsafe extern "C" fn delete(_: *mut sqlite3_vfs, name: *const c_char, syncs_directory: c_int) -> c_int {
+    let Some(base) = BASE.get() else { return ffi::SQLITE_IOERR_DELETE };
+    // SAFETY: SQLite's file names end in a zero.
+    let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
+    if path.as_os_str().as_bytes().ends_with(b"-wal") {
+        // A mark that stays as it was finds the last page in the database.
+        let _ = Mark::close(&mark_of(path));
+    }
+    // SAFETY: SQLite's own arguments for SQLite's own function.
+    unsafe {
+        (*base.0).xDelete.map_or(ffi::SQLITE_IOERR_DELETE, |delete| delete(base.0, name, syncs_directory))
+    }
+}
+
+/// Returns the path of the mark that belongs to a log.
+fn mark_of(log: &Path) -> PathBuf {
+    let log = log.as_os_str().as_bytes();
+    mark::path_of(Path::new(OsStr::from_bytes(log.strip_suffix(b"-wal").unwrap_or(log))))
 }
 
 fn with_ours(theirs: &sqlite3_io_methods) -> sqlite3_io_methods {
@@ -186,10 +233,12 @@ unsafe fn ours_in(file: *mut sqlite3_file) -> *mut *mut Log {
     }
 }
 
-/// Calls `act` with our data of `file`, its disk, and the number of the commit that this thread is in.
+/// Calls `act` with our data of `file`, its disk, and the number of the commit that this thread is in; then `marked`
+/// with the marker, if that succeeded.
 unsafe fn with_log(
     file: *mut sqlite3_file,
     act: impl FnOnce(&mut Gathering, &mut OnDisk<'_>, u64) -> Result<(), c_int>,
+    marked: impl FnOnce(&mut Marker, u64),
 ) -> c_int {
     // SAFETY: only files that `open` gave our methods come here, and SQLite uses a connection's files on
     // one thread at a time.
@@ -207,47 +256,79 @@ unsafe fn with_log(
     if commit != 0 {
         COMMIT.set((commit, log.gathering.kept(commit)));
     }
-    done.err().unwrap_or(SQLITE_OK)
+    match done {
+        Ok(()) => marked(&mut log.marker, commit),
+        Err(code) => return code,
+    }
+    SQLITE_OK
 }
 
 unsafe extern "C" fn write(file: *mut sqlite3_file, bytes: *const c_void, len: c_int, at: i64) -> c_int {
     // SAFETY: SQLite gives `len` bytes.
     unsafe {
         let bytes = std::slice::from_raw_parts(bytes.cast::<u8>(), len as usize);
-        with_log(file, |gathering, disk, commit| gathering.write(disk, commit, at as u64, bytes))
+        with_log(
+            file,
+            |gathering, disk, commit| gathering.write(disk, commit, at as u64, bytes),
+            |marker, commit| {
+                // What is gathered is in the file only when it is synced.
+                if marker.saw(at as u64, bytes) && commit == 0 {
+                    marker.mark(false);
+                }
+            },
+        )
     }
 }
 
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: as in `with_log`.
     unsafe {
-        with_log(file, |gathering, disk, commit| {
-            disk.sync_flags = flags;
-            gathering.sync(disk, commit)
-        })
+        let marker = &mut (**ours_in(file)).marker;
+        let trailer = if COMMIT.get().0 != 0 { marker.trailer() } else { None };
+        with_log(
+            file,
+            |gathering, disk, commit| {
+                disk.sync_flags = flags;
+                gathering.sync(disk, commit, trailer.as_ref().map(|(at, bytes)| Trailer { at: *at, bytes }))
+            },
+            |marker, commit| {
+                // A checkpoint syncs the log too, without the write lock.
+                if commit != 0 {
+                    marker.mark(true);
+                }
+            },
+        )
     }
 }
 
 unsafe extern "C" fn read(file: *mut sqlite3_file, into: *mut c_void, len: c_int, at: i64) -> c_int {
     // SAFETY: as in `with_log`; the arguments are SQLite's own for SQLite's own function.
     unsafe {
-        with_log(file, |gathering, disk, commit| {
-            gathering.before_read(disk, commit)?;
-            let read = disk.base.xRead.ok_or(ffi::SQLITE_IOERR_READ)?;
-            ended(read(file, into, len, at))
-        })
+        with_log(
+            file,
+            |gathering, disk, commit| {
+                gathering.before_read(disk, commit)?;
+                let read = disk.base.xRead.ok_or(ffi::SQLITE_IOERR_READ)?;
+                ended(read(file, into, len, at))
+            },
+            |_, _| (),
+        )
     }
 }
 
 unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: i64) -> c_int {
     // SAFETY: as in `read`.
     unsafe {
-        with_log(file, |gathering, disk, _| {
-            gathering.forget();
-            *disk.size = 0;
-            let truncate = disk.base.xTruncate.ok_or(ffi::SQLITE_IOERR_TRUNCATE)?;
-            ended(truncate(file, size))
-        })
+        with_log(
+            file,
+            |gathering, disk, _| {
+                gathering.forget();
+                *disk.size = 0;
+                let truncate = disk.base.xTruncate.ok_or(ffi::SQLITE_IOERR_TRUNCATE)?;
+                ended(truncate(file, size))
+            },
+            |_, _| (),
+        )
     }
 }
 
@@ -270,7 +351,7 @@ struct OnDisk<'a> {
     file: &'a File,
     /// Known lower bound of the file's length.
     size: &'a mut u64,
-    /// Whether write-through is supported; true until a call shows that it is not.
+    /// Whether write-through is supported; a call may show that it is not.
     writes_through: &'a mut bool,
     sync_flags: c_int,
 }

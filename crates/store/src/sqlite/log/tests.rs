@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use proptest::prelude::*;
 
-use super::gathering::{Disk, Gathering};
+use super::gathering::{Disk, Gathering, Trailer};
 
 const HEADER: u64 = 32;
 const PAGE: usize = 40;
@@ -112,8 +112,10 @@ impl Stage {
         let Ok(()) = self.connections[who].write(&mut self.platter, commit, at, bytes);
     }
 
-    fn sync(&mut self, who: usize, commit: u64) {
-        let Ok(()) = self.connections[who].sync(&mut self.platter, commit);
+    /// Syncs a log that is `end` bytes long.
+    fn sync(&mut self, who: usize, commit: u64, end: u64) {
+        let trailer = Some(Trailer { at: end, bytes: &[0xee; 30] });
+        let Ok(()) = self.connections[who].sync(&mut self.platter, commit, trailer);
     }
 
     fn restart(&mut self, who: usize) {
@@ -122,7 +124,7 @@ impl Stage {
         let mut header = vec![7; HEADER as usize];
         header[16..24].copy_from_slice(&self.life.to_le_bytes());
         self.write(who, self.commit, 0, &header);
-        self.sync(who, self.commit);
+        self.sync(who, self.commit, HEADER);
         self.want = header;
     }
 
@@ -163,7 +165,7 @@ impl Stage {
             }
         }
         if end == End::Synced {
-            self.sync(who, commit);
+            self.sync(who, commit, place(pages as usize));
         }
         if matches!(end, End::Synced | End::Committed) {
             self.want.extend(frames.concat().concat());
@@ -233,7 +235,7 @@ fn a_commit_of_many_megabytes_is_written_as_it_comes() {
         let Ok(()) = gathering.write(&mut platter, 1, at, bytes);
         assert!(gathering.kept(1) <= 1 << 20);
     }
-    let Ok(()) = gathering.sync(&mut platter, 1);
+    let Ok(()) = gathering.sync(&mut platter, 1, None);
     assert!(
         platter.bytes.len() == 32 + 24 + (1 << 20) + 24 && platter.is_safe[32..].iter().all(|safe| *safe)
     );

@@ -1,0 +1,89 @@
+//! `outlast repair`: goes on with a store that holds less than was committed, when a person accepts that.
+
+use std::time::UNIX_EPOCH;
+
+use outlast_core::words::id::Micros;
+use outlast_store::sqlite::{self, Repaired, Rest};
+use serde_json::json;
+
+use crate::{
+    cli::RepairArgs,
+    program::{context::Context, error::CliError, exit_code},
+    render::{look::Page, time},
+    settings::place::Place,
+};
+
+/// Tells what is missing, or accepts it. Returns `REFUSED` if the store is damaged still.
+pub fn repair(context: &Context, args: &RepairArgs, page: &mut Page) -> Result<u8, CliError> {
+    let place = match &args.place {
+        Some(place) => Place::decide(Some(place), &context.around)?,
+        None => context.place.clone(),
+    };
+    let context = Context { place, ..context.clone() };
+    let place = context.place.to_string();
+    let Place::File(path) = &context.place else {
+        let message = format!("{place} keeps its own log: only the file of a SQLite store is repaired");
+        return Err(CliError::Usage { message, hint: None });
+    };
+    if context.has_no_file() {
+        return Err(CliError::NoStore { place });
+    }
+    let found = sqlite::repair(path, args.accept_shorter)?;
+    // What is left is looked through like any store.
+    let damage = match &found {
+        Some(_) if !args.accept_shorter => Vec::new(),
+        _ => context.open(false, Default::default())?.damage(false)?,
+    };
+    let is_refused = !damage.is_empty() || (found.is_some() && !args.accept_shorter);
+    if page.look.json {
+        page.json(&json!({
+            "place": place,
+            "missing": found.as_ref().map(|found| &found.missing),
+            "newest_commit": found.as_ref().and_then(newest),
+            "left": found.as_ref().map(left),
+            "accepted": found.is_some() && args.accept_shorter,
+            "kept": found.as_ref().and_then(|found| found.kept.as_ref()),
+            "damage": damage,
+        }))?;
+    } else {
+        match &found {
+            Some(found) => tell(found, &place, args.accept_shorter, page)?,
+            None => page.line(&format!("{place}: nothing is missing"))?,
+        }
+        for line in damage {
+            page.line(&format!("damaged: {line}"))?;
+        }
+    }
+    Ok(if is_refused { exit_code::REFUSED } else { exit_code::OK })
+}
+
+fn tell(found: &Repaired, place: &str, accepted: bool, page: &mut Page) -> Result<(), CliError> {
+    let missing = match newest(found) {
+        Some(at) => format!("{} (the newest commit was made at {at})", found.missing),
+        None => found.missing.clone(),
+    };
+    page.line(&format!("{}: {missing}", if accepted { "given up" } else { "missing" }))?;
+    page.line(&format!("left: {}", left(found)))?;
+    if let Some(kept) = &found.kept {
+        page.line(&format!("the log as it was found: {}", kept.display()))?;
+    }
+    if accepted {
+        page.line("what a provider billed for what is missing is not in the store; `outlast verify` checks the rest")?;
+    } else {
+        page.line(&format!("hint: `outlast repair {place} --accept-shorter` goes on with what is left"))?;
+    }
+    Ok(())
+}
+
+fn newest(found: &Repaired) -> Option<String> {
+    let since = found.newest?.duration_since(UNIX_EPOCH).ok()?;
+    Some(time::utc(Micros(i64::try_from(since.as_micros()).ok()?)))
+}
+
+fn left(found: &Repaired) -> String {
+    match found.rest {
+        Rest::Everything => "the file, which has everything that was committed".into(),
+        Rest::Before { byte } => format!("the file, and the log's commits up to byte {byte}"),
+        Rest::File => "the file, as the last checkpoint left it".into(),
+    }
+}

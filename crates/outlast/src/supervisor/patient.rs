@@ -1,0 +1,204 @@
+//! A store that is waited for while it is away, so that an outage ends no supervisor.
+//!
+//! Every read and every operation is asked again until the store answers: with rows, or with an error that time does
+//! not mend. What an operation did whose outcome was lost is for the engine to say: the verbs of a supervisor can be
+//! asked again. Heartbeats do not go through here: each has to know at once that it failed.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use outlast_core::{
+    engine::op::Op,
+    envelope::{Envelope, budget::BudgetView},
+    journal::{Entry, Role, job::ItemRow, payload::Payload},
+    run::{attempt::Attempt, instance::Instance, token::TokenKey},
+    state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
+    store::{
+        Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket, Which,
+        filter::ApprovalFilter,
+        state::{EventPage, EventRange, History, Reads, Scan},
+    },
+    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+};
+use tokio::runtime::Handle;
+
+use crate::program::say::say;
+
+/// Interval at which a store that is away is asked again.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A store that is waited for while it is away.
+#[derive(Clone)]
+pub struct Patient(Arc<Waiting>);
+
+struct Waiting {
+    store: Arc<dyn Store>,
+    /// Whether somebody asked this process to end, which ends the wait.
+    is_ending: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Whether it was said that the store is away.
+    said: AtomicBool,
+}
+
+impl Patient {
+    pub fn new(store: Arc<dyn Store>, is_ending: impl Fn() -> bool + Send + Sync + 'static) -> Patient {
+        Patient(Arc::new(Waiting { store, is_ending: Box::new(is_ending), said: AtomicBool::new(false) }))
+    }
+}
+
+impl Waiting {
+    /// Asks until the store is there. Blocks.
+    fn ask<T>(&self, ask: impl Fn(&dyn Store) -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            let told = ask(self.store.as_ref());
+            if !self.is_to_be_asked_again(&told) {
+                return told;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Returns whether the store is away. Says so, and that it is back, once.
+    fn is_to_be_asked_again<T>(&self, told: &Result<T, Error>) -> bool {
+        match told {
+            Err(e) if e.is_away() => {
+                if !self.said.swap(true, Ordering::SeqCst) {
+                    say(&format!("waiting for the store: {e}"));
+                }
+                !(self.is_ending)()
+            }
+            _ => {
+                if self.said.swap(false, Ordering::SeqCst) {
+                    say("the store is back");
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Reads that wait.
+macro_rules! reads {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $told:ty;)+) => {
+        $(fn $name(&self, $($arg: $type),*) -> Result<$told, Error> {
+            self.0.ask(|store| store.$name($($arg),*))
+        })+
+    };
+}
+
+impl Store for Patient {
+    fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        let Ok(runtime) = Handle::try_current() else { return self.submit_here(op, durability) };
+        let first = self.0.store.submit(op.clone(), durability);
+        let (promise, ticket) = Ticket::new();
+        let waiting = self.0.clone();
+        runtime.spawn(async move {
+            let mut told = first.await;
+            while waiting.is_to_be_asked_again(&told) {
+                tokio::time::sleep(LOOK).await;
+                told = waiting.store.submit(op.clone(), durability).await;
+            }
+            // Nobody waits for the ticket any more.
+            let _ = promise.send(told);
+        });
+        ticket
+    }
+
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        Ticket::ready(self.0.ask(|store| store.submit_here(op.clone(), durability).wait()))
+    }
+
+    reads! {
+        run_no(id: &RunId) -> Option<RunNo>;
+        run(no: RunNo) -> Option<RunView>;
+        runs(filter: &RunFilter) -> Vec<RunView>;
+        approvals(filter: &ApprovalFilter) -> Vec<Entry>;
+        envelope(no: EnvelopeNo) -> Option<Envelope>;
+        budgets() -> Vec<BudgetView>;
+        attempts(run: RunNo) -> Vec<Attempt>;
+        entry(run: RunNo, seq: Seq) -> Option<Entry>;
+        entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;
+        items(run: RunNo, page: &Page) -> Vec<(ItemRow, Option<Payload>)>;
+        steps(run: RunNo, after: Seq, limit: usize) -> Vec<(StepRow, Option<Payload>)>;
+        newest(run: RunNo, sought: &Sought<'_>) -> Option<Entry>;
+        newest_request(run: RunNo) -> Option<Seq>;
+        payload(run: RunNo, seq: Seq, role: Role) -> Option<Payload>;
+        live_instances() -> Vec<Instance>;
+        instance(no: InstanceNo) -> Option<Instance>;
+        ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
+        token_keys() -> Vec<TokenKey>;
+        damage(reindex: bool) -> Vec<String>;
+        now() -> Micros;
+    }
+
+    fn place(&self) -> String {
+        self.0.store.place()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.0.store.is_shared()
+    }
+}
+
+impl Reads for Patient {
+    reads! {
+        state(namespace: &str, agent: &str, key: &str) -> Option<Item>;
+        state_at(namespace: &str, agent: &str, key: &str, which: Which) -> Option<Item>;
+        state_history(namespace: &str, agent: &str, key: &str, after: i64, limit: usize) -> History;
+        state_keys(scan: &Scan) -> Vec<Listed>;
+        state_scan(scan: &Scan) -> Vec<Item>;
+        state_events(range: &EventRange) -> EventPage;
+        resume_point(namespace: &str, agent: &str, prefix: &str) -> ResumePoint;
+        state_position() -> Position;
+        namespace(name: &str) -> Option<Namespace>;
+        namespaces(after: Option<&str>, limit: usize) -> Vec<Namespace>;
+        agents(namespace: &str, after: Option<&str>, limit: usize) -> Vec<String>;
+        transaction_outcome(id: &str) -> Option<Committed>;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use outlast_core::{memory::MemoryStore, words::clock::ManualClock};
+
+    use super::*;
+
+    fn patient(is_ending: bool) -> Patient {
+        let store = MemoryStore::new(Arc::new(ManualClock::new(Micros(0))));
+        Patient::new(Arc::new(store), move || is_ending)
+    }
+
+    /// Asks a store that fails `times` times with `error`. Returns what was told, and how often it was asked.
+    fn ask(patient: &Patient, times: usize, error: Error) -> (Result<(), Error>, usize) {
+        let asked = Cell::new(0);
+        let told = patient.0.ask(|_| {
+            asked.set(asked.get() + 1);
+            if asked.get() <= times { Err(error.clone()) } else { Ok(()) }
+        });
+        (told, asked.get())
+    }
+
+    /// Bug: a supervisor ended with an error when one read of its store failed.
+    /// Consequence: a database that restarted ended every run whose agent slept, waited for room, or had just exited.
+    /// Cause: each of the supervisor's reads passed its error on.
+    #[test]
+    fn a_store_that_is_away_is_waited_for_and_a_damaged_one_is_not() {
+        let away = || Error::Unavailable { why: "it restarts".into() };
+        assert_eq!(ask(&patient(false), 2, away()), (Ok(()), 3));
+        let lost = Error::CommitUnknown { why: "cut".into() };
+        assert_eq!(ask(&patient(false), 1, lost), (Ok(()), 2));
+        for error in
+            [Error::Corrupt { what: "a row".into() }, Error::Io { why: "the disk".into() }, Error::Closed]
+        {
+            assert_eq!(ask(&patient(false), 1, error.clone()), (Err(error), 1));
+        }
+        assert_eq!(ask(&patient(true), 9, away()), (Err(away()), 1), "a signal ends the wait");
+    }
+}

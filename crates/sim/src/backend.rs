@@ -1,0 +1,300 @@
+//! Backend of one process on the one disk: the tables of the strict memory store, and the faults of what holds them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outlast_core::{
+    engine::loaded::Loaded,
+    journal::State as EntryState,
+    memory::{MemoryStore, Tables},
+    store::{
+        Durability, Error, Store as _,
+        load::{Fetch, Key},
+    },
+    words::id::{InstanceNo, Micros},
+};
+use outlast_store::backend::{Backend, CommitFailed, Ground};
+
+use crate::Bug;
+
+/// Fault that a transaction meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A write fails after this many others, and the transaction is rolled back.
+    Write { after: usize, why: Why },
+    /// The commit is refused, and rolled back.
+    Refused,
+    /// The connection breaks at the commit. `told`: a later connection can tell what became of it.
+    Unclear { committed: bool, told: bool },
+    /// The process dies before the commit, or after it but before learning of it.
+    Crash { committed: bool },
+}
+
+/// Reason why a write fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Full,
+    Io,
+}
+
+/// What lies between a process and its disk: shared by the backend and the process that plans its faults.
+#[derive(Default)]
+pub struct Line {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Faults of the transactions to come.
+    plan: Vec<Option<Fault>>,
+    crashed: bool,
+    /// Whether the store cannot be reached.
+    away: bool,
+    /// Number of transactions for which the disk stays short of room.
+    short_for: u32,
+    /// Tables before the group and after each operation that wrote, of the transactions that committed.
+    trail: Vec<Arc<Tables>>,
+    latest: Micros,
+    /// Whether a write failed.
+    failed: bool,
+}
+
+impl State {
+    /// Returns the latest time ever seen.
+    fn latest(&mut self, now: Micros) -> Micros {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+}
+
+impl Line {
+    pub fn plan(&self, faults: Vec<Option<Fault>>) {
+        self.lock().plan = faults;
+    }
+
+    pub fn has_crashed(&self) -> bool {
+        self.lock().crashed
+    }
+
+    /// Returns whether a write ever failed here.
+    pub fn has_failed(&self) -> bool {
+        self.lock().failed
+    }
+
+    pub fn is_away(&self) -> bool {
+        self.lock().away
+    }
+
+    pub fn set_away(&self, away: bool) {
+        self.lock().away = away;
+    }
+
+    /// Returns the tables as the operations of the last group left them, one after the other.
+    pub fn take_trail(&self) -> Vec<Arc<Tables>> {
+        std::mem::take(&mut self.lock().trail)
+    }
+
+    pub fn check_reachable(&self) -> Result<(), Error> {
+        let state = self.lock();
+        match state.away || state.crashed {
+            true => Err(Error::Unavailable { why: "simulated".into() }),
+            false => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Transactions on the tables of the disk, one at a time.
+pub struct FaultBackend {
+    disk: Arc<MemoryStore>,
+    line: Arc<Line>,
+    bug: Option<Bug>,
+    durability: Durability,
+    /// Tables as the transaction sees them.
+    tables: Arc<Tables>,
+    /// Tables as they were when the transaction began.
+    before: Arc<Tables>,
+    version: i64,
+    writes: u64,
+    /// Number of writes in this transaction.
+    applied: usize,
+    fault: Option<Fault>,
+    /// Length of the trail when the transaction began.
+    trail_len: usize,
+}
+
+impl FaultBackend {
+    pub fn new(disk: Arc<MemoryStore>, line: Arc<Line>, bug: Option<Bug>) -> FaultBackend {
+        let (tables, version) = disk.snapshot();
+        FaultBackend {
+            disk,
+            line,
+            bug,
+            durability: Durability::Committed,
+            before: tables.clone(),
+            tables,
+            version,
+            writes: 0,
+            applied: 0,
+            fault: None,
+            trail_len: 0,
+        }
+    }
+
+    fn look(&mut self) -> Result<Micros, Error> {
+        self.line.check_reachable()?;
+        (self.tables, self.version) = self.disk.snapshot();
+        self.before = self.tables.clone();
+        let now = self.disk.now()?;
+        let latest = self.line.lock().latest(now);
+        Ok(if self.bug == Some(Bug::ClockJumpSticks) { latest } else { now })
+    }
+
+    fn land(&mut self) {
+        let durability = match self.bug {
+            Some(Bug::UnsyncedTold) => Durability::Committed,
+            _ => self.durability,
+        };
+        self.disk.commit(self.tables.clone(), durability);
+    }
+}
+
+impl Fetch for FaultBackend {
+    fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
+        let stale = |key: &Key<'_>| self.bug == Some(Bug::StaleAdmission) && matches!(key, Key::Envelope(_));
+        for key in keys {
+            let mut tables = if stale(key) { &*self.before } else { &*self.tables };
+            Fetch::fetch(&mut tables, &[*key], into)?;
+        }
+        Ok(())
+    }
+}
+
+impl Backend for FaultBackend {
+    fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
+        let now = self.look()?;
+        let mut state = self.line.lock();
+        let planned = !state.plan.is_empty();
+        self.fault = planned.then(|| state.plan.remove(0)).flatten();
+        state.short_for = state.short_for.saturating_sub(1);
+        self.trail_len = state.trail.len();
+        state.trail.push(self.tables.clone());
+        self.durability = if synced { Durability::Synced } else { Durability::Committed };
+        self.applied = 0;
+        Ok(now)
+    }
+
+    fn begin_read(&mut self) -> Result<Micros, Error> {
+        self.look()
+    }
+
+    fn ground(&self) -> Option<Ground> {
+        Some(Ground { version: self.version, writes: self.writes })
+    }
+
+    fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+        if let Some(Fault::Write { after, why }) = self.fault
+            && self.applied >= after
+        {
+            self.line.lock().failed = true;
+            let simulated = "simulated".to_owned();
+            return Err(match why {
+                Why::Full => Error::Full { why: simulated },
+                Why::Io => Error::Io { why: simulated },
+            });
+        }
+        self.applied += 1;
+        self.writes += 1;
+        let tables = Arc::make_mut(&mut self.tables);
+        tables.apply(loaded);
+        if let Some(bug) = self.bug {
+            tamper(bug, tables, &self.before);
+        }
+        self.line.lock().trail.push(self.tables.clone());
+        Ok(())
+    }
+
+    fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error> {
+        if let Some(row) = Arc::make_mut(&mut self.tables).instances.get_mut(&instance) {
+            row.op_counter = counter;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), CommitFailed> {
+        let why = || "simulated".to_owned();
+        let committed = match self.fault {
+            Some(Fault::Refused) => {
+                self.rollback();
+                return Err(CommitFailed::RolledBack(Error::Unavailable { why: why() }));
+            }
+            Some(Fault::Unclear { committed, .. } | Fault::Crash { committed }) => committed,
+            Some(Fault::Write { .. }) | None => true,
+        };
+        match committed {
+            true => self.land(),
+            false => self.rollback(),
+        }
+        match self.fault {
+            Some(Fault::Unclear { .. }) => Err(CommitFailed::Unclear(Error::Io { why: why() })),
+            Some(Fault::Crash { .. }) => {
+                self.line.lock().crashed = true;
+                Err(CommitFailed::Unclear(Error::Closed))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn rollback(&mut self) {
+        self.writes += 1;
+        if self.bug == Some(Bug::GroupHalfApplied) && self.applied > 0 {
+            self.land();
+        }
+        self.release();
+        self.line.lock().trail.truncate(self.trail_len);
+    }
+
+    fn release(&mut self) {
+        self.tables = self.before.clone();
+    }
+
+    fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
+        let Some(Fault::Unclear { told: true, .. }) = self.fault else { return None };
+        let (tables, _) = self.disk.snapshot();
+        Some(tables.instances.get(&instance).is_some_and(|i| i.op_counter >= counter))
+    }
+
+    fn free_ballast(&mut self) -> bool {
+        let mut state = self.line.lock();
+        state.short_for = 3;
+        true
+    }
+
+    fn is_short_of_room(&mut self) -> bool {
+        self.line.lock().short_for > 0
+    }
+}
+
+/// Plants defects in what a transaction has written so far. `before`: the tables as it began.
+fn tamper(bug: Bug, tables: &mut Tables, before: &Tables) {
+    let mut given_back = Vec::new();
+    for (key, e) in &mut tables.entries {
+        let old = before.entries.get(key);
+        let was_open = old.is_some_and(|old| old.state == EntryState::Open);
+        match (bug, &mut e.call) {
+            (Bug::DoubtTooSmall, Some(call)) => {
+                call.correction.iter_mut().for_each(|c| c.unbacked_nano_usd = 0);
+            }
+            (Bug::RefundTwice, Some(_)) if was_open && e.state == EntryState::Void => {
+                given_back.extend(old.map(|old| (e.run, old.held)));
+            }
+            _ => {}
+        }
+    }
+    for (run, held) in given_back {
+        let envelope = tables.runs[&run].envelope();
+        tables.envelopes.entry(envelope).and_modify(|e| e.reserved -= held);
+    }
+}

@@ -1,0 +1,105 @@
+//! Many seeds, played on all cores.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    panic::catch_unwind,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Bug, run};
+
+/// Number of failing seeds after which the rest is not played.
+const ENOUGH: usize = 20;
+
+/// What came of many seeds.
+#[derive(Debug, Default)]
+pub struct Played {
+    pub seeds: u64,
+    pub took: Duration,
+    /// Number of times each thing happened, over all seeds.
+    pub seen: BTreeMap<String, u64>,
+    /// Seeds that failed, each with what was found.
+    pub failed: Vec<(u64, String)>,
+}
+
+/// Plays seeds until all are played, or some have failed.
+pub fn play(seeds: Range<u64>) -> Played {
+    let next = AtomicU64::new(seeds.start);
+    let played = Mutex::new(Played::default());
+    let began = Instant::now();
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !seeds.contains(&seed) || lock(&played).failed.len() >= ENOUGH {
+                return;
+            }
+            let outcome = catch_unwind(|| run(seed, None, false));
+            lock(&played).add(seed, outcome.ok());
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..cores() {
+            scope.spawn(work);
+        }
+    });
+    let mut played = played.into_inner().unwrap_or_else(PoisonError::into_inner);
+    played.took = began.elapsed();
+    played.failed.sort();
+    played
+}
+
+/// Returns the first seed, on all cores, that finds the planted defect, and what it finds. A panic counts as found.
+pub fn find(bug: Bug, budget: u64) -> Option<(u64, String)> {
+    let next = AtomicU64::new(0);
+    let found = Mutex::new(None);
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= budget || lock(&found).is_some() {
+                return;
+            }
+            if let Some(what) = run(seed, Some(bug), false).violation {
+                let mut found = lock(&found);
+                let first: Option<(u64, String)> = found.take();
+                *found = first.into_iter().chain([(seed, what)]).min();
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..cores() {
+            scope.spawn(work);
+        }
+    });
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Played {
+    pub fn per_second(&self) -> f64 {
+        self.seeds as f64 / self.took.as_secs_f64()
+    }
+
+    fn add(&mut self, seed: u64, outcome: Option<crate::Outcome>) {
+        self.seeds += 1;
+        match outcome {
+            Some(outcome) => {
+                outcome.seen.into_iter().for_each(|(what, n)| *self.seen.entry(what).or_default() += n);
+                self.failed.extend(outcome.violation.map(|what| (seed, what)));
+            }
+            None => self.failed.push((seed, "panicked".to_owned())),
+        }
+    }
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

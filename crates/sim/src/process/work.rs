@@ -1,0 +1,77 @@
+//! Workers' side of a process: their operations go to the store as a library's in the same process do.
+
+use outlast_core::{
+    engine::{
+        op::{Op, Outcome},
+        run::claim::Claim,
+    },
+    store::{Durability, Error},
+    words::id::{RunNo, Slot},
+};
+
+use super::{Process, Then, settling::note_error};
+use crate::{
+    Bug,
+    worker::{How, Input, Whose},
+    world::Outside,
+};
+
+impl Process {
+    pub(super) fn worker_claims(&mut self, worker: usize, life: u32, run: RunNo, out: &mut Outside) {
+        let whose = Whose { worker, life, task: None };
+        let Some(instance) = self.membership.instance() else {
+            return out.to_worker(1, worker, life, Input::Claimed(self.instance, Err(Error::Closed)));
+        };
+        let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: life > 0 };
+        self.queue(claim, Durability::Synced, Then::WorkerClaimed(whose), out);
+    }
+
+    /// Submits an operation of a worker.
+    pub(super) fn work(&mut self, whose: Whose, op: Op, how: How, out: &mut Outside) {
+        let op = self.tampered(op, out);
+        let (op, durability) = match how {
+            How::Submitted(durability) => (op, durability),
+            How::Ahead => match self.ahead(op, out) {
+                Ok(result) => {
+                    out.saw("ahead");
+                    note_error(&result, out);
+                    self.commit_in(100, out);
+                    return did(whose, result, out);
+                }
+                Err(op) => (op, Durability::Committed),
+            },
+        };
+        self.queue(op, durability, Then::Worked(whose), out);
+    }
+
+    fn ahead(&mut self, op: Op, out: &Outside) -> Result<Result<Outcome, Error>, Op> {
+        match out.bug {
+            Some(Bug::AheadLost) => self.store.ahead_and_forgotten(op, out.now_ms()),
+            _ => self.store.ahead(op, out.now_ms()),
+        }
+    }
+
+    /// Plants defects of a worker's operations.
+    fn tampered(&mut self, mut op: Op, out: &mut Outside) -> Op {
+        match (&mut op, out.bug) {
+            (Op::Put(put), Some(Bug::SwapIgnored)) => {
+                put.changes.iter_mut().for_each(|change| change.expected = None);
+            }
+            (Op::NextTry(_), Some(Bug::TryCountedTwice)) => {
+                self.queue(op.clone(), Durability::Committed, Then::Noted, out);
+            }
+            (Op::BeginStep(begin), Some(Bug::OnceForgotten)) => begin.at_most_once = false,
+            _ => {}
+        }
+        op
+    }
+}
+
+/// Tells a worker the outcome of its operation.
+pub(super) fn did(whose: Whose, result: Result<Outcome, Error>, out: &mut Outside) {
+    let input = match whose.task {
+        Some(task) => Input::Did(task, result),
+        None => Input::End(result),
+    };
+    out.to_worker(1, whose.worker, whose.life, input);
+}

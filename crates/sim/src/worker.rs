@@ -1,0 +1,449 @@
+//! Simulated worker: a program of steps, items and state changes that runs inside its process, as Python's library
+//! does. It dies with its process, and its next life goes on with what is recorded.
+
+use outlast_core::{
+    engine::{
+        Error as Refused,
+        actor::Actor,
+        approval::{
+            decide_approval::DecideApproval,
+            request_approval::{Asker, RequestApproval},
+        },
+        item::{
+            claim_item::ClaimItem,
+            record_item::{ItemEnd, RecordItem},
+        },
+        op::{Op, Outcome},
+        run::{
+            claim::Claimed,
+            end_attempt::{EndAttempt, Then},
+        },
+        state::put::{Change, Put},
+        step::{
+            begin_step::{BeginStep, Step},
+            next_try::NextTry,
+            record::Record,
+            resolve_step::ResolveStep,
+        },
+    },
+    journal::{
+        Opening,
+        approval::Status,
+        iteration_scope,
+        job::{ItemClaim, OnChange},
+        payload::Payload,
+    },
+    run::attempt::Exit,
+    state::Name,
+    store::{Durability, Error},
+    words::id::{InstanceNo, RunNo, Seq, Slot},
+};
+
+use crate::{agent::Mood, process, rng::Rng, world::Outside};
+
+/// Event for a worker. The world drops an event for an earlier life.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Claim the run, on a process drawn by lot.
+    Begin,
+    Claimed(InstanceNo, Result<Outcome, Error>),
+    /// Begin a task of the wave, for the first time or again.
+    Open(usize),
+    /// Outcome of the last operation of a task.
+    Did(usize, Result<Outcome, Error>),
+    /// The function of a task returns.
+    Returns(usize),
+    End(Result<Outcome, Error>),
+    Die,
+}
+
+/// How an operation of a worker is submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Answered ahead of its commit, where that is possible.
+    Ahead,
+    Submitted(Durability),
+}
+
+/// Whose operation it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose {
+    pub worker: usize,
+    pub life: u32,
+    /// Task of the wave; `None` for the end of the attempt.
+    pub task: Option<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    Step {
+        key: String,
+        at_most_once: bool,
+        retries: bool,
+        writes: bool,
+    },
+    Item {
+        key: String,
+    },
+    /// Adds one version to a key that all workers share, if it is still as it was read.
+    Swap {
+        key: String,
+    },
+    Approval {
+        key: String,
+    },
+}
+
+/// Waves of tasks. The tasks of a wave run together; the next wave follows when all are over.
+pub type Waves = Vec<Vec<Task>>;
+
+/// Draws a program: mostly steps, in waves of up to four.
+pub fn draw(rng: &Rng) -> Waves {
+    let task = |wave: u64, n: u64| {
+        let key = format!("k{wave}.{n}");
+        match rng.below(10) {
+            0..=4 => {
+                let (at_most_once, retries) = (rng.chance(25), rng.chance(25));
+                Task::Step { key, at_most_once, retries: retries && !at_most_once, writes: rng.chance(30) }
+            }
+            5..=6 => Task::Item { key },
+            7..=8 => Task::Swap { key: format!("s{}", rng.below(2)) },
+            _ => Task::Approval { key },
+        }
+    };
+    (0..rng.between(2, 6)).map(|wave| (0..rng.between(1, 4)).map(|n| task(wave, n)).collect()).collect()
+}
+
+/// State of a task within its wave.
+#[derive(Clone, Debug)]
+struct Doing {
+    task: Task,
+    opening: Opening,
+    /// Time at which the task was opened.
+    opened_ms: u64,
+    try_no: i64,
+    /// Value that the function returned.
+    value: Option<String>,
+    /// Version that a swap expects.
+    expected: i64,
+    alone: bool,
+    decision_asked: bool,
+    is_over: bool,
+}
+
+/// State of one worker.
+pub struct Worker {
+    pub index: usize,
+    pub run: RunNo,
+    pub life: u32,
+    pub mood: Mood,
+    pub process: usize,
+    waves: Waves,
+    at: usize,
+    doing: Vec<Doing>,
+    actor: Actor,
+    iteration: i64,
+    lives_left: u32,
+}
+
+impl Worker {
+    pub fn new(index: usize, run: RunNo, waves: Waves) -> Worker {
+        Worker {
+            index,
+            run,
+            life: 0,
+            mood: Mood::Working,
+            process: 0,
+            waves,
+            at: 0,
+            doing: Vec::new(),
+            actor: Actor { run, attempt: Default::default(), instance: Default::default() },
+            iteration: 0,
+            lives_left: 40,
+        }
+    }
+
+    /// Handles an event. Nothing else changes the worker.
+    pub fn on(&mut self, input: Input, out: &mut Outside) {
+        match input {
+            Input::Begin => {
+                self.process = out.rng.below(out.processes as u64) as usize;
+                let (worker, life, run) = (self.index, self.life, self.run);
+                out.to_process(3, self.process, process::Input::WorkerClaims { worker, life, run });
+            }
+            Input::Claimed(instance, result) => match result {
+                Ok(Outcome::Claimed(Claimed::Attempt { attempt, iteration, .. })) => {
+                    self.actor = Actor { run: self.run, attempt, instance };
+                    self.iteration = iteration;
+                    self.at = 0;
+                    self.begin_wave(out);
+                }
+                Err(Error::Engine(Refused::RunEnded { .. })) => self.mood = Mood::Done,
+                _ => self.restart_in(out.rng.between(3_000, 9_000), out),
+            },
+            Input::Open(task) => self.open(task, out),
+            Input::Did(task, result) => self.did(task, result, out),
+            Input::Returns(task) => self.returns(task, out),
+            Input::End(Ok(_)) => self.mood = Mood::Done,
+            Input::End(Err(_)) | Input::Die => self.restart_in(out.rng.between(500, 6_000), out),
+        }
+    }
+
+    fn restart_in(&mut self, ms: u64, out: &mut Outside) {
+        self.doing.clear();
+        self.life += 1;
+        if self.lives_left == 0 {
+            self.mood = Mood::GaveUp;
+            return;
+        }
+        self.lives_left -= 1;
+        out.to_worker(ms, self.index, self.life, Input::Begin);
+    }
+
+    fn begin_wave(&mut self, out: &mut Outside) {
+        let Some(wave) = self.waves.get(self.at).cloned() else {
+            let end = EndAttempt {
+                run: self.run,
+                attempt: self.actor.attempt,
+                instance: self.actor.instance,
+                exit: Exit { code: Some(0), ..Exit::default() },
+                active_ms: 0,
+                then: Then::Complete,
+            };
+            return self.ask(None, end, How::Submitted(Durability::Synced), out);
+        };
+        self.doing = wave.into_iter().map(Doing::new).collect();
+        for task in 0..self.doing.len() {
+            let after = if out.rng.chance(50) { out.rng.between(0, 40) } else { out.rng.between(0, 600) };
+            out.to_worker(after, self.index, self.life, Input::Open(task));
+        }
+    }
+
+    /// Submits the operation that opens a task.
+    fn open(&mut self, task: usize, out: &mut Outside) {
+        let (actor, slot) = (self.actor, Slot::DRIVER);
+        let Some(doing) = self.doing.get_mut(task) else { return };
+        match &doing.task {
+            Task::Step { key, at_most_once, retries, .. } => {
+                let how = match (at_most_once, out.rng.chance(60)) {
+                    (true, _) => How::Submitted(Durability::Synced),
+                    (false, true) => How::Ahead,
+                    (false, false) => How::Submitted(Durability::Committed),
+                };
+                let begin = BeginStep {
+                    actor,
+                    slot,
+                    scope: iteration_scope(self.iteration),
+                    key: key.clone(),
+                    within: None,
+                    retries: *retries,
+                    at_most_once: *at_most_once,
+                };
+                self.ask(Some(task), begin, how, out);
+            }
+            Task::Item { key } => {
+                let claim = ClaimItem {
+                    actor,
+                    slot,
+                    key: key.clone(),
+                    index: task as i64,
+                    content: None,
+                    version: None,
+                    on_change: OnChange::Rerun,
+                    on_version: OnChange::Keep,
+                    alone: doing.alone,
+                };
+                let how = if out.rng.chance(50) { How::Ahead } else { How::Submitted(Durability::Committed) };
+                self.ask(Some(task), claim, how, out);
+            }
+            Task::Swap { key } => {
+                let name = Name::new("shared", "", key.clone());
+                doing.expected = out.disk.inspect(|t, _| t.state.keys.get(&name).map_or(0, |c| c.version));
+                let value = out.fresh(key);
+                let change = Change::set(name, value.as_bytes()).expecting(doing.expected);
+                doing.value = Some(value);
+                let put = Put { actor: Some((actor, slot)), changes: vec![change], transaction: None };
+                self.ask(Some(task), put, How::Submitted(Durability::Synced), out);
+            }
+            Task::Approval { key } => {
+                let request = RequestApproval {
+                    asker: Asker::Attempt { actor, slot },
+                    key: Some(key.clone()),
+                    tool: "rm".to_owned(),
+                    side_effect: None,
+                    arguments: Payload::encode(b"{}"),
+                    expires_ms: 60_000,
+                };
+                self.ask(Some(task), request, How::Submitted(Durability::Synced), out);
+            }
+        }
+    }
+
+    fn ask(&self, task: Option<usize>, op: impl Into<Op>, how: How, out: &mut Outside) {
+        let whose = Whose { worker: self.index, life: self.life, task };
+        let work = process::Input::Work { whose, op: op.into(), how };
+        out.to_process(out.rng.below(3), self.process, work);
+    }
+
+    fn did(&mut self, task: usize, result: Result<Outcome, Error>, out: &mut Outside) {
+        let (run, index, life) = (self.run, self.index, self.life);
+        let Some(doing) = self.doing.get_mut(task) else { return };
+        let key = doing.task.key().to_owned();
+        match result {
+            Ok(Outcome::Begun(Step::Run { opening, try_no, .. })) => {
+                if let Task::Step { at_most_once: true, .. } = doing.task {
+                    out.oracle.work.runs_once(run, &key);
+                }
+                (doing.opening, doing.try_no, doing.opened_ms) = (opening, try_no, out.now_ms());
+                out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
+            }
+            Ok(Outcome::ItemClaimed(ItemClaim::Run(item))) => {
+                doing.opening = item.opening;
+                out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
+            }
+            Ok(Outcome::Tried(try_no)) => {
+                out.oracle.work.tried(run, &key, doing.try_no, try_no);
+                doing.try_no = try_no;
+                out.to_worker(out.rng.between(1, 300), index, life, Input::Returns(task));
+            }
+            Ok(Outcome::Begun(Step::Done { seq })) => {
+                out.oracle.work.found(&out.disk, run, &key, seq);
+                self.over(task, out);
+            }
+            Ok(Outcome::Begun(Step::InDoubt { seq })) => self.resolve(task, seq, out),
+            Ok(Outcome::Recorded(_) | Outcome::ItemEnded(_)) => {
+                if let Some(value) = &doing.value {
+                    out.oracle.work.recorded(run, &key, value);
+                }
+                self.over(task, out);
+            }
+            Ok(Outcome::Put(committed)) => {
+                out.oracle.work.swapped(&key, doing.expected, &committed, doing.value.as_deref());
+                self.over(task, out);
+            }
+            Ok(Outcome::ItemClaimed(ItemClaim::Held { .. })) => self.again(task, 2_000, out),
+            Ok(Outcome::ItemClaimed(ItemClaim::Suspect { .. })) => {
+                doing.alone = true;
+                self.again(task, 1_000, out);
+            }
+            Ok(Outcome::ApprovalAsked(answer)) if answer.status == Status::Pending => {
+                if let Some(id) = answer.id.filter(|_| !std::mem::replace(&mut doing.decision_asked, true)) {
+                    let approve = out.rng.chance(70);
+                    let decide =
+                        DecideApproval { id, digest: None, approve, reason: None, by: "p".to_owned() };
+                    let after = out.rng.between(500, 20_000);
+                    out.to_process(after, self.process, process::Input::Person(decide.into()));
+                }
+                self.again(task, 3_000, out);
+            }
+            Ok(Outcome::StepResolved(_)) => self.again(task, 10, out),
+            Ok(_) => self.over(task, out),
+            Err(Error::Engine(
+                Refused::LeaseLost { .. }
+                | Refused::InstanceDead
+                | Refused::RunHalted { .. }
+                | Refused::NotRunning { .. },
+            )) => self.restart_in(out.rng.between(1_000, 5_000), out),
+            Err(Error::Engine(Refused::UnknownEntry { .. })) if out.troubled_ms + 1_000 < doing.opened_ms => {
+                out.oracle.work.opening_lost(run, &key);
+            }
+            // An item that is held by this attempt is recorded once more, until it is known to be.
+            Err(e) if !matches!(e, Error::Engine(_)) && doing.value.is_some() && doing.task.is_item() => {
+                out.to_worker(1_000, index, life, Input::Returns(task));
+            }
+            // What was written, or not, is found when the task is opened again.
+            Err(_) => self.again(task, 1_000, out),
+        }
+    }
+
+    /// A person says what became of a step in doubt: it is done, or it may run again.
+    fn resolve(&mut self, task: usize, seq: Seq, out: &mut Outside) {
+        let Some(doing) = self.doing.get_mut(task) else { return };
+        let key = doing.task.key().to_owned();
+        let failed = out.rng.chance(50);
+        if failed {
+            out.oracle.work.may_run_again(self.run, &key);
+        }
+        let value = out.fresh(&key);
+        let seen = out.disk.inspect(|t, _| t.entries.get(&(self.run, seq)).and_then(|e| e.instance));
+        let resolve = ResolveStep {
+            run: self.run,
+            scope: iteration_scope(self.iteration),
+            key,
+            seen,
+            by: Some(self.actor.instance),
+            value: Payload::encode(value.as_bytes()),
+            failed,
+        };
+        self.ask(Some(task), resolve, How::Submitted(Durability::Synced), out);
+    }
+
+    /// Records what the function of a task returned, or begins its next try.
+    fn returns(&mut self, task: usize, out: &mut Outside) {
+        let (actor, slot) = (self.actor, Slot::DRIVER);
+        let Some(doing) = self.doing.get_mut(task) else { return };
+        let (run, opening) = (self.run, doing.opening);
+        if matches!(doing.task, Task::Step { retries: true, .. }) && doing.try_no < 4 && out.rng.chance(40) {
+            let how = How::Submitted(Durability::Committed);
+            return self.ask(Some(task), NextTry { actor, slot, seq: opening.seq }, how, out);
+        }
+        let key = doing.task.key();
+        let text = out.fresh(key);
+        let value = Payload::encode(text.as_bytes());
+        let op: Op = match &doing.task {
+            Task::Item { .. } => {
+                RecordItem { opening, end: ItemEnd::Done(value), changes: Vec::new() }.into()
+            }
+            task => {
+                let name = Name::new(out.namespace_of(run), "", key);
+                let writes = matches!(task, Task::Step { writes: true, .. });
+                let changes = writes.then(|| Change::set(name, text.as_bytes())).into_iter().collect();
+                Record { opening, value, failed: false, again: false, changes }.into()
+            }
+        };
+        doing.value = Some(text);
+        self.ask(Some(task), op, How::Submitted(Durability::Synced), out);
+    }
+
+    fn again(&self, task: usize, ms: u64, out: &mut Outside) {
+        out.to_worker(ms, self.index, self.life, Input::Open(task));
+    }
+
+    fn over(&mut self, task: usize, out: &mut Outside) {
+        if let Some(doing) = self.doing.get_mut(task) {
+            doing.is_over = true;
+        }
+        if self.doing.iter().all(|d| d.is_over) {
+            self.at += 1;
+            self.begin_wave(out);
+        }
+    }
+}
+
+impl Doing {
+    fn new(task: Task) -> Doing {
+        Doing {
+            task,
+            opening: Opening::default(),
+            opened_ms: 0,
+            try_no: 0,
+            value: None,
+            expected: 0,
+            alone: false,
+            decision_asked: false,
+            is_over: false,
+        }
+    }
+}
+
+impl Task {
+    fn is_item(&self) -> bool {
+        matches!(self, Task::Item { .. })
+    }
+
+    pub fn key(&self) -> &str {
+        match self {
+            Task::Step { key, .. } | Task::Item { key } | Task::Swap { key } | Task::Approval { key } => key,
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Group commit: one writer decides all queued operations inside one transaction.
+//!
+//! An operation fails only in its decision, before any write, so a group needs no savepoints. When a write fails,
+//! the whole group is rolled back and each operation is tried once more, alone.
+//!
+//! `queue` says what runs when, `turn` runs it on a backend: both without a thread or a clock. `writer` is the thread
+//! that drives them in a store, and `steps` drives them by hand in a simulation.
+
+mod queue;
+mod steps;
+mod turn;
+mod writer;
+
+pub use steps::{Step, Steps};
+pub use writer::{Hands, Writer};

@@ -1,0 +1,78 @@
+//! Group commit driven by hand: the writer's queue and turn for a caller that says when the next group runs.
+
+use std::time::Duration;
+
+use outlast_core::{
+    engine::op::{Op, Outcome},
+    store::{Durability, Error, Ticket},
+    words::id::OpNo,
+};
+
+use super::{
+    queue::{Next, Queue},
+    turn::{Run as _, Turn},
+};
+use crate::backend::Backend;
+
+/// Writer of one process without its thread. Times are durations since any fixed moment of the caller's clock.
+pub struct Steps<B> {
+    queue: Queue,
+    turn: Turn<B>,
+}
+
+impl<B: Backend> Steps<B> {
+    /// Makes a writer whose operations are numbered from `start`.
+    pub fn new(backend: B, start: OpNo) -> Steps<B> {
+        Steps { queue: Queue::new(start), turn: Turn::new(backend) }
+    }
+
+    /// Queues `op` for a later group.
+    pub fn submit(&mut self, op: Op, durability: Durability, now: Duration) -> Ticket {
+        self.queue.submit(op, durability, now)
+    }
+
+    /// Queues `op`, and runs it at once if nothing else waits, as a caller's own thread does.
+    pub fn submit_here(&mut self, op: Op, durability: Durability, now: Duration) -> Ticket {
+        let ticket = self.queue.submit(op, durability, now);
+        if let Some(group) = self.queue.take_mine(durability) {
+            self.turn.run(group);
+            self.queue.ran();
+        }
+        ticket
+    }
+
+    /// Answers `op` from what is committed and queues it. Gives `op` back if other work is queued.
+    pub fn ahead(&mut self, op: Op, now: Duration) -> Result<Result<Outcome, Error>, Op> {
+        let Some(no) = self.queue.begins_ahead() else { return Err(op) };
+        let foreseen = self.turn.foresee(&op, no);
+        if foreseen.is_ok() {
+            self.queue.answered_ahead(op, no, now);
+        }
+        self.queue.ran();
+        Ok(foreseen)
+    }
+
+    /// Runs the next group if one is due. Otherwise returns the time until it is, if anything is queued.
+    pub fn step(&mut self, now: Duration) -> Step {
+        match self.queue.next(now) {
+            Next::Group(group) => {
+                self.turn.run(group);
+                self.queue.ran();
+                Step::Ran
+            }
+            Next::After(wait) => Step::After(wait),
+            Next::Nothing | Next::Closed => Step::Idle,
+        }
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A group ran.
+    Ran,
+    /// Nothing is due before this time has passed.
+    After(Duration),
+    /// Nothing is queued.
+    Idle,
+}

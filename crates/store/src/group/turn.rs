@@ -1,0 +1,276 @@
+//! Turn of the writer: runs one group on a backend, and remembers what the next one must know.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use outlast_core::{
+    engine::{
+        self,
+        loaded::Loaded,
+        op::{self, Op, Outcome},
+    },
+    store::{Durability, Error, load::load},
+    words::id::{InstanceNo, Micros, OpNo},
+};
+
+use super::queue::Job;
+use crate::backend::{Backend, CommitFailed, Ground};
+
+/// Runs groups one after the other.
+pub trait Run: Send {
+    fn run(&mut self, group: Vec<Job>);
+    /// Returns the outcome `op` would have now. Writes nothing.
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error>;
+}
+
+/// State of the writer: the backend and what it remembers between groups.
+pub struct Turn<B> {
+    backend: B,
+    /// Instance of this process, once it has registered through this store.
+    instance: Option<InstanceNo>,
+    /// Reason why all operations are refused until the store is reopened: an I/O error, or an unclear commit of a
+    /// database that cannot tell later.
+    refused: Option<String>,
+    /// Instance and operation of a commit whose outcome the database has not told yet. Nothing is decided before it does.
+    unclear: Option<(InstanceNo, i64)>,
+    /// Last decision answered ahead. It is reused if the ground is unchanged.
+    foreseen: Option<(Ground, Loaded, Outcome)>,
+}
+
+impl<B: Backend> Turn<B> {
+    pub fn new(backend: B) -> Turn<B> {
+        Turn { backend, instance: None, refused: None, unclear: None, foreseen: None }
+    }
+}
+
+/// Outcome of a group's transaction.
+enum Fate {
+    Committed(Vec<Result<Outcome, Error>>),
+    /// Nothing of the group was written.
+    RolledBack(Error),
+    Unclear(Error),
+}
+
+impl<B: Backend> Run for Turn<B> {
+    fn run(&mut self, group: Vec<Job>) {
+        // The promises of the group are dropped by a panic, which resolves its tickets.
+        let _ = self.guarded(|turn| turn.run_group(group));
+    }
+
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
+        self.guarded(|turn| turn.foresee_one(op, no))?
+    }
+}
+
+impl<B: Backend> Turn<B> {
+    /// Runs `work`. Where it panics, the store refuses everything: only a backend opened anew is known to be whole.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Error> {
+        catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
+            let why = "the store's writer panicked, which is a defect of Outlast".to_owned();
+            self.backend.rollback();
+            self.refused = Some(why.clone());
+            Error::Refused { why }
+        })
+    }
+
+    fn foresee_one(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
+        self.resolve()?;
+        if self.backend.is_short_of_room() && !closes(op) {
+            return Err(short_of_room());
+        }
+        let now = self.backend.begin_read()?;
+        let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
+            loaded.op = no;
+            let outcome = decide(op, &mut loaded, now).map_err(Error::Engine)?;
+            self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
+            Ok(outcome)
+        });
+        self.backend.release();
+        foreseen
+    }
+
+    fn run_group(&mut self, mut group: Vec<Job>) {
+        if let Err(error) = self.resolve() {
+            group.iter_mut().for_each(|job| answer(job, Err(error.clone())));
+            return;
+        }
+        match self.try_group(&group) {
+            Fate::Committed(outcomes) => {
+                for (job, outcome) in group.iter_mut().zip(outcomes) {
+                    answer(job, outcome);
+                }
+            }
+            Fate::Unclear(error) => self.give_up(group, error),
+            Fate::RolledBack(error) => {
+                if matches!(error, Error::Full { .. }) {
+                    self.backend.free_ballast();
+                }
+                for job in group {
+                    self.run_alone(job);
+                }
+            }
+        }
+    }
+
+    fn run_alone(&mut self, job: Job) {
+        let mut one = vec![job];
+        if self.refused.is_some() || self.unclear.is_some() {
+            return self.run_group(one);
+        }
+        match self.try_group(&one) {
+            Fate::Committed(outcomes) => {
+                for (job, outcome) in one.iter_mut().zip(outcomes) {
+                    answer(job, outcome);
+                }
+            }
+            Fate::RolledBack(error) => {
+                if matches!(error, Error::Io { .. }) {
+                    self.refused = Some(error.to_string());
+                }
+                one.iter_mut().for_each(|job| answer(job, Err(error.clone())));
+            }
+            Fate::Unclear(error) => self.give_up(one, error),
+        }
+    }
+
+    /// Checks that work can be done: learns the outcome of a commit that was unclear, if that can be had now.
+    fn resolve(&mut self) -> Result<(), Error> {
+        if let Some(why) = &self.refused {
+            return Err(Error::Refused { why: why.clone() });
+        }
+        let Some((instance, last)) = self.unclear else { return Ok(()) };
+        let told = self.backend.is_committed(instance, last);
+        let is_committed = told.ok_or_else(|| Error::Unavailable {
+            why: "it has not told yet whether an earlier commit was done".into(),
+        })?;
+        if is_committed {
+            self.instance = Some(instance);
+        }
+        self.unclear = None;
+        Ok(())
+    }
+
+    fn give_up(&mut self, mut group: Vec<Job>, error: Error) {
+        if !self.backend.tells_later() {
+            self.refused = Some(error.to_string());
+        }
+        let unknown = Error::CommitUnknown { why: error.to_string() };
+        group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
+    }
+
+    /// Decides `job` and returns the rows as it leaves them, with its outcome.
+    fn decide(&mut self, job: &Job, now: Micros) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
+        if job.is_foreseen
+            && let Some((ground, loaded, outcome)) = self.foreseen.take()
+            && self.backend.ground() == Some(ground)
+        {
+            return Ok(Ok((loaded, outcome)));
+        }
+        let mut loaded = load(&mut self.backend, &job.op.needs(), now)?;
+        loaded.op = job.no;
+        Ok(decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
+    }
+
+    fn try_group(&mut self, group: &[Job]) -> Fate {
+        let synced = group.iter().any(|j| j.durability == Durability::Synced);
+        let short = self.backend.is_short_of_room();
+        let now = match self.backend.begin(synced) {
+            Ok(now) => now,
+            Err(e) => return Fate::RolledBack(e),
+        };
+        let mut outcomes = Vec::with_capacity(group.len());
+        let mut wrote = false;
+        let mut registered = self.instance;
+        for job in group {
+            if short && !closes(&job.op) {
+                outcomes.push(Err(short_of_room()));
+                continue;
+            }
+            let decided = self.decide(job, now).and_then(|decided| match decided {
+                Err(e) => Ok(Err(Error::Engine(e))),
+                Ok((loaded, outcome)) => {
+                    if loaded.is_touched() {
+                        wrote = true;
+                        self.backend.apply(loaded)?;
+                    }
+                    Ok(Ok(outcome))
+                }
+            });
+            match decided {
+                Ok(outcome) => {
+                    if let Ok(Outcome::Registered(no)) = &outcome {
+                        registered = Some(*no);
+                    }
+                    outcomes.push(outcome);
+                }
+                Err(e) => {
+                    self.backend.rollback();
+                    return Fate::RolledBack(e);
+                }
+            }
+        }
+        if !wrote {
+            self.backend.release();
+            return Fate::Committed(outcomes);
+        }
+        let last = group.iter().map(|job| job.no.0).max().unwrap_or_default();
+        if let Some(instance) = registered
+            && let Err(e) = self.backend.count(instance, last)
+        {
+            self.backend.rollback();
+            return Fate::RolledBack(e);
+        }
+        match self.backend.commit() {
+            Ok(()) => {
+                self.instance = registered;
+                Fate::Committed(outcomes)
+            }
+            Err(CommitFailed::RolledBack(e)) => Fate::RolledBack(e),
+            Err(CommitFailed::Unclear(e)) => {
+                let told = registered.and_then(|i| self.backend.is_committed(i, last));
+                match told {
+                    Some(true) => {
+                        self.instance = registered;
+                        Fate::Committed(outcomes)
+                    }
+                    Some(false) => Fate::RolledBack(e),
+                    None => {
+                        self.unclear = registered.map(|instance| (instance, last));
+                        Fate::Unclear(e)
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Decides `op`. A decision that panics fails alone: its rows are dropped, and nothing of it is written.
+fn decide(op: &Op, loaded: &mut Loaded, now: Micros) -> Result<Outcome, engine::Error> {
+    catch_unwind(AssertUnwindSafe(|| op::decide(op, loaded, now)))
+        .unwrap_or(Err(engine::Error::Panicked { op: op.name() }))
+}
+
+fn short_of_room() -> Error {
+    Error::Full { why: "only what closes open work is taken until there is room".into() }
+}
+
+/// Returns whether `op` closes open work. Such operations are accepted even on a full disk.
+fn closes(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Settle(_)
+            | Op::Record(_)
+            | Op::RecordItem(_)
+            | Op::ReturnItem(_)
+            | Op::EndAttempt(_)
+            | Op::DeclareDead(_)
+            | Op::Renew(_)
+            | Op::Delivered(_)
+    )
+}
+
+fn answer(job: &mut Job, outcome: Result<Outcome, Error>) {
+    if let Some(promise) = job.promise.take() {
+        // The receiver is gone if its ticket was dropped.
+        let _ = promise.send(outcome);
+    }
+}

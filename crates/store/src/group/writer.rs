@@ -1,0 +1,173 @@
+//! Writer thread of a store, and the handle with which others give it work.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use outlast_core::{
+    engine::op::{Op, Outcome},
+    store::{Durability, Error, Ticket},
+    words::id::OpNo,
+};
+
+use super::{
+    queue::{Job, Next, Queue},
+    turn::{Run, Turn},
+};
+use crate::backend::Backend;
+
+/// Threads that may run an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Hands {
+    /// The writer thread only.
+    Writers,
+    /// The calling thread too, if no group is running.
+    Mine,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// Held by whoever made the queue busy: the writer thread, or a caller that found it idle. `None` once the store is
+    /// closed.
+    turn: Mutex<Option<Box<dyn Run>>>,
+    /// Moment from which the queue's times are counted.
+    epoch: Instant,
+}
+
+/// Handle of the writer thread. Dropping it commits what is queued and joins the thread.
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Id of the process that started the thread. A forked child has no such thread.
+    process: u32,
+}
+
+impl Writer {
+    /// Starts the writer thread on `backend`.
+    ///
+    /// Its operations are numbered from a random start: two processes share no number, even if one was given the other's
+    /// instance number after a loss of commits.
+    pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
+        let mut start = [0; 8];
+        getrandom::fill(&mut start)?;
+        // Six bytes of a row.
+        let start = OpNo((u64::from_le_bytes(start) >> 18) as i64);
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue::new(start)),
+            wake: Condvar::new(),
+            turn: Mutex::new(Some(Box::new(Turn::new(backend)))),
+            epoch: Instant::now(),
+        });
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name("outlast-store".into()).spawn(move || {
+            while let Some(group) = theirs.next_group() {
+                theirs.run(group);
+            }
+            // Dropped on this thread: a backend with its own runtime cannot be dropped inside another runtime.
+            drop(lock(&theirs.turn).take());
+        })?;
+        Ok(Writer { shared, thread: Some(thread), process: crate::process::id() })
+    }
+
+    /// Returns whether this is a forked copy of another process's writer, which must not be used or closed.
+    pub fn is_forked(&self) -> bool {
+        self.process != crate::process::id()
+    }
+
+    /// Queues `op`. Runs it on the calling thread if `hands` allows that and no group is running.
+    pub fn submit(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
+        let mut queue = lock(&self.shared.queue);
+        let ticket = queue.submit(op, durability, self.shared.now());
+        let mine = if hands == Hands::Mine { queue.take_mine(durability) } else { None };
+        match mine {
+            Some(group) => {
+                drop(queue);
+                self.shared.run(group);
+            }
+            None => self.shared.wake_for(queue),
+        }
+        ticket
+    }
+
+    /// Answers `op` at once and queues it for the next group.
+    /// Gives `op` back if a group is running or other work is queued.
+    pub fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
+        let Some(no) = lock(&self.shared.queue).begins_ahead() else { return Err(op) };
+        let foreseen = match lock(&self.shared.turn).as_mut() {
+            Some(turn) => turn.foresee(&op, no),
+            None => Err(Error::Closed),
+        };
+        let mut queue = lock(&self.shared.queue);
+        if foreseen.is_ok() {
+            queue.answered_ahead(op, no, self.shared.now());
+        }
+        queue.ran();
+        self.shared.wake_for(queue);
+        Ok(foreseen)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // The thread belongs to the other process, as do the locks it may have held at the fork.
+            return std::mem::forget(self.thread.take());
+        }
+        lock(&self.shared.queue).close();
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // The thread does not panic: a turn catches what its operations do.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Waits for work. `None` when the store is closed and the queue is empty.
+    fn next_group(&self) -> Option<Vec<Job>> {
+        let mut queue = lock(&self.queue);
+        loop {
+            match queue.next(self.now()) {
+                Next::Group(group) => return Some(group),
+                Next::Closed => return None,
+                Next::After(wait) => {
+                    queue = self.wake.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                Next::Nothing => {
+                    queue.asleep = true;
+                    queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                    queue.asleep = false;
+                }
+            }
+        }
+    }
+
+    /// Runs a group taken from the queue, and wakes the writer thread if there is more to do.
+    fn run(&self, group: Vec<Job>) {
+        if let Some(turn) = lock(&self.turn).as_mut() {
+            turn.run(group);
+        }
+        let mut queue = lock(&self.queue);
+        queue.ran();
+        self.wake_for(queue);
+    }
+
+    fn wake_for(&self, queue: MutexGuard<'_, Queue>) {
+        let wake = queue.wants_the_writer();
+        drop(queue);
+        if wake {
+            self.wake.notify_one();
+        }
+    }
+}

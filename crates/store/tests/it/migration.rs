@@ -1,0 +1,92 @@
+//! Stores of the format before: brought to today's once, with a copy kept, and never under a process that uses them.
+
+use std::{fs, path::Path, sync::Arc};
+
+use outlast_core::{
+    engine::run::{register::Register, start::Start},
+    run::instance::Identity,
+    store::{Ask as _, Durability, Store},
+    words::id::RunId,
+};
+use outlast_store::FORMAT;
+use rusqlite::Connection;
+
+use crate::{
+    beds::{open_at, place},
+    private_postgres::Database,
+};
+
+/// Adds a run and a process that has left nothing but its row.
+fn use_it(store: &Arc<dyn Store>, pid: u32) {
+    let identity =
+        Identity { host: "elsewhere".into(), pid, program: "outlast run".into(), ..Identity::default() };
+    store.ask(Register { identity }, Durability::Synced).wait().unwrap();
+    store.ask(Start::new(RunId::new("kept").unwrap()), Durability::Synced).wait().unwrap();
+}
+
+/// Makes a store of format 3, whose process was last seen at `seen`.
+fn old_file(path: &Path, seen: &str) {
+    use_it(&open_at(place(path), true).unwrap(), 77);
+    let conn = Connection::open(path).unwrap();
+    conn.execute_batch(&format!(
+        "ALTER TABLE entries DROP COLUMN opened_by; UPDATE instances SET last_seen = {seen}; PRAGMA user_version = 3;"
+    ))
+    .unwrap();
+}
+
+fn format(path: &Path) -> i64 {
+    Connection::open(path).unwrap().pragma_query_value(None, "user_version", |r| r.get(0)).unwrap()
+}
+
+const LONG_AGO: &str = "0";
+/// As it was registered: the test's clock stands still.
+const NOW: &str = "last_seen";
+
+#[test]
+fn a_file_of_the_format_before_is_brought_to_this_one_once_and_its_copy_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outlast.db");
+    old_file(&path, LONG_AGO);
+    // As a migration leaves it that was killed.
+    fs::write(directory.path().join("outlast.db.format-3-unfinished"), b"half of it").unwrap();
+    let kept = |store: &Arc<dyn Store>| store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some();
+    assert!(kept(&open_at(place(&path), false).unwrap()));
+    assert_eq!(format(&path), FORMAT);
+
+    let copy = directory.path().join("outlast.db.format-3");
+    assert_eq!(format(&copy), 3);
+    let runs: i64 =
+        Connection::open(&copy).unwrap().query_row("SELECT count(*) FROM runs", [], |r| r.get(0)).unwrap();
+    assert_eq!(runs, 1);
+    assert!(!directory.path().join("outlast.db.format-3-unfinished").exists());
+    fs::remove_file(&copy).unwrap();
+    assert!(kept(&open_at(place(&path), false).unwrap()));
+    assert!(!copy.exists(), "it was migrated a second time");
+}
+
+#[test]
+fn a_file_that_a_process_of_the_version_before_uses_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outlast.db");
+    old_file(&path, NOW);
+    let refused = open_at(place(&path), false).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
+    assert_eq!(format(&path), 3);
+    assert!(!directory.path().join("outlast.db.format-3").exists());
+}
+
+#[test]
+fn a_database_of_the_format_before_is_brought_to_this_one() {
+    let database = Database::new();
+    use_it(&open_at(&database.url(), true).unwrap(), 77);
+    let sql = |sql: &str| database.execute(sql);
+    sql("ALTER TABLE outlast.entries DROP COLUMN opened_by");
+    sql("UPDATE outlast.meta SET value = '3' WHERE key = 'format'");
+    let refused = open_at(&database.url(), false).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
+    sql("UPDATE outlast.instances SET last_seen = 0");
+    let store = open_at(&database.url(), false).unwrap();
+    assert!(store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some());
+    let found = database.value("SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'");
+    assert_eq!(found, Some(FORMAT.to_string()));
+}
