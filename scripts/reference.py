@@ -168,6 +168,8 @@ def find(name: str, home: str) -> ast.AST:
     for node in ast.parse(source.read_text()).body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
             return node
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return node
     raise SystemExit(f"{name} is not in {source}")
 
 
@@ -199,7 +201,9 @@ def python_page() -> str:
     groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors and warnings": []}
     for name, home in sorted(homes().items(), key=lambda item: item[0].lower()):
         node = find(name, home)
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.Assign):
+            groups["Errors and warnings"].append(f"### `{name}`\n\nAnother name of `{ast.unparse(node.value)}`.\n")
+        elif isinstance(node, ast.ClassDef):
             groups["Errors and warnings" if home == "errors" else "Classes"].append(class_entry(node))
         else:
             about = described(node)

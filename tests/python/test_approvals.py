@@ -96,6 +96,17 @@ def test_a_denial_says_why_and_who(rt, person):
             again.approve("deploy", {"to": "prod"})
 
 
+def test_a_tool_that_only_reads_waits_for_nobody(rt):
+    """Bug: a call that states that it has no side effect was refused as a bad one; over REST it waited for a person."""
+    with rt.run("r") as run:
+        word = run.approve("search", {"q": "tea"}, side_effect="")
+        assert (word.required, word.id) == (False, None)
+    with rt.run("r") as again:
+        assert again.is_replay and not again.approve("search", {"q": "tea"}, side_effect="").required
+        with pytest.raises(outlast.RunCompleted):
+            again.approve("search", {"q": "tea"})
+
+
 def test_what_nobody_decides_in_time_is_a_no(rt, person):
     with rt.run("r") as run:
         with pytest.raises(outlast.ApprovalDenied) as e:

@@ -111,6 +111,10 @@ def test_a_file_of_results_is_a_job_for_every_command(home, command):
     assert "a fork of" in command("fork", str(path), "--from-snapshot", "two", store=None)
     done.clear()
     assert len(life(4, from_snapshot="two")) == 4 and done == [2, 3]
+    # The file is still its own job's.
+    assert len(life(5)) == 5 and done == [2, 3, 4]
+    assert "done 5 " in command("inspect", str(path), store=None)
+    assert len(command("export", str(path), store=None).splitlines()) == 5
 
 
 def test_a_batch_that_a_person_stops_or_cancels_drains_and_says_so(rt, command):

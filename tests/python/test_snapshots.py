@@ -131,3 +131,28 @@ def test_a_generator_goes_on_in_a_fork(home):
     assert len(life(8, from_snapshot=1)) == 8
     assert len(life(8)) == 8
     assert work.done == ["fourth"]
+
+
+def test_a_fork_of_a_file_has_a_file_of_its_own(home):
+    """Bug: once a file's job was forked, the unchanged script went on in the fork. Consequence: what the job had done after
+    the snapshot was done, and paid, again. Cause: the newest run of a job's name was the file's run."""
+    work = Work()
+    path, own = home / "r.jsonl", home / "r.attempt-1.jsonl"
+
+    def life(n, **more):
+        return list(resume_or_start("g", JsonlStore(path), lambda items: (work(i) for i in items), (range(n),), **more))
+
+    life(3)
+    life(6)
+    before = path.read_bytes()
+    work.done.clear()
+    assert len(life(8, from_snapshot=1)) == 8 and work.done == [3, 4, 5, 6, 7]
+    assert path.read_bytes() == before and len(own.read_text().splitlines()) == 8
+    work.done.clear()
+    assert len(life(6)) == 6 and work.done == []
+    assert len(life(7)) == 7 and work.done == [6]
+    assert len(JsonlStore(path).results("g")) == 7 and len(JsonlStore(own).results("g")) == 8
+    # A fork whose file is gone writes it anew.
+    own.unlink()
+    work.done.clear()
+    assert len(life(8, from_snapshot=1)) == 8 and work.done == [] and len(own.read_text().splitlines()) == 8

@@ -408,6 +408,39 @@ def test_a_resume_point_is_the_last_step_done_in_numeric_order_and_the_pending_k
     check(-1, prefix="other:")
 
 
+def test_what_is_written_against_the_published_client_runs_with_its_import_changed(client):
+    """Bug: `StatehouseError`, `replay_events`, `replay_pretty` and `Transaction(client, id)` were not there, and the outcome of
+    an empty commit was none. Consequence: programs of the client failed with only their import changed."""
+    try:
+        begun = client.begin_transaction()
+        again = outlast.Transaction(client, begun.id)
+        again.write(agent_id=ME, key="step:0", value={"text": "x" * 100})
+        again.delete(agent_id=ME, key="gone")
+        commit = again.commit()
+        begun.write(agent_id=ME, key="step:1", value={})
+    except outlast.StatehouseError as e:
+        assert isinstance(e, outlast.TransactionError)
+    (event,) = client.replay_events(ME, commit, commit, "default")
+    assert [op.key for op in event.operations] == ["step:0", "gone"]
+    when = f"{event.at:%H:%M:%SZ}"
+    short, gone = client.replay_pretty(ME)
+    assert short == f'{when}  agent={ME}  WRITE  key=step:0  v=1  {{"text":"{"x" * 70}…'
+    assert gone == f"{when}  agent={ME}  DEL  key=gone  v=1"
+    whole, gone = client.replay_pretty(ME, verbose=True)
+    assert whole.endswith(f'{"x" * 100}"}}  txn={begun.id}  commit={commit}') and gone.endswith(f"v=1  txn={begun.id}  commit={commit}")
+    empty = client.begin_transaction()
+    assert (empty.commit(), client.transaction_outcome(empty.id)) == (0, 0)
+
+
+def test_steps_with_leading_zeros_are_steps(client):
+    """Bug: a loop over `step:0001`, … began from the start again. Cause: a number with leading zeros was taken for none."""
+    for i in range(12):
+        put(client, f"step:{i:02}", {"status": "pending"})
+        assert client.resume_point(ME) == outlast.ResumePoint(i - 1, i, f"step:{i:02}")
+        put(client, f"step:{i:02}", {"status": "done"})
+    assert client.resume_point(ME) == outlast.ResumePoint(11)
+
+
 def test_versions_and_history_continue_after_a_restart(home):
     for n in range(1, 4):
         rt = outlast.connect(home / "again.db")

@@ -94,6 +94,16 @@ def test_keys_scans_replays_and_resume_points_are_those_of_a_store_opened_here(c
     later.join()
 
 
+def test_padded_steps_lines_and_empty_commits_are_those_of_a_store_opened_here(client):
+    with client.begin_transaction() as tx:
+        tx.write("padded", "step:009", {"status": "done"})
+        tx.write("padded", "step:010", {"status": "pending"})
+    assert client.resume_point("padded") == outlast.ResumePoint(9, 10, "step:010")
+    assert list(client.replay_pretty("padded"))[0].startswith("commit ")
+    empty = client.begin_transaction()
+    assert (empty.commit(), client.transaction_outcome(empty.id)) == (0, 0)
+
+
 def test_what_the_wire_cannot_say_is_an_error(client, server):
     def check(error, call):
         with pytest.raises(error) as e:

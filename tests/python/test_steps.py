@@ -398,8 +398,8 @@ class NoText(Exception):
 
 
 def test_what_cannot_be_put_in_words_is_no_reason_to_lose_a_step(lives):
-    got = lives(lambda run: run.step("s", lambda *_: 1, NoRepr(), {NoRepr(): 1}), lambda run: run.step("s", lambda *_: 2, NoRepr(), {NoRepr(): 1}))
-    assert got == 1
+    step = lambda run, result: run.step("s", lambda *_: result, NoRepr(), {NoRepr(): 1}, key="s")
+    assert lives(lambda run: step(run, 1), lambda run: step(run, 2)) == 1
 
 
 def test_an_exception_without_a_text_is_raised_and_journaled(rt):
@@ -413,6 +413,26 @@ def test_an_exception_without_a_text_is_raised_and_journaled(rt):
         no = int(rt.get(f"r{len(options)}").raw["no"])
         seq, state = rt._engine.recorded(no, 0).find(steps.key_of("s", (), {}))
         assert state == "failed" and "NoText" in json.loads(rt._engine.value(no, seq))["error"]["type"]
+
+
+def test_an_async_function_in_a_plain_run_is_told(rt):
+    """Bug: the run was completed without the step, and Python's warning of a coroutine was all that was said."""
+
+    async def work():
+        return 1
+
+    with pytest.raises(TypeError, match=r"step 's' of run r has an async function, and was never awaited(.|\n)*async with rt.run"):
+        with rt.run("r") as run, pytest.warns(RuntimeWarning, match="never awaited"):
+            run.step("s", work)
+    assert rt.get("r").status == "interrupted"
+
+    async def main():
+        with rt.run("r") as run:
+            return await run.step("s", work)
+
+    assert asyncio.run(main()) == 1
+    with rt.run("r2") as run:
+        assert asyncio.run(run.step("s", work)) == 1
 
 
 def test_a_step_that_takes_too_long_is_told(rt):

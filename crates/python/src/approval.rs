@@ -7,6 +7,7 @@ use outlast_core::{
         approval::{self, Answer, Status},
         payload::Payload,
     },
+    run::rules::Rules,
     store::{Durability, filter::ApprovalFilter as Filter},
     words::{
         digest::Digest,
@@ -105,7 +106,8 @@ fn recall(
         return Ok(Answer::of(&entry, now));
     }
     let rules = core.store.run(run)?.and_then(|v| v.spec.rules);
-    let free = rules.is_some_and(|r| r.allows(tool) && !r.requires(tool, side_effect));
+    let allowed = rules.as_ref().is_none_or(|r| r.allows(tool));
+    let free = allowed && !Rules::ask_for(rules.as_ref(), tool, side_effect);
     Ok(free.then(Answer::not_required))
 }
 

@@ -2,12 +2,7 @@
 
 use std::{
     collections::HashMap,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use outlast_core::{
@@ -21,15 +16,10 @@ use outlast_core::{
 use outlast_server::node::{HEARTBEAT, Node};
 
 /// Attempts open in this process, and the heartbeat that renews them.
+#[derive(Default)]
 pub struct Beat {
     open: Mutex<HashMap<(RunNo, AttemptNo), Open>>,
-    /// Path of the store's file, and its identity when it was opened.
-    file: Option<(PathBuf, Option<FileId>)>,
-    vanished: AtomicBool,
 }
-
-/// Device and inode of a file.
-type FileId = (u64, u64);
 
 struct Open {
     instance: InstanceNo,
@@ -49,20 +39,9 @@ pub enum Word {
     Lost,
     /// This process could not renew for a whole lease: others may have declared it dead.
     Away,
-    /// The store's file was removed or replaced: anything written to it is lost when this process ends.
-    Vanished,
 }
 
 impl Beat {
-    /// Creates the heartbeat. `file` is the store's file, `None` for a store that is not a file.
-    pub fn new(file: Option<PathBuf>) -> Beat {
-        let file = file.map(|path| {
-            let id = id_of(&path);
-            (path, id)
-        });
-        Beat { open: Mutex::default(), file, vanished: AtomicBool::new(false) }
-    }
-
     /// Adds an open attempt.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
         let active = driven.then(|| ActiveTime::begin(node.clock().monotonic_ms()));
@@ -77,9 +56,6 @@ impl Beat {
     }
 
     pub fn word(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> Word {
-        if self.vanished.load(Ordering::Relaxed) {
-            return Word::Vanished;
-        }
         match self.attempts().get(&(run, attempt)) {
             Some(open) if open.lost => Word::Lost,
             Some(Open { pulse: Some(pulse), .. }) if pulse.stop_requested => Word::Stop,
@@ -104,19 +80,7 @@ impl Beat {
         }
     }
 
-    /// Returns whether the store's file is still the one that was opened. Once false, it stays false.
-    pub fn is_there(&self) -> bool {
-        // An open file outlives its name: SQLite itself would go on writing to a file that no one can find.
-        if let Some((path, id)) = &self.file
-            && id_of(path) != *id
-        {
-            self.vanished.store(true, Ordering::Relaxed);
-        }
-        !self.vanished.load(Ordering::Relaxed)
-    }
-
     async fn now(&self, node: &Node) {
-        self.is_there();
         let now = node.clock().monotonic_ms();
         let me = node.instance();
         let active: Vec<Active> = self
@@ -165,8 +129,4 @@ impl Beat {
     fn attempts(&self) -> std::sync::MutexGuard<'_, HashMap<(RunNo, AttemptNo), Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn id_of(path: &Path) -> Option<FileId> {
-    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }

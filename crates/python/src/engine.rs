@@ -10,7 +10,7 @@ use std::{
 use outlast::{
     program::{context::Context, embedded},
     serve::proxy_setup,
-    settings::{place::Place, policies},
+    settings::policies,
 };
 use outlast_core::{
     engine::{
@@ -25,7 +25,7 @@ use outlast_core::{
     journal::{Kind, Role, job::ItemRow, payload::Payload},
     run::{OnDivergence, Policy, Spec, status::Status, token::TokenKey},
     state::Name,
-    store::{Ask as _, Durability, Page, RunView, Sought, Store},
+    store::{Ask as _, Durability, Error, Page, RunView, Sought, Store},
     words::{
         clock::random,
         id::{Micros, RunId, RunNo, Seq},
@@ -85,7 +85,10 @@ impl Shared {
                 "this handle was opened by process {}, and this is process {here}, forked from it",
                 self.pid
             ),
-            Some("call outlast.connect() in the child, or start processes with the `spawn` method"),
+            Some(
+                "call outlast.connect() in each process, after the fork, and not before it; or start processes with \
+                 the `spawn` or `forkserver` method",
+            ),
         ))
     }
 
@@ -152,9 +155,9 @@ impl Engine {
         Ok(embedded::context(place).map_err(Failure::from)?.0.place.to_string())
     }
 
-    /// Returns whether the store's file is still the one that was opened.
+    /// Returns whether the store's files are still the ones that were opened.
     fn is_there(&self) -> PyResult<bool> {
-        Ok(self.shared.core()?.beat.is_there())
+        Ok(self.shared.core()?.store.check().is_ok())
     }
 
     /// Deregisters the instance and closes the store. Idempotent; does nothing in a forked child.
@@ -167,8 +170,10 @@ impl Engine {
         py.detach(|| {
             // The heartbeat stops first: it would register this process anew after it has left.
             runtime.shutdown_timeout(LAST_TASKS);
-            core.node.leave().inspect_err(|_| {
+            core.node.leave().or_else(|e| {
                 orphans::left_behind(core.context.place.to_string(), core.node.instance());
+                // Nothing can be told to a store that is gone, and whoever used it was told.
+                if matches!(e, Error::Vanished { .. }) { Ok(()) } else { Err(e) }
             })
         })
         .map_err(|e| Failure::from(e).into())
@@ -464,19 +469,15 @@ pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failur
 fn open(place: Option<String>) -> Result<Engine, Failure> {
     let (context, durable) = embedded::context(place)?;
     let store = context.open(true, durable)?;
-    let node = proxy_setup::join(store.clone(), &context, "python")?;
     orphans::bury(&*store, &context.place.to_string())?;
+    let node = proxy_setup::join(store.clone(), &context, "python")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("outlast")
         .enable_all()
         .build()
         .map_err(|e| Failure::new("runtime", format!("cannot start the runtime: {e}"), None))?;
-    let file = match &context.place {
-        Place::File(path) => Some(path.clone()),
-        Place::Postgres(_) => None,
-    };
-    let beat = Arc::new(Beat::new(file));
+    let beat = Arc::<Beat>::default();
     runtime.spawn(beat.clone().go_on(node.clone()));
     let core = Core {
         token_keys: store.token_keys()?,

@@ -32,11 +32,18 @@ impl Failure {
     }
 }
 
-/// Returns the hint for a refusal. No `outlast` command started this program, unless a supervisor did.
+/// Returns the hint for a refusal. `outlast resume` starts a supervisor's command again; a program that runs by itself is
+/// started by whoever started it.
 pub fn refused_hint(refusal: &Refusal, run: &str) -> String {
-    match std::env::var_os("OUTLAST_RUN_ID") {
-        Some(_) => refusal.hint(run),
-        None => refusal.hint_then(run, "start the program again"),
+    const AGAIN: &str = "start the program again";
+    match std::env::var("OUTLAST_RUN_ID") {
+        Ok(supervised) if supervised == run => refusal.hint(run),
+        Ok(supervised) => refusal.hint_then(run, &format!("`outlast resume {supervised}`")),
+        Err(_) if refusal.code == "price_unknown" => format!(
+            "give the model a price in a file that OUTLAST_PRICES names (docs/guides/prices.md), or lift the limit with \
+             `outlast budget {run} --lift usd`; then {AGAIN}"
+        ),
+        Err(_) => refusal.hint_then(run, AGAIN),
     }
 }
 

@@ -10,6 +10,7 @@ use outlast_core::{
     store::{Ask as _, Durability, Error, Store},
     words::id::InstanceNo,
 };
+use outlast_process::identity;
 
 /// Place, instance and process id of each. A process forked from that one does not own them.
 static ORPHANS: Mutex<Vec<(String, InstanceNo, u32)>> = Mutex::new(Vec::new());
@@ -19,14 +20,26 @@ pub fn left_behind(place: String, instance: InstanceNo) {
     ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push((place, instance, std::process::id()));
 }
 
-/// Declares dead the instances left behind at `place`. Synced.
+/// Declares dead the instances left behind at `place`, before this process registers there again. Synced.
+///
+/// Another store may be at that place by now: its instance of that number is someone else.
 pub fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
     let mine = |orphan: &(String, InstanceNo, u32)| orphan.0 == place && orphan.2 == std::process::id();
     let orphans: Vec<_> = {
         let mut all = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
         all.extract_if(.., |orphan| mine(orphan)).collect()
     };
-    orphans.into_iter().try_for_each(|(_, instance, _)| declare_dead(store, instance))
+    // Registering reports what is wrong with /proc.
+    let Ok(me) = identity::of_self() else { return Ok(()) };
+    for (_, no, _) in orphans {
+        let found = store.instance(no)?.map(|instance| instance.identity);
+        if found.is_some_and(|it| {
+            (it.boot_id, it.pid, it.start_time) == (me.boot_id.clone(), me.pid, me.start_time)
+        }) {
+            declare_dead(store, no)?;
+        }
+    }
+    Ok(())
 }
 
 /// Declares an instance dead, retrying if its heartbeat moves meanwhile. Synced.

@@ -229,8 +229,7 @@ impl Seat {
         Ok(py.detach(|| call::settle(&core, self, Seq(seq), nano_usd, tokens))?)
     }
 
-    /// Returns what the attempt should do: "go on", "stop", "lost", "away" (open nothing until the store is back) or
-    /// "vanished".
+    /// Returns what the attempt should do: "go on", "stop", "lost" or "away" (open nothing until the store is back).
     fn word(&self) -> PyResult<&'static str> {
         let core = self.shared.core()?;
         Ok(match core.beat.word(&core.node, self.run_no(), self.actor.attempt) {
@@ -238,7 +237,6 @@ impl Seat {
             Word::Stop => "stop",
             Word::Lost => "lost",
             Word::Away => "away",
-            Word::Vanished => "vanished",
         })
     }
 

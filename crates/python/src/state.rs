@@ -234,16 +234,17 @@ impl States {
     }
 
     /// Returns where a loop over `prefix0`, `prefix1`, … resumes: (the last index that is done, -1 if none; the
-    /// last that is pending).
+    /// last that is pending, and its key).
     fn resume_point(
         &self,
         py: Python<'_>,
         namespace: &str,
         agent: &str,
         prefix: &str,
-    ) -> PyResult<(i64, Option<i64>)> {
-        let ResumePoint { done, pending } = self.read(py, |s| s.resume_point(namespace, agent, prefix))?;
-        Ok((done, pending))
+    ) -> PyResult<(i64, Option<i64>, Option<String>)> {
+        let ResumePoint { done, pending, pending_key } =
+            self.read(py, |s| s.resume_point(namespace, agent, prefix))?;
+        Ok((done, pending, pending_key))
     }
 
     /// Returns the id of the run with this number.
@@ -356,9 +357,12 @@ impl States {
         self.open().transactions.abort(id)
     }
 
-    /// Returns the commit number of a committed transaction, None for any other. Errors if the transaction is older
+    /// Returns the commit number of a committed transaction, 0 if it was empty; None for any other. Errors if the transaction is older
     /// than the ids that are kept.
     fn outcome(&self, py: Python<'_>, id: &str) -> PyResult<Option<i64>> {
+        if self.open().transactions.was_empty(id) {
+            return Ok(Some(0));
+        }
         let (found, now) = self.read(py, |s| Ok((s.transaction_outcome(id)?, s.now()?)))?;
         match (found, transaction::unknown(id, now)) {
             (None, forgotten @ transaction::Error::Forgotten { .. }) => Err(Failure::from(forgotten).into()),

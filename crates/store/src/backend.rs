@@ -6,6 +6,8 @@ use outlast_core::{
     words::id::{InstanceNo, Micros},
 };
 
+use crate::gate::Inside;
+
 /// Reason why a commit did not succeed.
 pub enum CommitFailed {
     /// Nothing of the group was written.
@@ -16,6 +18,10 @@ pub enum CommitFailed {
 
 /// One database connection, as the writer thread uses it.
 pub trait Backend: Fetch + Send {
+    /// Keeps forks waiting until the result is dropped: held from a transaction's begin to its end.
+    fn enter(&self) -> Option<Inside> {
+        None
+    }
     /// Begins a write transaction and returns the store's `now`.
     fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
     /// Begins a read-only transaction and returns the store's `now`.

@@ -4,6 +4,7 @@
 pub mod backend;
 mod ballast;
 mod format;
+mod gate;
 pub mod group;
 mod migration;
 pub mod postgres;
@@ -50,7 +51,8 @@ pub const STORE_WAIT: Duration = Duration::from_secs(60);
 
 /// Opens the store at `place`: a file path, or a `postgres://` or `postgresql://` URL.
 ///
-/// The time taken does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`.
+/// The time taken does not depend on how much the store holds. Errors: `Open`, `Newer`, `Older`, `Corrupt`, and
+/// `OpenAtFork` for a file that an ancestor had open when it forked.
 pub fn open(place: &str, options: Options) -> Result<Arc<dyn Store>, Error> {
     let store: Arc<dyn Store> = if place.starts_with("postgres://") || place.starts_with("postgresql://") {
         Arc::new(postgres::PostgresStore::open(place, options)?)

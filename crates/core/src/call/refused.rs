@@ -91,7 +91,7 @@ impl Refused {
             Refused::Budget(_) => 402,
             Refused::NotAllowed(_) => 403,
             Refused::AdmissionTimeout(_) => 429,
-            Refused::Store(e) if !may_pass(e) => 500,
+            Refused::Store(e) if is_damaged(e) => 500,
             Refused::Store(_) | Refused::Stuck | Refused::Dead => 503,
             Refused::Upstream(broken) => broken.status(),
         }
@@ -130,9 +130,13 @@ impl Refused {
     }
 }
 
-/// Returns whether the store may work again by itself. A damaged one does not.
+/// Returns whether the store may work again by itself.
 fn may_pass(e: &store::Error) -> bool {
-    !matches!(e, store::Error::Corrupt { .. } | store::Error::Newer { .. } | store::Error::Engine(_))
+    !is_damaged(e) && !matches!(e, store::Error::Vanished { .. } | store::Error::OpenAtFork { .. })
+}
+
+fn is_damaged(e: &store::Error) -> bool {
+    matches!(e, store::Error::Corrupt { .. } | store::Error::Newer { .. } | store::Error::Engine(_))
 }
 
 #[cfg(test)]
@@ -144,6 +148,7 @@ mod tests {
     fn only_what_a_retry_can_mend_invites_one() {
         let refusal = Refusal::plain("dollar_budget_exceeded", Micros(0));
         let lost = engine::Error::LeaseLost { id: "r".into(), attempt: 1 };
+        let vanished = store::Error::Vanished { place: "x".into(), file: "x".into() };
         for (refused, status, code, retry) in [
             (Refused::Budget(refusal.clone()), 402, "dollar_budget_exceeded", false),
             (Refused::of(lost.into()), 403, "lease_lost", false),
@@ -152,6 +157,7 @@ mod tests {
             (Refused::of(engine::Error::InstanceDead.into()), 503, "instance_dead", true),
             (Refused::of(engine::Error::NotLoaded("x").into()), 500, "internal", false),
             (Refused::of(store::Error::Corrupt { what: "x".into() }), 500, "store_corrupt", false),
+            (Refused::of(vanished), 503, "store_vanished", false),
             (Refused::Stuck, 503, "store_stuck", true),
             (Broken::Unreachable.into(), 502, "upstream_unreachable", true),
             (Broken::NoAnswer.into(), 504, "upstream_no_answer", true),

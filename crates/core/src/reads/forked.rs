@@ -231,6 +231,9 @@ impl Store for Forked {
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
         self.inner.damage(reindex)
     }
+    fn check(&self) -> Result<(), Error> {
+        self.inner.check()
+    }
     fn now(&self) -> Result<Micros, Error> {
         self.inner.now()
     }

@@ -34,9 +34,15 @@ impl Rules {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|pattern| fits(pattern, tool)))
     }
 
-    /// Tells whether a person has to be asked first. A call that does not state its side effect matches any:
-    /// nobody gets around a rule by leaving it out.
-    pub fn requires(&self, tool: &str, side_effect: Option<&str>) -> bool {
+    /// Tells whether a person has to be asked under `rules`. Without rules, a person is asked about every call, except one
+    /// that states that it has no side effect: an empty one.
+    pub fn ask_for(rules: Option<&Rules>, tool: &str, side_effect: Option<&str>) -> bool {
+        rules.map_or(side_effect != Some(""), |rules| rules.requires(tool, side_effect))
+    }
+
+    /// Tells whether a rule names the call. A call that does not state its side effect matches any: nobody gets
+    /// around a rule by leaving it out.
+    fn requires(&self, tool: &str, side_effect: Option<&str>) -> bool {
         self.require.iter().any(|r| {
             r.tool.as_deref().is_none_or(|pattern| fits(pattern, tool))
                 && r.side_effect.as_deref().is_none_or(|wanted| side_effect.is_none_or(|had| had == wanted))
@@ -95,6 +101,10 @@ mod tests {
         check("search", None, true);
         check("pay", Some("write"), true);
         check("pay", Some("read"), false);
+        check("db_drop", Some(""), true);
+        check("search", Some(""), false);
         assert!(!Rules::default().requires("pay", None));
+        let unruled = |effect: Option<&str>| Rules::ask_for(None, "pay", effect);
+        assert!(unruled(None) && unruled(Some("read")) && !unruled(Some("")));
     }
 }

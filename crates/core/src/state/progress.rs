@@ -17,12 +17,19 @@ pub struct ResumePoint {
     pub done: i64,
     /// Largest N whose value's `status` is `pending`.
     pub pending: Option<i64>,
+    /// Key of that step, with the leading zeros that it was written with.
+    pub pending_key: Option<String>,
+}
+
+impl ResumePoint {
+    /// Resume point of a loop without steps.
+    pub const NONE: ResumePoint = ResumePoint { done: -1, pending: None, pending_key: None };
 }
 
 /// Key of a step, split into the text before its number, and the number.
 ///
-/// The number is all the digits the key ends with, in plain decimal: no sign, no leading zero, at most
-/// `i64::MAX`. Other keys are no steps.
+/// The number is all the digits the key ends with, leading zeros among them, at most `i64::MAX`. Other keys are no
+/// steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepKey<'a> {
     pub stem: &'a str,
@@ -42,21 +49,23 @@ impl<'a> StepKey<'a> {
     }
 }
 
-/// Parses a plain decimal number: the text that formatting it gives.
+/// Parses a decimal number without a sign.
 fn number(digits: &str) -> Option<i64> {
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let plain = plain && (digits.len() == 1 || !digits.starts_with('0'));
     digits.parse().ok().filter(|_| plain)
 }
 
-/// Returns the resume point among `keys` that start with `prefix`, for prefixes that are no stem.
+/// Returns the resume point among `keys` that start with `prefix`.
 pub fn furthest<'a>(prefix: &str, keys: impl Iterator<Item = (&'a str, Progress)>) -> ResumePoint {
-    let mut point = ResumePoint { done: -1, pending: None };
+    let mut point = ResumePoint::NONE;
     for (key, progress) in keys {
         let Some(n) = key.strip_prefix(prefix).and_then(number) else { continue };
         match progress {
             Progress::Done => point.done = point.done.max(n),
-            Progress::Pending => point.pending = point.pending.max(Some(n)),
+            Progress::Pending if point.pending < Some(n) => {
+                (point.pending, point.pending_key) = (Some(n), Some(key.to_owned()));
+            }
+            Progress::Pending => {}
         }
     }
     point
@@ -134,8 +143,8 @@ mod tests {
         check("é9", Some(("é", 9)));
         check("step:9223372036854775807", Some(("step:", i64::MAX)));
         check("step:9223372036854775808", None);
-        check("step:007", None);
-        check("step:00", None);
+        check("step:007", Some(("step:", 7)));
+        check("step:00", Some(("step:", 0)));
         check("step:", None);
         check("step:x", None);
         check("step:٣", None);
@@ -165,7 +174,10 @@ mod tests {
     fn behind_a_prefix_that_ends_in_a_digit_the_rest_counts() {
         let keys = [("v2", 1), ("v20", 1), ("v29", 1), ("v210", 0), ("v2x", 1), ("v201", 1), ("v3", 1)];
         let keys = keys.map(|(k, p)| (k, Progress::from_code(p).unwrap()));
-        assert_eq!(furthest("v2", keys.into_iter()), ResumePoint { done: 9, pending: Some(10) });
-        assert_eq!(furthest("w", keys.into_iter()), ResumePoint { done: -1, pending: None });
+        assert_eq!(
+            furthest("v2", keys.into_iter()),
+            ResumePoint { done: 9, pending: Some(10), pending_key: Some("v210".into()) }
+        );
+        assert_eq!(furthest("w", keys.into_iter()), ResumePoint::NONE);
     }
 }

@@ -38,6 +38,12 @@ pub enum Error {
     CommitUnknown { why: String },
     #[error("the store is closed")]
     Closed,
+    /// A file of an open store was removed, moved or replaced. The handle stays refused.
+    #[error("the store {place} vanished: {file} was removed, moved or replaced while it was open")]
+    Vanished { place: String, file: String },
+    /// A process that this one was forked from had the store open. Its locks do not survive a fork.
+    #[error("the store {place} was open in process {opener} when this process was forked from it")]
+    OpenAtFork { place: String, opener: u32 },
 }
 
 impl Error {
@@ -60,6 +66,8 @@ impl Error {
             Error::Unavailable { .. } => "store_unavailable",
             Error::CommitUnknown { .. } => "commit_unknown",
             Error::Closed => "store_closed",
+            Error::Vanished { .. } => "store_vanished",
+            Error::OpenAtFork { .. } => "store_forked",
         }
     }
 
@@ -84,6 +92,14 @@ impl Error {
                 "start outlast again when the disk works; what was acknowledged is safe".into()
             }
             Error::Unavailable { .. } => "nothing was written; try again when the database answers".into(),
+            Error::Vanished { .. } => {
+                "nothing is admitted; put the store back, with its -wal, and start again: a new store would pay again".into()
+            }
+            Error::OpenAtFork { .. } => {
+                "open the store after the fork, in each process, or close it before the fork; or start processes by \
+                 spawn or forkserver"
+                    .into()
+            }
             Error::CommitUnknown { .. } | Error::Closed => return None,
         })
     }

@@ -148,6 +148,12 @@ pub trait Store: Reads + Send + Sync {
         let _ = reindex;
         Ok(Vec::new())
     }
+    /// Checks, without a transaction, that the store is still at its place and may be used in this process.
+    ///
+    /// Errors: `Vanished`, `OpenAtFork`.
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
     /// Returns the time of the store's clock.
     fn now(&self) -> Result<Micros, Error>;
     /// Returns the store's location, for messages. Contains no password.

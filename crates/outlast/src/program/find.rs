@@ -85,7 +85,8 @@ pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     found.pop().ok_or_else(|| CliError::NoSuchRun { asked: asked.chars().take(140).collect() })
 }
 
-/// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it.
+/// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it. A fork has a file of its
+/// own.
 pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
     let file = jsonl::is_file(asked);
     if !file
@@ -104,7 +105,8 @@ pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
         for view in page {
             let Some(name) = view.run.job.as_ref().map(|job| job.name.clone()) else { continue };
             let known = found.iter().any(|v| v.run.job.as_ref().is_some_and(|job| job.name == name));
-            if (file || name == asked) && !known {
+            let ours = if file { view.run.parent.is_none() } else { name == asked };
+            if ours && !known {
                 found.push(view);
             }
         }

@@ -119,7 +119,7 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
         None if halt.code == "diverged" => told(
             "see journal",
             "look at what it asked differently: to resume it accepts that, and pays for it; a new run starts afresh",
-            vec![format!("outlast journal {id}"), format!("outlast resume {id}")],
+            std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
         None if halt.code == "price_unknown" => {
             let resume = resume.into_iter().map(|resume| format!("{resume} --prices FILE")).collect();

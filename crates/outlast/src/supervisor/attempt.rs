@@ -425,7 +425,8 @@ async fn note(seen: &Seen, beat: &Beat) {
             beat.now().await;
         }
         Seen::Diverged { untaken } => say(&format!(
-            "the restarted agent asks something new while {untaken} recorded answers are untaken: these will be paid"
+            "the restarted agent asks something new, and leaves {untaken} recorded answers untaken: one with checkpoints \
+             of its own goes on like this; any other pays again for what it asks anew"
         )),
         _ => {}
     }

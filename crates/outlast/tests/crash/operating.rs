@@ -129,6 +129,44 @@ fn drain_loses_no_call() {
     assert_eq!(bed.paid(), 7);
 }
 
+// Bug: a server went on admitting calls after its store was moved, removed or replaced.
+// Consequence: what they cost was recorded where the next server did not look: it paid for them again, past the budget.
+// Cause: an open file outlives its name, and nobody looked at the name.
+#[test]
+fn a_server_whose_store_is_moved_away_admits_nothing_until_it_is_started_where_the_store_is() {
+    let bed = Bed::new();
+    let at = free_port();
+    let ask = |label: &str, text: &str| {
+        post(at, &[("x-outlast-run", "r"), ("x-outlast-attempt", label)], &call(text)).unwrap()
+    };
+    let mut server = serve(&bed, at, &[]);
+    assert_eq!(ask("a", "one").status, 200);
+    let (home, away) = (bed.store(), bed.path("away"));
+    fs::create_dir(&away).unwrap();
+    let move_store = |from: &std::path::Path, to: &std::path::Path| {
+        for suffix in ["", "-wal", "-shm"] {
+            let name = format!("{}{suffix}", home.file_name().unwrap().to_str().unwrap());
+            fs::rename(from.join(&name), to.join(&name)).unwrap();
+        }
+    };
+    move_store(home.parent().unwrap(), &away);
+    for text in ["one", "two"] {
+        let refused = ask("b", text);
+        assert_eq!((refused.status, refused.code().as_str()), (503, "store_vanished"), "{refused:?}");
+    }
+    assert!(starts(get(at, "/readyz", &[]), "503").contains("the store vanished"));
+    starts(get(at, "/livez", &[]), "200");
+    // Put back, it may have been used elsewhere in the meantime.
+    move_store(&away, home.parent().unwrap());
+    assert_eq!(ask("b", "two").code(), "store_vanished");
+    assert_eq!(bed.paid(), 1);
+    server.kill();
+    let _server = serve(&bed, at, &[]);
+    assert_eq!([ask("b", "one").status, ask("b", "two").status], [200; 2]);
+    assert_eq!(bed.paid(), 2);
+    assert_eq!(bed.journal("r").len(), 2);
+}
+
 #[test]
 fn what_a_drain_leaves_is_closed_in_doubt_and_a_second_signal_ends_it_at_once() {
     for (flags, signals) in [(&["--drain", "300ms"][..], 1), (&[], 2)] {

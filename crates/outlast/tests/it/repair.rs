@@ -39,6 +39,7 @@ fn opened(dir: &Path) -> Arc<dyn Store> {
         clock: Arc::new(ManualClock::new(Micros(1_800_000_000_000_000))),
         entropy: Arc::new(SeededEntropy::new(1)),
         create: true,
+        store_wait: outlast_store::STORE_WAIT,
     };
     outlast_store::open(dir.join("runs.db").to_str().unwrap(), options).unwrap()
 }

@@ -8,16 +8,16 @@ crash.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import json
 import math
-import types
 from json.encoder import encode_basestring
 from typing import Any
 
 from . import classes
 from .errors import NotSerializable
+
+# The extension finds it here.
+from .identity import identity as identity
 
 TAG = "$outlast"
 #: Tag of a number that JSON does not have: NaN or an infinity.
@@ -114,50 +114,6 @@ def _untag(fields: dict[str, Any]) -> Any:
             f"a recorded value does not fit its class {name} any more: {e}",
             hint="make the class take what it took when this was recorded, or start a new run",
         ) from e
-
-
-_SIMPLE = frozenset({str, int, float, bool, type(None)})
-
-
-def identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Returns a text that is equal in all processes for equal arguments.
-
-    Objects that are neither data nor name themselves count by their class only.
-    """
-    if not kwargs:
-        for value in args:
-            if type(value) not in _SIMPLE:
-                break
-        else:
-            return repr(args)
-    whole = [args, kwargs] if kwargs else args
-    try:
-        return json.dumps(whole, default=_plain, sort_keys=True, ensure_ascii=True)
-    except (TypeError, ValueError):
-        # Keys that are not text, or a cycle: the `repr` serves instead.
-        return _repr(whole).encode("ascii", "backslashreplace").decode()
-
-
-def _plain(value: Any) -> Any:
-    cls: Any = type(value)
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    if classes.is_model(cls):
-        return [name, value.model_dump(mode="json", warnings=False)]
-    if dataclasses.is_dataclass(cls):
-        return [name, {f.name: getattr(value, f.name, None) for f in dataclasses.fields(cls)}]
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return [name, hashlib.sha256(value).hexdigest()]
-    if isinstance(value, (set, frozenset)):
-        return [name, sorted(json.dumps(v, default=_plain, sort_keys=True) for v in value)]
-    if isinstance(value, functools.partial):
-        return [name, value.func, list(value.args), value.keywords]
-    if isinstance(value, types.MethodType):
-        return [name, value.__func__, value.__self__]
-    if isinstance(value, type) or callable(value):
-        return [name, f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"]
-    if cls.__repr__ is object.__repr__:
-        return [name]
-    return [name, _repr(value)]
 
 
 def _repr(value: Any) -> str:

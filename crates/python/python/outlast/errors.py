@@ -28,6 +28,10 @@ class Error(Exception):
         return (type(self), (self.message,), self.__dict__)
 
 
+#: The name that the Statehouse client gives to the base of its errors.
+StatehouseError = Error
+
+
 class UnknownRun(Error):
     """No run has this id."""
 
@@ -200,6 +204,12 @@ class DuplicateKey(Error):
     code = "duplicate_key"
 
 
+class Unkeyable(Error, TypeError):
+    """An argument or an item cannot be told from others: its class leaves out something of what it holds."""
+
+    code = "unkeyable"
+
+
 class StepDiverged(Error):
     """The program did a step that earlier lives did not do, while recorded steps of its name are left over."""
 
@@ -312,6 +322,9 @@ def of(code: str, message: str, hint: str | None = None) -> Error:
         cls = TransactionError
     else:
         cls = _BY_CODE.get(code, Error)
+    if code == "not_running":
+        # The engine's hint names a command, which starts a supervisor's program only.
+        hint = "open the run again, or start the program again"
     if hint is not None:
         # The engine's hint names a flag of the command line.
         hint = hint.replace("--store", 'outlast.connect("FILE")')

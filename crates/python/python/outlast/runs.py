@@ -10,7 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Literal, TypeVar, overload
 
 from . import _native, approvals, codec, opening, scope, steps
-from .errors import LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested, StoreError
+from .errors import LeaseLost, RunCompleted, RunHalted, RunHeld, RunNotOpen, StopRequested
+from .identity import identity
 from .opening import RunSpec
 from .retry import Retry
 from .state.run_state import Context, State
@@ -123,7 +124,10 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._exit_scope()
-        self._leave(_how(kind), quiet=kind is not None)
+        forgotten = self.steps.forgotten() if kind is None else None
+        self._leave("interrupt" if forgotten else _how(kind), quiet=kind is not None)
+        if forgotten is not None:
+            raise forgotten
 
     async def __aenter__(self) -> "Run":
         self._is_async = True
@@ -269,12 +273,6 @@ class Run:
             word = seat.word()
             if word == "stop":
                 raise StopRequested(f"run {self._id} was asked to stop", hint="open it again to go on")
-            if word == "vanished":
-                raise StoreError(
-                    f"the store {self._runtime.place} vanished while run {self._id} was open: its file was removed or replaced",
-                    hint="put it back and start again; what is done now could not be kept",
-                    code="store_vanished",
-                )
             if word == "lost":
                 raise LeaseLost(
                     f"the lease of run {self._id} is lost: this process was declared dead",
@@ -327,8 +325,9 @@ class Run:
         `at_most_once=True` puts on disk that the step begins before it does, and never runs it a second time: a later
         life raises `StepInDoubt`, until `resolve` says what came of it.
 
-        Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `StepDiverged`,
-        `StepInDoubt`, `StepTimeout`, `NotSerializable`, `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
+        Errors: what `fn` raises, recorded with its traceback (a later life runs the step again); `Unkeyable` for arguments
+        whose class leaves out what they hold; `StepDiverged`, `StepInDoubt`, `StepTimeout`, `NotSerializable`,
+        `DuplicateKey`, `BudgetExceeded`, `RunCompleted`, `LeaseLost`.
         """
         retry = None if retries is None else Retry.of(retries)
         return steps.begin(self, StepSpec(name, fn, key, retry, timeout, at_most_once), args, kwargs)
@@ -351,11 +350,15 @@ class Run:
         """Counts a turn of the agent's loop. Returns the number of turns so far.
 
         A `key` counts once over all lives of the run; without a key, every call counts. The turn is on disk before
-        `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then.
+        `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then. `Unkeyable` for a key that is another
+        one in each life.
         """
         seat = self._seat_or_replay()
         if seat is None:
             return self.view().loops
+        if key is not None and type(key) not in (str, int):
+            # Refused where its text is another one in the next life.
+            identity((key,), {})
         try:
             return seat.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
         except RunHalted as e:
@@ -372,7 +375,8 @@ class Run:
         is refused (code `other_arguments`). The run's policy may say that nobody has to be asked.
 
         `arguments`: JSON, dataclasses, pydantic models; at most 256 KiB. `timeout`: seconds until the question expires, a
-        day by default. Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
+        day by default. `side_effect=""` says that the tool only reads: a person is asked only where the run's policy names it.
+        Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
         """
         return approvals.ask(self, approvals.Question(tool, arguments, side_effect, timeout, key))
 

@@ -136,7 +136,8 @@ def connect(store: str | os.PathLike[str] | None = None) -> Runtime:
     """Opens a store: the default store, a file, or `postgres://USER@HOST/DATABASE`. No server is needed.
 
     The default store is that of the command line: `OUTLAST_STORE`, then `outlast.toml`, then
-    `~/.local/state/outlast/outlast.db`. A missing file is made. A process that was forked calls `connect` again.
+    `~/.local/state/outlast/outlast.db`. A missing file is made. Each process calls `connect` itself: a file that is open
+    at a fork is refused in the child (`store_forked`); close it before, or start processes by `spawn` or `forkserver`.
     Errors: `StoreError`.
     """
     return Runtime(store)

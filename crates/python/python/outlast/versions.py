@@ -97,6 +97,16 @@ def result(
     )  # fmt: skip
 
 
+def line(event: ReplayEvent, operation: Operation, agent: str, verbose: bool, width: int = 80) -> str:
+    """A change for people, in the columns of the Statehouse client. Over gRPC, which has no times, with the commit's number."""
+    when = f"commit {event.commit_ts}" if event.at is None else f"{event.at:%H:%M:%SZ}"
+    text = "" if operation.deleted else json.dumps(operation.value, ensure_ascii=False, separators=(",", ":"))
+    text = text if verbose or len(text) <= width else text[: width - 1] + "…"
+    ids = [f"txn={event.txn_id or '-'}", f"commit={event.commit_ts}"] if verbose else []
+    did = "DEL" if operation.deleted else "WRITE"
+    return "  ".join(filter(None, [when, f"agent={agent}", did, f"key={operation.key}", f"v={operation.version}", text, *ids]))
+
+
 def moment(at_us: int) -> datetime.datetime:
     """Microseconds since the Unix epoch, exactly."""
     return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=at_us)

@@ -53,9 +53,8 @@ struct Scanned {
 pub async fn resume_point(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let (namespace, agent) = (asked.query.or("namespace", NAMESPACE), asked.query.wanted("agent")?);
     let prefix = asked.query.or("prefix", "step:");
-    let asked_for = prefix.clone();
-    let point = asked.desk.read(move |s| s.resume_point(&namespace, &agent, &asked_for)).await?;
-    answered(&show::resume_point(&point, &prefix))
+    let point = asked.desk.read(move |s| s.resume_point(&namespace, &agent, &prefix)).await?;
+    answered(&show::resume_point(&point))
 }
 
 /// Reads the scan that a query asks for. Later pages use the position of the first, so that all show one moment.

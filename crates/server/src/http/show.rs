@@ -120,12 +120,8 @@ pub fn listed(key: &Listed) -> Value {
     json!({ "key": key.key, "version": key.version, "commit": key.commit, "at": key.at.0 })
 }
 
-pub fn resume_point(point: &ResumePoint, prefix: &str) -> Value {
-    json!({
-        "done": point.done,
-        "pending": point.pending,
-        "pending_key": point.pending.map(|n| format!("{prefix}{n}")),
-    })
+pub fn resume_point(point: &ResumePoint) -> Value {
+    json!({ "done": point.done, "pending": point.pending, "pending_key": point.pending_key })
 }
 
 /// Returns the bytes to store for a value: the JSON text as it came, without surrounding whitespace.

@@ -152,9 +152,8 @@ impl Kind {
             "compacted" | "not_json" => Kind::Gone,
             "transaction_too_large" | "reply_too_large" | "body_too_large" => Kind::TooLarge,
             "too_many_transactions" | "too_many_approvals" => Kind::TooMany,
-            "store_full" | "store_io" | "store_refused" | "store_unavailable" | "store_closed" => {
-                Kind::Unavailable
-            }
+            "store_full" | "store_io" | "store_refused" | "store_unavailable" | "store_closed"
+            | "store_vanished" => Kind::Unavailable,
             "commit_unknown" => Kind::Unknown,
             _ => Kind::Internal,
         }

@@ -71,6 +71,8 @@ async fn a_run_is_under_the_policy_it_names_and_its_own_budget_goes_before() {
     assert_eq!(server.envelope(run).limits[Unit::CostNanoUsd], Some(2_500_000_000));
     let free = json!({"status": "approved", "required": false});
     assert_eq!(request(&server, run, json!({"tool": "search", "sideEffect": "read"}), 200).await, free);
+    // RiskKernel's clients send an empty side effect for a tool that only reads.
+    assert_eq!(request(&server, run, json!({"tool": "search", "sideEffect": ""}), 200).await, free);
     let asked = request(&server, run, write("a"), 201).await;
     assert_eq!((&asked["status"], &asked["tool"]), (&json!("pending"), &json!("file_write")));
     assert_eq!((&asked["runId"], &asked["arguments"]), (&json!(run), &json!({"path": "a"})));
@@ -81,6 +83,8 @@ async fn a_run_is_under_the_policy_it_names_and_its_own_budget_goes_before() {
     let other = says(&server, "POST", "/v1/runs", json!({}), 201).await;
     let asked = request(&server, other["id"].as_str().unwrap(), json!({"tool": "search"}), 201).await;
     assert_eq!(asked["status"], "pending");
+    let reads = json!({"tool": "look", "sideEffect": ""});
+    assert_eq!(request(&server, other["id"].as_str().unwrap(), reads, 200).await, free);
     refuses(&server, "POST", "/v1/runs", json!({"policyRef": "none"}), (404, "unknown_policy")).await;
     let target = format!("/v1/runs/{run}/approvals");
     for bad in [json!({}), json!({"tool": ""}), json!({"tool": 7}), json!([])] {

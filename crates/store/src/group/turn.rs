@@ -27,9 +27,9 @@ pub struct Turn<B> {
     backend: B,
     /// Instance of this process, once it has registered through this store.
     instance: Option<InstanceNo>,
-    /// Reason why all operations are refused until the store is reopened: an I/O error, or an unclear commit of a
-    /// database that cannot tell later.
-    refused: Option<String>,
+    /// Answer to all operations until the store is reopened, after an I/O error, or an unclear commit of a database that
+    /// cannot tell later.
+    refused: Option<Error>,
     /// Instance and operation of a commit whose outcome the database has not told yet. Nothing is decided before it does.
     unclear: Option<(InstanceNo, i64)>,
     /// Last decision answered ahead. It is reused if the ground is unchanged.
@@ -67,7 +67,7 @@ impl<B: Backend> Turn<B> {
         catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
             let why = "the store's writer panicked, which is a defect of Outlast".to_owned();
             self.backend.rollback();
-            self.refused = Some(why.clone());
+            self.refused = Some(Error::Refused { why: why.clone() });
             Error::Refused { why }
         })
     }
@@ -77,6 +77,7 @@ impl<B: Backend> Turn<B> {
         if self.backend.is_short_of_room() && !closes(op) {
             return Err(short_of_room());
         }
+        let _inside = self.backend.enter();
         let now = self.backend.begin_read()?;
         let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
             loaded.op = no;
@@ -124,7 +125,7 @@ impl<B: Backend> Turn<B> {
             }
             Fate::RolledBack(error) => {
                 if matches!(error, Error::Io { .. }) {
-                    self.refused = Some(error.to_string());
+                    self.refused = Some(refusal_after(&error));
                 }
                 one.iter_mut().for_each(|job| answer(job, Err(error.clone())));
             }
@@ -134,8 +135,8 @@ impl<B: Backend> Turn<B> {
 
     /// Checks that work can be done: learns the outcome of a commit that was unclear, if that can be had now.
     fn resolve(&mut self) -> Result<(), Error> {
-        if let Some(why) = &self.refused {
-            return Err(Error::Refused { why: why.clone() });
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
         }
         let Some((instance, last)) = self.unclear else { return Ok(()) };
         let told = self.backend.is_committed(instance, last);
@@ -151,7 +152,7 @@ impl<B: Backend> Turn<B> {
 
     fn give_up(&mut self, mut group: Vec<Job>, error: Error) {
         if !self.backend.tells_later() {
-            self.refused = Some(error.to_string());
+            self.refused = Some(refusal_after(&error));
         }
         let unknown = Error::CommitUnknown { why: error.to_string() };
         group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
@@ -173,6 +174,7 @@ impl<B: Backend> Turn<B> {
     fn try_group(&mut self, group: &[Job]) -> Fate {
         let synced = group.iter().any(|j| j.durability == Durability::Synced);
         let short = self.backend.is_short_of_room();
+        let _inside = self.backend.enter();
         let now = match self.backend.begin(synced) {
             Ok(now) => now,
             Err(e) => return Fate::RolledBack(e),
@@ -247,6 +249,14 @@ impl<B: Backend> Turn<B> {
 fn decide(op: &Op, loaded: &mut Loaded, now: Micros) -> Result<Outcome, engine::Error> {
     catch_unwind(AssertUnwindSafe(|| op::decide(op, loaded, now)))
         .unwrap_or(Err(engine::Error::Panicked { op: op.name() }))
+}
+
+/// Returns the answer to all operations after a failure that only a reopened store can get over.
+fn refusal_after(error: &Error) -> Error {
+    match error {
+        Error::Vanished { .. } => error.clone(),
+        _ => Error::Refused { why: error.to_string() },
+    }
 }
 
 fn short_of_room() -> Error {

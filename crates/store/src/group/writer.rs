@@ -16,7 +16,7 @@ use super::{
     queue::{Job, Next, Queue},
     turn::{Run, Turn},
 };
-use crate::backend::Backend;
+use crate::{backend::Backend, process::Maker};
 
 /// Threads that may run an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +41,8 @@ struct Shared {
 pub struct Writer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Id of the process that started the thread. A forked child has no such thread.
-    process: u32,
+    /// Process that started the thread. A forked child has no such thread.
+    maker: Maker,
 }
 
 impl Writer {
@@ -69,15 +69,15 @@ impl Writer {
             // Dropped on this thread: a backend with its own runtime cannot be dropped inside another runtime.
             drop(lock(&theirs.turn).take());
         })?;
-        Ok(Writer { shared, thread: Some(thread), process: crate::process::id() })
+        Ok(Writer { shared, thread: Some(thread), maker: Maker::here() })
     }
 
     /// Returns whether this is a forked copy of another process's writer, which must not be used or closed.
     pub fn is_forked(&self) -> bool {
-        self.process != crate::process::id()
+        self.maker.is_forked()
     }
 
-    /// Queues `op`. Runs it on the calling thread if `hands` allows that and no group is running.
+    /// Queues `op`; not in a forked child. Runs it on the calling thread if `hands` allows that and no group is running.
     pub fn submit(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
         let mut queue = lock(&self.shared.queue);
         let ticket = queue.submit(op, durability, self.shared.now());

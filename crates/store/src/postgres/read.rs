@@ -66,7 +66,10 @@ fn token_key(row: &Row) -> Result<TokenKey, Error> {
 
 impl Store for PostgresStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.writer.submit(op, durability, Hands::Writers)
+        match self.check() {
+            Ok(()) => self.writer.submit(op, durability, Hands::Writers),
+            Err(e) => Ticket::ready(Err(e)),
+        }
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -275,6 +278,10 @@ impl Store for PostgresStore {
         })?;
         keys.sort_by_key(|k| std::cmp::Reverse(k.id));
         Ok(keys)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.readers.refuse_forked()
     }
 
     fn now(&self) -> Result<Micros, Error> {

@@ -20,6 +20,7 @@ use tokio::{
 use tokio_postgres::Client;
 
 use super::connect::Address;
+use crate::process::Maker;
 
 /// Largest number of connections. A server has about a hundred for all its clients.
 const MOST: usize = 4;
@@ -30,26 +31,38 @@ type Job = Box<dyn FnOnce(&Rc<Pool>) + Send>;
 pub struct Readers {
     jobs: Option<UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
+    /// Address without its password.
+    place: String,
+    /// Process that started the thread, and whose connections these are.
+    maker: Maker,
 }
 
 impl Readers {
     pub fn start(address: Address) -> std::io::Result<Readers> {
         let (jobs, queue) = unbounded_channel::<Job>();
+        let place = address.place().to_owned();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = Builder::new().name("outlast-readers".into()).spawn(move || {
             let pool = Rc::new(Pool { address, idle: RefCell::default(), room: Semaphore::new(MOST) });
             LocalSet::new().block_on(&runtime, serve(queue, &pool));
         })?;
-        Ok(Readers { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Readers { jobs: Some(jobs), thread: Some(thread), place, maker: Maker::here() })
+    }
+
+    /// Refuses the handle in a forked process. Errors: `OpenAtFork`.
+    pub fn refuse_forked(&self) -> Result<(), Error> {
+        self.maker.refuse_forked(|| self.place.clone())
     }
 
     /// Runs `read` on an idle connection and waits for the result.
     ///
     /// May call `read` twice: a connection that was cut while idle reports it only when it is used.
+    /// Errors: also `OpenAtFork`.
     pub fn run<T: Send + 'static>(
         &self,
         read: impl AsyncFn(&Client) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        self.refuse_forked()?;
         let (answer, answered) = mpsc::sync_channel(1);
         let job: Job = Box::new(move |pool| {
             let pool = pool.clone();
@@ -68,6 +81,10 @@ impl Readers {
 
 impl Drop for Readers {
     fn drop(&mut self) {
+        if self.maker.is_forked() {
+            // The thread belongs to the other process, and so does what would wake it.
+            std::mem::forget((self.jobs.take(), self.thread.take()));
+        }
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             // A panic in the thread has already failed its reads.

@@ -13,7 +13,7 @@ use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use rustix::fs::{Access, CWD, RenameFlags};
 
-use super::{failure, log, schema};
+use super::{failure, file::StoreFile, log, schema};
 
 /// Oldest SQLite accepted. Older ones can silently lose commits in WAL mode with two writers (the WAL-reset bug).
 pub const MIN_SQLITE: i32 = 3_051_003;
@@ -23,8 +23,8 @@ pub fn sqlite_version() -> &'static str {
     rusqlite::version()
 }
 
-/// Opens the writer's connection.
-pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
+/// Opens the writer's connection, and lists the file as open.
+pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Error> {
     let open_error = |why: String| Error::Open { place: path.display().to_string(), why };
     if rusqlite::version_number() < MIN_SQLITE {
         return Err(open_error(format!(
@@ -36,6 +36,7 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
         if !create {
             return Err(open_error("there is no such file".into()));
         }
+        refuse_orphans(path)?;
         make(path)?;
     }
     // An empty file is never a new store, as `make` gives a store its name only once it has content. The file's data
@@ -54,6 +55,7 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
         .map_err(|e| open_error(std::io::Error::from(e).to_string()))?;
     refuse_network(path)?;
+    let file = StoreFile::claim(path)?;
     let mut conn = Connection::open_with_flags_and_vfs(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -74,7 +76,7 @@ pub fn writer(path: &Path, create: bool) -> Result<Connection, Error> {
     }
     conn.pragma_update(None, "synchronous", "FULL").map_err(failure)?;
     conn.pragma_update(None, "wal_autocheckpoint", 1000).map_err(failure)?;
-    Ok(conn)
+    Ok((file, conn))
 }
 
 /// Puts the file into WAL mode and returns the mode it is in.
@@ -120,6 +122,26 @@ fn wait_for_lock(tries: i32) -> bool {
     let jitter = (tries as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     std::thread::sleep(Duration::from_micros(100 + jitter % 1900));
     tries < 30_000
+}
+
+/// Refuses to create a store beside the log of a missing one. SQLite would take the log for the new store's.
+fn refuse_orphans(path: &Path) -> Result<(), Error> {
+    for suffix in ["-wal", "-shm"] {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(suffix);
+        let beside = Path::new(&beside);
+        // Another process may be creating the store: then its name was there before its log.
+        if beside.exists() && !path.exists() {
+            let (missing, beside) = (path.display(), beside.display());
+            return Err(Error::Corrupt {
+                what: format!(
+                    "{missing} is missing, but {beside} is still there; put the store back, or remove \
+                     that file too for a fresh start"
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Creates the file under a temporary name, and renames it once its first page identifies the store. So an empty file

@@ -3,6 +3,7 @@
 mod apply;
 mod cache;
 mod connect;
+mod file;
 mod load;
 mod log;
 mod migrate;
@@ -16,7 +17,7 @@ mod state;
 mod writer;
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -31,28 +32,31 @@ use crate::{
     Options,
     ballast::Ballast,
     format::FORMAT,
+    gate,
     group::{Hands, Writer},
 };
+use file::StoreFile;
 
 pub use connect::{MIN_SQLITE, sqlite_version};
 pub use log::{Repaired, Rest, SyncMode, mark_of_store, repair};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
-    path: PathBuf,
     clock: Arc<dyn Clock>,
+    writer: Writer,
     /// Idle read connections. A new one is opened when all are busy.
     readers: Mutex<Vec<Connection>>,
-    writer: Writer,
+    file: Arc<StoreFile>,
 }
 
 impl SqliteStore {
     /// Opens the file, or creates it (mode 0600, in a directory of mode 0700). O(1) in the size of the store.
     ///
-    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`, `Shorter`.
+    /// Errors: `Open` (place, permissions, a network file system), `Newer`, `Older`, `Corrupt`, `Shorter`, `OpenAtFork`.
     pub fn open(path: &Path, options: Options) -> Result<SqliteStore, Error> {
         let place = path.display().to_string();
-        let mut conn = connect::writer(path, options.create)?;
+        let inside = gate::enter();
+        let (file, mut conn) = connect::writer(path, options.create)?;
         let entropy = options.entropy.clone();
         let format = schema::make(&mut conn, &place, || {
             let secret: [u8; 32] = random(entropy.as_ref());
@@ -61,19 +65,29 @@ impl SqliteStore {
         if format != FORMAT {
             migrate::migrate(&mut conn, path, options.clock.now())?;
         }
-        let backend =
-            writer::SqliteWriter::new(conn, options.clock.clone(), options.durability, Ballast::make(path));
+        file.opened()?;
+        let file = Arc::new(file);
+        drop(inside);
+        let (clock, ballast) = (options.clock.clone(), Ballast::make(path));
+        let backend = writer::SqliteWriter::new(conn, file.clone(), clock, options.durability, ballast);
         let writer = Writer::start(backend)
             .map_err(|e| Error::Open { place, why: format!("cannot start the writer thread: {e}") })?;
-        Ok(SqliteStore { path: path.into(), clock: options.clock, readers: Mutex::default(), writer })
+        Ok(SqliteStore { clock: options.clock, writer, readers: Mutex::default(), file })
     }
 
-    /// Runs `read` on an idle read connection.
+    /// Runs `read` on an idle read connection. Errors: also `Vanished`, `OpenAtFork`.
     fn with_reader<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        self.file.check()?;
+        let _inside = gate::enter();
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let conn = match idle {
             Some(conn) => conn,
-            None => connect::reader(&self.path)?,
+            None => {
+                let conn = connect::reader(self.file.path())?;
+                // Opened by its name, so it may be another file by now.
+                self.file.check()?;
+                conn
+            }
         };
         let out = read(&conn);
         let mut idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,18 +98,23 @@ impl SqliteStore {
     }
 
     fn queue(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
-        self.writer.submit(op, durability, hands)
+        match self.file.refuse_forked() {
+            Ok(()) => self.writer.submit(op, durability, hands),
+            Err(e) => Ticket::ready(Err(e)),
+        }
     }
 }
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        // SQLite's connections cannot be carried across a fork, not even to be closed.
-        if self.writer.is_forked()
-            && let Ok(readers) = self.readers.get_mut()
-        {
-            std::mem::take(readers).into_iter().for_each(std::mem::forget);
+        let Ok(readers) = self.readers.get_mut() else { return };
+        let readers = std::mem::take(readers);
+        if self.file.is_forked() {
+            // SQLite's connections cannot be carried across a fork, not even to be closed.
+            return readers.into_iter().for_each(std::mem::forget);
         }
+        let _inside = gate::enter();
+        drop(readers);
     }
 }
 

@@ -24,6 +24,7 @@ use super::{
     rows::{self, select},
 };
 use crate::{
+    gate,
     group::Hands,
     rows::Cursor,
     tables::{self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN},
@@ -97,7 +98,10 @@ impl Store for SqliteStore {
     }
 
     fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
-        self.writer.ahead(op)
+        match self.file.refuse_forked() {
+            Ok(()) => self.writer.ahead(op),
+            Err(e) => Ok(Err(e)),
+        }
     }
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
@@ -250,20 +254,26 @@ impl Store for SqliteStore {
 
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
         // Uses its own connection, since it holds the store's lock like any other writer. Opening it checks the log.
-        let of_log = match connect::writer(&self.path, false) {
+        let inside = gate::enter();
+        let of_log = match connect::writer(self.file.path(), false) {
             Err(Error::Shorter { what, .. }) => vec![what],
             opened => {
-                let conn = opened?;
+                let (_file, conn) = opened?;
                 if reindex {
                     conn.execute_batch("REINDEX").map_err(failure)?;
                 }
                 log::fault_of_mark(&conn).into_iter().collect()
             }
         };
+        drop(inside);
         self.with_reader(|c| {
             let told = all(c, "PRAGMA integrity_check(100)", [], |r| r.get::<_, String>(0))?;
             Ok(of_log.into_iter().chain(told.into_iter().filter(|line| line != "ok")).collect())
         })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.file.check()
     }
 
     fn now(&self) -> Result<Micros, Error> {
@@ -271,7 +281,7 @@ impl Store for SqliteStore {
     }
 
     fn place(&self) -> String {
-        self.path.display().to_string()
+        self.file.path().display().to_string()
     }
 }
 

@@ -15,15 +15,17 @@ use outlast_core::{
 };
 use rusqlite::Connection;
 
-use super::{apply, cache::Cache, failure, load::Finder, log, pending::Pending};
+use super::{apply, cache::Cache, failure, file::StoreFile, load::Finder, log, pending::Pending};
 use crate::{
     Durability,
     backend::{Backend, CommitFailed, Ground},
     ballast::Ballast,
+    gate::{self, Inside},
 };
 
 pub struct SqliteWriter {
     conn: Connection,
+    file: Arc<StoreFile>,
     clock: Arc<dyn Clock>,
     durability: Durability,
     ballast: Ballast,
@@ -33,12 +35,21 @@ pub struct SqliteWriter {
     writes: u64,
     /// Current setting of `synchronous`: FULL if true, NORMAL if false.
     synced: bool,
+    /// Held while the connection is closed: fields are dropped in order.
+    closing: Option<Inside>,
 }
 
 impl SqliteWriter {
-    pub fn new(conn: Connection, clock: Arc<dyn Clock>, durability: Durability, ballast: Ballast) -> Self {
+    pub fn new(
+        conn: Connection,
+        file: Arc<StoreFile>,
+        clock: Arc<dyn Clock>,
+        durability: Durability,
+        ballast: Ballast,
+    ) -> Self {
         let (cache, pending) = (Cache::default(), Pending::default());
-        Self { conn, clock, durability, ballast, cache, pending, writes: 0, synced: true }
+        let (writes, synced, closing) = (0, true, None);
+        Self { conn, file, clock, durability, ballast, cache, pending, writes, synced, closing }
     }
 
     /// Clears the cache if another connection has committed since, and returns `now`.
@@ -75,8 +86,19 @@ impl Fetch for SqliteWriter {
     }
 }
 
+impl Drop for SqliteWriter {
+    fn drop(&mut self) {
+        self.closing = Some(gate::enter());
+    }
+}
+
 impl Backend for SqliteWriter {
+    fn enter(&self) -> Option<Inside> {
+        Some(gate::enter())
+    }
+
     fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
+        self.file.check()?;
         // A NORMAL commit in WAL mode is in the file's WAL and not yet synced; the next FULL commit
         // syncs the WAL, and with it everything before.
         let synced = synced && self.durability == Durability::Full;
@@ -90,6 +112,7 @@ impl Backend for SqliteWriter {
     }
 
     fn begin_read(&mut self) -> Result<Micros, Error> {
+        self.file.check()?;
         self.batch("BEGIN")?;
         self.began()
     }
@@ -126,7 +149,10 @@ impl Backend for SqliteWriter {
         }
         let commit = || self.batch("COMMIT");
         let done = if self.synced { log::in_one_write(commit) } else { commit() };
-        let Err(e) = done else { return Ok(()) };
+        let Err(e) = done else {
+            // What was committed to files that are gone is not acknowledged.
+            return self.file.check().map_err(CommitFailed::Unclear);
+        };
         let full = matches!(e, Error::Full { .. });
         self.rollback();
         // A full disk fails before the commit record is written. After any other error the record may be in the WAL:

@@ -257,6 +257,25 @@ pub fn a_policy_says_which_tools_there_are_and_which_are_asked_for(s: &Stage) {
     assert_eq!((rules(a.run).as_deref(), rules(child).as_deref()), (Some("careful"), Some("careful")));
 }
 
+/// Bug: a tool call that states that it has no side effect was refused, or waited for a person. Cause: an empty side
+/// effect was taken for a bad one, or for none stated.
+pub fn a_call_without_a_side_effect_waits_for_nobody_unless_a_rule_names_its_tool(s: &Stage) {
+    let read = |a: &Agent, tool: &str| {
+        a.ask(RequestApproval { side_effect: Some(String::new()), ..a.wants(tool, "{}") }).unwrap()
+    };
+    let free = s.process("q").claim(s.run("free").create());
+    assert_eq!(read(&free, "search"), Answer::not_required());
+    assert_eq!(free.asks("search", "{}").status, Is::Pending, "what states nothing is asked about");
+    let named = |tool: Option<&str>, effect: Option<&str>| Requirement {
+        tool: tool.map(str::to_owned),
+        side_effect: effect.map(str::to_owned),
+    };
+    let require = vec![named(Some("deploy"), None), named(None, Some("write"))];
+    let ruled = under(s, Rules { policy: "careful".into(), require, ..Rules::default() });
+    assert_eq!(read(&ruled, "search"), Answer::not_required());
+    assert_eq!(read(&ruled, "deploy").status, Is::Pending);
+}
+
 pub fn bad_requests_for_an_approval_write_nothing(s: &Stage) {
     let a = agent(s);
     let good = a.wants("deploy", "{}");
@@ -264,7 +283,7 @@ pub fn bad_requests_for_an_approval_write_nothing(s: &Stage) {
         RequestApproval { tool: String::new(), ..good.clone() },
         RequestApproval { tool: "a\nb".into(), ..good.clone() },
         RequestApproval { tool: "x".repeat(257), ..good.clone() },
-        RequestApproval { side_effect: Some(String::new()), ..good.clone() },
+        RequestApproval { side_effect: Some("a\nb".into()), ..good.clone() },
         RequestApproval { key: Some("k".repeat(513)), ..good.clone() },
         RequestApproval { expires_ms: 0, ..good.clone() },
         RequestApproval { arguments: Payload::encode(&[b' '; approval::MOST_ARGUMENTS + 1]), ..good.clone() },

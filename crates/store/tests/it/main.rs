@@ -22,9 +22,11 @@ mod log_mark;
 mod migration;
 mod panics;
 mod postgres_database;
+mod processes;
 mod shared;
 mod sqlite_file;
 mod sqlite_log;
+mod vanished;
 
 mod approvals;
 mod budgets;
@@ -279,6 +281,7 @@ macro_rules! stories {
                 a_stale_attempt_asks_nothing,
                 what_is_approved_in_one_iteration_is_asked_again_in_the_next,
                 a_policy_says_which_tools_there_are_and_which_are_asked_for,
+                a_call_without_a_side_effect_waits_for_nobody_unless_a_rule_names_its_tool,
                 bad_requests_for_an_approval_write_nothing,
                 approvals_are_listed_newest_first_by_run_and_by_status,
                 a_fork_shares_what_was_approved_and_asks_for_the_rest,
@@ -441,6 +444,7 @@ macro_rules! stories {
                 an_event_names_its_transaction,
                 namespaces_and_agents_are_listed,
                 a_loop_goes_on_behind_its_last_done_step,
+                steps_with_leading_zeros_are_steps,
                 a_step_that_changes_or_goes_moves_the_resume_point_back,
                 a_prefix_may_be_empty_or_end_in_a_digit,
             ;

@@ -16,7 +16,7 @@ use crate::{
         approval::{Answer, ApprovalDetail, MOST_ARGUMENTS, MOST_PENDING, Status, key_of},
         payload::Payload,
     },
-    run::{status, token::Claims},
+    run::{rules::Rules, status, token::Claims},
     words::{
         digest::Digest,
         id::{AttemptNo, Micros, RunNo, Seq, Slot},
@@ -160,7 +160,7 @@ impl RequestApproval {
         let pending = run.approvals.as_ref().map_or(0, |a| a.pending(now));
         let rules = l.spec(no).and_then(|spec| spec.rules.as_ref());
         let blocked = rules.is_some_and(|r| !r.allows(&self.tool));
-        if !blocked && rules.is_some_and(|r| !r.requires(&self.tool, self.side_effect.as_deref())) {
+        if !blocked && !Rules::ask_for(rules, &self.tool, self.side_effect.as_deref()) {
             return Ok(Answer::not_required());
         }
         if !blocked && pending >= MOST_PENDING {
@@ -168,7 +168,7 @@ impl RequestApproval {
         }
         let detail = ApprovalDetail {
             tool: self.tool.clone(),
-            side_effect: self.side_effect.clone(),
+            side_effect: self.side_effect.clone().filter(|s| !s.is_empty()),
             digest: self.digest(),
             iteration,
             at_loop: l.envelope(run.envelope())?.spent[Unit::Loops],
@@ -201,7 +201,8 @@ impl RequestApproval {
             ))),
         };
         text("the tool's name", &self.tool, 256)?;
-        self.side_effect.as_deref().map_or(Ok(()), |s| text("the side effect", s, 256))?;
+        let side_effect = self.side_effect.as_deref().filter(|s| !s.is_empty());
+        side_effect.map_or(Ok(()), |s| text("the side effect", s, 256))?;
         self.key.as_deref().map_or(Ok(()), |k| text("the key", k, 512))?;
         if self.arguments.len > MOST_ARGUMENTS as u64 {
             let had = self.arguments.len;

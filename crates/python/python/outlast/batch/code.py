@@ -8,10 +8,13 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import json
 from types import CodeType
 from typing import Any, Callable
 
-from .. import codec
+from .. import classes
+from ..errors import Unkeyable
+from ..identity import identity
 
 
 def digest(fn: Callable[..., Any]) -> bytes:
@@ -26,7 +29,7 @@ def of_version(version: object) -> bytes:
 
 def _function(fn: Any) -> list[str]:
     if isinstance(fn, functools.partial):
-        return [*_function(fn.func), codec.identity(fn.args, fn.keywords)]
+        return [*_function(fn.func), _bound(fn.args, fn.keywords)]
     fn = _unwrapped(fn)
     if isinstance(fn, functools.partial):
         return _function(fn)
@@ -37,8 +40,15 @@ def _function(fn: Any) -> list[str]:
     found = getattr(fn, "__code__", None)
     if found is None:
         return [f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', repr(type(fn)))}"]
-    defaults = codec.identity(tuple(fn.__defaults__ or ()), dict(fn.__kwdefaults__ or {}))
-    return [*_code(found), defaults]
+    return [*_code(found), _bound(tuple(fn.__defaults__ or ()), dict(fn.__kwdefaults__ or {}))]
+
+
+def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The arguments that a function brings along. Objects such as clients count by their class: they are not its input."""
+    try:
+        return identity(args, kwargs)
+    except Unkeyable:
+        return json.dumps([args, kwargs] if kwargs else args, default=lambda v: [classes.shown(type(v))], skipkeys=True)
 
 
 def _unwrapped(fn: Any) -> Any:

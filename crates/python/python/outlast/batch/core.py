@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
-from ..errors import Error, LeaseLost, RunEnded, RunHalted, StopRequested, StoreError
+from ..errors import Error, LeaseLost, RunEnded, RunHalted, StopRequested
 from ..say import say
 from . import limits, plan as plans, progress, telling
 from .alike import Alike
@@ -169,12 +169,6 @@ class Core:
         word = self.seat.word()
         if word == "stop":
             raise StopRequested(f"job {self.run.id} was asked to stop", hint="start the script again to go on")
-        if word == "vanished":
-            raise StoreError(
-                f"the store {self.runtime.place} vanished while job {self.run.id} ran: its file was removed or replaced",
-                hint="put it back and start again; what is done now could not be kept",
-                code="store_vanished",
-            )
         if self.queue.waits_for_others:
             # The processes that hold the items may be dead.
             self.engine.sweep()

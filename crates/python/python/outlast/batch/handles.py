@@ -273,8 +273,8 @@ def map(  # noqa: A001 (it is what it is called)
 
     What an item is:
     `key` names an item; without it, a digest of the item does. `dedupe`: what equal keys mean ("error", "first", "ordinal").
-    `content` picks the part of an item that counts as its content. Other content under the same key runs again, unless
-    `on_change` says "keep" or "fail".
+    `content` picks the part of an item that counts as its content; without it, all of it counts. The digest is kept with the
+    item: other content under the same key runs again, unless `on_change` says "keep" or "fail".
 
     What counts as done:
     `version` names the code; another version runs done items again. Without `version`, a change of the function only warns.
@@ -295,7 +295,7 @@ def map(  # noqa: A001 (it is what it is called)
     only. `store`: a place as for `outlast.connect`, or a runtime; by default the store that was opened last. Ctrl-C finishes
     what runs, then raises `KeyboardInterrupt`.
 
-    Errors, at once: `DuplicateKey`, `JobChanged`, `BudgetChanged`, `BudgetExceeded`. From the iteration and `wait()`:
+    Errors, at once: `Unkeyable`, `DuplicateKey`, `JobChanged`, `BudgetChanged`, `BudgetExceeded`. From the iteration and `wait()`:
     `BudgetExceeded`, `NothingMetered`, `RepeatedFailure`; with `on_error="raise"` an item's error.
     """
     if not callable(fn):

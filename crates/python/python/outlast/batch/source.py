@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Iterable
 
-from .. import codec
-from ..errors import DuplicateKey
+from .. import identity
+from ..errors import DuplicateKey, Unkeyable
 from .options import Options
 
 
@@ -31,14 +30,9 @@ class Source:
         self._options = options
         #: Keys by index. None for an item that is left out because an earlier one has the same key.
         self.keys: list[str | None] = []
+        # Digests of their contents, 32 bytes each.
+        self._contents = bytearray()
         self._read()
-        # Digests of contents that are known, 32 bytes each.
-        self._contents = bytearray(32 * len(self.keys))
-        self._known = bytearray(len(self.keys))
-        if options.content is not None:
-            for index, key in enumerate(self.keys):
-                if key is not None:
-                    self.content(index)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -48,8 +42,15 @@ class Source:
         seen: dict[str, int] = {}
         counts: dict[str, int] = {}
         for index, item in enumerate(self.items):
-            key: str | None = _digest(item).hex()[:32] if key_of is None else _text(_asked("key", key_of, item, index), index)
+            content = self._content(item, index)
+            if key_of is not None:
+                key: str | None = _text(_asked("key", key_of, item, index), index)
+            elif self._options.content is None:
+                key = content.hex()[:32]
+            else:
+                key = self._digest(item, index).hex()[:32]
             assert key is not None
+            self._contents += content
             if key in seen:
                 if dedupe == "error":
                     own = "give each a key of its own" if key_of else "name each by key=…, which is a digest of the item without"
@@ -69,12 +70,27 @@ class Source:
 
     def content(self, index: int) -> bytes:
         """Returns the digest of the item's content, 32 bytes. The same key with other content is other work."""
-        at = slice(32 * index, 32 * index + 32)
-        if not self._known[index]:
-            item, content_of = self.items[index], self._options.content
-            self._contents[at] = _digest(item if content_of is None else _asked("content", content_of, item, index))
-            self._known[index] = 1
-        return bytes(self._contents[at])
+        return bytes(self._contents[32 * index : 32 * index + 32])
+
+    def _content(self, item: Any, index: int) -> bytes:
+        content_of = self._options.content
+        return self._digest(item if content_of is None else _asked("content", content_of, item, index), index)
+
+    def _digest(self, value: Any, index: int) -> bytes:
+        options = self._options
+        try:
+            return identity.digest(value)
+        except Unkeyable as e:
+            if options.key is None:
+                lacks, hint = "key", "name each item with key=…, and say with content=… what counts of it; or give data: dicts, dataclasses"
+            elif options.content is not None:
+                lacks, hint = "content", "let content=… give data: a text, a dict, a dataclass"
+            elif options.on_change == "keep":
+                # The key alone counts.
+                return bytes(32)
+            else:
+                lacks, hint = "content", 'say with content=… what counts of an item beside its key; or on_change="keep": the key alone'
+            raise Unkeyable(f"item {index} of job {options.job} has no {lacks} to know it by: {e.message}", hint=hint) from None
 
 
 def _asked(what: str, fn: Callable[[Any], Any], item: Any, index: int) -> Any:
@@ -84,10 +100,6 @@ def _asked(what: str, fn: Callable[[Any], Any], item: Any, index: int) -> Any:
         if hasattr(e, "add_note"):
             e.add_note(f"outlast: {what}= raised it for item {index}, before any item was run")
         raise
-
-
-def _digest(value: Any) -> bytes:
-    return hashlib.sha256(codec.identity((value,), {}).encode("utf-8", "replace")).digest()
 
 
 def _text(key: Any, index: int) -> str:

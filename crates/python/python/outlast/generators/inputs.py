@@ -7,11 +7,11 @@ only the inputs without one. Whatever else a generator does with its inputs is n
 from __future__ import annotations
 
 import gc
-import hashlib
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Callable
 
-from .. import codec
+from .. import identity
+from ..errors import Unkeyable
 
 #: No more inputs, or no more results.
 END: Any = object()
@@ -35,9 +35,15 @@ def chosen(args: tuple[Any, ...], kwargs: dict[str, Any], items: int | str | Non
     return None
 
 
-def digest(value: Any) -> str:
-    """An input as the record knows it: 64 hex digits, the same in every life."""
-    return hashlib.sha256(codec.identity((value,), {}).encode("utf-8", "replace")).hexdigest()
+def digest(value: Any, index: int) -> str:
+    """An input as the record knows it: 64 hex digits, the same in every life. Errors: `Unkeyable`."""
+    try:
+        return identity.digest(value).hex()
+    except Unkeyable as e:
+        raise Unkeyable(
+            f"input {index} of the generator has no key to know it by: {e.message}",
+            hint="give the generator data: texts, dicts, dataclasses; it can make the objects of them itself",
+        ) from None
 
 
 class Watch:

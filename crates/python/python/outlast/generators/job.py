@@ -13,12 +13,13 @@ from collections import deque
 from typing import Any, Awaitable
 
 from .. import _native, codec, scope
-from ..effects import Commit, Effect, Process
+from ..effects import Commit, Effect, Process, drive
 from ..errors import Error, OtherShape, RunHeld, WouldRepay
 from ..say import say
 from ..steps import journal
 from ..warned import warn
 from . import opening
+from .leaving import is_left_out
 from .inputs import END, Inputs, Watch, digest
 from .jsonl import plain
 from .opening import Found, JobSpec, Way
@@ -75,6 +76,15 @@ class Taken:
         self.value, self.index, self.key, self.seq = value, index, key, seq
 
 
+class Computed:
+    """A result that was just computed, and waits behind recorded ones of earlier inputs."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 class GeneratorJob:
     """A job in one of its lives."""
 
@@ -87,7 +97,8 @@ class GeneratorJob:
         self.store = spec.store
         self._source: Any = None
         self._watch = Watch(spec.given, self._take, self._take_async, self._other)
-        self._ready: deque[Row] = deque()
+        # Results that wait to be given out: recorded ones, and computed ones behind those.
+        self._ready: deque[Row | Computed] = deque()
         self._hand: Taken | None = None
         self._current: Taken | None = None
         self._drained = spec.place is None
@@ -106,6 +117,7 @@ class GeneratorJob:
         try:
             found = opening.find(self._spec, self.runtime)
             self.run, self._note, self._engine = found.run, found.note, self.runtime._engine
+            self.store = found.store
             self._way = opening.judge(self._spec, found)
             try:
                 self.run._open()
@@ -161,7 +173,10 @@ class GeneratorJob:
             if value is END:
                 yield from self._ended()
                 return self._finish()
-            return (yield from self._keep(value))
+            value = yield from self._keep(value)
+            if not self._ready:
+                return value
+            self._ready.append(Computed(value))
 
     def _hand_out(self, value: Any) -> Process[bool]:
         """Puts an input where the generator finds it; True where its result is recorded."""
@@ -179,13 +194,16 @@ class GeneratorJob:
         return False
 
     def _known(self, value: Any) -> Taken | None:
-        """The input with its key; None where its result is recorded, and waits to be given out."""
-        content = digest(value)
+        """The input with its key; None where it was left out, or its result is recorded and waits to be given out."""
+        content = digest(value, self._position)
         nth = self._occurrences.get(content, 0)
         self._occurrences[content] = nth + 1
         key, index = (content if nth == 0 else f"{content}#{nth}"), self._position
         self._position += 1
         row = None if self._way is Way.AGAIN else self._record.rows.get(key)
+        if row is None and self._way is not Way.AGAIN and key in self._record.left_out:
+            self._used += 1
+            return None
         if row is None:
             return Taken(value, index, key, None)
         row.index = index
@@ -231,10 +249,14 @@ class GeneratorJob:
         self._skipped += 1
         self._ready.append(Row(seq, taken.index, seat.attempt, _now_us(), text.encode()))
 
-    def _replay(self, row: Row) -> Any:
+    def _replay(self, row: "Row | Computed") -> Any:
+        if isinstance(row, Computed):
+            return row.value
         value = row.value if row.value is not None else self._engine.value(self.run._no, row.seq)
         self._yields += 1
-        self._write(row.index, value.decode(), row.attempt, row.at_us)
+        line = self._lines.get(row.index)
+        if line is None or line.result != hash(plain(json.loads(value))):
+            self._write(row.index, value.decode(), row.attempt, row.at_us)
         return codec.decode(value)
 
     def _keep(self, value: Any) -> Process[Any]:
@@ -266,10 +288,8 @@ class GeneratorJob:
         return codec.decode(text)
 
     def _write(self, index: int, text: str, attempt: int, at_us: int) -> None:
-        """The line of a result, unless the newest one of its index has the same."""
-        line = self._lines.get(index)
-        if line is None or line.result != hash(plain(json.loads(text))):
-            self._lines[index] = self.store.append(self.id, index, text, attempt, at_us)
+        """The line of a result. What was computed again has another one, also where it is the same: an audit counts lines."""
+        self._lines[index] = self.store.append(self.id, index, text, attempt, at_us)
 
     # --- what the generator does
 
@@ -307,15 +327,22 @@ class GeneratorJob:
 
     def _unhanded(self, value: Any) -> bool:
         """Whether an input that the generator takes before its turn has no result yet."""
-        self._current = self._known(value)
-        return self._current is not None
+        taken = self._known(value)
+        if taken is not None and self._note.shape is None:
+            # The loop goes on with it after one that it left out.
+            taken.seq = drive(self._claim(taken))
+            taken = taken if taken.seq is not None else None
+        self._current = taken
+        return taken is not None
 
     def _pass_over(self) -> None:
-        """Notes that an input was taken and no result came of it."""
+        """Notes that an input was taken and no result came of it: it was left out, or the generator looks ahead."""
         taken, self._current = self._current, None
         if taken is None:
             return
-        self._other("takes another input before it gives the result of the last one")
+        # The lines of an older library's file are numbered by results, and not by inputs.
+        if self._record.imported or not is_left_out(self.started):
+            self._other("takes another input before it gives the result of the last one")
         if taken.seq is not None:
             reason = "the generator took its input and gave no result before the next one"
             _native.record_item(self._seat(), taken.seq, "skipped", reason.encode()).wait()

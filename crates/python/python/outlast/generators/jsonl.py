@@ -62,13 +62,22 @@ class JsonlStore:
     Several jobs may share a file. The file and the record are made when a job is opened.
     """
 
+    # The record of the file that this one is a fork's of.
+    _record: str | None = None
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     @property
     def record(self) -> str:
         """The path of the store that has the job, its items, costs and attempts. `outlast jobs --store …` reads it."""
-        return f"{self.path}.outlast.db"
+        return self._record or f"{self.path}.outlast.db"
+
+    def _of_fork(self, point: str) -> "JsonlStore":
+        """The file of a fork from `point`, `results.point.jsonl` beside `results.jsonl`. Both have one record."""
+        own = JsonlStore(self.path.with_name(f"{self.path.stem}.{point}{self.path.suffix}"))
+        own._record = self.record
+        return own
 
     def exists(self) -> bool:
         """Whether the file is there."""

@@ -59,11 +59,12 @@ class Way(enum.Enum):
 
 @dataclasses.dataclass
 class Found:
-    """A job in its record. `newest`: its newest run as it was found, None without one."""
+    """A job in its record. `newest`: its newest run as it was found, None without one. `store`: the file of its results."""
 
     run: JobRun
     note: Note
     newest: dict[str, Any] | None
+    store: JsonlStore
 
     @property
     def is_new(self) -> bool:
@@ -80,21 +81,24 @@ def connect(record: str) -> "Runtime":
 
 
 def find(spec: JobSpec, runtime: "Runtime") -> Found:
-    """Finds the run of a job, or names a new one. Forks it first, where a snapshot was asked for."""
-    engine = runtime._engine
+    """Finds the run of a job, or names a new one. Forks it first, where a snapshot was asked for.
+
+    A fork has a file of its own: without `from_snapshot`, the job goes on in the file and the run that it had.
+    """
+    engine, store = runtime._engine, spec.store
     jobs = json.loads(_native.jobs(engine, spec.id))
-    origin = next((job for job in jobs if job["parent"] is None), None)
-    if spec.from_snapshot is not None and origin is not None:
-        forked = runs.fork(engine, origin["id"], spec.from_snapshot, spec.budget.limits() if spec.budget else {})
-        inherit(engine, origin["id"], forked)
-        again = json.loads(_native.jobs(engine, spec.id))
-        jobs = [next(job for job in again if job["id"] == forked), *jobs]
-    newest = jobs[0] if jobs else None
-    begun = newest is not None and sum(newest["counts"].values()) > 0
-    is_over = newest is None or (begun and not spec.store.exists())
-    id = _run_id(spec.id, len(jobs)) if is_over else newest["id"]  # type: ignore[index]
+    newest = next((job for job in jobs if job["parent"] is None), None)
+    if spec.from_snapshot is not None and newest is not None:
+        id = runs.fork(engine, newest["id"], spec.from_snapshot, spec.budget.limits() if spec.budget else {})
+        inherit(engine, newest["id"], id)
+        store = store._of_fork(id.removeprefix(f"{newest['id']}:"))
+        newest = next(job for job in json.loads(_native.jobs(engine, spec.id)) if job["id"] == id)
+    else:
+        begun = newest is not None and sum(newest["counts"].values()) > 0
+        is_over = newest is None or (begun and not store.exists())
+        id = _run_id(spec.id, len(jobs)) if is_over else newest["id"]  # type: ignore[index]
     run = JobRun(runtime, spec.id, spec.budget, {}, id=id, name=spec.id)
-    return Found(run, Note(engine, id), newest)
+    return Found(run, Note(engine, id), newest, store)
 
 
 def judge(spec: JobSpec, found: Found) -> Way:
@@ -122,14 +126,14 @@ def all_inputs(spec: JobSpec) -> str | None:
     if not hasattr(spec.given, "__iter__") or hasattr(spec.given, "__next__"):
         return None
     order = hashlib.sha256()
-    for value in spec.given:
-        order.update(inputs.digest(value).encode())
+    for index, value in enumerate(spec.given):
+        order.update(inputs.digest(value, index).encode())
     return order.hexdigest()
 
 
 def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) -> None:
     """Tells people at a start what was found."""
-    store, newest = spec.store, found.newest
+    store, newest = found.store, found.newest
     if found.is_new:
         lines = f", {imported:,} results imported from {store.path}" if imported else ""
         old = f"; {newest['counts']['done']:,} results of before are history" if newest is not None else ""
@@ -138,6 +142,8 @@ def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) 
         total = _length(spec.given)
         of = f" of {total:,}" if total is not None else ""
         say(f"resuming {spec.id}: {done:,}{of} done, {found.run.view().budget.usd.spent:.2f} usd spent, record {store.record}")
+    if store is not spec.store:
+        say(f"{spec.id}: this is its fork {found.run.id}, whose results go to {store.path}")
     if scan.torn:
         say(f"{store.path}: a torn last line of {scan.torn} bytes is cut")
     if scan.glued:

@@ -30,6 +30,8 @@ class Record:
 
     def __init__(self, run: "Run", version: bytes) -> None:
         self.rows: dict[str, Row] = {}
+        #: Keys of inputs that the generator left out.
+        self.left_out: set[str] = set()
         #: Digests of `mark`.
         self.imported: set[str] = set()
         wanted, after = hashlib.sha256(version).hexdigest(), 0
@@ -41,6 +43,8 @@ class Record:
                 if standing == "done" and has == wanted:
                     kept = value if value is not None and len(value) <= _SMALL else None
                     self.rows[key] = Row(seq, index, attempt, closed or 0, kept)
+                elif standing == "skipped" and has == wanted:
+                    self.left_out.add(key)
             if len(page) < _PAGE:
                 break
             after = page[-1][0]

@@ -42,15 +42,17 @@ def resume_or_start(
     that can be gone through and is no text or dict. Equal inputs are told apart by their order. Inputs that are gone leave
     their results in the record.
 
-    The generator is one plain `for`: each result follows exactly one pull. Any other shape (prefetch, `continue`, `len()`, an
-    index) is reported when it is first seen (`OtherShape`). From then on a resume raises `WouldRepay` with the number of
+    The generator is one plain `for`: each result follows exactly one pull. A plain loop may leave inputs out (`continue`), if
+    it carries nothing from one turn to the next. Any other shape (prefetch, `len()`, an index) is reported when it is first
+    seen (`OtherShape`). From then on a resume raises `WouldRepay` with the number of
     results it would compute again, before any call; unless `redrive=True`, or the calls are steps (`outlast.step`).
 
     `from_snapshot` opens a fork of the job: what was done by a snapshot (its name), the end of an attempt (its number) or a
     time counts as done. Without a budget the job may spend 5 usd. A deleted JSONL file starts the job over; the old
     results stay in the record.
 
-    Errors, at the call: `RunHeld`, `WouldRepay`, `BudgetExceeded`, `BudgetChanged`, `StoreError`.
+    Errors, at the call: `RunHeld`, `WouldRepay`, `BudgetExceeded`, `BudgetChanged`, `StoreError`. Later: `Unkeyable` for an
+    input whose class leaves out what it holds.
     """
     if not isinstance(job_id, str) or not job_id:
         raise TypeError(f"job_id wants a text, had {job_id!r}")

@@ -164,8 +164,7 @@ class Embedded:
             after = page[-1][0]
 
     def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
-        done, pending = self._states.resume_point(namespace, agent, prefix)
-        return ResumePoint(done, pending, None if pending is None else f"{prefix}{pending}")
+        return ResumePoint(*self._states.resume_point(namespace, agent, prefix))
 
     def events(
         self, namespace: str, agent: str, start: tuple[str, int] | None, end: tuple[str, int] | None

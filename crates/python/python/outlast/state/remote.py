@@ -165,14 +165,14 @@ class Remote:
 
     def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
         """Finds the resume point by reading all steps: the wire has no request for it."""
-        last = {"done": -1, "pending": -1}
+        last: dict[str, tuple[int, str]] = {"done": (-1, ""), "pending": (-1, "")}
         for found in self.scan(namespace, agent, prefix):
             n = found.key[len(prefix) :]
             status = found.value.get("status")
-            if isinstance(status, str) and status in last and n.isascii() and n.isdigit() and str(int(n)) == n:
-                last[status] = max(last[status], int(n))
-        done, pending = last["done"], last["pending"]
-        return ResumePoint(done) if pending < 0 else ResumePoint(done, pending, f"{prefix}{pending}")
+            if isinstance(status, str) and status in last and n.isascii() and n.isdigit():
+                last[status] = max(last[status], (int(n), found.key))
+        (done, _), (pending, key) = last["done"], last["pending"]
+        return ResumePoint(done) if pending < 0 else ResumePoint(done, pending, key)
 
     def events(
         self, namespace: str, agent: str, start: tuple[str, int] | None, end: tuple[str, int] | None

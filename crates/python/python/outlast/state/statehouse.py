@@ -59,7 +59,8 @@ class Statehouse:
         self._backend: "Embedded | Remote" = _backend(url, path if path is not None else store, conflicts == "first-committer")
 
     def __repr__(self) -> str:
-        return f"<outlast.Statehouse {self._backend!r}>"
+        namespace = "" if self._namespace == "default" else f" {self._namespace!r}"
+        return f"<outlast.Statehouse {self._backend!r}{namespace}>"
 
     def __enter__(self) -> "Statehouse":
         return self
@@ -87,7 +88,7 @@ class Statehouse:
         The transaction reads what stood when it began. It expires after `timeout_ms` milliseconds (30,000): nothing of it is
         written then.
         """
-        return Transaction(self._backend, self._backend.begin(timeout_ms), self._in(namespace))
+        return Transaction(self, self._backend.begin(timeout_ms), namespace)
 
     def delete_state(self, agent_id: str, key: str, namespace: str | None = None, *, expect_version: int | None = None) -> int:
         """Deletes a key: a version without a value, the history stays. Returns the commit's number. On disk before it returns.
@@ -196,16 +197,41 @@ class Statehouse:
         events = self._backend.events(self._in(namespace), agent_id, start, end)
         return _followed(events, end_ts) if follow else events.until_now()
 
+    def replay_events(
+        self, agent_id: str, start_ts: int | None = None, end_ts: int | None = None, namespace: str | None = None
+    ) -> Iterator[ReplayEvent]:
+        """The same as `replay`, by the name that the Statehouse client has for it beside `replay_pretty`."""
+        return self.replay(agent_id, start_ts, end_ts, namespace)
+
+    def replay_pretty(
+        self,
+        agent_id: str,
+        start_ts: int | None = None,
+        end_ts: int | None = None,
+        namespace: str | None = None,
+        verbose: bool = False,
+    ) -> Iterator[str]:
+        """The changes of an agent's keys for people, a line each: time (UTC), agent, WRITE or DEL, key, version, value.
+
+        `verbose` shows values whole, and names each change's transaction and commit.
+        """
+        for event in self.replay(agent_id, start_ts, end_ts, namespace):
+            for operation in event.operations:
+                yield versions.line(event, operation, agent_id, verbose)
+
     def _in(self, namespace: str | None) -> str:
         return self._namespace if namespace is None else namespace
 
 
 class Transaction:
-    """Changes of many keys and agents, committed all or not at all. Made by `Statehouse.begin_transaction`."""
+    """Changes of many keys and agents, committed all or not at all. Made by `Statehouse.begin_transaction`.
 
-    def __init__(self, backend: "Embedded | Remote", id: str, namespace: str) -> None:
-        self._backend = backend
-        self._namespace = namespace
+    `Transaction(client, id)` is one that was begun before, by its id.
+    """
+
+    def __init__(self, client: Statehouse, id: str, namespace: str | None = None) -> None:
+        self._backend = client._backend
+        self._namespace = client._in(namespace)
         self._over = ""
         #: Asks for its outcome, should the answer of its commit be lost.
         self.id = id

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native, codec, scope
 from ..effects import Commit, Invoke, Process, Sleep, drive, drive_async
-from ..errors import Conflict, Error, RunHalted, StepFailed, StepTimeout
+from ..errors import Conflict, Error, RunHalted, StepFailed, StepTimeout, Unkeyable
 from . import divergence, doubt, journal
-from .spec import StepSpec, is_async, nested
+from .spec import StepSpec, is_async, nested, unkeyed
 
 if TYPE_CHECKING:
     from ..runs import Run
@@ -25,12 +25,14 @@ def begin(run: "Run", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, A
     if around is not None and around.step is not None and around.run is run and spec.key is None:
         name = nested(around.step, name)
     if is_async(spec.fn):
+        run.steps.promise(spec.name)
         return _awaited(run, spec, name, args, kwargs)
     found = find(run, spec, name, args, kwargs)
     return drive(life(found)) if type(found) is Call else found
 
 
 async def _awaited(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    run.steps.awaited(spec.name)
     # The task that awaits the step takes its key, so that equal steps have the same order in a replay.
     found = find(run, spec, name, args, kwargs)
     return await drive_async(life(found)) if type(found) is Call else found
@@ -39,7 +41,7 @@ async def _awaited(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...],
 def find(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The recorded result; without one, a `Call` whose key is taken.
 
-    Errors: `StepInDoubt`, `StepDiverged`, `DuplicateKey`; `RunCompleted` and `StepFailed` where a completed run is replayed.
+    Errors: `Unkeyable`, `StepInDoubt`, `StepDiverged`, `DuplicateKey`; `RunCompleted` and `StepFailed` where a completed run is replayed.
     """
     if run._state != "open":
         # Opens a run that its first step opens; raises if the run is not open.
@@ -50,7 +52,10 @@ def find(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: d
         key: Any = memory.take_explicit(spec.key)
     else:
         # One native call handles most steps: recorded ones, and new ones without anything unusual.
-        key, base, value = _native.enter(recorded, name, args, kwargs, not spec.at_most_once)
+        try:
+            key, base, value = _native.enter(recorded, name, args, kwargs, not spec.at_most_once)
+        except Unkeyable as e:
+            raise unkeyed(spec.name, e) from None
         if base is None:
             return value
         if key is not None and run._seat is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,15 @@ class Memory:
         self.beside: "Beside | None" = None
         self._explicit: set[str] = set()
         self._warned = False
+        # Names of async steps that were asked for where no event loop runs, and not awaited yet.
+        self._unawaited: list[str] = []
 
     def begin(self, recorded: "_native.Recorded") -> None:
         """Begins a life with what the store has."""
         self.recorded = recorded
         self._explicit.clear()
         self._warned = False
+        self._unawaited.clear()
 
     def take_explicit(self, key: str) -> str:
         """Takes the caller's own key for a step that begins. Errors: `DuplicateKey`."""
@@ -50,6 +54,25 @@ class Memory:
             return
         with self._lock:
             self._explicit.discard(key)
+
+    def promise(self, name: str) -> None:
+        """Notes an async step that is asked for: where no event loop runs, nobody may ever await it."""
+        if not self._run._is_async and asyncio._get_running_loop() is None:
+            self._unawaited.append(name)
+
+    def awaited(self, name: str) -> None:
+        """Notes that an async step begins."""
+        if name in self._unawaited:
+            self._unawaited.remove(name)
+
+    def forgotten(self) -> TypeError | None:
+        """The error for async steps that nobody awaited: a run without them is not complete."""
+        if not self._unawaited:
+            return None
+        return TypeError(
+            f"step {self._unawaited[0]!r} of run {self._run.id} has an async function, and was never awaited: open the run by "
+            "`async with rt.run(…)` in an async function, and `await run.step(…)`; or pass a plain function"
+        )
 
     def warn_once(self, message: str) -> None:
         """Warns of a divergence, once in a life."""

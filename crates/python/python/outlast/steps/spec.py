@@ -8,7 +8,9 @@ import threading
 from types import FunctionType
 from typing import Any, Callable
 
-from .. import _native, codec
+from .. import _native
+from ..errors import Unkeyable
+from ..identity import identity
 from ..retry import Retry
 
 # This much of an outer step's key stands as it is in the names of its inner steps.
@@ -79,5 +81,17 @@ def nested(outer: str, name: str) -> str:
 
 
 def key_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """A step's key without its place among equal steps: the name, and a digest of the arguments."""
-    return _native.Recorded.base(name, codec.identity(args, kwargs))
+    """A step's key without its place among equal steps: the name, and a digest of the arguments. Errors: `Unkeyable`."""
+    try:
+        return _native.Recorded.base(name, identity(args, kwargs))
+    except Unkeyable as e:
+        raise unkeyed(name, e) from None
+
+
+def unkeyed(name: str, error: Unkeyable) -> Unkeyable:
+    """The error for a step, made of that for its arguments."""
+    return Unkeyable(
+        f"step {name!r} has no key: {error.message}",
+        hint="give the step a key=…; or pass data (texts, dicts, dataclasses), and bind what is no input, such as a client, "
+        "into the function: functools.partial(fn, client)",
+    )

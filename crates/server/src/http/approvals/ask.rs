@@ -54,7 +54,7 @@ pub async fn ask(store: &Arc<dyn Store>, asker: Asker, wanted: Wanted) -> Result
         asker,
         key: wanted.key,
         tool: wanted.tool,
-        side_effect: wanted.side_effect.filter(|s| !s.is_empty()),
+        side_effect: wanted.side_effect,
         arguments: Payload::encode(&arguments),
         expires_ms,
     };

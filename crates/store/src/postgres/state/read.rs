@@ -306,22 +306,32 @@ impl Reads for PostgresStore {
             if StepKey::is_stem(&prefix) {
                 let far = |p: Progress| {
                     format!(
-                        "(SELECT k.n FROM outlast.keys k WHERE k.agent_no = a.no AND k.stem IS NOT NULL \
-                         AND sha256(k.stem) = sha256($3) AND k.progress = {} ORDER BY k.n DESC LIMIT 1)",
+                        "LEFT JOIN LATERAL (SELECT k.n, k.key FROM outlast.keys k WHERE k.agent_no = a.no \
+                         AND k.stem IS NOT NULL AND sha256(k.stem) = sha256($3) AND k.progress = {} \
+                         ORDER BY k.n DESC LIMIT 1)",
                         p.code()
                     )
                 };
                 let sql = format!(
-                    "SELECT coalesce({}, -1), {} FROM {AGENT} {HERE}",
+                    "SELECT d.n, p.n, p.key FROM {AGENT} {} d ON true {} p ON true {HERE}",
                     far(Progress::Done),
                     far(Progress::Pending)
                 );
                 let stem = prefix.as_bytes();
                 let found = maybe(c, &sql, params![ns, agent, stem], |r| {
-                    Ok(ResumePoint { done: get(r, 0)?, pending: get(r, 1)? })
+                    let pending = get::<Option<i64>>(r, 1)?;
+                    let pending_key = pending.map(|_| text(r, 2)).transpose()?;
+                    Ok((get::<Option<i64>>(r, 0)?, pending, pending_key))
                 })
                 .await?;
-                return Ok(found.unwrap_or(ResumePoint { done: -1, pending: None }));
+                match found {
+                    None => return Ok(ResumePoint::NONE),
+                    Some((Some(done), pending, pending_key)) => {
+                        return Ok(ResumePoint { done, pending, pending_key });
+                    }
+                    // Steps with leading zeros that an older version wrote have no stem.
+                    Some((None, ..)) => {}
+                }
             }
             let scan = Scan { prefix: prefix.clone(), limit: usize::MAX, ..Scan::default() };
             let (keys, low, end) = keys_of(&scan);

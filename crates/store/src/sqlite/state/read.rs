@@ -214,14 +214,17 @@ impl Reads for SqliteStore {
     fn resume_point(&self, ns: &str, agent: &str, prefix: &str) -> Result<ResumePoint> {
         self.in_one_moment(|c| {
             let Some((_, agent)) = find_agent(c, ns, agent)? else {
-                return Ok(ResumePoint { done: -1, pending: None });
+                return Ok(ResumePoint::NONE);
             };
             if StepKey::is_stem(prefix) {
-                let far = |p: Progress| -> Result<Option<i64>> {
-                    maybe(c, FURTHEST, (agent, prefix.as_bytes(), p.code()), |r| r.get(0))
+                let far = |p: Progress| -> Result<Option<(i64, String)>> {
+                    maybe(c, FURTHEST, (agent, prefix.as_bytes(), p.code()), |r| Ok((r.get(0)?, text(r, 1)?)))
                 };
-                let done = far(Progress::Done)?.unwrap_or(-1);
-                return Ok(ResumePoint { done, pending: far(Progress::Pending)? });
+                if let Some((done, _)) = far(Progress::Done)? {
+                    let (pending, pending_key) = far(Progress::Pending)?.unzip();
+                    return Ok(ResumePoint { done, pending, pending_key });
+                }
+                // Steps with leading zeros that an older version wrote have no stem.
             }
             let scan = Scan { prefix: prefix.into(), limit: usize::MAX, ..Scan::default() };
             let (clause, params) = bounds(&scan, agent);

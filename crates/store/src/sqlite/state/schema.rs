@@ -58,7 +58,7 @@ pub const COMPACTABLE: &str = "SELECT no, oldest, version, \
     FROM keys k INDEXED BY keys_with_history WHERE namespace_no = ?1 AND replaced = 1 AND no > ?2 \
     ORDER BY no LIMIT ?4";
 
-pub const FURTHEST: &str = "SELECT n FROM keys INDEXED BY keys_steps \
+pub const FURTHEST: &str = "SELECT n, key FROM keys INDEXED BY keys_steps \
     WHERE agent_no = ?1 AND stem = ?2 AND progress = ?3 ORDER BY n DESC LIMIT 1";
 
 pub const EVENTS: &str = "items i INDEXED BY items_by_agent JOIN keys k ON k.no = i.key_no \

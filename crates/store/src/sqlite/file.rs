@@ -1,0 +1,191 @@
+//! Identity of a store's open files: they must stay at their place, and are not carried across a fork.
+//!
+//! An open file outlives its name. SQLite would go on writing to files that the next process does not find, and
+//! that process would pay for everything again.
+//!
+//! SQLite keeps locks and the index of the log per inode and process. A fork copies what it knows of them, but not the
+//! locks: a child that opened an inherited file would write without the locks, and the parent's end would take the
+//! log away from under it. So a file that was open at a fork is refused in the child, under any name.
+
+use std::{
+    ffi::{CStr, CString},
+    io,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    sync::{Mutex, OnceLock, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use outlast_core::store::Error;
+
+use crate::{
+    gate::{FileId, OpenFile, with_open_files},
+    process::Maker,
+};
+
+/// Longest time in which a file system may give two changes of a directory the same time.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A store's file that a handle has open. Dropped after the handle's connections.
+pub struct StoreFile {
+    path: PathBuf,
+    open: OpenFile,
+    /// Empty until all files are open.
+    files: OnceLock<Files>,
+    /// The file that was not at its place, once one was not.
+    vanished: OnceLock<String>,
+}
+
+/// The files of an open store, each with its identity.
+struct Files {
+    /// The store by the name it was opened by, its log and the log's index.
+    named: [(CString, FileId); 3],
+    /// The directory of all three; `None` if the store was opened by a link from elsewhere.
+    directory: Option<CString>,
+    /// State of the directory at a look that found all files. They are all there as long as it is the same.
+    settled: Mutex<Option<Directory>>,
+}
+
+/// A directory's identity, and the time of the last change of its names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Directory {
+    id: FileId,
+    changed: (i64, i64),
+}
+
+impl StoreFile {
+    /// Lists the file as open here, before it is opened. Errors: `OpenAtFork`; `Open` if there is no such file.
+    pub fn claim(path: &Path) -> Result<StoreFile, Error> {
+        let failed = |e: io::Error| Error::Open { place: path.display().to_string(), why: e.to_string() };
+        let id = id_of(&c_path(path).map_err(failed)?).map_err(failed)?;
+        let open = OpenFile { id, maker: Maker::here() };
+        with_open_files(|files| {
+            for inherited in files.iter().filter(|file| file.id == id) {
+                inherited.maker.refuse_forked(|| path.display().to_string())?;
+            }
+            files.push(open);
+            Ok::<_, Error>(())
+        })?;
+        Ok(StoreFile { path: path.into(), open, files: OnceLock::new(), vanished: OnceLock::new() })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes which files a connection has opened. Errors: `Vanished` if the file was replaced meanwhile.
+    pub fn opened(&self) -> Result<(), Error> {
+        let files = Files::at(&self.path).map_err(|file| self.error(file))?;
+        if files.named[0].1 != self.open.id {
+            return Err(self.error(self.path.display().to_string()));
+        }
+        let _ = self.files.set(files);
+        Ok(())
+    }
+
+    /// Checks that this process opened the files and that they are still at their place. Once they were not, the answer
+    /// stays: another process may have used them elsewhere since.
+    ///
+    /// Errors: `OpenAtFork`, `Vanished`.
+    pub fn check(&self) -> Result<(), Error> {
+        self.refuse_forked()?;
+        if self.vanished.get().is_none()
+            && let Some(file) = self.files.get().and_then(Files::missing)
+        {
+            let _ = self.vanished.set(file);
+        }
+        match self.vanished.get() {
+            None => Ok(()),
+            Some(file) => Err(self.error(file.clone())),
+        }
+    }
+
+    /// Refuses the handle in a forked process. Errors: `OpenAtFork`.
+    pub fn refuse_forked(&self) -> Result<(), Error> {
+        self.open.maker.refuse_forked(|| self.path.display().to_string())
+    }
+
+    pub fn is_forked(&self) -> bool {
+        self.open.maker.is_forked()
+    }
+
+    fn error(&self, file: String) -> Error {
+        Error::Vanished { place: self.path.display().to_string(), file }
+    }
+}
+
+impl Drop for StoreFile {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
+        with_open_files(|files| {
+            if let Some(at) = files.iter().position(|file| *file == self.open) {
+                files.swap_remove(at);
+            }
+        });
+    }
+}
+
+impl Files {
+    /// Identifies the files of the store at `path`. Returns the one that is not there as the error.
+    fn at(path: &Path) -> Result<Files, String> {
+        let missing = |path: &Path| path.display().to_string();
+        // SQLite names the log after the file, not after a link to it.
+        let real = std::fs::canonicalize(path).map_err(|_| missing(path))?;
+        let identified = |path: &Path| -> Result<(CString, FileId), String> {
+            c_path(path).and_then(|c| Ok((id_of(&c)?, c))).map(|(id, c)| (c, id)).map_err(|_| missing(path))
+        };
+        let beside = |suffix: &str| {
+            let mut name = real.clone().into_os_string();
+            name.push(suffix);
+            identified(Path::new(&name))
+        };
+        let named = [identified(path)?, beside("-wal")?, beside("-shm")?];
+        let is_link = named[0].0.as_bytes() != real.as_os_str().as_bytes();
+        let directory = if is_link { None } else { real.parent().and_then(|path| c_path(path).ok()) };
+        Ok(Files { named, directory, settled: Mutex::default() })
+    }
+
+    /// Returns a file that is not at its place any more. One call of the system while the directory is unchanged.
+    fn missing(&self) -> Option<String> {
+        let directory = self.directory.as_deref().and_then(Directory::at);
+        let settled = || self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        if directory.is_some() && *settled() == directory {
+            return None;
+        }
+        let missing = self.named.iter().find(|(path, id)| id_of(path).ok() != Some(*id));
+        if missing.is_none() {
+            *settled() = directory.filter(Directory::is_settled);
+        }
+        missing.map(|(path, _)| path.to_string_lossy().into_owned())
+    }
+}
+
+impl Directory {
+    fn at(path: &CStr) -> Option<Directory> {
+        let stat = rustix::fs::stat(path).ok()?;
+        Some(Directory {
+            id: (stat.st_dev, stat.st_ino),
+            changed: (stat.st_mtime, stat.st_mtime_nsec as i64),
+        })
+    }
+
+    /// Returns whether a later change would show: the last one was so long ago that it would have another time.
+    fn is_settled(&self) -> bool {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let changed =
+            Duration::new(self.changed.0.try_into().unwrap_or(0), self.changed.1.try_into().unwrap_or(0));
+        since > changed + TICK
+    }
+}
+
+/// Returns the path as SQLite keeps it: absolute, since the working directory may change.
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(std::path::absolute(path)?.as_os_str().as_bytes())?)
+}
+
+fn id_of(path: &CStr) -> io::Result<FileId> {
+    let stat = rustix::fs::stat(path)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
