@@ -70,6 +70,11 @@ impl Oracle {
         self.receiving.insert(connection, (run, attempt, seq));
     }
 
+    /// Notes a change that may let a waiter go on.
+    pub fn moved(&mut self, now: Micros) {
+        self.moved_at = now;
+    }
+
     /// Notes that the client no longer receives it: it left, has the whole answer, or asks anew.
     pub fn gives_back(&mut self, connection: u64) {
         self.receiving.remove(&connection);

@@ -434,7 +434,9 @@ impl World {
                 }
             }
             Trouble::SuspendProcess(i, ms) => {
-                self.processes[i].slept_ms += ms;
+                let now = self.out.now_ms();
+                let process = &mut self.processes[i];
+                process.slept_ms += (now + ms).saturating_sub(process.paused_until_ms.max(now));
                 self.trouble(Trouble::PauseProcess(i, ms));
             }
             Trouble::ClockJump { hours, ms } => {

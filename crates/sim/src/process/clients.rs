@@ -76,6 +76,8 @@ impl Process {
             return;
         }
         out.oracle.gives_back(c);
+        let now = out.clock_now();
+        out.oracle.moved(now);
         match out.bug {
             Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, Input::ClientGoneLate(c)),
             _ => self.feed(c, Event::ClientGone, out),

@@ -62,8 +62,19 @@ const ERRORS_APART: [(&str, &str); 7] = [
     ("Panicked", "a defect of a verb"),
 ];
 
-/// Panics with what was not met.
-pub fn check(seen: &BTreeMap<String, u64>) {
+/// Marks that one seed in several hundred meets: asked of ten times the usual number of seeds.
+const RARE: [&str; 7] = [
+    "error StepRunning",
+    "error NoRetries",
+    "status interrupted -> failed",
+    "status interrupted -> halted",
+    "status sleeping -> halted",
+    "status waiting -> halted",
+    "status waiting -> sleeping",
+];
+
+/// Panics with what was not met. `with_rare`: whether there were seeds enough for rare marks.
+pub fn check(seen: &BTreeMap<String, u64>, with_rare: bool) {
     let mut wanted: BTreeSet<String> = MET.iter().map(|what| (*what).to_owned()).collect();
     for (from, event) in Status::ALL.into_iter().flat_map(|from| Event::ALL.map(|event| (from, event))) {
         let to = next(from, event).filter(|to| *to != from);
@@ -73,6 +84,7 @@ pub fn check(seen: &BTreeMap<String, u64>) {
     }
     let is_apart = |name: &str| ERRORS_APART.iter().any(|(apart, _)| *apart == name);
     wanted.extend(errors().filter(|name| !is_apart(name)).map(|name| format!("error {name}")));
+    wanted.retain(|what| with_rare || !RARE.contains(&what.as_str()));
     let missed: Vec<&String> = wanted.iter().filter(|what| !seen.contains_key(*what)).collect();
     println!("{} of {} marks met", wanted.len() - missed.len(), wanted.len());
     assert!(missed.is_empty(), "these seeds never met {missed:#?}");

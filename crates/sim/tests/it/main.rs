@@ -21,7 +21,7 @@ fn the_invariants_hold_whatever_breaks() {
         played.failed
     );
     if seeds >= DEFAULT {
-        coverage::check(&played.seen);
+        coverage::check(&played.seen, seeds >= 10 * DEFAULT);
     }
 }
 
