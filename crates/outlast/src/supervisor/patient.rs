@@ -133,6 +133,7 @@ impl Store for Patient {
         ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
         token_keys() -> Vec<TokenKey>;
         damage(reindex: bool) -> Vec<String>;
+        check() -> ();
         now() -> Micros;
     }
 
