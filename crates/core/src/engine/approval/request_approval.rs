@@ -84,7 +84,7 @@ impl Asker {
 
     fn may_open(&self, l: &Loaded) -> Result<(), Error> {
         match self {
-            Asker::Attempt { actor, .. } => guard::drives(l, actor),
+            Asker::Attempt { actor, .. } => guard::is_driven(l, actor).map(drop),
             Asker::Token(claims) => guard::bears(l, claims),
         }
     }

@@ -50,7 +50,7 @@ pub fn bears(l: &Loaded, claims: &Claims) -> Result<(), Error> {
     if is_named && claims.fence.is_none_or(holds) { Ok(()) } else { Err(lost()) }
 }
 
-/// Checks that the actor may open entries: its attempt drives its slot, and is its own or adopted by it.
+/// Checks that the actor may do the attempt's own work: the attempt drives its slot, and is the actor's or adopted by it.
 ///
 /// An attempt's number can be given out a second time when a database comes back without its last commits. The
 /// process that had it before is another instance.
@@ -66,7 +66,8 @@ pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
 
 /// Returns the actor's attempt, if it drives its slot: the fence that guards opening.
 ///
-/// A call may be opened by another instance than the attempt's, as a proxy serves the children of its run. A new attempt takes the slot's lease with a higher fence, so an open attempt is the slot's newest. The
+/// Enough for what comes with a run token, where the actor is the proxy's instance: a proxy serves the children of its
+/// run, too. A new attempt takes the slot's lease with a higher fence, so an open attempt is the slot's newest. The
 /// fence in the lease is checked all the same.
 pub fn is_driven<'a>(l: &'a Loaded, actor: &Actor) -> Result<&'a Attempt, Error> {
     live(l, actor.instance)?;

@@ -112,7 +112,7 @@ impl Change {
         now: Micros,
     ) -> Result<Committed, Error> {
         if !changes.is_empty() {
-            guard::drives(l, &actor)?;
+            guard::is_driven(l, &actor)?;
         }
         Change::apply(changes, l, Some((actor.run, actor.attempt)), None, now)
     }
@@ -269,7 +269,7 @@ impl Put {
             return Ok(outcome.clone());
         }
         if let Some((actor, _)) = &self.actor {
-            guard::drives(l, actor)?;
+            guard::is_driven(l, actor)?;
         }
         let by = self.actor.map(|(a, _)| (a.run, a.attempt));
         Change::apply(&self.changes, l, by, self.transaction.as_ref(), now)

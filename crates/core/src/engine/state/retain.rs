@@ -40,7 +40,7 @@ impl Retain {
             return Err(Error::BadKeep { had: n });
         }
         if let Some((actor, _)) = &self.actor {
-            guard::drives(l, actor)?;
+            guard::is_driven(l, actor)?;
             if is_a_runs(&self.namespace) && self.namespace != run_namespace(&l.run(actor.run)?.id) {
                 return Err(Error::ReadOnlyNamespace { namespace: self.namespace.clone() });
             }

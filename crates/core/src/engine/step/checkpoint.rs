@@ -64,7 +64,7 @@ impl Checkpoint {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
-        guard::drives(l, &self.actor)?;
+        guard::is_driven(l, &self.actor)?;
         let run = l.run(self.actor.run)?;
         let used = Used::of(run, l.envelope(run.envelope())?, now);
         // Integers always serialize.

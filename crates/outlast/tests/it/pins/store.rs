@@ -217,7 +217,24 @@ fn a_new_store_has_the_tables_that_it_had() {
         }
         text
     };
-    let found = tables(&home.path().join("runs.db"));
-    assert_eq!(found, tables(&directory().join("store.db")), "the recorded store is of another format");
-    pin("schema", &found);
+    pin("schema", &tables(&home.path().join("runs.db")));
+
+    let columns = |path: &Path| -> Vec<(String, String, String, bool)> {
+        let db = Connection::open(path).unwrap();
+        let sql = "SELECT m.name, c.name, c.type, c.\"notnull\" FROM sqlite_master m, pragma_table_info(m.name) c \
+                   UNION ALL SELECT name, sql, '', 0 FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL \
+                   ORDER BY 1, 2";
+        let mut statement = db.prepare(sql).unwrap();
+        let rows = statement.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?))).unwrap();
+        rows.collect::<Result<_, _>>().unwrap()
+    };
+    let old = tempfile::tempdir().unwrap();
+    std::fs::copy(directory().join("store.db"), old.path().join("runs.db")).unwrap();
+    told(old.path(), &["ls"]);
+    let brought = columns(&old.path().join("runs.db"));
+    assert_eq!(
+        brought,
+        columns(&home.path().join("runs.db")),
+        "the recorded store is brought to other tables"
+    );
 }
