@@ -2,6 +2,7 @@
 //!
 //! Prints ratios to measurements of the same minutes: a raw append + fdatasync loop on a growing file, the provider
 //! called directly, nginx in between. No figure here is a test.
+#![forbid(unsafe_code)]
 
 mod client;
 mod proxy;

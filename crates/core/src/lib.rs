@@ -1,5 +1,6 @@
 //! The domain of Outlast, without I/O, clock or entropy of its own. Callers hand in `now`, ids and stored rows,
 //! and get back the changes to write.
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod body;

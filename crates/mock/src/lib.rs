@@ -18,6 +18,7 @@
 //!
 //! **Requests control it** by lines `mock: …` of the last user message that brings no tool results, else of
 //! the system text: see [`script`].
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod answer;

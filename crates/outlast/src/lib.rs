@@ -3,6 +3,8 @@
 //! `main` parses the command line (`cli`, with `settings` for what it leaves open), makes a `Context`, and
 //! calls one command. Commands that look at runs or change them are in `commands`, printed by `render`;
 //! `supervisor`, `serve` and `serve::mock` run until they are done.
+//!
+//! Unsafe code: the fork that puts a supervisor behind the terminal of the process that was typed (`supervisor/front.rs`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;

@@ -8,6 +8,8 @@
 //!   child.
 //! - Signal handlers set a flag and wake a descriptor; nothing else happens in them.
 //! - Decisions ([`ladder`], [`exit_policy`], [`backoff`], [`crash_loop`]) are pure; time and entropy are handed in.
+//!
+//! Unsafe code: what a child does between fork and exec, and calls of the kernel that no crate wraps.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod attach;

@@ -18,28 +18,13 @@ use outlast_server::dialect::canonical_value;
 use pyo3::prelude::*;
 
 use crate::{
-    engine::{Core, Engine},
+    answer::{Approved, approved},
+    engine::Engine,
     error::Failure,
     seat::Seat,
+    shared::Core,
     ticket::Ticket,
 };
-
-/// Answer as a Python tuple: id, seq, status, whether it was required, reason, decided by, decided at (µs).
-pub type Told =
-    (Option<String>, Option<i64>, &'static str, bool, Option<String>, Option<String>, Option<i64>);
-
-pub fn told(answer: Answer) -> Told {
-    let (id, said) = (answer.id, answer.decision);
-    (
-        id.map(|id| id.to_string()),
-        id.map(|id| id.seq.0),
-        answer.status.name(),
-        answer.required,
-        said.as_ref().and_then(|s| s.reason.clone()),
-        said.as_ref().map(|s| s.by.clone()),
-        said.map(|s| s.at.0),
-    )
-}
 
 /// Requests an approval for the attempt: see `RequestApproval`. Synced.
 #[pyfunction]
@@ -81,12 +66,12 @@ pub fn recalled_approval(
     side_effect: Option<&str>,
     arguments: &[u8],
     key: Option<&str>,
-) -> PyResult<Option<Told>> {
+) -> PyResult<Option<Approved>> {
     let core = engine.core()?;
     let digest = Digest::of(&canonical(arguments)?);
     let key = key.map_or_else(|| approval::key_of(tool, &digest), str::to_owned);
     let found = py.detach(|| recall(&core, RunNo(run), tool, side_effect, digest, &key))?;
-    Ok(found.map(told))
+    Ok(found.map(approved))
 }
 
 fn recall(

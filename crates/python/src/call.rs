@@ -20,9 +20,9 @@ use outlast_core::{
 };
 
 use crate::{
-    engine::Core,
     error::{Failure, refused_hint},
     seat::Seat,
+    shared::Core,
 };
 
 /// Picodollars in one nano-USD.

@@ -20,7 +20,7 @@ use outlast_process::identity::{self, Liveness};
 use outlast_server::node::LOOK;
 use pyo3::{PyResult, Python};
 
-use crate::{engine::Core, error::Failure, orphans};
+use crate::{error::Failure, orphans, shared::Core};
 
 /// An attempt this process acts in.
 pub struct Claimed {

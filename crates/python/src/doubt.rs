@@ -5,11 +5,7 @@ use outlast_core::{
 };
 use pyo3::prelude::*;
 
-use crate::{
-    error::Failure,
-    seat::{Seat, encode},
-    ticket::Ticket,
-};
+use crate::{error::Failure, seat::Seat, ticket::Ticket, values::encode};
 
 /// Records a person's decision on the step `key`. `seq` is its newest entry, None if this process itself recorded it.
 /// Returns the entry that holds the decision. Synced.

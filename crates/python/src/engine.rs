@@ -2,38 +2,30 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use outlast::{
-    program::{context::Context, embedded},
-    serve::proxy_setup,
-    settings::policies,
-};
+use outlast::{program::embedded, serve::proxy_setup, settings::policies};
 use outlast_core::{
     engine::{
         item::reset_item::ResetItem,
         run::{raise::Raise, start::Start},
-        state::put::{Change, Put},
+        state::put::Put,
     },
     envelope::{
         Refusal,
-        unit::{Limits, PerUnit, Unit},
+        unit::{Limits, PerUnit},
     },
-    journal::{Kind, Role, job::ItemRow, payload::Payload},
-    run::{OnDivergence, Policy, Spec, status::Status, token::TokenKey},
-    state::Name,
-    store::{Ask as _, Durability, Error, Page, RunView, Sought, Store},
+    journal::{Kind, job::ItemRow},
+    run::{OnDivergence, Policy, Spec, status::Status},
+    store::{Ask as _, Durability, Error, Page, RunView, Sought},
     words::{
         clock::random,
         id::{Micros, RunId, RunNo, Seq},
     },
 };
-use outlast_server::node::Node;
 use pyo3::{prelude::*, types::PyBytes};
-use tokio::runtime::{Handle, Runtime};
 
 use crate::{
     beat::Beat,
@@ -41,76 +33,18 @@ use crate::{
     error::{Failure, refused_hint},
     face,
     job::{self, Items, RawItem},
-    openings::Openings,
     orphans,
     post::Post,
     recorded::Recorded,
     seat::Seat,
+    shared::{Core, Shared},
     ticket::Ticket,
+    values::{RawChange, changes_of, limits_of, value},
     view,
 };
 
 /// Time that background tasks have to finish when the engine closes.
 const LAST_TASKS: Duration = Duration::from_secs(2);
-
-/// Resources that all handles of one engine share.
-pub struct Core {
-    pub context: Context,
-    pub store: Arc<dyn Store>,
-    pub node: Arc<Node>,
-    pub beat: Arc<Beat>,
-    pub runtime: Handle,
-    pub post: Post,
-    pub token_keys: Vec<TokenKey>,
-    pub openings: Arc<Openings>,
-    face: Mutex<Option<SocketAddr>>,
-}
-
-/// The core while it is open, usable only in the process that opened it.
-pub struct Shared {
-    pid: u32,
-    core: Mutex<Option<(Arc<Core>, Runtime)>>,
-}
-
-impl Shared {
-    /// Checks that this is the process that opened the core. Errors: `ForkedHandle` in a forked child.
-    pub fn is_own(&self) -> Result<(), Failure> {
-        let here = outlast_store::process::id();
-        if self.pid == here {
-            return Ok(());
-        }
-        Err(Failure::new(
-            "forked_handle",
-            format!(
-                "this handle was opened by process {}, and this is process {here}, forked from it",
-                self.pid
-            ),
-            Some(
-                "call outlast.connect() in each process, after the fork, and not before it; or start processes with \
-                 the `spawn` or `forkserver` method",
-            ),
-        ))
-    }
-
-    /// Returns the open core. Errors: `ForkedHandle`, `Closed`.
-    pub fn core(&self) -> Result<Arc<Core>, Failure> {
-        // The pid is checked first: in a forked child, the holder of the lock may not exist.
-        self.is_own()?;
-        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.pid != outlast_store::process::id()
-            && let Ok(core) = self.core.get_mut()
-        {
-            // The store's threads exist only in the parent: closing it here would wait for them forever.
-            std::mem::forget(core.take());
-        }
-    }
-}
 
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Engine {
@@ -162,11 +96,7 @@ impl Engine {
 
     /// Deregisters the instance and closes the store. Idempotent; does nothing in a forked child.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.shared.pid != outlast_store::process::id() {
-            return Ok(());
-        }
-        let taken = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((core, runtime)) = taken else { return Ok(()) };
+        let Some((core, runtime)) = self.shared.take() else { return Ok(()) };
         py.detach(|| {
             // The heartbeat stops first: it would register this process anew after it has left.
             runtime.shutdown_timeout(LAST_TASKS);
@@ -425,47 +355,6 @@ impl Engine {
     }
 }
 
-/// State change as Python passes it: namespace, agent, key, value (None deletes), expected version.
-pub type RawChange = (String, String, String, Option<Vec<u8>>, Option<i64>);
-
-pub fn changes_of(raw: Vec<RawChange>) -> Vec<Change> {
-    let change = |(namespace, agent, key, value, expected): RawChange| {
-        let name = Name::new(namespace, agent, key);
-        let change = match value {
-            Some(value) => Change::set(name, &value),
-            None => Change::delete(name),
-        };
-        Change { expected, ..change }
-    };
-    raw.into_iter().map(change).collect()
-}
-
-pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
-    let mut limits = Limits::default();
-    for (name, value) in by_name {
-        let unit = Unit::ALL.into_iter().find(|u| u.name() == name);
-        let unit =
-            unit.ok_or_else(|| Failure::new("bad_limit", format!("bad limit: no unit {name:?}"), None))?;
-        limits[unit] = Some(*value);
-    }
-    Ok(limits)
-}
-
-/// Reads and decodes a recorded value.
-pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
-    let Some(stored) = store.payload(run, seq, Role::Value)? else { return Ok(Vec::new()) };
-    decoded(&stored, run, seq)
-}
-
-/// Decodes a stored value and checks it against its digest.
-pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
-    let damaged = |e| {
-        let what = format!("entry {seq} of run {run}: {e}");
-        Failure::from(outlast_core::store::Error::Corrupt { what })
-    };
-    Ok(stored.decode().map_err(damaged)?.into())
-}
-
 fn open(place: Option<String>) -> Result<Engine, Failure> {
     let (context, durable) = embedded::context(place)?;
     let store = context.open(true, durable)?;
@@ -491,7 +380,5 @@ fn open(place: Option<String>) -> Result<Engine, Failure> {
         beat,
     };
     let place = core.context.place.to_string();
-    let shared =
-        Shared { pid: outlast_store::process::id(), core: Mutex::new(Some((Arc::new(core), runtime))) };
-    Ok(Engine { shared: Arc::new(shared), place })
+    Ok(Engine { shared: Arc::new(Shared::new(core, runtime)), place })
 }

@@ -7,7 +7,7 @@ use outlast_core::words::clock::random;
 use outlast_server::door::Proxy;
 use tokio::net::TcpListener;
 
-use crate::{engine::Core, error::Failure};
+use crate::{error::Failure, shared::Core};
 
 /// Time that calls in flight have when the process ends, as they are paid for.
 const DRAIN: Duration = Duration::from_secs(1);

@@ -11,10 +11,7 @@ use outlast_core::{
 };
 use pyo3::prelude::*;
 
-use crate::{
-    engine::{Engine, limits_of},
-    error::Failure,
-};
+use crate::{engine::Engine, error::Failure, values::limits_of};
 
 /// Names the run's present point as a snapshot. Returns that place in its journal. Synced. Errors: `UnknownRun`.
 #[pyfunction]

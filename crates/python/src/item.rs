@@ -10,20 +10,17 @@ use outlast_core::{
         },
         step::next_try::NextTry,
     },
-    journal::{
-        Role,
-        job::{ItemClaim, OnChange},
-    },
+    journal::{Role, job::OnChange},
     store::Durability,
     words::{digest::Digest, id::Seq},
 };
-use pyo3::{prelude::*, types::PyTuple};
+use pyo3::prelude::*;
 
 use crate::{
-    engine::{RawChange, changes_of},
     error::Failure,
-    seat::{Seat, encode},
+    seat::Seat,
     ticket::Ticket,
+    values::{RawChange, changes_of, encode},
 };
 
 /// Claims the item `key`. Committed. Returns ("run", seq, tries, continued, deaths, scope of its steps),
@@ -105,18 +102,5 @@ fn on_change_of(text: &str) -> Result<OnChange, Failure> {
             let message = format!("on_change wants 'rerun', 'keep' or 'fail', had {had:?}");
             Err(Failure::new("bad_on_change", message, None))
         }
-    }
-}
-
-/// Converts the outcome of a claim to Python's tuple.
-pub fn told<'py>(py: Python<'py>, claim: ItemClaim) -> PyResult<Bound<'py, PyTuple>> {
-    match claim {
-        ItemClaim::Run(r) => {
-            ("run", r.opening.seq.0, r.tries, r.continued, r.deaths, r.steps.as_ref()).into_pyobject(py)
-        }
-        ItemClaim::Ended { seq, standing } => ("ended", seq.0, standing.name()).into_pyobject(py),
-        ItemClaim::Held { seq } => ("held", seq.0).into_pyobject(py),
-        ItemClaim::Suspect { seq, deaths } => ("suspect", seq.0, deaths).into_pyobject(py),
-        ItemClaim::Changed { seq } => ("changed", seq.0).into_pyobject(py),
     }
 }

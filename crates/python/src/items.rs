@@ -10,8 +10,9 @@ use pyo3::{prelude::*, types::PyBytes};
 use serde_json::json;
 
 use crate::{
-    engine::{Engine, decoded, value},
+    engine::Engine,
     error::Failure,
+    values::{decoded, value},
 };
 
 /// Number of jobs read at once while looking for those of a name.

@@ -18,7 +18,10 @@ use outlast_core::{
 };
 use pyo3::{prelude::*, types::PyBytes};
 
-use crate::engine::{Shared, decoded, value};
+use crate::{
+    shared::Shared,
+    values::{decoded, value},
+};
 
 /// Number of items read at once.
 const PAGE: usize = 2048;

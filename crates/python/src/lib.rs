@@ -2,7 +2,10 @@
 //!
 //! This half stays thin: bytes go in, tickets come out, and the interpreter's lock is released while a commit is
 //! awaited. The meaning of steps, budgets and retries is defined in `python/outlast/`, where people can read it.
+//!
+//! Unsafe code: what PyO3's macros write; none is written by hand.
 
+mod answer;
 mod approval;
 mod beat;
 mod call;
@@ -21,9 +24,11 @@ mod plain;
 mod post;
 mod recorded;
 mod seat;
+mod shared;
 mod state;
 mod strand;
 mod ticket;
+mod values;
 mod view;
 
 use pyo3::prelude::*;

@@ -10,7 +10,7 @@ use outlast_core::{engine::op::Outcome, store};
 use pyo3::{prelude::*, sync::PyOnceLock, types::PyList};
 use tokio::runtime::Handle;
 
-use crate::ticket::{Caller, answer};
+use crate::answer::{Caller, answer};
 
 /// Recipient of a commit's outcome: an asyncio future, or a callable.
 pub struct Letter {

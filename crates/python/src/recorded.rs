@@ -16,8 +16,9 @@ use outlast_core::{
 use pyo3::prelude::*;
 
 use crate::{
-    engine::{Shared, decoded, value},
+    shared::Shared,
     strand::{self, Strands},
+    values::{decoded, value},
 };
 
 /// Number of entries read at once.

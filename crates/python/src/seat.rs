@@ -15,10 +15,7 @@ use outlast_core::{
         state::put::{Change, Put},
         step::{begin_step::BeginStep, checkpoint::Checkpoint, count_loop::CountLoop, record::Record},
     },
-    journal::{
-        Opening, Role, iteration_scope,
-        payload::{MAX_LEN, Payload},
-    },
+    journal::{Opening, Role, iteration_scope},
     run::attempt::Exit,
     store::{Ask as _, Durability},
     words::id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
@@ -26,17 +23,16 @@ use outlast_core::{
 use pyo3::prelude::*;
 
 use crate::{
+    answer::Caller,
     beat::Word,
     call,
     claim::Claimed,
-    engine::{Core, RawChange, Shared, changes_of},
     error::Failure,
     openings::Openings,
-    ticket::{Caller, Ticket},
+    shared::{Core, Shared},
+    ticket::Ticket,
+    values::{RawChange, changes_of, encode},
 };
-
-/// Size in bytes above which a value is compressed without the interpreter's lock.
-const LARGE: usize = 32 << 10;
 
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Seat {
@@ -270,14 +266,4 @@ impl Seat {
         let status = py.detach(|| core.store.ask(end, Durability::Synced).wait());
         Ok(status.map_err(Failure::from)?.name())
     }
-}
-
-/// Encodes a value, compressing it on the caller's thread and never on the writer's.
-pub fn encode(py: Python<'_>, value: &[u8]) -> Result<Payload, Failure> {
-    if value.len() as u64 > MAX_LEN {
-        let had = value.len();
-        let message = format!("a value of {had} bytes is too large: at most {MAX_LEN} can be recorded");
-        return Err(Failure::new("value_too_large", message, Some("store it elsewhere, and record where")));
-    }
-    Ok(if value.len() > LARGE { py.detach(|| Payload::encode(value)) } else { Payload::encode(value) })
 }

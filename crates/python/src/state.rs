@@ -23,9 +23,11 @@ use outlast_core::{
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
-    engine::{Core, Engine, RawChange, Shared},
+    engine::Engine,
     error::Failure,
     seat::Seat,
+    shared::{Core, Shared},
+    values::RawChange,
 };
 
 /// Interval at which expired transactions are freed while some are open.

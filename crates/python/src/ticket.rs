@@ -6,19 +6,14 @@ use outlast_core::{
     engine::{
         call::keep::Keep,
         op::{Op, Outcome},
-        step::{begin_step::Step, count_loop::Turn},
     },
-    envelope::unit::Unit,
     store::{self, Durability, Store},
-    words::id::RunNo,
 };
 use pyo3::prelude::*;
 
 use crate::{
-    approval,
+    answer::{Caller, answer},
     error::Failure,
-    item,
-    openings::Openings,
     post::{Letter, Post},
 };
 
@@ -38,15 +33,6 @@ pub struct Ticket {
     after: Mutex<Option<After>>,
     /// Id of the process that made the ticket. A process forked from it leaves the ticket alone.
     pid: u32,
-}
-
-/// Run for which an operation is submitted.
-#[derive(Default)]
-pub struct Caller {
-    pub run: RunNo,
-    /// Id of the run, for the hints of refusals.
-    pub id: String,
-    pub openings: Arc<Openings>,
 }
 
 type After = Box<dyn FnOnce() + Send>;
@@ -170,46 +156,4 @@ async fn behind(
         store.submit(part.into(), Durability::Committed).await?;
     }
     store.submit(op, durability).await
-}
-
-/// Converts an operation's outcome to Python values.
-///
-/// An item: as in `Seat.claim_item` and `record_item`. A step: `(seq, begun before, done, tries)`. A loop: its count.
-/// Any other outcome with a number: that number.
-pub fn answer(
-    py: Python<'_>,
-    outcome: Result<Outcome, store::Error>,
-    caller: &Caller,
-) -> PyResult<Py<PyAny>> {
-    let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
-    let outcome = outcome.map_err(Failure::from)?;
-    caller.openings.note(caller.run, &outcome);
-    match outcome {
-        Outcome::Begun(Step::Run { opening, begun_before, tries, .. }) => {
-            Ok((opening.seq.0, begun_before, false, tries).into_pyobject(py)?.into_any().unbind())
-        }
-        Outcome::Begun(Step::InDoubt { seq }) => {
-            Ok((seq.0, true, false, -1).into_pyobject(py)?.into_any().unbind())
-        }
-        Outcome::Begun(Step::Done { seq }) => {
-            Ok((seq.0, true, true, 0).into_pyobject(py)?.into_any().unbind())
-        }
-        Outcome::Turned(Turn::Counted { loops }) => number(loops),
-        Outcome::Turned(Turn::Refused(refusal)) => Err(Failure::refused(&refusal, &caller.id).into()),
-        Outcome::Recorded(seq) | Outcome::StepResolved(seq) | Outcome::Saved(seq) | Outcome::Reset(seq) => {
-            number(seq.0)
-        }
-        Outcome::ItemClaimed(claim) => Ok(item::told(py, claim)?.into_any().unbind()),
-        Outcome::ItemEnded(e) => Ok((e.standing.name(), e.tries, e.spent.cost(), e.spent[Unit::Calls])
-            .into_pyobject(py)?
-            .into_any()
-            .unbind()),
-        Outcome::Tried(n) => number(n),
-        Outcome::Put(done) => number(done.commit),
-        Outcome::ApprovalAsked(answer) => Ok(approval::told(answer).into_pyobject(py)?.into_any().unbind()),
-        Outcome::Ended(status) | Outcome::Raised(status) => {
-            Ok(status.name().into_pyobject(py)?.into_any().unbind())
-        }
-        _ => Ok(py.None()),
-    }
 }

@@ -1,5 +1,6 @@
 //! The network interfaces of Outlast's engine: the LLM proxy, the state over gRPC and REST, and the routes of other
 //! systems' clients. `door` accepts each request and hands it to one of them.
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod compat;

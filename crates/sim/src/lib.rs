@@ -7,6 +7,7 @@
 //!
 //! Read from `world` (the clock and its queue of events) to `process` (a server that hosts a desk), `agent`
 //! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`.
+#![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod backend;

@@ -1,4 +1,6 @@
 //! Storage backends: SQLite (the embedded default) and PostgreSQL, both behind the `Store` trait.
+//!
+//! Unsafe code: the callbacks of SQLite's file interface (`sqlite/log`), and what a fork must not copy (`gate`, `process`).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod backend;

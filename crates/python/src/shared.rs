@@ -1,0 +1,82 @@
+//! Resources of an open engine, which its handles share.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use outlast::program::context::Context;
+use outlast_core::{run::token::TokenKey, store::Store};
+use outlast_server::node::Node;
+use tokio::runtime::{Handle, Runtime};
+
+use crate::{beat::Beat, error::Failure, openings::Openings, post::Post};
+
+/// Resources that all handles of one engine share.
+pub struct Core {
+    pub context: Context,
+    pub store: Arc<dyn Store>,
+    pub node: Arc<Node>,
+    pub beat: Arc<Beat>,
+    pub runtime: Handle,
+    pub post: Post,
+    pub token_keys: Vec<TokenKey>,
+    pub openings: Arc<Openings>,
+    pub face: Mutex<Option<SocketAddr>>,
+}
+
+/// The core while it is open, usable only in the process that opened it.
+pub struct Shared {
+    pid: u32,
+    core: Mutex<Option<(Arc<Core>, Runtime)>>,
+}
+
+impl Shared {
+    pub fn new(core: Core, runtime: Runtime) -> Shared {
+        Shared { pid: outlast_store::process::id(), core: Mutex::new(Some((Arc::new(core), runtime))) }
+    }
+
+    /// Takes the core to close it; `None` if that was done, or in a forked child.
+    pub fn take(&self) -> Option<(Arc<Core>, Runtime)> {
+        self.is_own().ok()?;
+        self.core.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Checks that this is the process that opened the core. Errors: `ForkedHandle` in a forked child.
+    pub fn is_own(&self) -> Result<(), Failure> {
+        let here = outlast_store::process::id();
+        if self.pid == here {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "forked_handle",
+            format!(
+                "this handle was opened by process {}, and this is process {here}, forked from it",
+                self.pid
+            ),
+            Some(
+                "call outlast.connect() in each process, after the fork, and not before it; or start processes with \
+                 the `spawn` or `forkserver` method",
+            ),
+        ))
+    }
+
+    /// Returns the open core. Errors: `ForkedHandle`, `Closed`.
+    pub fn core(&self) -> Result<Arc<Core>, Failure> {
+        // The pid is checked first: in a forked child, the holder of the lock may not exist.
+        self.is_own()?;
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.as_ref().map(|(core, _)| core.clone()).ok_or_else(Failure::closed)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.pid != outlast_store::process::id()
+            && let Ok(core) = self.core.get_mut()
+        {
+            // The store's threads exist only in the parent: closing it here would wait for them forever.
+            std::mem::forget(core.take());
+        }
+    }
+}
