@@ -8,9 +8,9 @@ use outlast_core::words::{
 };
 
 use crate::{
+    outside::Outside,
     process,
     scene::{Ask, Cast},
-    world::Outside,
 };
 
 /// Event for an agent. The world drops an event for an earlier life.

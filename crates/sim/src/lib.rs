@@ -13,6 +13,7 @@ pub mod agent;
 pub mod backend;
 pub mod many;
 pub mod oracle;
+pub mod outside;
 pub mod person;
 pub mod planted;
 pub mod process;

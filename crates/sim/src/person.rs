@@ -46,7 +46,7 @@ use outlast_core::{
     },
 };
 
-use crate::world::Outside;
+use crate::outside::Outside;
 
 /// Runs that a person gives orders to.
 #[derive(Clone, Copy, Debug)]

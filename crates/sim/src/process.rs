@@ -32,12 +32,12 @@ use self::{
 use crate::{
     Bug,
     agent::{self, Credential, Request},
+    outside::Outside,
     person::{self, Runs},
     planted::Planted,
     provider::Piece,
     store::FaultStore,
     worker::{self, How, Whose},
-    world::Outside,
 };
 
 /// Event for a process. All events wait while it is paused.

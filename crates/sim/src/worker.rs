@@ -39,7 +39,7 @@ use outlast_core::{
     words::id::{InstanceNo, RunNo, Seq, Slot},
 };
 
-use crate::{agent::Mood, process, rng::Rng, world::Outside};
+use crate::{agent::Mood, outside::Outside, process, rng::Rng};
 
 /// Event for a worker. The world drops an event for an earlier life.
 #[derive(Clone, Debug)]

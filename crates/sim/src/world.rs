@@ -6,12 +6,9 @@ use std::{
 };
 
 use outlast_core::{
-    call::{membership::LEASE_MS, rate::Rate},
     engine::{
         budget::set_budget::{SetBudget, Source},
-        call::settle::Close,
-        op::Op,
-        run::{declare_dead::DeclareDead, start::Start},
+        run::start::Start,
     },
     envelope::{
         budget::{Name, Per, Terms},
@@ -19,19 +16,18 @@ use outlast_core::{
     },
     memory::MemoryStore,
     run::{InDoubt, Policy, Spec},
-    state::run_namespace,
     store::{Ask, Durability},
     words::{
-        clock::{Clock, ManualClock},
-        id::{InstanceNo, Micros, RunId, RunNo, Seq},
+        clock::ManualClock,
+        id::{Micros, RunId, RunNo},
     },
 };
 
 use crate::{
     Bug,
     agent::{self, Agent, Mood},
-    backend::{Fault, Why},
     oracle::Oracle,
+    outside::{Happening, Outside},
     person::Runs,
     process::{self, Process},
     provider::Provider,
@@ -61,185 +57,6 @@ pub struct Outcome {
     pub ended_ms: u64,
     /// Number of times each thing happened: a world in which nothing happens proves nothing.
     pub seen: BTreeMap<String, u64>,
-}
-
-enum Happening {
-    Process(usize, process::Input),
-    Agent {
-        agent: usize,
-        life: u32,
-        input: agent::Input,
-    },
-    Worker {
-        worker: usize,
-        life: u32,
-        input: worker::Input,
-    },
-    Trouble(Trouble),
-    /// The machine's clock is set back by so many hours.
-    ClockSetRight {
-        hours: u64,
-    },
-}
-
-/// Everything but the processes and agents, which are given access to it.
-pub struct Outside {
-    pub clock: Arc<ManualClock>,
-    pub disk: Arc<MemoryStore>,
-    pub rng: Rng,
-    pub provider: Provider,
-    pub oracle: Oracle,
-    pub bug: Option<Bug>,
-    pub processes: usize,
-    /// Whether openings may be answered ahead of their commit.
-    pub goes_ahead: bool,
-    /// Rate at which one process may ask the upstream.
-    pub rate: Rate,
-    pub seen: BTreeMap<String, u64>,
-    queue: BTreeMap<(u64, u64), Happening>,
-    order: u64,
-    connections: u64,
-    faults: u64,
-    /// Time until which each process cannot reach the store.
-    away_until_ms: Vec<u64>,
-    /// Time until which something else than an outage of the whole store may keep each process from renewing.
-    hampered_until_ms: Vec<u64>,
-    /// Instance of each process that is up.
-    pub instances: Vec<Option<InstanceNo>>,
-    /// Time of the last trouble or fault.
-    pub troubled_ms: u64,
-    died: Vec<usize>,
-    story: Option<Mutex<Vec<String>>>,
-}
-
-impl Outside {
-    pub fn now_ms(&self) -> u64 {
-        self.clock.monotonic_ms()
-    }
-
-    pub fn clock_now(&self) -> Micros {
-        self.clock.now()
-    }
-
-    pub fn to_process(&mut self, after_ms: u64, process: usize, input: process::Input) {
-        self.at(self.now_ms() + after_ms, Happening::Process(process, input));
-    }
-
-    pub fn to_agent(&mut self, after_ms: u64, agent: usize, life: u32, input: agent::Input) {
-        self.at(self.now_ms() + after_ms, Happening::Agent { agent, life, input });
-    }
-
-    pub fn to_worker(&mut self, after_ms: u64, worker: usize, life: u32, input: worker::Input) {
-        self.at(self.now_ms() + after_ms, Happening::Worker { worker, life, input });
-    }
-
-    /// Returns a value for `key` that is made only once.
-    pub fn fresh(&mut self, key: &str) -> String {
-        format!("{key}#{}", self.new_connection())
-    }
-
-    /// Returns the namespace of a run's own state.
-    pub fn namespace_of(&self, run: RunNo) -> String {
-        self.disk.inspect(|t, _| t.runs.get(&run).map_or_else(String::new, |r| run_namespace(&r.id)))
-    }
-
-    /// Returns whether the process cannot reach the store.
-    pub fn is_away(&self, process: usize) -> bool {
-        self.away_until_ms[process] > self.now_ms()
-    }
-
-    pub fn new_connection(&mut self) -> u64 {
-        self.connections += 1;
-        self.connections
-    }
-
-    /// Notes that a waiter was served only when its wait was over.
-    pub fn overslept(&mut self, run: RunNo, seq: Seq) {
-        self.oracle.overslept(self.clock.now(), run, seq);
-    }
-
-    /// Counts an occurrence that a simulation should meet.
-    pub fn saw(&mut self, what: &str) {
-        *self.seen.entry(what.to_owned()).or_default() += 1;
-    }
-
-    /// Draws the faults of the next group's transactions. The void of a call that was never sent fails often.
-    pub fn draw_faults<'a>(&mut self, group: impl Iterator<Item = &'a Op>) -> Vec<Option<Fault>> {
-        for (at, op) in group.enumerate() {
-            let voids = matches!(op, Op::Settle(settle) if settle.close == Close::Void);
-            if voids && self.faults > 0 && self.rng.chance(30) {
-                self.troubled_ms = self.now_ms();
-                return stubborn(at, Why::Full);
-            }
-            if self.rng.chance(self.faults) {
-                self.troubled_ms = self.now_ms();
-                return self.draw_fault(at);
-            }
-        }
-        Vec::new()
-    }
-
-    /// Draws how the group fails, at its operation number `at`.
-    fn draw_fault(&self, at: usize) -> Vec<Option<Fault>> {
-        let (committed, told) = (self.rng.chance(50), self.rng.chance(50));
-        match self.rng.below(10) {
-            0..=1 => stubborn(at, Why::Full),
-            2 => stubborn(at, Why::Io),
-            3 => vec![Some(Fault::Write { after: at, why: Why::Io })],
-            4 => vec![Some(Fault::Refused)],
-            5..=6 => vec![Some(Fault::Unclear { committed, told })],
-            // In the middle of the operations that are tried alone.
-            7 => {
-                vec![Some(Fault::Write { after: at, why: Why::Full }), None, Some(Fault::Crash { committed })]
-            }
-            _ => vec![Some(Fault::Crash { committed })],
-        }
-    }
-
-    /// Notes that a process ended at a commit. The world removes it when the step is over.
-    pub fn process_died(&mut self, process: usize) {
-        self.died.push(process);
-    }
-
-    fn clock_jumps(&self, hours: i64) {
-        self.say(|| format!("the clock jumps by {hours} h"));
-        self.clock.set(Micros(self.clock.now().0 + hours * 3_600_000_000));
-    }
-
-    /// Notes that something other than an outage of the whole store keeps a process from renewing.
-    pub fn hampers(&mut self, process: usize, ms: u64) {
-        let until = self.now_ms() + ms + 2 * LEASE_MS;
-        self.hampered_until_ms[process] = self.hampered_until_ms[process].max(until);
-    }
-
-    /// Checks a verdict: nobody is declared dead who lives, and whom only an outage of the whole store silenced.
-    pub fn judged(&mut self, verdict: &DeclareDead) {
-        let who = self.instances.iter().position(|no| *no == Some(verdict.instance));
-        if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < self.now_ms()) {
-            self.oracle.dead_alive(process, verdict.instance);
-        }
-    }
-
-    /// Adds a line to the story, if one is kept.
-    pub fn say(&self, line: impl FnOnce() -> String) {
-        if let Some(story) = &self.story {
-            let line = format!("{:>8} ms  {}", self.now_ms(), line());
-            story.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-        }
-    }
-
-    fn at(&mut self, ms: u64, what: Happening) {
-        self.order += 1;
-        self.queue.insert((ms, self.order), what);
-    }
-}
-
-/// Returns the faults of a group whose operation number `at` fails alone, too.
-fn stubborn(at: usize, why: Why) -> Vec<Option<Fault>> {
-    let mut faults = vec![None; at + 1];
-    faults[0] = Some(Fault::Write { after: at, why });
-    faults.push(Some(Fault::Write { after: 0, why }));
-    faults
 }
 
 struct World {

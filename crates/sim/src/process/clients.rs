@@ -26,7 +26,7 @@ use super::{Input, Process, Then, exchanges::Carried, refuse};
 use crate::{
     Bug,
     agent::{self, Request},
-    world::Outside,
+    outside::Outside,
 };
 
 /// Request of one client, and the state of its answer.

@@ -20,8 +20,8 @@ use outlast_core::{
 use super::{Input, Process, Then};
 use crate::{
     Bug,
+    outside::Outside,
     provider::{Asked, Piece, Provider},
-    world::Outside,
 };
 
 /// State that the host keeps for an exchange. Its clients read their answers from it.

@@ -29,7 +29,7 @@ use outlast_core::{
 use outlast_store::group::Step;
 
 use super::{Input, Pending, Process, Then, refuse, work::did};
-use crate::{Bug, agent, store::resolved, worker, world::Outside};
+use crate::{Bug, agent, outside::Outside, store::resolved, worker};
 
 const TICK_MS: u64 = HEARTBEAT_MS;
 

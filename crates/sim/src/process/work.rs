@@ -13,8 +13,8 @@ use outlast_core::{
 use super::{Pending, Process, Then, settling::note_error};
 use crate::{
     Bug,
+    outside::Outside,
     worker::{How, Input, Whose},
-    world::Outside,
 };
 
 impl Process {

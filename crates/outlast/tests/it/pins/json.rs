@@ -18,7 +18,8 @@ ask() {
     exec 3<>"/dev/tcp/${at%:*}/${at##*:}"
     printf 'POST /v1/chat/completions HTTP/1.1\r\nhost: %s\r\nconnection: close\r\nauthorization: Bearer %s\r\n' "$at" "$OUTLAST_TOKEN" >&3
     printf 'content-type: application/json\r\ncontent-length: %s\r\n\r\n%s' "${#body}" "$body" >&3
-    head -n 1 <&3
+    # To its end: an answer that its client left halfway was not delivered.
+    { head -n 1; cat >/dev/null; } <&3
     exec 3>&-
 }
 "#;
