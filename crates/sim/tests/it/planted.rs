@@ -11,7 +11,7 @@ fn finds(bug: Bug, budget: u64, what: &str) {
 }
 
 macro_rules! planted {
-    ($($name:ident: $bug:ident within $budget:literal, $what:literal;)*) => {
+    ($(fn $name:ident: $bug:ident within $budget:literal, $what:literal;)*) => {
         $(#[test]
         fn $name() {
             finds(Bug::$bug, $budget, $what);
@@ -20,25 +20,25 @@ macro_rules! planted {
 }
 
 planted! {
-    an_end_shown_before_it_is_durable_is_found: ShownBeforeDurable within 400, "2: the end of entry";
-    a_call_sent_again_before_that_is_durable_is_found: TriedBeforeDurable within 400, "1: entry";
-    a_replay_across_scopes_is_found: ScopeIgnored within 400, "4: entry";
-    an_admission_decided_outside_its_transaction_is_found: StaleAdmission within 400, "its entries add up to";
-    an_answer_that_a_client_keeps_after_it_left_is_found: LeftUnnoticed within 400, "4: entry";
-    a_delivery_mark_that_is_forgotten_is_found: MarkForgotten within 400, "4: entry";
-    a_request_decided_before_the_mark_of_its_twin_is_found: MarkIgnored within 400, "4: entry";
-    a_void_that_is_tried_once_is_found: VoidTriedOnce within 400, "nobody carries it";
-    an_upstream_asked_faster_than_its_rate_is_found: RateForgotten within 400, "its upstream takes";
-    a_group_half_applied_is_found: GroupHalfApplied within 400, "a part of it is there";
-    a_commit_told_as_synced_that_is_not_is_found: UnsyncedTold within 400, "1: ";
-    a_swap_that_looks_at_no_version_is_found: SwapIgnored within 400, "a swap of";
-    a_try_counted_twice_is_found: TryCountedTwice within 400, "went from try";
-    a_step_that_happens_more_than_once_is_found: OnceForgotten within 400, "ran again unasked";
-    silence_counted_through_the_observers_own_outage_is_found: SilenceThroughOutage within 400, "6: process";
-    a_clock_jump_that_sticks_is_found: ClockJumpSticks within 400, "is charged to";
-    doubt_shown_too_small_is_found: DoubtTooSmall within 400, "5: the provider billed";
-    a_reservation_given_back_twice_is_found: RefundTwice within 400, "its entries add up to";
-    an_opening_answered_ahead_and_lost_is_found: AheadLost within 400, "without a fault";
-    a_number_given_out_again_is_found: NumberReused within 2000, "and its result is";
-    a_queue_that_stays_busy_is_found: QueueBusy within 400, "6: process";
+    fn an_end_shown_before_it_is_durable_is_found: ShownBeforeDurable within 400, "2: the end of entry";
+    fn a_call_sent_again_before_that_is_durable_is_found: TriedBeforeDurable within 400, "1: entry";
+    fn a_replay_across_scopes_is_found: ScopeIgnored within 400, "4: entry";
+    fn an_admission_decided_outside_its_transaction_is_found: StaleAdmission within 400, "its entries add up to";
+    fn an_answer_that_a_client_keeps_after_it_left_is_found: LeftUnnoticed within 400, "4: entry";
+    fn a_delivery_mark_that_is_forgotten_is_found: MarkForgotten within 400, "4: entry";
+    fn a_request_decided_before_the_mark_of_its_twin_is_found: MarkIgnored within 400, "4: entry";
+    fn a_void_that_is_tried_once_is_found: VoidTriedOnce within 400, "nobody carries it";
+    fn an_upstream_asked_faster_than_its_rate_is_found: RateForgotten within 400, "its upstream takes";
+    fn a_group_half_applied_is_found: GroupHalfApplied within 400, "a part of it is there";
+    fn a_commit_told_as_synced_that_is_not_is_found: UnsyncedTold within 400, "1: ";
+    fn a_swap_that_looks_at_no_version_is_found: SwapIgnored within 400, "a swap of";
+    fn a_try_counted_twice_is_found: TryCountedTwice within 400, "went from try";
+    fn a_step_that_happens_more_than_once_is_found: OnceForgotten within 400, "ran again unasked";
+    fn silence_counted_through_the_observers_own_outage_is_found: SilenceThroughOutage within 400, "6: process";
+    fn a_clock_jump_that_sticks_is_found: ClockJumpSticks within 400, "is charged to";
+    fn doubt_shown_too_small_is_found: DoubtTooSmall within 400, "5: the provider billed";
+    fn a_reservation_given_back_twice_is_found: RefundTwice within 400, "its entries add up to";
+    fn an_opening_answered_ahead_and_lost_is_found: AheadLost within 400, "without a fault";
+    fn a_number_given_out_again_is_found: NumberReused within 2000, "and its result is";
+    fn a_queue_that_stays_busy_is_found: QueueBusy within 400, "6: process";
 }
