@@ -215,7 +215,7 @@ def test_an_input_of_a_generator_that_has_no_key_is_told(home):
 
 
 def test_the_clients_of_providers_are_no_input():
-    """They are made anew in each life, and handed to steps: recorded stores know them by their class."""
+    """Clients of providers are made anew in each life and handed to steps: recorded stores know them by their class."""
     import anthropic
     import openai
     from google import genai
@@ -233,7 +233,7 @@ def test_a_client_of_the_state_is_known_by_its_place_and_namespace(rt):
 
 
 def test_a_function_may_bring_a_client_along(rt, capfd):
-    """What a function is bound to is not its input: it counts in the code's digest by its class, and is refused nowhere."""
+    """A bound object is no input of the function: its class counts in the code's digest, and it is refused nowhere."""
     for _ in range(2):
         out = batch(rt, ["a", "b"], functools.partial(ask, Client()))
         assert [r.value for r in out] == ["A", "B"]

@@ -36,7 +36,7 @@ pub enum Why {
     Io,
 }
 
-/// What lies between a process and its disk: shared by the backend and the process that plans its faults.
+/// Connection between a process and its disk, shared by the backend and the process that plans its faults.
 #[derive(Default)]
 pub struct Line {
     state: Mutex<State>,

@@ -17,7 +17,7 @@ use crate::{Bug, run};
 /// Number of failing seeds after which the rest is not played.
 const ENOUGH: usize = 20;
 
-/// What came of many seeds.
+/// Results of many seeds.
 #[derive(Debug, Default)]
 pub struct Played {
     pub seeds: u64,

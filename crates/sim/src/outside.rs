@@ -27,7 +27,7 @@ use crate::{
     worker,
 };
 
-/// What happens next in the world.
+/// Event in the world's queue.
 pub(crate) enum Happening {
     Process(usize, process::Input),
     Agent {

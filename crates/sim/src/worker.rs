@@ -57,7 +57,7 @@ pub enum Input {
     Die,
 }
 
-/// How an operation of a worker is submitted.
+/// Way in which an operation of a worker is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Answered ahead of its commit, where that is possible.
@@ -65,7 +65,7 @@ pub enum How {
     Submitted(Durability),
 }
 
-/// Whose operation it is.
+/// Owner of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose {
     pub worker: usize,

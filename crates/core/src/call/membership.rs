@@ -7,7 +7,7 @@
 //! host names and process tables.
 //!
 //! A renewal is a compare-and-set: it names the heartbeats that this process wrote last, and writes a fresh random one.
-//! Of two clones of one process, which act under the same number, the first to renew goes on and the other is fenced.
+//! Two clones of one process act under the same number: the first to renew goes on, and the other is fenced.
 //!
 //! A store that answered `CommitUnknown` may hold an open entry that no machine knows. The process then registers
 //! anew and declares its old instance left: the open calls of that instance become `unknown`, and what its exchanges

@@ -1,4 +1,4 @@
-//! What a model does for each request without being asked, and bills: searches of the web.
+//! Searches of the web that a model makes for each request without being asked, and bills.
 //!
 //! LiteLLM's table lists the price of a search, and not which models search for every request; their names tell. OpenAI
 //! bills one search per request of its search models: of the `-preview` ones without the search's results, of the

@@ -15,7 +15,7 @@ use outlast_store::Options;
 
 use crate::line::outlast;
 
-/// What a command prints, on both streams.
+/// Runs a command and returns its output, of both streams.
 fn told(dir: &Path, line: &[&str], code: i32) -> String {
     let done = outlast(dir).args(line).env("OUTLAST_STORE", "runs.db").assert().code(code);
     let output = done.get_output();

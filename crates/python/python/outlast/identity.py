@@ -292,7 +292,7 @@ def _says_all(cls: type) -> bool:
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds, by name: attributes, slots, and the elements of a container."""
+    """Yields the contents of an object by name: attributes, slots, and the elements of a container."""
     cls = type(value)
     if _says_all(cls) or cls is types.ModuleType or cls.__module__.startswith("outlast."):
         return

@@ -28,7 +28,7 @@ def is_array(cls: type) -> bool:
 
 
 def written(value: Any) -> list[Any] | None:
-    """What tells a value of a known library from others of its class; None for any other value. Errors: `Unkeyable`.
+    """Returns the content of a value of a known library; None for any other value. Errors: `Unkeyable`.
 
     The content counts, whatever its layout in memory: order, strides, chunks, device.
     """

@@ -12,7 +12,7 @@ use outlast_core::{
 
 type Key = (RunNo, String);
 
-/// What workers did, as they saw it.
+/// Work of the workers, as they saw it.
 #[derive(Default)]
 pub struct Work {
     found: RefCell<Option<String>>,

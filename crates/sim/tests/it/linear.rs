@@ -109,7 +109,7 @@ impl SequentialSpec for Purse {
     }
 }
 
-/// What is tried on the store: how an operation of the model is submitted, and what its outcome means in the model.
+/// Trial on the store: submits an operation of the model, and translates its outcome into the model.
 trait Trial {
     type Spec: SequentialSpec<Op: Clone + std::fmt::Debug, Ret: Clone + std::fmt::Debug + PartialEq> + Clone;
 

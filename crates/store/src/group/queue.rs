@@ -43,7 +43,7 @@ pub struct Queue {
     closing: bool,
 }
 
-/// What there is to do next.
+/// Next thing to do.
 pub enum Next {
     /// A group to run, after which `Queue::ran` is called.
     Group(Vec<Job>),

@@ -66,7 +66,7 @@ impl<B: Backend> Steps<B> {
     }
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A group ran.

@@ -48,7 +48,7 @@ pub struct Writer {
 impl Writer {
     /// Starts the writer thread on `backend`.
     ///
-    /// Its operations are numbered from a random start: two processes share no number, even if one was given the other's
+    /// Operations are numbered from a random start: two processes share no number, even if one was given the other's
     /// instance number after a loss of commits.
     pub fn start(backend: impl Backend + 'static) -> std::io::Result<Writer> {
         let mut start = [0; 8];

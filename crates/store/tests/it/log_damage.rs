@@ -46,7 +46,7 @@ pub fn put(store: &dyn Store, n: u64, durability: Durability) {
     store.run_verb(Put { changes: vec![change], ..Put::default() }, durability).unwrap();
 }
 
-/// How many values a store has had, those of all keys together.
+/// Number of values that a store has had, over all keys.
 pub fn count(store: &dyn Store) -> i64 {
     (0..KEYS).map(|k| store.state("n", "a", &format!("k{k}")).unwrap().map_or(0, |item| item.version)).sum()
 }
@@ -106,7 +106,7 @@ fn killed(test: &str, directory: &Path, lines: u64) -> (Files, i64) {
     (Files::of(&path), acked as i64)
 }
 
-/// What became of damaged stores.
+/// Counts of damaged stores by what became of them.
 #[derive(Debug, Default)]
 struct Tally {
     told: usize,

@@ -217,7 +217,7 @@ impl Process {
         self.ask(self.renewal(active)).unwrap()
     }
 
-    /// Its next renewal, if nobody else renews under its number.
+    /// The process's next renewal, if nobody else renews under its number.
     pub fn renewal(&self, active: Vec<Active>) -> Renew {
         let heartbeat = self.store.instance(self.no).unwrap().map_or(0, |row| row.heartbeat);
         Renew { instance: self.no, own: vec![heartbeat], next: heartbeat + 1, active }

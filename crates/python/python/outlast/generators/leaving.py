@@ -28,7 +28,7 @@ def is_left_out(generator: Any) -> bool:
 
 
 def _values(frame: FrameType, names: frozenset[str], attributes: frozenset[str]) -> Iterator[Any]:
-    """What the loop can reach without having made it: variables, and attributes of objects in them."""
+    """Yields the objects that the loop can reach without having made them: variables, and attributes of objects in them."""
     for place in (frame.f_locals, frame.f_globals):
         for value in (place[name] for name in names if name in place):
             yield value
@@ -81,7 +81,7 @@ def _handlers(code: CodeType) -> list[tuple[int, int, int]] | None:
 
 
 def _said(instruction: dis.Instruction, shared: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What an instruction does with local variables, in order. Later versions of Python do two things in one."""
+    """Lists the reads and writes of local variables by an instruction, in order. Later versions of Python do two in one."""
     name, value = instruction.opname, instruction.argval
     if "_FAST" not in name and not (value in shared and name in ("LOAD_DEREF", "LOAD_CLOSURE", "STORE_DEREF", "DELETE_DEREF")):
         return []

@@ -18,7 +18,7 @@
 //! | no point of this log | behind the first bad frame a whole commit and more follow, checksum by checksum | **told**: flipped |
 //! | no point of this log | else | whole |
 //!
-//! How a mark gets there:
+//! Events, and the mark after each:
 //!
 //! | event | mark |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Mark beside the store, `<store>-mark`: how far the log was committed, so that a shorter log is noticed.
 //!
-//! Whoever commits writes the mark under SQLite's write lock, after the commit is in the log, and does not sync it.
-//! What a mark says was therefore true when it was written. After a kill it says everything that was acknowledged;
+//! The committing process writes the mark under SQLite's write lock, after the commit is in the log, and does not sync it.
+//! A mark was therefore true when it was written. After a kill it covers everything that was acknowledged;
 //! after a loss of power the disk may have an older one. An older mark asks less of the log, and never more. Each synced
 //! commit carries the mark of the one before it, as a trailer in the log.
 
@@ -234,8 +234,9 @@ impl Marker {
 
     /// Returns the end of the commit that is about to be synced, and the mark of the commit before it: its trailer.
     ///
-    /// It goes to the disk with the commit, behind its last frame, and is overwritten by the next one. So the log says
-    /// how far it was synced even where a loss of power left an older mark; but for its last commit, which may be torn.
+    /// The trailer goes to the disk with the commit, behind its last frame, and the next commit overwrites it. The log
+    /// thus says how far it was synced even where a loss of power left an older mark; but for its last commit, which
+    /// may be torn.
     pub fn trailer(&mut self) -> Option<(u64, [u8; LEN])> {
         let point = self.newest.filter(|_| self.is_new)?;
         self.before = self.read();

@@ -23,7 +23,7 @@ use crate::sqlite::failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     pub missing: Missing,
-    /// When the newest commit was made that the mark knows.
+    /// Time of the newest commit that the mark knows.
     pub newest: Option<SystemTime>,
     pub rest: Rest,
     /// The log as it was found, now beside the store under this name. `None` if there was no log.
