@@ -59,7 +59,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let desk =
             StateDesk::new(node.store().clone(), clock, entropy, args.grpc_conflicts, Writer::NoRun);
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?.with_state(desk.clone());
-        let (mut first, mut second) = (Stops::new()?, Stops::new()?);
+        let mut stops = Stops::new()?;
         let address = listener.local_addr()?;
         tell(&format!("serving on http://{address}, store {}", context.place));
         tell(&format!("OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run"));
@@ -72,9 +72,14 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, token, stopped)));
         }
         let beat = tokio::spawn(node.clone().keep_alive());
-        let stop = async {
-            first.next().await;
+        let (drain_now, told_to_drain) = oneshot::channel();
+        // One stream counts both signals: of two streams, one can still hold the first signal unread when the
+        // second arrives, and a stream keeps no count of what it holds unread.
+        let twice = async {
+            stops.next().await;
             tell("stopping; waiting for calls in flight (once more leaves them in doubt)");
+            let _ = drain_now.send(());
+            stops.next().await;
         };
         let hangup = unix::signal(unix::SignalKind::hangup())
             .map_err(MachineError::Signals)?;
@@ -82,8 +87,8 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let following = settings::follow(proxy.clone(), store, args.clone(), context.clone(), hangup);
         let following = tokio::spawn(following);
         let at_once = tokio::select! {
-            () = proxy.serve(listener, stop, drain) => false,
-            () = async { second.next().await; second.next().await } => true,
+            () = proxy.serve(listener, async { drop(told_to_drain.await) }, drain) => false,
+            () = twice => true,
         };
         following.abort();
         beat.abort();
