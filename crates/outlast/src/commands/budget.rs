@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     cli::BudgetArgs,
-    program::{error::CliError, find},
+    program::{error::CliError, find::{self, Verb}},
     render::{
         amount::{amount, put_money, unit_word},
         look::{self, Look, Page, Paint},
@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub fn budget(store: &dyn Store, args: &BudgetArgs, page: &mut Page) -> Result<(), CliError> {
-    let before = find::run(store, &args.run)?;
+    let before = find::run_to(store, &args.run, Verb::Change)?;
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);
     };

@@ -24,7 +24,7 @@ use crate::{
     agent::{self, session},
     cli::ShowArgs,
     loops::task_context::quote,
-    program::{error::CliError, find, untaken::Untaken},
+    program::{error::CliError, find::{self, Verb}, untaken::Untaken},
     render::{
         amount::{put_money, some, usd},
         approval as shown_approval, entry, exit,
@@ -45,14 +45,16 @@ const TOOL: usize = 160;
 /// Number of dead attempts whose end is described.
 const DEATHS: usize = 3;
 
-/// Prints a run's story. `logs` returns the directory of a run's logs.
+/// Prints a run's story. `logs` returns the directory of a run's logs; `here` is the directory whose last run is meant
+/// where none is named.
 pub fn show(
     store: &dyn Store,
     logs: &dyn Fn(&RunId) -> Option<PathBuf>,
+    here: &Path,
     args: &ShowArgs,
     page: &mut Page,
 ) -> Result<(), CliError> {
-    let view = find::run(store, &args.run)?;
+    let view = find::run_or_last(store, args.run.as_deref(), here, Verb::Look)?;
     let logs = logs(&view.run.id);
     let story = Story::gather(store, view, logs.as_deref(), args.lines)?;
     if page.look.json {

@@ -51,25 +51,23 @@ pub fn utc(at: Micros) -> String {
     calendar::utc(at).strftime("%F %T").to_string()
 }
 
-/// Formats an age as `12s`, `5m`, `3h` or `9d`, rounded down.
+/// Formats an age as `12 s`, `5 min`, `3 h` or `9 d`, rounded down.
 pub fn age(ms: i64) -> String {
     let s = ms.max(0) / 1000;
     match s {
-        0..60 => format!("{s}s"),
-        60..3600 => format!("{}m", s / 60),
-        3600..172_800 => format!("{}h", s / 3600),
-        _ => format!("{}d", s / 86_400),
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min", s / 60),
+        3600..172_800 => format!("{} h", s / 3600),
+        _ => format!("{} d", s / 86_400),
     }
 }
 
-/// Formats a duration as `340ms`, `4.2s` or `1h2m3s`: tenths of a second below ten seconds, else whole seconds.
+/// Formats a duration as `340 ms`, `4.2 s` or `1 h 2 min 3 s`: tenths of a second below ten seconds, else whole seconds.
 pub fn span(ms: i64) -> String {
     match ms {
-        0 => "0s".into(),
-        ..0 => duration::format_ms(ms),
-        1..1000 => format!("{ms}ms"),
-        1000..10_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
-        _ => duration::format_ms(ms / 1000 * 1000),
+        1000..10_000 if ms % 1000 >= 100 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        1000.. => duration::words(ms / 1000 * 1000),
+        _ => duration::words(ms),
     }
 }
 
@@ -106,12 +104,13 @@ mod tests {
     #[test]
     fn spans_are_short() {
         for (ms, shown_age, shown_span) in [
-            (0, "0s", "0s"),
-            (340, "0s", "340ms"),
-            (4_250, "4s", "4.2s"),
-            (72_340, "1m", "1m12s"),
-            (7_200_000, "2h", "2h"),
-            (200_000_000, "2d", "2d7h33m20s"),
+            (0, "0 s", "0 s"),
+            (340, "0 s", "340 ms"),
+            (4_000, "4 s", "4 s"),
+            (4_250, "4 s", "4.2 s"),
+            (72_340, "1 min", "1 min 12 s"),
+            (7_200_000, "2 h", "2 h"),
+            (200_000_000, "2 d", "2 d 7 h 33 min 20 s"),
         ] {
             assert_eq!((age(ms).as_str(), span(ms).as_str()), (shown_age, shown_span));
         }

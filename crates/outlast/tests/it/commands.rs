@@ -1,10 +1,15 @@
 //! The commands on a story: what they print, and what they change.
 
+use std::path::Path;
+
 use clap::Parser;
 use outlast::{
     cli::{Cli, Command},
     commands,
-    program::error::CliError,
+    program::{
+        error::CliError,
+        find::{self, Verb},
+    },
     render::look::{Look, Page},
     settings::surroundings::Surroundings,
 };
@@ -22,7 +27,7 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
     let done = |()| 0;
     match Cli::try_parse_from(line.split(' ')).unwrap().command {
         Command::Ls(args) => commands::ls::ls(store, &args, page).map(done),
-        Command::Show(args) => commands::show::show(store, &|_| None, &args, page).map(done),
+        Command::Show(args) => commands::show::show(store, &|_| None, Path::new("/srv/agents"), &args, page).map(done),
         Command::Journal(args) => {
             commands::journal::journal(store, &args, page, &mut || panic!("waits")).map(done)
         }
@@ -30,7 +35,7 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
         Command::Approvals(args) => commands::approvals::approvals(store, &args, page).map(done),
         Command::Approve(args) => {
-            let around = Surroundings::new(&[("USER", "ann")], std::path::Path::new("/"));
+            let around = Surroundings::new(&[("USER", "ann")], Path::new("/"));
             commands::approvals::approve(store, &around, &args, page).map(done)
         }
         Command::Resolve(args) => commands::resolve::resolve(store, &args, page).map(done),
@@ -38,7 +43,7 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         Command::Stop(args) => {
             // Time passes for the story when the command sleeps.
             let mut sleep = |d: std::time::Duration| story.clock.advance_ms(d.as_millis() as u64);
-            commands::stop::stop(store, &args, page, &mut sleep)
+            commands::stop::stop(store, Path::new("/srv/agents"), &args, page, &mut sleep)
         }
         Command::Jobs(args) => commands::jobs::jobs(store, &args, page).map(done),
         Command::Inspect(args) => commands::inspect::inspect(store, &args, page).map(done),
@@ -135,22 +140,73 @@ fn a_run_is_found_by_id_by_the_start_of_its_id_or_by_name() {
     check("0190", Ok("run_0190-web"));
     check("run_01", Ok("run_0190-web"));
     check("res", Err("ambiguous_run"));
-    check("nightly", Err("ambiguous_run"));
+    check("nightly", Ok("research-42"));
     check("night", Err("unknown_run"));
     check("", Err("unknown_run"));
     check("no such/run", Err("unknown_run"));
 }
 
 #[test]
-fn an_unclear_name_lists_what_it_may_mean() {
-    let error = refused(&Story::whole(), "outlast show nightly");
+fn an_unclear_word_lists_what_it_may_mean() {
+    let story = Story::empty();
+    for id in ["res-1", "res-2"] {
+        story.start(id, None, outlast_core::run::Spec { name: Some("day".into()), ..Default::default() });
+    }
+    story.clock.advance_ms(7_200_000);
+    let error = refused(&story, "outlast show res");
     assert_eq!(
         error.text(),
-        "error: 2 runs may be meant:\n  research-43  completed  nightly\n  research-42  halted  nightly\n\
-         hint: give more of the id"
+        "error: \"res\" may be any of 2 runs:\n  \
+           run    name  status        usd  age\n  \
+           res-2  day   interrupted  0.00  2 h\n  \
+           res-1  day   interrupted  0.00  2 h\n\
+         hint: give its id, or more of it"
     );
     let json: serde_json::Value = serde_json::from_str(&error.json()).unwrap();
-    assert_eq!(json["error"]["candidates"][1]["run"], "research-42");
+    assert_eq!(json["error"]["candidates"][1]["run"], "res-1");
+    // A name means the newest run, but never for a verb that ends runs for good.
+    assert!(shown(&story, "outlast budget day").starts_with("res-2"));
+    assert_eq!(refused(&story, "outlast cancel day").code(), "ambiguous_run");
+}
+
+/// A run's name is used again night after night.
+#[test]
+fn a_name_means_the_run_that_the_verb_can_act_on() {
+    let story = Story::empty();
+    let started = |id: &str| {
+        let spec = outlast_core::run::Spec {
+            name: Some("night".into()),
+            command: Some(outlast_core::run::Command {
+                directory: "/srv/agents".into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        story.start(id, None, spec)
+    };
+    let cancel = |run| story.ask(Tell { run, word: Word::Cancel { reason: None } });
+    started("a-interrupted");
+    let driven = started("b-running");
+    story.claim(driven, story.register(1), false);
+    cancel(started("c-cancelled"));
+    let check = |asked: Option<&str>, verb: Verb, wanted: &str| {
+        let found = find::run_or_last(&*story.store, asked, Path::new("/srv/agents"), verb).unwrap();
+        assert_eq!(found.run.id.as_str(), wanted, "{asked:?} {verb:?}");
+    };
+    check(Some("night"), Verb::Look, "b-running");
+    check(Some("night"), Verb::Stop, "b-running");
+    check(Some("night"), Verb::Resume, "a-interrupted");
+    check(Some("night"), Verb::Remove, "c-cancelled");
+    // Without a word the last run of the directory is meant, ended or not.
+    check(None, Verb::Look, "c-cancelled");
+    check(None, Verb::Stop, "b-running");
+    check(None, Verb::Resume, "a-interrupted");
+    check(None, Verb::Wake, "c-cancelled");
+    // A name comes before the start of an id, also of one that could be acted on.
+    story.start("b", None, outlast_core::run::Spec { name: Some("a-".into()), ..Default::default() });
+    check(Some("a-"), Verb::Resume, "b");
+    let error = find::run_or_last(&*story.store, None, Path::new("/srv"), Verb::Look).unwrap_err();
+    assert_eq!((error.code(), error.exit()), ("unknown_run", 1));
 }
 
 #[test]
