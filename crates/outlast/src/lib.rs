@@ -33,7 +33,10 @@ use outlast_core::store::Store;
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     program::{context::Context, error::CliError, exit_code, jsonl, line, run_directory::RunDirectory, say},
-    render::look::{Look, Page},
+    render::{
+        look::{Look, Page},
+        time,
+    },
     settings::surroundings::Surroundings,
 };
 
@@ -51,6 +54,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
+    time::set_zone(time::zone_of(&around));
     let (json, done) = match line::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, dispatch(cli, around, args.clone())),
         Err(e) => (line::wants_json(&args, &around), Err(e)),

@@ -28,14 +28,19 @@ fn status(text: &str) -> Result<Status, String> {
     Status::parse(text).ok_or_else(|| format!("no such status (wanted one of {all})"))
 }
 
-/// Tell a run's story: what it spent, how its attempts ended, what is next
+/// Tell a run's story on one screen: what happened, what it cost, what is next
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  outlast show nightly\n  outlast show run_0190 --json")]
+#[command(
+    after_help = "Examples:\n  outlast show\n  outlast show nightly -v\n  outlast show run_0190 --json"
+)]
 pub struct ShowArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
-    /// How many of the last lines of each attempt that died
+    /// All of it: every limit, how each attempt died, money, tools, the last entries
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// How many of the last lines of each attempt that died; without -v of the last one, as many as there is room for
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub lines: usize,
 }

@@ -300,7 +300,10 @@ mod tests {
             let mut policy = Limits::default();
             policy[unit] = Some(limit);
             let chosen = LimitArgs::default().choose().under(&policy);
-            assert_eq!((chosen.limits[Unit::CostNanoUsd], chosen.by_default.is_some()), (Some(usd), by_default));
+            assert_eq!(
+                (chosen.limits[Unit::CostNanoUsd], chosen.by_default.is_some()),
+                (Some(usd), by_default)
+            );
             assert_eq!(chosen.limits[unit], Some(limit));
         };
         check(Unit::CostNanoUsd, 9_000_000_000, 9_000_000_000, false);

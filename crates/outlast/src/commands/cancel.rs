@@ -9,7 +9,11 @@ use serde_json::json;
 
 use crate::{
     cli::CancelArgs,
-    program::{error::CliError, exit_code, find::{self, Verb}},
+    program::{
+        error::CliError,
+        exit_code,
+        find::{self, Verb},
+    },
     render::{
         look::{self, Page, Paint},
         next::next,

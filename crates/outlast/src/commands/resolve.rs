@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::ResolveArgs,
-    program::{error::CliError, find::{self, Verb}},
+    program::{
+        error::CliError,
+        find::{self, Verb},
+    },
     render::look::{self, Page, Paint},
 };
 

@@ -12,7 +12,11 @@ use serde_json::json;
 use super::budget::commands;
 use crate::{
     cli::StopArgs,
-    program::{error::CliError, exit_code, find::{self, Verb}},
+    program::{
+        error::CliError,
+        exit_code,
+        find::{self, Verb},
+    },
     render::{
         look::{Page, Paint},
         next::next,

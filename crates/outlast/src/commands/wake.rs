@@ -10,7 +10,11 @@ use serde_json::json;
 use super::budget::commands;
 use crate::{
     cli::WakeArgs,
-    program::{error::CliError, exit_code, find::{self, Verb}},
+    program::{
+        error::CliError,
+        exit_code,
+        find::{self, Verb},
+    },
     render::{
         look::{self, Page, Paint},
         next::next,

@@ -47,8 +47,10 @@ impl Verb {
         match self {
             Verb::Look => true,
             Verb::Resume => {
-                let resumable =
-                    matches!(status, Status::Interrupted | Status::Halted | Status::Sleeping | Status::Failed);
+                let resumable = matches!(
+                    status,
+                    Status::Interrupted | Status::Halted | Status::Sleeping | Status::Failed
+                );
                 resumable && (view.spec.command.is_some() || view.run.stop_requested)
             }
             Verb::Stop | Verb::Attach => {
@@ -102,7 +104,13 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
         let is_name = view.spec.name.as_deref() == Some(asked);
         if is_name || begins(&view, asked) {
             let rank = Rank { is_name, fits: verb.fits(&view), lives: !view.run.status.is_ended() };
-            all = if rank.is_name == best.is_name { all + 1 } else if rank > best { 1 } else { all };
+            all = if rank.is_name == best.is_name {
+                all + 1
+            } else if rank > best {
+                1
+            } else {
+                all
+            };
             if rank > best {
                 found.clear();
                 (best, count) = (rank, 0);

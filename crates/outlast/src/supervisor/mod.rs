@@ -141,7 +141,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
-        let view = find::run_or_last(store.as_ref(), args.run.as_deref(), context.around.directory(), Verb::Resume)?;
+        let view =
+            find::run_or_last(store.as_ref(), args.run.as_deref(), context.around.directory(), Verb::Resume)?;
         let id = &view.run.id;
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());

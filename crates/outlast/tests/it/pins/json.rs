@@ -89,9 +89,14 @@ fn json_keeps_its_members_and_their_types() {
         }
         found += &errors(&output.stderr);
     }
-    for line in
-        ["show nobody", "runn", "resume nobody", "ls --store mysql://x", "attach killed", "logs killed --attempt 9"]
-    {
+    for line in [
+        "show nobody",
+        "runn",
+        "resume nobody",
+        "ls --store mysql://x",
+        "attach killed",
+        "logs killed --attempt 9",
+    ] {
         let words: Vec<&str> = line.split(' ').chain(["--json"]).collect();
         let output = outlast(dir, &words).output().unwrap();
         writeln!(found, "outlast {line}: exit status {}", output.status.code().unwrap()).unwrap();
