@@ -109,6 +109,12 @@ impl Envelope {
     }
 }
 
+/// Most characters of a model's name that a refusal keeps.
+const MODEL: usize = 100;
+
+/// Calls like the refused one that a suggested raise has room for: a raise for one alone is refused again at once.
+const CALLS: i64 = 10;
+
 /// Refusal of a call, a loop or a restart. A face turns it into HTTP 402; people read its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -125,6 +131,9 @@ pub struct Refusal {
     /// Owner of the budget, where it is not the run's own. The run then waits and is not halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whose: Option<Whose>,
+    /// Model without a known price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// Budget of another owner that a run's calls are charged to.
@@ -154,6 +163,7 @@ impl Refusal {
             doubt: envelope.doubt[unit],
             at,
             whose: None,
+            model: None,
         }
     }
 
@@ -164,7 +174,14 @@ impl Refusal {
 
     /// Returns a refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        Self { code: code.into(), unit: None, needs: 0, free: 0, limit: 0, doubt: 0, at, whose: None }
+        let (unit, whose, model) = (None, None, None);
+        Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, model }
+    }
+
+    /// Returns the refusal of a call whose model has no known price, under a limit in usd.
+    pub fn unpriced(model: &str, at: Micros) -> Self {
+        let model = Some(model.chars().take(MODEL).collect());
+        Self { model, ..Self::plain("price_unknown", at) }
     }
 
     /// Returns a message with the values that decided the refusal.
@@ -188,7 +205,11 @@ impl Refusal {
                 )
             }
             None => match self.code.as_str() {
-                "price_unknown" => "the model has no known price, and the run has a limit in usd".to_owned(),
+                "price_unknown" => {
+                    let model =
+                        self.model.as_ref().map_or_else(|| "the model".to_owned(), |m| format!("{m:?}"));
+                    format!("{model} has no known price, and the run has a limit in usd")
+                }
                 "diverged" => "the restarted agent asked something new while recorded answers were \
                                still untaken, and the run halts on divergence"
                     .to_owned(),
@@ -206,11 +227,12 @@ impl Refusal {
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
         match self.unit {
             Some(u) => {
-                let short = (self.needs - self.free).max(1);
+                let more = self.needs.saturating_mul(CALLS - 1);
+                let short = (self.needs - self.free).max(1).saturating_add(more);
                 let by = match u {
                     Unit::CostNanoUsd => {
                         // Whole cents, rounded up: an amount people would type.
-                        let cents = (short + 9_999_999) / 10_000_000;
+                        let cents = short.saturating_add(9_999_999) / 10_000_000;
                         format!("{}.{:02}", cents / 100, cents % 100)
                     }
                     Unit::WallMs | Unit::ActiveMs => "1h".to_owned(),
@@ -234,8 +256,9 @@ impl Refusal {
             }
             None if self.code == "price_unknown" => {
                 format!(
-                    "give the model a price with `outlast resume {run} --prices FILE` (docs/guides/prices.md), or lift the \
-                     limit with `outlast budget {run} --lift usd`"
+                    "give it a price with `outlast resume {run} --prices FILE` (docs/guides/prices.md), or let it count as \
+                     free with `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift \
+                     usd`, then {resume}"
                 )
             }
             None if self.code == "diverged" => format!(
@@ -275,7 +298,7 @@ mod tests {
         );
         assert_eq!(
             r.hint("r"),
-            "raise it with `outlast budgets raise team-search --add-usd 0.29`; calls go on by themselves at \
+            "raise it with `outlast budgets raise team-search --add-usd 4.07`; calls go on by themselves at \
              2026-11-21T00:00Z"
         );
     }
@@ -290,7 +313,7 @@ mod tests {
         assert_eq!(r.message(), "would exceed the run's budget: needs 0.42 usd, 0.13 usd of 5.00 usd left");
         assert_eq!(
             r.hint("run_x"),
-            "raise it with `outlast budget run_x --add-usd 0.29`, then `outlast resume run_x`"
+            "raise it with `outlast budget run_x --add-usd 4.07`, then `outlast resume run_x`"
         );
     }
 

@@ -12,6 +12,8 @@ pub enum CommandError {
     NotAttachable { run: String, status: Status, why: io::Error },
     #[error("run {run} has no log: it has no attempt yet")]
     NoAttempt { run: String },
+    #[error("run {run} has no entry {entry}: {}", if *.last > 0 { format!("its last is {last}") } else { "it has none yet".into() })]
+    NoEntry { run: String, entry: i64, last: i64 },
     #[error("run {run} has no log of attempt {attempt}: {kept}")]
     NoLog { run: String, attempt: i64, kept: String },
     #[error("an agent does not decide on its own tools: this is a process of a run ({variable} is set)")]
@@ -42,6 +44,7 @@ impl CommandError {
         match self {
             CommandError::NotAttachable { .. } => "not_attachable",
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => "no_logs",
+            CommandError::NoEntry { .. } => "unknown_entry",
             CommandError::NotAPersons { .. } => "not_a_persons",
             CommandError::PriceUnknown { .. } => "price_unknown",
             CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => "no_such_key",
@@ -64,6 +67,9 @@ impl CommandError {
             }
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => {
                 "logs are kept beside the store by `outlast run` without --no-logs"
+            }
+            CommandError::NoEntry { run, .. } => {
+                return Some(format!("`outlast journal {run}` lists its entries"));
             }
             CommandError::NotAPersons { .. } => "decide in a shell of your own",
             CommandError::PriceUnknown { .. } => "give one with --prices FILE: see docs/guides/prices.md",
