@@ -72,4 +72,8 @@ pub enum Bug {
     NumberReused,
     /// The queue stays busy after a group of several operations failed.
     QueueBusy,
+    /// Waiters are not told that a limit was raised, or a process swept.
+    WakeLost,
+    /// An instance that a commit in doubt ended is not declared left.
+    FarewellForgotten,
 }
