@@ -137,7 +137,7 @@ pub struct LoopArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RESUME_EXAMPLES)]
 pub struct ResumeArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN", conflicts_with = "all")]
     pub run: Option<String>,
     /// Every run that a death, a signal or a reboot interrupted, but not those a person stopped
@@ -168,7 +168,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast run -d --name desk -- claude\n  outlast attach desk")]
 pub struct AttachArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
 }

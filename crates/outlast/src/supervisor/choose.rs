@@ -7,6 +7,7 @@ use std::{
 
 use outlast_core::{
     engine::run::start::Start,
+    envelope::unit::Unit,
     journal::payload::Payload,
     run::{Command, Prices, Pty, Spec, Supervision, looping::Looping, masks::Masks, status::Status},
     store::{Ask as _, Durability, RunFilter, RunView, Store},
@@ -172,8 +173,8 @@ fn create(
     };
     let mut chosen = args.limits.choose();
     if begun_with.parent.is_some() && chosen.by_default.take().is_some() {
-        // The parent's limits apply.
-        chosen.limits = Default::default();
+        // The parent's limit applies.
+        chosen.limits[Unit::CostNanoUsd] = None;
     }
     let named = args.named_policy.as_deref();
     let named = named.map(|name| policies::named(&context.around, store, name)).transpose()?;
@@ -246,7 +247,7 @@ fn create(
     let started = store.ask(start, Durability::Synced).wait()?;
     let view = find::view(store, started.run)?;
     let budget = match chosen.by_default {
-        Some(usd) => format!("budget {usd} usd (the default; --usd changes it)"),
+        Some(_) => format!("{} (5 usd by default; --usd changes it)", budget_words(&view)),
         None if view.run.parent.is_some() => format!("{}, and its parent's", budget_words(&view)),
         None => budget_words(&view),
     };
@@ -281,10 +282,15 @@ fn state_file(args: &RunArgs, context: &Context) -> Result<Option<String>, CliEr
 }
 
 fn budget_words(view: &RunView) -> String {
-    let words: Vec<String> = outlast_core::envelope::unit::Unit::ALL
-        .into_iter()
-        .filter_map(|u| view.envelope.limits[u].map(|limit| u.show(limit)))
-        .collect();
+    let word = |unit: Unit| {
+        let shown = unit.show(view.envelope.limits[unit]?);
+        Some(match unit {
+            Unit::WallMs => format!("{shown} of wall time"),
+            Unit::ActiveMs => format!("{shown} of active time"),
+            _ => shown,
+        })
+    };
+    let words: Vec<String> = Unit::ALL.into_iter().filter_map(word).collect();
     if words.is_empty() { "no limits".into() } else { format!("budget {}", words.join(", ")) }
 }
 

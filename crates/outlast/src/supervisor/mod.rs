@@ -52,7 +52,9 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, RunError},
-        exit_code, find, log,
+        exit_code,
+        find::{self, Verb},
+        log,
         say::say,
         untaken::Untaken,
     },
@@ -111,14 +113,14 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
 /// Resumes the named run, or with no name every interrupted or sleeping run. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let context = context.waiting(args.proxy.store_wait_ms);
-    let Some(name) = &args.run else {
+    if args.all {
         log::start(&context.around, "warn");
         let store = context.open(false, args.proxy.durability)?;
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
         return resume_all(store, &context, &args.proxy);
-    };
+    }
     let asked = Asked { pty: args.pty, detach: args.detach, no_logs: false };
     let role = match Role::of(asked, &context)? {
         Ok(role) => role,
@@ -139,7 +141,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
-        let view = find::run(store.as_ref(), name)?;
+        let view =
+            find::run_or_last(store.as_ref(), args.run.as_deref(), context.around.directory(), Verb::Resume)?;
         let id = &view.run.id;
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());
