@@ -7,7 +7,7 @@ use std::{
 };
 
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::unit::{Amounts, Unit},
     journal::{
         Entry, Kind, State,
         approval::{self},
@@ -26,7 +26,7 @@ use crate::{
     loops::task_context::quote,
     program::{error::CliError, find, untaken::Untaken},
     render::{
-        amount::{put_money, some, usd},
+        amount::{bill, put_bill, put_money, some, usd},
         approval as shown_approval, entry, exit,
         look::{self, Look, Page, Paint, clean},
         next::next,
@@ -98,8 +98,8 @@ struct Calls {
     estimated: i64,
     /// Tries beyond the first of each call.
     tried_again: i64,
-    overrun_nano_usd: i64,
-    unbacked_nano_usd: i64,
+    overrun: Amounts,
+    unbacked: Amounts,
 }
 
 impl Calls {
@@ -109,7 +109,7 @@ impl Calls {
             *calls.by_state.entry(e.state).or_default() += 1;
             *calls.by_attempt.entry(e.attempt).or_default() += 1;
             calls.doubt_count += i64::from(e.is_lost());
-            calls.unbacked_nano_usd = calls.unbacked_nano_usd.saturating_add(e.unbacked().cost());
+            calls.unbacked += e.unbacked();
             let Some(call) = &e.call else { continue };
             if e.state == State::Failed {
                 calls.failed_nano_usd += e.spent.cost();
@@ -117,7 +117,7 @@ impl Calls {
             }
             calls.estimated += i64::from(call.estimated);
             calls.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
-            calls.overrun_nano_usd += call.overrun_nano_usd;
+            calls.overrun += call.overrun();
         }
         calls
     }
@@ -360,15 +360,13 @@ impl Story {
             let count = some(self.calls.tried_again, "time");
             out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));
         }
-        if self.calls.overrun_nano_usd > 0 {
-            let over = usd(self.calls.overrun_nano_usd);
-            out.push(format!("overrun   {over} usd: billed beyond the bound, recorded in full"));
+        if !self.calls.overrun.is_zero() {
+            let over = bill(self.calls.overrun);
+            out.push(format!("overrun   {over}: billed beyond the bound, recorded in full"));
         }
-        if self.calls.unbacked_nano_usd > 0 {
-            let unbacked = usd(self.calls.unbacked_nano_usd);
-            out.push(format!(
-                "unbacked  {unbacked} usd: may be billed for lost tries, and no budget holds it"
-            ));
+        if !self.calls.unbacked.is_zero() {
+            let unbacked = bill(self.calls.unbacked);
+            out.push(format!("unbacked  {unbacked}: may be billed for lost tries, and no budget holds it"));
         }
         out
     }
@@ -430,8 +428,8 @@ impl Story {
         put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
         money.insert("upstream_retries".into(), self.calls.tried_again.into());
         money.insert("estimated_calls".into(), self.calls.estimated.into());
-        put_money(&mut money, "overrun", Some(self.calls.overrun_nano_usd));
-        put_money(&mut money, "unbacked", Some(self.calls.unbacked_nano_usd));
+        put_bill(&mut money, "overrun", self.calls.overrun);
+        put_bill(&mut money, "unbacked", self.calls.unbacked);
         let from = self.entries.len().saturating_sub(ENTRIES);
         let mut object = json!({
             "run": id,
