@@ -64,6 +64,8 @@ pub enum Bug {
     ClockJumpSticks,
     /// Doubt that no headroom covers is recorded as less than it is.
     DoubtTooSmall,
+    /// Tokens billed beyond what a call held are recorded nowhere.
+    TokensBeyondUntold,
     /// The reservation of a call that was never sent is given back twice.
     RefundTwice,
     /// An operation answered ahead is dropped with the group that fails.
