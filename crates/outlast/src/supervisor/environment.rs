@@ -22,6 +22,9 @@ use outlast_process::tree::Marker;
 /// Variables of provider keys, under every name that SDKs read.
 const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
+/// Variable of the run's mark.
+pub const MARK: &str = "OUTLAST_MARK";
+
 /// Name prefix of all attempts' control groups.
 pub const GROUPS: &str = "outlast-run-";
 
@@ -46,7 +49,7 @@ impl Mark {
     }
 
     pub fn marker(&self) -> Marker {
-        Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), ("OUTLAST_MARK", self.mark.as_str())])
+        Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), (MARK, self.mark.as_str())])
     }
 
     /// Returns the marker of one attempt's processes alone.
@@ -54,7 +57,7 @@ impl Mark {
         let attempt = attempt.to_string();
         Marker::new([
             ("OUTLAST_RUN_ID", self.run.as_str()),
-            ("OUTLAST_MARK", self.mark.as_str()),
+            (MARK, self.mark.as_str()),
             ("OUTLAST_ATTEMPT", attempt.as_str()),
         ])
     }
@@ -114,7 +117,7 @@ impl Attempt<'_> {
         let url = format!("http://{}", self.proxy);
         let with_path = format!("{url}/run/{token}");
         set("OUTLAST_RUN_ID", self.mark.run.clone());
-        set("OUTLAST_MARK", self.mark.mark.clone());
+        set(MARK, self.mark.mark.clone());
         set("OUTLAST_ATTEMPT", self.claims.attempt.to_string());
         set("OUTLAST_URL", url.clone());
         set("OUTLAST_TOKEN", token.clone());

@@ -130,14 +130,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
     prepare()?;
-    let mut keys = context.keys()?;
-    let through = within::surrounding(&context)?.map(|a| a.proxy);
-    if through.is_some() {
-        within::show_keys(&mut keys, &context.around);
-    }
-    if through.is_none() {
-        budgets::sync(store.as_ref(), &context.around)?;
-    }
+    let keys = context.keys()?;
+    budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
@@ -162,7 +156,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through, show };
+        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)

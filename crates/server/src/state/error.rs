@@ -86,7 +86,7 @@ impl Error {
     /// Returns what the caller can do about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Error::Store(e) => e.hint(),
+            Error::Store(e) => e.callers_hint(),
             Error::Transaction(transaction::Error::NotFound { .. }) => Some(format!(
                 "what became of one that was committed is known for {} days",
                 outcome::KEPT_DAYS
