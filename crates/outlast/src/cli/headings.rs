@@ -39,7 +39,6 @@ pub fn with_headings(command: clap::Command) -> clap::Command {
         listed.push_str(&format!("      {flag:<19}{help}{default}\n"));
     }
     listed.push_str(&format!("  {:<23}Print help\n  {:<23}Print version\n", "-h, --help", "-V, --version"));
-    command.help_template(format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{listed}{{after-help}}"
-    ))
+    command
+        .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{listed}{{after-help}}"))
 }

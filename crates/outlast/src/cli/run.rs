@@ -34,6 +34,9 @@ pub struct RunArgs {
     /// A variable that is kept with the run for its resumption; can be repeated
     #[arg(long = "env", value_name = "NAME", value_parser = values::variable)]
     pub env: Vec<String>,
+    /// A file of NAME=VALUE lines for the command, read at this start and at each that follows; its path is kept, and nothing of what is in it
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Option<PathBuf>,
     /// Go on in the background: print the run's id when its command has been started
     #[arg(long, short)]
     pub detach: bool,

@@ -30,7 +30,7 @@ use crate::{
         find,
         say::say,
     },
-    settings::{keys, policies},
+    settings::{env_file, keys, policies},
 };
 
 /// Largest standard input that is kept with a run, in bytes.
@@ -75,6 +75,8 @@ pub struct BegunWith {
     pub keys: Vec<String>,
     pub prices: Prices,
     pub masks: Option<Masks>,
+    /// Subscription whose login pays for the calls.
+    pub login: Option<&'static str>,
     /// Run that surrounds this process. It pays for the child.
     pub parent: Option<RunNo>,
 }
@@ -172,6 +174,10 @@ fn create(
         None => RunId::generate(store.now()?, random(context.entropy.as_ref())),
     };
     let mut chosen = args.limits.choose();
+    if begun_with.login.is_some() && chosen.by_default.take().is_some() {
+        // A list price that nobody bills is not to stop the run.
+        chosen.limits[Unit::CostNanoUsd] = None;
+    }
     if begun_with.parent.is_some() && chosen.by_default.take().is_some() {
         // The parent's limit applies.
         chosen.limits[Unit::CostNanoUsd] = None;
@@ -215,6 +221,11 @@ fn create(
         directory: context.around.directory().to_string_lossy().into_owned(),
         umask: current_umask()?,
         env,
+        variables: env_file::names(&context.around),
+        env_file: args
+            .env_file
+            .as_ref()
+            .map(|file| context.around.directory().join(file).to_string_lossy().into_owned()),
         stdin_kept: stdin.is_some(),
         state_file: state_file(args, context)?,
         agent: Choice::read(&args.agent).kept(),
@@ -228,6 +239,7 @@ fn create(
         command: Some(command),
         upstreams: begun_with.upstreams,
         keys: begun_with.keys,
+        login: begun_with.login.map(str::to_owned),
         limits: None,
         prices: Some(begun_with.prices),
         masks: begun_with.masks,
@@ -247,12 +259,17 @@ fn create(
     let started = store.ask(start, Durability::Synced).wait()?;
     let view = find::view(store, started.run)?;
     let budget = match chosen.by_default {
+        None if begun_with.login.is_some() => login_words(&view),
         Some(_) => format!("{} (5 usd by default; --usd changes it)", budget_words(&view)),
         None if view.run.parent.is_some() => format!("{}, and its parent's", budget_words(&view)),
         None => budget_words(&view),
     };
     say(&format!("{} · {budget}", view.run.id));
-    if view.spec.keys.is_empty() && view.spec.upstreams.is_empty() && view.run.parent.is_none() {
+    if view.spec.login.is_none()
+        && view.spec.keys.is_empty()
+        && view.spec.upstreams.is_empty()
+        && view.run.parent.is_none()
+    {
         // An agent that calls no model needs no key, nor does one with its own login.
         say(&format!(
             "no provider's key is here ({}, {} or {}): calls pass with the agent's own credential only",
@@ -262,6 +279,14 @@ fn create(
         ));
     }
     Ok(view)
+}
+
+/// Tells what limits a run whose calls a subscription pays for.
+fn login_words(view: &RunView) -> String {
+    let login = view.spec.login.as_deref().unwrap_or_default();
+    let none = view.envelope.limits == Default::default();
+    let limits = if none { "no limits (--calls and --wall set some)".to_owned() } else { budget_words(view) };
+    format!("under a login of {login}: {limits}; calls have a list price, and are not billed")
 }
 
 /// Returns the absolute path of `--state-file`, so that every attempt and process means the same file.

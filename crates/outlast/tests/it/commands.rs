@@ -161,7 +161,9 @@ fn a_story_fits_a_screen() {
     let logs = tempfile::tempdir().unwrap();
     std::fs::write(logs.path().join("21.log"), lines.join("\n")).unwrap();
     let mut told = printed(Look::default(), |page| {
-        let Command::Show(args) = Cli::try_parse_from(["outlast", "show", "r"]).unwrap().command else { panic!() };
+        let Command::Show(args) = Cli::try_parse_from(["outlast", "show", "r"]).unwrap().command else {
+            panic!()
+        };
         let logs = |_: &_| Some(logs.path().to_owned());
         commands::show::show(&*story.store, &logs, Path::new("/"), &args, page).unwrap();
     });

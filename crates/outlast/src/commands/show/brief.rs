@@ -165,6 +165,7 @@ impl Story {
         let (calls, tokens) = (e.spent[Unit::Calls], e.spent.tokens());
         let paid = match calls {
             0 => format!("no call so far; 0 usd{of}"),
+            _ if self.view.spec.login.is_some() => self.list_price(),
             _ => format!(
                 "{} usd{of} for {}, {}",
                 usd(e.spent.cost()),

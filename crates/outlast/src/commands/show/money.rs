@@ -56,7 +56,10 @@ impl Story {
         let state = |s: State| self.calls.by_state.get(&s).copied().unwrap_or(0);
         if e.spent[Unit::Calls] > 0 {
             let (paid, tokens) = (usd(e.spent.cost()), some(e.spent.tokens(), "token"));
-            out.push(format!("paid      {paid} usd for {}, {tokens}", some(e.spent[Unit::Calls], "call")));
+            out.push(match self.view.spec.login {
+                Some(_) => format!("priced    {}", self.list_price()),
+                None => format!("paid      {paid} usd for {}, {tokens}", some(e.spent[Unit::Calls], "call")),
+            });
         }
         if state(State::Failed) > 0 {
             let lost = match self.calls.lost {
@@ -103,5 +106,14 @@ impl Story {
             out.push(format!("unbacked  {unbacked}: may be billed for lost tries, and no budget holds it"));
         }
         out
+    }
+
+    /// Tells what calls that a subscription pays for would cost.
+    pub fn list_price(&self) -> String {
+        let spent = &self.view.envelope.spent;
+        let login = self.view.spec.login.as_deref().unwrap_or_default();
+        let (price, calls) = (usd(spent.cost()), some(spent[Unit::Calls], "call"));
+        let tokens = some(spent.tokens(), "token");
+        format!("list price {price} usd for {calls}, {tokens}: not billed, by a login of {login}")
     }
 }

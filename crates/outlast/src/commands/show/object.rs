@@ -64,6 +64,7 @@ impl Story {
             "stop_requested": run.stop_requested,
             "tags": spec.tags,
             "command": spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})),
+            "login": spec.login,
             "parent": self.parent,
             "policy": run.policy,
             "rules": spec.rules,
