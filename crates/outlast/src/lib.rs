@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
+pub mod guard;
 pub mod logs;
 pub mod loops;
 pub mod program;
@@ -102,6 +103,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     };
     let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
     let look = context.look;
+    guard::check(&command, &context)?;
     match command {
         Command::Run(args) => supervisor::run(*args, context),
         Command::Resume(args) => supervisor::resume(args, context),

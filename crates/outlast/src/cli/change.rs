@@ -126,6 +126,11 @@ impl SetArgs {
 }
 
 impl BudgetArgs {
+    /// Returns whether a limit is to change, or at least something was typed that would.
+    pub fn changes(&self) -> bool {
+        !matches!(self.change(RunNo(0)), Ok(None))
+    }
+
     /// The change that was asked for; `None` only looks. Errors: a unit that is changed in two ways.
     pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::raise::Raise>, CliError> {
         let (add, set, mut lift) = (self.add.limits(), self.set.limits(), PerUnit::<bool>::default());

@@ -1,13 +1,13 @@
 //! Journal entries as lines for people and as JSON for programs.
 
 use outlast_core::{
-    envelope::unit::{MOST_PER_CALL, Unit},
+    envelope::unit::{Amounts, MOST_PER_CALL, Unit},
     journal::{CallDetail, Entry, Kind, State, approval::ApprovalId},
 };
 use serde_json::{Map, Value, json};
 
 use super::{
-    amount::{put_money, usd},
+    amount::{bill, put_bill, put_money, usd},
     look::{Look, Paint, clean_line},
     table::{Cell, Side, Table},
     time,
@@ -142,8 +142,8 @@ fn marks(e: &Entry) -> Vec<String> {
         });
     }
     let Some(call) = call else { return marks };
-    let unbacked = e.unbacked().cost();
-    if e.is_lost() && (e.held.cost() > 0 || unbacked > 0) {
+    let (overrun, unbacked) = (call.overrun(), e.unbacked());
+    if e.is_lost() && (e.held.cost() > 0 || unbacked.cost() > 0) {
         marks.push("in doubt".into());
     }
     if let Some(tries) = tries(call) {
@@ -155,11 +155,10 @@ fn marks(e: &Entry) -> Vec<String> {
     if call.estimated {
         marks.push("estimated".into());
     }
-    if call.overrun_nano_usd > 0 {
-        marks.push(format!("overrun {} usd", usd(call.overrun_nano_usd)));
-    }
-    if unbacked > 0 {
-        marks.push(format!("unbacked {} usd", usd(unbacked)));
+    for (what, amounts) in [("overrun", overrun), ("unbacked", unbacked)] {
+        // A line has room for one of them: tokens of a model without a price.
+        let told = if amounts.cost() > 0 { Amounts::of(amounts.cost(), 0) } else { amounts };
+        marks.extend((!told.is_zero()).then(|| format!("{what} {}", bill(told))));
     }
     if e.spent.cost().max(e.spent.tokens()) >= MOST_PER_CALL {
         marks.push("bill beyond reason, capped".into());
@@ -238,8 +237,8 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put("corrected_at", call.correction.as_ref().map(|c| time::rfc3339(c.at)).into());
     put_money(&mut o, "cost", Some(e.spent.cost()));
     put_money(&mut o, "held", Some(e.held.cost()));
-    put_money(&mut o, "overrun", Some(call.overrun_nano_usd));
-    put_money(&mut o, "unbacked", Some(e.unbacked().cost()));
+    put_bill(&mut o, "overrun", call.overrun());
+    put_bill(&mut o, "unbacked", e.unbacked());
     Value::Object(o)
 }
 

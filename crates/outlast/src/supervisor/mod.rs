@@ -159,10 +159,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
     prepare()?;
-    let through = within::surrounding(&context)?.map(|a| a.proxy);
-    if through.is_none() {
-        budgets::sync(store.as_ref(), &context.around)?;
-    }
+    budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
@@ -177,10 +174,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         }
         let file = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
         let context = context.with_variables(file.map(Path::new))?;
-        let mut keys = context.keys()?;
-        if through.is_some() {
-            within::show_keys(&mut keys, &context.around);
-        }
+        let keys = context.keys()?;
         all_keys_are_there(&view, &keys)?;
         say_what_is_missing(&view, &context);
         let view = raised(store.as_ref(), view, args.add)?;
@@ -196,7 +190,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let free = args.unpriced == Some(Unpriced::Free);
-        let served = Served { proxy: args.proxy, free, grpc, kill_at: None, grace: None, through, show };
+        let served =
+            Served { proxy: args.proxy, free, grpc, kill_at: None, grace: None, through: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)

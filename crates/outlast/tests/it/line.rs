@@ -31,6 +31,9 @@ fn a_line_that_asks_for_what_does_not_exist_is_refused_with_the_reason() {
         }
     };
     check(&["runn"], &["unrecognized subcommand 'runn'", "'run'"]);
+    // Other programs' words: likeness of letters suggested `state`.
+    check(&["start"], &["unrecognized subcommand 'start'", "'serve'"]);
+    check(&["ps"], &["unrecognized subcommand 'ps'", "'ls'"]);
     check(&["run"], &["<CMD>"]);
     check(&["run", "--usd", "5 usd", "--", "a"], &["not an amount in usd: \"5 usd\"", "wanted for example"]);
     check(&["run", "--usd", "-1", "--", "a"], &["-1"]);

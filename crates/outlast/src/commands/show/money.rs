@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    envelope::unit::Unit,
+    envelope::unit::{Amounts, Unit},
     journal::{Entry, Kind, State},
     words::id::AttemptNo,
 };
 
 use super::Story;
-use crate::render::amount::{some, usd};
+use crate::render::amount::{bill, some, usd};
 
 /// Totals over the run's calls.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +23,8 @@ pub struct Calls {
     pub estimated: i64,
     /// Tries beyond the first of each call.
     pub tried_again: i64,
-    pub overrun_nano_usd: i64,
-    pub unbacked_nano_usd: i64,
+    pub overrun: Amounts,
+    pub unbacked: Amounts,
 }
 
 impl Calls {
@@ -34,7 +34,7 @@ impl Calls {
             *calls.by_state.entry(e.state).or_default() += 1;
             *calls.by_attempt.entry(e.attempt).or_default() += 1;
             calls.doubt_count += i64::from(e.is_lost());
-            calls.unbacked_nano_usd = calls.unbacked_nano_usd.saturating_add(e.unbacked().cost());
+            calls.unbacked += e.unbacked();
             let Some(call) = &e.call else { continue };
             if e.state == State::Failed {
                 calls.failed_nano_usd += e.spent.cost();
@@ -42,7 +42,7 @@ impl Calls {
             }
             calls.estimated += i64::from(call.estimated);
             calls.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
-            calls.overrun_nano_usd += call.overrun_nano_usd;
+            calls.overrun += call.overrun();
         }
         calls
     }
@@ -97,15 +97,13 @@ impl Story {
             let count = some(self.calls.tried_again, "time");
             out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));
         }
-        if self.calls.overrun_nano_usd > 0 {
-            let over = usd(self.calls.overrun_nano_usd);
-            out.push(format!("overrun   {over} usd: billed beyond the bound, recorded in full"));
+        if !self.calls.overrun.is_zero() {
+            let over = bill(self.calls.overrun);
+            out.push(format!("overrun   {over}: billed beyond the bound, recorded in full"));
         }
-        if self.calls.unbacked_nano_usd > 0 {
-            let unbacked = usd(self.calls.unbacked_nano_usd);
-            out.push(format!(
-                "unbacked  {unbacked} usd: may be billed for lost tries, and no budget holds it"
-            ));
+        if !self.calls.unbacked.is_zero() {
+            let unbacked = bill(self.calls.unbacked);
+            out.push(format!("unbacked  {unbacked}: may be billed for lost tries, and no budget holds it"));
         }
         out
     }

@@ -8,7 +8,7 @@ use super::{
     ENTRIES, Story,
 };
 use crate::render::{
-    amount::{put_money, usd},
+    amount::{put_bill, put_money, usd},
     approval as shown_approval, entry,
     next::next,
     time, tool,
@@ -35,8 +35,8 @@ impl Story {
         put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
         money.insert("upstream_retries".into(), self.calls.tried_again.into());
         money.insert("estimated_calls".into(), self.calls.estimated.into());
-        put_money(&mut money, "overrun", Some(self.calls.overrun_nano_usd));
-        put_money(&mut money, "unbacked", Some(self.calls.unbacked_nano_usd));
+        put_bill(&mut money, "overrun", self.calls.overrun);
+        put_bill(&mut money, "unbacked", self.calls.unbacked);
         let from = self.entries.len().saturating_sub(ENTRIES);
         let mut object = json!({
             "run": id,
