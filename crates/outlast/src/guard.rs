@@ -19,7 +19,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, CommandError},
-        find,
+        find::{self, Verb},
     },
     supervisor::environment::{GROUPS, MARK},
 };
@@ -72,6 +72,7 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Export(_) => ("export", Free),
         Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run))),
         Command::Fork(_) => ("fork", Persons),
+        Command::Rm(_) => ("rm", Persons),
         Command::Gc(args) => ("gc", if_changes(!args.dry_run)),
         Command::Verify(args) => ("verify", if_changes(args.repair)),
         Command::Repair(args) => ("repair", if_changes(args.accept_shorter)),
@@ -122,9 +123,20 @@ pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     let found = match rule {
         // A run that does not exist yet is begun.
         Rule::Begins(Some(id)) if inside.store.run_no(id)?.is_none() => return Ok(()),
-        _ => find::run(inside.store.as_ref(), named)?,
+        // The same run that the command will find.
+        _ => find::run_to(inside.store.as_ref(), named, verb_of(verb))?,
     };
     if found.run.charges.contains(&inside.view.run.envelope()) { Ok(()) } else { refused() }
+}
+
+/// Returns the verb by which a command finds the run that is named.
+fn verb_of(verb: &str) -> Verb {
+    match verb {
+        "stop" => Verb::Stop,
+        "cancel" => Verb::End,
+        "attach" => Verb::Attach,
+        _ => Verb::Look,
+    }
 }
 
 /// Returns the trace of a run in this process or one above it, in words: a variable, a control group.

@@ -154,6 +154,7 @@ fn other_errors_are_told_with_what_leads_on() {
         (vec![&done], &["resume", "r"], "outlast run --new -- CMD"),
         (vec![&done], &["cancel", "r"], "outlast run --new -- CMD"),
         (vec![&done], &["journal", "r", "9"], "outlast journal r"),
+        (vec![&died, &lifted], &["rm", "r"], "outlast cancel r"),
         (vec![&died, &lifted], &["run", "--run", "r", "--", "true"], "outlast resume r"),
         (vec![&died, &lifted], &["attach", "r"], "outlast logs r"),
         (vec![&done], &["budgets", "raise", "none", "--add-usd", "1"], "outlast budgets"),
