@@ -13,10 +13,8 @@ use super::{
     time,
 };
 
-/// Columns of a journal table.
-const COLUMNS: [(&str, Side); 9] = [
-    ("#", Side::Right),
-    ("time (UTC)", Side::Left),
+/// Columns of a journal table after the number and the time.
+const COLUMNS: [(&str, Side); 7] = [
     ("kind", Side::Left),
     ("state", Side::Left),
     ("what", Side::Left),
@@ -27,10 +25,12 @@ const COLUMNS: [(&str, Side); 9] = [
 ];
 
 /// Returns the entries as a table.
-pub fn table(entries: &[Entry]) -> Table<'static> {
-    let mut table = Table::new(&COLUMNS);
+pub fn table(entries: &[Entry]) -> Table {
+    let offset = entries.last().map(|e| time::offset(e.opened_at)).unwrap_or_default();
+    let headed = format!("time ({offset})");
+    let mut table = Table::new(&[[("#", Side::Right), (&headed, Side::Left)].as_slice(), &COLUMNS].concat());
     for entry in entries {
-        table.row(cells(entry));
+        table.row(cells(entry, &offset));
     }
     table
 }
@@ -39,7 +39,8 @@ pub fn table(entries: &[Entry]) -> Table<'static> {
 pub fn line(entry: &Entry, look: Look) -> String {
     let e = entry;
     let pad = |text: String, width: usize| format!("{text:<width$}");
-    let mut out = format!("{:>5}  {}  {}  ", e.seq.0, time::utc(e.opened_at), pad(e.kind.name().into(), 10));
+    let mut out =
+        format!("{:>5}  {}  {}  ", e.seq.0, time::moment(e.opened_at), pad(e.kind.name().into(), 10));
     out.push_str(&look.paint(paint(e.state), &pad(e.state.name().into(), 7)));
     out.push_str(&format!(
         "  {}  {:>13}  {:>12}  {:>4}",
@@ -55,10 +56,10 @@ pub fn line(entry: &Entry, look: Look) -> String {
     out
 }
 
-fn cells(e: &Entry) -> Vec<Cell> {
+fn cells(e: &Entry, offset: &str) -> Vec<Cell> {
     vec![
         e.seq.to_string().into(),
-        time::utc(e.opened_at).into(),
+        time::cell(e.opened_at, offset).into(),
         e.kind.name().into(),
         Cell::painted(e.state.name(), paint(e.state)),
         what(e).into(),
