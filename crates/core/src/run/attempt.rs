@@ -22,6 +22,9 @@ pub struct Exit {
     /// no other attempt begins before there is room.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub for_room: bool,
+    /// Whether the agent ended while its provider answered no call. This is no death.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub for_provider: bool,
 }
 
 /// One attempt of a run. Header attempts (labelled or implicit) have no instance and no fence: a server's death
@@ -64,6 +67,7 @@ impl Attempt {
             !e.stopped
                 && !e.at_limit
                 && !e.for_room
+                && !e.for_provider
                 && (e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
         })
     }

@@ -194,7 +194,8 @@ impl Story {
         }
         out.push_str(&format!("  {}\n", look.paint(look::of_status(run.status), run.status.name())));
         if let Some(halt) = &run.halt {
-            out.push_str(&format!("  {}\n", halt.message()));
+            let since = run.awaited_outage().map(|(_, at)| format!(" since {}", self.moment(at)));
+            out.push_str(&format!("  {}{}\n", halt.message(), since.unwrap_or_default()));
         }
         if let Some(error) = &run.error {
             out.push_str(&format!("  {}\n", clean(error).replace('\n', "\n  ")));
@@ -496,6 +497,7 @@ impl Story {
             "died": a.died(),
             "exit_code": a.exit.as_ref().and_then(|e| e.code),
             "signal": a.exit.as_ref().and_then(|e| e.signal),
+            "for_provider": a.exit.as_ref().is_some_and(|e| e.for_provider),
             "at_limit": a.exit.as_ref().is_some_and(|e| e.at_limit),
             "oom": a.exit.as_ref().is_some_and(|e| e.oom),
             "lost": a.exit.as_ref().is_some_and(|e| e.lost),

@@ -9,6 +9,9 @@ pub fn words(exit: &Exit) -> String {
     if exit.for_room {
         return format!("waiting for room above it ({end})");
     }
+    if exit.for_provider {
+        return format!("while its provider was out ({end})");
+    }
     match (exit.at_limit, exit.stopped) {
         (true, _) => format!("at a usage limit ({end})"),
         (_, true) if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
@@ -72,6 +75,10 @@ mod tests {
             (Exit { signal: Some(15), stopped: true, ..exit.clone() }, "stopped (killed by SIGTERM)"),
             (Exit { stopped: true, ..exit.clone() }, "stopped"),
             (Exit { code: Some(1), at_limit: true, ..exit.clone() }, "at a usage limit (exited with 1)"),
+            (
+                Exit { code: Some(1), for_provider: true, ..exit.clone() },
+                "while its provider was out (exited with 1)",
+            ),
             (exit, "ended"),
         ] {
             assert_eq!(words(&exit), wanted);
