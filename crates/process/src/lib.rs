@@ -12,6 +12,7 @@
 //! Unsafe code: what a child does between fork and exec, and calls of the kernel that no crate wraps.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod ancestry;
 pub mod attach;
 pub mod backoff;
 pub mod cgroup;

@@ -218,6 +218,15 @@ impl Refusal {
         self.hint_then(run, &format!("`outlast resume {run}`"))
     }
 
+    /// Returns the hint for the caller that was refused. It names no way to raise the limit: the caller may be the agent
+    /// itself. `None` unless waiting helps.
+    pub fn callers_hint(&self) -> Option<String> {
+        match &self.whose {
+            Some(Whose::Named { until: Some(at), .. }) => Some(on_its_own(*at)),
+            _ => None,
+        }
+    }
+
     /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
         if let Some(Outage { upstream, cause }) = &self.outage {
@@ -249,10 +258,7 @@ impl Refusal {
                         format!("raise the budget of the run above it, which `outlast show {run}` names")
                     }
                     Some(Whose::Named { name, until, .. }) => {
-                        let or = until.map_or_else(String::new, |at| {
-                            // Every period begins with an hour.
-                            format!("; calls go on by themselves at {}:00Z", Per::Hour.period(at).name)
-                        });
+                        let or = until.map_or_else(String::new, |at| format!("; {}", on_its_own(at)));
                         format!("raise it with `outlast budgets raise {name} {} {by}`{or}", u.raise_flag())
                     }
                 }
@@ -269,6 +275,11 @@ impl Refusal {
             None => format!("see `outlast show {run}`"),
         }
     }
+}
+
+fn on_its_own(at: Micros) -> String {
+    // Every period begins with an hour.
+    format!("calls go on by themselves at {}:00Z", Per::Hour.period(at).name)
 }
 
 impl Whose {

@@ -101,6 +101,7 @@ mod tests {
             upstream: String::new(),
             status: Status::Running,
             answered,
+            failed: None,
         };
         let check = |seen: &[Seen], until: Option<i64>| {
             let mut heard = Limited::default();

@@ -35,8 +35,8 @@ impl Rules {
         let waited_ms = now.ms_since(since);
         let wait_ms = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
         (waited_ms >= wait_ms).then(|| {
-            let (waited, since) = (time::span(waited_ms), time::utc(since));
-            format!("{outage} since {since} UTC: given up after {waited} (--outage-wait)")
+            let (waited, since) = (time::span(waited_ms), time::moment(since));
+            format!("{outage} since {since}: given up after {waited} (--outage-wait)")
         })
     }
 }
@@ -94,7 +94,7 @@ fn waiting(outage: &Outage, since: Micros) -> String {
         Cause::QuotaEnded(_) => "add credit there; it goes on by itself then",
         _ => "its calls are held until it answers again",
     };
-    format!("waiting: {outage} since {} UTC; {then}", time::utc(since))
+    format!("waiting: {outage} since {}; {then}", time::moment(since))
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
             assert!(said.unwrap_or_default().contains(wanted.unwrap_or_default()), "{wanted:?}");
         };
         says(settled("openai", true), None);
-        says(out(Cause::NoConnection), Some("waiting: openai is unreachable since 2026-11-20 08:00:00 UTC;"));
+        says(out(Cause::NoConnection), Some("waiting: openai is unreachable since "));
         says(out(Cause::NoConnection), None);
         says(out(Cause::KeyRefused(401)), Some("refusing the key with 401"));
         says(settled("openai", false), None);

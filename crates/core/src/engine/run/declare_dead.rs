@@ -107,12 +107,12 @@ impl DeclareDead {
 
     /// Counts no attempt as a death that was lost while its provider answered no call.
     fn spare(&self, l: &mut Loaded) {
-        let waits = |run: RunNo, l: &Loaded| l.run(run).is_ok_and(|run| run.awaited_outage().is_some());
+        let outage = |run: RunNo| Some(l.run(run).ok()?.awaited_outage()?.0.clone());
         let own = l.attempts.iter().map(|a| &a.value).filter(|a| a.instance == Some(self.instance));
-        let spared: Vec<_> = own.filter(|a| waits(a.run, l)).map(|a| (a.run, a.no)).collect();
-        for (run, no) in spared {
+        let spared: Vec<_> = own.filter_map(|a| Some((a.run, a.no, outage(a.run)?))).collect();
+        for (run, no, outage) in spared {
             if let Some(exit) = l.attempt_mut(run, no).and_then(|a| a.exit.as_mut()) {
-                exit.for_provider = true;
+                exit.outage = Some(outage);
             }
         }
     }

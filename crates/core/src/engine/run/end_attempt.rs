@@ -45,11 +45,12 @@ impl EndAttempt {
         if !attempt.is_open() {
             return Ok(status);
         }
+        let awaited = run.awaited_outage().filter(|_| self.then == Then::AwaitProvider);
+        let outage = awaited.map(|(outage, _)| outage.clone());
         renew::post_active(l, &renew::Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
         if let Some(a) = l.attempt_mut(self.run, self.attempt) {
             a.ended_at = Some(now);
-            let for_provider = self.then == Then::AwaitProvider;
-            a.exit = Some(Exit { for_provider, ..self.exit.clone() });
+            a.exit = Some(Exit { outage, ..self.exit.clone() });
         }
         let event = match &self.then {
             Then::Restart => return Ok(status),
