@@ -17,6 +17,7 @@ use crate::{
         look::{Page, Paint},
         next::next,
     },
+    supervisor::strays,
 };
 
 /// Time between two looks at a run that is stopping.
@@ -42,6 +43,9 @@ pub fn stop(
         left -= nap;
         view = look_again()?;
         stopping = is_stopping(store, &view)?;
+    }
+    if !stopping {
+        strays::sweep(store, &view)?;
     }
     let (run, next) = (&view.run, next(&view));
     let waited_in_vain = stopping && args.wait_ms > 0;

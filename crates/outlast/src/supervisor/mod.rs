@@ -8,6 +8,7 @@ mod drive;
 mod ended_by;
 pub(crate) mod environment;
 mod front;
+mod guardian;
 mod kill_point;
 mod limited;
 mod output;
@@ -17,6 +18,7 @@ mod questions;
 mod state;
 mod stdin;
 mod story;
+pub mod strays;
 mod turn;
 mod within;
 
@@ -59,7 +61,7 @@ use crate::{
     serve::proxy_setup,
     settings::{budgets, keys::Keys, masks, prices},
 };
-use outlast_process::{nondumpable, reap};
+use outlast_process::reap;
 
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
@@ -70,7 +72,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     };
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
-    prepare()?;
+    reap::become_subreaper()?;
     let context = context.waiting(args.proxy.store_wait_ms);
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
@@ -127,7 +129,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    prepare()?;
+    reap::become_subreaper()?;
     let mut keys = context.keys()?;
     let through = within::surrounding(&context)?.map(|a| a.proxy);
     if through.is_some() {
@@ -315,12 +317,4 @@ fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
         Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
         Err(e) => Err(e.into()),
     }
-}
-
-/// Protects this process before anything is started: the environment holds keys, and orphans must be adopted
-/// by us.
-fn prepare() -> Result<(), CliError> {
-    nondumpable::make_nondumpable()?;
-    reap::become_subreaper()?;
-    Ok(())
 }
