@@ -8,6 +8,7 @@ mod drive;
 mod ended_by;
 pub(crate) mod environment;
 mod front;
+mod guardian;
 mod kill_point;
 mod limited;
 mod outage;
@@ -18,6 +19,7 @@ mod questions;
 mod state;
 mod stdin;
 mod story;
+pub mod strays;
 mod turn;
 mod typo;
 mod within;
@@ -71,7 +73,7 @@ use crate::{
     serve::proxy_setup,
     settings::{budgets, env_file, keys::Keys, masks, prices},
 };
-use outlast_process::{nondumpable, reap};
+use outlast_process::reap;
 
 /// Time that another supervisor has to end its agent and leave. Later the run is refused as held.
 const TAKE_OVER: Duration = Duration::from_secs(60);
@@ -88,7 +90,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     };
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
-    prepare()?;
+    reap::become_subreaper()?;
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
@@ -163,7 +165,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    prepare()?;
+    reap::become_subreaper()?;
     budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
@@ -394,12 +396,4 @@ fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
         Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
         Err(e) => Err(e.into()),
     }
-}
-
-/// Protects this process before anything is started: the environment holds keys, and orphans must be adopted
-/// by us.
-fn prepare() -> Result<(), CliError> {
-    nondumpable::make_nondumpable()?;
-    reap::become_subreaper()?;
-    Ok(())
 }
