@@ -192,7 +192,7 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy, free: _, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
