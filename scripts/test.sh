@@ -55,7 +55,8 @@ tests "Rust" nextest
 tests "Rust, examples in docs" doctests
 check "the program" cargo build --workspace --quiet
 check "scripts" scripts_are_sound
-tests "Python" "$PYTHON" -m pytest -q tests/python
+# Three workers on two cores: many tests wait for processes that they have killed.
+tests "Python" "$PYTHON" -m pytest -q -n 3 --dist loadgroup tests/python
 check "documentation" "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN"
 check "make demo" "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN"
 check "examples/kill-9-resume" examples/kill-9-resume/demo.sh
