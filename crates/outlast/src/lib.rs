@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
+pub mod guard;
 pub mod logs;
 pub mod loops;
 pub mod program;
@@ -32,8 +33,13 @@ use outlast_core::store::Store;
 
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    program::{context::Context, error::CliError, exit_code, jsonl, line, run_directory::RunDirectory, say},
-    render::look::{Look, Page},
+    program::{
+        context::Context, error::CliError, exit_code, find, jsonl, line, run_directory::RunDirectory, say,
+    },
+    render::{
+        look::{Look, Page},
+        time,
+    },
     settings::surroundings::Surroundings,
 };
 
@@ -51,6 +57,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
+    time::set_zone(time::zone_of(&around));
     let (json, done) = match line::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, dispatch(cli, around, args.clone())),
         Err(e) => (line::wants_json(&args, &around), Err(e)),
@@ -98,6 +105,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     };
     let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
     let look = context.look;
+    guard::check(&command, &context)?;
     match command {
         Command::Run(args) => supervisor::run(*args, context),
         Command::Resume(args) => supervisor::resume(args, context),
@@ -137,9 +145,11 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
-            printed(look, |page| commands::show::show(&*store, &logs, &args, page))
+            printed(look, |page| {
+                commands::show::show(&*store, &logs, context.around.directory(), &args, page)
+            })
         }
         Command::Approve(args) => {
             let store = context.open(false, Default::default())?;
@@ -147,12 +157,18 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             commands::attach::attach(&*store, &context, &args)
+        }
+        Command::Stop(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            let here = context.around.directory();
+            printed_code(look, |page| commands::stop::stop(&*store, here, &args, page, &mut thread::sleep))
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             printed(look, |page| {
                 commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
             })
@@ -165,9 +181,19 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
                     | Command::Budgets(cli::BudgetsArgs { verb: Some(cli::BudgetsVerb::Set(_)) })
             );
             let store = context.open(create, Default::default())?;
-            // Without this, a person who looks after a kill -9 would be told that the run is running.
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             on_store(other, &*store, look)
+        }
+    }
+}
+
+/// Gives the verdict on this machine's dead supervisors, and ends what they left. Without it, a person who looks after
+/// a kill -9 would be told that the run is running. A sweep that fails is made again by whoever takes the run up.
+fn look_after(store: &dyn Store, context: &Context) {
+    for id in serve::proxy_setup::bury(store, &*context.clock) {
+        let swept = find::run(store, id.as_str()).and_then(|view| supervisor::strays::sweep(store, &view));
+        if let Err(e) = swept {
+            say::say(&format!("{id}: what a killed supervisor left could not be ended: {e}"));
         }
     }
 }
@@ -184,9 +210,6 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {
             printed(look, |page| commands::state::state(store, &args, page, &mut || thread::sleep(FOLLOW)))
-        }
-        Command::Stop(args) => {
-            printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
         Command::Approvals(args) => printed(look, |page| commands::approvals::approvals(store, &args, page)),
         Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),

@@ -15,6 +15,7 @@ pub mod hook;
 pub mod hooks;
 pub mod inside;
 pub mod line;
+pub mod login;
 pub mod note;
 pub mod options;
 pub mod seat;
@@ -26,6 +27,8 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
 };
+
+use serde::{Deserialize, Serialize};
 
 use self::{eyes::Patterns, line::Line};
 use crate::{
@@ -76,7 +79,7 @@ pub struct With {
 }
 
 /// Process left by an agent's tool, as its environment shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolProcess {
     /// Belongs to the tool call with this id.
     Of(String),

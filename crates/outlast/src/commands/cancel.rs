@@ -9,19 +9,25 @@ use serde_json::json;
 
 use crate::{
     cli::CancelArgs,
-    program::{error::CliError, exit_code, find},
+    program::{
+        error::CliError,
+        exit_code,
+        find::{self, Verb},
+    },
     render::{
         look::{self, Page, Paint},
         next::next,
     },
+    supervisor::strays,
 };
 
 /// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
 pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
-    let found = find::run(store, &args.run)?;
+    let found = find::run_to(store, &args.run, Verb::End)?;
     let word = Word::Cancel { reason: args.reason.clone() };
     let status = store.ask(Tell { run: found.run.no, word }, Durability::Synced).wait()?;
     let view = store.run(found.run.no)?.unwrap_or(found);
+    strays::sweep(store, &view)?;
     if page.look.json {
         page.json(&json!({
             "run": view.run.id,

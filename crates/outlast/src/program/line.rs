@@ -28,13 +28,7 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     let matches = config::apply(command(), word, around)?.try_get_matches_from(args)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     prefer_typed(&mut cli.command, &matches);
-    match &cli.command {
-        Command::Resume(args) if args.run.is_none() && !args.all => Err(CliError::Usage {
-            message: "no run is named".into(),
-            hint: Some("`outlast resume RUN`, or `outlast resume --all`".into()),
-        }),
-        _ => Ok(cli),
-    }
+    Ok(cli)
 }
 
 /// Subcommands of other programs, with ours that does the same.
