@@ -23,11 +23,10 @@ use crate::{
 };
 use outlast_process::{
     attach::stage::Stage,
-    cgroup::{self, Ground, Group, OomKills},
+    cgroup::{self, Group, OomKills},
     end_tree::{Ended, Force, end_tree},
     exit::Exit,
     ladder::{Ask, Graces},
-    proc_table::ProcId,
     reap,
     signals::Signals,
     spawn::{Child, Command, Spawner},
@@ -116,31 +115,8 @@ impl Hold {
     }
 }
 
-/// Ends every process left by an earlier attempt, also by one whose supervisor died.
-///
-/// Returns the number of processes that could not be ended, and the tools' processes among all that were
-/// found.
-pub async fn end_strays(
-    mark: &Mark,
-    ground: Option<&Ground>,
-    keep: &[String],
-) -> std::io::Result<(usize, Vec<Left>)> {
-    let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
-    let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
-    let tree = Tree { groups: groups.clone(), keep: keep.to_vec(), ..tree };
-    let strays = tree.survivors()?.len();
-    if strays == 0 {
-        groups.iter().for_each(|group| cgroup::remove(group));
-        return Ok((0, Vec::new()));
-    }
-    let tools = truth::look(&tree)?;
-    say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
-    let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
-    groups.iter().for_each(|group| cgroup::remove(group));
-    Ok((ended.left.len(), tools))
-}
-
-async fn ladder(
+/// Drives [`end_tree`] outside the runtime's own threads.
+pub(super) async fn ladder(
     tree: Tree,
     child: Option<Arc<Child>>,
     ask: Ask,

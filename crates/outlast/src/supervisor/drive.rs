@@ -40,12 +40,13 @@ use super::{
     ended_by::{self, EndedBy},
     environment::{self, Mark},
     front::{Behind, Show},
+    guardian,
     kill_point::KillPoint,
     outage,
     patient::Patient,
     questions,
     state::{self, StateFace},
-    stdin, story,
+    stdin, story, strays,
 };
 use crate::{
     agent::{
@@ -191,7 +192,7 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy, free: _, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
@@ -365,10 +366,11 @@ impl Driver {
                 _ if self.cleared == Some(AttemptNo(attempt.0 - 1)) => (0, Vec::new()),
                 _ => {
                     let keep = &self.command.supervision.keep;
-                    attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
+                    strays::end(&self.mark, self.ground.as_ref(), keep).await?
                 }
             };
             self.strays = tools;
+            self.strays.extend(self.directory.iter().flat_map(|own| guardian::take_left(&own.left())));
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
                 self.end(attempt, instance, exit, 0, then).await?;

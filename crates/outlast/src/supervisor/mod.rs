@@ -8,6 +8,7 @@ mod drive;
 mod ended_by;
 pub(crate) mod environment;
 mod front;
+mod guardian;
 mod kill_point;
 mod limited;
 mod outage;
@@ -18,6 +19,7 @@ mod questions;
 mod state;
 mod stdin;
 mod story;
+pub mod strays;
 mod turn;
 mod typo;
 mod within;
@@ -42,7 +44,7 @@ use outlast_core::{
         state::transaction::Conflicts,
     },
     envelope::unit::Unit,
-    run::{Run, status::Status},
+    run::{Run, Unpriced, status::Status},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
 };
@@ -53,7 +55,8 @@ use self::front::{Asked, Role, Show};
 use crate::{
     agent::{self, Choice},
     cli::{
-        ResumeArgs, RunArgs,
+        BudgetArgs, ResumeArgs, RunArgs,
+        change::AddArgs,
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
@@ -71,7 +74,7 @@ use crate::{
     serve::proxy_setup,
     settings::{budgets, env_file, keys::Keys, masks, prices},
 };
-use outlast_process::{nondumpable, reap};
+use outlast_process::reap;
 
 /// Time that another supervisor has to end its agent and leave. Later the run is refused as held.
 const TAKE_OVER: Duration = Duration::from_secs(60);
@@ -88,7 +91,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     };
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
-    prepare()?;
+    reap::become_subreaper()?;
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
@@ -138,7 +141,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, grace, through, show };
+        let served =
+            Served { proxy: args.proxy, free: false, grpc, kill_at: args.kill_at, grace, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -150,6 +154,13 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     if args.all {
         log::start(&context.around, "warn");
         let store = context.open(false, args.proxy.durability)?;
+        let budget = BudgetArgs { add: args.add, ..BudgetArgs::default() };
+        if budget.change(RunNo(0))?.is_some() || args.unpriced.is_some() {
+            return Err(CliError::Usage {
+                message: "a limit is added to, and --unpriced said, for one run".into(),
+                hint: Some("name the run with `outlast resume RUN`".into()),
+            });
+        }
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
@@ -163,7 +174,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    prepare()?;
+    reap::become_subreaper()?;
     budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
@@ -183,6 +194,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         all_keys_are_there(&view, &keys)?;
         let view = take_over(&node, view)?;
         say_what_is_missing(&view, &context);
+        let view = raised(store.as_ref(), view, args.add)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), view)?;
         let id = &view.run.id;
@@ -194,10 +206,20 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through: None, show };
+        let free = args.unpriced == Some(Unpriced::Free);
+        let served =
+            Served { proxy: args.proxy, free, grpc, kill_at: None, grace: None, through: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
+}
+
+/// Adds to the limits of a run what was typed with its resumption.
+fn raised(store: &dyn Store, view: RunView, add: AddArgs) -> Result<RunView, CliError> {
+    let budget = BudgetArgs { add, ..BudgetArgs::default() };
+    let Some(raise) = budget.change(view.run.no)? else { return Ok(view) };
+    store.ask(raise, Durability::Synced).wait()?;
+    find::view(store, view.run.no)
 }
 
 /// Leaves the store, also after an error: open calls become unknown at once, and nobody waits for the lease
@@ -212,6 +234,8 @@ fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
 /// Settings of this start: what is served for the run, and how the agent is run.
 struct Served {
     proxy: ProxyArgs,
+    /// Whether a run that was halted for an unknown price goes on without one.
+    free: bool,
     /// Address of the state over gRPC, and how conflicts between its transactions are decided.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
@@ -230,7 +254,7 @@ fn go_on(
     served: Served,
     context: Context,
 ) -> Result<u8, CliError> {
-    let view = prices::mended(node.store().as_ref(), view, &served.proxy)?;
+    let view = prices::mended(node.store().as_ref(), view, &served.proxy, served.free)?;
     let id = &view.run.id;
     if view.run.status == Status::Halted {
         return Err(halted(&view));
@@ -394,12 +418,4 @@ fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
         Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
         Err(e) => Err(e.into()),
     }
-}
-
-/// Protects this process before anything is started: the environment holds keys, and orphans must be adopted
-/// by us.
-fn prepare() -> Result<(), CliError> {
-    nondumpable::make_nondumpable()?;
-    reap::become_subreaper()?;
-    Ok(())
 }

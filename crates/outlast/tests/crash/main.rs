@@ -10,6 +10,7 @@ mod bed;
 mod cli_agents;
 mod declared_agents;
 mod fleet;
+mod guardian;
 mod guards;
 mod kept;
 mod kills;
