@@ -19,9 +19,10 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Half of the time of a test is waiting for a process or a deadline: twice as many tests as cores keep the cores busy.
 nextest() {
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --workspace --no-fail-fast --cargo-quiet --status-level fail --final-status-level fail
+        cargo nextest run --workspace --test-threads "$((2 * $(nproc)))" --no-fail-fast --cargo-quiet --status-level fail --final-status-level fail
     else
         cargo test --workspace --quiet --no-fail-fast --lib --bins --tests -- --skip cli_agents::
     fi

@@ -31,8 +31,9 @@ pub enum Rule<'a> {
     Free,
     /// The command begins a run, or goes on with the one that it names: with the run's token, as its child.
     Begins(Option<&'a RunId>),
-    /// The command acts on the run that it names: only the run itself, and what was started inside it.
-    OwnRuns(&'a str),
+    /// The command acts on the run that it names, the run itself or one that was started inside it. Without a name it is
+    /// refused: the last run of the directory may be anybody's.
+    OwnRuns(Option<&'a str>),
     /// The command changes limits, other runs, policies or the store: a person's.
     Persons,
 }
@@ -52,14 +53,14 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Journal(_) => ("journal", Free),
         Command::Logs(_) => ("logs", Free),
         // Who is attached types to the agent.
-        Command::Attach(args) => ("attach", OwnRuns(&args.run)),
+        Command::Attach(args) => ("attach", OwnRuns(Some(&args.run))),
         Command::Budget(args) => ("budget", if_changes(args.changes())),
         Command::Budgets(args) => ("budgets", if_changes(args.verb.is_some())),
-        Command::Stop(args) => ("stop", OwnRuns(&args.run)),
+        Command::Stop(args) => ("stop", OwnRuns(args.run.as_deref())),
         Command::Wake(_) => ("wake", Persons),
         // A resumption accepts what halted the run.
         Command::Resume(_) => ("resume", Persons),
-        Command::Cancel(args) => ("cancel", OwnRuns(&args.run)),
+        Command::Cancel(args) => ("cancel", OwnRuns(Some(&args.run))),
         Command::Approvals(_) => ("approvals", Free),
         Command::Approve(_) => ("approve", Persons),
         Command::Resolve(args) => ("resolve", if_changes(args.step.is_some())),
@@ -69,7 +70,7 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Inspect(_) => ("inspect", Free),
         Command::Retry(_) => ("retry", Persons),
         Command::Export(_) => ("export", Free),
-        Command::Snapshot(args) => ("snapshot", OwnRuns(&args.run)),
+        Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run))),
         Command::Fork(_) => ("fork", Persons),
         Command::Gc(args) => ("gc", if_changes(!args.dry_run)),
         Command::Verify(args) => ("verify", if_changes(args.repair)),
@@ -109,7 +110,7 @@ pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     };
     let refused = || Err(CommandError::NotAPersons { verb, how: how.clone() }.into());
     let named = match rule {
-        Rule::OwnRuns(named) => named,
+        Rule::OwnRuns(Some(named)) => named,
         Rule::Begins(Some(id)) if with_token => id.as_str(),
         _ => return refused(),
     };
@@ -218,7 +219,7 @@ mod tests {
             check(line, Rule::Free);
         }
         for verb in ["stop r", "cancel r", "attach r", "snapshot r name"] {
-            check(&format!("outlast {verb}"), Rule::OwnRuns("r"));
+            check(&format!("outlast {verb}"), Rule::OwnRuns(Some("r")));
         }
         check("outlast run -- true", Rule::Begins(None));
         check("outlast run --run r -- true", Rule::Begins(Some(&RunId::new("r").unwrap())));

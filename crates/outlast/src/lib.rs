@@ -34,7 +34,10 @@ use outlast_core::store::Store;
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     program::{context::Context, error::CliError, exit_code, jsonl, line, run_directory::RunDirectory, say},
-    render::look::{Look, Page},
+    render::{
+        look::{Look, Page},
+        time,
+    },
     settings::surroundings::Surroundings,
 };
 
@@ -52,6 +55,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
+    time::set_zone(time::zone_of(&around));
     let (json, done) = match line::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, dispatch(cli, around, args.clone())),
         Err(e) => (line::wants_json(&args, &around), Err(e)),
@@ -141,7 +145,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let store = context.open(false, Default::default())?;
             serve::proxy_setup::bury(&*store, &*context.clock);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
-            printed(look, |page| commands::show::show(&*store, &logs, &args, page))
+            printed(look, |page| {
+                commands::show::show(&*store, &logs, context.around.directory(), &args, page)
+            })
         }
         Command::Approve(args) => {
             let store = context.open(false, Default::default())?;
@@ -151,6 +157,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let store = context.open(false, Default::default())?;
             serve::proxy_setup::bury(&*store, &*context.clock);
             commands::attach::attach(&*store, &context, &args)
+        }
+        Command::Stop(args) => {
+            let store = context.open(false, Default::default())?;
+            serve::proxy_setup::bury(&*store, &*context.clock);
+            let here = context.around.directory();
+            printed_code(look, |page| commands::stop::stop(&*store, here, &args, page, &mut thread::sleep))
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
@@ -186,9 +198,6 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {
             printed(look, |page| commands::state::state(store, &args, page, &mut || thread::sleep(FOLLOW)))
-        }
-        Command::Stop(args) => {
-            printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
         Command::Approvals(args) => printed(look, |page| commands::approvals::approvals(store, &args, page)),
         Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),

@@ -165,6 +165,8 @@ pub struct Process {
     resolved: VecDeque<(Then, InstanceNo, Result<outlast_core::engine::op::Outcome, Error>)>,
     commit_at: Option<u64>,
     reopening: bool,
+    /// Hour in which waiters were last told to ask again.
+    hour: i64,
 }
 
 impl Process {
@@ -186,6 +188,7 @@ impl Process {
             resolved: VecDeque::new(),
             commit_at: None,
             reopening: false,
+            hour: 0,
         }
     }
 

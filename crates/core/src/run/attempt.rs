@@ -22,6 +22,10 @@ pub struct Exit {
     /// no other attempt begins before there is room.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub for_room: bool,
+    /// Whether a header caller began the next attempt in its place, under another label. How the agent ended, if it
+    /// has, nobody saw: this is no death.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub relieved: bool,
 }
 
 /// One attempt of a run. Header attempts (labelled or implicit) have no instance and no fence: a server's death

@@ -106,6 +106,12 @@ pub struct Command {
     pub umask: u32,
     /// Values of PATH, HOME and the variables named with `--env`.
     pub env: BTreeMap<String, String>,
+    /// Names of the variables that it was begun with. Their values are nowhere in the store, but for those in `env`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+    /// Absolute path of a file of variables that each start reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_file: Option<String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
     /// Absolute path of the mirror of the task's context, if not in the run's own directory.
@@ -170,6 +176,9 @@ pub struct Spec {
     /// Names of the provider keys' variables that were set when the run began. A resumption needs them again.
     /// Their values are nowhere in the store.
     pub keys: Vec<String>,
+    /// Subscription whose login pays for the calls: they have a list price, and are not billed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
     /// Limits first asked for, kept where a later request for others is to be noticed. A person may have raised
     /// the run's own limits since.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// How long calls in flight may go on after SIGTERM; what is left then is in doubt
     #[arg(long = "drain", value_name = "TIME", default_value = "15m", value_parser = values::ms)]
     pub drain_ms: i64,
+    /// Complete a run that a request created when it has asked nothing for so long; its later requests are refused [default: never]
+    #[arg(long = "idle-end", value_name = "TIME", value_parser = values::ms)]
+    pub idle_end_ms: Option<i64>,
     /// How many calls may be on their way to one provider at once, over all runs; further ones wait [default: any number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub upstream_concurrency: Option<u32>,

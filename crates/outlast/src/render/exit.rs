@@ -25,6 +25,7 @@ fn seen(exit: &Exit) -> String {
         (_, _, None, Some(0)) => "finished".into(),
         (_, _, None, Some(code)) => format!("exited with {code}"),
         (_, true, None, None) => "lost with its supervisor".into(),
+        (_, false, None, None) if exit.relieved => "followed by the next attempt".into(),
         (_, false, None, None) => "ended".into(),
     }
 }
@@ -69,6 +70,7 @@ mod tests {
             (Exit { signal: Some(40), ..exit.clone() }, "killed by signal 40"),
             (Exit { signal: Some(9), oom: true, ..exit.clone() }, "killed for its memory (OOM)"),
             (Exit { lost: true, ..exit.clone() }, "lost with its supervisor"),
+            (Exit { relieved: true, ..exit.clone() }, "followed by the next attempt"),
             (Exit { signal: Some(15), stopped: true, ..exit.clone() }, "stopped (killed by SIGTERM)"),
             (Exit { stopped: true, ..exit.clone() }, "stopped"),
             (Exit { code: Some(1), at_limit: true, ..exit.clone() }, "at a usage limit (exited with 1)"),

@@ -73,9 +73,9 @@ pub fn next(view: &RunView) -> Next {
 /// Suggests `wake` and `resume`: the run's rows do not tell whether a supervisor waits. Resuming a driven run is
 /// refused by name.
 fn asleep(view: &RunView, resume: Vec<String>) -> Next {
-    let until = view.run.wake_at.map(time::utc).unwrap_or_default();
+    let until = view.run.wake_at.map(time::moment).unwrap_or_default();
     let text = format!(
-        "it sleeps until {until} UTC (a usage limit), and is started then by its supervisor, or by who resumes it"
+        "it sleeps until {until} (a usage limit), and is started then by its supervisor, or by who resumes it"
     );
     let commands = std::iter::once(format!("outlast wake {}", view.run.id)).chain(resume).collect();
     told(&format!("sleeping until {until}"), &text, commands)
@@ -87,8 +87,8 @@ fn waiting(view: &RunView) -> Next {
     let Some(refusal) = &view.run.halt else { return told("room above it", text, Vec::new()) };
     match &refusal.whose {
         Some(Whose::Named { name, until, .. }) => {
-            let until = until.map(time::utc);
-            let or = until.as_ref().map_or_else(String::new, |at| format!(", at {at} UTC at the latest"));
+            let until = until.map(time::moment);
+            let or = until.as_ref().map_or_else(String::new, |at| format!(", at {at} at the latest"));
             let hint = refusal.hint(view.run.id.as_str());
             let raise = hint.split('`').nth(1).map(str::to_owned);
             let brief = format!("room in {name}");

@@ -80,6 +80,8 @@ pub struct Attempt<'a> {
     pub proxy: SocketAddr,
     /// Store file, so that the agent's processes find their run. `None` for an address with a password.
     pub store: Option<String>,
+    /// Variables that hold secrets of the store.
+    pub withheld: &'a [&'a str],
     /// Address of the state over gRPC.
     pub grpc: Option<SocketAddr>,
     /// Iteration of a loop, counted from 1.
@@ -101,7 +103,10 @@ impl Attempt<'_> {
         ours: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> BTreeMap<OsString, OsString> {
         // Our settings are not the agent's: a nested `outlast run` would take this run's budget and id.
-        let foreign = |name: &OsString| !name.to_string_lossy().starts_with("OUTLAST_");
+        let foreign = |name: &OsString| {
+            let name = name.to_string_lossy();
+            !name.starts_with("OUTLAST_") && !self.withheld.contains(&name.as_ref())
+        };
         let mut env: BTreeMap<OsString, OsString> =
             ours.into_iter().filter(|(name, _)| foreign(name)).collect();
         let mut set = |name: &str, value: String| env.insert(name.into(), value.into());
@@ -203,6 +208,7 @@ mod tests {
             named: &[named],
             proxy: "127.0.0.1:9".parse().unwrap(),
             store: Some("/var/runs.db".into()),
+            withheld: &["PGPASSWORD"],
             grpc: None,
             iteration: Some(3),
             recovered: true,
@@ -213,6 +219,7 @@ mod tests {
             ("OPENAI_API_KEY", "sk-secret"),
             ("GROQ_API_KEY", "gsk-secret"),
             ("GOOGLE_API_KEY", "sk-secret"),
+            ("PGPASSWORD", "pg-secret"),
             ("X", "y"),
         ];
         attempt.variables(ours.map(|(name, value)| (name.into(), value.into())))
@@ -222,6 +229,7 @@ mod tests {
     fn the_agent_sees_no_key_of_ours() {
         let env = variables(Some("sk-secret"));
         assert!(env.values().all(|v| !v.to_string_lossy().contains("sk-secret")));
+        assert!(!env.contains_key(OsStr::new("PGPASSWORD")));
         assert!(env[OsStr::new("GROQ_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert!(env[&OsString::from("OPENAI_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");

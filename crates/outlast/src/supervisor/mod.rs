@@ -22,7 +22,7 @@ mod within;
 
 pub use choose::current_umask;
 
-use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::{
@@ -33,6 +33,7 @@ use outlast_core::{
         },
         state::transaction::Conflicts,
     },
+    envelope::unit::Unit,
     run::status::Status,
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
@@ -52,12 +53,15 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, RunError},
-        exit_code, find, log,
+        exit_code,
+        find::{self, Verb},
+        log,
         say::say,
         untaken::Untaken,
     },
+    render::amount::some,
     serve::proxy_setup,
-    settings::{budgets, keys::Keys, masks, prices},
+    settings::{budgets, env_file, keys::Keys, masks, prices},
 };
 use outlast_process::{nondumpable, reap};
 
@@ -71,7 +75,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
     prepare()?;
-    let context = context.waiting(args.proxy.store_wait_ms);
+    let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
     let mut keys = context.keys()?;
@@ -82,7 +86,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let prices = prices::to_keep(&args.proxy)?;
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
-    agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
+    let choice = Choice::read(&args.agent);
+    agent::find(&choice, &args.command, &context.around)?;
     if around.is_none() {
         budgets::sync(store.as_ref(), &context.around)?;
     }
@@ -94,12 +99,29 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         keys: keys.names().filter(|_| own).map(str::to_owned).collect(),
         prices,
         masks,
+        login: match own {
+            true => agent::login::of(&choice, &args.command, &keys, &context.around)?,
+            false => None,
+        },
         parent: around.as_ref().map(|a| a.run),
     };
     let through = around.map(|a| a.proxy);
     let left = node.clone();
     let done = (|| {
+        let began = store.now()?;
         let view = choose::run(&args, &context, &node, begun_with)?;
+        let kept = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
+        let (context, keys) = match kept.filter(|_| args.env_file.is_none()) {
+            Some(file) => {
+                let context = context.with_variables(Some(Path::new(file)))?;
+                let keys = context.keys()?;
+                (context, keys)
+            }
+            None => (context, keys),
+        };
+        if view.run.created_at < began {
+            say_what_is_missing(&view, &context);
+        }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
         let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, grace, through, show };
@@ -111,14 +133,14 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
 /// Resumes the named run, or with no name every interrupted or sleeping run. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let context = context.waiting(args.proxy.store_wait_ms);
-    let Some(name) = &args.run else {
+    if args.all {
         log::start(&context.around, "warn");
         let store = context.open(false, args.proxy.durability)?;
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
         return resume_all(store, &context, &args.proxy);
-    };
+    }
     let asked = Asked { pty: args.pty, detach: args.detach, no_logs: false };
     let role = match Role::of(asked, &context)? {
         Ok(role) => role,
@@ -128,12 +150,12 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
     prepare()?;
-    let keys = context.keys()?;
     budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
-        let view = find::run(store.as_ref(), name)?;
+        let view =
+            find::run_or_last(store.as_ref(), args.run.as_deref(), context.around.directory(), Verb::Resume)?;
         let id = &view.run.id;
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());
@@ -141,7 +163,11 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if crate::loops::is_loop(&view) {
             return Err(RunError::LoopScript { run: id.to_string() }.into());
         }
+        let file = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
+        let context = context.with_variables(file.map(Path::new))?;
+        let keys = context.keys()?;
         all_keys_are_there(&view, &keys)?;
+        say_what_is_missing(&view, &context);
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), view)?;
         let id = &view.run.id;
@@ -198,6 +224,7 @@ fn go_on(
         return Err(RunError::NoCommand { run: id.to_string() }.into());
     }
     all_keys_are_there(&view, keys)?;
+    still_logged_in(&view, keys, &context)?;
     let (prices, said) = prices::of_run(id.as_str(), view.spec.prices.as_ref(), &served.proxy)?;
     if let Some(said) = said {
         say(&said);
@@ -215,6 +242,32 @@ fn all_keys_are_there(view: &RunView, keys: &Keys) -> Result<(), CliError> {
         return Ok(());
     }
     Err(RunError::KeysMissing { run: view.run.id.to_string(), names }.into())
+}
+
+/// Names the variables that the run began with and that are not here, before anything is started.
+fn say_what_is_missing(view: &RunView, context: &Context) {
+    let Some(command) = &view.spec.command else { return };
+    let missing = env_file::missing(&command.variables, &command.env, &context.around);
+    if !missing.is_empty() {
+        let which = missing.join(", ");
+        let count = some(missing.len() as i64, "variable");
+        say(&format!(
+            "{count} that it began with not here: {which} (`run --env NAME` and --env-file keep some)"
+        ));
+    }
+}
+
+/// Checks that a run without a limit in usd, because a subscription paid for it, is not billed now.
+/// Errors: `LoginGone`.
+fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(), CliError> {
+    let (Some(login), Some(command)) = (&view.spec.login, &view.spec.command) else { return Ok(()) };
+    let choice = command.agent.as_deref().map_or(Choice::Auto, Choice::read);
+    let now = agent::login::of(&choice, &command.argv, keys, &context.around)?;
+    let has_limit = view.envelope.limits[Unit::CostNanoUsd].is_some();
+    if has_limit || now.is_some() || keys.names().next().is_none() {
+        return Ok(());
+    }
+    Err(RunError::LoginGone { run: view.run.id.to_string(), login: login.clone() }.into())
 }
 
 /// Confirms what a person accepts by resuming a run by name: a divergence that halted it (printed first), and

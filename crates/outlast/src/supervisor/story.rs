@@ -28,7 +28,14 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
     let spent = &view.envelope.spent;
     let mut parts = vec![
         format!("{} · {}", view.run.id, view.run.status.name()),
-        format!("{} paid {} usd", some(spent[Unit::Calls], "call"), NanoUsd(spent.cost())),
+        match view.spec.login {
+            Some(_) => format!(
+                "{} at a list price of {} usd, not billed",
+                some(spent[Unit::Calls], "call"),
+                NanoUsd(spent.cost())
+            ),
+            None => format!("{} paid {} usd", some(spent[Unit::Calls], "call"), NanoUsd(spent.cost())),
+        },
     ];
     if view.run.replayed > 0 {
         parts.push(format!(

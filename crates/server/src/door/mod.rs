@@ -6,6 +6,7 @@
 mod approvals;
 mod budget_metrics;
 mod fleet;
+mod idle;
 pub(crate) mod metrics;
 mod probes;
 mod state;
@@ -91,6 +92,16 @@ impl Proxy {
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
         let riskkernel = Some(RiskKernel::new(desk.clone()));
         Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
+    }
+
+    /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.
+    pub async fn end_idle(&self, idle_ms: i64) -> Result<usize, Error> {
+        idle::end(&self.host(), idle_ms).await
+    }
+
+    /// Looks for idle runs again and again, and completes them.
+    pub async fn keep_ending_idle(self, idle_ms: i64) {
+        idle::keep_ending(self.host(), idle_ms).await;
     }
 
     /// Serves `listener` until `shutdown` resolves, and then drains.

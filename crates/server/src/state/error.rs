@@ -21,7 +21,7 @@ pub enum Error {
     BadValue(String),
     #[error("{what} is not JSON, and this way of asking has only JSON")]
     NotJson { what: String },
-    #[error("the reply would have {had} bytes, and at most {limit} fit")]
+    #[error("the reply would have {had} bytes or more, and at most {limit} fit")]
     ReplyTooLarge { had: usize, limit: usize, instead: String },
     #[error("the body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },

@@ -121,6 +121,12 @@ async fn a_refusal_has_its_dialects_shape_and_forbids_a_retry() {
         let member = if api == Api::Gemini { "status" } else { "type" };
         assert_eq!((&body["error"][member], &body["type"]), (&json!(kind), &top));
         let message = body["error"]["message"].as_str().unwrap();
+        // Google's SDK reads a `code` beside `error` as the HTTP status.
+        let (code, beside) = match api {
+            Api::Gemini => (Value::Null, Value::Null),
+            _ => (json!("dollar_budget_exceeded"), json!(message)),
+        };
+        assert_eq!((&body["code"], &body["message"]), (&code, &beside));
         // The caller may be the agent: how a limit is raised is told on the supervisor's terminal.
         assert!(
             message.contains("would exceed the run's budget") && !message.contains("`outlast"),

@@ -73,6 +73,10 @@ impl Process {
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
             None => {}
         }
+        // The named budget starts anew each hour, without an event.
+        if std::mem::replace(&mut self.hour, out.hour()) != out.hour() {
+            self.desk_on(desk::Event::Moved, out);
+        }
         // Room can come back in another process, without an event here.
         if out.processes > 1 {
             self.desk_on(desk::Event::Look, out);
@@ -85,8 +89,10 @@ impl Process {
         let (index, life) = (self.index, self.life);
         let is_gone = |who: &Identity| (who.pid as usize == index).then_some(who.start_time != life);
         let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
-        verdicts
-            .extend(self.membership.farewell(|no| self.store.read(|disk| disk.instance(no))).ok().flatten());
+        if out.bug != Some(Bug::FarewellForgotten) {
+            let row = |no| self.store.read(|disk| disk.instance(no));
+            verdicts.extend(self.membership.farewell(row).ok().flatten());
+        }
         for verdict in verdicts {
             self.queue(verdict, Durability::Synced, Then::Declared, out);
         }
@@ -215,6 +221,7 @@ impl Process {
                 });
                 self.exchange(key, exchange::Event::MayLeave(may), out);
             }
+            Then::Declared | Then::Raised if out.bug == Some(Bug::WakeLost) => {}
             Then::Declared | Then::Raised => self.desk_on(desk::Event::Moved, out),
             Then::Noted => {}
             Then::WorkerClaimed(whose) => {

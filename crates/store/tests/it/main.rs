@@ -15,6 +15,7 @@ mod stage;
 
 mod ahead;
 mod damaged;
+mod encrypted;
 mod full_disk;
 mod killed;
 mod log_damage;

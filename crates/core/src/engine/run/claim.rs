@@ -182,7 +182,9 @@ pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
     for no in open {
         if let Some(a) = l.attempt_mut(run, no) {
             a.ended_at = Some(now);
-            a.exit = Some(Exit { lost: true, ..Exit::default() });
+            // Nobody drives a header attempt, so nobody can have died with it.
+            let driven = a.instance.is_some();
+            a.exit = Some(Exit { lost: driven, relieved: !driven, ..Exit::default() });
         }
     }
 }

@@ -54,6 +54,7 @@ impl Driver {
             named: &named,
             proxy: self.address,
             store: self.context.place.without_secret(),
+            withheld: self.context.place.secrets(),
             grpc: self.state.as_ref().map(StateFace::address),
             iteration: self.iteration,
             recovered: before().next().is_some(),

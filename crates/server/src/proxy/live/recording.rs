@@ -151,6 +151,7 @@ impl Carry {
             total_ms = ms(call.arrived.elapsed()),
             input_tokens = usage.input_total(), output_tokens = usage.output,
             cost_nano_usd = s.cost_nano_usd, overrun_nano_usd = s.overrun_nano_usd,
+            overrun_tokens = s.overrun_tokens,
             request_id = self.answer.request_id.as_deref(), "call"
         );
     }
