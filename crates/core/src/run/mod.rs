@@ -27,7 +27,10 @@ use crate::{
         status::Status,
     },
     state::Conflicts,
-    words::id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    words::{
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+        outage::Outage,
+    },
 };
 
 /// Policy for a call whose outcome is unknown.
@@ -252,7 +255,7 @@ pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Refusal that halted the run, or that names the budget it waits for.
+    /// Refusal that halted the run, or that names the budget or the provider it waits for.
     pub halt: Option<Refusal>,
     /// Reason why the run failed or was cancelled.
     pub error: Option<String>,
@@ -318,6 +321,12 @@ impl Run {
         if let Some(awaited) = &mut self.approvals {
             awaited.set_back(us);
         }
+    }
+
+    /// Returns the outage of the provider that the run waits for, and since when.
+    pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
+        let refusal = self.halt.as_ref().filter(|_| self.status == Status::Waiting)?;
+        Some((refusal.outage.as_ref()?, refusal.at))
     }
 
     /// Tells whether an approval is pending.

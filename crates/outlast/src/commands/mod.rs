@@ -11,6 +11,7 @@ pub mod ctx;
 pub mod divergence;
 pub mod doctor;
 pub mod evidence;
+pub mod exchange;
 pub mod export;
 pub mod fork;
 pub mod gc;

@@ -82,8 +82,9 @@ impl RunError {
     /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            RunError::SeveralRuns { .. } => {
-                "name one with `outlast resume RUN`, or start afresh with --new".into()
+            RunError::SeveralRuns { first, .. } => {
+                let newest = first.first().and_then(|run| run.split(' ').next()).unwrap_or("RUN");
+                format!("go on with one by its id, as `outlast resume {newest}`, or begin another with `outlast run --new -- CMD`")
             }
             RunError::Ended { .. } => "start it anew with `outlast run --new -- CMD`".into(),
             RunError::Halted { run, halt: Some(halt) } => halt.hint(run),

@@ -21,7 +21,7 @@ use crate::{
     supervisor::{
         attempt::{self, AttemptError, Hold, Outcome, Watch},
         ended_by::EndedBy,
-        environment,
+        environment, guardian,
         output::{self, Ends, Eyes, Output},
         state::StateFace,
         stdin,
@@ -77,6 +77,7 @@ impl Driver {
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
+        guardian::tell(&hold, self.directory.as_ref().map(|own| own.left()))?;
         let (eyes, printed) = self.eyes(claims.attempt);
         let (ends, output) = self.output(self.log(claims.attempt), eyes)?;
         let on_terminal = ends.terminal.is_some();
@@ -100,8 +101,10 @@ impl Driver {
                 address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
             },
         };
-        // Events seen so far belong to the attempt before.
-        while self.seen.try_recv().is_ok() {}
+        // Events seen so far belong to the attempt before, and may still end an outage.
+        while let Ok(seen) = self.seen.try_recv() {
+            self.outage.note(&seen).iter().for_each(|news| say(news));
+        }
         let died = self.died.take();
         let mut watch = self.watch(&hold, claims.attempt);
         watch.goes_on_itself = launch.resumes;
@@ -122,6 +125,8 @@ impl Driver {
             signals: &self.signals,
             beat: &self.beat,
             seen: &mut self.seen,
+            outage: &mut self.outage,
+            outage_rules: self.outage_rules,
             mark: &self.mark,
             hold,
             stage: &self.show.stage,
