@@ -281,15 +281,14 @@ impl Oracle {
         }
     }
 
-    /// Checks that a call is charged to the hour in which it is admitted, if the budget knows an hour as early.
+    /// Checks that a call is charged to the hour in which it is admitted.
     fn windows(&self, t: &Tables, e: &Entry, now: Micros) {
         let this_hour = Per::Hour.period(now).name;
         let hour = |no: &EnvelopeNo| match &t.envelopes[no].owner {
             Owner::Window { period, .. } => Some(period.clone()),
             Owner::Run(_) => None,
         };
-        let earlier = t.envelopes.keys().filter_map(hour).any(|known| known <= this_hour);
-        if let Some(charged) = e.windows().iter().filter_map(hour).find(|hour| earlier && *hour > this_hour) {
+        if let Some(charged) = e.windows().iter().filter_map(hour).find(|hour| *hour != this_hour) {
             self.find(format!("entry {} was admitted in {this_hour}, and is charged to {charged}", e.seq));
         }
     }
@@ -379,7 +378,9 @@ impl Oracle {
         for run in t.runs.values() {
             let open = t.attempts.values().any(|a| a.run == run.no && a.is_open());
             let held = t.leases.values().any(|x| x.run == run.no && live(x.instance));
-            if matches!(run.status, Status::Running | Status::Waiting) && !open && !held {
+            // A run that waits for its provider is there for whoever resumes it.
+            let waits = run.awaited_outage().is_some();
+            if matches!(run.status, Status::Running | Status::Waiting) && !waits && !open && !held {
                 self.find(format!("9: run {} is {}, and nobody drives it", run.no, run.status.name()));
             }
         }

@@ -11,7 +11,7 @@ use outlast_core::{
 
 use crate::{
     Bug,
-    reach::{CLOCK_JUMPS, LONGEST_OUTAGE_MS, OPENINGS_NAMED},
+    reach::{LONGEST_OUTAGE_MS, OPENINGS_NAMED},
     rng::Rng,
     worker::{self, Waves},
 };
@@ -217,7 +217,7 @@ fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trou
     }
     match rng.below(14) {
         10..=12 => store_away(process, bug, rng),
-        13 if CLOCK_JUMPS || bug == Some(Bug::ClockJumpSticks) => {
+        13 if rng.chance(50) => {
             Trouble::ClockJump { hours: rng.between(1, 30), ms: rng.between(1_000, 30_000) }
         }
         13 => Trouble::SuspendProcess(process, rng.between(1_000, 60_000)),

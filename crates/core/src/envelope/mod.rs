@@ -15,7 +15,10 @@ use crate::{
         budget::Per,
         unit::{Amounts, Limits, Unit},
     },
-    words::id::{EnvelopeNo, Micros, RunNo},
+    words::{
+        id::{EnvelopeNo, Micros, RunNo},
+        outage::{Cause, Outage},
+    },
 };
 
 /// Owner of an envelope.
@@ -131,6 +134,9 @@ pub struct Refusal {
     /// Owner of the budget, where it is not the run's own. The run then waits and is not halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whose: Option<Whose>,
+    /// Outage of the provider that the run waits for, since `at`. No budget refuses anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
     /// Model without a known price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -163,6 +169,7 @@ impl Refusal {
             doubt: envelope.doubt[unit],
             at,
             whose: None,
+            outage: None,
             model: None,
         }
     }
@@ -174,8 +181,13 @@ impl Refusal {
 
     /// Returns a refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        let (unit, whose, model) = (None, None, None);
-        Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, model }
+        let (unit, whose, outage, model) = (None, None, None, None);
+        Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, outage, model }
+    }
+
+    /// Returns the reason for which a run waits for its provider since `at`.
+    pub fn outage(outage: Outage, at: Micros) -> Self {
+        Self { outage: Some(outage.clone()), ..Self::plain(outage.cause.code(), at) }
     }
 
     /// Returns the refusal of a call whose model has no known price, under a limit in usd.
@@ -186,6 +198,9 @@ impl Refusal {
 
     /// Returns a message with the values that decided the refusal.
     pub fn message(&self) -> String {
+        if let Some(outage) = &self.outage {
+            return outage.to_string();
+        }
         match self.unit {
             Some(u @ (Unit::WallMs | Unit::ActiveMs)) => {
                 format!("the run's time is over: its limit of {} is reached", u.show(self.limit))
@@ -234,6 +249,15 @@ impl Refusal {
 
     /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
+        if let Some(Outage { upstream, cause }) = &self.outage {
+            return match cause {
+                Cause::KeyRefused(_) => format!("set a key that {upstream} takes, then {resume}"),
+                Cause::QuotaEnded(_) => {
+                    format!("add credit at {upstream}: it goes on by itself then, or at once with {resume}")
+                }
+                _ => format!("it goes on by itself when {upstream} answers again"),
+            };
+        }
         match self.unit {
             Some(u) => {
                 let more = self.needs.saturating_mul(CALLS - 1);

@@ -150,7 +150,7 @@ fn several_interrupted_runs_of_one_command_are_listed_and_none_is_guessed() {
         &ids[0],
         &ids[1],
         "(interrupted)",
-        "`outlast resume RUN`",
+        "`outlast resume run_",
         "--new",
     ]);
     bed.does(&["resume", &ids[0]]).code(0);
