@@ -150,6 +150,8 @@ struct Driver {
     /// Socket at which others attach to watch.
     listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
+    /// The run's own proxy.
+    proxy: Proxy,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
     conduct: Option<Conduct>,
@@ -186,7 +188,7 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy: flags, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
@@ -198,7 +200,7 @@ impl Driver {
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
         let config = proxy_setup::config(
-            &proxy,
+            &flags,
             access,
             providers.clone(),
             prices,
@@ -221,6 +223,7 @@ impl Driver {
         let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
             .with_state(state::desk(&node, &context, Conflicts::default()));
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
+        let proxy = face.clone();
         let serving = tokio::spawn(face.serve(
             listener,
             async {
@@ -244,6 +247,7 @@ impl Driver {
         tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
             directory,
+            proxy,
             show,
             ground: Ground::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
             oom: false,
