@@ -53,8 +53,9 @@ def help_of(outlast: Path, *words: str) -> str:
 
 
 def subcommands(text: str) -> list[str]:
-    listed = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.M)
-    names = re.findall(r"^  ([a-z][a-z-]*)(?=\s|$)", listed.group(1), re.M) if listed else []
+    # The first page has its commands below headings of their own.
+    listed = re.findall(r"^(?:Commands|Run|Look|Money|Decide|Jobs|State|Loops|Upkeep):\n((?:  .*\n)+)", text, re.M)
+    names = re.findall(r"^  ([a-z][a-z-]*)(?=\s|$)", "".join(listed), re.M)
     return [name for name in names if name != "help"]
 
 

@@ -19,9 +19,10 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Half of the time of a test is waiting for a process or a deadline: twice as many tests as cores keep the cores busy.
 nextest() {
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --workspace --no-fail-fast --cargo-quiet --status-level fail --final-status-level fail
+        cargo nextest run --workspace --test-threads "$((2 * $(nproc)))" --no-fail-fast --cargo-quiet --status-level fail --final-status-level fail
     else
         cargo test --workspace --quiet --no-fail-fast --lib --bins --tests -- --skip cli_agents::
     fi
@@ -49,16 +50,22 @@ export OUTLAST_TEST_POSTGRES
 # The official SDKs are in it.
 export OUTLAST_TEST_PYTHON=$PYTHON
 
+# Documents and demos wait more than they work: they run beside the Python tests, one after the other.
+documents_and_demos() {
+    "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN" &&
+        "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN" &&
+        examples/kill-9-resume/demo.sh &&
+        examples/riskkernel/demo.sh
+}
+
 check "format" cargo fmt --all --check
+check "scripts" scripts_are_sound
 check "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
 tests "Rust" nextest
 tests "Rust, examples in docs" doctests
 check "the program" cargo build --workspace --quiet
-check "scripts" scripts_are_sound
+aside "documents and demos" documents_and_demos
 tests "Python" "$PYTHON" -m pytest -q tests/python
-check "documentation" "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN"
-check "make demo" "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN"
-check "examples/kill-9-resume" examples/kill-9-resume/demo.sh
-check "examples/riskkernel" examples/riskkernel/demo.sh
+join "documents and demos"
 
 summary

@@ -87,7 +87,9 @@ def server(tmp_path):
 @pytest.fixture(params=["file", "postgres"] if POSTGRES else ["file"])
 def any_server(tmp_path, request):
     """On each kind of store that there is."""
-    server = Server(tmp_path, store=POSTGRES if request.param == "postgres" else None)
+    # Without a token no run is larger than the server's defaults.
+    flags = ("--default-loops", "1000")
+    server = Server(tmp_path, *flags, store=POSTGRES if request.param == "postgres" else None)
     yield server
     server.close()
 

@@ -269,13 +269,8 @@ impl Tables {
             if forgotten || observed {
                 continue;
             }
-            let (cost, overrun) = (envelope.spent.cost() + envelope.reserved.cost(), sums.overrun);
-            if envelope.limits[Unit::CostNanoUsd].is_some_and(|limit| cost > limit + overrun) {
-                return Some(format!(
-                    "envelope {}: {cost} nano-usd spent and reserved, over its limit {:?} by more than its overruns {overrun}",
-                    envelope.no,
-                    envelope.limits[Unit::CostNanoUsd]
-                ));
+            if let Some(wrong) = sums.passed(envelope) {
+                return Some(format!("envelope {}: {wrong}", envelope.no));
             }
         }
         let fence = |l: &&Lease| l.fence > self.runs.get(&l.run).map_or(Fence(0), |r| r.fence);

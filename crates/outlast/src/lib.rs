@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod cli;
 pub mod commands;
+pub mod guard;
 pub mod logs;
 pub mod loops;
 pub mod program;
@@ -35,7 +36,10 @@ use crate::{
     program::{
         context::Context, error::CliError, exit_code, find, jsonl, line, run_directory::RunDirectory, say,
     },
-    render::look::{Look, Page},
+    render::{
+        look::{Look, Page},
+        time,
+    },
     settings::surroundings::Surroundings,
 };
 
@@ -53,6 +57,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let around = Surroundings::of_process();
+    time::set_zone(time::zone_of(&around));
     let (json, done) = match line::parse(&args, &around) {
         Ok(cli) => (cli.globals.json, dispatch(cli, around, args.clone())),
         Err(e) => (line::wants_json(&args, &around), Err(e)),
@@ -100,6 +105,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     };
     let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
     let look = context.look;
+    guard::check(&command, &context)?;
     match command {
         Command::Run(args) => supervisor::run(*args, context),
         Command::Resume(args) => supervisor::resume(args, context),
@@ -141,7 +147,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let store = context.open(false, Default::default())?;
             look_after(&*store, &context);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
-            printed(look, |page| commands::show::show(&*store, &logs, &args, page))
+            printed(look, |page| {
+                commands::show::show(&*store, &logs, context.around.directory(), &args, page)
+            })
         }
         Command::Approve(args) => {
             let store = context.open(false, Default::default())?;
@@ -151,6 +159,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let store = context.open(false, Default::default())?;
             look_after(&*store, &context);
             commands::attach::attach(&*store, &context, &args)
+        }
+        Command::Stop(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            let here = context.around.directory();
+            printed_code(look, |page| commands::stop::stop(&*store, here, &args, page, &mut thread::sleep))
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
@@ -196,9 +210,6 @@ fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliEr
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {
             printed(look, |page| commands::state::state(store, &args, page, &mut || thread::sleep(FOLLOW)))
-        }
-        Command::Stop(args) => {
-            printed_code(look, |page| commands::stop::stop(store, &args, page, &mut thread::sleep))
         }
         Command::Approvals(args) => printed(look, |page| commands::approvals::approvals(store, &args, page)),
         Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),

@@ -86,11 +86,13 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let store = node.store().clone();
         let following = settings::follow(proxy.clone(), store, args.clone(), context.clone(), hangup);
         let following = tokio::spawn(following);
+        let ending = args.idle_end_ms.map(|ms| tokio::spawn(proxy.clone().keep_ending_idle(ms)));
         let at_once = tokio::select! {
             () = proxy.serve(listener, async { drop(told_to_drain.await) }, drain) => false,
             () = twice => true,
         };
         following.abort();
+        ending.inspect(tokio::task::JoinHandle::abort);
         beat.abort();
         let _ = stop_grpc.send(());
         if let Some(serving) = serving_grpc.filter(|_| !at_once) {

@@ -13,6 +13,7 @@
 //! wraps.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod ancestry;
 pub mod attach;
 pub mod backoff;
 pub mod cgroup;

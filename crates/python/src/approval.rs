@@ -43,14 +43,16 @@ pub fn request_approval(
     Ok(seat.submit(request, Durability::Synced)?)
 }
 
-/// Returns whether an approval is still pending.
+/// Returns whether an approval is still pending. One that a clock ahead of now opened is to be asked for again, which
+/// sets its deadline right.
 #[pyfunction]
 pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResult<bool> {
     let core = engine.core()?;
     let look = || -> Result<bool, Failure> {
         let entry = core.store.entry(RunNo(run), Seq(seq))?;
-        let detail = entry.as_ref().and_then(|e| Some((e.approval.as_ref()?, e.state)));
         let now = core.store.now()?;
+        let asked = entry.as_ref().filter(|e| e.opened_at <= now);
+        let detail = asked.and_then(|e| Some((e.approval.as_ref()?, e.state)));
         Ok(detail.is_some_and(|(a, state)| a.status(state, now) == Status::Pending))
     };
     Ok(py.detach(look)?)

@@ -10,6 +10,7 @@ use outlast_core::{
         put::Change,
         transaction::{self, Conflicts, Seen, Transactions},
     },
+    reads::places,
     state::{At, Item, Name, Position, ResumePoint},
     store::{
         self, Ask as _, Durability, Store, Which,
@@ -168,6 +169,17 @@ impl States {
     /// Returns the namespace's newest commit, 0 before the first.
     fn head(&self, py: Python<'_>, namespace: &str) -> PyResult<i64> {
         Ok(self.read(py, |s| s.namespace(namespace))?.map_or(0, |n| n.commit))
+    }
+
+    /// Returns the names of all namespaces.
+    fn namespaces(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let found = self.read(py, places::namespaces)?;
+        Ok(found.into_iter().map(|namespace| namespace.name).collect())
+    }
+
+    /// Returns all agents of a namespace.
+    fn agents(&self, py: Python<'_>, namespace: &str) -> PyResult<Vec<String>> {
+        self.read(py, |s| places::agents(s, namespace))
     }
 
     /// Returns a page of live keys, without reading values.

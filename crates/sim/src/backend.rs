@@ -296,6 +296,7 @@ fn tamper(bug: Bug, tables: &mut Tables, before: &Tables) {
             (Bug::DoubtTooSmall, Some(call)) => {
                 call.correction.iter_mut().for_each(|c| c.unbacked_nano_usd = 0);
             }
+            (Bug::TokensBeyondUntold, Some(call)) => call.overrun_tokens = 0,
             (Bug::RefundTwice, Some(_)) if was_open && e.state == EntryState::Void => {
                 given_back.extend(old.map(|old| (e.run, old.held)));
             }

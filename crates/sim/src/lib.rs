@@ -64,6 +64,8 @@ pub enum Bug {
     ClockJumpSticks,
     /// Doubt that no headroom covers is recorded as less than it is.
     DoubtTooSmall,
+    /// Tokens billed beyond what a call held are recorded nowhere.
+    TokensBeyondUntold,
     /// The reservation of a call that was never sent is given back twice.
     RefundTwice,
     /// An operation answered ahead is dropped with the group that fails.
@@ -72,4 +74,8 @@ pub enum Bug {
     NumberReused,
     /// The queue stays busy after a group of several operations failed.
     QueueBusy,
+    /// Waiters are not told that a limit was raised, or a process swept.
+    WakeLost,
+    /// An instance that a commit in doubt ended is not declared left.
+    FarewellForgotten,
 }

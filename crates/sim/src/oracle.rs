@@ -15,7 +15,11 @@ use outlast_core::{
         call::admit::{Admission, Admit},
         op::{Op, Outcome},
     },
-    envelope::{Owner, budget::Per, unit::Unit},
+    envelope::{
+        Owner,
+        budget::Per,
+        unit::{Amounts, Unit},
+    },
     journal::{Entry, Kind, Opening, Role, State},
     memory::{MemoryStore, Tables},
     run::{InDoubt, instance::Life, status::Status},
@@ -208,9 +212,7 @@ impl Oracle {
 
     /// Checks that a waiter was served at the end of its wait only if nothing could have woken it earlier.
     pub fn overslept(&mut self, now: Micros, run: RunNo, seq: Seq) {
-        // The named budget starts anew each hour without an event: the proxy polls, as it does for other processes.
-        let hour = |at: Micros| at.0.div_euclid(3_600_000_000);
-        if hour(now) == hour(self.moved_at) && now.ms_since(self.moved_at) > 1_000 {
+        if now.ms_since(self.moved_at) > 1_000 {
             self.find(format!(
                 "the waiter that got entry {seq} of run {run} was not woken when it could be served"
             ));
@@ -227,7 +229,7 @@ impl Oracle {
         receiving: &[Seq],
         result: &Result<Outcome, Error>,
     ) {
-        if !matches!(op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
+        if result.is_ok() && !matches!(op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
             self.moved_at = now;
         }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
@@ -279,15 +281,14 @@ impl Oracle {
         }
     }
 
-    /// Checks that a call is charged to the hour in which it is admitted, if the budget knows an hour as early.
+    /// Checks that a call is charged to the hour in which it is admitted.
     fn windows(&self, t: &Tables, e: &Entry, now: Micros) {
         let this_hour = Per::Hour.period(now).name;
         let hour = |no: &EnvelopeNo| match &t.envelopes[no].owner {
             Owner::Window { period, .. } => Some(period.clone()),
             Owner::Run(_) => None,
         };
-        let earlier = t.envelopes.keys().filter_map(hour).any(|known| known <= this_hour);
-        if let Some(charged) = e.windows().iter().filter_map(hour).find(|hour| earlier && *hour > this_hour) {
+        if let Some(charged) = e.windows().iter().filter_map(hour).find(|hour| *hour != this_hour) {
             self.find(format!("entry {} was admitted in {this_hour}, and is charged to {charged}", e.seq));
         }
     }
@@ -299,7 +300,7 @@ impl Oracle {
             return;
         }
         let states = disk.inspect(|t, synced| {
-            self.limits(t, provider);
+            self.limits(t);
             self.find_if(t.inconsistency());
             self.entries(t, provider);
             self.owners(t);
@@ -309,28 +310,21 @@ impl Oracle {
         self.states = states;
     }
 
-    /// Invariant 3: spent and reserved exceed no limit, except by amounts billed beyond a bound.
-    fn limits(&self, t: &Tables, provider: &Provider) {
-        // Cost and tokens beyond the bounds, by envelope.
-        let mut over: BTreeMap<EnvelopeNo, (i64, i64)> = BTreeMap::new();
-        for (key, e) in &t.entries {
-            let cost = e.call.as_ref().map_or(0, |c| c.overrun_nano_usd);
-            let tokens = provider.served.get(key).map_or(0, |served| {
-                // A lost call whose hold went to its retry, and whose own usage arrived all the same: posted in full.
-                let posted = e.call.as_ref().and_then(|c| c.correction.as_ref()).map(|c| c.posted);
-                let is_late = e.retried_by.is_some() && posted == Some(e.spent);
-                let late = if is_late { e.spent.tokens() } else { 0 };
-                served.overrun_tokens + late
-            });
-            for envelope in t.charges(e).filter(|_| cost + tokens > 0) {
-                let sums = over.entry(envelope).or_default();
-                *sums = (sums.0 + cost, sums.1 + tokens);
+    /// Invariant 3: spent and reserved exceed no limit, except by amounts billed beyond what a call held. An envelope
+    /// that many are charged to is as far over as their bills are.
+    fn limits(&self, t: &Tables) {
+        let mut over: BTreeMap<EnvelopeNo, Amounts> = BTreeMap::new();
+        for e in t.entries.values().filter(|e| is_call(e)) {
+            let beyond = beyond(e);
+            if e.call.as_ref().is_some_and(|c| c.overrun() != c.overrun().least(&beyond)) {
+                self.find(format!("3: entry {} of run {} tells an overrun beyond {beyond:?}", e.seq, e.run));
             }
+            t.charges(e).for_each(|envelope| *over.entry(envelope).or_default() += beyond);
         }
         for envelope in t.envelopes.values() {
-            let (cost, tokens) = over.get(&envelope.no).copied().unwrap_or_default();
-            for (unit, over) in [(Unit::CostNanoUsd, cost), (Unit::Tokens, tokens), (Unit::Calls, 0)] {
-                let used = envelope.spent[unit] + envelope.reserved[unit];
+            let over = over.get(&envelope.no).copied().unwrap_or_default();
+            for unit in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
+                let (used, over) = (envelope.spent[unit] + envelope.reserved[unit], over[unit]);
                 if envelope.limits[unit].is_some_and(|limit| used > limit + over) {
                     let (no, unit) = (envelope.no, unit.name());
                     self.find(format!(
@@ -357,10 +351,11 @@ impl Oracle {
             if e.state == State::Void {
                 self.find(format!("5: entry {key:?} is void, and the provider saw it"));
             }
-            let owed = served.billed_nano_usd - shown(t, e) - served.beyond_nano_usd;
-            if owed > 0 && (self.in_full || e.retried_by.is_none()) {
+            let owed = served.billed - shown(t, e) - served.beyond;
+            let (cost, tokens) = (owed.cost(), owed.tokens());
+            if cost.max(tokens) > 0 && (self.in_full || e.retried_by.is_none()) {
                 self.find(format!(
-                    "5: the provider billed {owed} more for {key:?} ({}) than is shown",
+                    "5: the provider billed {cost} and {tokens} tokens more for {key:?} ({}) than is shown",
                     e.state.name()
                 ));
             }
@@ -383,7 +378,9 @@ impl Oracle {
         for run in t.runs.values() {
             let open = t.attempts.values().any(|a| a.run == run.no && a.is_open());
             let held = t.leases.values().any(|x| x.run == run.no && live(x.instance));
-            if matches!(run.status, Status::Running | Status::Waiting) && !open && !held {
+            // A run that waits for its provider is there for whoever resumes it.
+            let waits = run.awaited_outage().is_some();
+            if matches!(run.status, Status::Running | Status::Waiting) && !waits && !open && !held {
                 self.find(format!("9: run {} is {}, and nobody drives it", run.no, run.status.name()));
             }
         }
@@ -433,15 +430,28 @@ fn old_call(t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) -> Option<St
     (!serves).then(|| format!("entry {seq} serves and is not free"))
 }
 
-/// Returns what the journal shows of a call's cost: what was charged, or may be, whether the budget had room for it or
-/// not. A call in doubt shows its own reservation, even if the hold went to its retry or the user bears the doubt.
-fn shown(t: &Tables, e: &Entry) -> i64 {
-    let Some(call) = &e.call else { return 0 };
-    let charged = e.spent.cost() + e.held.cost();
-    let unbacked = call.correction.as_ref().map_or(0, |c| c.unbacked_nano_usd);
+/// Returns the cost and tokens that the journal shows of a call: what was charged, or may be, whether the budget had room
+/// for it or not. A call in doubt shows its own reservation, even if the hold went to its retry or the user bears the
+/// doubt.
+fn shown(t: &Tables, e: &Entry) -> Amounts {
+    let Some(call) = &e.call else { return Amounts::default() };
+    let charged = e.spent + e.held;
+    let unbacked = call.correction.as_ref().map(|c| Amounts::of(c.unbacked_nano_usd, c.unbacked_tokens));
     match e.state == State::Unknown || is_refunded(t, e) {
-        true => charged.max(call.reserved.cost()),
-        false => charged + unbacked,
+        true => charged.most(&call.reserved),
+        false => charged + unbacked.unwrap_or_default(),
+    }
+}
+
+/// Returns the cost and tokens by which a settled call may be over its limits: what its bill is above its reservation or,
+/// if it came late, all of it. Other calls may have had what it held.
+fn beyond(e: &Entry) -> Amounts {
+    let Some(call) = &e.call else { return Amounts::default() };
+    let billed = Amounts::of(e.spent.cost(), e.spent.tokens());
+    match &call.correction {
+        Some(late) if late.posted == e.spent => billed,
+        Some(_) => Amounts::default(),
+        None => (billed - call.reserved).most(&Amounts::default()),
     }
 }
 

@@ -86,6 +86,11 @@ impl Outside {
         self.clock.now()
     }
 
+    /// Returns the number of the hour, in which the named budget's window is the same.
+    pub fn hour(&self) -> i64 {
+        self.clock.now().0.div_euclid(3_600_000_000)
+    }
+
     pub fn to_process(&mut self, after_ms: u64, process: usize, input: process::Input) {
         self.at(self.now_ms() + after_ms, Happening::Process(process, input));
     }

@@ -165,6 +165,8 @@ pub struct Process {
     resolved: VecDeque<(Then, InstanceNo, Result<outlast_core::engine::op::Outcome, Error>)>,
     commit_at: Option<u64>,
     reopening: bool,
+    /// Hour in which waiters were last told to ask again.
+    hour: i64,
 }
 
 impl Process {
@@ -186,6 +188,7 @@ impl Process {
             resolved: VecDeque::new(),
             commit_at: None,
             reopening: false,
+            hour: 0,
         }
     }
 
@@ -356,7 +359,8 @@ impl Process {
 
 fn patience(out: &Outside) -> Patience {
     let seed = out.rng.between(0, u64::MAX - 1);
-    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, seed }
+    let hold_ms = if out.rng.chance(70) { 60_000 } else { 0 };
+    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, hold_ms, seed }
 }
 
 fn refuse(c: u64, request: &Request, code: &str, retry: bool, after_ms: u64, out: &mut Outside) {

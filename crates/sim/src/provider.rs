@@ -8,6 +8,7 @@ use outlast_core::{
         rate::Rate,
     },
     engine::call::settle::Bill,
+    envelope::unit::Amounts,
     price::Bound,
     words::{
         digest::Digest,
@@ -39,11 +40,10 @@ pub struct Served {
     pub asked: Asked,
     /// Unique number of the answer, which tells one paid answer from another.
     pub answer: u64,
-    pub billed_nano_usd: i64,
-    pub billed_tokens: i64,
-    /// Amount billed beyond what an equal request costs.
-    pub beyond_nano_usd: i64,
-    pub overrun_tokens: i64,
+    /// Cost and tokens billed.
+    pub billed: Amounts,
+    /// Part of them beyond what an equal request costs.
+    pub beyond: Amounts,
 }
 
 /// Part of an answer. Parts come in order, each after a number of milliseconds.
@@ -116,27 +116,19 @@ impl Provider {
         let fate = if self.behaves { Fate::Answer } else { draw(rng) };
         self.answers += 1;
         let usage = usage(&asked, fate, rng);
-        let cost = cost(&asked.bound, &usage);
-        let tokens = usage.total() as i64;
-        let usual = self::cost(&asked.bound, &self::usage(&asked, Fate::Answer, rng));
-        let most_tokens = asked.bound.tokens_at(asked.cap) as i64;
+        let usual = self::usage(&asked, Fate::Answer, rng);
+        let [amounts, usual] = [&usage, &usual].map(|u| Amounts::of_call(cost(&asked.bound, u), u.total()));
         let is_billed = !matches!(fate, Fate::Status(_) | Fate::Lost { billed: false, .. });
-        let billed = |n: i64| if is_billed { n } else { 0 };
+        let billed = |amounts| if is_billed { amounts } else { Amounts::default() };
         let bill = Bill::Usage {
             usage,
             tier: ServiceTier::Standard,
-            cost_nano_usd: cost,
+            cost_nano_usd: amounts.cost(),
             price_hash: "sim".to_owned(),
         };
         let pieces = play(fate, asked.stream, bill, rng);
-        let served = Served {
-            answer: self.answers,
-            billed_nano_usd: billed(cost),
-            billed_tokens: billed(tokens),
-            beyond_nano_usd: billed(cost - usual),
-            overrun_tokens: billed((tokens - most_tokens).max(0)),
-            asked,
-        };
+        let served =
+            Served { answer: self.answers, billed: billed(amounts), beyond: billed(amounts - usual), asked };
         self.served.insert((served.asked.run, served.asked.seq), served);
         pieces
     }

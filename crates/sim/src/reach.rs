@@ -8,10 +8,6 @@ pub const LONGEST_OUTAGE_MS: u64 = 20_000;
 /// observer takes for silence.
 pub const HEARTBEATS_FRESH: bool = true;
 
-/// Whether the machine's clock jumps ahead and is set right again. A budget remembers two windows: where an hour ends
-/// while the clock is wrong, it forgets the right one, and calls are charged to the future until that hour is over.
-pub const CLOCK_JUMPS: bool = false;
-
 /// Whether doubt has to be shown in full also where a retry was cut off below the lost call's cap.
 pub const DOUBT_IN_FULL: bool = true;
 

@@ -11,7 +11,7 @@ use outlast_core::{
 
 use crate::{
     Bug,
-    reach::{CLOCK_JUMPS, LONGEST_OUTAGE_MS, OPENINGS_NAMED},
+    reach::{LONGEST_OUTAGE_MS, OPENINGS_NAMED},
     rng::Rng,
     worker::{self, Waves},
 };
@@ -120,7 +120,7 @@ impl Scene {
     /// Draws a scene. A planted defect may need troubles that are otherwise out of reach.
     pub fn draw(rng: &Rng, bug: Option<Bug>) -> Scene {
         let processes = rng.between(1, 2) as usize;
-        let casts: Vec<Cast> = (0..rng.between(1, 3)).map(|_| cast(rng)).collect();
+        let casts: Vec<Cast> = (0..rng.between(1, 3)).map(|_| cast(bug, rng)).collect();
         let all: i64 = casts.iter().map(|c| full_cost(&c.program)).sum();
         let mut parent_limits = Limits::default();
         parent_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(30, 200)));
@@ -155,14 +155,14 @@ impl Scene {
     }
 }
 
-fn cast(rng: &Rng) -> Cast {
+fn cast(bug: Option<Bug>, rng: &Rng) -> Cast {
     let program: Program = (0..rng.between(2, 6)).map(|_| step(rng)).collect();
     let full = full_cost(&program);
     let mut limits = Limits::default();
     if rng.chance(80) {
         limits[Unit::CostNanoUsd] = Some(share(full, rng.between(20, 200)));
     }
-    if rng.chance(20) {
+    if rng.chance(20) || bug == Some(Bug::TokensBeyondUntold) {
         limits[Unit::Tokens] = Some(share(full, rng.between(20, 120)));
     }
     if rng.chance(20) {
@@ -217,7 +217,7 @@ fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trou
     }
     match rng.below(14) {
         10..=12 => store_away(process, bug, rng),
-        13 if CLOCK_JUMPS || bug == Some(Bug::ClockJumpSticks) => {
+        13 if rng.chance(50) => {
             Trouble::ClockJump { hours: rng.between(1, 30), ms: rng.between(1_000, 30_000) }
         }
         13 => Trouble::SuspendProcess(process, rng.between(1_000, 60_000)),

@@ -50,8 +50,8 @@ const OWN: usize = 8;
 #[derive(Debug, Default)]
 pub struct Membership {
     instance: Option<InstanceNo>,
-    /// Own earlier instance whose open entries no machine knows any more. It is to be declared left.
-    abandoned: Option<InstanceNo>,
+    /// Own earlier instances whose open entries no machine knows any more, the oldest first. Each is to be declared left.
+    abandoned: VecDeque<InstanceNo>,
     /// Whether processes on other machines may use the store.
     is_shared: bool,
     heart: Heart,
@@ -148,23 +148,25 @@ impl Membership {
         let is_dead = matches!(why, store::Error::Engine(engine::Error::InstanceDead));
         if self.instance == Some(as_whom) && (is_dead || is_in_doubt) {
             self.instance = None;
-            self.abandoned = is_in_doubt.then_some(as_whom).or(self.abandoned);
+            self.abandoned.extend(is_in_doubt.then_some(as_whom));
         }
     }
 
-    /// Returns the declaration that the process's old instance left, once another is registered. `row` reads its row.
+    /// Returns the declaration that an old instance of the process left, once another is registered. `row` reads a row.
     ///
-    /// Returned again until the old instance is gone, because declaring it may fail.
+    /// Returned again until the old instance is gone, because declaring it may fail, and may leave one more in doubt.
     pub fn farewell<E>(
         &mut self,
-        row: impl FnOnce(InstanceNo) -> Result<Option<Instance>, E>,
+        row: impl Fn(InstanceNo) -> Result<Option<Instance>, E>,
     ) -> Result<Option<DeclareDead>, E> {
-        let Some(old) = self.abandoned.filter(|_| self.instance.is_some()) else { return Ok(None) };
-        let goodbye = row(old)?.as_ref().and_then(goodbye);
-        if goodbye.is_none() {
-            self.abandoned = None;
+        while let Some(&old) = self.abandoned.front().filter(|_| self.instance.is_some()) {
+            let goodbye = row(old)?.as_ref().and_then(goodbye);
+            if goodbye.is_some() {
+                return Ok(goodbye);
+            }
+            self.abandoned.pop_front();
         }
-        Ok(goodbye)
+        Ok(None)
     }
 
     /// Returns whether the store took a heartbeat within the last lease.
@@ -427,6 +429,26 @@ mod tests {
         }
         assert!(m.farewell(|no| Ok::<_, ()>(Some(row(no, 5, Life::Left)))).unwrap().is_none());
         assert!(m.farewell(alive).unwrap().is_none(), "it is done");
+    }
+
+    /// Bug: of two commits in doubt, one after the other, only the later instance was declared left.
+    /// Consequence: a call of the earlier one stayed open for as long as the process lived, and whoever joined it waited.
+    /// Cause: the process remembered one abandoned instance, and the second took the place of the first.
+    #[test]
+    fn each_instance_that_a_commit_in_doubt_ended_is_declared_left() {
+        let mut m = member();
+        m.failed(ME, &in_doubt());
+        m.registered(OTHER, 10);
+        m.failed(OTHER, &in_doubt());
+        m.registered(InstanceNo(3), 20);
+        let left = |gone: &[InstanceNo], m: &mut Membership| {
+            let life = |no| if gone.contains(&no) { Life::Left } else { Life::Live };
+            let goodbye = m.farewell(|no| Ok::<_, ()>(Some(row(no, 5, life(no))))).unwrap();
+            goodbye.map(|goodbye| goodbye.instance)
+        };
+        assert_eq!(left(&[], &mut m), Some(ME));
+        assert_eq!(left(&[ME], &mut m), Some(OTHER));
+        assert_eq!(left(&[ME, OTHER], &mut m), None);
     }
 
     #[test]

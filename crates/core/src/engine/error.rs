@@ -133,6 +133,20 @@ impl Error {
         }
     }
 
+    /// Returns the hint for a caller over HTTP or gRPC, which may be the agent: none that names a person's command.
+    pub fn callers_hint(&self) -> Option<String> {
+        match self {
+            Error::RunHalted { .. }
+            | Error::RunEnded { .. }
+            | Error::NotRunning { .. }
+            | Error::ItemRunning { .. }
+            | Error::StepRunning { .. }
+            | Error::UnknownStep { .. }
+            | Error::UnknownSnapshot { .. } => None,
+            _ => self.hint(),
+        }
+    }
+
     /// Returns a hint about what to do, if there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {

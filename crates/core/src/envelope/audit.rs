@@ -19,8 +19,8 @@ pub struct Sums {
     pub held: Amounts,
     pub doubt: Amounts,
     pub spent: Amounts,
-    /// Amount that providers billed beyond the reservations, in nano-USD.
-    pub overrun: i64,
+    /// Cost and tokens that providers billed beyond the reservations.
+    pub overrun: Amounts,
 }
 
 impl Sums {
@@ -34,7 +34,21 @@ impl Sums {
         if e.state == State::Unknown {
             self.doubt += e.held;
         }
-        self.overrun += e.call.as_ref().map_or(0, |call| call.overrun_nano_usd);
+        self.overrun += e.call.as_ref().map_or_else(Amounts::default, |call| call.overrun());
+    }
+
+    /// Describes the first limit of the envelope that is passed by more than the overruns.
+    pub fn passed(&self, e: &Envelope) -> Option<String> {
+        let used = |u: Unit| e.spent[u] + e.reserved[u];
+        let passes =
+            |u: &Unit| e.limits[*u].is_some_and(|limit| used(*u) > limit.saturating_add(self.overrun[*u]));
+        let u = SHARED.into_iter().find(passes)?;
+        let (name, over) = (u.name(), self.overrun[u]);
+        let limit = e.limits[u].unwrap_or_default();
+        Some(format!(
+            "{} {name} spent and reserved, over the limit of {limit} by more than the overruns of {over}",
+            used(u)
+        ))
     }
 
     /// Describes the first sum of the envelope that differs from the sum of its entries.
@@ -102,7 +116,7 @@ mod tests {
             let of = |cost| Amounts::of(cost, 0);
             (e.reserved, e.doubt, e.spent) = (of(reserved), of(doubt), of(spent));
             // 7 held, 4 of that in doubt; 10 spent.
-            let sums = Sums { held: of(7), doubt: of(4), spent: of(10), overrun: 0 };
+            let sums = Sums { held: of(7), doubt: of(4), spent: of(10), ..Sums::default() };
             let differs = sums.differ(&e, forgotten);
             let what = differs.as_deref().and_then(|said| said.split(" cost_nano_usd").next());
             assert_eq!(what, wanted, "{reserved} {doubt} {spent} {forgotten}");

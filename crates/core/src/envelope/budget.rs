@@ -95,6 +95,35 @@ pub struct Window {
     pub envelope: EnvelopeNo,
 }
 
+/// Number of past windows that a budget remembers: a clock may be wrong for as many periods.
+const REMEMBERED: usize = 7;
+
+/// Windows that a budget was charged to before its newest one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// Windows that are remembered.
+    windows: Vec<Window>,
+    /// Start of the latest period whose window is forgotten: every later period has no window but those remembered.
+    /// `None`: periods before the earliest window are not known, as in budgets of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forgotten: Option<Micros>,
+}
+
+impl Past {
+    fn is_empty(&self) -> bool {
+        *self == Past::default()
+    }
+
+    /// Remembers a window, and forgets the earliest one where it has no room.
+    fn remember(&mut self, window: Window) {
+        self.windows.push(window);
+        if self.windows.len() > REMEMBERED {
+            self.windows.sort_by_key(|w| w.since);
+            self.forgotten = self.forgotten.max(Some(self.windows.remove(0).since));
+        }
+    }
+}
+
 /// Row of a named budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
@@ -108,9 +137,9 @@ pub struct Budget {
     /// Window that was charged last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// Window that was charged before `window`. It counts again when a clock that had jumped ahead goes back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Window>,
+    /// Windows that were charged before. They count again when a clock that had jumped ahead goes back.
+    #[serde(default, skip_serializing_if = "Past::is_empty")]
+    pub past: Past,
     /// Whether the budget was removed. Nothing is charged to it any more; the row stays, because runs name it.
     pub removed: bool,
     /// Whether runs that existed before the budget are charged to it, too.
@@ -125,19 +154,29 @@ impl Budget {
 
     /// Returns the window that counts at `now`, if there is one yet.
     ///
-    /// A clock that goes back finds what was spent then: the window of that time if it is known, and none is opened
-    /// for a time before all that are known, so that nothing is spent twice.
+    /// A clock that goes back finds what was spent then. Where that may be forgotten, the earliest window that is known
+    /// counts: none is opened, so that nothing is spent twice.
     pub fn current(&self, now: Micros) -> Option<Window> {
         let since = self.terms.per.period(now).since;
-        let known = || [self.window, self.before].into_iter().flatten();
-        let is_first = known().all(|w| since < w.since);
-        known().find(|w| w.since == since).or(self.window.filter(|_| is_first))
+        let known = || self.window.into_iter().chain(self.past.windows.iter().copied());
+        let may_be_forgotten = match self.past.forgotten {
+            Some(forgotten) => since <= forgotten,
+            None => known().all(|w| since < w.since),
+        };
+        let earliest = || known().min_by_key(|w| w.since).filter(|_| may_be_forgotten);
+        known().find(|w| w.since == since).or_else(earliest)
     }
 
     /// Makes `window` the one that was charged last.
     pub fn charge(&mut self, window: Window) {
-        if self.window != Some(window) {
-            self.before = self.window.replace(window);
+        match self.window.replace(window) {
+            // The first of all: there is nothing that could be forgotten.
+            None => self.past.forgotten = Some(Micros(0)),
+            Some(last) if last == window => {}
+            Some(last) => {
+                self.past.windows.retain(|w| *w != window);
+                self.past.remember(last);
+            }
         }
     }
 }
@@ -183,7 +222,7 @@ mod tests {
             terms,
             configured: None,
             window,
-            before: None,
+            past: Past::default(),
             removed: false,
             applied: true,
         }
@@ -223,6 +262,33 @@ mod tests {
         assert_eq!(b.period(Micros(0)).since, Micros(2 * DAY));
     }
 
+    /// Bug: a clock that was a few hours ahead while an hour ended left a budget by the hour in a later one's window.
+    /// Consequence: one hour's money had to do until that hour was over.
+    /// Cause: a budget knew two windows, and took any period before both for one whose money may be spent.
+    #[test]
+    fn a_clock_that_is_wrong_over_the_end_of_a_period_counts_by_its_right_period() {
+        const DAY: i64 = 86_400_000_000;
+        let mut b = budget(Per::Day, None);
+        let mut opened = 0;
+        let mut charged = |day: i64| {
+            let window = b.current(Micros(day * DAY + 5)).unwrap_or_else(|| {
+                opened += 1;
+                Window { since: b.period(Micros(day * DAY)).since, envelope: EnvelopeNo(opened) }
+            });
+            b.charge(window);
+            (window.since.0 / DAY, window.envelope.0)
+        };
+        // Ten days ahead at the first call, and over the end of day 2.
+        for (day, wanted) in
+            [(12, (12, 1)), (2, (2, 2)), (13, (13, 3)), (3, (3, 4)), (2, (2, 2)), (14, (14, 5)), (5, (5, 6))]
+        {
+            assert_eq!(charged(day), wanted, "on day {day}");
+        }
+        // What may be forgotten is not opened again.
+        let later: Vec<i64> = (20..20 + REMEMBERED as i64).map(|day| charged(day).0).collect();
+        assert_eq!((later[0], charged(13), charged(14)), (20, (14, 5), (14, 5)));
+    }
+
     /// Bug: a clock that jumped a year ahead, and was set right, left a budget by the day in next year's window.
     /// Consequence: one day's money had to do for a year.
     /// Cause: a budget knew its newest window only, and never went back behind it.
@@ -246,7 +312,7 @@ mod tests {
             (3, 7, (3, 7)),
             (4, 8, (4, 8)),
             (3, 9, (3, 7)),
-            (1, 9, (3, 7)),
+            (1, 9, (2, 1)),
         ] {
             assert_eq!(charged(&mut b, day * DAY + 5, envelope), wanted, "on day {day}");
         }

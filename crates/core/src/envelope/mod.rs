@@ -15,7 +15,10 @@ use crate::{
         budget::Per,
         unit::{Amounts, Limits, Unit},
     },
-    words::id::{EnvelopeNo, Micros, RunNo},
+    words::{
+        id::{EnvelopeNo, Micros, RunNo},
+        outage::{Cause, Outage},
+    },
 };
 
 /// Owner of an envelope.
@@ -125,6 +128,9 @@ pub struct Refusal {
     /// Owner of the budget, where it is not the run's own. The run then waits and is not halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whose: Option<Whose>,
+    /// Outage of the provider that the run waits for, since `at`. No budget refuses anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
 }
 
 /// Budget of another owner that a run's calls are charged to.
@@ -154,6 +160,7 @@ impl Refusal {
             doubt: envelope.doubt[unit],
             at,
             whose: None,
+            outage: None,
         }
     }
 
@@ -164,11 +171,20 @@ impl Refusal {
 
     /// Returns a refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        Self { code: code.into(), unit: None, needs: 0, free: 0, limit: 0, doubt: 0, at, whose: None }
+        let (unit, whose, outage) = (None, None, None);
+        Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, outage }
+    }
+
+    /// Returns the reason for which a run waits for its provider since `at`.
+    pub fn outage(outage: Outage, at: Micros) -> Self {
+        Self { outage: Some(outage.clone()), ..Self::plain(outage.cause.code(), at) }
     }
 
     /// Returns a message with the values that decided the refusal.
     pub fn message(&self) -> String {
+        if let Some(outage) = &self.outage {
+            return outage.to_string();
+        }
         match self.unit {
             Some(u @ (Unit::WallMs | Unit::ActiveMs)) => {
                 format!("the run's time is over: its limit of {} is reached", u.show(self.limit))
@@ -202,8 +218,26 @@ impl Refusal {
         self.hint_then(run, &format!("`outlast resume {run}`"))
     }
 
+    /// Returns the hint for the caller that was refused. It names no way to raise the limit: the caller may be the agent
+    /// itself. `None` unless waiting helps.
+    pub fn callers_hint(&self) -> Option<String> {
+        match &self.whose {
+            Some(Whose::Named { until: Some(at), .. }) => Some(on_its_own(*at)),
+            _ => None,
+        }
+    }
+
     /// Returns the hint with `resume` as the command that lets the run go on.
     pub fn hint_then(&self, run: &str, resume: &str) -> String {
+        if let Some(Outage { upstream, cause }) = &self.outage {
+            return match cause {
+                Cause::KeyRefused(_) => format!("set a key that {upstream} takes, then {resume}"),
+                Cause::QuotaEnded(_) => {
+                    format!("add credit at {upstream}: it goes on by itself then, or at once with {resume}")
+                }
+                _ => format!("it goes on by itself when {upstream} answers again"),
+            };
+        }
         match self.unit {
             Some(u) => {
                 let short = (self.needs - self.free).max(1);
@@ -224,10 +258,7 @@ impl Refusal {
                         format!("raise the budget of the run above it, which `outlast show {run}` names")
                     }
                     Some(Whose::Named { name, until, .. }) => {
-                        let or = until.map_or_else(String::new, |at| {
-                            // Every period begins with an hour.
-                            format!("; calls go on by themselves at {}:00Z", Per::Hour.period(at).name)
-                        });
+                        let or = until.map_or_else(String::new, |at| format!("; {}", on_its_own(at)));
                         format!("raise it with `outlast budgets raise {name} {} {by}`{or}", u.raise_flag())
                     }
                 }
@@ -244,6 +275,11 @@ impl Refusal {
             None => format!("see `outlast show {run}`"),
         }
     }
+}
+
+fn on_its_own(at: Micros) -> String {
+    // Every period begins with an hour.
+    format!("calls go on by themselves at {}:00Z", Per::Hour.period(at).name)
 }
 
 impl Whose {

@@ -73,19 +73,21 @@ impl Unit {
         matches!(self, Unit::CostNanoUsd | Unit::Tokens | Unit::Calls)
     }
 
-    /// Formats a value of this unit for people: `0.25 usd`, `12 calls`, `90.0 s`.
+    /// Formats a value of this unit for people: `0.25 usd`, `12 calls`, `1 min 30 s`.
     pub fn show(self, value: i64) -> String {
         match self {
             Unit::CostNanoUsd => format!("{} usd", crate::words::money::NanoUsd(value)),
-            Unit::WallMs | Unit::ActiveMs => {
-                format!("{}.{} s", value / 1000, value.rem_euclid(1000) / 100)
-            }
-            Unit::Tokens => format!("{value} tokens"),
-            Unit::Calls => format!("{value} calls"),
-            Unit::Loops => format!("{value} loops"),
-            Unit::Restarts => format!("{value} restarts"),
+            Unit::WallMs | Unit::ActiveMs => crate::words::duration::words(value),
+            Unit::Tokens => counted(value, "token"),
+            Unit::Calls => counted(value, "call"),
+            Unit::Loops => counted(value, "loop"),
+            Unit::Restarts => counted(value, "restart"),
         }
     }
+}
+
+fn counted(count: i64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 /// Largest cost in nano-USD (a million usd), and largest number of tokens, that one call is charged. A report beyond all

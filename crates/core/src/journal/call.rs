@@ -60,8 +60,11 @@ pub struct CallDetail {
     pub price_hash: Option<String>,
     /// Whether no usage arrived and the call was charged at its reservation.
     pub estimated: bool,
-    /// Amount billed beyond the call's bound, recorded in full.
+    /// Amount billed beyond the call's hold, recorded in full.
     pub overrun_nano_usd: i64,
+    /// Tokens billed beyond the call's hold, recorded in full.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub overrun_tokens: i64,
     pub upstream_request_id: Option<String>,
     /// Whether the call was counted as a loop, in a run that registers no loops of its own.
     pub implicit_loop: bool,
@@ -81,4 +84,11 @@ pub struct CallDetail {
     /// comes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<EnvelopeNo>,
+}
+
+impl CallDetail {
+    /// Returns the cost and tokens billed beyond what the call held.
+    pub fn overrun(&self) -> Amounts {
+        Amounts::of(self.overrun_nano_usd, self.overrun_tokens)
+    }
 }

@@ -51,7 +51,7 @@ mod tests {
     use crate::{
         envelope::{
             Owner,
-            budget::{Budget, Name, Per, Terms, Window},
+            budget::{Budget, Name, Past, Per, Terms, Window},
             unit::{Amounts, Limits, Unit},
         },
         words::id::{BudgetNo, EnvelopeNo, RunNo},
@@ -72,7 +72,7 @@ mod tests {
             terms: Terms { limits, per: Per::Day, tag: None },
             configured: None,
             window: Some(Window { since: Micros(0), envelope: EnvelopeNo(7) }),
-            before: None,
+            past: Past::default(),
             removed: false,
             applied: true,
         };

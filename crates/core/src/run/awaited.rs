@@ -49,6 +49,11 @@ impl Awaited {
         self.since.get_or_insert(now);
     }
 
+    /// Sets the deadline of a listed approval.
+    pub fn expires(&mut self, seq: Seq, at: Micros) {
+        self.pending.iter_mut().filter(|p| p.seq == seq).for_each(|p| p.expires_at = at);
+    }
+
     /// Removes an approval that was decided, or was seen to have expired.
     pub fn closed(&mut self, seq: Seq, now: Micros) {
         self.let_go(now);

@@ -27,7 +27,10 @@ use crate::{
         status::Status,
     },
     state::Conflicts,
-    words::id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    words::{
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+        outage::Outage,
+    },
 };
 
 /// Policy for a call whose outcome is unknown.
@@ -106,6 +109,12 @@ pub struct Command {
     pub umask: u32,
     /// Values of PATH, HOME and the variables named with `--env`.
     pub env: BTreeMap<String, String>,
+    /// Names of the variables that it was begun with. Their values are nowhere in the store, but for those in `env`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+    /// Absolute path of a file of variables that each start reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_file: Option<String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
     /// Absolute path of the mirror of the task's context, if not in the run's own directory.
@@ -170,6 +179,9 @@ pub struct Spec {
     /// Names of the provider keys' variables that were set when the run began. A resumption needs them again.
     /// Their values are nowhere in the store.
     pub keys: Vec<String>,
+    /// Subscription whose login pays for the calls: they have a list price, and are not billed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
     /// Limits first asked for, kept where a later request for others is to be noticed. A person may have raised
     /// the run's own limits since.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -230,7 +242,7 @@ pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Refusal that halted the run, or that names the budget it waits for.
+    /// Refusal that halted the run, or that names the budget or the provider it waits for.
     pub halt: Option<Refusal>,
     /// Reason why the run failed or was cancelled.
     pub error: Option<String>,
@@ -296,6 +308,12 @@ impl Run {
         if let Some(awaited) = &mut self.approvals {
             awaited.set_back(us);
         }
+    }
+
+    /// Returns the outage of the provider that the run waits for, and since when.
+    pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
+        let refusal = self.halt.as_ref().filter(|_| self.status == Status::Waiting)?;
+        Some((refusal.outage.as_ref()?, refusal.at))
     }
 
     /// Tells whether an approval is pending.

@@ -71,6 +71,14 @@ impl Error {
         }
     }
 
+    /// Returns the hint for a caller over HTTP or gRPC. See [`engine::Error::callers_hint`].
+    pub fn callers_hint(&self) -> Option<String> {
+        match self {
+            Error::Engine(e) => e.callers_hint(),
+            _ => self.hint(),
+        }
+    }
+
     /// Returns a hint about what to do, if there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {

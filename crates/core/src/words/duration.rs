@@ -69,6 +69,22 @@ fn read_ms(text: &str) -> Result<i64, BadDurationReason> {
     Ok(total)
 }
 
+/// Writes milliseconds exactly as people read them: `1 h`, `1 min 30 s`. Zero is `0 s`.
+pub fn words(ms: i64) -> String {
+    const READ: [(&str, u64); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
+    let mut left = ms.unsigned_abs();
+    let mut parts = Vec::new();
+    for (unit, size) in READ {
+        if left >= size {
+            parts.push(format!("{} {unit}", left / size));
+            left %= size;
+        }
+    }
+    let sign = if ms < 0 { "-" } else { "" };
+    if parts.is_empty() { "0 s".to_owned() } else { format!("{sign}{}", parts.join(" ")) }
+}
+
 /// Writes milliseconds exactly: `parse_ms` reads back what it wrote. Zero is `0s`.
 ///
 /// A negative span (a deadline that passed) is written with a minus sign, which is never read.

@@ -16,6 +16,7 @@ pub mod hook;
 pub mod hooks;
 pub mod inside;
 pub mod line;
+pub mod login;
 pub mod note;
 pub mod options;
 pub mod seat;

@@ -8,7 +8,7 @@ use clap::Args;
     after_help = "Examples:\n  outlast approvals\n  outlast approvals nightly --all\n  outlast approvals --json | jq '.approvals[].id'"
 )]
 pub struct ApprovalsArgs {
-    /// Only those of this run: its id, the start of its id, or its name
+    /// Only those of this run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
     /// Also those that are decided, have expired or are blocked

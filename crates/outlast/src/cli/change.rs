@@ -16,7 +16,7 @@ use crate::{program::error::CliError, render::amount::unit_word};
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_help = BUDGET_EXAMPLES)]
 pub struct BudgetArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
     #[command(flatten)]
@@ -126,6 +126,11 @@ impl SetArgs {
 }
 
 impl BudgetArgs {
+    /// Returns whether a limit is to change, or at least something was typed that would.
+    pub fn changes(&self) -> bool {
+        !matches!(self.change(RunNo(0)), Ok(None))
+    }
+
     /// The change that was asked for; `None` only looks. Errors: a unit that is changed in two ways.
     pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::raise::Raise>, CliError> {
         let (add, set, mut lift) = (self.add.limits(), self.set.limits(), PerUnit::<bool>::default());
@@ -152,9 +157,9 @@ impl BudgetArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast stop nightly && outlast resume nightly")]
 pub struct StopArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN")]
-    pub run: String,
+    pub run: Option<String>,
     /// How long to wait for its supervisor to have stopped it; 0s only asks
     #[arg(long = "wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub wait_ms: i64,
@@ -164,7 +169,7 @@ pub struct StopArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast wake nightly")]
 pub struct WakeArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
 }
@@ -173,7 +178,7 @@ pub struct WakeArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast cancel nightly --reason \"wrong input file\"")]
 pub struct CancelArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
     /// Why, for `outlast show`
@@ -190,7 +195,7 @@ pub struct CancelArgs {
     after_help = "Examples:\n  outlast resolve order-7\n  outlast resolve order-7 charge --result '{\"receipt\": \"A-17\"}'\n  outlast resolve order-7 charge --failed \"the card was declined\"\n  outlast resolve order-7 charge --rerun"
 )]
 pub struct ResolveArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
     /// The step: its key, or its name where one step of it is in doubt

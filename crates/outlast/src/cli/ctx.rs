@@ -60,7 +60,7 @@ pub struct GetArgs {
 /// Whose context is looked at.
 #[derive(Args, Clone, Debug)]
 pub struct OfArgs {
-    /// Another run, to look at: its id, the start of its id, or its name
+    /// Another run, to look at: its id, its name, or the start of its id
     #[arg(long, value_name = "RUN")]
     pub of: Option<String>,
 }

@@ -117,7 +117,7 @@ pub struct RepairArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast snapshot research-42 before-the-draft")]
 pub struct SnapshotArgs {
-    /// The run or job: its id, the start of its id, or its name; or a JSONL file of results
+    /// The run or job: its id, its name, or the start of its id; or a JSONL file of results
     #[arg(value_name = "RUN|FILE.jsonl")]
     pub run: String,
     /// The snapshot's name, of A-Z a-z 0-9 . _ -; used again, it means the new point
@@ -134,7 +134,7 @@ pub struct SnapshotArgs {
     after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z"
 )]
 pub struct ForkArgs {
-    /// The run or job: its id, the start of its id, or its name; or a JSONL file of results
+    /// The run or job: its id, its name, or the start of its id; or a JSONL file of results
     #[arg(value_name = "RUN|JOB|FILE.jsonl")]
     pub run: String,
     /// From where: a snapshot's name, the number of an attempt (its end), or a time

@@ -28,14 +28,19 @@ fn status(text: &str) -> Result<Status, String> {
     Status::parse(text).ok_or_else(|| format!("no such status (wanted one of {all})"))
 }
 
-/// Tell a run's story: what it spent, how its attempts ended, what is next
+/// Tell a run's story on one screen: what happened, what it cost, what is next
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  outlast show nightly\n  outlast show run_0190 --json")]
+#[command(
+    after_help = "Examples:\n  outlast show\n  outlast show nightly -v\n  outlast show run_0190 --json"
+)]
 pub struct ShowArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN")]
-    pub run: String,
-    /// How many of the last lines of each attempt that died
+    pub run: Option<String>,
+    /// All of it: every limit, how each attempt died, money, tools, the last entries
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// How many of the last lines of each attempt that died; without -v of the last one, as many as there is room for
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub lines: usize,
 }
@@ -46,7 +51,7 @@ pub struct ShowArgs {
     after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly --divergence"
 )]
 pub struct JournalArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
     /// Go on until the run has ended; with --json a line of JSON for each change
@@ -67,9 +72,9 @@ pub struct JournalArgs {
     after_help = "Examples:\n  outlast logs nightly\n  outlast logs nightly -f\n  outlast logs nightly --attempt 2 --lines 50"
 )]
 pub struct LogsArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN")]
-    pub run: String,
+    pub run: Option<String>,
     /// Go on, also over attempts that follow, until the run has ended
     #[arg(long, short)]
     pub follow: bool,

@@ -4,6 +4,7 @@ pub mod approvals;
 pub mod budgets;
 pub mod change;
 pub mod ctx;
+pub mod headings;
 pub mod jobs;
 pub mod look;
 pub mod prices;
@@ -113,5 +114,5 @@ pub enum Command {
 
 /// The words of the command line, without settings.
 pub fn command() -> clap::Command {
-    Cli::command()
+    headings::with_headings(Cli::command())
 }

@@ -34,6 +34,9 @@ pub struct RunArgs {
     /// A variable that is kept with the run for its resumption; can be repeated
     #[arg(long = "env", value_name = "NAME", value_parser = values::variable)]
     pub env: Vec<String>,
+    /// A file of NAME=VALUE lines for the command, read at this start and at each that follows; its path is kept, and nothing of what is in it
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Option<PathBuf>,
     /// Go on in the background: print the run's id when its command has been started
     #[arg(long, short)]
     pub detach: bool,
@@ -137,7 +140,7 @@ pub struct LoopArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RESUME_EXAMPLES)]
 pub struct ResumeArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN", conflicts_with = "all")]
     pub run: Option<String>,
     /// Every run that a death, a signal or a reboot interrupted, but not those a person stopped
@@ -168,7 +171,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast run -d --name desk -- claude\n  outlast attach desk")]
 pub struct AttachArgs {
-    /// The run: its id, the start of its id, or its name
+    /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
 }

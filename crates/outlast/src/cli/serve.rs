@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{call::rate::Rate, engine::state::transaction::Conflicts, envelope::unit::Unit};
-use outlast_mock::{Encoding, Failure, FixedUsage};
+use outlast_mock::{Encoding, Failure, FixedUsage, Outages};
 
 use super::{
     shared::{PolicyArgs, ProxyArgs},
@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// How long calls in flight may go on after SIGTERM; what is left then is in doubt
     #[arg(long = "drain", value_name = "TIME", default_value = "15m", value_parser = values::ms)]
     pub drain_ms: i64,
+    /// Complete a run that a request created when it has asked nothing for so long; its later requests are refused [default: never]
+    #[arg(long = "idle-end", value_name = "TIME", value_parser = values::ms)]
+    pub idle_end_ms: Option<i64>,
     /// How many calls may be on their way to one provider at once, over all runs; further ones wait [default: any number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub upstream_concurrency: Option<u32>,
@@ -116,6 +119,9 @@ pub struct MockArgs {
     /// Decides which requests are refused
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// Phases from the start: `ok`, `refused` (nobody listens), `reset`, a status, `key`, `quota`, each with a time or `N calls`
+    #[arg(long, value_name = "PHASES")]
+    pub outage: Option<Outages>,
     /// Append one line for each request that was paid for
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
@@ -124,4 +130,5 @@ pub struct MockArgs {
 const MOCK_EXAMPLES: &str = "\
 Examples:
   outlast mock --latency 300ms --log /tmp/paid.log
-  outlast mock --listen 127.0.0.1:0 --usage 1000,500 --fail 429:0.1";
+  outlast mock --listen 127.0.0.1:0 --usage 1000,500 --fail 429:0.1
+  outlast mock --outage 'ok 3 calls, refused 1h, 529 2h, key 30m, quota 10m'    rehearse a night";

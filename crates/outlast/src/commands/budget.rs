@@ -10,7 +10,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     cli::BudgetArgs,
-    program::{error::CliError, find},
+    program::{
+        error::CliError,
+        find::{self, Verb},
+    },
     render::{
         amount::{amount, put_money, unit_word},
         look::{self, Look, Page, Paint},
@@ -20,7 +23,7 @@ use crate::{
 };
 
 pub fn budget(store: &dyn Store, args: &BudgetArgs, page: &mut Page) -> Result<(), CliError> {
-    let before = find::run(store, &args.run)?;
+    let before = find::run_to(store, &args.run, Verb::Change)?;
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);
     };
@@ -126,7 +129,10 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
     let used: Vec<String> = free
         .iter()
         .filter(|l| l.spent > 0)
-        .map(|l| format!("{} {}", unit_word(l.unit), amount(l.unit, l.spent)))
+        .map(|l| match l.unit {
+            Unit::CostNanoUsd => l.unit.show(l.spent),
+            unit => format!("{} {}", unit_word(unit), amount(unit, l.spent)),
+        })
         .collect();
     if !used.is_empty() {
         out.push_str(&format!(
@@ -135,6 +141,22 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
         ));
     }
     out
+}
+
+/// Formats what is left of the limits other than usd, in one line; `None` without such limits.
+pub fn left(view: &RunView, now: Micros) -> Option<String> {
+    let word = |l: Line| {
+        let (limit, left) = (l.limit?, l.left?.max(0));
+        let of = format!("{} of {}", amount(l.unit, left), amount(l.unit, limit));
+        Some(match l.unit {
+            Unit::WallMs => format!("{of} of wall time"),
+            Unit::ActiveMs => format!("{of} of active time"),
+            unit => format!("{of} {}", unit_word(unit)),
+        })
+    };
+    let limited = lines(view, now).into_iter().filter(|l| l.unit != Unit::CostNanoUsd);
+    let words: Vec<String> = limited.filter_map(word).collect();
+    (!words.is_empty()).then(|| format!("left      {}", words.join(", ")))
 }
 
 /// Returns the budget as JSON objects with stable keys, one for every unit.

@@ -9,7 +9,11 @@ use serde_json::json;
 
 use crate::{
     cli::CancelArgs,
-    program::{error::CliError, exit_code, find},
+    program::{
+        error::CliError,
+        exit_code,
+        find::{self, Verb},
+    },
     render::{
         look::{self, Page, Paint},
         next::next,
@@ -19,7 +23,7 @@ use crate::{
 
 /// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
 pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
-    let found = find::run(store, &args.run)?;
+    let found = find::run_to(store, &args.run, Verb::End)?;
     let word = Word::Cancel { reason: args.reason.clone() };
     let status = store.ask(Tell { run: found.run.no, word }, Durability::Synced).wait()?;
     let view = store.run(found.run.no)?.unwrap_or(found);

@@ -6,7 +6,7 @@ use std::path::Path;
 use outlast_core::{
     journal::{Entry, State},
     run::attempt::Attempt,
-    words::id::AttemptNo,
+    words::id::{AttemptNo, Micros},
 };
 
 use crate::{
@@ -55,8 +55,8 @@ impl Evidence {
 
     /// Formats a paragraph for people, with the last `count` log lines.
     pub fn text(&self, attempt: &Attempt, how: &str, calls: i64, count: usize) -> String {
-        let began = time::utc(attempt.started_at);
-        let mut out = format!("  @{} began {began} UTC", attempt.no.0);
+        let began = time::moment(attempt.started_at);
+        let mut out = format!("  @{} began {began}", attempt.no.0);
         if let Some(ended) = attempt.ended_at {
             let up = time::span(ended.ms_since(attempt.started_at) / 1000 * 1000);
             out.push_str(&format!(", {how} after {up}"));
@@ -86,6 +86,21 @@ impl Evidence {
         }
         out
     }
+}
+
+/// Returns the end of an attempt. For one that was lost with its supervisor, the latest sign of life counts: its last
+/// heartbeat, or an entry of its own that was opened or answered after that.
+pub fn end(attempt: &Attempt, entries: &[Entry]) -> Option<Micros> {
+    let ended = attempt.ended_at?;
+    if !attempt.exit.as_ref().is_some_and(|exit| exit.lost) {
+        return Some(ended);
+    }
+    let answered = |e: &Entry| {
+        let itself = e.call.as_ref().is_some_and(|call| call.correction.is_none());
+        e.closed_at.filter(|_| itself && matches!(e.state, State::Done | State::Failed))
+    };
+    let own = entries.iter().filter(|e| e.attempt == attempt.no);
+    own.flat_map(|e| [Some(e.opened_at), answered(e)]).flatten().chain([ended]).max()
 }
 
 fn lines(logs: &Path, attempt: AttemptNo) -> Result<Option<Vec<String>>, CliError> {

@@ -39,7 +39,7 @@ pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliEr
         return Ok(page.json(&json!({ "forgotten": runs, "dry_run": args.dry_run }))?);
     }
     for run in &forgotten {
-        let ended = run.ended_at.map(time::utc).unwrap_or_default();
+        let ended = run.ended_at.map(time::moment).unwrap_or_default();
         page.line(&format!("{}  {}  {ended}", run.id, run.status.name()))?;
     }
     let what = if args.dry_run { "would be forgotten" } else { "forgotten" };

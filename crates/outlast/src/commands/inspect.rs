@@ -224,7 +224,7 @@ impl Told {
         Ok(())
     }
 
-    fn attempts_table(&self) -> Table<'static> {
+    fn attempts_table(&self) -> Table {
         let mut table = Table::new(&[
             ("attempt", Side::Right),
             ("began", Side::Left),
@@ -237,7 +237,7 @@ impl Told {
             let (results, farthest) = self.by_attempt.get(&a.no.0).copied().unwrap_or_default();
             table.row(vec![
                 a.no.0.to_string().into(),
-                time::utc(a.started_at).into(),
+                time::moment(a.started_at).into(),
                 time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).into(),
                 results.to_string().into(),
                 if results > 0 { farthest.to_string() } else { String::new() }.into(),

@@ -39,7 +39,7 @@ pub fn jobs(store: &dyn Store, args: &JobsArgs, page: &mut Page) -> Result<(), C
     Ok(())
 }
 
-fn table(jobs: &[RunView], now: Micros) -> Table<'static> {
+fn table(jobs: &[RunView], now: Micros) -> Table {
     let mut table = Table::new(&[
         ("job", Side::Left),
         ("run", Side::Left),

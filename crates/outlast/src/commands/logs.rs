@@ -18,7 +18,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, CommandError},
-        find,
+        find::{self, Verb},
         run_directory::RunDirectory,
         say::say,
     },
@@ -33,7 +33,7 @@ pub fn logs(
     page: &mut Page,
     wait: &mut dyn FnMut(),
 ) -> Result<(), CliError> {
-    let view = find::run(store, &args.run)?;
+    let view = find::run_or_last(store, args.run.as_deref(), context.around.directory(), Verb::Look)?;
     let directory = RunDirectory::of(&context.place, &view.run.id, &context.around)?.logs();
     let kept = read::attempts(&directory)?;
     let attempts = store.attempts(view.run.no)?;

@@ -14,6 +14,7 @@ use crate::{
         amount::{put_money, usd},
         look::{self, Page},
         next::next,
+        short::short,
         table::{Cell, Side, Table},
         time,
     },
@@ -42,7 +43,7 @@ pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliEr
     Ok(())
 }
 
-fn table(runs: &[RunView], now: Micros) -> Table<'static> {
+fn table(runs: &[RunView], now: Micros) -> Table {
     let mut table = Table::new(&[
         ("run", Side::Left),
         ("name", Side::Left),
@@ -56,7 +57,7 @@ fn table(runs: &[RunView], now: Micros) -> Table<'static> {
     for view in runs {
         let (run, e) = (&view.run, &view.envelope);
         table.row(vec![
-            Cell::whole(run.id.as_str()),
+            Cell::whole(short(view)),
             view.spec.name.clone().unwrap_or_default().into(),
             Cell::painted(run.status.name(), look::of_status(run.status)),
             usd(e.spent.cost()).into(),

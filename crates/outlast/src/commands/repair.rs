@@ -77,7 +77,7 @@ fn tell(found: &Repaired, place: &str, accepted: bool, page: &mut Page) -> Resul
 
 fn newest(found: &Repaired) -> Option<String> {
     let since = found.newest?.duration_since(UNIX_EPOCH).ok()?;
-    Some(time::utc(Micros(i64::try_from(since.as_micros()).ok()?)))
+    Some(time::moment(Micros(i64::try_from(since.as_micros()).ok()?)))
 }
 
 fn left(found: &Repaired) -> String {

@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::ResolveArgs,
-    program::{error::CliError, find},
+    program::{
+        error::CliError,
+        find::{self, Verb},
+    },
     render::look::{self, Page, Paint},
 };
 
@@ -24,7 +27,7 @@ const PAGE: usize = 4096;
 const LISTED: usize = 10;
 
 pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result<(), CliError> {
-    let view = find::run(store, &args.run)?;
+    let view = find::run_to(store, &args.run, Verb::Change)?;
     let doubted = in_doubt(store, view.run.no)?;
     let Some(asked) = &args.step else { return list(&view, &doubted, page) };
     let (failed, value, told) = said(args)?;

@@ -2,6 +2,7 @@
 //! reboot.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs, io,
     os::unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
@@ -9,6 +10,7 @@ use std::{
     process::Command,
 };
 
+use outlast_core::store::RunFilter;
 use serde_json::json;
 
 use crate::{
@@ -19,7 +21,7 @@ use crate::{
         say::say,
     },
     render::look::Page,
-    settings::{place::Place, surroundings::Surroundings},
+    settings::{env_file, place::Place, surroundings::Surroundings},
 };
 
 const UNIT: &str = "outlast.service";
@@ -28,7 +30,20 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
     let path = unit_path(&context.around)?;
     match args.verb {
         ServiceVerb::Install => {
-            let text = unit(&crate::program()?, &context.place, &context.around)?;
+            let wanted = wanted(context)?;
+            let text = unit(&crate::program()?, &context.place, &context.around, &wanted)?;
+            // Without systemd nothing is known to be there.
+            let there = systemctl(&["show-environment"]).unwrap_or_default();
+            let is_there = |name: &String| there.lines().any(|l| l.split('=').next() == Some(name.as_str()));
+            let missing: Vec<&str> =
+                wanted.iter().filter(|name| !is_there(name)).map(String::as_str).collect();
+            if !missing.is_empty() {
+                say(&format!(
+                    "unfinished runs were begun with variables that the unit lacks: {} (put them into \
+                     ~/.config/environment.d/, or begin runs with --env-file)",
+                    missing.join(", ")
+                ));
+            }
             if args.print {
                 // Printed to stderr: standard output has to be a valid unit file.
                 say("to have it at boot, before you log in, and after you log out: loginctl enable-linger");
@@ -75,6 +90,27 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
     }
 }
 
+/// Returns the names of the variables that unfinished runs were begun with, and that neither a run keeps nor its file of
+/// variables gives again.
+fn wanted(context: &Context) -> Result<Vec<String>, CliError> {
+    if context.has_no_file() {
+        return Ok(Vec::new());
+    }
+    let store = context.open(false, Default::default())?;
+    let mut wanted = BTreeSet::new();
+    let mut before = None;
+    loop {
+        let page = store.runs(&RunFilter { before, limit: 500, ..RunFilter::default() })?;
+        let Some(last) = page.last() else { return Ok(wanted.into_iter().collect()) };
+        before = Some(last.run.no);
+        for command in page.into_iter().filter(|v| !v.run.status.is_ended()).filter_map(|v| v.spec.command) {
+            let file = command.env_file.as_deref().map(|file| env_file::read(Path::new(file))).transpose()?;
+            let given = Surroundings::default().with(file.unwrap_or_default());
+            wanted.extend(env_file::missing(&command.variables, &command.env, &given));
+        }
+    }
+}
+
 /// Returns the unit's path: `$XDG_CONFIG_HOME/systemd/user/outlast.service`.
 fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
     let config = around.config_directory().ok_or(CommandError::NoHome)?;
@@ -95,10 +131,10 @@ fn install(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Returns the text of the unit. `outlast resume --all` runs as long as its runs do and is stopped gently: each run is
-/// then interrupted, and goes on at the next start.
+/// then interrupted, and goes on at the next start. The names in `wanted` stand in a comment: no value is in a unit.
 ///
 /// Errors: the store's address holds a password, which must not be in a unit.
-fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, CliError> {
+fn unit(program: &Path, place: &Place, around: &Surroundings, wanted: &[String]) -> Result<String, CliError> {
     let store = match place {
         Place::File(path) => path.as_os_str().to_owned(),
         Place::Postgres(_) => match place.without_secret() {
@@ -116,6 +152,10 @@ fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, 
         // systemd expands no variables in `Environment`.
         Ok(format!("Environment={}\n", quoted(&word, false)?))
     };
+    let wanted = match wanted {
+        [] => String::new(),
+        names => format!("# Unfinished runs were begun with: {}\n", names.join(" ")),
+    };
     Ok(format!(
         "# Written by `outlast service install`; `outlast service uninstall` removes it.\n\
          [Unit]\n\
@@ -124,7 +164,7 @@ fn unit(program: &Path, place: &Place, around: &Surroundings) -> Result<String, 
          [Service]\n\
          Type=exec\n\
          ExecStart={} resume --all\n\
-         {}{}\
+         {}{}{wanted}\
          Delegate=yes\n\
          TimeoutStopSec=90\n\
          \n\
@@ -194,14 +234,20 @@ mod tests {
     #[test]
     fn unit_names_program_and_store() {
         let around = Surroundings::new(&[("PATH", "/bin"), ("HOME", "/home/ann")], Path::new("/"));
-        let text = unit(Path::new("/opt/out last"), &Place::File("/var/r.db".into()), &around).unwrap();
-        for line in ["ExecStart=\"/opt/out last\" resume --all", "Environment=\"OUTLAST_STORE=/var/r.db\""] {
+        let text =
+            unit(Path::new("/opt/out last"), &Place::File("/var/r.db".into()), &around, &["DB_URL".into()])
+                .unwrap();
+        for line in [
+            "ExecStart=\"/opt/out last\" resume --all",
+            "Environment=\"OUTLAST_STORE=/var/r.db\"",
+            "# Unfinished runs were begun with: DB_URL",
+        ] {
             assert!(text.lines().any(|l| l == line), "{text}");
         }
         let path = unit_path(&around).unwrap();
         assert_eq!(path, Path::new("/home/ann/.config/systemd/user/outlast.service"));
         let secret = Place::Postgres("postgres://ann:secret@h/d".into());
-        let refused = unit(Path::new("/o"), &secret, &around).unwrap_err();
+        let refused = unit(Path::new("/o"), &secret, &around, &[]).unwrap_err();
         assert!(!refused.text().contains(":secret"), "{}", refused.text());
     }
 }

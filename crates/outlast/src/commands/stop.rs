@@ -1,6 +1,6 @@
 //! `outlast stop RUN`: ends a run's agent; the run can be resumed.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use outlast_core::{
     engine::run::tell::{Tell, Word},
@@ -12,7 +12,11 @@ use serde_json::json;
 use super::budget::commands;
 use crate::{
     cli::StopArgs,
-    program::{error::CliError, exit_code, find},
+    program::{
+        error::CliError,
+        exit_code,
+        find::{self, Verb},
+    },
     render::{
         look::{Page, Paint},
         next::next,
@@ -26,11 +30,12 @@ const POLL: Duration = Duration::from_millis(200);
 /// Asks a run to stop. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.
 pub fn stop(
     store: &dyn Store,
+    here: &Path,
     args: &StopArgs,
     page: &mut Page,
     sleep: &mut dyn FnMut(Duration),
 ) -> Result<u8, CliError> {
-    let found = find::run(store, &args.run)?;
+    let found = find::run_or_last(store, args.run.as_deref(), here, Verb::Stop)?;
     let no = found.run.no;
     store.ask(Tell { run: no, word: Word::Stop }, Durability::Synced).wait()?;
     let look_again = || -> Result<RunView, CliError> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };

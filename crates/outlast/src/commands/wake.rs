@@ -10,7 +10,11 @@ use serde_json::json;
 use super::budget::commands;
 use crate::{
     cli::WakeArgs,
-    program::{error::CliError, exit_code, find},
+    program::{
+        error::CliError,
+        exit_code,
+        find::{self, Verb},
+    },
     render::{
         look::{self, Page, Paint},
         next::next,
@@ -19,7 +23,7 @@ use crate::{
 
 /// Wakes a sleeping run. Returns `REFUSED`, and changes nothing, if the run does not sleep.
 pub fn wake(store: &dyn Store, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
-    let found = find::run(store, &args.run)?;
+    let found = find::run_to(store, &args.run, Verb::Wake)?;
     let slept = found.run.status == Status::Sleeping;
     if slept {
         store.ask(Tell { run: found.run.no, word: Word::Wake }, Durability::Synced).wait()?;

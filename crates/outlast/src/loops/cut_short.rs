@@ -20,12 +20,14 @@ impl AtExit<'_> {
     /// Returns whether a signal cut the shell short.
     ///
     /// A script that ends by itself waits for nobody: children that then run are background jobs, or process
-    /// substitutions, which are no jobs (a `>(tee log)` reads from the shell; a `<(…)` may be read to the end). A shell
-    /// that waited for no child, as in `read` and `wait`, is not detected.
+    /// substitutions, which are no jobs (a `>(tee log)` reads from the shell; a `<(…)` may be read to the end). A `wait`
+    /// without arguments ends when no job runs. A shell in a `read`, or in a `wait` for some of its jobs, is not
+    /// detected.
     pub fn is_cut_short(&self) -> bool {
         let jobs = Jobs::read(self.jobs);
+        let waits = self.command == "wait" && !jobs.pids.is_empty();
         let substitutes = self.command.contains("$(") || self.command.contains('`');
-        jobs.foreground || substitutes && self.read_from.iter().any(|pid| !jobs.pids.contains(pid))
+        jobs.foreground || waits || substitutes && self.read_from.iter().any(|pid| !jobs.pids.contains(pid))
     }
 }
 
@@ -109,6 +111,9 @@ mod tests {
         check("[1]+  1035 Running       sleep 3\n      1036            | cat &", "cat", &[1035, 1036], false);
         check("[1]+  1035 Running       sleep 3 &  (wd: /a (b) & c)", "true", &[], false);
         check("[1]+  1035 Running       cat <<E\na & b\nE &", "true", &[], false);
+        check("[1]+   864 Running                 sleep 2 &", "wait", &[], true);
+        check("[1]+   864 Running                 sleep 2 &", "wait 863", &[], false);
+        check("", "wait", &[], false);
         check("", "x=$(sleep 3)", &[77], true);
         check("", "x=`sleep 3`", &[77], true);
         // A background job and a process substitution may still run at a normal end.

@@ -17,6 +17,7 @@ use crate::{
     },
     render::look::Look,
     settings::{
+        env_file,
         keys::Keys,
         place::{self, Durability, Place},
         surroundings::Surroundings,
@@ -58,6 +59,14 @@ impl Context {
     /// Returns the same context with another `--store-wait`.
     pub fn waiting(self, store_wait_ms: i64) -> Context {
         Context { store_wait: Duration::from_millis(u64::try_from(store_wait_ms).unwrap_or(0)), ..self }
+    }
+
+    /// Returns the same context with the variables of a file in place of its own. Errors: `EnvFile`.
+    pub fn with_variables(self, file: Option<&Path>) -> Result<Context, CliError> {
+        let Some(file) = file else { return Ok(self) };
+        let file = self.around.directory().join(file);
+        let variables = env_file::read(&file)?;
+        Ok(Context { around: self.around.with(variables), ..self })
     }
 
     /// Returns the same context on the record of a JSONL file of results.

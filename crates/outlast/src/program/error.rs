@@ -8,7 +8,11 @@ mod run;
 
 use std::io;
 
-use outlast_core::{engine, store};
+use outlast_core::{
+    engine,
+    store::{self, RunView},
+    words::id::Micros,
+};
 use serde_json::json;
 
 pub use self::{
@@ -20,7 +24,13 @@ pub use self::{
 };
 use crate::{
     program::{exit_code, say},
-    render::text::clean,
+    render::{
+        amount::usd,
+        look::Look,
+        table::{Cell, Side, Table},
+        text::clean,
+        time,
+    },
     settings::{file, keys, place},
 };
 
@@ -30,6 +40,20 @@ pub struct Candidate {
     pub run: String,
     pub name: Option<String>,
     pub status: &'static str,
+    pub age_ms: i64,
+    pub spent_nano_usd: i64,
+}
+
+impl Candidate {
+    pub fn of(view: &RunView, now: Micros) -> Candidate {
+        Candidate {
+            run: view.run.id.to_string(),
+            name: view.run.job.as_ref().map(|job| job.name.clone()).or_else(|| view.spec.name.clone()),
+            status: view.run.status.name(),
+            age_ms: now.ms_since(view.run.created_at),
+            spent_nano_usd: view.envelope.spent.cost(),
+        }
+    }
 }
 
 /// Error of the command line.
@@ -52,6 +76,8 @@ pub enum CliError {
     NoStore { place: String },
     #[error("no run has the id or name {asked:?}")]
     NoSuchRun { asked: String },
+    #[error("no run was begun in {directory}")]
+    NoRunHere { directory: String },
     #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
     AmbiguousRun {
         asked: String,
@@ -89,7 +115,7 @@ impl CliError {
             CliError::Keys(e) => e.code(),
             CliError::Store(e) => e.code(),
             CliError::NoStore { .. } => "store_missing",
-            CliError::NoSuchRun { .. } => "unknown_run",
+            CliError::NoSuchRun { .. } | CliError::NoRunHere { .. } => "unknown_run",
             CliError::AmbiguousRun { .. } => "ambiguous_run",
             CliError::Output(_) => "output",
             CliError::Machine(e) => e.code(),
@@ -123,7 +149,8 @@ impl CliError {
                 "`outlast run -- CMD` makes it; or name another place with --store or OUTLAST_STORE".into(),
             ),
             CliError::NoSuchRun { .. } => Some("list runs with `outlast ls`".into()),
-            CliError::AmbiguousRun { .. } => Some("give more of the id".into()),
+            CliError::NoRunHere { .. } => Some("name one; `outlast ls` lists them".into()),
+            CliError::AmbiguousRun { .. } => Some("give its id, or more of it".into()),
             CliError::Output(_) => None,
             CliError::Machine(e) => e.hint(),
             CliError::Input(e) => e.hint(),
@@ -149,9 +176,10 @@ impl CliError {
                 _ => exit_code::REFUSED,
             },
             CliError::Store(_) => exit_code::UNAVAILABLE,
-            CliError::NoSuchRun { .. } | CliError::AmbiguousRun { .. } | CliError::Output(_) => {
-                exit_code::REFUSED
-            }
+            CliError::NoSuchRun { .. }
+            | CliError::NoRunHere { .. }
+            | CliError::AmbiguousRun { .. }
+            | CliError::Output(_) => exit_code::REFUSED,
             CliError::Input(e) => e.exit(),
             CliError::Run(e) => e.exit(),
             CliError::Inside(e) => e.exit(),
@@ -176,15 +204,12 @@ impl CliError {
     /// Returns the message for people.
     pub fn text(&self) -> String {
         let mut out = format!("error: {}", clean(&self.to_string()));
-        if let CliError::AmbiguousRun { candidates, count, .. } = self {
-            out = format!("error: {} runs may be meant:", count);
-            for c in candidates {
-                let name = c.name.as_deref().map_or_else(String::new, |n| format!("  {}", clean(n)));
-                out.push_str(&format!("\n  {}  {}{name}", c.run, c.status));
-            }
+        if let CliError::AmbiguousRun { asked, candidates, count } = self {
+            out = format!("error: {:?} may be any of {count} runs:\n{}", clean(asked), table(candidates));
             if *count > candidates.len() {
-                out.push_str(&format!("\n  and {} more", count - candidates.len()));
+                out.push_str(&format!("  and {} more\n", count - candidates.len()));
             }
+            out.pop();
         }
         if let Some(hint) = self.hint() {
             out.push_str(&format!("\nhint: {}", clean(&hint)));
@@ -203,7 +228,15 @@ impl CliError {
         if let CliError::AmbiguousRun { candidates, .. } = self {
             error["candidates"] = candidates
                 .iter()
-                .map(|c| json!({"run": c.run, "name": c.name, "status": c.status}))
+                .map(|c| {
+                    json!({
+                        "run": c.run,
+                        "name": c.name,
+                        "status": c.status,
+                        "age_ms": c.age_ms,
+                        "spent_nano_usd": c.spent_nano_usd,
+                    })
+                })
                 .collect();
         }
         json!({ "error": error }).to_string()
@@ -215,6 +248,22 @@ fn first_line(e: &clap::Error) -> String {
     let text = e.render().to_string();
     let text = text.trim_start().strip_prefix("error: ").unwrap_or(text.trim_start());
     text.split("\n\n").next().unwrap_or_default().trim().to_owned()
+}
+
+/// Formats the candidates for people, a line for each, newest first.
+fn table(candidates: &[Candidate]) -> String {
+    let columns = [("run", Side::Left), ("name", Side::Left), ("status", Side::Left)];
+    let mut table = Table::new(&[columns.as_slice(), &[("usd", Side::Right), ("age", Side::Right)]].concat());
+    for c in candidates {
+        table.row(vec![
+            Cell::whole(&c.run),
+            c.name.clone().unwrap_or_default().into(),
+            c.status.into(),
+            usd(c.spent_nano_usd).into(),
+            time::age(c.age_ms).into(),
+        ]);
+    }
+    table.render(Look::default(), 2)
 }
 
 fn list(candidates: &[Candidate], count: usize) -> String {

@@ -1,8 +1,11 @@
-//! Finds the run that a word means: by id, by the start of an id, or by name.
+//! Finds the run that a word means: by id, by name, or by the start of an id.
+
+use std::path::Path;
 
 use outlast_core::{
     engine,
     reads::{forks::Point, snapshots},
+    run::status::Status,
     store::{self, RunFilter, RunView, Store},
     words::id::{RunId, RunNo},
 };
@@ -11,6 +14,7 @@ use crate::{
     program::{
         error::{Candidate, CliError},
         jsonl,
+        say::say,
     },
     render::time,
 };
@@ -19,51 +23,183 @@ use crate::{
 const PAGE: usize = 500;
 const LISTED: usize = 10;
 
+/// Verb that a run is looked for, as far as it decides between several runs of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Looks at any run.
+    Look,
+    Resume,
+    Stop,
+    Wake,
+    Attach,
+    /// Changes a run that has not ended.
+    Change,
+    /// Ends runs for good: it never guesses between several that fit.
+    End,
+    /// Removes runs that have ended. It never guesses either.
+    Remove,
+}
+
+impl Verb {
+    /// Returns whether the verb can act on the run.
+    pub fn fits(self, view: &RunView) -> bool {
+        let status = view.run.status;
+        match self {
+            Verb::Look => true,
+            Verb::Resume => {
+                let resumable = matches!(
+                    status,
+                    Status::Interrupted | Status::Halted | Status::Sleeping | Status::Failed
+                );
+                resumable && (view.spec.command.is_some() || view.run.stop_requested)
+            }
+            Verb::Stop | Verb::Attach => {
+                matches!(status, Status::Running | Status::Waiting | Status::Sleeping)
+            }
+            Verb::Wake => status == Status::Sleeping,
+            Verb::Change | Verb::End => !status.is_ended(),
+            Verb::Remove => status.is_ended(),
+        }
+    }
+
+    fn guesses(self) -> bool {
+        !matches!(self, Verb::End | Verb::Remove)
+    }
+}
+
+/// How well a run fits a word: what decides first stands first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    is_name: bool,
+    fits: bool,
+    lives: bool,
+}
+
 /// Returns the run of this number. Errors: `NoSuchRun`.
 pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
     store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
 }
 
-/// Finds the run that `asked` names. An exact id always wins, and is found without a search.
-///
-/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, when several ids begin with it or several runs
-/// have the name.
+/// Finds the run that `asked` names, to look at it. See [`run_to`].
 pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
+    run_to(store, asked, Verb::Look)
+}
+
+/// Finds the run that `asked` names, for a verb. An exact id always wins, and is found without a search.
+///
+/// Then the name, then the start of an id, with or without `run_`. Of several runs those count that the verb can act
+/// on, of these the ones that have not ended. Of several of a name the newest is meant, and that is said in one line.
+///
+/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, where several ids begin so, or the verb does not guess.
+pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliError> {
     if let Ok(id) = RunId::new(asked)
         && let Some(no) = store.run_no(&id)?
         && let Some(view) = store.run(no)?
     {
         return Ok(view);
     }
-    let mut found: Option<RunView> = None;
-    let mut candidates: Vec<Candidate> = Vec::new();
-    let mut count = 0;
+    let mut found: Vec<RunView> = Vec::new();
+    let (mut best, mut count, mut all) = (Rank::default(), 0, 0);
+    each(store, |view| {
+        let is_name = view.spec.name.as_deref() == Some(asked);
+        if is_name || begins(&view, asked) {
+            let rank = Rank { is_name, fits: verb.fits(&view), lives: !view.run.status.is_ended() };
+            all = if rank.is_name == best.is_name {
+                all + 1
+            } else if rank > best {
+                1
+            } else {
+                all
+            };
+            if rank > best {
+                found.clear();
+                (best, count) = (rank, 0);
+            }
+            if rank == best {
+                count += 1;
+                if found.len() < LISTED {
+                    found.push(view);
+                }
+            }
+        }
+        true
+    })?;
+    if count > 1 && !(best.is_name && verb.guesses()) {
+        return Err(ambiguous(store, asked, &found, count)?);
+    }
+    let Some(view) = found.into_iter().next() else {
+        return Err(CliError::NoSuchRun { asked: asked.chars().take(140).collect() });
+    };
+    if all > 1 {
+        let age = time::age(store.now()?.ms_since(view.run.created_at));
+        let (id, status) = (&view.run.id, view.run.status.name());
+        say(&format!("{asked:?} is {id}, {status}, begun {age} ago: one of {all} runs that it may mean"));
+    }
+    Ok(view)
+}
+
+/// Finds the last run that was begun in `directory` and fits the verb, else the last one there, and says which it is.
+///
+/// Errors: `NoRunHere`.
+pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunView, CliError> {
+    let mut last = None;
+    let mut fitting = None;
+    let here = directory.to_string_lossy();
+    each(store, |view| {
+        if view.spec.command.as_ref().is_some_and(|command| command.directory == here) {
+            if verb.fits(&view) {
+                fitting = Some(view);
+                return false;
+            }
+            last.get_or_insert(view);
+        }
+        true
+    })?;
+    let view =
+        fitting.or(last).ok_or_else(|| CliError::NoRunHere { directory: here.clone().into_owned() })?;
+    let name = view.spec.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+    say(&format!("{}{name}, the last run of this directory", view.run.id));
+    Ok(view)
+}
+
+/// Finds the run that a word names, or without a word the last run of the directory.
+pub fn run_or_last(
+    store: &dyn Store,
+    asked: Option<&str>,
+    directory: &Path,
+    verb: Verb,
+) -> Result<RunView, CliError> {
+    match asked {
+        Some(asked) => run_to(store, asked, verb),
+        None => last_in(store, directory, verb),
+    }
+}
+
+/// Reads runs, newest first, until `wants_more` returns false.
+fn each(store: &dyn Store, mut wants_more: impl FnMut(RunView) -> bool) -> Result<(), CliError> {
     let mut before: Option<RunNo> = None;
     loop {
         let page = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
-        let Some(last) = page.last() else { break };
+        let Some(last) = page.last() else { return Ok(()) };
         before = Some(last.run.no);
         for view in page {
-            if !is_meant(&view, asked) {
-                continue;
+            if !wants_more(view) {
+                return Ok(());
             }
-            count += 1;
-            if candidates.len() < LISTED {
-                candidates.push(Candidate {
-                    run: view.run.id.to_string(),
-                    name: view.spec.name.clone(),
-                    status: view.run.status.name(),
-                });
-            }
-            found.get_or_insert(view);
         }
     }
-    let asked = || asked.chars().take(140).collect();
-    match (found, count) {
-        (Some(view), 1) => Ok(view),
-        (None, _) => Err(CliError::NoSuchRun { asked: asked() }),
-        (Some(_), _) => Err(CliError::AmbiguousRun { asked: asked(), candidates, count }),
-    }
+}
+
+/// Error that lists the first runs of `count` that `asked` may mean.
+fn ambiguous(
+    store: &dyn Store,
+    asked: &str,
+    first: &[RunView],
+    count: usize,
+) -> Result<CliError, store::Error> {
+    let now = store.now()?;
+    let candidates = first.iter().take(LISTED).map(|view| Candidate::of(view, now)).collect();
+    Ok(CliError::AmbiguousRun { asked: asked.chars().take(140).collect(), candidates, count })
 }
 
 /// Finds the job that `asked` names: by its run's id, by its name (the newest run of it), or by the start of
@@ -73,14 +209,7 @@ pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     let mut found = jobs(store, asked)?;
     if found.len() > 1 {
-        let count = found.len();
-        let candidate = |view: &RunView| Candidate {
-            run: view.run.id.to_string(),
-            name: view.run.job.as_ref().map(|job| job.name.clone()),
-            status: view.run.status.name(),
-        };
-        let candidates = found.iter().take(LISTED).map(candidate).collect();
-        return Err(CliError::AmbiguousRun { asked: asked.into(), candidates, count });
+        return Err(ambiguous(store, asked, &found, found.len())?);
     }
     found.pop().ok_or_else(|| CliError::NoSuchRun { asked: asked.chars().take(140).collect() })
 }
@@ -136,10 +265,8 @@ pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point
     Ok(Point::Name(word.to_owned()))
 }
 
-/// Returns whether `asked` is the run's name or the start of its id, with or without `run_`.
-fn is_meant(view: &RunView, asked: &str) -> bool {
+/// Returns whether the run's id begins with `asked`, with or without `run_`.
+fn begins(view: &RunView, asked: &str) -> bool {
     let id = view.run.id.as_str();
-    let begins = !asked.is_empty()
-        && (id.starts_with(asked) || id.strip_prefix("run_").is_some_and(|rest| rest.starts_with(asked)));
-    begins || view.spec.name.as_deref() == Some(asked)
+    !asked.is_empty() && [id, id.strip_prefix("run_").unwrap_or(id)].iter().any(|id| id.starts_with(asked))
 }

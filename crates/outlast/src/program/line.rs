@@ -2,7 +2,11 @@
 
 use std::ffi::OsString;
 
-use clap::{ArgMatches, FromArgMatches as _, parser::ValueSource};
+use clap::{
+    ArgMatches, FromArgMatches as _,
+    error::{ContextKind, ContextValue},
+    parser::ValueSource,
+};
 
 use crate::{
     cli::{Cli, Command, command},
@@ -16,7 +20,7 @@ use crate::{
 pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> {
     // First without settings: help must not fail for a broken file, and the subcommand decides which settings
     // count. Required arguments are never flags, so settings cannot make an invalid line valid.
-    let plain = command().try_get_matches_from(args)?;
+    let plain = command().try_get_matches_from(args).map_err(in_our_words)?;
     let word = plain.subcommand_name().unwrap_or_default();
     if word == "completions" {
         return Ok(Cli::from_arg_matches(&plain)?);
@@ -24,13 +28,19 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     let matches = config::apply(command(), word, around)?.try_get_matches_from(args)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     prefer_typed(&mut cli.command, &matches);
-    match &cli.command {
-        Command::Resume(args) if args.run.is_none() && !args.all => Err(CliError::Usage {
-            message: "no run is named".into(),
-            hint: Some("`outlast resume RUN`, or `outlast resume --all`".into()),
-        }),
-        _ => Ok(cli),
+    Ok(cli)
+}
+
+/// Subcommands of other programs, with ours that does the same.
+const ELSEWHERE: [(&str, &str); 4] = [("start", "serve"), ("list", "ls"), ("ps", "ls"), ("status", "show")];
+
+/// Suggests the subcommand that does what another program's does. Likeness of letters would suggest `state` for `start`.
+fn in_our_words(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    if let Some((_, ours)) = ELSEWHERE.iter().find(|(theirs, _)| theirs == typed) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![(*ours).to_owned()]));
     }
+    error
 }
 
 /// Resolves conflicts between options that exclude each other: a typed one wins over a setting.

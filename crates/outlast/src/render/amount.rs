@@ -1,6 +1,9 @@
 //! Amounts of an envelope's units, for people and for programs.
 
-use outlast_core::{envelope::unit::Unit, words::money::NanoUsd};
+use outlast_core::{
+    envelope::unit::{Amounts, Unit},
+    words::money::NanoUsd,
+};
 use serde_json::{Map, Value};
 
 use super::time;
@@ -35,6 +38,19 @@ pub fn usd(nano: i64) -> String {
 /// Formats a count with its noun: `1 call`, `2 calls`.
 pub fn some(count: i64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+/// Formats cost and tokens: `0.03 usd, 40 tokens`, without what is zero.
+pub fn bill(amounts: Amounts) -> String {
+    let cost = (amounts.cost() > 0).then(|| format!("{} usd", usd(amounts.cost())));
+    let tokens = (amounts.tokens() > 0).then(|| some(amounts.tokens(), "token"));
+    cost.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
+}
+
+/// Adds cost and tokens to a JSON object: `NAME_nano_usd`, `NAME_usd` and `NAME_tokens`.
+pub fn put_bill(object: &mut Map<String, Value>, name: &str, amounts: Amounts) {
+    put_money(object, name, Some(amounts.cost()));
+    object.insert(format!("{name}_tokens"), amounts.tokens().into());
 }
 
 /// Adds an amount of money to a JSON object, twice: `NAME_nano_usd` to count with, `NAME_usd` to read.

@@ -1,22 +1,20 @@
 //! Journal entries as lines for people and as JSON for programs.
 
 use outlast_core::{
-    envelope::unit::{MOST_PER_CALL, Unit},
+    envelope::unit::{Amounts, MOST_PER_CALL, Unit},
     journal::{CallDetail, Entry, Kind, State, approval::ApprovalId},
 };
 use serde_json::{Map, Value, json};
 
 use super::{
-    amount::{put_money, usd},
+    amount::{bill, put_bill, put_money, usd},
     look::{Look, Paint, clean_line},
     table::{Cell, Side, Table},
     time,
 };
 
-/// Columns of a journal table.
-const COLUMNS: [(&str, Side); 9] = [
-    ("#", Side::Right),
-    ("time (UTC)", Side::Left),
+/// Columns of a journal table after the number and the time.
+const COLUMNS: [(&str, Side); 7] = [
     ("kind", Side::Left),
     ("state", Side::Left),
     ("what", Side::Left),
@@ -27,10 +25,12 @@ const COLUMNS: [(&str, Side); 9] = [
 ];
 
 /// Returns the entries as a table.
-pub fn table(entries: &[Entry]) -> Table<'static> {
-    let mut table = Table::new(&COLUMNS);
+pub fn table(entries: &[Entry]) -> Table {
+    let offset = entries.last().map(|e| time::offset(e.opened_at)).unwrap_or_default();
+    let headed = format!("time ({offset})");
+    let mut table = Table::new(&[[("#", Side::Right), (&headed, Side::Left)].as_slice(), &COLUMNS].concat());
     for entry in entries {
-        table.row(cells(entry));
+        table.row(cells(entry, &offset));
     }
     table
 }
@@ -39,7 +39,8 @@ pub fn table(entries: &[Entry]) -> Table<'static> {
 pub fn line(entry: &Entry, look: Look) -> String {
     let e = entry;
     let pad = |text: String, width: usize| format!("{text:<width$}");
-    let mut out = format!("{:>5}  {}  {}  ", e.seq.0, time::utc(e.opened_at), pad(e.kind.name().into(), 10));
+    let mut out =
+        format!("{:>5}  {}  {}  ", e.seq.0, time::moment(e.opened_at), pad(e.kind.name().into(), 10));
     out.push_str(&look.paint(paint(e.state), &pad(e.state.name().into(), 7)));
     out.push_str(&format!(
         "  {}  {:>13}  {:>12}  {:>4}",
@@ -55,10 +56,10 @@ pub fn line(entry: &Entry, look: Look) -> String {
     out
 }
 
-fn cells(e: &Entry) -> Vec<Cell> {
+fn cells(e: &Entry, offset: &str) -> Vec<Cell> {
     vec![
         e.seq.to_string().into(),
-        time::utc(e.opened_at).into(),
+        time::cell(e.opened_at, offset).into(),
         e.kind.name().into(),
         Cell::painted(e.state.name(), paint(e.state)),
         what(e).into(),
@@ -141,8 +142,8 @@ fn marks(e: &Entry) -> Vec<String> {
         });
     }
     let Some(call) = call else { return marks };
-    let unbacked = e.unbacked().cost();
-    if e.is_lost() && (e.held.cost() > 0 || unbacked > 0) {
+    let (overrun, unbacked) = (call.overrun(), e.unbacked());
+    if e.is_lost() && (e.held.cost() > 0 || unbacked.cost() > 0) {
         marks.push("in doubt".into());
     }
     if let Some(tries) = tries(call) {
@@ -154,11 +155,10 @@ fn marks(e: &Entry) -> Vec<String> {
     if call.estimated {
         marks.push("estimated".into());
     }
-    if call.overrun_nano_usd > 0 {
-        marks.push(format!("overrun {} usd", usd(call.overrun_nano_usd)));
-    }
-    if unbacked > 0 {
-        marks.push(format!("unbacked {} usd", usd(unbacked)));
+    for (what, amounts) in [("overrun", overrun), ("unbacked", unbacked)] {
+        // A line has room for one of them: tokens of a model without a price.
+        let told = if amounts.cost() > 0 { Amounts::of(amounts.cost(), 0) } else { amounts };
+        marks.extend((!told.is_zero()).then(|| format!("{what} {}", bill(told))));
     }
     if e.spent.cost().max(e.spent.tokens()) >= MOST_PER_CALL {
         marks.push("bill beyond reason, capped".into());
@@ -237,8 +237,8 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put("corrected_at", call.correction.as_ref().map(|c| time::rfc3339(c.at)).into());
     put_money(&mut o, "cost", Some(e.spent.cost()));
     put_money(&mut o, "held", Some(e.held.cost()));
-    put_money(&mut o, "overrun", Some(call.overrun_nano_usd));
-    put_money(&mut o, "unbacked", Some(e.unbacked().cost()));
+    put_bill(&mut o, "overrun", call.overrun());
+    put_bill(&mut o, "unbacked", e.unbacked());
     Value::Object(o)
 }
 

@@ -9,6 +9,9 @@ pub fn words(exit: &Exit) -> String {
     if exit.for_room {
         return format!("waiting for room above it ({end})");
     }
+    if let Some(outage) = &exit.outage {
+        return format!("{} {}; {end}", outage.upstream, outage.cause);
+    }
     match (exit.at_limit, exit.stopped) {
         (true, _) => format!("at a usage limit ({end})"),
         (_, true) if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
@@ -25,6 +28,7 @@ fn seen(exit: &Exit) -> String {
         (_, _, None, Some(0)) => "finished".into(),
         (_, _, None, Some(code)) => format!("exited with {code}"),
         (_, true, None, None) => "lost with its supervisor".into(),
+        (_, false, None, None) if exit.relieved => "followed by the next attempt".into(),
         (_, false, None, None) => "ended".into(),
     }
 }
@@ -57,11 +61,14 @@ fn signal_name(number: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::words::outage::{Cause, Outage};
+
     use super::*;
 
     #[test]
     fn ends_are_told_by_what_was_seen() {
         let exit = Exit::default();
+        let outage = Outage { upstream: "openai".into(), cause: Cause::Failing(529) };
         for (exit, wanted) in [
             (Exit { code: Some(0), ..exit.clone() }, "finished"),
             (Exit { code: Some(3), ..exit.clone() }, "exited with 3"),
@@ -69,9 +76,14 @@ mod tests {
             (Exit { signal: Some(40), ..exit.clone() }, "killed by signal 40"),
             (Exit { signal: Some(9), oom: true, ..exit.clone() }, "killed for its memory (OOM)"),
             (Exit { lost: true, ..exit.clone() }, "lost with its supervisor"),
+            (Exit { relieved: true, ..exit.clone() }, "followed by the next attempt"),
             (Exit { signal: Some(15), stopped: true, ..exit.clone() }, "stopped (killed by SIGTERM)"),
             (Exit { stopped: true, ..exit.clone() }, "stopped"),
             (Exit { code: Some(1), at_limit: true, ..exit.clone() }, "at a usage limit (exited with 1)"),
+            (
+                Exit { code: Some(1), outage: Some(outage), ..exit.clone() },
+                "openai failing with 529; exited with 1",
+            ),
             (exit, "ended"),
         ] {
             assert_eq!(words(&exit), wanted);

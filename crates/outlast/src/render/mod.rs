@@ -6,6 +6,7 @@ pub mod entry;
 pub mod exit;
 pub mod look;
 pub mod next;
+pub mod short;
 pub mod table;
 pub mod text;
 pub mod time;

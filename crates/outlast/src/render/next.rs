@@ -1,6 +1,11 @@
 //! The next step for a run, in a few words and as commands to type.
 
-use outlast_core::{envelope::Whose, run::status::Status, store::RunView};
+use outlast_core::{
+    envelope::Whose,
+    run::status::Status,
+    store::RunView,
+    words::outage::{Cause, Outage},
+};
 use serde::Serialize;
 
 use super::{amount::unit_word, time};
@@ -58,7 +63,7 @@ pub fn next(view: &RunView) -> Next {
             "it waits for a person's decision, and goes on by itself",
             vec![format!("outlast approvals {id}")],
         ),
-        Status::Waiting => waiting(view),
+        Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view)),
         Status::Sleeping => asleep(view, resume()),
         Status::Halted => halted(view, resume()),
         Status::Completed => told("", "nothing: it is done", Vec::new()),
@@ -73,12 +78,30 @@ pub fn next(view: &RunView) -> Next {
 /// Suggests `wake` and `resume`: the run's rows do not tell whether a supervisor waits. Resuming a driven run is
 /// refused by name.
 fn asleep(view: &RunView, resume: Vec<String>) -> Next {
-    let until = view.run.wake_at.map(time::utc).unwrap_or_default();
+    let until = view.run.wake_at.map(time::moment).unwrap_or_default();
     let text = format!(
-        "it sleeps until {until} UTC (a usage limit), and is started then by its supervisor, or by who resumes it"
+        "it sleeps until {until} (a usage limit), and is started then by its supervisor, or by who resumes it"
     );
     let commands = std::iter::once(format!("outlast wake {}", view.run.id)).chain(resume).collect();
     told(&format!("sleeping until {until}"), &text, commands)
+}
+
+/// Tells which provider the run waits for, if it does. `resume` is for a person who has mended the cause, or whose
+/// supervisor is gone: the run's rows do not tell.
+fn awaits_provider(view: &RunView, resume: Vec<String>) -> Option<Next> {
+    let (Outage { upstream, cause }, _) = view.run.awaited_outage()?;
+    let (brief, text) = match cause {
+        Cause::KeyRefused(_) => (format!("a key for {upstream}"), "set a key that is taken, then resume it"),
+        Cause::QuotaEnded(_) => (
+            format!("credit at {upstream}"),
+            "add credit: it goes on by itself then, or at once when resumed",
+        ),
+        _ => (
+            upstream.clone(),
+            "it goes on by itself when its provider answers; without a supervisor, resume it",
+        ),
+    };
+    Some(told(&brief, text, resume))
 }
 
 /// Tells which budget the run waits for, and how to raise it. The run goes on by itself when there is room.
@@ -87,8 +110,8 @@ fn waiting(view: &RunView) -> Next {
     let Some(refusal) = &view.run.halt else { return told("room above it", text, Vec::new()) };
     match &refusal.whose {
         Some(Whose::Named { name, until, .. }) => {
-            let until = until.map(time::utc);
-            let or = until.as_ref().map_or_else(String::new, |at| format!(", at {at} UTC at the latest"));
+            let until = until.map(time::moment);
+            let or = until.as_ref().map_or_else(String::new, |at| format!(", at {at} at the latest"));
             let hint = refusal.hint(view.run.id.as_str());
             let raise = hint.split('`').nth(1).map(str::to_owned);
             let brief = format!("room in {name}");

@@ -45,14 +45,15 @@ impl<T: AsRef<str>> From<T> for Cell {
 
 /// Table with a header.
 #[derive(Clone, Debug)]
-pub struct Table<'a> {
-    columns: Vec<(&'a str, Side)>,
+pub struct Table {
+    columns: Vec<(String, Side)>,
     rows: Vec<Vec<Cell>>,
 }
 
-impl<'a> Table<'a> {
-    pub fn new(columns: &[(&'a str, Side)]) -> Self {
-        Table { columns: columns.to_vec(), rows: Vec::new() }
+impl Table {
+    pub fn new(columns: &[(&str, Side)]) -> Self {
+        let columns = columns.iter().map(|(name, side)| ((*name).to_owned(), *side)).collect();
+        Table { columns, rows: Vec::new() }
     }
 
     /// Appends a row. Missing cells at its end are empty.

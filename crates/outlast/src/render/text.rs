@@ -11,8 +11,7 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Cleans text that a person typed or set into one line, as [`clean_line`] does, but shows newlines as `
-/// `.
+/// Cleans text that a person typed or set into one line, as [`clean_line`] does, but shows newlines as `\n`.
 pub fn exact_line(text: &str, width: usize) -> String {
     clean_line(&text.replace('\n', "\\n"), width)
 }
@@ -24,4 +23,20 @@ pub fn clean_line(text: &str, width: usize) -> String {
         return line;
     }
     line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Cleans text and breaks it between words into lines of at most `width` characters. A longer word is cut.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in clean(text).split_whitespace() {
+        let word = clean_line(word, width);
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
 }

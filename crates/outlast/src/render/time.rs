@@ -1,8 +1,71 @@
-//! Times and durations as people read and type them. All in UTC.
+//! Times and durations as people read and type them. What is typed without an offset is UTC; what is shown has its
+//! offset.
 
-use jiff::{Timestamp, civil::Date};
+use std::{fs, path::Path, sync::OnceLock};
+
+use jiff::{
+    Timestamp,
+    civil::Date,
+    tz::{Offset, TimeZone},
+};
 pub use outlast_core::words::calendar::{day, rfc3339};
 use outlast_core::words::{calendar, duration, id::Micros};
+
+use crate::settings::surroundings::Surroundings;
+
+/// Directory of the machine's time zones.
+const ZONES: &str = "/usr/share/zoneinfo";
+
+/// Zone in which people are shown times; UTC until it is set.
+static ZONE: OnceLock<TimeZone> = OnceLock::new();
+
+/// Sets the zone in which people are shown times. The first call counts.
+pub fn set_zone(zone: TimeZone) {
+    let _ = ZONE.set(zone);
+}
+
+/// Returns the zone that `TZ` names, else the machine's own; UTC where there is none that can be read.
+///
+/// Read here because jiff's own search is a feature of its standard library, which the domain does without.
+pub fn zone_of(around: &Surroundings) -> TimeZone {
+    let read = |path: &Path| TimeZone::tzif("local", &fs::read(path).ok()?).ok();
+    let zone = match around.var("TZ").map(|name| name.to_string_lossy()) {
+        None => read(Path::new("/etc/localtime")),
+        Some(name) => {
+            let name = name.trim_start_matches(':');
+            read(&Path::new(ZONES).join(name)).or_else(|| TimeZone::posix(name).ok())
+        }
+    };
+    zone.unwrap_or(TimeZone::UTC)
+}
+
+fn offset_at(at: Micros) -> Offset {
+    let at = Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::UNIX_EPOCH);
+    ZONE.get().unwrap_or(&TimeZone::UTC).to_offset(at)
+}
+
+/// Returns the offset of local time at a time: `+01:00`.
+pub fn offset(at: Micros) -> String {
+    let minutes = offset_at(at).seconds() / 60;
+    let sign = if minutes < 0 { '-' } else { '+' };
+    format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)
+}
+
+/// Formats a time for people, with its offset: `2026-11-20 09:00:00 +01:00`.
+pub fn moment(at: Micros) -> String {
+    format!("{} {}", local(at), offset(at))
+}
+
+/// Formats a time for a column whose header has the offset `headed`. A time with another offset has its own.
+pub fn cell(at: Micros, headed: &str) -> String {
+    let own = offset(at);
+    if own == headed { local(at) } else { format!("{} {own}", local(at)) }
+}
+
+fn local(at: Micros) -> String {
+    let at_offset = Micros(at.0.saturating_add(i64::from(offset_at(at).seconds()) * 1_000_000));
+    utc(at_offset)
+}
 
 /// Error: the text is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,36 +109,67 @@ pub fn parse_when(text: &str) -> Result<When, BadMoment> {
 /// Length of `2026-11-20` in bytes.
 const DAYS_LENGTH: usize = 10;
 
-/// Formats a time as `2026-11-20 08:00:00`, for people.
+/// Formats a time as `2026-11-20 08:00:00`, in UTC.
 pub fn utc(at: Micros) -> String {
     calendar::utc(at).strftime("%F %T").to_string()
 }
 
-/// Formats an age as `12s`, `5m`, `3h` or `9d`, rounded down.
+/// Formats an age as `12 s`, `5 min`, `3 h` or `9 d`, rounded down.
 pub fn age(ms: i64) -> String {
     let s = ms.max(0) / 1000;
     match s {
-        0..60 => format!("{s}s"),
-        60..3600 => format!("{}m", s / 60),
-        3600..172_800 => format!("{}h", s / 3600),
-        _ => format!("{}d", s / 86_400),
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min", s / 60),
+        3600..172_800 => format!("{} h", s / 3600),
+        _ => format!("{} d", s / 86_400),
     }
 }
 
-/// Formats a duration as `340ms`, `4.2s` or `1h2m3s`: tenths of a second below ten seconds, else whole seconds.
+/// Formats a duration as `340 ms`, `4.2 s` or `1 h 2 min 3 s`: tenths of a second below ten seconds, else whole seconds.
 pub fn span(ms: i64) -> String {
     match ms {
-        0 => "0s".into(),
-        ..0 => duration::format_ms(ms),
-        1..1000 => format!("{ms}ms"),
-        1000..10_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
-        _ => duration::format_ms(ms / 1000 * 1000),
+        1000..10_000 if ms % 1000 >= 100 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        1000.. => duration::words(ms / 1000 * 1000),
+        _ => duration::words(ms),
     }
+}
+
+/// Formats a duration by its two largest units: `1 d 2 h`.
+pub fn about(ms: i64) -> String {
+    let ms = ms.max(0);
+    let unit = [86_400_000, 3_600_000, 60_000, 1000].into_iter().find(|unit| ms >= *unit).unwrap_or(1);
+    let next = if unit == 86_400_000 { 3_600_000 } else { (unit / 60).max(if unit == 1 { 1 } else { 1000 }) };
+    duration::words(ms / next * next)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zone_is_the_one_that_tz_names_or_utc() {
+        let offset_of = |name: &str| {
+            let zone = zone_of(&Surroundings::new(&[("TZ", name)], Path::new("/")));
+            zone.to_offset(Timestamp::from_second(1_795_161_600).unwrap()).seconds()
+        };
+        assert_eq!((offset_of("UTC"), offset_of("<+0530>-5:30"), offset_of("no/zone")), (0, 19_800, 0));
+        assert_eq!(moment(Micros(1_795_161_600_000_000)), "2026-11-20 08:00:00 +00:00");
+        assert_eq!(cell(Micros(1_795_161_600_000_000), "+01:00"), "2026-11-20 08:00:00 +00:00");
+    }
+
+    #[test]
+    fn two_units_tell_about_how_long() {
+        for (ms, wanted) in [
+            (0, "0 s"),
+            (340, "340 ms"),
+            (7_345, "7 s"),
+            (72_340, "1 min 12 s"),
+            (3_672_340, "1 h 1 min"),
+            (93_679_000, "1 d 2 h"),
+        ] {
+            assert_eq!(about(ms), wanted);
+        }
+    }
 
     #[test]
     fn people_are_shown_whole_seconds() {
@@ -106,12 +200,13 @@ mod tests {
     #[test]
     fn spans_are_short() {
         for (ms, shown_age, shown_span) in [
-            (0, "0s", "0s"),
-            (340, "0s", "340ms"),
-            (4_250, "4s", "4.2s"),
-            (72_340, "1m", "1m12s"),
-            (7_200_000, "2h", "2h"),
-            (200_000_000, "2d", "2d7h33m20s"),
+            (0, "0 s", "0 s"),
+            (340, "0 s", "340 ms"),
+            (4_000, "4 s", "4 s"),
+            (4_250, "4 s", "4.2 s"),
+            (72_340, "1 min", "1 min 12 s"),
+            (7_200_000, "2 h", "2 h"),
+            (200_000_000, "2 d", "2 d 7 h 33 min 20 s"),
         ] {
             assert_eq!((age(ms).as_str(), span(ms).as_str()), (shown_age, shown_span));
         }

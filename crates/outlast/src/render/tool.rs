@@ -40,7 +40,7 @@ fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Told, store::Err
     let (about, value) = (kept(entry.seq, Role::About)?, kept(entry.seq, Role::Value)?);
     let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
     Ok(Told {
-        at: time::utc(entry.opened_at),
+        at: time::moment(entry.opened_at),
         tool: text("tool"),
         input: text("input"),
         outcome: serde_json::from_value(value.clone()).ok(),

@@ -292,7 +292,8 @@ impl File {
         if let Some(agent) = self.agents.first() {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
         }
-        let is_door = |long: &str| long.ends_with("-base-url") || matches!(long, "allow-host" | "until");
+        let is_door =
+            |long: &str| long.ends_with("-base-url") || matches!(long, "allow-host" | "until" | "env-file");
         let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());
         let table = |there: bool, name: &str| there.then(|| name.to_owned());
         let tables = table(self.upstreams, upstreams::TABLE).or(table(self.budgets, budgets::TABLE));

@@ -3,6 +3,7 @@
 pub(crate) mod budgets;
 pub mod config;
 pub mod declared;
+pub mod env_file;
 pub mod file;
 pub mod keys;
 pub(crate) mod masks;

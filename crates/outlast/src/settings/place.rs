@@ -65,6 +65,14 @@ impl Place {
         let address = self.address();
         (address == self.to_string()).then_some(address)
     }
+
+    /// Returns the variables that give PostgreSQL's clients their secrets, if the store is a database.
+    pub fn secrets(&self) -> &'static [&'static str] {
+        match self {
+            Place::File(_) => &[],
+            Place::Postgres(_) => &["PGPASSWORD", "PGPASSFILE", "PGSSLKEY"],
+        }
+    }
 }
 
 /// Shows the address without a password.

@@ -34,6 +34,17 @@ impl Surroundings {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
     }
 
+    /// Returns whether a variable is set, be it to nothing.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.variables.contains_key(OsStr::new(name))
+    }
+
+    /// Returns the same surroundings with these variables in place of their own.
+    pub fn with(mut self, variables: BTreeMap<String, String>) -> Self {
+        self.variables.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
+        self
+    }
+
     /// Returns all variables.
     pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> + '_ {
         self.variables.iter().map(|(k, v)| (k.clone(), v.clone()))

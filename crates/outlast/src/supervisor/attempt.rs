@@ -13,6 +13,7 @@ use super::{
     environment::Mark,
     kill_point::KillPoint,
     limited::{self, Limited},
+    outage,
     output::Output,
 };
 use crate::{
@@ -68,6 +69,8 @@ pub struct Watch<'a> {
     pub signals: &'a Signals,
     pub beat: &'a Beat,
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
+    pub outage: &'a mut outage::Told,
+    pub outage_rules: outage::Rules,
     pub mark: &'a Mark,
     pub hold: &'a Hold,
     pub stage: &'a Stage,
@@ -193,11 +196,16 @@ pub async fn run(
                 by = EndedBy::Limit;
                 break Some(Ask::Stop(Some(Signal::TERM)));
             }
+            () = reached(watch.outage.over(watch.outage_rules)), if halting.is_none() => {
+                by = EndedBy::Outage;
+                break Some(Ask::Stop(Some(Signal::TERM)));
+            }
             until = heard_of(&mut watch.printed) => limited.read(until),
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
                 asked_for += u64::from(is_metered(&seen));
                 limited.note(&seen);
+                watch.outage.note(&seen).iter().for_each(|news| say(news));
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
                     *watch.kill_at = None;
                     say("killing the agent (--kill-at)");
@@ -226,6 +234,7 @@ pub async fn run(
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
         limited.note(&seen);
+        watch.outage.note(&seen).iter().for_each(|news| say(news));
     }
     if ask.is_none()
         && by == EndedBy::Itself

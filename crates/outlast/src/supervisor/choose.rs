@@ -7,6 +7,7 @@ use std::{
 
 use outlast_core::{
     engine::run::start::Start,
+    envelope::unit::Unit,
     journal::payload::Payload,
     run::{Command, Prices, Pty, Spec, Supervision, looping::Looping, masks::Masks, status::Status},
     store::{Ask as _, Durability, RunFilter, RunView, Store},
@@ -29,7 +30,7 @@ use crate::{
         find,
         say::say,
     },
-    settings::{keys, policies},
+    settings::{env_file, keys, policies},
 };
 
 /// Largest standard input that is kept with a run, in bytes.
@@ -74,6 +75,8 @@ pub struct BegunWith {
     pub keys: Vec<String>,
     pub prices: Prices,
     pub masks: Option<Masks>,
+    /// Subscription whose login pays for the calls.
+    pub login: Option<&'static str>,
     /// Run that surrounds this process. It pays for the child.
     pub parent: Option<RunNo>,
 }
@@ -171,9 +174,13 @@ fn create(
         None => RunId::generate(store.now()?, random(context.entropy.as_ref())),
     };
     let mut chosen = args.limits.choose();
+    if begun_with.login.is_some() && chosen.by_default.take().is_some() {
+        // A list price that nobody bills is not to stop the run.
+        chosen.limits[Unit::CostNanoUsd] = None;
+    }
     if begun_with.parent.is_some() && chosen.by_default.take().is_some() {
-        // The parent's limits apply.
-        chosen.limits = Default::default();
+        // The parent's limit applies.
+        chosen.limits[Unit::CostNanoUsd] = None;
     }
     let named = args.named_policy.as_deref();
     let named = named.map(|name| policies::named(&context.around, store, name)).transpose()?;
@@ -214,6 +221,11 @@ fn create(
         directory: context.around.directory().to_string_lossy().into_owned(),
         umask: current_umask()?,
         env,
+        variables: env_file::names(&context.around),
+        env_file: args
+            .env_file
+            .as_ref()
+            .map(|file| context.around.directory().join(file).to_string_lossy().into_owned()),
         stdin_kept: stdin.is_some(),
         state_file: state_file(args, context)?,
         agent: Choice::read(&args.agent).kept(),
@@ -227,6 +239,7 @@ fn create(
         command: Some(command),
         upstreams: begun_with.upstreams,
         keys: begun_with.keys,
+        login: begun_with.login.map(str::to_owned),
         limits: None,
         prices: Some(begun_with.prices),
         masks: begun_with.masks,
@@ -246,12 +259,17 @@ fn create(
     let started = store.ask(start, Durability::Synced).wait()?;
     let view = find::view(store, started.run)?;
     let budget = match chosen.by_default {
-        Some(usd) => format!("budget {usd} usd (the default; --usd changes it)"),
+        None if begun_with.login.is_some() => login_words(&view),
+        Some(_) => format!("{} (5 usd by default; --usd changes it)", budget_words(&view)),
         None if view.run.parent.is_some() => format!("{}, and its parent's", budget_words(&view)),
         None => budget_words(&view),
     };
     say(&format!("{} · {budget}", view.run.id));
-    if view.spec.keys.is_empty() && view.spec.upstreams.is_empty() && view.run.parent.is_none() {
+    if view.spec.login.is_none()
+        && view.spec.keys.is_empty()
+        && view.spec.upstreams.is_empty()
+        && view.run.parent.is_none()
+    {
         // An agent that calls no model needs no key, nor does one with its own login.
         say(&format!(
             "no provider's key is here ({}, {} or {}): calls pass with the agent's own credential only",
@@ -261,6 +279,14 @@ fn create(
         ));
     }
     Ok(view)
+}
+
+/// Tells what limits a run whose calls a subscription pays for.
+fn login_words(view: &RunView) -> String {
+    let login = view.spec.login.as_deref().unwrap_or_default();
+    let none = view.envelope.limits == Default::default();
+    let limits = if none { "no limits (--calls and --wall set some)".to_owned() } else { budget_words(view) };
+    format!("under a login of {login}: {limits}; calls have a list price, and are not billed")
 }
 
 /// Returns the absolute path of `--state-file`, so that every attempt and process means the same file.
@@ -281,10 +307,15 @@ fn state_file(args: &RunArgs, context: &Context) -> Result<Option<String>, CliEr
 }
 
 fn budget_words(view: &RunView) -> String {
-    let words: Vec<String> = outlast_core::envelope::unit::Unit::ALL
-        .into_iter()
-        .filter_map(|u| view.envelope.limits[u].map(|limit| u.show(limit)))
-        .collect();
+    let word = |unit: Unit| {
+        let shown = unit.show(view.envelope.limits[unit]?);
+        Some(match unit {
+            Unit::WallMs => format!("{shown} of wall time"),
+            Unit::ActiveMs => format!("{shown} of active time"),
+            _ => shown,
+        })
+    };
+    let words: Vec<String> = Unit::ALL.into_iter().filter_map(word).collect();
     if words.is_empty() { "no limits".into() } else { format!("budget {}", words.join(", ")) }
 }
 

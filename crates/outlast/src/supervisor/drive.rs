@@ -42,6 +42,7 @@ use super::{
     front::{Behind, Show},
     guardian,
     kill_point::KillPoint,
+    outage,
     patient::Patient,
     questions,
     state::{self, StateFace},
@@ -134,6 +135,11 @@ struct Driver {
     backoff: Backoff,
     /// Lifetime of the newest attempt.
     lived: Duration,
+    outage_rules: outage::Rules,
+    /// Number of calls that the agent made through the proxy, over all attempts of this supervisor.
+    asked: u64,
+    /// Outage that the newest calls met.
+    outage: outage::Told,
     /// Newest attempt, if it was ours and has certainly left no process.
     cleared: Option<AttemptNo>,
     /// Death that the next attempt follows.
@@ -166,7 +172,7 @@ enum Next {
     Turn,
     /// The run sleeps until the usage limit is over.
     Sleep,
-    /// The run waits for room in a budget above its own.
+    /// The run waits for room in a budget above its own, or for its provider.
     Wait,
     Exit(u8),
     /// The lease was lost, and the run is claimed again. `done`: the agent finished meanwhile and is not
@@ -265,6 +271,9 @@ impl Driver {
             grace,
             backoff: Backoff::default(),
             lived: Duration::ZERO,
+            outage_rules: outage::Rules::of(&flags),
+            asked: 0,
+            outage: outage::Told::default(),
             cleared: None,
             died: None,
             iteration: None,
@@ -473,8 +482,10 @@ impl Driver {
             let tell = Tell { run: self.view.run.no, word: Word::Stop };
             self.store.ask(tell, Durability::Synced).await?;
         }
-        // Otherwise the run becomes interrupted when this process leaves.
-        self.finish(Status::Interrupted)
+        // Otherwise the run becomes interrupted when this process leaves; one that waits for its provider waits on.
+        let run = story::view(self.store.as_ref(), &self.view)?.run;
+        let waits_on = !by_person && run.awaited_outage().is_some();
+        self.finish(if waits_on { Status::Waiting } else { Status::Interrupted })
     }
 
     /// Prints how the run ended and returns the exit code.

@@ -22,6 +22,9 @@ use outlast_process::tree::Marker;
 /// Variables of provider keys, under every name that SDKs read.
 const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
+/// Variable of the run's mark.
+pub const MARK: &str = "OUTLAST_MARK";
+
 /// Name prefix of all attempts' control groups.
 pub const GROUPS: &str = "outlast-run-";
 
@@ -46,7 +49,7 @@ impl Mark {
     }
 
     pub fn marker(&self) -> Marker {
-        Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), ("OUTLAST_MARK", self.mark.as_str())])
+        Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), (MARK, self.mark.as_str())])
     }
 
     /// Returns the marker of one attempt's processes alone.
@@ -54,7 +57,7 @@ impl Mark {
         let attempt = attempt.to_string();
         Marker::new([
             ("OUTLAST_RUN_ID", self.run.as_str()),
-            ("OUTLAST_MARK", self.mark.as_str()),
+            (MARK, self.mark.as_str()),
             ("OUTLAST_ATTEMPT", attempt.as_str()),
         ])
     }
@@ -77,6 +80,8 @@ pub struct Attempt<'a> {
     pub proxy: SocketAddr,
     /// Store file, so that the agent's processes find their run. `None` for an address with a password.
     pub store: Option<String>,
+    /// Variables that hold secrets of the store.
+    pub withheld: &'a [&'a str],
     /// Address of the state over gRPC.
     pub grpc: Option<SocketAddr>,
     /// Iteration of a loop, counted from 1.
@@ -98,7 +103,10 @@ impl Attempt<'_> {
         ours: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> BTreeMap<OsString, OsString> {
         // Our settings are not the agent's: a nested `outlast run` would take this run's budget and id.
-        let foreign = |name: &OsString| !name.to_string_lossy().starts_with("OUTLAST_");
+        let foreign = |name: &OsString| {
+            let name = name.to_string_lossy();
+            !name.starts_with("OUTLAST_") && !self.withheld.contains(&name.as_ref())
+        };
         let mut env: BTreeMap<OsString, OsString> =
             ours.into_iter().filter(|(name, _)| foreign(name)).collect();
         let mut set = |name: &str, value: String| env.insert(name.into(), value.into());
@@ -109,7 +117,7 @@ impl Attempt<'_> {
         let url = format!("http://{}", self.proxy);
         let with_path = format!("{url}/run/{token}");
         set("OUTLAST_RUN_ID", self.mark.run.clone());
-        set("OUTLAST_MARK", self.mark.mark.clone());
+        set(MARK, self.mark.mark.clone());
         set("OUTLAST_ATTEMPT", self.claims.attempt.to_string());
         set("OUTLAST_URL", url.clone());
         set("OUTLAST_TOKEN", token.clone());
@@ -200,6 +208,7 @@ mod tests {
             named: &[named],
             proxy: "127.0.0.1:9".parse().unwrap(),
             store: Some("/var/runs.db".into()),
+            withheld: &["PGPASSWORD"],
             grpc: None,
             iteration: Some(3),
             recovered: true,
@@ -210,6 +219,7 @@ mod tests {
             ("OPENAI_API_KEY", "sk-secret"),
             ("GROQ_API_KEY", "gsk-secret"),
             ("GOOGLE_API_KEY", "sk-secret"),
+            ("PGPASSWORD", "pg-secret"),
             ("X", "y"),
         ];
         attempt.variables(ours.map(|(name, value)| (name.into(), value.into())))
@@ -219,6 +229,7 @@ mod tests {
     fn the_agent_sees_no_key_of_ours() {
         let env = variables(Some("sk-secret"));
         assert!(env.values().all(|v| !v.to_string_lossy().contains("sk-secret")));
+        assert!(!env.contains_key(OsStr::new("PGPASSWORD")));
         assert!(env[OsStr::new("GROQ_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert!(env[&OsString::from("OPENAI_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");

@@ -11,6 +11,7 @@ mod front;
 mod guardian;
 mod kill_point;
 mod limited;
+mod outage;
 mod output;
 pub mod patient;
 mod progress;
@@ -20,11 +21,18 @@ mod stdin;
 mod story;
 pub mod strays;
 mod turn;
+mod typo;
 mod within;
 
 pub use choose::current_umask;
 
-use std::{net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use outlast_core::{
     engine::{
@@ -35,7 +43,8 @@ use outlast_core::{
         },
         state::transaction::Conflicts,
     },
-    run::status::Status,
+    envelope::unit::Unit,
+    run::{Run, status::Status},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
 };
@@ -54,14 +63,23 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, RunError},
-        exit_code, find, log,
+        exit_code,
+        find::{self, Verb},
+        log,
         say::say,
         untaken::Untaken,
     },
+    render::amount::some,
     serve::proxy_setup,
-    settings::{budgets, keys::Keys, masks, prices},
+    settings::{budgets, env_file, keys::Keys, masks, prices},
 };
 use outlast_process::reap;
+
+/// Time that another supervisor has to end its agent and leave. Later the run is refused as held.
+const TAKE_OVER: Duration = Duration::from_secs(60);
+
+/// Interval at which it is checked whether the other supervisor has left.
+const TAKE_OVER_LOOK: Duration = Duration::from_millis(100);
 
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
@@ -73,7 +91,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
     reap::become_subreaper()?;
-    let context = context.waiting(args.proxy.store_wait_ms);
+    let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
     let mut keys = context.keys()?;
@@ -84,7 +102,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let prices = prices::to_keep(&args.proxy)?;
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
-    agent::find(&Choice::read(&args.agent), &args.command, &context.around)?;
+    let choice = Choice::read(&args.agent);
+    agent::find(&choice, &args.command, &context.around)?;
     if around.is_none() {
         budgets::sync(store.as_ref(), &context.around)?;
     }
@@ -96,12 +115,29 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         keys: keys.names().filter(|_| own).map(str::to_owned).collect(),
         prices,
         masks,
+        login: match own {
+            true => agent::login::of(&choice, &args.command, &keys, &context.around)?,
+            false => None,
+        },
         parent: around.as_ref().map(|a| a.run),
     };
     let through = around.map(|a| a.proxy);
     let left = node.clone();
     let done = (|| {
+        let began = store.now()?;
         let view = choose::run(&args, &context, &node, begun_with)?;
+        let kept = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
+        let (context, keys) = match kept.filter(|_| args.env_file.is_none()) {
+            Some(file) => {
+                let context = context.with_variables(Some(Path::new(file)))?;
+                let keys = context.keys()?;
+                (context, keys)
+            }
+            None => (context, keys),
+        };
+        if view.run.created_at < began {
+            say_what_is_missing(&view, &context);
+        }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
         let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, grace, through, show };
@@ -110,17 +146,17 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     leave(&left, done)
 }
 
-/// Resumes the named run, or with no name every interrupted or sleeping run. Returns the exit code.
+/// Resumes the named run, or with no name every interrupted, sleeping or waiting run. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let context = context.waiting(args.proxy.store_wait_ms);
-    let Some(name) = &args.run else {
+    if args.all {
         log::start(&context.around, "warn");
         let store = context.open(false, args.proxy.durability)?;
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
         return resume_all(store, &context, &args.proxy);
-    };
+    }
     let asked = Asked { pty: args.pty, detach: args.detach, no_logs: false };
     let role = match Role::of(asked, &context)? {
         Ok(role) => role,
@@ -130,18 +166,12 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
     reap::become_subreaper()?;
-    let mut keys = context.keys()?;
-    let through = within::surrounding(&context)?.map(|a| a.proxy);
-    if through.is_some() {
-        within::show_keys(&mut keys, &context.around);
-    }
-    if through.is_none() {
-        budgets::sync(store.as_ref(), &context.around)?;
-    }
+    budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
     let done = (|| {
-        let view = find::run(store.as_ref(), name)?;
+        let view =
+            find::run_or_last(store.as_ref(), args.run.as_deref(), context.around.directory(), Verb::Resume)?;
         let id = &view.run.id;
         if matches!(view.run.status, Status::Completed | Status::Cancelled) {
             return Err(RunError::Ended { run: id.to_string(), status: view.run.status }.into());
@@ -149,7 +179,12 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         if crate::loops::is_loop(&view) {
             return Err(RunError::LoopScript { run: id.to_string() }.into());
         }
+        let file = view.spec.command.as_ref().and_then(|command| command.env_file.as_ref());
+        let context = context.with_variables(file.map(Path::new))?;
+        let keys = context.keys()?;
         all_keys_are_there(&view, &keys)?;
+        let view = take_over(&node, view)?;
+        say_what_is_missing(&view, &context);
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), view)?;
         let id = &view.run.id;
@@ -161,7 +196,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through, show };
+        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -206,6 +241,7 @@ fn go_on(
         return Err(RunError::NoCommand { run: id.to_string() }.into());
     }
     all_keys_are_there(&view, keys)?;
+    still_logged_in(&view, keys, &context)?;
     let (prices, said) = prices::of_run(id.as_str(), view.spec.prices.as_ref(), &served.proxy)?;
     if let Some(said) = said {
         say(&said);
@@ -223,6 +259,32 @@ fn all_keys_are_there(view: &RunView, keys: &Keys) -> Result<(), CliError> {
         return Ok(());
     }
     Err(RunError::KeysMissing { run: view.run.id.to_string(), names }.into())
+}
+
+/// Names the variables that the run began with and that are not here, before anything is started.
+fn say_what_is_missing(view: &RunView, context: &Context) {
+    let Some(command) = &view.spec.command else { return };
+    let missing = env_file::missing(&command.variables, &command.env, &context.around);
+    if !missing.is_empty() {
+        let which = missing.join(", ");
+        let count = some(missing.len() as i64, "variable");
+        say(&format!(
+            "{count} that it began with not here: {which} (`run --env NAME` and --env-file keep some)"
+        ));
+    }
+}
+
+/// Checks that a run without a limit in usd, because a subscription paid for it, is not billed now.
+/// Errors: `LoginGone`.
+fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(), CliError> {
+    let (Some(login), Some(command)) = (&view.spec.login, &view.spec.command) else { return Ok(()) };
+    let choice = command.agent.as_deref().map_or(Choice::Auto, Choice::read);
+    let now = agent::login::of(&choice, &command.argv, keys, &context.around)?;
+    let has_limit = view.envelope.limits[Unit::CostNanoUsd].is_some();
+    if has_limit || now.is_some() || keys.names().next().is_none() {
+        return Ok(());
+    }
+    Err(RunError::LoginGone { run: view.run.id.to_string(), login: login.clone() }.into())
 }
 
 /// Confirms what a person accepts by resuming a run by name: a divergence that halted it (printed first), and
@@ -247,19 +309,35 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
     find::view(store, run.no)
 }
 
+/// Takes a run over whose supervisor waits for a person to mend the key or the quota: this is that person.
+fn take_over(node: &Node, view: RunView) -> Result<RunView, CliError> {
+    let (store, no) = (node.store().as_ref(), view.run.no);
+    let needs_a_person = |run: &Run| run.awaited_outage().is_some_and(|(o, _)| o.cause.needs_a_person());
+    if !needs_a_person(&view.run) || !is_held(node, no)? {
+        return Ok(view);
+    }
+    say(&format!("{}: its supervisor waits for this, and ends", view.run.id));
+    store.ask(Tell { run: no, word: Word::Stop }, Durability::Synced).wait()?;
+    let began = Instant::now();
+    while is_held(node, no)? && began.elapsed() < TAKE_OVER {
+        std::thread::sleep(TAKE_OVER_LOOK);
+    }
+    find::view(store, no)
+}
+
 /// Builds the error for a halted run: why it is halted and what lets it go on.
 fn halted(view: &RunView) -> CliError {
     RunError::Halted { run: view.run.id.to_string(), halt: view.run.halt.clone().map(Box::new) }.into()
 }
 
-/// Resumes every interrupted or sleeping run that has a command, that nobody stopped and nobody drives.
+/// Resumes every interrupted, sleeping or waiting run that has a command, that nobody stopped and nobody drives.
 /// Starts one supervisor process for each and returns the worst exit code.
 fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
     // After a reboot dead runs still say "running": wait for the verdicts first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
     node.await_verdicts()?;
     let mut runs = Vec::new();
-    for status in [Status::Interrupted, Status::Sleeping] {
+    for status in [Status::Interrupted, Status::Sleeping, Status::Waiting] {
         let mut before: Option<RunNo> = None;
         loop {
             let filter = RunFilter { status: Some(status), before, limit: 500, ..Default::default() };
@@ -277,8 +355,9 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     }
     let mut free = Vec::new();
     for view in runs {
-        // A sleeping run normally has a live supervisor that will wake it.
-        let is_driven = view.run.status == Status::Sleeping && is_held(&node, view.run.no)?;
+        // A run that sleeps or waits normally has a live supervisor, which goes on with it.
+        let rests = matches!(view.run.status, Status::Sleeping | Status::Waiting);
+        let is_driven = rests && is_held(&node, view.run.no)?;
         if !is_driven {
             free.push(view);
         }

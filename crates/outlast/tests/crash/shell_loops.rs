@@ -85,8 +85,13 @@ fn loop_with_an_agent_in_the_foreground_ends_at_once_when_it_is_terminated() {
 fn loop_without_a_task_that_is_terminated_has_not_completed() {
     // Bug: a loop that SIGTERM ended between two tasks stood as completed. Consequence: `outlast show` told of an end
     // that nobody had come to. Cause: bash runs its EXIT trap then, with the exit code of the command before.
-    let bodies =
-        [AGENT.to_owned(), format!("x=$({AGENT})"), format!("({AGENT}; true)"), format!("{AGENT} | cat")];
+    let bodies = [
+        AGENT.to_owned(),
+        format!("x=$({AGENT})"),
+        format!("({AGENT}; true)"),
+        format!("{AGENT} | cat"),
+        format!("{AGENT} & wait"),
+    ];
     let cases = shells().into_iter().flat_map(|shell| bodies.clone().map(|body| (shell, body))).collect();
     each(cases, |(shell, agent): (&str, String)| {
         let bed = Bed::without_mock();

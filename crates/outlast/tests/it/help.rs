@@ -52,6 +52,18 @@ fn help_is_as_recorded() {
 }
 
 #[test]
+fn every_command_stands_below_one_heading() {
+    let listed = outlast::cli::headings::HEADINGS.iter().flat_map(|(_, names)| names.iter().copied());
+    let mut listed: Vec<&str> = listed.filter(|name| *name != "help").collect();
+    let command = outlast::cli::command();
+    let seen = command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name());
+    let mut all: Vec<&str> = seen.collect();
+    listed.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(listed, all);
+}
+
+#[test]
 fn every_flag_and_argument_has_a_help_text() {
     let mut command = outlast::cli::command();
     command.build();

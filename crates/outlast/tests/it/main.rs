@@ -3,6 +3,7 @@
 
 mod approvals;
 mod commands;
+mod environment;
 mod follow;
 mod help;
 mod jobs;

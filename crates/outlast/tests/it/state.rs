@@ -84,6 +84,9 @@ fn a_value_is_told_as_it_was_at_a_version_and_at_a_time() {
         refuses(words, "no_such_commit", "no commit 9 yet: the newest of namespace \"n\" is 3");
     }
     refuses(&["restore", "/nonexistent/dump"], "bad_dump", "(os error 2)");
+    assert_eq!(says(&*story.store, &["agents", "-n", "n"]), "a\n");
+    assert_eq!(says(&*story.store, &["agents"]), "no agents in namespace default\n");
+    assert!(says(&*story.store, &["namespaces"]).lines().nth(1).unwrap().starts_with("m "));
 }
 
 /// Old ids are forgotten: what is one transaction over two namespaces is told by its time.

@@ -8,9 +8,14 @@ use super::Upstream;
 /// Builds the body of an error answer with HTTP `status`.
 ///
 /// `code` is the proxy's own stable code (`dollar_budget_exceeded`, …). OpenAI's shape has a member for it; in
-/// Anthropic's it is an extra member of `error`, which the SDK keeps in the exception's body.
+/// Anthropic's it is an extra member of `error`, which the SDK keeps in the exception's body. RiskKernel's clients read
+/// `code` and `message` beside `error`. Google's SDK takes such a `code` for the HTTP status, so Gemini's shape has none.
 pub fn refusal_body(shape: Upstream, status: u16, code: &str, message: &str) -> Bytes {
-    error(shape, status, code, message).to_string().into()
+    let mut body = error(shape, status, code, message);
+    if shape != Upstream::Gemini {
+        (body["code"], body["message"]) = (code.into(), message.into());
+    }
+    body.to_string().into()
 }
 
 /// Builds a frame that ends a stream which broke after its HTTP 200.
@@ -103,17 +108,17 @@ mod tests {
             (
                 Upstream::OpenAi,
                 402,
-                r#"{"error":{"message":"say \"when\"","type":"insufficient_quota","param":null,"code":"c"}}"#,
+                r#"{"error":{"message":"say \"when\"","type":"insufficient_quota","param":null,"code":"c"},"code":"c","message":"say \"when\""}"#,
             ),
             (
                 Upstream::OpenAi,
                 404,
-                r#"{"error":{"message":"say \"when\"","type":"invalid_request_error","param":null,"code":"c"}}"#,
+                r#"{"error":{"message":"say \"when\"","type":"invalid_request_error","param":null,"code":"c"},"code":"c","message":"say \"when\""}"#,
             ),
             (
                 Upstream::Anthropic,
                 402,
-                r#"{"type":"error","error":{"type":"billing_error","message":"say \"when\"","code":"c"}}"#,
+                r#"{"type":"error","error":{"type":"billing_error","message":"say \"when\"","code":"c"},"code":"c","message":"say \"when\""}"#,
             ),
             (
                 Upstream::Gemini,
@@ -123,7 +128,7 @@ mod tests {
             (
                 Upstream::Anthropic,
                 503,
-                r#"{"type":"error","error":{"type":"api_error","message":"say \"when\"","code":"c"}}"#,
+                r#"{"type":"error","error":{"type":"api_error","message":"say \"when\"","code":"c"},"code":"c","message":"say \"when\""}"#,
             ),
         ] {
             assert_eq!(refusal_body(shape, status, "c", "say \"when\""), body);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use outlast_core::{
         envelope::{
-            budget::{Budget, Name, Per, Terms, Window},
+            budget::{Budget, Name, Past, Per, Terms, Window},
             unit::{Amounts, Limits},
         },
         words::id::{BudgetNo, EnvelopeNo},
@@ -77,7 +77,7 @@ mod tests {
             terms: Terms { limits, per: Per::Day, tag: None },
             configured: None,
             window: Some(Window { since: Micros(0), envelope: EnvelopeNo(1) }),
-            before: None,
+            past: Past::default(),
             removed: false,
             applied: true,
         };

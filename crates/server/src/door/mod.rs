@@ -6,6 +6,7 @@
 mod approvals;
 mod budget_metrics;
 mod fleet;
+mod idle;
 pub(crate) mod metrics;
 mod probes;
 mod state;
@@ -103,6 +104,16 @@ impl Proxy {
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
         let riskkernel = Some(RiskKernel::new(desk.clone()));
         Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
+    }
+
+    /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.
+    pub async fn end_idle(&self, idle_ms: i64) -> Result<usize, Error> {
+        idle::end(&self.host(), idle_ms).await
+    }
+
+    /// Looks for idle runs again and again, and completes them.
+    pub async fn keep_ending_idle(self, idle_ms: i64) {
+        idle::keep_ending(self.host(), idle_ms).await;
     }
 
     /// Serves `listener` until `shutdown` resolves, and then drains.
@@ -400,7 +411,7 @@ impl Proxy {
             tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
         let response = match sent.await {
             Ok(Ok(response)) => response,
-            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e) | SendFailed::Lost(e))) => {
+            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e, _) | SendFailed::Lost(e))) => {
                 return Err(Refusal::Unreachable(e.to_string()));
             }
             Err(_) => return Err(Refusal::NoAnswer),

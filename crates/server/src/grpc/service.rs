@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine::state::put::Change,
-    state::{Item, Name, Position},
+    state::{At, Item, Name, Position},
     store::{
         self, Store, Which,
         state::{EventRange, Moment, Scan},
@@ -28,11 +28,11 @@ use crate::{
     version::{COMMIT, VERSION},
 };
 
-/// Number of keys or items read at once.
-const SCAN: usize = 2_000;
+/// Number of keys read at once.
+const KEYS: usize = 2_000;
 
-/// Bytes that a key takes in a reply besides its text, at least.
-const KEY_OVERHEAD: usize = 2;
+/// Number of values read at once: few, because a value may be large.
+const VALUES: usize = 32;
 
 pub struct Statehouse {
     desk: Arc<StateDesk>,
@@ -121,28 +121,8 @@ impl StatehouseService for Statehouse {
         request: Request<ListKeysRequest>,
     ) -> Result<Response<ListKeysResponse>, Status> {
         let r = request.into_inner();
-        let keys = self
-            .desk
-            .read(move |store| {
-                let mut scan = whole(store, r.namespace, r.agent_id, String::new())?;
-                let (mut keys, mut bytes) = (Vec::new(), 0);
-                loop {
-                    let page = store.state_keys(&scan)?;
-                    let is_last = page.len() < SCAN;
-                    for listed in page {
-                        bytes += listed.key.len() + KEY_OVERHEAD;
-                        keys.push(listed.key);
-                    }
-                    // Too long for a reply already: the exact length does not matter.
-                    if is_last || bytes > 2 * MAX_REPLY {
-                        return Ok(keys);
-                    }
-                    scan.after = keys.last().cloned();
-                }
-            })
-            .await
-            .map_err(status)?;
-        fitting(ListKeysResponse { keys })
+        let reply = self.desk.read(move |store| Ok(listed(store, r))).await.flatten().map_err(status)?;
+        Ok(Response::new(reply))
     }
 
     async fn scan_prefix(
@@ -150,29 +130,8 @@ impl StatehouseService for Statehouse {
         request: Request<ScanPrefixRequest>,
     ) -> Result<Response<ScanPrefixResponse>, Status> {
         let r = request.into_inner();
-        let items = self
-            .desk
-            .read(move |store| {
-                let mut scan = whole(store, r.namespace, r.agent_id, r.prefix)?;
-                let (mut items, mut bytes): (Vec<Item>, usize) = (Vec::new(), 0);
-                loop {
-                    let page = store.state_scan(&scan)?;
-                    let is_last = page.len() < SCAN;
-                    for item in page {
-                        bytes += item.key.len() + item.value.as_ref().map_or(0, |v| v.len());
-                        items.push(item);
-                    }
-                    // JSON can be up to four times as long as the Struct it stands for.
-                    if is_last || bytes > 8 * MAX_REPLY {
-                        return Ok(items);
-                    }
-                    scan.after = items.last().map(|i| i.key.clone());
-                }
-            })
-            .await
-            .map_err(status)?;
-        let entries = items.into_iter().map(entry).collect::<Result<_, Error>>().map_err(status)?;
-        fitting(ScanPrefixResponse { entries })
+        let reply = self.desk.read(move |store| Ok(scanned(store, r))).await.flatten().map_err(status)?;
+        Ok(Response::new(reply))
     }
 
     type ReplayStream = Events;
@@ -197,10 +156,62 @@ impl StatehouseService for Statehouse {
     }
 }
 
-/// Returns a scan of all keys with the prefix, at the current moment.
-fn whole(store: &dyn Store, namespace: String, agent: String, prefix: String) -> Result<Scan, store::Error> {
-    let at = outlast_core::state::At::Position(store.state_position()?);
-    Ok(Scan { namespace, agent, prefix, after: None, at, limit: SCAN })
+/// Lists all keys of an agent, at one moment.
+fn listed(store: &dyn Store, r: ListKeysRequest) -> Result<ListKeysResponse, Error> {
+    let (mut scan, mut keys, mut room) =
+        (begin(store, r.namespace, r.agent_id)?, Vec::new(), Room::default());
+    scan.limit = KEYS;
+    loop {
+        let page = store.state_keys(&scan)?;
+        let is_last = page.len() < scan.limit;
+        for listed in page {
+            room.take(prost::encoding::string::encoded_len(1, &listed.key))?;
+            keys.push(listed.key);
+        }
+        if is_last {
+            return Ok(ListKeysResponse { keys });
+        }
+        scan.after = keys.last().cloned();
+    }
+}
+
+/// Reads all keys with a prefix and their values, at one moment.
+fn scanned(store: &dyn Store, r: ScanPrefixRequest) -> Result<ScanPrefixResponse, Error> {
+    let (mut scan, mut entries, mut room) =
+        (begin(store, r.namespace, r.agent_id)?, Vec::new(), Room::default());
+    (scan.prefix, scan.limit) = (r.prefix, VALUES);
+    loop {
+        let page = store.state_scan(&scan)?;
+        let is_last = page.len() < scan.limit;
+        scan.after = page.last().map(|item| item.key.clone());
+        for item in page {
+            let entry = entry(item)?;
+            room.take(prost::encoding::message::encoded_len(1, &entry))?;
+            entries.push(entry);
+        }
+        if is_last {
+            return Ok(ScanPrefixResponse { entries });
+        }
+    }
+}
+
+/// Returns a scan of all keys of an agent, at the current moment.
+fn begin(store: &dyn Store, namespace: String, agent: String) -> Result<Scan, store::Error> {
+    let at = At::Position(store.state_position()?);
+    Ok(Scan { namespace, agent, at, ..Scan::default() })
+}
+
+/// Bytes of a reply so far. A reply that grows too long is refused before the rest of it is read.
+#[derive(Default)]
+struct Room {
+    taken: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<(), Error> {
+        self.taken += bytes;
+        if self.taken <= MAX_REPLY { Ok(()) } else { Err(too_large(self.taken)) }
+    }
 }
 
 /// Returns the reply for a key. A deleted key, like one that was never written, does not exist.
@@ -223,11 +234,12 @@ pub(super) fn number(n: i64) -> u64 {
 }
 
 fn fitting<M: Message>(reply: M) -> Result<Response<M>, Status> {
-    let had = reply.encoded_len();
-    if had > MAX_REPLY {
-        let instead = "page through it: GET /v1/state/scan and /v1/state/keys with `cursor`, \
-                       or `outlast state keys` and `outlast state get`";
-        return Err(status(Error::ReplyTooLarge { had, limit: MAX_REPLY, instead: instead.into() }));
-    }
+    Room::default().take(reply.encoded_len()).map_err(status)?;
     Ok(Response::new(reply))
+}
+
+fn too_large(had: usize) -> Error {
+    let instead = "page through it: GET /v1/state/scan and /v1/state/keys with `cursor`, \
+                   or `outlast state keys` and `outlast state get`";
+    Error::ReplyTooLarge { had, limit: MAX_REPLY, instead: instead.into() }
 }

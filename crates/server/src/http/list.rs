@@ -1,4 +1,4 @@
-//! Routes over many keys: list, scan, and the resume point of a loop.
+//! Routes over many keys: namespaces, agents, keys, scan, and the resume point of a loop.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::Response;
@@ -26,6 +26,21 @@ pub async fn keys(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let cursor = keys.last().filter(|_| keys.len() == scan.limit).map(|k| cursor(scan.at, &k.key));
     let keys: Vec<Value> = keys.iter().map(show::listed).collect();
     answered(&json!({ "keys": keys, "cursor": cursor }))
+}
+
+/// Lists namespaces behind `after`, in the order of their UTF-8 bytes. A page that is not full is the last.
+pub async fn namespaces(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let (after, limit) = (asked.query.text("after").map(str::to_owned), asked.query.limit(KEYS, MOST_KEYS)?);
+    let found = asked.desk.read(move |s| s.namespaces(after.as_deref(), limit)).await?;
+    answered(&json!({ "namespaces": found.iter().map(show::namespace).collect::<Vec<Value>>() }))
+}
+
+/// Lists the agents of a namespace behind `after`, in the order of their UTF-8 bytes.
+pub async fn agents(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let (namespace, limit) = (asked.query.or("namespace", NAMESPACE), asked.query.limit(KEYS, MOST_KEYS)?);
+    let after = asked.query.text("after").map(str::to_owned);
+    let found = asked.desk.read(move |s| s.agents(&namespace, after.as_deref(), limit)).await?;
+    answered(&json!({ "agents": found }))
 }
 
 pub async fn scan(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {

@@ -75,6 +75,8 @@ impl Rest {
             Verb::Delete => item::delete(asked).await,
             Verb::History => item::history(asked).await,
             Verb::Keys => list::keys(asked).await,
+            Verb::Namespaces => list::namespaces(asked).await,
+            Verb::Agents => list::agents(asked).await,
             Verb::Scan => list::scan(asked).await,
             Verb::ResumePoint => list::resume_point(asked).await,
             Verb::Replay => replay::replay(asked).await,

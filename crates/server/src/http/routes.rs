@@ -12,6 +12,8 @@ pub enum Verb {
     Delete,
     History,
     Keys,
+    Namespaces,
+    Agents,
     Scan,
     Replay,
     ResumePoint,
@@ -36,6 +38,7 @@ pub const ROOT: &str = "/v1/state/";
 const ITEM: &str = "/v1/state/{namespace}/{agent}/{key}";
 const CHANGE: &[&str] = &["expected_version", "transaction"];
 const PAGES: &[&str] = &["namespace", "agent", "prefix", "commit", "time", "cursor", "limit"];
+const NAMES: &[&str] = &["after", "limit"];
 const RANGE: &[&str] =
     &["namespace", "agent", "from_commit", "to_commit", "from_time", "to_time", "after", "follow"];
 
@@ -50,6 +53,13 @@ pub const ROUTES: &[Route] = &[
         query: &["after", "limit"],
     },
     Route { method: "GET", path: "/v1/state/keys", verb: Verb::Keys, query: PAGES },
+    Route { method: "GET", path: "/v1/state/namespaces", verb: Verb::Namespaces, query: NAMES },
+    Route {
+        method: "GET",
+        path: "/v1/state/agents",
+        verb: Verb::Agents,
+        query: &["namespace", "after", "limit"],
+    },
     Route { method: "GET", path: "/v1/state/scan", verb: Verb::Scan, query: PAGES },
     Route { method: "GET", path: "/v1/state/replay", verb: Verb::Replay, query: RANGE },
     Route {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use outlast_core::{
-    state::{Item, Listed, ResumePoint},
+    state::{Item, Listed, Namespace, ResumePoint},
     store::{self, Store, state::Event},
     words::id::RunNo,
 };
@@ -118,6 +118,10 @@ impl Version {
 
 pub fn listed(key: &Listed) -> Value {
     json!({ "key": key.key, "version": key.version, "commit": key.commit, "at": key.at.0 })
+}
+
+pub fn namespace(namespace: &Namespace) -> Value {
+    json!({ "namespace": namespace.name, "commit": namespace.commit, "at": namespace.at.0 })
 }
 
 pub fn resume_point(point: &ResumePoint) -> Value {

@@ -21,7 +21,7 @@ pub enum Error {
     BadValue(String),
     #[error("{what} is not JSON, and this way of asking has only JSON")]
     NotJson { what: String },
-    #[error("the reply would have {had} bytes, and at most {limit} fit")]
+    #[error("the reply would have {had} bytes or more, and at most {limit} fit")]
     ReplyTooLarge { had: usize, limit: usize, instead: String },
     #[error("the body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },
@@ -86,7 +86,7 @@ impl Error {
     /// Returns what the caller can do about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Error::Store(e) => e.hint(),
+            Error::Store(e) => e.callers_hint(),
             Error::Transaction(transaction::Error::NotFound { .. }) => Some(format!(
                 "what became of one that was committed is known for {} days",
                 outcome::KEPT_DAYS
@@ -96,7 +96,8 @@ impl Error {
             Error::ReplyTooLarge { instead, .. } => Some(instead.clone()),
             Error::BodyTooLarge { .. } => Some("raise it with --max-body".into()),
             Error::NoRunDecides | Error::OnlyTheCommandDecides => Some(
-                "decide with `outlast approve ID`, or with the API token of `outlast serve --api-token-file`"
+                "decide with `outlast approve ID`, set policies in outlast.toml, or use the API token of `outlast serve \
+                 --api-token-file`"
                     .into(),
             ),
             Error::NoRunAsks => Some("send the run's token, or an X-Outlast-Run header".into()),

@@ -45,7 +45,7 @@ pub enum Refusal {
     BadHeader { name: &'static str, had: String, wanted: &'static str },
     #[error("the server is about to end and takes no new calls; nothing was sent")]
     Draining,
-    #[error("{method} {path}: it can only be read; limits are set with `outlast budgets`")]
+    #[error("{method} {path}: it can only be read")]
     ReadOnly { method: String, path: &'static str },
     #[error("{0}")]
     BadQuery(String),
@@ -132,7 +132,21 @@ impl Refusal {
         }
     }
 
-    /// Returns what the caller can do about the refusal.
+    /// Returns the hint for the caller, which may be the agent: it names no way to raise a limit.
+    fn callers_hint(&self) -> Option<String> {
+        match self {
+            Refusal::Call { refused, .. } => match &**refused {
+                Refused::Budget(refusal) | Refused::AdmissionTimeout(refusal) => refusal.callers_hint(),
+                Refused::NotAllowed(e) => e.callers_hint(),
+                Refused::Store(e) => e.callers_hint(),
+                _ => None,
+            },
+            Refusal::Unpriced { refusal, .. } => refusal.callers_hint(),
+            _ => self.hint(),
+        }
+    }
+
+    /// Returns what a person can do about the refusal, for the supervisor's terminal.
     pub fn hint(&self) -> Option<String> {
         match self {
             Refusal::Call { refused, run } => match &**refused {
@@ -179,7 +193,7 @@ impl Refusal {
 
     /// Returns the response, in the error shape of the SDKs of `shape`.
     pub fn response(&self, shape: Upstream) -> Response<AnswerBody> {
-        let message = match self.hint() {
+        let message = match self.callers_hint() {
             Some(hint) => format!("{self} ({hint})"),
             None => self.to_string(),
         };

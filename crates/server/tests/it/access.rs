@@ -232,6 +232,11 @@ async fn labels_are_attempts_and_an_ended_one_is_refused() {
         assert_eq!((refused.status.as_u16(), refused.code()), (403, "label_ended".into()));
     }
     says("three").to(&server).await.ok();
+    // Bug: `outlast show` told of a death, "lost with its supervisor", for each new label. Cause: a header attempt, which
+    // no process drives, was ended like one whose driver is gone.
+    let attempts = server.store.attempts(server.run_no("r")).unwrap();
+    assert!(attempts.iter().all(|a| !a.died()), "{attempts:?}");
+    assert_eq!(attempts.iter().filter(|a| a.is_open()).count(), 1);
     assert_eq!(rig.mock.paid(), 1);
     let labels: Vec<Option<String>> =
         server.store.attempts(server.run_no("r")).unwrap().into_iter().map(|a| a.label).collect();

@@ -168,11 +168,62 @@ async fn a_call_that_waits_too_long_is_told_to_come_again_and_its_run_is_not_hal
         let told = api.says("one").token(&token).to(&server).await;
         assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, Some("5")), "{}", told.text());
         assert!(
-            told.text().contains("the budget all for ") && told.text().contains("outlast budgets raise all")
+            told.text().contains("the budget all for ") && told.text().contains("go on by themselves at")
         );
+        assert!(!told.text().contains("outlast budgets"), "{}", told.text());
         assert_eq!(server.status("r"), Status::Waiting);
     }
     set(&server, "all", limit(Unit::Calls, 5)).await;
     Api::Chat.says("one").token(&token).to(&server).await.ok();
     assert_eq!(server.status("r"), Status::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_listed_newest_first_by_status_and_page_by_page() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    for run in ["a", "b", "c"] {
+        Api::Chat.says("hello").run(run).to(&server).await.ok();
+    }
+    Ask::new("POST", "/v1/runs/b/complete").to(&server).await.ok();
+    let list = async |query: &str| {
+        let told = Ask::new("GET", &format!("/v1/runs{query}")).to(&server).await.json();
+        let ids = told["runs"].as_array().unwrap().iter().map(|r| r["run"].as_str().unwrap().to_owned());
+        (ids.collect::<Vec<_>>(), told["cursor"].as_str().map(str::to_owned))
+    };
+    assert_eq!(list("").await, (vec!["c".into(), "b".into(), "a".into()], None));
+    assert_eq!(list("?status=completed").await, (vec!["b".into()], None));
+    let (first, cursor) = list("?limit=2").await;
+    assert_eq!(first, ["c", "b"]);
+    assert_eq!(list(&format!("?limit=2&cursor={}", cursor.unwrap())).await, (vec!["a".into()], None));
+    let told = Ask::new("GET", "/v1/runs?limit=1").to(&server).await.json();
+    let (run, spent) = (&told["runs"][0], server.envelope("c").spent);
+    assert_eq!((&run["calls"], &run["spent_nano_usd"]), (&json!(1), &json!(spent.cost())));
+    for wrong in ["?status=done", "?limit=0", "?limit=1001", "?cursor=x", "?since=1"] {
+        let refused = Ask::new("GET", &format!("/v1/runs{wrong}")).to(&server).await;
+        assert_eq!((refused.status.as_u16(), refused.code()), (400, "bad_request".into()), "{wrong}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_asks_nothing_is_completed_and_any_other_goes_on() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    server.driven("supervised", Limits::default(), Policy::default()).await;
+    Api::Chat.says("hello").run("idle").to(&server).await.ok();
+    Ask::new("POST", "/v1/runs/stopped/cancel").to(&server).await;
+    // A call is on its way for as long as its provider takes.
+    let slow = Api::Chat.streams("hello\nmock: hang").run("slow").open(server.addr).await;
+    rig.clock.advance_ms(59_000);
+    Api::Chat.says("hello").run("busy").to(&server).await.ok();
+    assert_eq!(server.proxy.end_idle(60_000).await.unwrap(), 0);
+    rig.clock.advance_ms(1_000);
+    assert_eq!(server.proxy.end_idle(60_000).await.unwrap(), 1);
+    assert_eq!(server.status("idle"), Status::Completed);
+    for run in ["supervised", "slow", "busy"] {
+        assert_eq!(server.status(run), Status::Running, "{run}");
+    }
+    let late = Api::Chat.says("more").run("idle").to(&server).await;
+    assert_eq!((late.status.as_u16(), late.code()), (403, "run_ended".into()));
+    drop(slow);
 }

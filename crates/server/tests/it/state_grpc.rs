@@ -3,11 +3,17 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use outlast_core::engine::state::transaction::Conflicts;
+use outlast_core::{
+    engine::state::{put::Change, transaction::Conflicts},
+    state::Name,
+};
 use outlast_mock as mock;
-use outlast_server::grpc::{
-    self, BeginTransactionRequest, CommitRequest, GetStateRequest, ReplayRequest, WriteRequest,
-    statehouse_service_client::StatehouseServiceClient,
+use outlast_server::{
+    grpc::{
+        self, BeginTransactionRequest, CommitRequest, GetStateRequest, ReplayRequest, ScanPrefixRequest,
+        WriteRequest, statehouse_service_client::StatehouseServiceClient,
+    },
+    state::Writer,
 };
 use prost_types::{Struct, Value, value::Kind};
 use tonic::{Code, Status, transport::Channel};
@@ -98,6 +104,28 @@ async fn what_expired_is_freed_without_another_call() {
     crate::rig::until("it is freed", || server.desk.held() == (0, 0)).await;
     let late = commit(&mut client, &begun).await.unwrap_err();
     assert!(late.message().contains("expired"), "{late}");
+}
+
+// Bug: a scan whose reply is too long for gRPC was read and translated whole, and then refused.
+// Consequence: one refused request for 36 MB took 630 MB of the server's memory, which it kept.
+// Cause: the reply was measured after it was built.
+#[tokio::test]
+async fn a_scan_that_does_not_fit_is_refused_before_the_rest_of_it_is_read() {
+    let (_rig, server, mut client) = served(Conflicts::Expected).await;
+    let large = format!("\"{}\"", "x".repeat(grpc::MAX_REPLY / 8));
+    let change = |key: &str, value: &str| Change::set(Name::new("default", "a", key), value.as_bytes());
+    let mut changes: Vec<Change> = (0..64).map(|n| change(&format!("k{n:02}"), &large)).collect();
+    // Whoever reads the last one cannot translate it.
+    changes.push(change("l", "no JSON"));
+    server.desk.put(Writer::NoRun, changes, None).await.unwrap();
+    let mut scan = async |prefix: &str| {
+        let (namespace, agent_id, prefix) = ("default".into(), "a".into(), prefix.into());
+        client.scan_prefix(ScanPrefixRequest { namespace, agent_id, prefix }).await
+    };
+    let code = |refused: Status| refused.metadata().get("outlast-code").unwrap().clone();
+    assert_eq!(code(scan("").await.unwrap_err()), "reply_too_large");
+    assert_eq!(code(scan("l").await.unwrap_err()), "not_json");
+    assert_eq!(scan("k00").await.unwrap().into_inner().entries.len(), 1);
 }
 
 #[tokio::test]

@@ -266,6 +266,22 @@ async fn under_a_run_its_token_is_wanted_and_what_is_written_is_its_attempts() {
     assert_eq!((&had["value"], &had["attempt"]), (&json!(3), &json!(2)));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn namespaces_and_agents_are_listed_page_by_page() {
+    let (_rig, server) = served().await;
+    for place in ["n/a/k", "n/b/k", "m/c/k", "n/b/l"] {
+        ask(&server, "PUT", &format!("/v1/state/{place}"), "1").await.ok();
+    }
+    let get = async |target: &str| ask(&server, "GET", &format!("/v1/state/{target}"), "").await.json();
+    let namespaces = get("namespaces").await["namespaces"].clone();
+    let heads = namespaces.as_array().unwrap().iter().map(|n| (n["namespace"].clone(), n["commit"].clone()));
+    assert_eq!(heads.collect::<Vec<_>>(), [(json!("m"), json!(1)), (json!("n"), json!(3))]);
+    assert_eq!(get("namespaces?after=m&limit=1").await["namespaces"][0]["namespace"], "n");
+    assert_eq!(get("agents?namespace=n").await, json!({ "agents": ["a", "b"] }));
+    assert_eq!(get("agents?namespace=n&after=a").await, json!({ "agents": ["b"] }));
+    assert_eq!(get("agents").await, json!({ "agents": [] }));
+}
+
 #[test]
 fn the_openapi_file_has_the_routes_and_no_other() {
     let text =

@@ -158,7 +158,7 @@ impl Process {
         let run = client.request.run;
         // With one process and no rate, room always comes back with an event, which wakes a waiter that fits.
         let waited_out = std::mem::take(&mut client.waited_out);
-        if waited_out && out.processes == 1 && out.rate.is_any() {
+        if waited_out && out.processes == 1 && out.rate.is_any() && self.hour == out.hour() {
             out.overslept(run, seq);
         }
         out.oracle.receives(c, run, client.attempt.unwrap_or_default(), seq);

@@ -3,7 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    call::{connection::Event, desk, exchange, membership::HEARTBEAT_MS},
+    call::{
+        connection::Event,
+        desk,
+        exchange::{self, Ending},
+        membership::HEARTBEAT_MS,
+    },
     engine::{
         call::{
             admit::Admission,
@@ -11,6 +16,7 @@ use outlast_core::{
         },
         op::{Op, Outcome},
         run::{
+            await_provider::ProviderAnswered,
             claim::{Claim, Claimed},
             raise::Raise,
             register::Register,
@@ -19,7 +25,10 @@ use outlast_core::{
     envelope::unit::{Limits, PerUnit, Unit},
     journal::{Entry, State},
     memory::Tables,
-    run::instance::{Identity, Life},
+    run::{
+        instance::{Identity, Life},
+        status::Status,
+    },
     store::{Durability, Error, Store},
     words::{
         clock::Clock as _,
@@ -73,6 +82,10 @@ impl Process {
             None if self.pending.is_empty() && self.resolved.is_empty() => self.register(out),
             None => {}
         }
+        // The named budget starts anew each hour, without an event.
+        if std::mem::replace(&mut self.hour, out.hour()) != out.hour() {
+            self.desk_on(desk::Event::Moved, out);
+        }
         // Room can come back in another process, without an event here.
         if out.processes > 1 {
             self.desk_on(desk::Event::Look, out);
@@ -85,8 +98,10 @@ impl Process {
         let (index, life) = (self.index, self.life);
         let is_gone = |who: &Identity| (who.pid as usize == index).then_some(who.start_time != life);
         let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
-        verdicts
-            .extend(self.membership.farewell(|no| self.store.read(|disk| disk.instance(no))).ok().flatten());
+        if out.bug != Some(Bug::FarewellForgotten) {
+            let row = |no| self.store.read(|disk| disk.instance(no));
+            verdicts.extend(self.membership.farewell(row).ok().flatten());
+        }
         for verdict in verdicts {
             self.queue(verdict, Durability::Synced, Then::Declared, out);
         }
@@ -207,7 +222,16 @@ impl Process {
                 });
                 self.feed(c, Event::Admitted(admission), out);
             }
-            Then::Settled(key) => self.exchange(key, exchange::Event::Settled(result.map(|_| ())), out),
+            Then::Settled(key) => {
+                let last = self.exchanges.get(&key).and_then(|live| live.borrow().last);
+                let is_answer = matches!(last, Some((Ending::Done, _)));
+                if matches!(&result, Ok(Outcome::Settled(s)) if is_answer && s.run_status == Status::Waiting)
+                {
+                    let answered = ProviderAnswered { run: key.0, upstream: "sim".to_owned() };
+                    self.queue(answered, Durability::Committed, Then::Noted, out);
+                }
+                self.exchange(key, exchange::Event::Settled(result.map(|_| ())), out);
+            }
             Then::MayLeave(key) => {
                 let may = result.and_then(|outcome| match outcome {
                     Outcome::MayLeave(may) => Ok(may),
@@ -215,6 +239,7 @@ impl Process {
                 });
                 self.exchange(key, exchange::Event::MayLeave(may), out);
             }
+            Then::Declared | Then::Raised if out.bug == Some(Bug::WakeLost) => {}
             Then::Declared | Then::Raised => self.desk_on(desk::Event::Moved, out),
             Then::Noted => {}
             Then::WorkerClaimed(whose) => {

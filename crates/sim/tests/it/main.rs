@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod coverage;
+mod found;
 mod linear;
 mod planted;
 

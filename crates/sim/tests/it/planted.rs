@@ -41,4 +41,7 @@ planted! {
     fn an_opening_answered_ahead_and_lost_is_found: AheadLost within 400, "without a fault";
     fn a_number_given_out_again_is_found: NumberReused within 2000, "and its result is";
     fn a_queue_that_stays_busy_is_found: QueueBusy within 400, "6: process";
+    fn tokens_billed_beyond_a_hold_and_told_nowhere_are_found: TokensBeyondUntold within 5000, "tokens spent and reserved";
+    fn a_waiter_that_nobody_wakes_is_found: WakeLost within 5000, "was not woken";
+    fn an_abandoned_instance_that_stays_is_found: FarewellForgotten within 5000, "never came to rest";
 }

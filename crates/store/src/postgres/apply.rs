@@ -8,7 +8,7 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use super::{
-    connect::failure,
+    error::failure,
     rows::{no_json, to_json},
     state,
     statement::{Param, params, write_one},

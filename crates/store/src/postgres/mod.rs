@@ -3,9 +3,12 @@
 //! All tables are in the schema `outlast`, always named in full, so that nothing depends on `search_path`. The
 //! database holds no logic.
 
+mod address;
 mod apply;
 mod connect;
+mod error;
 mod load;
+mod password_file;
 mod read;
 mod readers;
 mod rows;
@@ -13,6 +16,7 @@ mod schema;
 mod state;
 mod statement;
 mod time;
+mod tls;
 mod writer;
 
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use crate::{Options, group::Writer};
-use connect::Address;
+use address::Address;
 use readers::Readers;
 use time::Time;
 
@@ -55,7 +59,7 @@ impl PostgresStore {
     }
 
     fn open_on(url: &str, options: Options, time: Time) -> Result<PostgresStore, Error> {
-        let address = Address::parse(url)?;
+        let address = Address::parse(url, &|name| std::env::var(name).ok())?;
         let open_error = |why: String| Error::Open { place: address.place().into(), why };
         let readers = Readers::start(address.clone())
             .map_err(|e| open_error(format!("cannot start the readers' thread: {e}")))?;

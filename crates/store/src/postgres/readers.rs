@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_postgres::Client;
 
-use super::connect::Address;
+use super::address::Address;
 use crate::process::Maker;
 
 /// Largest number of connections. A server has about a hundred for all its clients.
@@ -116,7 +116,7 @@ impl Pool {
                 out => return self.keep(client, out),
             }
         }
-        let client = self.address.connect().await.map_err(|e| self.address.unreachable(&e))?;
+        let client = self.address.connect().await.map_err(|e| self.address.unreachable(&e.why))?;
         let out = read(&client).await;
         self.keep(client, out)
     }

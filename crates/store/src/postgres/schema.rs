@@ -4,7 +4,7 @@ use outlast_core::{run::instance::Instance, store::Error, words::id::Micros};
 use tokio_postgres::Client;
 
 use super::{
-    connect::failure,
+    error::failure,
     rows, state,
     statement::{many, maybe, params, write_one},
     time::NOW,

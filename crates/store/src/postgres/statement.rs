@@ -9,7 +9,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::{connect::failure, rows};
+use super::{error::failure, rows};
 use crate::rows::Stored;
 
 /// Parameter with its type.

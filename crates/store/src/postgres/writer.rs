@@ -22,8 +22,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
 
 use super::{
+    address::Address,
     apply,
-    connect::{Address, ConnectError, failure, rolled_back},
+    connect::ConnectError,
+    error::{failure, rolled_back},
     load,
     schema::LOCK,
     statement::{one, params, write_one},
@@ -95,7 +97,7 @@ impl PostgresWriter {
                     return Ok(session);
                 }
                 Err(e) => {
-                    let error = self.missed(self.address.unreachable(&e));
+                    let error = self.missed(self.address.unreachable(&e.why));
                     if !e.may_pass || self.has_waited() {
                         return Err(error);
                     }

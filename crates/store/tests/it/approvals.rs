@@ -34,7 +34,7 @@ use outlast_core::{
     },
 };
 
-use crate::{agent::Agent, stage::Stage};
+use crate::{agent::Agent, bed::BEGINNING, stage::Stage};
 
 const HOUR: i64 = 3_600_000;
 
@@ -361,6 +361,22 @@ pub fn an_approval_that_expires_is_a_no_and_lets_its_run_go_on(s: &Stage) {
     a.buys("a call", 1);
     assert_eq!(s.status(a.run), Status::Running, "nobody waits for what has expired");
     assert_eq!(a.asks("deploy", "2").status, Is::Timeout);
+}
+
+/// Bug: an approval that was asked for while the clock was a day ahead expired a day late.
+/// Consequence: an agent waited for a person for a day and an hour, where it had said an hour.
+/// Cause: the deadline stood, whatever the clock said afterwards.
+pub fn an_approval_asked_for_by_a_clock_that_was_ahead_expires_in_time(s: &Stage) {
+    let a = agent(s);
+    s.advance_ms(86_400_000);
+    let id = a.pends("deploy", "1");
+    s.set_clock(BEGINNING);
+    a.pends("deploy", "1");
+    s.advance_ms(HOUR as u64 - 1);
+    a.pends("deploy", "1");
+    s.advance_ms(1);
+    assert_eq!((is(s, id), a.asks("deploy", "1").status), (Is::Timeout, Is::Timeout));
+    assert_eq!(s.status(a.run), Status::Running, "nobody waits any more");
 }
 
 pub fn the_wall_clock_stands_still_while_a_run_waits_where_its_policy_says_so(s: &Stage) {

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::call::settle::{Bill, Close, Settle},
-    envelope::unit::Unit,
+    envelope::unit::{Amounts, Unit},
     journal::{Role, State, payload::Payload},
     run::Unpriced,
     words::id::Seq,
@@ -73,7 +73,7 @@ pub fn an_overrun_is_recorded_in_full_and_shown(s: &Stage) {
     let seq = a.call("x");
     let settled = a.done(seq, FULL + 30);
     assert_eq!((settled.cost_nano_usd, settled.overrun_nano_usd), (FULL + 30, 30));
-    assert_eq!(s.entry(a.run, seq).call.unwrap().overrun_nano_usd, 30);
+    assert_eq!(s.entry(a.run, seq).call.unwrap().overrun(), Amounts::of(30, 30));
     assert_eq!(s.money(a.run), (0, 0, FULL + 30));
     assert_eq!(a.request("y").bound(bound(0, 1)).refused().free, 0);
 }

@@ -15,6 +15,7 @@ mod stage;
 
 mod ahead;
 mod damaged;
+mod encrypted;
 mod full_disk;
 mod killed;
 mod log_damage;
@@ -534,6 +535,7 @@ macro_rules! timed_stories {
         tests! { $bed;
             approvals:
                 an_approval_that_expires_is_a_no_and_lets_its_run_go_on,
+                an_approval_asked_for_by_a_clock_that_was_ahead_expires_in_time,
                 the_wall_clock_stands_still_while_a_run_waits_where_its_policy_says_so,
             ;
             limits:

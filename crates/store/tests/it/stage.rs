@@ -281,11 +281,7 @@ fn check(whose: &str, e: &Envelope, calls: impl Iterator<Item = Entry>, forgotte
     let mut sums = Sums::default();
     calls.for_each(|entry| sums.add(&entry));
     assert_eq!(sums.differ(e, forgotten), None, "{whose}");
-    for u in [Unit::CostNanoUsd, Unit::Tokens, Unit::Calls] {
-        let over = if u == Unit::Calls { 0 } else { sums.overrun };
-        let fits = e.limits[u].is_none_or(|limit| e.spent[u] + e.reserved[u] <= limit.saturating_add(over));
-        assert!(observed || forgotten || fits, "{whose}: {} over its limit: {e:?}", u.name());
-    }
+    assert_eq!(sums.passed(e).filter(|_| !observed && !forgotten), None, "{whose}: {e:?}");
 }
 
 /// A moment after everything.

@@ -139,7 +139,10 @@ impl RequestApproval {
             });
         }
         match detail.status(entry.state, now) {
-            Status::Pending => wait(l, run)?,
+            Status::Pending => {
+                self.set_right(l, seq, now)?;
+                wait(l, run)?;
+            }
             Status::Timeout if entry.state == State::Open => {
                 let entry = l.entry_mut(run, seq).ok_or(lost)?;
                 (entry.state, entry.closed_at) = (State::Failed, Some(now));
@@ -148,6 +151,20 @@ impl RequestApproval {
             _ => {}
         }
         answer(l.entry(run, seq).ok_or(Error::NotLoaded("the approval"))?, now)
+    }
+
+    /// Sets the deadline of a pending approval right that was opened by a clock that was ahead.
+    fn set_right(&self, l: &mut Loaded, seq: Seq, now: Micros) -> Result<(), Error> {
+        let (run, expires_at) = (self.asker.run(), now.plus_ms(self.expires_ms));
+        let entry = l.entry(run, seq).ok_or(Error::NotLoaded("the approval"))?;
+        let is_ahead =
+            entry.opened_at > now && entry.approval.as_ref().is_some_and(|a| a.expires_at > expires_at);
+        if is_ahead {
+            let detail = l.entry_mut(run, seq).and_then(|e| e.approval.as_mut());
+            detail.into_iter().for_each(|detail| detail.expires_at = expires_at);
+            l.run_mut(run)?.approvals.get_or_insert_default().expires(seq, expires_at);
+        }
+        Ok(())
     }
 
     fn ask(&self, l: &mut Loaded, iteration: i64, key: String, now: Micros) -> Result<Answer, Error> {

@@ -7,7 +7,7 @@ use crate::{
         rule::windows,
     },
     envelope::{
-        budget::{Budget, Name, Terms, UNITS},
+        budget::{Budget, Name, Past, Terms, UNITS},
         unit::Unit,
     },
     words::{
@@ -67,7 +67,7 @@ impl SetBudget {
                     terms: self.terms.clone(),
                     configured,
                     window: None,
-                    before: None,
+                    past: Past::default(),
                     removed: false,
                     applied: false,
                 }));
@@ -86,8 +86,10 @@ impl SetBudget {
         let terms = self.terms.clone();
         let configured = configured.or(known.configured.clone());
         let same_period = known.terms.per == terms.per;
-        let [window, before] = [known.window, known.before].map(|window| window.filter(|_| same_period));
-        let after = Budget { terms, configured, window, before, ..known.clone() };
+        let mut after = Budget { terms, configured, ..known.clone() };
+        if !same_period {
+            (after.window, after.past) = (None, Past::default());
+        }
         let current = after.current(now).map(|w| w.envelope);
         let mut changed = known.terms != after.terms;
         if let Some(no) = current

@@ -224,7 +224,8 @@ impl Admit {
         let (seq, charges) = (run.next_seq, run.charges.clone());
         run.next_seq = Seq(seq.0 + 1);
         run.began_at.get_or_insert(now);
-        if run.status == Status::Waiting {
+        // A probe of a provider that answers no call is no answer yet.
+        if run.status == Status::Waiting && run.awaited_outage().is_none() {
             run.halt = None;
             if !run.awaits_a_person(now) {
                 run.status = Status::Running;

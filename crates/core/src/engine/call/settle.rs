@@ -113,7 +113,8 @@ impl Settle {
         let own = l.envelope(run.envelope())?;
         Ok(Settled {
             cost_nano_usd: settled.cost(),
-            overrun_nano_usd: overrun,
+            overrun_nano_usd: overrun.cost(),
+            overrun_tokens: overrun.tokens(),
             run_spent_nano_usd: own.spent.cost(),
             run_status: run.status,
         })
@@ -205,12 +206,11 @@ impl Settle {
         }
     }
 
-    fn note_overrun(&self, l: &mut Loaded, settled: Amounts, held: Amounts) -> i64 {
-        let overrun = (settled.cost() - held.cost()).max(0);
-        if overrun > 0
-            && let Some(call) = l.entry_mut(self.opening.run, self.opening.seq).and_then(|e| e.call.as_mut())
-        {
-            call.overrun_nano_usd = overrun;
+    fn note_overrun(&self, l: &mut Loaded, settled: Amounts, held: Amounts) -> Amounts {
+        let overrun = (settled - held).most(&Amounts::default());
+        let call = l.entry_mut(self.opening.run, self.opening.seq).and_then(|e| e.call.as_mut());
+        if let Some(call) = call.filter(|_| !overrun.is_zero()) {
+            (call.overrun_nano_usd, call.overrun_tokens) = (overrun.cost(), overrun.tokens());
         }
         overrun
     }
@@ -239,6 +239,7 @@ impl Settle {
 pub struct Settled {
     pub cost_nano_usd: i64,
     pub overrun_nano_usd: i64,
+    pub overrun_tokens: i64,
     /// Spent amount of the run's own envelope, in nano-USD.
     pub run_spent_nano_usd: i64,
     pub run_status: Status,

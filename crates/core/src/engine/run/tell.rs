@@ -11,7 +11,7 @@ use crate::{
         attempt::Exit,
         status::{Event, Status},
     },
-    words::id::{AttemptNo, Micros, RunNo, Slot},
+    words::id::{AttemptNo, Micros, RunNo, Seq, Slot},
 };
 
 /// Order that a person gives to a run.
@@ -23,6 +23,11 @@ pub enum Word {
         reason: Option<String>,
     },
     Complete,
+    /// Completes a running run of header callers in which no entry was opened since `upto`, the next entry's number
+    /// then. Any other run stays as it is.
+    Idle {
+        upto: Seq,
+    },
     /// Wakes a sleeping run now. A run in any other status stays as it is.
     Wake,
     /// Lets the run go on: takes a stop back, and accepts a divergence that halted the run. `diverged` is the attempt
@@ -54,6 +59,10 @@ impl Tell {
             Word::Stop => Event::Interrupt,
             Word::Cancel { .. } => Event::Cancel,
             Word::Complete => Event::Complete,
+            Word::Idle { upto } if !is_idle(l, l.run(self.run)?, upto) => {
+                return Ok(l.run(self.run)?.status);
+            }
+            Word::Idle { .. } => Event::Complete,
             Word::Wake => return self.wake(l, now),
             Word::Resume { diverged } => return self.resume(l, diverged, now),
         };
@@ -119,6 +128,16 @@ impl Tell {
             }
         }
     }
+}
+
+/// Returns whether a running run has open attempts of header callers only, and no entry since `upto`.
+fn is_idle(l: &Loaded, run: &Run, upto: Seq) -> bool {
+    let mut open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    run.status == Status::Running
+        && run.next_seq == upto
+        && !is_driven(l, run)
+        && l.has_open_attempt(run.no)
+        && open.all(|a| a.instance.is_none())
 }
 
 /// Returns whether a live process hears the order: the run's driver, or a worker of a job in its own slot.

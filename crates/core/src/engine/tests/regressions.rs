@@ -109,6 +109,24 @@ fn a_late_answer_without_usage_is_charged_its_reservation_whoever_holds_it() {
     assert_eq!(b.entry(run, lost).call.unwrap().overrun_nano_usd, 100);
 }
 
+// Bug: a lost call whose truth came late passed a limit of tokens, and nothing told by how much. Consequence: a budget in
+// tokens was over its limit for no reason that `show` gave. Cause: only dollars beyond a call's hold were recorded.
+#[test]
+fn tokens_billed_beyond_what_a_call_held_are_recorded_as_dollars_are() {
+    let mut limits = Limits::default();
+    limits[Unit::Tokens] = Some(100);
+    let (b, run, instance, one) = bench(limits);
+    let lost = b.go(one, Request::of(LOST, 100));
+    b.die(instance);
+    let two = b.claim(run, b.register()).unwrap().unwrap();
+    let retry = b.go(two, Request::of(LOST, 100));
+    let late = b.settle(one, lost, Close::Done(bill(70))).unwrap();
+    let beyond = b.settle(two, retry, Close::Done(bill(130))).unwrap();
+    assert_eq!([late, beyond].map(|s| (s.overrun_nano_usd, s.overrun_tokens)), [(70, 70), (30, 30)]);
+    assert_eq!(b.entry(run, retry).call.unwrap().overrun_tokens, 30);
+    b.check();
+}
+
 // Bug: a retry took over more than it needed, others reserved the rest, and giving it back passed
 // the limit. Cause: the whole hold was inherited, whatever the retry's bound (a retry can be bound
 // more tightly: its prompt is measured against a base that was not known before).

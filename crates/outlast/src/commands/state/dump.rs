@@ -11,16 +11,14 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use outlast_core::{
     engine::state::put::{Change, Put},
+    reads::places,
     state::{Name, Position, is_a_runs},
     store::{
         Ask as _, Durability, Store,
         state::{Event, EventRange},
     },
 };
-use outlast_server::{
-    http::show::{By, Runs, Version, value_text},
-    state::PAGE,
-};
+use outlast_server::http::show::{By, Runs, Version, value_text};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -143,32 +141,17 @@ fn print(
 }
 
 fn agents(store: &dyn Store, only: &[String]) -> Result<Vec<Agent>, CliError> {
-    let mut namespaces = only.to_vec();
-    let mut after: Option<String> = None;
-    while only.is_empty() {
-        let some = store.namespaces(after.as_deref(), PAGE)?;
-        let Some(last) = some.last() else { break };
-        after = Some(last.name.clone());
-        namespaces.extend(some.into_iter().map(|n| n.name));
-    }
+    let namespaces = match only {
+        [] => places::namespaces(store)?.into_iter().map(|n| n.name).collect(),
+        only => only.to_vec(),
+    };
     let mut agents = Vec::new();
     for namespace in namespaces {
-        let mut after: Option<String> = None;
-        loop {
-            let some = store.agents(&namespace, after.as_deref(), PAGE)?;
-            let Some(last) = some.last() else { break };
-            after = Some(last.clone());
-            agents.extend(some.into_iter().map(|agent| Agent {
-                range: EventRange {
-                    namespace: namespace.clone(),
-                    agent,
-                    limit: AHEAD,
-                    ..EventRange::default()
-                },
-                ready: VecDeque::new(),
-                done: false,
-            }));
-        }
+        agents.extend(places::agents(store, &namespace)?.into_iter().map(|agent| Agent {
+            range: EventRange { namespace: namespace.clone(), agent, limit: AHEAD, ..EventRange::default() },
+            ready: VecDeque::new(),
+            done: false,
+        }));
     }
     Ok(agents)
 }

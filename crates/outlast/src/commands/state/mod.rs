@@ -1,8 +1,9 @@
-//! `outlast state get | keys | history | replay`: shows what agents know now, or knew at a moment.
+//! `outlast state get | keys | agents | namespaces | history | replay`: shows what agents know now, or knew at a moment.
 
 mod diff;
 mod dump;
 mod keep;
+mod places;
 
 use outlast_core::{
     state::{At, Item},
@@ -44,6 +45,8 @@ pub fn state(
     match &args.command {
         StateCommand::Get(args) => get(store, args, page),
         StateCommand::Keys(args) => keys(store, args, page),
+        StateCommand::Agents(args) => places::agents(store, &args.place.namespace, page),
+        StateCommand::Namespaces => places::namespaces(store, page),
         StateCommand::History(args) => history(store, args, page),
         StateCommand::Diff(args) => diff::diff(store, args, page),
         StateCommand::Replay(args) => replay(store, args, page, wait),

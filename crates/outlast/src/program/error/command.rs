@@ -14,8 +14,8 @@ pub enum CommandError {
     NoAttempt { run: String },
     #[error("run {run} has no log of attempt {attempt}: {kept}")]
     NoLog { run: String, attempt: i64, kept: String },
-    #[error("an agent does not decide on its own tools: this is a process of a run ({variable} is set)")]
-    NotAPersons { variable: &'static str },
+    #[error("`outlast {verb}` is a person's here, and this is a process of a run: {how}")]
+    NotAPersons { verb: &'static str, how: String },
     #[error("no price is known for {model:?}: under a limit in usd its calls are refused")]
     PriceUnknown { model: String },
     #[error("{key:?} is not set in the context of {run}")]
@@ -65,7 +65,9 @@ impl CommandError {
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => {
                 "logs are kept beside the store by `outlast run` without --no-logs"
             }
-            CommandError::NotAPersons { .. } => "decide in a shell of your own",
+            CommandError::NotAPersons { .. } => {
+                "type it in a shell of your own; a run stops and cancels only runs that it began"
+            }
             CommandError::PriceUnknown { .. } => "give one with --prices FILE: see docs/guides/prices.md",
             CommandError::NotInContext { .. } => "`outlast ctx get` lists what is",
             CommandError::NoSuchKey { .. } => {

@@ -18,6 +18,8 @@ pub enum InputError {
     UnknownUpstream { name: String },
     #[error("--stdin {path}: {why}")]
     Iteration { path: String, why: String },
+    #[error("--env-file {}: {why}; nothing was started", .path.display())]
+    EnvFile { path: PathBuf, why: String },
     #[error("cannot read standard input: {0}")]
     Stdin(io::Error),
     #[error("cannot work on {}: {why}", .path.display())]
@@ -39,6 +41,7 @@ impl InputError {
             InputError::UnknownPolicy { .. } => "unknown_policy",
             InputError::UnknownUpstream { .. } => "unknown_upstream",
             InputError::Iteration { .. } | InputError::Stdin(_) => "stdin",
+            InputError::EnvFile { .. } => "bad_env_file",
             InputError::Results { .. } => "results_unreadable",
             InputError::Reference { .. } => "unreadable_reference",
             InputError::NoDump { .. } | InputError::Dump { .. } => "bad_dump",
@@ -62,6 +65,9 @@ impl InputError {
             }
             InputError::Iteration { .. } => {
                 "each iteration reads it anew; what it is to begin with has to be a readable file"
+            }
+            InputError::EnvFile { .. } => {
+                "wanted a file of NAME=VALUE lines, which each start of the run reads"
             }
             InputError::Stdin(_) => return None,
             InputError::Results { .. } => "give a JSONL file of results; nothing was changed",
@@ -87,6 +93,7 @@ impl InputError {
             | InputError::ApiToken { .. }
             | InputError::UnknownPolicy { .. }
             | InputError::UnknownUpstream { .. }
+            | InputError::EnvFile { .. }
             | InputError::Iteration { .. } => exit_code::USAGE,
             InputError::Stdin(_)
             | InputError::Results { .. }

@@ -25,6 +25,10 @@ pub enum RunError {
     NoCommand { run: String },
     #[error("run {run} was begun with {}, and {} not there; nothing was started", .names.join(" and "), are(.names))]
     KeysMissing { run: String, names: Vec<String> },
+    #[error(
+        "run {run} was begun under a login of {login}, whose calls are not billed: now a key is here, and it has no limit in usd"
+    )]
+    LoginGone { run: String, login: String },
     #[error("OUTLAST_URL does not name the proxy of run {run}: {url:?}")]
     NoParentProxy { run: String, url: String },
     #[error("the address that is kept with the run for its state is none: {0}")]
@@ -59,6 +63,7 @@ impl RunError {
             RunError::Halted { .. } => "run_halted",
             RunError::LoopScript { .. } | RunError::NoCommand { .. } => "no_command",
             RunError::KeysMissing { .. } => "key_missing",
+            RunError::LoginGone { .. } => "login_gone",
             RunError::NoParentProxy { .. } => "no_parent_proxy",
             RunError::KeptAddress(_) => "bad_grpc_address",
             RunError::NoAttempt => "internal",
@@ -89,6 +94,9 @@ impl RunError {
                 "export {}, or put {} into ~/.config/outlast/env (mode 0600)",
                 names.join(" "),
                 if names.len() == 1 { "it" } else { "them" }
+            ),
+            RunError::LoginGone { run, .. } => format!(
+                "give it one with `outlast budget {run} --set-usd 5`, or unset the key and log in"
             ),
             RunError::NoParentProxy { .. } => {
                 "start the command with the environment that its run gave it".into()
@@ -123,6 +131,7 @@ impl RunError {
             | RunError::Ended { .. }
             | RunError::LoopScript { .. }
             | RunError::NoCommand { .. }
+            | RunError::LoginGone { .. }
             | RunError::NoParentProxy { .. }
             | RunError::KeptAddress(_)
             | RunError::TooManyAgents { .. } => exit_code::REFUSED,

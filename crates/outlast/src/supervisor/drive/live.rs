@@ -54,6 +54,7 @@ impl Driver {
             named: &named,
             proxy: self.address,
             store: self.context.place.without_secret(),
+            withheld: self.context.place.secrets(),
             grpc: self.state.as_ref().map(StateFace::address),
             iteration: self.iteration,
             recovered: before().next().is_some(),
@@ -96,8 +97,10 @@ impl Driver {
                 address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
             },
         };
-        // Events seen so far belong to the attempt before.
-        while self.seen.try_recv().is_ok() {}
+        // Events seen so far belong to the attempt before, and may still end an outage.
+        while let Ok(seen) = self.seen.try_recv() {
+            self.outage.note(&seen).iter().for_each(|news| say(news));
+        }
         let died = self.died.take();
         let mut watch = self.watch(&hold, claims.attempt);
         watch.goes_on_itself = launch.resumes;
@@ -118,6 +121,8 @@ impl Driver {
             signals: &self.signals,
             beat: &self.beat,
             seen: &mut self.seen,
+            outage: &mut self.outage,
+            outage_rules: self.outage_rules,
             mark: &self.mark,
             hold,
             stage: &self.show.stage,

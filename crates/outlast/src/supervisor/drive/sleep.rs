@@ -43,8 +43,8 @@ impl Driver {
             let id = &self.view.run.id;
             let wait = time::span(until.ms_since(self.store.now()?));
             say(&format!(
-                "usage limit: {id} sleeps until {} UTC (for {wait}); `outlast wake {id}` starts it now",
-                time::utc(until)
+                "usage limit: {id} sleeps until {} (for {wait}); `outlast wake {id}` starts it now",
+                time::moment(until)
             ));
         }
         let mut held = Instant::now();

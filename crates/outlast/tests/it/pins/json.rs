@@ -70,7 +70,7 @@ fn json_keeps_its_members_and_their_types() {
     let tagged = ["--run", "killed", "--name", "desk", "--tag", "team=search", "--kill-at", "call:2"];
     let done = run(&tagged, "ask one; ask two; outlast=1");
     assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
-    let done = run(&["--run", "halted", "--calls", "1"], "ask one; ask two");
+    let done = run(&["--run", "halted", "--usd", "none", "--calls", "1"], "ask one; ask two");
     assert_eq!(done.status.code(), Some(75), "{}", String::from_utf8_lossy(&done.stderr));
     let mut found = String::new();
     for line in COMMANDS {
@@ -89,9 +89,14 @@ fn json_keeps_its_members_and_their_types() {
         }
         found += &errors(&output.stderr);
     }
-    for line in
-        ["show nobody", "runn", "resume", "ls --store mysql://x", "attach killed", "logs killed --attempt 9"]
-    {
+    for line in [
+        "show nobody",
+        "runn",
+        "resume nobody",
+        "ls --store mysql://x",
+        "attach killed",
+        "logs killed --attempt 9",
+    ] {
         let words: Vec<&str> = line.split(' ').chain(["--json"]).collect();
         let output = outlast(dir, &words).output().unwrap();
         writeln!(found, "outlast {line}: exit status {}", output.status.code().unwrap()).unwrap();

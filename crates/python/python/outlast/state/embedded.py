@@ -144,6 +144,12 @@ class Embedded:
             if len(page) < _VALUES:
                 return found
 
+    def namespaces(self) -> list[str]:
+        return self._states.namespaces()
+
+    def agents(self, namespace: str) -> list[str]:
+        return self._states.agents(namespace)
+
     def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
         position = self._states.position()
         found: list[str] = []

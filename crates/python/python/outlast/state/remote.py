@@ -153,6 +153,12 @@ class Remote:
         newest = self.get(namespace, agent, key).version
         return [self.at(namespace, agent, key, "version", version) for version in range(1, newest + 1)]
 
+    def namespaces(self) -> list[str]:
+        raise _no_places()
+
+    def agents(self, namespace: str) -> list[str]:
+        raise _no_places()
+
     def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
         reply = self._ask("ListKeys", wire.text(1, namespace) + wire.text(2, agent))
         return [key.decode() for key in reply.get(1, []) if key.startswith(prefix.encode())]
@@ -238,6 +244,11 @@ def _not_said(expected: int | None) -> None:
             "the Statehouse wire has no expected versions",
             hint="open the store here, or start the server with --grpc-conflicts first-committer and read what is written",
         )
+
+
+def _no_places() -> NotOnTheWire:
+    hint = "open the store here, or GET /v1/state/namespaces and /v1/state/agents"
+    return NotOnTheWire("the Statehouse wire lists neither namespaces nor agents", hint=hint)
 
 
 def _text(reply: dict[int, list[Any]], field: int) -> str:

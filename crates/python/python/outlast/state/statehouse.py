@@ -156,6 +156,14 @@ class Statehouse:
         """All kept versions of a key, oldest first, deletes among them."""
         return self._backend.history(self._in(namespace), agent_id, key)
 
+    def list_namespaces(self) -> list[str]:
+        """All namespaces of the store, in the order of their UTF-8 bytes. Errors: `NotOnTheWire` with a `url`."""
+        return self._backend.namespaces()
+
+    def list_agents(self, namespace: str | None = None) -> list[str]:
+        """A namespace's agents, in the order of their UTF-8 bytes. Errors: `NotOnTheWire` with a `url`."""
+        return self._backend.agents(self._in(namespace))
+
     def list_keys(self, agent_id: str, namespace: str | None = None, *, prefix: str = "") -> list[str]:
         """An agent's keys, in the order of their UTF-8 bytes. Reads no values."""
         return self._backend.keys(self._in(namespace), agent_id, prefix)

@@ -59,7 +59,7 @@ impl Error {
     /// Returns what the caller can do about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Error::Halted { refusal, run } => Some(refusal.hint(run)),
+            Error::Halted { refusal, .. } => refusal.callers_hint(),
             Error::Cancelled { .. } => Some("create another run".into()),
             Error::State(e) => e.hint(),
             Error::AmbiguousApproval { .. } => Some("say which with approvalId".into()),

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use outlast_core::{
     engine::step::checkpoint::Used,
     envelope::unit::{Limits, Unit},
+    reads::idle::changed_at,
     run::{Run, status::Status},
     store::{self, RunView, Store},
-    words::{
-        calendar::rfc3339,
-        id::{Micros, Seq},
-    },
+    words::calendar::rfc3339,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -91,7 +89,7 @@ impl Shown {
             metadata: view.spec.tags.clone(),
             pending_approval: if awaits { pending(store, run.no)?.first().map(approval) } else { None },
             created_at: rfc3339(run.created_at),
-            updated_at: rfc3339(updated_at(store, run)?),
+            updated_at: rfc3339(changed_at(store, run)?),
         })
     }
 }
@@ -122,12 +120,4 @@ fn budget(limits: &Limits) -> Budget {
         loops: limit(Unit::Loops),
         seconds: amount::seconds(limit(Unit::WallMs)),
     }
-}
-
-/// Returns the time of the last change, of the run's status or of its newest entry.
-fn updated_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> {
-    let newest = store.entry(run.no, Seq(run.next_seq.0 - 1))?;
-    let of_entry = newest.map(|e| e.closed_at.unwrap_or(e.opened_at));
-    let times = [Some(run.created_at), run.began_at, run.ended_at, of_entry];
-    Ok(times.into_iter().flatten().max().unwrap_or(run.created_at))
 }

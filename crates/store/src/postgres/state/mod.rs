@@ -17,7 +17,7 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use super::{
-    connect::failure,
+    error::failure,
     rows::{get, name as text, number},
     statement::{Param, all, maybe, params, write_one},
 };

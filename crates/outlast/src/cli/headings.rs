@@ -1,0 +1,44 @@
+//! Headings of `outlast --help`, below which its commands stand.
+
+/// Each heading with its commands, in the order in which they are shown.
+pub const HEADINGS: [(&str, &[&str]); 8] = [
+    ("Run", &["run", "resume", "attach", "stop", "wake", "cancel", "agent", "serve"]),
+    ("Look", &["ls", "show", "logs", "journal"]),
+    ("Money", &["budget", "budgets", "spend", "prices"]),
+    ("Decide", &["approvals", "approve", "resolve"]),
+    ("Jobs", &["jobs", "inspect", "retry", "export"]),
+    ("State", &["state", "snapshot", "fork"]),
+    ("Loops", &["ctx", "shell-init"]),
+    ("Upkeep", &["doctor", "service", "gc", "verify", "repair", "completions", "mock", "help"]),
+];
+
+/// Columns before what a command is about.
+const INDENT: usize = 15;
+
+/// Returns the definition with its commands listed below headings. clap has headings for flags only.
+pub fn with_headings(command: clap::Command) -> clap::Command {
+    let mut listed = String::new();
+    for (heading, names) in HEADINGS {
+        listed.push_str(&format!("\n{heading}:\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(|c| c.get_about()).map(ToString::to_string);
+            let about = about.unwrap_or_else(|| "Print this page, or the help of a command".into());
+            listed.push_str(&format!("  {name:<width$}{about}\n", width = INDENT - 2));
+        }
+    }
+    listed.push_str("\nEverywhere:\n");
+    for arg in command.get_arguments() {
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let default = arg.get_default_values().first().map(|value| value.to_string_lossy());
+        let default = default.filter(|value| value != "false");
+        let default = default.map_or_else(String::new, |value| format!(" [default: {value}]"));
+        let value = arg.get_value_names().filter(|_| arg.get_action().takes_values());
+        let value = value.and_then(|names| names.first());
+        let value = value.map_or_else(String::new, |name| format!(" <{name}>"));
+        let flag = format!("--{}{value}", arg.get_long().unwrap_or_default());
+        listed.push_str(&format!("      {flag:<19}{help}{default}\n"));
+    }
+    listed.push_str(&format!("  {:<23}Print help\n  {:<23}Print version\n", "-h, --help", "-V, --version"));
+    command
+        .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{listed}{{after-help}}"))
+}

@@ -1,0 +1,203 @@
+//! A run's story on one screen of 80 columns and 24 lines, with room left for a line above it and the prompt.
+
+use outlast_core::envelope::unit::Unit;
+
+use super::{super::budget, Story, as_typed, life::Life};
+use crate::render::{
+    amount::{some, usd},
+    entry,
+    look::{self, Look, Paint, clean, clean_line, exact_line},
+    next::next,
+    short::short,
+    table::{Cell, Side, Table},
+    text::wrapped,
+    time,
+};
+
+const WIDTH: usize = 80;
+const HEIGHT: usize = 22;
+
+/// Most newest attempts, approvals, last printed lines and lines about money.
+const ATTEMPTS: usize = 5;
+const APPROVALS: usize = 2;
+const PRINTED: usize = 4;
+const MONEY: usize = 3;
+
+impl Story {
+    pub fn brief(&self, look: Look) -> String {
+        let (head, cost, next) = (self.head(look), self.cost(), self.what_next());
+        let room = HEIGHT.saturating_sub(head.len() + cost.len() + next.len() + 3);
+        let mut out = head;
+        for (title, lines) in
+            [("what happened", self.happened(look, room)), ("what it cost", cost), ("what is next", next)]
+        {
+            if !lines.is_empty() {
+                out.push(look.paint(Paint::Strong, title));
+                out.extend(lines);
+            }
+        }
+        out.join("\n") + "\n"
+    }
+
+    fn head(&self, look: Look) -> Vec<String> {
+        let (run, spec) = (&self.view.run, &self.view.spec);
+        let status = look.paint(look::of_status(run.status), run.status.name());
+        let name = clean_line(spec.name.as_deref().unwrap_or_default(), 20);
+        let mut out = vec![match name.is_empty() {
+            true => format!("{}  {status}", look.paint(Paint::Strong, &clean_line(run.id.as_str(), 60))),
+            false => {
+                format!("{}  {status}  {}", look.paint(Paint::Strong, &name), clean_line(run.id.as_str(), 44))
+            }
+        }];
+        let why = run
+            .halt
+            .as_ref()
+            .map(|halt| format!("{}{}", halt.message(), self.waits_since()))
+            .or_else(|| run.error.clone());
+        out.extend(
+            why.iter().flat_map(|why| wrapped(why, WIDTH - 2)).take(2).map(|line| format!("  {line}")),
+        );
+        if let Some(command) = &spec.command {
+            let argv: Vec<String> = command.argv.iter().map(|a| as_typed(a)).collect();
+            out.push(format!("  {}", exact_line(&argv.join(" "), WIDTH - 2)));
+        }
+        let began = self.moment(run.began_at.unwrap_or(run.created_at));
+        out.push(match run.ended_at {
+            Some(at) => format!("  began {began}; ended {} ago", time::age(self.now.ms_since(at))),
+            None => format!("  began {began}"),
+        });
+        out
+    }
+
+    /// Tells the newest attempts, how the last one died, and who is waited for, in at most `room` lines.
+    fn happened(&self, look: Look, room: usize) -> Vec<String> {
+        let mut out: Vec<String> = self
+            .looping()
+            .map(|looping| format!("  {}", clean_line(&looping, WIDTH - 2)))
+            .into_iter()
+            .collect();
+        let asked: Vec<String> = self
+            .approvals
+            .iter()
+            .take(APPROVALS)
+            .map(|view| {
+                let what = format!("{} {}", view.detail.tool, String::from_utf8_lossy(&view.arguments));
+                clean_line(&format!("  asks a person: {what}"), WIDTH)
+            })
+            .collect();
+        let left = room.saturating_sub(out.len() + asked.len());
+        out.extend(self.newest_attempts(look, left));
+        let left = room.saturating_sub(out.len() + asked.len());
+        out.extend(self.last_death(left));
+        out.extend(asked);
+        out.truncate(room);
+        out
+    }
+
+    fn newest_attempts(&self, look: Look, room: usize) -> Vec<String> {
+        // The header, and the line about earlier ones.
+        let lives = Life::fold(&self.attempts);
+        let shown = lives.len().min(ATTEMPTS).min(room.saturating_sub(2));
+        if shown == 0 {
+            return Vec::new();
+        }
+        let offset = time::offset(self.now);
+        let headed = format!("started ({offset})");
+        let mut table = Table::new(&[
+            ("#", Side::Left),
+            (&headed, Side::Left),
+            ("up", Side::Left),
+            ("calls", Side::Right),
+            ("how it ended", Side::Left),
+        ]);
+        let (earlier, newest) = lives.split_at(lives.len() - shown);
+        for life in newest {
+            let a = life.last();
+            let how = match &a.exit {
+                Some(_) => self.how(a),
+                None => "it is up".into(),
+            };
+            table.row(vec![
+                life.name().into(),
+                time::cell(life.first().started_at, &offset).into(),
+                time::about(life.up_ms(self.now)).into(),
+                life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
+                Cell::painted(clean_line(&how, 30), if a.died() { Paint::Bad } else { Paint::Plain }),
+            ]);
+        }
+        let mut out: Vec<String> = table.render(look, 2).lines().map(str::to_owned).collect();
+        let earlier: Vec<_> = earlier.iter().flat_map(|life| life.0).collect();
+        if !earlier.is_empty() {
+            let died = earlier.iter().filter(|a| a.died()).count();
+            let died = if died > 0 { format!(", {died} of them died") } else { String::new() };
+            out.push(format!("  {} before these{died}", some(earlier.len() as i64, "attempt")));
+        }
+        out
+    }
+
+    /// Tells what was open when the newest attempt died, and what it printed last. Nothing if it did not die.
+    fn last_death(&self, room: usize) -> Vec<String> {
+        let (Some(a), Some(evidence)) = (self.attempts.last(), self.evidence.last()) else {
+            return Vec::new();
+        };
+        if !a.died() {
+            return Vec::new();
+        }
+        let mut out: Vec<String> = evidence
+            .open
+            .iter()
+            .take(room.min(2))
+            .map(|e| {
+                let what = clean_line(&entry::what(e), 40);
+                format!("  in flight at its death: {} {} {what}, {}", e.kind.name(), e.seq, e.state.name())
+            })
+            .collect();
+        let lines = evidence.lines.as_deref().unwrap_or_default();
+        let count = self.lines.min(PRINTED).min(room.saturating_sub(out.len() + 1)).min(lines.len());
+        if count > 0 {
+            out.push("  it printed last:".into());
+            out.extend(
+                lines[lines.len() - count..]
+                    .iter()
+                    .map(|line| format!("    {}", clean_line(line, WIDTH - 4))),
+            );
+        }
+        out
+    }
+
+    fn cost(&self) -> Vec<String> {
+        let e = &self.view.envelope;
+        let of =
+            e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {} usd", usd(limit)));
+        let (calls, tokens) = (e.spent[Unit::Calls], e.spent.tokens());
+        let paid = match calls {
+            0 => format!("no call so far; 0 usd{of}"),
+            _ if self.view.spec.login.is_some() => self.list_price(),
+            _ => format!(
+                "{} usd{of} for {}, {}",
+                usd(e.spent.cost()),
+                some(calls, "call"),
+                some(tokens, "token")
+            ),
+        };
+        let mut out = vec![paid];
+        out.extend(budget::left(&self.view, self.now));
+        let told = ["replayed", "in doubt", "in flight", "overrun", "unbacked"];
+        let told = self.money().into_iter().filter(|line| told.iter().any(|word| line.starts_with(word)));
+        out.extend(told.take(MONEY));
+        out.iter().map(|line| format!("  {}", clean_line(line, WIDTH - 2))).collect()
+    }
+
+    fn what_next(&self) -> Vec<String> {
+        let next = next(&self.view);
+        let (id, short) = (self.view.run.id.as_str(), short(&self.view));
+        let mut out: Vec<String> = wrapped(&clean(&next.text), WIDTH - 2)
+            .into_iter()
+            .take(2)
+            .map(|line| format!("  {line}"))
+            .collect();
+        out.extend(next.commands.iter().map(|c| format!("  → {}", c.replace(id, &short))));
+        out.push(format!("  → outlast show {short} -v   tells all of it"));
+        out
+    }
+}

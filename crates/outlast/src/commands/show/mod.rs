@@ -1,0 +1,188 @@
+//! `outlast show RUN`: tells the run's story on one screen: what happened, what it cost, what is next. `-v` tells all of
+//! it, `--json` is for programs.
+
+mod brief;
+mod full;
+mod life;
+mod money;
+mod object;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use outlast_core::{
+    journal::{Entry, approval},
+    reads,
+    run::{Run, attempt::Attempt, instance::Instance},
+    store::{RunView, Store, filter::ApprovalFilter as Filter},
+    words::id::{AttemptNo, Micros, RunId},
+};
+
+use self::money::Calls;
+use super::{
+    evidence::{self, Evidence},
+    journal,
+};
+use crate::{
+    agent::{self, session},
+    cli::ShowArgs,
+    loops::task_context::quote,
+    program::{
+        error::CliError,
+        find::{self, Verb},
+        untaken::Untaken,
+    },
+    render::{
+        amount::some,
+        exit,
+        look::{Page, clean},
+        time, tool,
+    },
+};
+
+/// Number of newest entries that are shown to people.
+const ENTRIES: usize = 6;
+
+/// Prints a run's story. `logs` returns the directory of a run's logs; `here` is the directory whose last run is meant
+/// where none is named.
+pub fn show(
+    store: &dyn Store,
+    logs: &dyn Fn(&RunId) -> Option<PathBuf>,
+    here: &Path,
+    args: &ShowArgs,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let view = find::run_or_last(store, args.run.as_deref(), here, Verb::Look)?;
+    let logs = logs(&view.run.id);
+    let story = Story::gather(store, view, logs.as_deref(), args.lines)?;
+    let look = page.look;
+    match (look.json, args.verbose) {
+        (true, _) => page.json(&story.object())?,
+        (false, true) => page.text(&story.full(look))?,
+        (false, false) => page.text(&story.brief(look))?,
+    }
+    Ok(())
+}
+
+/// Everything that the story of a run is told from.
+struct Story {
+    view: RunView,
+    parent: Option<String>,
+    attempts: Vec<Attempt>,
+    /// Instance that drives each open attempt.
+    drivers: BTreeMap<AttemptNo, Instance>,
+    entries: Vec<Entry>,
+    calls: Calls,
+    /// Evidence for each attempt, in the order of `attempts`.
+    evidence: Vec<Evidence>,
+    /// Number of log lines that are shown to people.
+    lines: usize,
+    /// Recorded answers that the newest attempt has not asked for.
+    untaken: Untaken,
+    /// Session id of a CLI agent, and the path of its transcript.
+    session: Option<(String, Option<PathBuf>)>,
+    /// Approvals that wait for a decision.
+    approvals: Vec<reads::approvals::View>,
+    /// Newest tool calls.
+    tools: Vec<tool::Told>,
+    now: Micros,
+}
+
+/// Reads the run's pending approvals.
+fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, CliError> {
+    if run.approvals.as_ref().is_none_or(|a| a.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
+    Ok(reads::approvals::list(store, &filter, Some(approval::Status::Pending))?)
+}
+
+impl Story {
+    fn gather(
+        store: &dyn Store,
+        view: RunView,
+        logs: Option<&Path>,
+        lines: usize,
+    ) -> Result<Story, CliError> {
+        let no = view.run.no;
+        let mut attempts = store.attempts(no)?;
+        let mut drivers = BTreeMap::new();
+        for a in attempts.iter().filter(|a| a.is_open()) {
+            if let Some(instance) = a.instance.map(|i| store.instance(i)).transpose()?.flatten() {
+                drivers.insert(a.no, instance);
+            }
+        }
+        let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
+        let entries = journal::all(store, no)?;
+        for attempt in &mut attempts {
+            attempt.ended_at = evidence::end(attempt, &entries);
+        }
+        let evidence = attempts.iter().map(|a| Evidence::of(a, &entries, logs));
+        Ok(Story {
+            evidence: evidence.collect::<Result<_, _>>()?,
+            lines,
+            parent: parent.map(|p| p.run.id.to_string()),
+            drivers,
+            session: session::find(store, no, &session::key(None, view.run.iteration))?
+                .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            approvals: pending(store, &view.run)?,
+            tools: tool::newest(store, no, &entries, ENTRIES)?,
+            untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
+            calls: Calls::of(&entries),
+            attempts,
+            entries,
+            now: store.now()?,
+            view,
+        })
+    }
+
+    /// Formats how many iterations are finished and what ends the loop; `None` if the run is no loop.
+    fn looping(&self) -> Option<String> {
+        let (looping, turns) = (self.view.spec.looping()?, self.view.run.turns.as_deref()?);
+        let finished = some(turns.finished, "iteration");
+        let mut parts = vec![match looping.max_iterations {
+            Some(max) => format!("{finished} of at most {max} finished"),
+            None => format!("{finished} finished"),
+        }];
+        parts.extend(looping.until.as_ref().map(|until| format!("until {}", as_typed(until))));
+        parts.extend(looping.input.as_ref().map(|input| format!("each reads {}", as_typed(input))));
+        if turns.unchanged > 0 {
+            parts.push(format!("the last {} changed nothing", turns.unchanged));
+        }
+        Some(clean(&parts.join(", ")).replace('\n', "\u{fffd}"))
+    }
+
+    fn moment(&self, at: Micros) -> String {
+        format!("{}, {} ago", time::moment(at), time::age(self.now.ms_since(at)))
+    }
+
+    /// Returns since when the run waits for its provider, as words that follow the reason; empty if it does not.
+    fn waits_since(&self) -> String {
+        let awaited = self.view.run.awaited_outage();
+        awaited.map_or_else(String::new, |(_, since)| format!(" since {}", self.moment(since)))
+    }
+
+    fn calls_of(&self, a: &Attempt) -> i64 {
+        self.calls.by_attempt.get(&a.no).copied().unwrap_or(0)
+    }
+
+    fn how(&self, a: &Attempt) -> String {
+        match (&a.exit, self.drivers.get(&a.no)) {
+            (Some(e), _) if e.lost && crate::loops::is_loop(&self.view) => "its shell was killed".into(),
+            (Some(e), _) => exit::words(e),
+            (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
+            (None, None) => "open".into(),
+        }
+    }
+}
+
+/// Quotes an argument for a shell if it needs quotes.
+fn as_typed(argument: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(&b);
+    if !argument.is_empty() && argument.bytes().all(plain) {
+        return argument.to_owned();
+    }
+    quote::quoted(argument)
+}

@@ -1,0 +1,119 @@
+//! Money of a story: totals over its calls, and the lines that tell them.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    envelope::unit::{Amounts, Unit},
+    journal::{Entry, Kind, State},
+    words::id::AttemptNo,
+};
+
+use super::Story;
+use crate::render::amount::{bill, some, usd};
+
+/// Totals over the run's calls.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    pub by_state: BTreeMap<State, i64>,
+    pub by_attempt: BTreeMap<AttemptNo, i64>,
+    pub doubt_count: i64,
+    pub failed_nano_usd: i64,
+    /// Failed calls that were lost and are charged as their retry.
+    pub lost: i64,
+    pub estimated: i64,
+    /// Tries beyond the first of each call.
+    pub tried_again: i64,
+    pub overrun: Amounts,
+    pub unbacked: Amounts,
+}
+
+impl Calls {
+    pub fn of(entries: &[Entry]) -> Calls {
+        let mut calls = Calls::default();
+        for e in entries.iter().filter(|e| e.kind == Kind::Call) {
+            *calls.by_state.entry(e.state).or_default() += 1;
+            *calls.by_attempt.entry(e.attempt).or_default() += 1;
+            calls.doubt_count += i64::from(e.is_lost());
+            calls.unbacked += e.unbacked();
+            let Some(call) = &e.call else { continue };
+            if e.state == State::Failed {
+                calls.failed_nano_usd += e.spent.cost();
+                calls.lost += i64::from(call.correction.is_some() && e.retried_by.is_some());
+            }
+            calls.estimated += i64::from(call.estimated);
+            calls.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
+            calls.overrun += call.overrun();
+        }
+        calls
+    }
+}
+
+impl Story {
+    /// Returns the lines about money; a line without an amount or count is left out.
+    pub fn money(&self) -> Vec<String> {
+        let (run, e) = (&self.view.run, &self.view.envelope);
+        let mut out = Vec::new();
+        let state = |s: State| self.calls.by_state.get(&s).copied().unwrap_or(0);
+        if e.spent[Unit::Calls] > 0 {
+            let (paid, tokens) = (usd(e.spent.cost()), some(e.spent.tokens(), "token"));
+            out.push(match self.view.spec.login {
+                Some(_) => format!("priced    {}", self.list_price()),
+                None => format!("paid      {paid} usd for {}, {tokens}", some(e.spent[Unit::Calls], "call")),
+            });
+        }
+        if state(State::Failed) > 0 {
+            let lost = match self.calls.lost {
+                0 => String::new(),
+                1 => ", 1 of them lost and charged as its retry".into(),
+                n => format!(", {n} of them lost and charged as their retries"),
+            };
+            let (count, cost) = (some(state(State::Failed), "call"), usd(self.calls.failed_nano_usd));
+            out.push(format!("failed    {cost} usd for {count}{lost}"));
+        }
+        if run.replayed > 0 {
+            let saved = usd(run.saved_nano_usd);
+            out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
+        }
+        if self.untaken.answers > 0 {
+            out.push(format!("untaken   {}, not asked for again so far", self.untaken));
+        }
+        if self.calls.doubt_count > 0 || e.doubt.cost() > 0 {
+            let count = some(self.calls.doubt_count, "call");
+            out.push(format!("in doubt  {} usd held for {count} of unknown outcome", usd(e.doubt.cost())));
+        }
+        let live = e.live(Unit::CostNanoUsd);
+        if state(State::Open) > 0 {
+            out.push(format!(
+                "in flight {} usd reserved for {}",
+                usd(live),
+                some(state(State::Open), "call")
+            ));
+        }
+        if self.calls.estimated > 0 {
+            let count = some(self.calls.estimated, "call");
+            out.push(format!("estimated {count} without usage, charged at the reservation"));
+        }
+        if self.calls.tried_again > 0 {
+            let count = some(self.calls.tried_again, "time");
+            out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));
+        }
+        if !self.calls.overrun.is_zero() {
+            let over = bill(self.calls.overrun);
+            out.push(format!("overrun   {over}: billed beyond the bound, recorded in full"));
+        }
+        if !self.calls.unbacked.is_zero() {
+            let unbacked = bill(self.calls.unbacked);
+            out.push(format!("unbacked  {unbacked}: may be billed for lost tries, and no budget holds it"));
+        }
+        out
+    }
+
+    /// Tells what calls that a subscription pays for would cost.
+    pub fn list_price(&self) -> String {
+        let spent = &self.view.envelope.spent;
+        let login = self.view.spec.login.as_deref().unwrap_or_default();
+        let (price, calls) = (usd(spent.cost()), some(spent[Unit::Calls], "call"));
+        let tokens = some(spent.tokens(), "token");
+        format!("list price {price} usd for {calls}, {tokens}: not billed, by a login of {login}")
+    }
+}

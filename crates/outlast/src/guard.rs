@@ -1,0 +1,227 @@
+//! Guard around the agent: which commands a process of a run may type, and how such a process is known.
+//!
+//! A process of a run is known by its environment, by that of the processes above it, by its control group, and by a
+//! supervisor above it: unsetting variables or leaving the session does not make it a person's. The guard holds against
+//! an agent that is mistaken or tries. What an agent with the same user can do beside the command line, and what stops
+//! that, is in docs/guides/guards.md.
+
+use std::sync::Arc;
+
+use outlast_core::{run::instance::Instance, store::Store, words::id::RunId};
+use outlast_process::{
+    ancestry::{self, Ancestor},
+    identity,
+};
+
+use crate::{
+    agent::inside::{Inside, TOKEN},
+    cli::{Command, ServiceVerb, state::StateCommand},
+    program::{
+        context::Context,
+        error::{CliError, CommandError},
+        find,
+    },
+    supervisor::environment::{GROUPS, MARK},
+};
+
+/// What a command is to a process of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule<'a> {
+    /// The command looks, or acts for the run itself.
+    Free,
+    /// The command begins a run, or goes on with the one that it names: with the run's token, as its child.
+    Begins(Option<&'a RunId>),
+    /// The command acts on the run that it names, the run itself or one that was started inside it. Without a name it is
+    /// refused: the last run of the directory may be anybody's.
+    OwnRuns(Option<&'a str>),
+    /// The command changes limits, other runs, policies or the store: a person's.
+    Persons,
+}
+
+/// Returns the command's verb and its rule. The one table: a new command is refused to compile until it is in it.
+pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
+    use Rule::{Begins, Free, OwnRuns, Persons};
+    let if_changes = |changes: bool| if changes { Persons } else { Free };
+    match command {
+        Command::Run(args) => ("run", Begins(args.run.as_ref())),
+        Command::Agent(_) => ("agent", Free),
+        Command::Hook(_) => ("hook", Free),
+        // Whoever serves a store answers for anybody, with a token of its own making.
+        Command::Serve(_) => ("serve", Persons),
+        Command::Ls(_) => ("ls", Free),
+        Command::Show(_) => ("show", Free),
+        Command::Journal(_) => ("journal", Free),
+        Command::Logs(_) => ("logs", Free),
+        // Who is attached types to the agent.
+        Command::Attach(args) => ("attach", OwnRuns(Some(&args.run))),
+        Command::Budget(args) => ("budget", if_changes(args.changes())),
+        Command::Budgets(args) => ("budgets", if_changes(args.verb.is_some())),
+        Command::Stop(args) => ("stop", OwnRuns(args.run.as_deref())),
+        Command::Wake(_) => ("wake", Persons),
+        // A resumption accepts what halted the run.
+        Command::Resume(_) => ("resume", Persons),
+        Command::Cancel(args) => ("cancel", OwnRuns(Some(&args.run))),
+        Command::Approvals(_) => ("approvals", Free),
+        Command::Approve(_) => ("approve", Persons),
+        Command::Resolve(args) => ("resolve", if_changes(args.step.is_some())),
+        Command::Spend(_) => ("spend", Free),
+        Command::Prices(_) => ("prices", Free),
+        Command::Jobs(_) => ("jobs", Free),
+        Command::Inspect(_) => ("inspect", Free),
+        Command::Retry(_) => ("retry", Persons),
+        Command::Export(_) => ("export", Free),
+        Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run))),
+        Command::Fork(_) => ("fork", Persons),
+        Command::Gc(args) => ("gc", if_changes(!args.dry_run)),
+        Command::Verify(args) => ("verify", if_changes(args.repair)),
+        Command::Repair(args) => ("repair", if_changes(args.accept_shorter)),
+        Command::State(args) => (
+            "state",
+            match &args.command {
+                StateCommand::Restore(_) => Persons,
+                StateCommand::Keep(keep) => if_changes(keep.versions.is_some()),
+                _ => Free,
+            },
+        ),
+        Command::Ctx(_) => ("ctx", Free),
+        Command::ShellInit(_) => ("shell-init", Free),
+        Command::ShellLoop(_) => ("shell-loop", Free),
+        Command::Service(args) => ("service", if_changes(args.verb != ServiceVerb::Status && !args.print)),
+        Command::Doctor(_) => ("doctor", Free),
+        Command::Completions(_) => ("completions", Free),
+        Command::Mock(_) => ("mock", Free),
+    }
+}
+
+/// Checks that the command may be typed here.
+///
+/// Errors: `not_a_persons` in a process of a run; those of the run's token and of the store.
+pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
+    let (verb, rule) = rule(command);
+    let with_token = context.around.var(TOKEN).is_some();
+    // The token is what makes a run inside of a run its child.
+    if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
+        return Ok(());
+    }
+    let line = ancestry::line();
+    let supervisor = supervisor(&line, context)?;
+    let Some(how) = mark(&line, context).or_else(|| supervisor.as_ref().map(|(_, how)| how.clone())) else {
+        return Ok(());
+    };
+    let refused = || Err(CommandError::NotAPersons { verb, how: how.clone() }.into());
+    let named = match rule {
+        Rule::OwnRuns(Some(named)) => named,
+        Rule::Begins(Some(id)) if with_token => id.as_str(),
+        _ => return refused(),
+    };
+    let Some(inside) = Inside::of(context)? else { return refused() };
+    // A token can be read off another run's process; the supervisor above this one cannot be borrowed.
+    if supervisor.is_some_and(|(above, _)| above.no != inside.actor.instance) {
+        return refused();
+    }
+    let found = match rule {
+        // A run that does not exist yet is begun.
+        Rule::Begins(Some(id)) if inside.store.run_no(id)?.is_none() => return Ok(()),
+        _ => find::run(inside.store.as_ref(), named)?,
+    };
+    if found.run.charges.contains(&inside.view.run.envelope()) { Ok(()) } else { refused() }
+}
+
+/// Returns the trace of a run in this process or one above it, in words: a variable, a control group.
+fn mark(line: &[Ancestor], context: &Context) -> Option<String> {
+    if let Some(variable) = [MARK, TOKEN].into_iter().find(|name| context.around.var(name).is_some()) {
+        return Some(format!("{variable} is set"));
+    }
+    line.iter().find_map(|above| {
+        let who = || format!("{}, pid {}", above.comm, above.id.pid);
+        if above.began_with(MARK) {
+            return Some(format!("{} above it began with {MARK}", who()));
+        }
+        above.group(GROUPS).map(|group| format!("{} is in the control group {group}", who()))
+    })
+}
+
+/// Returns the nearest supervisor above this process, in the store, and the trace in words.
+fn supervisor(line: &[Ancestor], context: &Context) -> Result<Option<(Instance, String)>, CliError> {
+    // Opening the store costs milliseconds, which a person's commands are spared: these words stand in the command line
+    // of every supervisor.
+    let supervises = |above: &&Ancestor| above.has_argument("run") || above.has_argument("resume");
+    let above: Vec<&Ancestor> = line.iter().skip(1).filter(supervises).collect();
+    if above.is_empty() || context.has_no_file() {
+        return Ok(None);
+    }
+    let store: Arc<dyn Store> = context.open(false, Default::default())?;
+    let Ok(me) = identity::of_self() else { return Ok(None) };
+    let live = store.live_instances()?;
+    Ok(above.iter().find_map(|above| {
+        let found = live.iter().find(|instance| {
+            let it = &instance.identity;
+            (it.pid, it.start_time) == (above.id.pid, above.id.start_time)
+                && (&it.boot_id, it.pid_ns) == (&me.boot_id, me.pid_ns)
+        })?;
+        let how = format!("{}, pid {} above it, drives a run", found.identity.program, above.id.pid);
+        Some((found.clone(), how))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn what_decides_is_a_persons_and_what_looks_is_anybodys() {
+        let check = |line: &str, want: Rule| {
+            let cli = Cli::try_parse_from(line.split(' ')).expect(line);
+            assert_eq!(rule(&cli.command).1, want, "{line}");
+        };
+        for line in [
+            "outlast budget r --add-usd 1",
+            "outlast budget r --set-usd 1",
+            "outlast budget r --lift usd",
+            "outlast budgets set b --usd 9",
+            "outlast budgets raise b --add-usd 9",
+            "outlast budgets remove b",
+            "outlast serve",
+            "outlast wake r",
+            "outlast resume r",
+            "outlast resume --all",
+            "outlast approve apr_1_1",
+            "outlast resolve r step --rerun",
+            "outlast retry job --failed",
+            "outlast fork r --from-snapshot 1",
+            "outlast gc --older-than 1h",
+            "outlast verify --repair",
+            "outlast repair --accept-shorter",
+            "outlast state keep 3",
+            "outlast state restore dump",
+            "outlast service install",
+            "outlast service uninstall",
+        ] {
+            check(line, Rule::Persons);
+        }
+        for line in [
+            "outlast budget r",
+            "outlast budgets",
+            "outlast ls",
+            "outlast show r",
+            "outlast approvals",
+            "outlast resolve r",
+            "outlast gc --older-than 1h --dry-run",
+            "outlast verify",
+            "outlast repair",
+            "outlast state keep",
+            "outlast service status",
+            "outlast service install --print",
+        ] {
+            check(line, Rule::Free);
+        }
+        for verb in ["stop r", "cancel r", "attach r", "snapshot r name"] {
+            check(&format!("outlast {verb}"), Rule::OwnRuns(Some("r")));
+        }
+        check("outlast run -- true", Rule::Begins(None));
+        check("outlast run --run r -- true", Rule::Begins(Some(&RunId::new("r").unwrap())));
+    }
+}

@@ -1,0 +1,153 @@
+//! Variables of a command: the file of `--env-file`, and the names that a run began with.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use crate::{program::error::InputError, settings::surroundings::Surroundings};
+
+/// Names and beginnings of names that a session sets for itself. That they are missing in another session says nothing
+/// about the command.
+const OF_A_SESSION: [&str; 33] = [
+    "_",
+    "COLORTERM",
+    "COLUMNS",
+    "DBUS_",
+    "DESKTOP_",
+    "DISPLAY",
+    "GDM",
+    "GNOME_",
+    "GPG_",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "KITTY_",
+    "LC_",
+    "LESS",
+    "LINES",
+    "LISTEN_",
+    "LS_COLORS",
+    "MAIL",
+    "MANAGERPID",
+    "NOTIFY_SOCKET",
+    "OLDPWD",
+    "OUTLAST_",
+    "PS1",
+    "PWD",
+    "QT_",
+    "SESSION_",
+    "SHLVL",
+    "SSH_",
+    "SYSTEMD_",
+    "TERM",
+    "TMUX",
+    "WINDOWID",
+    "XDG_",
+];
+
+/// Reads a file of `NAME=VALUE` lines. `export` and quotes are allowed, `#` begins a comment line.
+///
+/// Errors: the file cannot be read; a line is none. No value is repeated.
+pub fn read(path: &Path) -> Result<BTreeMap<String, String>, InputError> {
+    let bad = |why: String| InputError::EnvFile { path: path.to_owned(), why };
+    let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    let mut found = BTreeMap::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        let pair = line.split_once('=').map(|(name, value)| (name.trim(), unquoted(value.trim())));
+        match pair.filter(|(name, value)| is_name(name) && !value.contains('\0')) {
+            Some((name, value)) => found.insert(name.to_owned(), value.to_owned()),
+            None => {
+                return Err(bad(format!(
+                    "line {} is not NAME=VALUE, or sets a variable of Outlast's own",
+                    i + 1
+                )));
+            }
+        };
+    }
+    Ok(found)
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    plain
+        && !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && !name.starts_with("OUTLAST_")
+}
+
+fn unquoted(value: &str) -> &str {
+    let inside = |q: char| value.strip_prefix(q)?.strip_suffix(q);
+    inside('"').or_else(|| inside('\'')).unwrap_or(value)
+}
+
+/// Returns the names of the variables that a command is begun with, but for those of the session.
+pub fn names(around: &Surroundings) -> Vec<String> {
+    let all = around.variables().filter_map(|(name, _)| name.into_string().ok());
+    let of_a_session = |name: &str| {
+        OF_A_SESSION.iter().any(|word| match word.ends_with('_') && *word != "_" {
+            true => name.starts_with(word),
+            false => name == *word,
+        })
+    };
+    let mut names: Vec<String> = all.filter(|name| !of_a_session(name)).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Returns those of `names` that are neither here nor `kept`.
+pub fn missing(names: &[String], kept: &BTreeMap<String, String>, around: &Surroundings) -> Vec<String> {
+    let is_here = |name: &String| around.is_set(name) || kept.contains_key(name);
+    names.iter().filter(|name| !is_here(name)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_variables_is_read_or_refused_by_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("env");
+        let check = |text: &str, wanted: Result<&[(&str, &str)], &str>| {
+            fs::write(&path, text).unwrap();
+            match (read(&path), wanted) {
+                (Ok(found), Ok(wanted)) => {
+                    let found: Vec<(&str, &str)> =
+                        found.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+                    assert_eq!(found, wanted, "{text}");
+                }
+                (Err(e), Err(wanted)) => {
+                    let told = e.to_string();
+                    assert!(told.contains(wanted) && !told.contains("s3cret"), "{told}");
+                }
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        };
+        check("# mine\nexport A='x y'\n\nB = \"\"\nC=a=b", Ok(&[("A", "x y"), ("B", ""), ("C", "a=b")]));
+        check("A=1\ns3cret", Err("line 2 is not NAME=VALUE"));
+        check("OUTLAST_STORE=s3cret", Err("line 1"));
+        check("1A=s3cret", Err("line 1"));
+    }
+
+    #[test]
+    fn what_is_missing_is_what_neither_the_session_nor_the_run_has() {
+        let began = Surroundings::new(
+            &[
+                ("PATH", "/bin"),
+                ("AWS_PROFILE", "a"),
+                ("DB", "x"),
+                ("KEPT", "y"),
+                ("SSH_TTY", "t"),
+                ("PWD", "/"),
+            ],
+            Path::new("/"),
+        );
+        let names = names(&began);
+        assert_eq!(names, ["AWS_PROFILE", "DB", "KEPT", "PATH"]);
+        let kept = [("KEPT".to_owned(), "y".to_owned()), ("PATH".to_owned(), "/bin".to_owned())].into();
+        let now = Surroundings::new(&[("DB", "")], Path::new("/"));
+        assert_eq!(missing(&names, &kept, &now), ["AWS_PROFILE"]);
+    }
+}

@@ -1,0 +1,93 @@
+//! The line of processes above this one, as `/proc` shows it.
+
+use std::fs;
+
+use super::proc_table::{self, ProcId};
+
+/// Longest line that is followed. `/proc` is no snapshot: pids reused meanwhile could close a circle.
+const LONGEST: usize = 200;
+
+/// Process of the line, with what it was started with.
+#[derive(Clone, Debug)]
+pub struct Ancestor {
+    pub id: ProcId,
+    /// Process name, at most 15 bytes.
+    pub comm: String,
+    environ: Vec<u8>,
+    arguments: Vec<u8>,
+    groups: String,
+}
+
+/// Returns this process and all above it, nearest first. What may not be looked at is empty; the line ends where `/proc`
+/// shows nobody.
+pub fn line() -> Vec<Ancestor> {
+    let mut line = Vec::new();
+    let mut next = proc_table::own_pid();
+    while next != 0 && line.len() < LONGEST {
+        let Ok(Some(stat)) = proc_table::read_stat(next) else { break };
+        let read = |name: &str| fs::read(format!("/proc/{next}/{name}")).unwrap_or_default();
+        line.push(Ancestor {
+            id: stat.id(),
+            environ: read("environ"),
+            arguments: read("cmdline"),
+            groups: String::from_utf8_lossy(&read("cgroup")).into_owned(),
+            comm: stat.comm,
+        });
+        next = stat.ppid;
+    }
+    line
+}
+
+impl Ancestor {
+    /// Returns whether the variable was set when its program began. Unsetting it later changes nothing here.
+    pub fn began_with(&self, variable: &str) -> bool {
+        let set = |entry: &[u8]| entry.strip_prefix(variable.as_bytes()).is_some_and(|e| e.starts_with(b"="));
+        self.environ.split(|&b| b == 0).any(set)
+    }
+
+    /// Returns whether one of its arguments is this word.
+    pub fn has_argument(&self, word: &str) -> bool {
+        self.arguments.split(|&b| b == 0).any(|argument| argument == word.as_bytes())
+    }
+
+    /// Returns the control group it is in, or one around that, whose name begins with `prefix`.
+    pub fn group(&self, prefix: &str) -> Option<&str> {
+        let names = self.groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        names.flat_map(|path| path.split('/')).find(|name| name.starts_with(prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ancestor(environ: &[u8], arguments: &[u8], groups: &str) -> Ancestor {
+        Ancestor {
+            id: ProcId { pid: 1, start_time: 1 },
+            comm: "sh".into(),
+            environ: environ.into(),
+            arguments: arguments.into(),
+            groups: groups.into(),
+        }
+    }
+
+    #[test]
+    fn variables_arguments_and_groups_are_compared_as_whole_words() {
+        let found = ancestor(b"A_B=1\0C=\0", b"outlast\0run\0", "0::/user.slice/outlast-run-f0-2/below\n");
+        assert_eq!(
+            ["A_B", "C", "A", "B", "1"].map(|v| found.began_with(v)),
+            [true, true, false, false, false]
+        );
+        assert_eq!(["run", "ru", "outlast run"].map(|w| found.has_argument(w)), [true, false, false]);
+        assert_eq!(found.group("outlast-run-"), Some("outlast-run-f0-2"));
+        assert_eq!((found.group("below-"), ancestor(b"", b"", "").group("x")), (None, None));
+    }
+
+    #[test]
+    fn the_line_begins_here_and_ends_at_the_first_process() {
+        let line = line();
+        assert_eq!(line[0].id, ProcId::of_self().unwrap());
+        assert!(line.len() > 1 && line[0].began_with("PATH"));
+        assert_eq!(proc_table::read_stat(line[line.len() - 1].id.pid).unwrap().unwrap().ppid, 0);
+    }
+}
