@@ -10,7 +10,9 @@ order; `…` stands for anything, and blanks count as one. A command whose block
 """
 
 import argparse
+import contextlib
 import fnmatch
+import itertools
 import os
 import re
 import shlex
@@ -27,6 +29,7 @@ MARK = "--- check-docs"
 COMMAND_TIMEOUT_S = 180
 # In documents these are the ports people see; here they may be taken.
 PORTS = ("7070", "7077", "7078", "50051")
+TRIED = itertools.count(os.getpid())
 
 
 def documents() -> list[Path]:
@@ -127,9 +130,12 @@ def substitute(text: str, words: dict[str, str]) -> str:
 
 
 def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
+    """A port below those that the kernel gives out: no connection takes it while a server is away."""
+    while True:
+        port = 30_000 + next(TRIED) % 2_000
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return str(port)
 
 
 def sources(pattern: str) -> str:

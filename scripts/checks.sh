@@ -5,6 +5,7 @@
 
 log=$(mktemp)
 passed=0 failed=0 broken=()
+declare -A aside_pid aside_log
 
 title() { printf '\n== %s\n' "$1"; }
 
@@ -20,6 +21,28 @@ check() {
         failed=$((failed + 1)) broken+=("$name")
         echo "FAILED: $*"
     fi
+}
+
+# aside NAME COMMAND…: begins a check beside those that follow. `join NAME` waits for it, shows its output and counts it.
+aside() {
+    local name=$1
+    shift
+    aside_log[$name]=$(mktemp)
+    "$@" >"${aside_log[$name]}" 2>&1 &
+    aside_pid[$name]=$!
+}
+
+join() {
+    local name=$1 code=0
+    wait "${aside_pid[$name]}" || code=$?
+    check "$name" told "${aside_log[$name]}" "$code"
+    rm -f "${aside_log[$name]}"
+}
+
+# Shows what a check printed, and ends as it did.
+told() {
+    cat "$1"
+    return "$2"
 }
 
 # tests NAME COMMAND…: a runner whose output counts its tests. One that fails and counts no failure counts as one.

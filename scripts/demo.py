@@ -84,6 +84,14 @@ class Provider:
         self.process.wait()
 
 
+def only_child(pid: int, whose: str) -> int:
+    tasks = Path(f"/proc/{pid}/task")
+    children = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    if len(children) != 1:
+        raise Broken(f"wanted {whose} to have one child, had {children}")
+    return children[0]
+
+
 class Scene:
     """One run: its directory, its provider, its supervisor."""
 
@@ -131,13 +139,13 @@ class Scene:
     def show(self) -> dict:
         return self.stage.json("show", self.name)
 
+    def driver(self) -> int:
+        """The supervisor's process: the only child of its guardian, which is the process that was started."""
+        return only_child(self.supervisor.pid, "the guardian")
+
     def agent(self) -> int:
-        """The agent's process: the supervisor's only child."""
-        tasks = Path(f"/proc/{self.supervisor.pid}/task")
-        children = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-        if len(children) != 1:
-            raise Broken(f"wanted the supervisor to have one child, had {children}")
-        return children[0]
+        """The agent's process."""
+        return only_child(self.driver(), "the supervisor")
 
     def reached(self, what) -> bool:
         """Waits until `what()`; False if the run ended before."""
@@ -245,7 +253,7 @@ def kill_supervisor_between_calls(scene: Scene, call: int) -> None:
     paper = scene.stage.paper
     if not scene.reached(lambda: scene.provider.paid() >= call):
         return paper.did("not killed", f"the run had ended before call {call}")
-    pid, agent = scene.supervisor.pid, scene.agent()
+    pid, agent = scene.driver(), scene.agent()
     os.kill(agent, signal.SIGSTOP)
     if not scene.reached(lambda: scene.show()["calls"]["open"] == 0):
         raise Broken("the supervisor ended while its agent was held")

@@ -50,16 +50,23 @@ export OUTLAST_TEST_POSTGRES
 # The official SDKs are in it.
 export OUTLAST_TEST_PYTHON=$PYTHON
 
+# Documents and demos wait more than they work: they run beside the Python tests, one after the other.
+documents_and_demos() {
+    "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN" &&
+        "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN" &&
+        examples/kill-9-resume/demo.sh &&
+        examples/riskkernel/demo.sh
+}
+
 check "format" cargo fmt --all --check
+check "scripts" scripts_are_sound
 check "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
 tests "Rust" nextest
 tests "Rust, examples in docs" doctests
 check "the program" cargo build --workspace --quiet
-check "scripts" scripts_are_sound
-tests "Python" "$PYTHON" -m pytest -q tests/python
-check "documentation" "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN"
-check "make demo" "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN"
-check "examples/kill-9-resume" examples/kill-9-resume/demo.sh
-check "examples/riskkernel" examples/riskkernel/demo.sh
+aside "documents and demos" documents_and_demos
+# Many tests wait for processes that they have killed.
+tests "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python
+join "documents and demos"
 
 summary

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,15 +19,11 @@ import pytest
 from google.protobuf.struct_pb2 import ListValue, Struct
 from statehouse import Statehouse, StatehouseError, TransactionError
 
+from ports import free_port
+
 OUTLAST = os.environ.get("OUTLAST_BIN", str(Path(__file__).resolve().parents[2] / "target" / "debug" / "outlast"))
 LONGEST_S = 60
 KILLS = int(os.environ.get("OUTLAST_TEST_KILLS", "50"))
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class Server:

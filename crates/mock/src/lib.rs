@@ -16,6 +16,8 @@
 //! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
 //! one request differ (`answer 3f2a… #1`, `answer 3f2a… #2`), and a replayed one is the same byte for byte.
 //!
+//! **Outages** are phases from its start in which nothing is answered: see [`outage`].
+//!
 //! **Requests control it** by lines `mock: …` of the last user message that brings no tool results, else of
 //! the system text: see [`script`].
 #![forbid(unsafe_code)]
@@ -32,6 +34,7 @@ mod log;
 mod manner;
 mod openai;
 pub mod options;
+mod outage;
 mod provider;
 mod refusal;
 mod request;
@@ -40,18 +43,20 @@ pub mod script;
 #[cfg(test)]
 mod tests;
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::watch,
     task::{JoinHandle, JoinSet},
 };
 
 use self::provider::Provider;
 pub use self::{
     options::{BadOption, Encoding, Failure, FixedUsage, Options},
+    outage::Outages,
     provider::Received,
 };
 
@@ -111,16 +116,24 @@ impl Drop for Handle {
     }
 }
 
-async fn accept(listener: TcpListener, provider: Arc<Provider>, shutdown: impl Future) {
+/// Connections that wait to be accepted, as `TcpListener::bind` has it.
+const BACKLOG: u32 = 1024;
+
+async fn accept(mut listener: TcpListener, provider: Arc<Provider>, shutdown: impl Future) {
     let mut connections = JoinSet::new();
+    let closing = watch::Sender::new(());
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
             _ = &mut shutdown => return,
             Some(_) = connections.join_next() => {}
+            () = provider.course.refuses(true) => match absent(listener, &provider, &closing).await {
+                Ok(again) => listener = again,
+                Err(error) => return tracing::error!(%error, "cannot listen again"),
+            },
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, provider.clone()));
+                    connections.spawn(connection(stream, provider.clone(), closing.subscribe()));
                 }
                 // Out of descriptors, or the peer left in the backlog: both pass, and a busy loop would not
                 // help.
@@ -130,13 +143,44 @@ async fn accept(listener: TcpListener, provider: Arc<Provider>, shutdown: impl F
     }
 }
 
-async fn connection(stream: TcpStream, provider: Arc<Provider>) {
+/// Lets nobody listen until connections are taken again. Answers under way are finished.
+///
+/// A socket that is bound and does not listen refuses connections, and keeps the port from other processes.
+async fn absent(
+    listener: TcpListener,
+    provider: &Provider,
+    closing: &watch::Sender<()>,
+) -> io::Result<TcpListener> {
+    let addr = listener.local_addr()?;
+    drop(listener);
+    let bound = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    bound.set_reuseaddr(true)?;
+    bound.bind(addr)?;
+    provider.course.is_absent(true);
+    closing.send_replace(());
+    provider.course.refuses(false).await;
+    provider.course.is_absent(false);
+    bound.listen(BACKLOG)
+}
+
+async fn connection(stream: TcpStream, provider: Arc<Provider>, mut closing: watch::Receiver<()>) {
     // A stream's small frames would otherwise wait for the peer's delayed acknowledgement.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| {
         let provider = provider.clone();
-        async move { Ok::<_, Infallible>(provider.respond(request).await) }
+        async move {
+            match provider.course.resets() {
+                true => Err(io::Error::from(io::ErrorKind::ConnectionReset)),
+                false => Ok(provider.respond(request).await),
+            }
+        }
     });
+    let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let mut served = std::pin::pin!(served);
     // An error here is a peer that left, or an answer cut short on request: there is nobody to tell.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    tokio::select! {
+        _ = served.as_mut() => return,
+        _ = closing.changed() => served.as_mut().graceful_shutdown(),
+    }
+    let _ = served.await;
 }

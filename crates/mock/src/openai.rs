@@ -212,6 +212,12 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
     serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": code}}).to_string()
 }
 
+/// Writes the error of an account without credit.
+pub(super) fn no_credit(message: &str) -> String {
+    let code = "insufficient_quota";
+    serde_json::json!({"error": {"message": message, "type": code, "param": null, "code": code}}).to_string()
+}
+
 /// Writes the error of a plan's usage limit, as the ChatGPT backend does.
 pub(super) fn usage_limit(message: &str, over_s: u64, limit: Duration) -> String {
     let error = serde_json::json!({

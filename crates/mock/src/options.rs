@@ -4,6 +4,8 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use http::StatusCode;
 
+use super::outage::Outages;
+
 /// Behaviour of the provider towards every request. A request's own `mock:` lines take precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -18,6 +20,8 @@ pub struct Options {
     /// Seed that decides which requests `fail` hits: the same seed hits the same places in a sequence of
     /// requests.
     pub seed: u64,
+    /// Phases in which nothing is answered, from the start.
+    pub outages: Outages,
     /// File to which one JSON line is appended for each paid request.
     pub log: Option<PathBuf>,
 }
@@ -31,7 +35,7 @@ pub struct BadOption {
 }
 
 impl BadOption {
-    fn new(wanted: &'static str, text: &str) -> Self {
+    pub(super) fn new(wanted: &'static str, text: &str) -> Self {
         Self { wanted, text: text.into() }
     }
 }

@@ -27,6 +27,7 @@ use super::{
     manner::Manner,
     openai,
     options::{Encoding, Options},
+    outage::Course,
     request::{self, Dialect, Digest, MAX_BODY, Request},
     responses,
     script::{Fault, Script, ToolCall},
@@ -53,6 +54,7 @@ pub struct Received {
 /// Everything the connections share.
 pub(super) struct Provider {
     options: Options,
+    pub course: Course,
     log: Option<Log>,
     /// Number of requests for a message so far: the position in the sequence of failures.
     drawn: AtomicU64,
@@ -97,7 +99,8 @@ impl Provider {
     pub fn open(options: Options) -> io::Result<Self> {
         let log = options.log.as_deref().map(Log::open).transpose()?;
         let counts = Mutex::default();
-        Ok(Self { options, log, drawn: AtomicU64::new(0), counts, received: None })
+        let course = Course::begin(options.outages.clone());
+        Ok(Self { options, course, log, drawn: AtomicU64::new(0), counts, received: None })
     }
 
     pub fn keeping_requests(self) -> Self {
@@ -124,6 +127,7 @@ impl Provider {
                 if !after.is_zero() {
                     tokio::time::sleep(after).await;
                 }
+                self.course.settles().await;
                 response
             }
             // The connection drops this future when the client leaves.
@@ -188,6 +192,7 @@ impl Provider {
                 format!("search {}: the request allows {}", script.searches, request.max_searches());
             return Err(Refusal::bad(message));
         }
+        self.course.asked()?;
         match script.fault {
             Some(Fault::Silent) => return Ok(Verdict::Silence),
             Some(Fault::Status(status, times)) if self.still_refuses(request.digest, times) => {
@@ -207,6 +212,7 @@ impl Provider {
         let answer =
             Answer::new(&request, &script, next_tool, occurrence, cached, &self.options).in_manner(manner);
         self.record(&request, &answer, n, occurrence, credential)?;
+        self.course.paid();
         if let (Some(received), Some(place)) = (&self.received, place) {
             lock(received)[place].paid = Some(n);
         }
@@ -374,6 +380,9 @@ fn halve(frames: &mut Vec<Bytes>) {
 
 fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     let (status, message) = (refusal.status(), format!("mock: {refusal}"));
+    if *refusal == Refusal::NoCredit {
+        return no_credit(dialect, &message);
+    }
     if let Refusal::UsageLimit(limit) = refusal {
         return limited(dialect, &message, *limit);
     }
@@ -389,6 +398,20 @@ fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+/// Builds the refusal for an account without credit, with each provider's status and words.
+fn no_credit(dialect: Dialect, message: &str) -> Response<Body> {
+    let (status, text) = match dialect {
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => {
+            (StatusCode::TOO_MANY_REQUESTS, openai::no_credit(message))
+        }
+        Dialect::Anthropic => (StatusCode::BAD_REQUEST, anthropic::error(StatusCode::BAD_REQUEST, message)),
+        Dialect::Gemini => {
+            (StatusCode::PAYMENT_REQUIRED, gemini::error(StatusCode::PAYMENT_REQUIRED, message))
+        }
+    };
+    json(status, text)
 }
 
 /// Builds the refusal for a plan's usage limit, in each provider's shape.

@@ -10,6 +10,13 @@ use crate::request::MAX_BODY;
 pub(super) enum Refusal {
     #[error("the request asked for this status")]
     Asked(StatusCode),
+    #[error("the provider was started to have an outage")]
+    Outage(StatusCode),
+    #[error("the key is not valid, as the provider was started to say")]
+    BadKey,
+    /// Each provider says it in its own way.
+    #[error("your credit balance is too low, as the provider was started to say")]
+    NoCredit,
     #[error("refused by chance, as the provider was started to do")]
     ByChance(StatusCode),
     /// A plan's usage limit, which ends after this time.
@@ -39,7 +46,9 @@ impl Refusal {
 
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Asked(status) | Self::ByChance(status) => *status,
+            Self::Asked(status) | Self::ByChance(status) | Self::Outage(status) => *status,
+            Self::BadKey => StatusCode::UNAUTHORIZED,
+            Self::NoCredit => StatusCode::PAYMENT_REQUIRED,
             Self::UsageLimit(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Bad(_) => StatusCode::BAD_REQUEST,
             Self::NoCredential { .. } => StatusCode::UNAUTHORIZED,

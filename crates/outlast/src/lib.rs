@@ -33,7 +33,9 @@ use outlast_core::store::Store;
 
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
-    program::{context::Context, error::CliError, exit_code, jsonl, line, run_directory::RunDirectory, say},
+    program::{
+        context::Context, error::CliError, exit_code, find, jsonl, line, run_directory::RunDirectory, say,
+    },
     render::{
         look::{Look, Page},
         time,
@@ -91,6 +93,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     // These commands need no store.
     let command = match cli.command {
         Command::Mock(args) => return serve::mock::mock(args),
+        Command::Confined(args) => return commands::confined::confined(&args),
         Command::Completions(args) => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
@@ -143,7 +146,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
             printed(look, |page| {
                 commands::show::show(&*store, &logs, context.around.directory(), &args, page)
@@ -155,18 +158,18 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             commands::attach::attach(&*store, &context, &args)
         }
         Command::Stop(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             let here = context.around.directory();
             printed_code(look, |page| commands::stop::stop(&*store, here, &args, page, &mut thread::sleep))
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             printed(look, |page| {
                 commands::logs::logs(&*store, &context, &args, page, &mut || thread::sleep(FOLLOW))
             })
@@ -179,9 +182,19 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
                     | Command::Budgets(cli::BudgetsArgs { verb: Some(cli::BudgetsVerb::Set(_)) })
             );
             let store = context.open(create, Default::default())?;
-            // Without this, a person who looks after a kill -9 would be told that the run is running.
-            serve::proxy_setup::bury(&*store, &*context.clock);
+            look_after(&*store, &context);
             on_store(other, &*store, look)
+        }
+    }
+}
+
+/// Gives the verdict on this machine's dead supervisors, and ends what they left. Without it, a person who looks after
+/// a kill -9 would be told that the run is running. A sweep that fails is made again by whoever takes the run up.
+fn look_after(store: &dyn Store, context: &Context) {
+    for id in serve::proxy_setup::bury(store, &*context.clock) {
+        let swept = find::run(store, id.as_str()).and_then(|view| supervisor::strays::sweep(store, &view));
+        if let Err(e) = swept {
+            say::say(&format!("{id}: what a killed supervisor left could not be ended: {e}"));
         }
     }
 }

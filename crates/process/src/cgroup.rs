@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+use super::guardian;
+
 /// Age from which an empty group is taken to be abandoned.
 const OLD: Duration = Duration::from_secs(3600);
 
@@ -70,7 +72,7 @@ impl Ground {
 
     /// Creates a group.
     ///
-    /// To delegate controllers, this process moves into a group of its own below: a group with processes in it
+    /// To delegate controllers, this process and its guardian move into a group of its own below: a group with processes in it
     /// can have no limited children.
     pub fn group(&self, name: &str, limits: Limits) -> Result<Group, Error> {
         for controller in limits.controllers() {
@@ -111,7 +113,11 @@ impl Ground {
             }
             _ => {}
         }
-        fs::write(own.join("cgroup.procs"), "0").map_err(|source| Error::Make { path: path(), source })?;
+        // "0" is this process. Its guardian is in the group too.
+        for pid in [0].into_iter().chain(guardian::pid()) {
+            fs::write(own.join("cgroup.procs"), pid.to_string())
+                .map_err(|source| Error::Make { path: path(), source })?;
+        }
         enable().map_err(|source| Error::Shared { path: path(), source })
     }
 

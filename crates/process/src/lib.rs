@@ -9,17 +9,20 @@
 //! - Signal handlers set a flag and wake a descriptor; nothing else happens in them.
 //! - Decisions ([`ladder`], [`exit_policy`], [`backoff`], [`crash_loop`]) are pure; time and entropy are handed in.
 //!
-//! Unsafe code: what a child does between fork and exec, and calls of the kernel that no crate wraps.
+//! Unsafe code: what a child does between fork and exec, the fork of a guardian, and calls of the kernel that no crate
+//! wraps.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod ancestry;
 pub mod attach;
 pub mod backoff;
 pub mod cgroup;
+pub mod confine;
 pub mod crash_loop;
 pub mod end_tree;
 pub mod exit;
 pub mod exit_policy;
+pub mod guardian;
 pub mod identity;
 pub mod ladder;
 pub mod nondumpable;

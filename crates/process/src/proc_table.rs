@@ -139,6 +139,14 @@ pub fn shows_our_namespace() -> bool {
     fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own_pid().to_string().as_str())
 }
 
+/// Returns the time in which start times are given: clock ticks since boot. A process that begins later has no smaller
+/// start time.
+pub fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (ticks, nanos) = (rustix::param::clock_ticks_per_second(), now.tv_nsec.unsigned_abs());
+    now.tv_sec.unsigned_abs() * ticks + nanos * ticks / 1_000_000_000
+}
+
 pub(super) fn own_pid() -> u32 {
     std::process::id()
 }

@@ -28,6 +28,8 @@ use std::{
 use rustix::process::Signal;
 use signal_hook::{SigId, low_level};
 
+use super::guardian;
+
 /// Signals in the order in which [`Signals::take`] reports them: stopping before continuing.
 const HANDLED: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::CONT, Signal::CHILD];
@@ -61,7 +63,7 @@ impl Signals {
             }
             let flag = Arc::new(AtomicBool::new(false));
             // Actions run in this order: a woken reader finds the flag set.
-            signals.registered.push(signal_hook::flag::register(signal.as_raw(), flag.clone())?);
+            signals.registered.push(set_on(signal, flag.clone())?);
             signals.registered.push(low_level::pipe::register(signal.as_raw(), wake.try_clone()?)?);
             signals.came.push((signal, flag));
         }
@@ -105,6 +107,24 @@ impl Signals {
             guard.clear_ready();
         }
     }
+}
+
+/// Sets `flag` at each `signal`, but for the guardian's word of one that this process received itself: a shell signals
+/// both, and a second request to stop means now.
+fn set_on(signal: Signal, flag: Arc<AtomicBool>) -> io::Result<SigId> {
+    let is_told_of = AtomicBool::new(false);
+    let note = move |info: &libc::siginfo_t| {
+        let is_known = match info.si_code {
+            libc::SI_USER => {
+                is_told_of.store(true, Ordering::SeqCst);
+                false
+            }
+            _ => guardian::is_second_hand(info) && is_told_of.swap(false, Ordering::SeqCst),
+        };
+        flag.fetch_or(!is_known, Ordering::SeqCst);
+    };
+    // SAFETY: the handler only reads what the kernel gave it, and sets flags.
+    unsafe { signal_hook_registry::register_sigaction(signal.as_raw(), note) }
 }
 
 /// The descriptor is readable when a signal came.

@@ -11,7 +11,11 @@ use std::{
     },
     path::PathBuf,
     process::Stdio,
-    sync::{Arc, Mutex, Once, PoisonError, atomic::AtomicBool, mpsc},
+    sync::{
+        Arc, Mutex, Once, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
 };
 
@@ -240,6 +244,15 @@ impl Drop for Child {
     }
 }
 
+/// Whether this process starts no more children.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Refuses every later start of a child. A fork that is under way is over when this returns.
+pub(super) fn close() {
+    let _awaited = awaited();
+    CLOSED.store(true, Ordering::SeqCst);
+}
+
 /// Keeps exit statuses. A parent that ignores SIGCHLD hands that on to this process, and the kernel then
 /// discards statuses: a handler that does nothing keeps them. Children get the default back with exec.
 fn keep_statuses() -> io::Result<()> {
@@ -299,6 +312,9 @@ fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
 
     let failed = |source: io::Error| Error::Start { program: program(), source };
     let mut awaited = awaited();
+    if CLOSED.load(Ordering::SeqCst) {
+        return Err(failed(io::Error::other("this supervisor is being ended")));
+    }
     // The standard library forks here (`pre_exec` rules out vfork) and hands an error of exec back through a pipe.
     let child = std_command.spawn().map_err(|e| start_error::explain(command, e))?;
     let pid = child.id();

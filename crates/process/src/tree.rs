@@ -8,9 +8,10 @@
 //! - A double fork or `setsid` breaks descent; the marker stays. Under a subreaper descent does not break at all: the
 //!   orphan becomes our child, so with ourselves as a root it is found whatever its environment.
 //! - `env -i` drops the marker, and some programs overwrite the memory it stood in; descent stays. Only a process that
-//!   did both under a supervisor that has died since (its orphans went to init) is found by neither.
+//!   did both under a supervisor and a guardian that have died since (its orphans went to init) is found by neither.
 //!
-//! A new supervisor has no descent to go by: it finds the strays of a dead one by the marker alone.
+//! Where a supervisor and its guardian were both killed, there is no descent to go by: strays are found by the marker
+//! alone.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -104,6 +105,8 @@ pub struct Tree {
     /// Process that started the first process of the tree. Processes that began before it, or that do not
     /// descend from it, cannot carry the mark. `None` when looking for processes that an earlier supervisor left.
     pub begun_by: Option<ProcId>,
+    /// Start time from which neither a mark nor a group is believed: what began then may be a successor's.
+    pub begun_before: Option<u64>,
     /// Predicate for processes that are left alone, with all their descendants.
     pub spare: fn(&Proc) -> bool,
     /// Names of further processes that are left alone.
@@ -119,7 +122,7 @@ pub struct Found {
     pub out_of_reach: Vec<Proc>,
     /// Processes that have ended and are not reaped yet, known by descent alone (the dead have no environment).
     pub dead: BTreeSet<ProcId>,
-    /// Groups in which no other process lives: they can be killed as a whole.
+    /// Groups in which these processes live and no other: they can be killed as a whole.
     pub whole: Vec<PathBuf>,
     /// True if no process is left and no further walk is needed: no process is below the one that began the
     /// tree.
@@ -129,7 +132,15 @@ pub struct Found {
 impl Tree {
     /// Creates a tree with the defaults: [`SHARED_SERVERS`] are spared.
     pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
-        Tree { marker, roots, groups: Vec::new(), begun_by: None, spare: is_shared_server, keep: Vec::new() }
+        Tree {
+            marker,
+            roots,
+            groups: Vec::new(),
+            begun_by: None,
+            begun_before: None,
+            spare: is_shared_server,
+            keep: Vec::new(),
+        }
     }
 
     /// Creates the tree of an attempt that this process began alone. Errors: `/proc` cannot be read.
@@ -167,20 +178,22 @@ impl Tree {
     }
 
     fn walk(&self) -> io::Result<Found> {
-        let since = self.begun_by.map_or(0, |by| by.start_time);
+        let began = self.begun_by.map_or(0, |by| by.start_time)..self.begun_before.unwrap_or(u64::MAX);
         let groups: Vec<BTreeSet<u32>> = self.groups.iter().map(|path| cgroup::members(path)).collect();
         let table = proc_table::walk()?;
         let mut environ = Vec::new();
         let marked = |stat: &Stat| {
-            groups.iter().any(|members| members.contains(&stat.pid))
-                || stat.start_time >= since
-                    && read_environ(stat.pid, &mut environ)
-                    && self.marker.is_in(&environ)
+            let has_mark =
+                |environ: &mut Vec<u8>| read_environ(stat.pid, environ) && self.marker.is_in(environ);
+            began.contains(&stat.start_time)
+                && (groups.iter().any(|members| members.contains(&stat.pid)) || has_mark(&mut environ))
         };
         let spare = |found: &Proc| (self.spare)(found) || self.keeps(found);
         let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, spare);
         let is_member = |pid: &u32| alive.iter().any(|found| found.pid == *pid);
-        let whole = self.groups.iter().zip(&groups).filter(|(_, pids)| pids.iter().all(is_member));
+        // An empty group may be a successor's, which is about to enter it.
+        let is_whole = |pids: &BTreeSet<u32>| !pids.is_empty() && pids.iter().all(is_member);
+        let whole = self.groups.iter().zip(&groups).filter(|(_, pids)| is_whole(pids));
         let whole = whole.map(|(path, _)| path.clone()).collect();
         let (survivors, out_of_reach) = alive.into_iter().partition(|found| may_signal(found.pid));
         Ok(Found { survivors, out_of_reach, dead, whole, is_certain: false })

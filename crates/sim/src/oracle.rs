@@ -368,7 +368,9 @@ impl Oracle {
         for run in t.runs.values() {
             let open = t.attempts.values().any(|a| a.run == run.no && a.is_open());
             let held = t.leases.values().any(|x| x.run == run.no && live(x.instance));
-            if matches!(run.status, Status::Running | Status::Waiting) && !open && !held {
+            // A run that waits for its provider is there for whoever resumes it.
+            let waits = run.awaited_outage().is_some();
+            if matches!(run.status, Status::Running | Status::Waiting) && !waits && !open && !held {
                 self.find(format!("9: run {} is {}, and nobody drives it", run.no, run.status.name()));
             }
         }

@@ -17,7 +17,7 @@ pub struct Planted {
 
 impl Planted {
     pub fn new(bug: Option<Bug>) -> Planted {
-        Planted { desk: Desk::new(1 << 20), bug }
+        Planted { desk: Desk::new(1 << 20, 20_000), bug }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -360,7 +360,8 @@ impl Process {
 
 fn patience(out: &Outside) -> Patience {
     let seed = out.rng.between(0, u64::MAX - 1);
-    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, seed }
+    let hold_ms = if out.rng.chance(70) { 60_000 } else { 0 };
+    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, hold_ms, seed }
 }
 
 fn refuse(c: u64, request: &Request, code: &str, retry: bool, after_ms: u64, out: &mut Outside) {

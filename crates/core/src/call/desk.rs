@@ -16,6 +16,7 @@
 mod client;
 mod deed;
 mod live;
+mod outage;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +29,7 @@ pub use self::deed::{Admitting, Deed, ForClient, ForExchange};
 use self::{client::Client, live::Live};
 use crate::{
     call::{
-        ConnectionId, Patience, Taken, Waiters, connection, exchange,
+        ConnectionId, Outages, Patience, Taken, Waiters, connection, exchange,
         marks::Marks,
         rate::Levels,
         rates::{Rates, Wants},
@@ -90,6 +91,7 @@ pub struct Shared {
     pub marks: Marks,
     pub rates: Rates,
     pub unrecorded: Unrecorded,
+    pub outages: Outages,
 }
 
 /// Call machines of one process. See the module.
@@ -115,14 +117,16 @@ struct Round {
 }
 
 impl Desk {
-    /// Creates an empty desk that keeps up to `max_unrecorded` bytes of answers that cannot be recorded.
-    pub fn new(max_unrecorded: u64) -> Desk {
+    /// Creates an empty desk that keeps up to `max_unrecorded` bytes of answers that cannot be recorded, and probes an
+    /// upstream with an outage every `longest_pause_ms` at the latest.
+    pub fn new(max_unrecorded: u64, longest_pause_ms: u64) -> Desk {
         let shared = Shared {
             taken: Taken::default(),
             waiters: Waiters::default(),
             marks: Marks::default(),
             rates: Rates::default(),
             unrecorded: Unrecorded::new(max_unrecorded),
+            outages: Outages::new(longest_pause_ms),
         };
         Desk { clients: HashMap::new(), exchanges: HashMap::new(), shared }
     }

@@ -190,6 +190,8 @@ pub struct Exchange {
     phase: Phase,
     status: Option<u16>,
     patience: Patience,
+    /// Whether the last try failed in an outage, so that the call is held.
+    is_held: bool,
     /// Statuses of the tries that are over; `None` where the upstream was not reached.
     tries: Vec<Option<u16>>,
     frames: usize,
@@ -250,6 +252,7 @@ impl Exchange {
             phase: Phase::Sent,
             status: None,
             patience,
+            is_held: false,
             tries: Vec::new(),
             frames: 0,
             held_from: None,
@@ -281,6 +284,16 @@ impl Exchange {
     /// Returns whether the answer is there and cannot be recorded. While one is stuck, new calls get 503.
     pub fn is_stuck(&self) -> bool {
         matches!(self.phase, Phase::Settling(_)) && self.progress.end.is_some()
+    }
+
+    /// Returns whether the call rests because its upstream has an outage.
+    pub fn is_held(&self) -> bool {
+        self.is_held && self.phase == Phase::Resting
+    }
+
+    /// Returns whether a held call may rest until `at_ms` after its first try.
+    pub fn may_rest_until(&self, at_ms: u64) -> bool {
+        at_ms <= self.patience.hold_ms
     }
 
     /// Feeds an event: the only entry point. Late events, such as a frame after the end, change nothing.
@@ -385,6 +398,7 @@ impl Exchange {
     /// Handles a try that was not sent, or was refused with `status`.
     fn try_over(&mut self, status: Option<u16>, told: Told) -> Vec<Action> {
         self.tries.push(status);
+        self.is_held = self.patience.holds(told);
         let tried = u32::try_from(self.tries.len()).unwrap_or(u32::MAX);
         match self.patience.pause_ms(tried, status, told) {
             None => self.give_up(),
@@ -409,6 +423,7 @@ impl Exchange {
             _ => Ending::Failed(Charge::Nothing),
         };
         let then = match self.status {
+            _ if self.is_held => Then::Say(Broken::Outage),
             Some(_) => Then::Reveal(Visible::Whole),
             None => Then::Say(Broken::Unreachable),
         };

@@ -1,7 +1,10 @@
 //! Patience: decides whether and when to retry an upstream that refused a call or was not reached.
 //!
 //! Retries only where nothing can have been billed: no connection was made, or the answer is a refusal that says
-//! that it will pass. Pure: time and randomness are passed in.
+//! that it will pass. In an outage a call is held for longer: its pauses are those of `call::outages`. Pure: time and
+//! randomness are passed in.
+
+use crate::words::outage::Cause;
 
 /// Longest first pause, in milliseconds. Each later pause may be twice as long as the one before.
 const FIRST_MS: u64 = 500;
@@ -19,6 +22,8 @@ pub struct Patience {
     pub tries: u32,
     /// Time after the first try, in milliseconds, beyond which no try begins.
     pub within_ms: u64,
+    /// Time after the first try, in milliseconds, for which a call is held in an outage; 0: never.
+    pub hold_ms: u64,
     /// Seed of the jitter, so that calls refused together do not come back together.
     pub seed: u64,
 }
@@ -32,15 +37,23 @@ pub struct Told {
     pub retry_after_ms: Option<u64>,
     /// Whether the upstream refuses everything for long (a usage limit), or this process is about to end.
     pub lasting: bool,
+    /// Cause of an outage that the failure may belong to.
+    pub cause: Option<Cause>,
+    /// Time to the next probe, in milliseconds, if there is an outage. The desk knows it.
+    pub probe_ms: Option<u64>,
 }
 
 impl Patience {
     /// Allows a single try.
-    pub const NONE: Patience = Patience { tries: 1, within_ms: 0, seed: 0 };
+    pub const NONE: Patience = Patience { tries: 1, within_ms: 0, hold_ms: 0, seed: 0 };
 
     /// Returns the pause before the next try in milliseconds, or `None` when the last try counts. `tried` tries failed,
     /// the last one with `status`, or with `None` where the upstream was not reached.
     pub fn pause_ms(&self, tried: u32, status: Option<u16>, told: Told) -> Option<u64> {
+        if self.holds(told) {
+            let until_ms = told.elapsed_ms.saturating_add(told.probe_ms?);
+            return (!told.lasting && until_ms <= self.hold_ms).then_some(told.probe_ms?);
+        }
         let passes = status.is_none_or(|status| matches!(status, 429 | 503 | 529));
         let asked = told.retry_after_ms.unwrap_or(0);
         if !passes || told.lasting || tried >= self.tries || asked > LONGEST_ASKED_MS {
@@ -51,10 +64,15 @@ impl Patience {
         let pause = asked + chance(self.seed, tried) % (most + 1);
         (told.elapsed_ms.saturating_add(pause) <= self.within_ms).then_some(pause)
     }
+
+    /// Returns whether the call is held because of an outage, so that its client never sees the single failures.
+    pub fn holds(&self, told: Told) -> bool {
+        self.hold_ms > 0 && told.probe_ms.is_some()
+    }
 }
 
 /// Returns a pseudo-random number (splitmix64).
-fn chance(seed: u64, n: u32) -> u64 {
+pub(super) fn chance(seed: u64, n: u32) -> u64 {
     let mut z = seed.wrapping_add(u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -65,7 +83,7 @@ fn chance(seed: u64, n: u32) -> u64 {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience = Patience { tries: 3, within_ms: 45_000, seed: 7 };
+    const PATIENCE: Patience = Patience { tries: 3, within_ms: 45_000, hold_ms: 600_000, seed: 7 };
 
     #[test]
     fn only_what_passes_and_was_not_billed_is_tried_again() {
@@ -101,6 +119,20 @@ mod tests {
         check(1, Told { elapsed_ms: 30_000, ..asked(15_001) }, false);
         check(1, Told { lasting: true, ..Told::default() }, false);
         assert_eq!(Patience::NONE.pause_ms(1, None, Told::default()), None);
+    }
+
+    #[test]
+    fn in_an_outage_a_call_is_held_as_long_as_its_client_waits_whatever_the_number_of_tries() {
+        let check = |patience: Patience, told: Told, wanted: Option<u64>| {
+            let told = Told { probe_ms: Some(60_000), ..told };
+            assert_eq!(patience.pause_ms(90, Some(500), told), wanted, "{told:?}");
+        };
+        let at = |elapsed_ms| Told { elapsed_ms, ..Told::default() };
+        check(PATIENCE, at(0), Some(60_000));
+        check(PATIENCE, at(540_000), Some(60_000));
+        check(PATIENCE, at(540_001), None);
+        check(PATIENCE, Told { lasting: true, ..at(0) }, None);
+        check(Patience { hold_ms: 0, ..PATIENCE }, at(0), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
         ConnectionId,
         rate::{Lane, Levels, Rate, Ticket},
     },
-    words::digest::Digest,
+    words::{digest::Digest, outage::Cause},
 };
 
 /// Number of lanes of one upstream beyond which idle lanes are dropped.
@@ -59,11 +59,20 @@ pub struct Later {
     pub why: Why,
 }
 
+impl Later {
+    /// Returns whether the call is held because of an outage, and not by a rate.
+    pub fn is_outage(&self) -> bool {
+        matches!(self.why, Why::Outage(_))
+    }
+}
+
 /// Limit that keeps a call from its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Configured(Rate),
     Told,
+    /// The upstream has an outage, and another call is its probe.
+    Outage(Cause),
 }
 
 impl fmt::Display for Why {
@@ -71,6 +80,7 @@ impl fmt::Display for Why {
         match self {
             Why::Configured(rate) => write!(f, "its rate of {rate}"),
             Why::Told => f.write_str("the rate limit that it tells"),
+            Why::Outage(cause) => write!(f, "it {cause}"),
         }
     }
 }

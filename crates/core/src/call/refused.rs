@@ -20,6 +20,9 @@ pub enum Broken {
     /// The answer is there and could not be recorded: it is kept and recorded later.
     #[error("the answer could not be recorded yet; it is kept, and given to a later retry")]
     NotRecorded,
+    /// The upstream has an outage, which lasted longer than the client waits. Nothing is charged.
+    #[error("the provider answers no call at present; this one was held, and is not charged")]
+    Outage,
     /// Another process closed the entry meanwhile (this process had been declared dead).
     #[error("the call was closed by another process meanwhile")]
     Overtaken,
@@ -33,6 +36,7 @@ impl Broken {
             Broken::NoAnswer => "upstream_no_answer",
             Broken::Cut => "upstream_broke_off",
             Broken::NotRecorded => "not_recorded",
+            Broken::Outage => "provider_outage",
             Broken::Overtaken => "call_overtaken",
         }
     }
@@ -42,7 +46,7 @@ impl Broken {
         match self {
             Broken::Unreachable | Broken::Cut => 502,
             Broken::NoAnswer => 504,
-            Broken::NotRecorded | Broken::Overtaken => 503,
+            Broken::NotRecorded | Broken::Outage | Broken::Overtaken => 503,
         }
     }
 }
@@ -122,7 +126,7 @@ impl Refused {
     /// Returns the value of `Retry-After`, in seconds.
     pub fn retry_after_s(&self) -> Option<u32> {
         match self {
-            Refused::AdmissionTimeout(_) | Refused::Stuck => Some(5),
+            Refused::AdmissionTimeout(_) | Refused::Stuck | Refused::Upstream(Broken::Outage) => Some(5),
             Refused::Store(_) if !self.should_retry() => None,
             Refused::Store(_) | Refused::Dead => Some(2),
             Refused::Budget(_) | Refused::NotAllowed(_) | Refused::Upstream(_) => None,
@@ -161,6 +165,7 @@ mod tests {
             (Refused::Stuck, 503, "store_stuck", true),
             (Broken::Unreachable.into(), 502, "upstream_unreachable", true),
             (Broken::NoAnswer.into(), 504, "upstream_no_answer", true),
+            (Broken::Outage.into(), 503, "provider_outage", true),
         ] {
             let had = (refused.status(), refused.code(), refused.should_retry());
             assert_eq!(had, (status, code, retry), "{refused:?}");

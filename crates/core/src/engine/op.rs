@@ -24,6 +24,7 @@ use crate::{
         loaded::Need,
         run::{
             adopt::Adopt,
+            await_provider::{AwaitProvider, ProviderAnswered},
             begin_iteration::BeginIteration,
             claim::{Claim, Claimed},
             declare_dead::{DeclareDead, Swept},
@@ -128,6 +129,8 @@ ops! {
     Enter => Entered(Entered),
     Adopt => Adopted(()),
     EndAttempt => Ended(Status),
+    AwaitProvider => AwaitsProvider(Micros),
+    ProviderAnswered => GoesOn(Status),
     Admit => Admitted(Admission),
     Settle => Settled(Settled),
     Retry => MayLeave(bool),

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Seq, Slot};
+use crate::words::{
+    id::{AttemptNo, Fence, InstanceNo, Micros, RunNo, Seq, Slot},
+    outage::Outage,
+};
 
 /// End of an agent's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +25,9 @@ pub struct Exit {
     /// no other attempt begins before there is room.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub for_room: bool,
+    /// Outage of the provider in which the agent ended. This is no death.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
     /// Whether a header caller began the next attempt in its place, under another label. How the agent ended, if it
     /// has, nobody saw: this is no death.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -68,6 +74,7 @@ impl Attempt {
             !e.stopped
                 && !e.at_limit
                 && !e.for_room
+                && e.outage.is_none()
                 && (e.lost || e.oom || e.signal.is_some() || e.code.is_some_and(|c| c != 0))
         })
     }

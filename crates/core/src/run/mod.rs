@@ -27,7 +27,10 @@ use crate::{
         status::Status,
     },
     state::Conflicts,
-    words::id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+    words::{
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, Micros, RunId, RunNo, Seq},
+        outage::Outage,
+    },
 };
 
 /// Policy for a call whose outcome is unknown.
@@ -145,6 +148,19 @@ pub struct Supervision {
     pub memory_by_rlimit: bool,
     /// Processor limit in percent of one processor: 150 is one and a half.
     pub cpu_percent: Option<u32>,
+    /// What keeps the agent from the store's directory, if anything does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confine: Option<Confine>,
+}
+
+/// Confinement of a run's agents: the store and the providers' keys are hidden from them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confine {
+    /// A user namespace with the same user.
+    Namespace,
+    /// Another user of the machine, by name.
+    User(String),
 }
 
 impl Supervision {
@@ -239,7 +255,7 @@ pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Refusal that halted the run, or that names the budget it waits for.
+    /// Refusal that halted the run, or that names the budget or the provider it waits for.
     pub halt: Option<Refusal>,
     /// Reason why the run failed or was cancelled.
     pub error: Option<String>,
@@ -305,6 +321,12 @@ impl Run {
         if let Some(awaited) = &mut self.approvals {
             awaited.set_back(us);
         }
+    }
+
+    /// Returns the outage of the provider that the run waits for, and since when.
+    pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
+        let refusal = self.halt.as_ref().filter(|_| self.status == Status::Waiting)?;
+        Some((refusal.outage.as_ref()?, refusal.at))
     }
 
     /// Tells whether an approval is pending.

@@ -9,7 +9,7 @@ pub enum Status {
     Running,
     /// Stopped by a person or by a death. Also a run that was created and not begun.
     Interrupted,
-    /// Waits for a person, a parent's budget or a window.
+    /// Waits for a person, a parent's budget, a window or the provider.
     Waiting,
     /// Sleeps until a time.
     Sleeping,

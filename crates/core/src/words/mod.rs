@@ -6,6 +6,7 @@ pub mod digest;
 pub mod duration;
 pub mod id;
 pub mod money;
+pub mod outage;
 pub mod row;
 pub mod size;
 pub mod usage;

@@ -28,6 +28,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::{Deserialize, Serialize};
+
 use self::{eyes::Patterns, line::Line};
 use crate::{
     cli,
@@ -77,7 +79,7 @@ pub struct With {
 }
 
 /// Process left by an agent's tool, as its environment shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolProcess {
     /// Belongs to the tool call with this id.
     Of(String),

@@ -64,7 +64,7 @@ pub enum Outcome {
 }
 
 /// Process of a tool that was alive when its agent had ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
     pub pid: u32,
     pub of: ToolProcess,

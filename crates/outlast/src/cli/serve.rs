@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use outlast_core::{call::rate::Rate, engine::state::transaction::Conflicts, envelope::unit::Unit};
-use outlast_mock::{Encoding, Failure, FixedUsage};
+use outlast_mock::{Encoding, Failure, FixedUsage, Outages};
 
 use super::{
     shared::{PolicyArgs, ProxyArgs},
@@ -119,6 +119,9 @@ pub struct MockArgs {
     /// Decides which requests are refused
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// Phases from the start: `ok`, `refused` (nobody listens), `reset`, a status, `key`, `quota`, each with a time or `N calls`
+    #[arg(long, value_name = "PHASES")]
+    pub outage: Option<Outages>,
     /// Append one line for each request that was paid for
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
@@ -127,4 +130,5 @@ pub struct MockArgs {
 const MOCK_EXAMPLES: &str = "\
 Examples:
   outlast mock --latency 300ms --log /tmp/paid.log
-  outlast mock --listen 127.0.0.1:0 --usage 1000,500 --fail 429:0.1";
+  outlast mock --listen 127.0.0.1:0 --usage 1000,500 --fail 429:0.1
+  outlast mock --outage 'ok 3 calls, refused 1h, 529 2h, key 30m, quota 10m'    rehearse a night";

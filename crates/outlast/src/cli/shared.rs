@@ -205,6 +205,12 @@ pub struct ProxyArgs {
     /// How often a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=10))]
     pub upstream_retries: u32,
+    /// How long a run waits for a provider that answers no call; 0: not at all, and every error passes
+    #[arg(long = "outage-wait", value_name = "TIME", default_value = "12h", value_parser = values::ms)]
+    pub outage_wait_ms: i64,
+    /// Longest pause between two calls that try whether a provider answers again
+    #[arg(long = "outage-pause", value_name = "TIME", default_value = "5m", value_parser = values::ms, hide = true)]
+    pub outage_pause_ms: i64,
     /// How long an answer waits to be recorded
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
@@ -235,6 +241,8 @@ impl ProxyArgs {
         let mut flags: Vec<OsString> = [
             format!("--admit-wait={}ms", self.admit_wait_ms),
             format!("--upstream-retries={}", self.upstream_retries),
+            format!("--outage-wait={}ms", self.outage_wait_ms),
+            format!("--outage-pause={}ms", self.outage_pause_ms),
             format!("--settle-wait={}ms", self.settle_wait_ms),
             format!("--store-wait={}ms", self.store_wait_ms),
             format!("--first-byte-timeout={}ms", self.first_byte_timeout_ms),

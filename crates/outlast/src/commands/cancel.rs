@@ -18,6 +18,7 @@ use crate::{
         look::{self, Page, Paint},
         next::next,
     },
+    supervisor::strays,
 };
 
 /// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
@@ -26,6 +27,7 @@ pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u
     let word = Word::Cancel { reason: args.reason.clone() };
     let status = store.ask(Tell { run: found.run.no, word }, Durability::Synced).wait()?;
     let view = store.run(found.run.no)?.unwrap_or(found);
+    strays::sweep(store, &view)?;
     if page.look.json {
         page.json(&json!({
             "run": view.run.id,

@@ -21,6 +21,7 @@ use crate::{
         look::{Page, Paint},
         next::next,
     },
+    supervisor::strays,
 };
 
 /// Time between two looks at a run that is stopping.
@@ -47,6 +48,9 @@ pub fn stop(
         left -= nap;
         view = look_again()?;
         stopping = is_stopping(store, &view)?;
+    }
+    if !stopping {
+        strays::sweep(store, &view)?;
     }
     let (run, next) = (&view.run, next(&view));
     let waited_in_vain = stopping && args.wait_ms > 0;

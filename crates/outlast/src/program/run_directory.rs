@@ -73,6 +73,11 @@ impl RunDirectory {
         self.path.join("supervisor.log")
     }
 
+    /// Returns the path of the list of tools' processes that were ended in a killed supervisor's place.
+    pub fn left(&self) -> PathBuf {
+        self.path.join("left.json")
+    }
+
     /// Returns the directory of an adapter's files for its agent: settings and hooks.
     pub fn agent(&self) -> PathBuf {
         self.path.join("agent")

@@ -9,6 +9,9 @@ pub fn words(exit: &Exit) -> String {
     if exit.for_room {
         return format!("waiting for room above it ({end})");
     }
+    if let Some(outage) = &exit.outage {
+        return format!("{outage}; {end}");
+    }
     match (exit.at_limit, exit.stopped) {
         (true, _) => format!("at a usage limit ({end})"),
         (_, true) if exit.code.is_none() && exit.signal.is_none() => "stopped".into(),
@@ -58,11 +61,14 @@ fn signal_name(number: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::words::outage::{Cause, Outage};
+
     use super::*;
 
     #[test]
     fn ends_are_told_by_what_was_seen() {
         let exit = Exit::default();
+        let outage = Outage { upstream: "openai".into(), cause: Cause::Failing(529) };
         for (exit, wanted) in [
             (Exit { code: Some(0), ..exit.clone() }, "finished"),
             (Exit { code: Some(3), ..exit.clone() }, "exited with 3"),
@@ -74,6 +80,10 @@ mod tests {
             (Exit { signal: Some(15), stopped: true, ..exit.clone() }, "stopped (killed by SIGTERM)"),
             (Exit { stopped: true, ..exit.clone() }, "stopped"),
             (Exit { code: Some(1), at_limit: true, ..exit.clone() }, "at a usage limit (exited with 1)"),
+            (
+                Exit { code: Some(1), outage: Some(outage), ..exit.clone() },
+                "openai fails with 529; exited with 1",
+            ),
             (exit, "ended"),
         ] {
             assert_eq!(words(&exit), wanted);

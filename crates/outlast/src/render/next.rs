@@ -1,6 +1,11 @@
 //! The next step for a run, in a few words and as commands to type.
 
-use outlast_core::{envelope::Whose, run::status::Status, store::RunView};
+use outlast_core::{
+    envelope::Whose,
+    run::status::Status,
+    store::RunView,
+    words::outage::{Cause, Outage},
+};
 use serde::Serialize;
 
 use super::{amount::unit_word, time};
@@ -58,7 +63,7 @@ pub fn next(view: &RunView) -> Next {
             "it waits for a person's decision, and goes on by itself",
             vec![format!("outlast approvals {id}")],
         ),
-        Status::Waiting => waiting(view),
+        Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view)),
         Status::Sleeping => asleep(view, resume()),
         Status::Halted => halted(view, resume()),
         Status::Completed => told("", "nothing: it is done", Vec::new()),
@@ -79,6 +84,24 @@ fn asleep(view: &RunView, resume: Vec<String>) -> Next {
     );
     let commands = std::iter::once(format!("outlast wake {}", view.run.id)).chain(resume).collect();
     told(&format!("sleeping until {until}"), &text, commands)
+}
+
+/// Tells which provider the run waits for, if it does. `resume` is for a person who has mended the cause, or whose
+/// supervisor is gone: the run's rows do not tell.
+fn awaits_provider(view: &RunView, resume: Vec<String>) -> Option<Next> {
+    let (Outage { upstream, cause }, _) = view.run.awaited_outage()?;
+    let (brief, text) = match cause {
+        Cause::KeyRefused(_) => (format!("a key for {upstream}"), "set a key that is taken, then resume it"),
+        Cause::QuotaEnded(_) => (
+            format!("credit at {upstream}"),
+            "add credit: it goes on by itself then, or at once when resumed",
+        ),
+        _ => (
+            upstream.clone(),
+            "it goes on by itself when its provider answers; without a supervisor, resume it",
+        ),
+    };
+    Some(told(&brief, text, resume))
 }
 
 /// Tells which budget the run waits for, and how to raise it. The run goes on by itself when there is room.
@@ -110,10 +133,14 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
     };
     match halt.unit {
         Some(unit) => {
-            // The hint names the command between its first two backquotes.
+            // The hint names the command between its first two backquotes. A resumption takes the same flag.
             let hint = halt.hint(id);
             let raise = hint.split('`').nth(1).map(str::to_owned);
-            let commands = raise.into_iter().chain(resume).collect();
+            let flag = raise.as_ref().and_then(|raise| raise.split_once(" --"));
+            let commands = match (resume.into_iter().next(), flag) {
+                (Some(resume), Some((_, flag))) => vec![format!("{resume} --{flag}")],
+                (resume, _) => raise.into_iter().chain(resume).collect(),
+            };
             told(&format!("raise {}{then}", unit_word(unit)), "give it room, then it can go on", commands)
         }
         None if halt.code == "diverged" => told(
@@ -122,11 +149,13 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
         None if halt.code == "price_unknown" => {
-            let resume = resume.into_iter().map(|resume| format!("{resume} --prices FILE")).collect();
+            let flags = ["--prices FILE", "--unpriced free"];
+            let ways =
+                resume.iter().flat_map(|resume| flags.map(|flag| format!("{resume} {flag}"))).collect();
             told(
                 "give a price",
-                "give its model a price (docs/guides/prices.md), or lift its limit in usd",
-                resume,
+                "give its model a price (docs/guides/prices.md), let it count as free, or lift its limit in usd",
+                ways,
             )
         }
         None => told("see show", &halt.hint(id), Vec::new()),

@@ -21,6 +21,7 @@ pub fn mock(args: MockArgs) -> Result<u8, CliError> {
         encoding: args.encoding,
         fail: args.fail,
         seed: args.seed,
+        outages: args.outage.unwrap_or_default(),
         log: args.log,
     };
     let runtime =

@@ -8,7 +8,7 @@ use outlast_core::{
     price::PriceTable,
     run::{Policy, instance::Identity},
     store::{Ask as _, Durability, Store},
-    words::clock::Clock,
+    words::{clock::Clock, id::RunId},
 };
 use outlast_server::{
     door::{Access, Config, Key, Provider, Providers},
@@ -116,6 +116,7 @@ pub fn config(
         upstream_concurrency: None,
         upstream_rate: Rate::default(),
         upstream_retries: args.upstream_retries,
+        outage_pause: (args.outage_wait_ms > 0).then(|| ms(args.outage_pause_ms)),
         masks: None,
     }
 }
@@ -135,11 +136,12 @@ pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> 
 }
 
 /// Records the verdict on processes of this machine that are gone, so that their runs are shown as interrupted. A store
-/// that cannot be read or written is left as it is.
+/// that cannot be read or written is left as it is. Returns the runs that were interrupted by it.
 ///
 /// On a shared store this takes a moment where somebody seems to be gone: their heartbeats have to stand still as well.
-pub fn bury(store: &dyn Store, clock: &dyn Clock) {
-    let Ok(me) = identity::of_self() else { return };
+pub fn bury(store: &dyn Store, clock: &dyn Clock) -> Vec<RunId> {
+    let mut interrupted = Vec::new();
+    let Ok(me) = identity::of_self() else { return interrupted };
     let census = ProcCensus(me);
     let mut observer = Membership::new(store.is_shared());
     let mut inquest = Inquest::new(clock.monotonic_ms());
@@ -150,13 +152,15 @@ pub fn bury(store: &dyn Store, clock: &dyn Clock) {
         for verdict in observer.verdicts(&gone, |_| Some(true), now_ms) {
             gone.retain(|other| other.no != verdict.instance);
             // The process that drives the run next gives the verdict too.
-            let _ = store.ask(verdict, Durability::Synced).wait();
+            let swept = store.ask(verdict, Durability::Synced).wait();
+            interrupted.extend(swept.into_iter().flat_map(|swept| swept.interrupted));
         }
         if inquest.is_over(&observer, &gone, |_| Some(true)) {
-            return;
+            return interrupted;
         }
         std::thread::sleep(LOOK);
     }
+    interrupted
 }
 
 /// Census of other instances, read from `/proc`.

@@ -13,6 +13,7 @@ use super::{
     environment::Mark,
     kill_point::KillPoint,
     limited::{self, Limited},
+    outage,
     output::Output,
 };
 use crate::{
@@ -22,11 +23,10 @@ use crate::{
 };
 use outlast_process::{
     attach::stage::Stage,
-    cgroup::{self, Ground, Group, OomKills},
+    cgroup::{self, Group, OomKills},
     end_tree::{Ended, Force, end_tree},
     exit::Exit,
     ladder::{Ask, Graces},
-    proc_table::ProcId,
     reap,
     signals::Signals,
     spawn::{Child, Command, Spawner},
@@ -69,6 +69,8 @@ pub struct Watch<'a> {
     pub signals: &'a Signals,
     pub beat: &'a Beat,
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
+    pub outage: &'a mut outage::Told,
+    pub outage_rules: outage::Rules,
     pub mark: &'a Mark,
     pub hold: &'a Hold,
     pub stage: &'a Stage,
@@ -113,31 +115,8 @@ impl Hold {
     }
 }
 
-/// Ends every process left by an earlier attempt, also by one whose supervisor died.
-///
-/// Returns the number of processes that could not be ended, and the tools' processes among all that were
-/// found.
-pub async fn end_strays(
-    mark: &Mark,
-    ground: Option<&Ground>,
-    keep: &[String],
-) -> std::io::Result<(usize, Vec<Left>)> {
-    let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
-    let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
-    let tree = Tree { groups: groups.clone(), keep: keep.to_vec(), ..tree };
-    let strays = tree.survivors()?.len();
-    if strays == 0 {
-        groups.iter().for_each(|group| cgroup::remove(group));
-        return Ok((0, Vec::new()));
-    }
-    let tools = truth::look(&tree)?;
-    say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
-    let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
-    groups.iter().for_each(|group| cgroup::remove(group));
-    Ok((ended.left.len(), tools))
-}
-
-async fn ladder(
+/// Drives [`end_tree`] outside the runtime's own threads.
+pub(super) async fn ladder(
     tree: Tree,
     child: Option<Arc<Child>>,
     ask: Ask,
@@ -217,11 +196,16 @@ pub async fn run(
                 by = EndedBy::Limit;
                 break Some(Ask::Stop(Some(Signal::TERM)));
             }
+            () = reached(watch.outage.over(watch.outage_rules)), if halting.is_none() => {
+                by = EndedBy::Outage;
+                break Some(Ask::Stop(Some(Signal::TERM)));
+            }
             until = heard_of(&mut watch.printed) => limited.read(until),
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
                 asked_for += u64::from(is_metered(&seen));
                 limited.note(&seen);
+                watch.outage.note(&seen).iter().for_each(|news| say(news));
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
                     *watch.kill_at = None;
                     say("killing the agent (--kill-at)");
@@ -250,6 +234,7 @@ pub async fn run(
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
         limited.note(&seen);
+        watch.outage.note(&seen).iter().for_each(|news| say(news));
     }
     if ask.is_none()
         && by == EndedBy::Itself

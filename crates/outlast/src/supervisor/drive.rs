@@ -37,14 +37,17 @@ use tokio::{net::TcpListener, sync::mpsc};
 use super::{
     Served, attempt,
     beat::Beat,
+    confine::Confined,
     ended_by::{self, EndedBy},
     environment::{self, Mark},
     front::{Behind, Show},
+    guardian,
     kill_point::KillPoint,
+    outage,
     patient::Patient,
     questions,
     state::{self, StateFace},
-    stdin, story,
+    stdin, story, strays,
 };
 use crate::{
     agent::{
@@ -113,6 +116,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 
 struct Driver {
     view: RunView,
+    confined: Confined,
     command: Command,
     /// Directory for the run's files. `None` if it cannot be made, which has been reported.
     directory: Option<RunDirectory>,
@@ -133,6 +137,11 @@ struct Driver {
     backoff: Backoff,
     /// Lifetime of the newest attempt.
     lived: Duration,
+    outage_rules: outage::Rules,
+    /// Number of calls that the agent made through the proxy, over all attempts of this supervisor.
+    asked: u64,
+    /// Outage that the newest calls met.
+    outage: outage::Told,
     /// Newest attempt, if it was ours and has certainly left no process.
     cleared: Option<AttemptNo>,
     /// Death that the next attempt follows.
@@ -163,7 +172,7 @@ enum Next {
     Turn,
     /// The run sleeps until the usage limit is over.
     Sleep,
-    /// The run waits for room in a budget above its own.
+    /// The run waits for room in a budget above its own, or for its provider.
     Wait,
     Exit(u8),
     /// The lease was lost, and the run is claimed again. `done`: the agent finished meanwhile and is not
@@ -185,10 +194,12 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy, free: _, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
+        let asked = command.supervision.confine.as_ref();
+        let confined = Confined::of(asked, &context, Path::new(&command.directory))?;
         let listener = TcpListener::bind(LOOPBACK).await.map_err(|why| MachineError::Listen {
             address: LOOPBACK,
             why,
@@ -250,6 +261,7 @@ impl Driver {
             mark,
             stdin,
             command,
+            confined,
             address,
             spawner: Spawner::start()?,
             store: Arc::new(Patient::new(store, signals.peek(&ended_by::ENDING))),
@@ -260,6 +272,9 @@ impl Driver {
             grace,
             backoff: Backoff::default(),
             lived: Duration::ZERO,
+            outage_rules: outage::Rules::of(&proxy),
+            asked: 0,
+            outage: outage::Told::default(),
             cleared: None,
             died: None,
             iteration: None,
@@ -356,10 +371,11 @@ impl Driver {
                 _ if self.cleared == Some(AttemptNo(attempt.0 - 1)) => (0, Vec::new()),
                 _ => {
                     let keep = &self.command.supervision.keep;
-                    attempt::end_strays(&self.mark, self.ground.as_ref(), keep).await?
+                    strays::end(&self.mark, self.ground.as_ref(), keep).await?
                 }
             };
             self.strays = tools;
+            self.strays.extend(self.directory.iter().flat_map(|own| guardian::take_left(&own.left())));
             if strays > 0 {
                 let (exit, then) = (Exit { code: None, signal: None }, Then::Interrupt { by_person: false });
                 self.end(attempt, instance, exit, 0, then).await?;
@@ -467,8 +483,10 @@ impl Driver {
             let tell = Tell { run: self.view.run.no, word: Word::Stop };
             self.store.ask(tell, Durability::Synced).await?;
         }
-        // Otherwise the run becomes interrupted when this process leaves.
-        self.finish(Status::Interrupted)
+        // Otherwise the run becomes interrupted when this process leaves; one that waits for its provider waits on.
+        let run = story::view(self.store.as_ref(), &self.view)?.run;
+        let waits_on = !by_person && run.awaited_outage().is_some();
+        self.finish(if waits_on { Status::Waiting } else { Status::Interrupted })
     }
 
     /// Prints how the run ended and returns the exit code.

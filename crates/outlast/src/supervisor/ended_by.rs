@@ -17,6 +17,8 @@ pub enum EndedBy {
     Halt(Status),
     /// The provider's usage limit: the agent waited there and was stopped.
     Limit,
+    /// The provider has answered no call for too long: the agent was stopped.
+    Outage,
     /// This process was declared dead: another one may drive the run now.
     LostLease,
 }

@@ -30,7 +30,7 @@ use crate::{
         exit_code,
         say::{self, say},
     },
-    supervisor::output::Onward,
+    supervisor::{guardian, output::Onward},
 };
 use outlast_process::{
     attach::{
@@ -85,17 +85,22 @@ pub struct Behind {
 }
 
 impl Role {
-    /// Decides whether this process is the supervisor, or a front with the supervisor behind it.
+    /// Decides whether this process is the supervisor, or a front with the supervisor behind it. A supervisor has a
+    /// guardian when this returns.
     ///
-    /// Errors: `OUTLAST_BEHIND` names no socket.
+    /// Errors: `OUTLAST_BEHIND` names no socket; no process can be made.
     pub fn of(asked: Asked, context: &Context) -> Result<Result<Role, Front>, CliError> {
         if let Some(value) = context.around.var(VARIABLE) {
+            guardian::stand(false)?;
             return Behind::of(&value.to_string_lossy(), asked.detach).map(|behind| Ok(Role::Behind(behind)));
         }
         let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
         Ok(match decide(asked, terminal) {
             (true, pty) => Err(Front { detach: asked.detach, pty }),
-            (false, pty) => Ok(Role::Alone { pty }),
+            (false, pty) => {
+                guardian::stand(true)?;
+                Ok(Role::Alone { pty })
+            }
         })
     }
 }

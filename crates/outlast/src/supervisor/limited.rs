@@ -96,7 +96,13 @@ mod tests {
     #[test]
     fn a_limit_stands_until_a_later_call_is_answered() {
         let limited = |seq, until| Seen::Limited { seq: Seq(seq), until: Micros(until) };
-        let settled = |seq, answered| Seen::Settled { seq: Seq(seq), status: Status::Running, answered };
+        let settled = |seq, answered| Seen::Settled {
+            seq: Seq(seq),
+            upstream: String::new(),
+            status: Status::Running,
+            answered,
+            failed: None,
+        };
         let check = |seen: &[Seen], until: Option<i64>| {
             let mut heard = Limited::default();
             seen.iter().for_each(|seen| heard.note(seen));
@@ -116,7 +122,13 @@ mod tests {
     #[test]
     fn what_the_agent_prints_of_a_limit_counts_after_what_its_provider_says() {
         let limited = Seen::Limited { seq: Seq(2), until: Micros(90) };
-        let settled = Seen::Settled { seq: Seq(3), status: Status::Running, answered: true };
+        let settled = Seen::Settled {
+            seq: Seq(3),
+            upstream: String::new(),
+            status: Status::Running,
+            answered: true,
+            failed: None,
+        };
         let mut heard = Limited::default();
         heard.read(Micros(50));
         heard.read(Micros(60));

@@ -4,12 +4,15 @@
 mod attempt;
 mod beat;
 mod choose;
+mod confine;
 mod drive;
 mod ended_by;
 pub(crate) mod environment;
 mod front;
+mod guardian;
 mod kill_point;
 mod limited;
+mod outage;
 mod output;
 pub mod patient;
 mod progress;
@@ -17,12 +20,20 @@ mod questions;
 mod state;
 mod stdin;
 mod story;
+pub mod strays;
 mod turn;
+mod typo;
 mod within;
 
 pub use choose::current_umask;
 
-use std::{net::SocketAddr, path::Path, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use outlast_core::{
     engine::{
@@ -34,18 +45,22 @@ use outlast_core::{
         state::transaction::Conflicts,
     },
     envelope::unit::Unit,
-    run::status::Status,
+    run::{Run, Unpriced, status::Status},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
 };
 
 use outlast_server::node::Node;
 
-use self::front::{Asked, Role, Show};
+use self::{
+    confine::Confined,
+    front::{Asked, Role, Show},
+};
 use crate::{
     agent::{self, Choice},
     cli::{
-        ResumeArgs, RunArgs,
+        BudgetArgs, ResumeArgs, RunArgs,
+        change::AddArgs,
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
@@ -63,7 +78,13 @@ use crate::{
     serve::proxy_setup,
     settings::{budgets, env_file, keys::Keys, masks, prices},
 };
-use outlast_process::{nondumpable, reap};
+use outlast_process::reap;
+
+/// Time that another supervisor has to end its agent and leave. Later the run is refused as held.
+const TAKE_OVER: Duration = Duration::from_secs(60);
+
+/// Interval at which it is checked whether the other supervisor has left.
+const TAKE_OVER_LOOK: Duration = Duration::from_millis(100);
 
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
@@ -74,10 +95,12 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     };
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
-    prepare()?;
+    reap::become_subreaper()?;
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
+    let asked = args.supervise.supervision().confine;
+    Confined::of(asked.as_ref(), &context, context.around.directory())?;
     let mut keys = context.keys()?;
     if around.is_some() {
         within::show_keys(&mut keys, &context.around);
@@ -124,18 +147,26 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, grace, through, show };
+        let served =
+            Served { proxy: args.proxy, free: false, grpc, kill_at: args.kill_at, grace, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
 }
 
-/// Resumes the named run, or with no name every interrupted or sleeping run. Returns the exit code.
+/// Resumes the named run, or with no name every interrupted, sleeping or waiting run. Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let context = context.waiting(args.proxy.store_wait_ms);
     if args.all {
         log::start(&context.around, "warn");
         let store = context.open(false, args.proxy.durability)?;
+        let budget = BudgetArgs { add: args.add, ..BudgetArgs::default() };
+        if budget.change(RunNo(0))?.is_some() || args.unpriced.is_some() {
+            return Err(CliError::Usage {
+                message: "a limit is added to, and --unpriced said, for one run".into(),
+                hint: Some("name the run with `outlast resume RUN`".into()),
+            });
+        }
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
@@ -149,7 +180,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let show = role.show(asked)?;
     log::start(&context.around, "warn");
     let store = context.open(false, args.proxy.durability)?;
-    prepare()?;
+    reap::become_subreaper()?;
     budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
@@ -167,7 +198,9 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         let context = context.with_variables(file.map(Path::new))?;
         let keys = context.keys()?;
         all_keys_are_there(&view, &keys)?;
+        let view = take_over(&node, view)?;
         say_what_is_missing(&view, &context);
+        let view = raised(store.as_ref(), view, args.add)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), view)?;
         let id = &view.run.id;
@@ -179,10 +212,20 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through: None, show };
+        let free = args.unpriced == Some(Unpriced::Free);
+        let served =
+            Served { proxy: args.proxy, free, grpc, kill_at: None, grace: None, through: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
+}
+
+/// Adds to the limits of a run what was typed with its resumption.
+fn raised(store: &dyn Store, view: RunView, add: AddArgs) -> Result<RunView, CliError> {
+    let budget = BudgetArgs { add, ..BudgetArgs::default() };
+    let Some(raise) = budget.change(view.run.no)? else { return Ok(view) };
+    store.ask(raise, Durability::Synced).wait()?;
+    find::view(store, view.run.no)
 }
 
 /// Leaves the store, also after an error: open calls become unknown at once, and nobody waits for the lease
@@ -197,6 +240,8 @@ fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
 /// Settings of this start: what is served for the run, and how the agent is run.
 struct Served {
     proxy: ProxyArgs,
+    /// Whether a run that was halted for an unknown price goes on without one.
+    free: bool,
     /// Address of the state over gRPC, and how conflicts between its transactions are decided.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
@@ -215,7 +260,7 @@ fn go_on(
     served: Served,
     context: Context,
 ) -> Result<u8, CliError> {
-    let view = prices::mended(node.store().as_ref(), view, &served.proxy)?;
+    let view = prices::mended(node.store().as_ref(), view, &served.proxy, served.free)?;
     let id = &view.run.id;
     if view.run.status == Status::Halted {
         return Err(halted(&view));
@@ -292,19 +337,35 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
     find::view(store, run.no)
 }
 
+/// Takes a run over whose supervisor waits for a person to mend the key or the quota: this is that person.
+fn take_over(node: &Node, view: RunView) -> Result<RunView, CliError> {
+    let (store, no) = (node.store().as_ref(), view.run.no);
+    let needs_a_person = |run: &Run| run.awaited_outage().is_some_and(|(o, _)| o.cause.needs_a_person());
+    if !needs_a_person(&view.run) || !is_held(node, no)? {
+        return Ok(view);
+    }
+    say(&format!("{}: its supervisor waits for this, and ends", view.run.id));
+    store.ask(Tell { run: no, word: Word::Stop }, Durability::Synced).wait()?;
+    let began = Instant::now();
+    while is_held(node, no)? && began.elapsed() < TAKE_OVER {
+        std::thread::sleep(TAKE_OVER_LOOK);
+    }
+    find::view(store, no)
+}
+
 /// Builds the error for a halted run: why it is halted and what lets it go on.
 fn halted(view: &RunView) -> CliError {
     RunError::Halted { run: view.run.id.to_string(), halt: view.run.halt.clone().map(Box::new) }.into()
 }
 
-/// Resumes every interrupted or sleeping run that has a command, that nobody stopped and nobody drives.
+/// Resumes every interrupted, sleeping or waiting run that has a command, that nobody stopped and nobody drives.
 /// Starts one supervisor process for each and returns the worst exit code.
 fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
     // After a reboot dead runs still say "running": wait for the verdicts first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
     node.await_verdicts()?;
     let mut runs = Vec::new();
-    for status in [Status::Interrupted, Status::Sleeping] {
+    for status in [Status::Interrupted, Status::Sleeping, Status::Waiting] {
         let mut before: Option<RunNo> = None;
         loop {
             let filter = RunFilter { status: Some(status), before, limit: 500, ..Default::default() };
@@ -322,8 +383,9 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     }
     let mut free = Vec::new();
     for view in runs {
-        // A sleeping run normally has a live supervisor that will wake it.
-        let is_driven = view.run.status == Status::Sleeping && is_held(&node, view.run.no)?;
+        // A run that sleeps or waits normally has a live supervisor, which goes on with it.
+        let rests = matches!(view.run.status, Status::Sleeping | Status::Waiting);
+        let is_driven = rests && is_held(&node, view.run.no)?;
         if !is_driven {
             free.push(view);
         }
@@ -362,12 +424,4 @@ fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
         Err(store::Error::Engine(engine::Error::RunHeld { .. })) => Ok(true),
         Err(e) => Err(e.into()),
     }
-}
-
-/// Protects this process before anything is started: the environment holds keys, and orphans must be adopted
-/// by us.
-fn prepare() -> Result<(), CliError> {
-    nondumpable::make_nondumpable()?;
-    reap::become_subreaper()?;
-    Ok(())
 }

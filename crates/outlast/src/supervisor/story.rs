@@ -2,7 +2,7 @@
 
 use outlast_core::{
     envelope::unit::Unit,
-    run::attempt::Attempt,
+    run::{Command, attempt::Attempt},
     store::{RunView, Store},
     words::money::NanoUsd,
 };
@@ -52,6 +52,16 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
         parts.push(some(attempts.len() as i64, "attempt"));
     }
     say(&parts.join(" · "));
+}
+
+/// Reports that the command asked the proxy for nothing, and why that may be.
+pub fn nothing_metered(command: &Command) {
+    let program = command.argv.first().map_or("", String::as_str);
+    say(&format!("NOTHING METERED: {program} asked the proxy for nothing: no call was recorded or limited"));
+    say(
+        "hint: a base URL written into the program (base_url=, baseURL:) passes the proxy by: remove it, or read it \
+         from OPENAI_BASE_URL or ANTHROPIC_BASE_URL",
+    );
 }
 
 /// Reports which budget the run waits for, and what makes room there.

@@ -250,13 +250,25 @@ impl Proc {
         fs::read_to_string(&self.output).unwrap()
     }
 
-    /// Sends a signal by its number.
-    pub fn signal(&self, signal: i32) {
-        assert!(kill(self.pid(), signal));
+    /// The supervisor, whose guardian this process may be.
+    pub fn supervisor(&self) -> u32 {
+        let is_guardian =
+            fs::read_to_string(format!("/proc/{}/comm", self.pid())).unwrap() == "outlast-guard\n";
+        match is_guardian {
+            true => until("the guardian has its supervisor", || children(self.pid()).first().copied()),
+            false => self.pid(),
+        }
     }
 
+    /// Sends a signal by its number. One that stops cannot be passed on by a guardian.
+    pub fn signal(&self, signal: i32) {
+        let to = if signal == 19 { self.supervisor() } else { self.pid() };
+        assert!(kill(to, signal));
+    }
+
+    /// Kills the supervisor, and waits until everything that it left is gone.
     pub fn kill(&mut self) {
-        self.child.kill().unwrap();
+        assert!(kill(self.supervisor(), 9));
         self.child.wait().unwrap();
     }
 
@@ -312,8 +324,20 @@ pub fn runs(pid: u32) -> bool {
 
 /// The letter of `/proc/PID/stat`.
 pub fn state(pid: u32) -> Option<char> {
+    stat(pid)?.split(' ').next()?.chars().next()
+}
+
+/// The process's children, also dead ones.
+pub fn children(of: u32) -> Vec<u32> {
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &u32| stat(*pid).is_some_and(|stat| stat.split(' ').nth(1) == Some(&of.to_string()));
+    pids.filter(is_child).collect()
+}
+
+/// `/proc/PID/stat` from the state on.
+fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
 }
 
 /// All pids on the machine with this entry in their environment.

@@ -116,7 +116,7 @@ fn second_supervisor_is_refused_and_told_who_drives_and_the_agent_goes_on() {
     let bed = Bed::new();
     let first = bed.start(shell(&bed, &["--run", "r"], UP_UNTIL_GO));
     bed.until_file("up");
-    let holder = format!("run r is held by outlast run (pid {} on", first.pid());
+    let holder = format!("run r is held by outlast run (pid {} on", first.supervisor());
     bed.does(&["resume", "r"]).code(77).tells(&[&holder, "hint: "]);
     bed.run(shell(&bed, &["--run", "r"], UP_UNTIL_GO)).code(77).tells(&[&holder]);
     bed.write("go", "");

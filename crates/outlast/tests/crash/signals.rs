@@ -148,7 +148,8 @@ fn orphans_that_end_are_no_zombies() {
     let run = bed.start(shell(&bed, &["--run", "r"], &format!("{orphans}{UP_UNTIL_GO}")));
     bed.until_lines("up", 1);
     until("all are reaped", || {
-        let output = Command::new("ps").args(["-o", "stat=,pid=", "--ppid", &run.pid().to_string()]).output();
+        let supervisor = run.supervisor().to_string();
+        let output = Command::new("ps").args(["-o", "stat=,pid=", "--ppid", &supervisor]).output();
         let children = String::from_utf8(output.unwrap().stdout).unwrap();
         (children.lines().count() == 1 && !children.contains('Z')).then_some(())
     });

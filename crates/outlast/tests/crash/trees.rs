@@ -80,9 +80,7 @@ fn nobody_of_an_old_attempt_lives_when_the_next_one_begins_over_two_hundred_kill
                             serde_json::json!({
                                 "depth": dice.below(3),
                                 "setsid": dice.below(2) == 0,
-                                // Without its environment, a process is found by its descent alone: where the
-                                // supervisor died too there is none left (process/tree.rs).
-                                "clear": who == "self" && dice.below(3) == 0,
+                                "clear": dice.below(3) == 0,
                                 "deaf": dice.below(12) == 0,
                             })
                         })

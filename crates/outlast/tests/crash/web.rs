@@ -4,6 +4,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::Command,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use serde_json::{Value, json};
@@ -55,8 +56,17 @@ pub fn post_bytes(to: SocketAddr, path: &str, headers: &[(&str, &str)], body: &[
 }
 
 /// A port that was free a moment ago.
+///
+/// It is below those that the kernel gives out: no connection takes it while the server is away. Tests that run side by
+/// side begin at different ones.
 pub fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let next = || {
+        let port = 10_000 + (std::process::id() * 8 + TAKEN.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let at = SocketAddr::from(([127, 0, 0, 1], port as u16));
+        TcpListener::bind(at).is_ok().then_some(at)
+    };
+    std::iter::repeat_with(next).flatten().next().unwrap()
 }
 
 /// Starts `outlast serve FLAGS` there, and waits until it serves.

@@ -399,7 +399,7 @@ impl Proxy {
             tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
         let response = match sent.await {
             Ok(Ok(response)) => response,
-            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e) | SendFailed::Lost(e))) => {
+            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e, _) | SendFailed::Lost(e))) => {
                 return Err(Refusal::Unreachable(e.to_string()));
             }
             Err(_) => return Err(Refusal::NoAnswer),

@@ -24,7 +24,7 @@ use super::{
     upstream::{Key, Pool, SendFailed},
 };
 use crate::{
-    dialect::{Dialect, Request, canonical},
+    dialect::{self, Dialect, Request, canonical},
     wire::{
         encoding, headers,
         refuse::Refusal,
@@ -46,6 +46,8 @@ pub struct Call {
     pub retry_count: u32,
     /// Whether Outlast retries the call, because the client does not do so itself.
     pub tried_again: bool,
+    /// Time for which the call is held while its upstream answers none, in milliseconds.
+    pub hold_ms: u64,
     pub idempotency_key: Option<String>,
     /// Request body as the journal stores it, as a difference to a base. `None` when prompts are not kept.
     pub record: Option<BodyRecord>,
@@ -128,6 +130,12 @@ impl Call {
             headers::text(&headers, "x-stainless-retry-count").and_then(|v| v.parse().ok()).unwrap_or(0);
         let idempotency_key =
             headers::text(&headers, "idempotency-key").map(|k| token::mask(k).chars().take(200).collect());
+        let tried_again = leaves_it_to_us(&headers)?;
+        let hold_ms = match config.outage_pause {
+            Some(_) if !is_left_alone(&headers) => dialect::patience_ms(|name| headers::text(&headers, name))
+                .unwrap_or_else(|| u64::try_from(config.admit_wait.as_millis()).unwrap_or(u64::MAX)),
+            _ => 0,
+        };
         Ok(Call {
             path: Arc::from(path),
             arrived: Instant::now(),
@@ -140,7 +148,8 @@ impl Call {
             bound,
             priced,
             retry_count,
-            tried_again: leaves_it_to_us(&headers)?,
+            tried_again,
+            hold_ms,
             idempotency_key,
             record,
             target: caller.target,
@@ -165,6 +174,11 @@ impl Call {
             input_bound: self.bound.input_tokens,
             patience_ms: u64::try_from(config.admit_wait.as_millis()).unwrap_or(u64::MAX),
         }
+    }
+
+    /// Returns whether the key that is sent upstream is Outlast's own.
+    pub fn is_own_key(&self) -> bool {
+        matches!(self.credential, Credential::Ours)
     }
 
     pub fn upstream_name(&self) -> &str {
@@ -303,6 +317,11 @@ pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
             Err(Refusal::BadHeader { name: "X-Outlast-Retries", had: short, wanted: "on or off" })
         }
     }
+}
+
+/// Returns whether the caller wants every error of its upstream as it comes.
+fn is_left_alone(headers: &HeaderMap) -> bool {
+    headers.get("x-outlast-retries").is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"off"))
 }
 
 #[cfg(test)]

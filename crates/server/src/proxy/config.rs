@@ -7,7 +7,10 @@ use outlast_core::{
     envelope::unit::Limits,
     price::PriceTable,
     run::{Policy, masks::Masks, status::Status},
-    words::id::{AttemptNo, Micros, RunNo, Seq},
+    words::{
+        id::{AttemptNo, Micros, RunNo, Seq},
+        outage::{Cause, Outage},
+    },
 };
 
 use super::named::Providers;
@@ -44,6 +47,9 @@ pub struct Config {
     /// Largest number of retries of a call whose upstream refused it for the moment or was not reached, all within
     /// `admit_wait`. Not for clients that retry themselves.
     pub upstream_retries: u32,
+    /// Longest pause between two probes of an upstream that answers no call. `None`: calls are not held meanwhile, and
+    /// their errors pass.
+    pub outage_pause: Option<Duration>,
     /// Masks of runs that a header names first: parts of a request that do not count when requests are compared.
     pub masks: Option<Masks>,
 }
@@ -62,14 +68,22 @@ pub enum Seen {
     },
     Settled {
         seq: Seq,
+        upstream: String,
         status: Status,
         /// Whether the upstream answered with a 2xx status.
         answered: bool,
+        /// Cause of an outage that the call's last failure may belong to.
+        failed: Option<Cause>,
     },
     /// The upstream refuses all calls until `until`. Comes after the call's `Settled`, before the client is answered.
     Limited {
         seq: Seq,
         until: Micros,
+    },
+    /// The upstream answers no call, and the run waits for it since then.
+    Outage {
+        outage: Outage,
+        since: Micros,
     },
     Replayed {
         seq: Seq,

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::Response;
 use outlast_core::{
     call::{
-        ConnectionId, Refused,
+        Broken, ConnectionId, Refused,
         connection::Event,
         desk::{self, Admitting, ForClient},
         rates::Later,
@@ -165,7 +165,12 @@ impl Drive {
     async fn act(&mut self, Task { deed, live }: Task) {
         match deed {
             ForClient::Admit(admitting) => self.admit(admitting),
-            ForClient::Wait => self.wait_over = Some(Instant::now() + self.host.config.admit_wait),
+            ForClient::Wait => {
+                let is_held = self.later.as_ref().is_some_and(|(_, later)| later.is_outage());
+                let wait = Duration::from_millis(self.call.hold_ms);
+                let wait = if is_held { wait } else { self.host.config.admit_wait };
+                self.wait_over = Some(Instant::now() + wait);
+            }
             ForClient::WaitNoMore => self.wait_over = None,
             ForClient::Open { opening, cap } => {
                 self.keep_request(opening);
@@ -316,6 +321,9 @@ impl Drive {
         let refusal = match (refused, self.call.request.unpriced(), &self.later) {
             (Refused::Budget(why), Some(what), _) if why.code == "price_unknown" => {
                 Refusal::Unpriced { what: what.to_string(), refusal: Box::new(why.clone()), run }
+            }
+            (Refused::AdmissionTimeout(_), _, Some((_, later))) if later.is_outage() => {
+                Refusal::of(Broken::Outage.into(), &run)
             }
             (Refused::AdmissionTimeout(_), _, Some((_, later))) => Refusal::UpstreamRate {
                 upstream: self.call.upstream_name().to_string(),

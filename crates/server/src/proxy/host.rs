@@ -76,7 +76,11 @@ impl Host {
     ) -> Result<Arc<Host>, Error> {
         let store = node.store().clone();
         let token_keys = store.token_keys()?.into();
-        let registry = Arc::new(Registry::new(node.clone(), config.max_unrecorded));
+        let registry = Arc::new(Registry::new(
+            node.clone(),
+            config.max_unrecorded,
+            config.outage_pause.unwrap_or_default(),
+        ));
         let nonce = u64::from_le_bytes(outlast_core::words::clock::random(entropy));
         let clock = node.clock().clone();
         Ok(Arc::new(Host {

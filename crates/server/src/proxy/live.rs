@@ -19,7 +19,7 @@ use outlast_core::{
         desk::{self, ForExchange},
         exchange::{Event, Failure, Frame, Silence},
     },
-    words::id::Micros,
+    words::{id::Micros, outage::Cause},
 };
 use tokio::time::Instant;
 
@@ -81,6 +81,8 @@ impl Carry {
             Some(ForExchange::SettleAgain { ending, error }) => self.settling.rests(ending, error),
             Some(ForExchange::DropAnswer) => self.drop_answer(),
             Some(ForExchange::Rest { tries, pause_ms }) => self.rest(tries, pause_ms).await,
+            Some(ForExchange::RestOn { pause_ms }) => self.rest_on(pause_ms).await,
+            Some(ForExchange::Outage(cause)) => self.await_provider(cause).await,
             Some(ForExchange::AskAgain { tries }) => self.ask_again(tries).await,
             Some(ForExchange::SendAgain) => {
                 self.begin_again();
@@ -121,12 +123,15 @@ impl Carry {
                         tracing::warn!(run = %self.call.seat.id, error = %text, "cannot be sent");
                         return self.on(Event::UpstreamError(Failure::BeforeSend));
                     }
-                    Err(SendFailed::Unreachable(text)) => {
-                        tracing::warn!(run = %self.call.seat.id, error = %text, "upstream unreachable");
+                    Err(SendFailed::Unreachable(text, cause)) => {
+                        // The run says once that it waits: probes of a long outage would fill the terminal.
+                        tracing::info!(run = %self.call.seat.id, error = %text, "upstream unreachable");
+                        self.answer.cause = self.waited_for(Some(cause));
                         return self.on(Event::Unreachable(self.told(None)));
                     }
                     Err(SendFailed::Lost(text)) => {
                         tracing::warn!(run = %self.call.seat.id, error = %text, "upstream lost");
+                        self.answer.cause = self.waited_for(Some(Cause::Lost));
                         return self.on(Event::UpstreamError(Failure::AfterSend));
                     }
                 },
@@ -226,6 +231,8 @@ impl Carry {
         if status == StatusCode::TOO_MANY_REQUESTS {
             self.answer.limited = self.usage_limit(&body);
         }
+        let (upstream, is_own_key) = (self.call.dialect.upstream(), self.call.is_own_key());
+        self.answer.cause = self.waited_for(dialect::outage(upstream, status.as_u16(), &body, is_own_key));
         let len = body.len() as u64;
         let body = if status.is_success() { body } else { self.masked(body) };
         self.live.log().frames.push(body);
@@ -235,6 +242,11 @@ impl Carry {
         let headers = self.live.log().headers.clone();
         let told = self.told(Some(&headers));
         self.on(Event::Refused { len, told });
+    }
+
+    /// Returns the cause if outages are waited for here.
+    fn waited_for(&self, cause: Option<Cause>) -> Option<Cause> {
+        cause.filter(|_| self.host.config.outage_pause.is_some())
     }
 
     /// Returns until when a 429 says that all calls are refused. `None` also when the store's clock cannot be read.

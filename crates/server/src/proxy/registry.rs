@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use outlast_core::{
@@ -50,9 +50,11 @@ struct Driver {
 }
 
 impl Registry {
-    /// Creates a registry that keeps up to `max_unrecorded` bytes of answers in memory while they cannot be recorded.
-    pub fn new(node: Arc<Node>, max_unrecorded: u64) -> Registry {
-        let desk = Desk::new(max_unrecorded);
+    /// Creates a registry that keeps up to `max_unrecorded` bytes of answers in memory while they cannot be recorded, and
+    /// probes an upstream that answers no call every `outage_pause` at the latest.
+    pub fn new(node: Arc<Node>, max_unrecorded: u64, outage_pause: Duration) -> Registry {
+        let pause_ms = u64::try_from(outage_pause.as_millis()).unwrap_or(u64::MAX);
+        let desk = Desk::new(max_unrecorded, pause_ms);
         let state = State { desk, drivers: HashMap::new(), lives: HashMap::new() };
         let next_connection = AtomicU64::new(1);
         Registry { node, began: Instant::now(), next_connection, state: Mutex::new(state) }

@@ -8,7 +8,7 @@ use outlast_core::{
     },
     journal::{iteration_scope, scope},
     run::{Spec, token::Claims},
-    store::{Ask as _, Durability, Error},
+    store::{Ask as _, Durability, Error, RunView, Store},
     words::{
         calendar,
         id::{RunId, RunNo, Seq, Slot},
@@ -18,7 +18,7 @@ use outlast_core::{
 use super::{host::Host, seated::Seat};
 use crate::wire::{
     refuse::Refusal,
-    who::{NotLetIn, Who},
+    who::{Access, NotLetIn, Who},
 };
 
 /// Finds the seat of a caller. A run that a header names first is created under the default budget, an attempt under
@@ -66,6 +66,37 @@ pub fn is_served(host: &Host, claims: &Claims) -> Result<bool, Error> {
     let Some(own) = host.config.access.only_run.filter(|own| *own != claims.run) else { return Ok(true) };
     let (own, other) = (host.store.run(own)?, host.store.run(claims.run)?);
     Ok(own.zip(other).is_some_and(|(own, other)| other.run.charges.contains(&own.run.envelope())))
+}
+
+/// What a caller of a listener is about to do with a run that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Works in it, in an attempt for callers. A run that a process drives is refused there as held, one that is over as
+    /// ended.
+    Enter,
+    /// Ends it.
+    End,
+}
+
+/// Checks that callers of this listener may act on a run. Without an API token any process of the machine is one of them,
+/// and they change only runs that a request began and that no process of Outlast's ever drove. Errors: `others_run`.
+pub fn may(
+    act: Act,
+    access: &Access,
+    store: &dyn Store,
+    view: &RunView,
+) -> Result<Result<(), NotLetIn>, Error> {
+    if access.api_token.is_some() {
+        return Ok(Ok(()));
+    }
+    let attempts = store.attempts(view.run.no)?;
+    let is_held = attempts.iter().any(|attempt| attempt.is_open() && attempt.instance.is_some());
+    let has_owner = view.spec.command.is_some()
+        || view.run.job.is_some()
+        || attempts.iter().any(|attempt| attempt.instance.is_some());
+    let is_refused_below = act == Act::Enter && (is_held || view.run.status.is_ended());
+    let refused = has_owner && !is_refused_below;
+    Ok(if refused { Err(NotLetIn::OthersRun { run: view.run.id.clone() }) } else { Ok(()) })
 }
 
 fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
@@ -124,7 +155,11 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         return Ok(seat);
     }
     let run = match host.store.run_no(&id)? {
-        Some(run) => run,
+        Some(run) => {
+            let view = host.store.run(run)?.ok_or_else(|| gone(&id))?;
+            may(Act::Enter, &host.config.access, host.store.as_ref(), &view)??;
+            run
+        }
         None => create(host, &id, shared).await?,
     };
     let instance = host.node.instance();
@@ -134,7 +169,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         Err(Error::Engine(engine::Error::RunHalted { .. })) => return Err(halted(host, run, &id)?),
         Err(e) => return Err(Refusal::of(Refused::of(e), id.as_str())),
     };
-    let view = host.store.run(run)?.ok_or_else(|| Error::Corrupt { what: format!("run {id} is gone") })?;
+    let view = host.store.run(run)?.ok_or_else(|| gone(&id))?;
     let (record, rules) = (view.run.policy.record, host.rules.of(host.store.as_ref(), &view)?);
     let seat = Seat {
         run,
@@ -151,6 +186,10 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
     debug_assert!(seat.slot == Slot::DRIVER || seat.slot == Slot::IMPLICIT);
     are_over(host, host.seats.keep_name(key, seat.clone()));
     Ok(seat)
+}
+
+fn gone(id: &RunId) -> Error {
+    Error::Corrupt { what: format!("run {id} is gone") }
 }
 
 async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal> {

@@ -12,6 +12,8 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
+use outlast_core::words::outage::Cause;
+
 use crate::dialect::Upstream;
 
 /// Address and key of a provider.
@@ -106,7 +108,7 @@ pub enum SendFailed {
     /// The request could not be built: no key, or no valid URL.
     Unsendable(String),
     /// No connection: no byte was sent.
-    Unreachable(String),
+    Unreachable(String, Cause),
     /// The upstream may have seen the request.
     Lost(String),
 }
@@ -157,9 +159,21 @@ impl Pool {
         *request.headers_mut() = headers;
         self.client.request(request).await.map_err(|e| {
             let text = chain(&e);
-            if e.is_connect() { SendFailed::Unreachable(text) } else { SendFailed::Lost(text) }
+            if e.is_connect() { SendFailed::Unreachable(text, cause(&e)) } else { SendFailed::Lost(text) }
         })
     }
+}
+
+/// Returns why no connection was made. The connector names the step that failed, except for TLS, which comes last.
+fn cause(e: &(dyn std::error::Error + 'static)) -> Cause {
+    let mut steps = std::iter::successors(Some(e), |e| e.source()).map(ToString::to_string);
+    steps
+        .find_map(|step| match step.as_str() {
+            "dns error" => Some(Cause::NoName),
+            step if step.starts_with("tcp ") => Some(Cause::NoConnection),
+            _ => None,
+        })
+        .unwrap_or(Cause::NoTls)
 }
 
 /// Returns an error's text with its causes. hyper's own text names none of them.

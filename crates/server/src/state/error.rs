@@ -96,7 +96,8 @@ impl Error {
             Error::ReplyTooLarge { instead, .. } => Some(instead.clone()),
             Error::BodyTooLarge { .. } => Some("raise it with --max-body".into()),
             Error::NoRunDecides | Error::OnlyTheCommandDecides => Some(
-                "decide with `outlast approve ID`, or with the API token of `outlast serve --api-token-file`"
+                "decide with `outlast approve ID`, set policies in outlast.toml, or use the API token of `outlast serve \
+                 --api-token-file`"
                     .into(),
             ),
             Error::NoRunAsks => Some("send the run's token, or an X-Outlast-Run header".into()),

@@ -92,6 +92,12 @@ pub enum NotLetIn {
     ForeignRun,
     #[error("this listener wants an API token or a run token")]
     NoToken,
+    /// The listener has no API token, and the run is not one that its callers began.
+    #[error(
+        "run {run} was not begun over a listener, and who has no API token changes only runs that were: the command \
+         line does, and a caller of `outlast serve --api-token-file`"
+    )]
+    OthersRun { run: RunId },
     #[error("this proxy serves one run: its run token is wanted as the API key, or in the path")]
     RunTokenWanted,
     #[error("{0}")]
@@ -123,6 +129,7 @@ impl NotLetIn {
             NotLetIn::BadToken(_) => "bad_token",
             NotLetIn::ForeignRun => "foreign_run",
             NotLetIn::NoToken => "no_token",
+            NotLetIn::OthersRun { .. } => "others_run",
             NotLetIn::RunTokenWanted => "run_token_wanted",
             NotLetIn::BadRunId(_) => "bad_run_id",
             NotLetIn::NoRun => "no_run",

@@ -217,6 +217,7 @@ impl Rig {
             upstream_concurrency: None,
             upstream_rate: Default::default(),
             upstream_retries: 0,
+            outage_pause: None,
             masks: None,
         }
     }

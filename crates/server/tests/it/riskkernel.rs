@@ -1,10 +1,12 @@
 //! RiskKernel's REST surface and proxy headers: what its clients know, and what it gets wrong, right.
 
 use outlast_core::{
+    engine::run::start::Start,
     envelope::unit::{Limits, Unit},
     journal::{Kind, State},
-    run::status::Status,
-    store::Error,
+    run::{Command, Spec, status::Status},
+    store::{Ask as _, Durability, Error},
+    words::id::RunId,
 };
 use outlast_mock::{self as mock, FixedUsage};
 use outlast_server::door::{Access, Config};
@@ -502,4 +504,35 @@ async fn tokens_of_calls_that_end_later_are_counted_when_they_do() {
     for _ in 0..2 {
         assert_eq!(shown(&server, &run).await["usage"]["promptTokens"], 3000);
     }
+}
+
+/// Bug: on a listener without an API token any caller cancelled a supervised run, replaced a policy and created a run of
+/// 1,000 usd.
+/// Consequence: an agent that was refused by its own run's proxy asked `outlast serve` beside it.
+/// Cause: a caller without a token was let in as the person, and one with a run token was not.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_token_changes_only_runs_that_a_request_began_and_within_the_defaults() {
+    let rig = Rig::in_memory(fixed()).await;
+    let server = rig.serve_limited(limit(Unit::CostNanoUsd, 5_000_000_000)).await;
+    let own = create(&server, json!({"loops": 2})).await;
+    let spec = Spec { command: Some(Command::default()), ..Spec::default() };
+    let start = Start { spec, ..Start::new(RunId::new("supervised").unwrap()) };
+    server.store.ask(start, Durability::Synced).await.unwrap();
+    for verb in ["cancel", "complete", "steps", "checkpoints", "approvals"] {
+        let target = format!("/v1/runs/supervised/{verb}");
+        refuses(&server, "POST", &target, json!({"tool": "t"}), (403, "others_run")).await;
+    }
+    assert_eq!(call("supervised", "hello").to(&server).await.code(), "others_run");
+    server.driven("driven", Limits::default(), Default::default()).await;
+    refuses(&server, "POST", "/v1/runs/driven/cancel", json!({}), (403, "others_run")).await;
+    assert_eq!(server.status("driven"), Status::Running);
+    let policy = json!({"name": "careful", "budget": {"dollars": 999}});
+    refuses(&server, "POST", "/v1/policies", policy, (403, "only_the_command_decides")).await;
+
+    let usd = |run: String| server.envelope(&run).limits[Unit::CostNanoUsd];
+    assert_eq!(usd(create(&server, json!({"dollars": 1000})).await), Some(5_000_000_000));
+    assert_eq!(usd(create(&server, json!({"dollars": 2})).await), Some(2_000_000_000));
+    assert_eq!(usd(own.clone()), Some(5_000_000_000));
+    step(&server, &own).await.ok();
+    says(&server, "POST", &format!("/v1/runs/{own}/cancel"), json!({}), 200).await;
 }

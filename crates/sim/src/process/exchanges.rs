@@ -8,13 +8,20 @@ use outlast_core::{
         desk::{self, ForExchange, Key},
         exchange::{Ending, Event, Failure, Frame},
     },
-    engine::call::{
-        retry::Retry,
-        settle::{Bill, Settle},
+    engine::{
+        call::{
+            retry::Retry,
+            settle::{Bill, Settle},
+        },
+        run::await_provider::AwaitProvider,
     },
     journal::{Opening, payload::Payload},
     store::Durability,
-    words::{id::AttemptNo, usage::Usage},
+    words::{
+        id::AttemptNo,
+        outage::{Cause, Outage},
+        usage::Usage,
+    },
 };
 
 use super::{Input, Process, Then};
@@ -121,11 +128,14 @@ impl Process {
                 Event::Frame { frame, len: 10 }
             }
             Piece::Body { .. } if live.status.is_some_and(|s| s >= 300) => {
-                Event::Refused { len: 100, told: told(&live, out) }
+                let cause = live.status.filter(|s| *s >= 500).map(Cause::Failing);
+                Event::Refused { len: 100, told: told(&live, cause, out) }
             }
             Piece::Body { readable } => Event::BodyEnd { len: 100, readable },
             Piece::End => Event::StreamEnd,
-            Piece::Failed(Failure::BeforeSend) => Event::Unreachable(told(&live, out)),
+            Piece::Failed(Failure::BeforeSend) => {
+                Event::Unreachable(told(&live, Some(Cause::NoConnection), out))
+            }
             Piece::Failed(failure) => Event::UpstreamError(failure),
             Piece::Silent(silence) => Event::Timeout(silence),
         };
@@ -165,6 +175,15 @@ impl Process {
                 let retry = self.retry(key, tries, true)?;
                 self.queue(retry, Durability::Committed, Then::Noted, out);
                 out.to_process(pause_ms, self.index, Input::Rested(key));
+            }
+            ForExchange::RestOn { pause_ms } => {
+                out.saw("rested on");
+                out.to_process(pause_ms, self.index, Input::Rested(key));
+            }
+            ForExchange::Outage(cause) => {
+                out.saw("outage");
+                let outage = Outage { upstream: "sim".to_owned(), cause };
+                self.queue(AwaitProvider { run: key.0, outage }, Durability::Committed, Then::Noted, out);
             }
             ForExchange::AskAgain { tries } => {
                 let retry = self.retry(key, tries, false)?;
@@ -225,8 +244,8 @@ impl Process {
     }
 }
 
-fn told(live: &Carried, out: &Outside) -> Told {
+fn told(live: &Carried, cause: Option<Cause>, out: &Outside) -> Told {
     let elapsed_ms = out.now_ms() - live.began_ms;
     let retry_after_ms = out.rng.chance(30).then(|| out.rng.between(0, 25_000));
-    Told { elapsed_ms, retry_after_ms, lasting: out.rng.chance(10) }
+    Told { elapsed_ms, retry_after_ms, lasting: out.rng.chance(10), cause, probe_ms: None }
 }

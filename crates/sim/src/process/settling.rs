@@ -3,7 +3,12 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    call::{connection::Event, desk, exchange, membership::HEARTBEAT_MS},
+    call::{
+        connection::Event,
+        desk,
+        exchange::{self, Ending},
+        membership::HEARTBEAT_MS,
+    },
     engine::{
         call::{
             admit::Admission,
@@ -11,6 +16,7 @@ use outlast_core::{
         },
         op::{Op, Outcome},
         run::{
+            await_provider::ProviderAnswered,
             claim::{Claim, Claimed},
             raise::Raise,
             register::Register,
@@ -19,7 +25,10 @@ use outlast_core::{
     envelope::unit::{Limits, PerUnit, Unit},
     journal::{Entry, State},
     memory::Tables,
-    run::instance::{Identity, Life},
+    run::{
+        instance::{Identity, Life},
+        status::Status,
+    },
     store::{Durability, Error, Store},
     words::{
         clock::Clock as _,
@@ -216,7 +225,16 @@ impl Process {
                 });
                 self.feed(c, Event::Admitted(admission), out);
             }
-            Then::Settled(key) => self.exchange(key, exchange::Event::Settled(result.map(|_| ())), out),
+            Then::Settled(key) => {
+                let last = self.exchanges.get(&key).and_then(|live| live.borrow().last);
+                let is_answer = matches!(last, Some((Ending::Done, _)));
+                if matches!(&result, Ok(Outcome::Settled(s)) if is_answer && s.run_status == Status::Waiting)
+                {
+                    let answered = ProviderAnswered { run: key.0, upstream: "sim".to_owned() };
+                    self.queue(answered, Durability::Committed, Then::Noted, out);
+                }
+                self.exchange(key, exchange::Event::Settled(result.map(|_| ())), out);
+            }
             Then::MayLeave(key) => {
                 let may = result.and_then(|outcome| match outcome {
                     Outcome::MayLeave(may) => Ok(may),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlast_core::run::status::{Event, Status, next};
 
 /// Things that happen.
-const MET: [&str; 35] = [
+const MET: [&str; 37] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -26,6 +26,8 @@ const MET: [&str; 35] = [
     "late truth",
     "swept to unknown",
     "rested",
+    "rested on",
+    "outage",
     "tried again",
     "swept at rest",
     "settled again",

@@ -8,7 +8,8 @@ use crate::{
         Connection, ConnectionId, Exchange, Patience,
         connection::{Action, Event},
         exchange,
-        rates::{Turn, Wants},
+        outages::Probe,
+        rates::{Later, Turn, Wants, Why},
         taken::Place,
     },
     engine::call::admit::Admission,
@@ -145,8 +146,13 @@ impl Desk {
     fn ask(&mut self, id: ConnectionId, round: &mut Round) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let (place, shared) = (client.place, &mut self.shared);
-        let (turn, told) = match shared.waiters.is_behind(place.run, id) {
-            true => (Err(None), shared.rates.leave(id, &client.wants)),
+        let is_behind = shared.waiters.is_behind(place.run, id);
+        let outage = (!is_behind && client.patience.hold_ms > 0)
+            .then(|| shared.outages.may_go(&client.wants.upstream, Probe::Request(id), round.at.now_ms))
+            .and_then(Result::err)
+            .map(|(cause, after_ms)| Later { after_ms, why: Why::Outage(cause) });
+        let (turn, told) = match is_behind || outage.is_some() {
+            true => (Err(outage), shared.rates.leave(id, &client.wants)),
             false => {
                 let (turn, told) = shared.rates.turn(id, &client.wants, round.at.now_ms);
                 (turn.map_err(Some), told)
@@ -175,8 +181,9 @@ impl Desk {
     }
 
     fn gives_turn_back(&mut self, id: ConnectionId) {
-        let turn = self.clients.get_mut(&id).and_then(|client| client.turn.take());
-        turn.into_iter().for_each(|turn| self.shared.rates.give_back(turn));
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        self.shared.outages.give_back(&client.wants.upstream, Probe::Request(id));
+        client.turn.take().into_iter().for_each(|turn| self.shared.rates.give_back(turn));
     }
 
     fn leaves_line(&mut self, id: ConnectionId, round: &mut Round) {
@@ -201,7 +208,9 @@ impl Desk {
             live.attached.push(id);
             client.attached = Some(seq);
         }
-        self.exchanges.insert((client.place.run, seq), live);
+        let key = (client.place.run, seq);
+        self.shared.outages.becomes(&live.wants.upstream, id, key);
+        self.exchanges.insert(key, live);
     }
 
     fn attach(&mut self, id: ConnectionId, key: Key, round: &mut Round) {

@@ -3,7 +3,10 @@
 use crate::{
     call::{Broken, ConnectionId, Refused, Visible, desk::Key, exchange::Ending, rates::Later},
     journal::Opening,
-    words::id::{InstanceNo, Seq},
+    words::{
+        id::{InstanceNo, Seq},
+        outage::Cause,
+    },
 };
 
 /// Action for the host, with the machine it belongs to.
@@ -73,6 +76,10 @@ pub enum ForExchange {
     /// Submit `Retry { resting: true }`, `Committed`; feed `Rested` after the pause. Keep what the upstream sent: it
     /// may be the final answer.
     Rest { tries: Vec<Option<u16>>, pause_ms: u64 },
+    /// The upstream has an outage: submit `AwaitProvider`, `Committed`. Comes before the call's `Rest` or `Settle`.
+    Outage(Cause),
+    /// Another call probes the upstream: feed `Rested` after the pause.
+    RestOn { pause_ms: u64 },
     /// Submit `Retry { resting: false }`, `Synced`; feed `MayLeave`.
     AskAgain { tries: Vec<Option<u16>> },
     /// Drop what the upstream sent, and send the request again.

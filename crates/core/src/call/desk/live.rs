@@ -6,6 +6,7 @@ use super::{At, Desk, ForExchange, Key, Next, Round};
 use crate::call::{
     ConnectionId, Exchange, connection,
     exchange::{Action, Charge, Ending, Event},
+    outages::Probe,
     rate::Levels,
     rates::{Turn, Wants},
     unrecorded::Held,
@@ -16,10 +17,12 @@ use crate::call::{
 pub(super) struct Live {
     pub machine: Exchange,
     pub attached: Vec<ConnectionId>,
-    wants: Arc<Wants>,
+    pub wants: Arc<Wants>,
     turn: Option<Turn>,
     /// Tokens of the answer, once known.
     used: Option<u64>,
+    /// Monotonic time at which the first try left, in milliseconds.
+    pub left_at_ms: Option<u64>,
     /// Outcome with which the entry closes.
     ending: Option<Ending>,
     /// Share of the unrecorded answers, while the answer waits to be recorded.
@@ -28,7 +31,16 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(machine: Exchange, wants: Arc<Wants>, turn: Option<Turn>) -> Live {
-        Live { machine, attached: Vec::new(), wants, turn, used: None, ending: None, held: None }
+        Live {
+            machine,
+            attached: Vec::new(),
+            wants,
+            turn,
+            used: None,
+            left_at_ms: None,
+            ending: None,
+            held: None,
+        }
     }
 
     /// Returns the tokens charged to the upstream's minute: none for a refusal; `None` without usage, so that the bound
@@ -43,6 +55,7 @@ impl Live {
 
 impl Desk {
     pub(super) fn feed_exchange(&mut self, key: Key, event: Event, round: &mut Round) {
+        let Some(event) = self.weigh(key, event, round) else { return };
         let Some(live) = self.exchanges.get_mut(&key) else { return };
         let actions = live.machine.on(event);
         // Done before any client is told: one that hears of an unrecorded answer finds new calls refused.
@@ -90,6 +103,7 @@ impl Desk {
     fn settled(&mut self, key: Key, round: &mut Round) {
         let Some(mut live) = self.exchanges.remove(&key) else { return };
         let tokens = live.tokens();
+        self.shared.outages.give_back(&live.wants.upstream, Probe::Call(key));
         match (live.turn.take(), live.ending) {
             (Some(turn), Some(Ending::Void)) => self.shared.rates.give_back(turn),
             (Some(turn), _) => self.shared.rates.over(turn, tokens),
@@ -100,7 +114,9 @@ impl Desk {
     }
 
     pub(super) fn leaves(&mut self, key: Key, at: At) {
-        if let Some(turn) = self.exchanges.get_mut(&key).and_then(|live| live.turn.as_mut()) {
+        let Some(live) = self.exchanges.get_mut(&key) else { return };
+        live.left_at_ms.get_or_insert(at.now_ms);
+        if let Some(turn) = live.turn.as_mut() {
             self.shared.rates.leaves(turn, at.now_ms);
         }
     }

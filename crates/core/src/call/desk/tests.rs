@@ -1,10 +1,11 @@
 use super::*;
 use crate::{
     call::{
-        Broken, Refused, Visible,
+        Broken, Refused, Told, Visible,
         connection::Event as C,
         exchange::{Ending, Event as X, Failure},
         rate::Rate,
+        rates::{Later, Why},
     },
     engine::call::admit::Admission,
     envelope::Refusal,
@@ -13,6 +14,7 @@ use crate::{
     words::{
         digest::MatchKey,
         id::{Micros, OpNo},
+        outage::Cause,
     },
 };
 
@@ -31,7 +33,7 @@ fn request(key: u8, rate: Option<u64>) -> Request {
     let rate = Rate { requests: rate, tokens: None };
     let account = (None, "m".to_owned());
     let wants = Wants { upstream: "u".into(), account, rate, bound: 10, input_bound: 10, patience_ms: 1_000 };
-    let patience = Patience { tries: 2, within_ms: 60_000, seed: 1 };
+    let patience = Patience { tries: 2, within_ms: 60_000, hold_ms: 0, seed: 1 };
     Request {
         place: place(key),
         retry_count: 0,
@@ -45,7 +47,7 @@ struct Rig(Desk);
 
 impl Rig {
     fn new() -> Rig {
-        Rig(Desk::new(100))
+        Rig(Desk::new(100, 60_000))
     }
 
     fn on(&mut self, event: Event) -> Vec<Deed> {
@@ -314,4 +316,92 @@ fn what_is_over_or_was_never_there_changes_nothing() {
     rig.admitted(A, 1, Admission::Join { seq: ONE, instance: InstanceNo(3) });
     let polled = rig.client(A, C::Polled(Ok(State::Open)));
     assert_eq!(polled, [client(A, ForClient::Poll(ONE))]);
+}
+
+const TWO: Seq = Seq(2);
+const THREE: Seq = Seq(3);
+
+/// `id` asks, would wait for ten minutes, and is sent at `now_ms`.
+fn patient(rig: &mut Rig, id: ConnectionId, key: u8, seq: Seq, now_ms: u64) {
+    let patience = Patience { hold_ms: 600_000, ..request(key, None).patience };
+    let deeds = rig.at(now_ms, Event::Arrived(id, Request { patience, ..request(key, None) }));
+    assert!(asks(&deeds).is_some_and(|(_, admitting)| !admitting.behind), "{deeds:?}");
+    rig.at(now_ms, Event::Client(id, C::Admitted(Ok(go(seq)))));
+    rig.at(now_ms, Event::Leaves((RUN, seq)));
+}
+
+fn unreachable(elapsed_ms: u64) -> X {
+    X::Unreachable(Told { elapsed_ms, cause: Some(Cause::NoConnection), ..Told::default() })
+}
+
+/// Returns the pause for which the call of `seq` is to rest.
+#[track_caller]
+fn rests(deeds: &[Deed], seq: Seq) -> u64 {
+    let outage = exchange(seq, ForExchange::Outage(Cause::NoConnection));
+    match deeds {
+        [first, Deed::Exchange(key, ForExchange::Rest { pause_ms, .. })] if *first == outage => {
+            assert_eq!(*key, (RUN, seq));
+            *pause_ms
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_held_call_probes_an_upstream_that_is_out_and_its_answer_lets_the_others_go() {
+    let mut rig = Rig::new();
+    patient(&mut rig, A, 1, ONE, 0);
+    patient(&mut rig, B, 2, TWO, 0);
+    let pause_ms = rests(&rig.exchange(ONE, unreachable(0)), ONE);
+    assert_eq!(rests(&rig.exchange(TWO, unreachable(0)), TWO), pause_ms);
+    // What arrives now is held before it is admitted, and gets a recorded answer all the same.
+    let c = ConnectionId(3);
+    let patience = Patience { hold_ms: 600_000, ..request(3, None).patience };
+    let late = asks(&rig.on(Event::Arrived(c, Request { patience, ..request(3, None) }))).unwrap().1;
+    assert!(late.behind && matches!(late.later, Some(Later { why: Why::Outage(Cause::NoConnection), .. })));
+    rig.client(c, C::Admitted(Ok(wait())));
+    let rested = |rig: &mut Rig, seq, at| rig.at(at, Event::Exchange((RUN, seq), X::Rested));
+    assert_eq!(rested(&mut rig, ONE, pause_ms), [exchange(ONE, ForExchange::AskAgain { tries: vec![None] })]);
+    assert!(matches!(
+        rested(&mut rig, TWO, pause_ms)[..],
+        [Deed::Exchange((RUN, TWO), ForExchange::RestOn { .. })]
+    ));
+    rig.at(pause_ms, Event::Exchange((RUN, ONE), X::MayLeave(Ok(true))));
+    let back = rig.at(pause_ms, Event::Exchange((RUN, ONE), X::Head { status: 200, streamed: false }));
+    assert_eq!(back, [exchange(TWO, ForExchange::AskAgain { tries: vec![None] })]);
+    let again = rig.at(pause_ms, Event::Client(c, C::MayRetry));
+    assert!(asks(&again).is_some_and(|(id, admitting)| id == c && !admitting.behind), "{again:?}");
+}
+
+#[test]
+fn a_request_that_becomes_the_probe_and_comes_to_nothing_leaves_its_place_to_another() {
+    let mut rig = Rig::new();
+    patient(&mut rig, A, 1, ONE, 0);
+    let pause_ms = rests(&rig.exchange(ONE, unreachable(0)), ONE);
+    let patience = Patience { hold_ms: 600_000, ..request(2, None).patience };
+    let probe = rig.at(pause_ms, Event::Arrived(B, Request { patience, ..request(2, None) }));
+    assert!(asks(&probe).is_some_and(|(_, admitting)| !admitting.behind), "{probe:?}");
+    let rested = |rig: &mut Rig| rig.at(pause_ms, Event::Exchange((RUN, ONE), X::Rested));
+    assert!(matches!(rested(&mut rig)[..], [Deed::Exchange(_, ForExchange::RestOn { .. })]));
+    rig.at(pause_ms, Event::Client(B, C::Admitted(Err(full()))));
+    assert!(matches!(rested(&mut rig)[..], [Deed::Exchange(_, ForExchange::AskAgain { .. })]));
+}
+
+#[test]
+fn a_held_call_ends_with_its_clients_patience_as_an_outage() {
+    let mut rig = Rig::new();
+    patient(&mut rig, A, 1, ONE, 0);
+    let given_up = rig.at(600_000, Event::Exchange((RUN, ONE), unreachable(600_000)));
+    let error = Some(Broken::Outage.code());
+    assert_eq!(
+        given_up,
+        [
+            exchange(ONE, ForExchange::Outage(Cause::NoConnection)),
+            exchange(ONE, ForExchange::Settle { ending: Ending::Void, error })
+        ]
+    );
+    let told = rig.exchange(ONE, X::Settled(Ok(())));
+    assert!(told.contains(&client(A, ForClient::Refuse(Refused::Upstream(Broken::Outage)))), "{told:?}");
+    // Its place is free for the next request, whatever becomes of the client.
+    patient(&mut rig, B, 2, THREE, 700_000);
 }

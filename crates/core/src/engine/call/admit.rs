@@ -186,7 +186,7 @@ impl Admit {
         }
         for &no in run.charges.iter().chain(windows) {
             if l.envelope(no)?.limits[Unit::CostNanoUsd].is_some() {
-                return Ok(Some(Refusal::plain("price_unknown", now)));
+                return Ok(Some(Refusal::unpriced(&self.model, now)));
             }
         }
         Ok(None)
@@ -224,7 +224,8 @@ impl Admit {
         let (seq, charges) = (run.next_seq, run.charges.clone());
         run.next_seq = Seq(seq.0 + 1);
         run.began_at.get_or_insert(now);
-        if run.status == Status::Waiting {
+        // A probe of a provider that answers no call is no answer yet.
+        if run.status == Status::Waiting && run.awaited_outage().is_none() {
             run.halt = None;
             if !run.awaits_a_person(now) {
                 run.status = Status::Running;

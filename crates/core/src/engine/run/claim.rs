@@ -143,7 +143,8 @@ pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<Attemp
         // The run is taken up again. A driver that continues has not seen a stop requested since its last heartbeat.
         run.stop_requested = false;
     }
-    if run.status != Status::Running {
+    // A provider that answers no call is waited for until a call is answered.
+    if run.status != Status::Running && run.awaited_outage().is_none() {
         guard::shift(run, Event::Begin, now)?;
     }
     run.began_at.get_or_insert(now);

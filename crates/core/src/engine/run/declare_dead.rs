@@ -73,6 +73,7 @@ impl DeclareDead {
                 swept.ended_attempts += 1;
             }
         }
+        self.spare(l);
         let held: Vec<RunNo> = l
             .leases
             .iter()
@@ -85,9 +86,12 @@ impl DeclareDead {
                 continue;
             }
             let run = l.run(no)?;
-            // A sleeping run goes on sleeping for the process that takes it up, unless a person stopped it.
-            let stopped = run.status == Status::Sleeping && run.stop_requested;
-            if (stopped || matches!(run.status, Status::Running | Status::Waiting))
+            // A run that sleeps or waits for its provider goes on so for the process that takes it up, unless a person
+            // stopped it.
+            let rests = run.status == Status::Sleeping || run.awaited_outage().is_some();
+            let goes_on = matches!(run.status, Status::Running | Status::Waiting | Status::Sleeping);
+            if goes_on
+                && (!rests || run.stop_requested)
                 && let Some(next) = status::next(run.status, Event::Interrupt)
             {
                 let run = l.run_mut(no)?;
@@ -99,6 +103,18 @@ impl DeclareDead {
             }
         }
         Ok(swept)
+    }
+
+    /// Counts no attempt as a death that was lost while its provider answered no call.
+    fn spare(&self, l: &mut Loaded) {
+        let outage = |run: RunNo| Some(l.run(run).ok()?.awaited_outage()?.0.clone());
+        let own = l.attempts.iter().map(|a| &a.value).filter(|a| a.instance == Some(self.instance));
+        let spared: Vec<_> = own.filter_map(|a| Some((a.run, a.no, outage(a.run)?))).collect();
+        for (run, no, outage) in spared {
+            if let Some(exit) = l.attempt_mut(run, no).and_then(|a| a.exit.as_mut()) {
+                exit.outage = Some(outage);
+            }
+        }
     }
 }
 

@@ -45,10 +45,12 @@ impl EndAttempt {
         if !attempt.is_open() {
             return Ok(status);
         }
+        let awaited = run.awaited_outage().filter(|_| self.then == Then::AwaitProvider);
+        let outage = awaited.map(|(outage, _)| outage.clone());
         renew::post_active(l, &renew::Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
         if let Some(a) = l.attempt_mut(self.run, self.attempt) {
             a.ended_at = Some(now);
-            a.exit = Some(self.exit.clone());
+            a.exit = Some(Exit { outage, ..self.exit.clone() });
         }
         let event = match &self.then {
             Then::Restart => return Ok(status),
@@ -62,10 +64,12 @@ impl EndAttempt {
                 return Ok(status);
             }
             // A limit of the run itself may have been reached at the same moment: that needs a person.
-            Then::Sleep { .. } | Then::Wait if status == Status::Halted => Event::Interrupt,
+            Then::Sleep { .. } | Then::Wait | Then::AwaitProvider if status == Status::Halted => {
+                Event::Interrupt
+            }
             Then::Sleep { .. } => Event::Sleep,
             // Room may have come back at the same moment: then the run stays running.
-            Then::Wait => return Ok(status),
+            Then::Wait | Then::AwaitProvider => return Ok(status),
             Then::Interrupt { .. } => Event::Interrupt,
             Then::Complete => Event::Complete,
             Then::Fail(_) => Event::Fail,
@@ -105,6 +109,8 @@ pub enum Then {
     },
     /// The calls wait for room in a budget above the run's own: no attempt starts before there is room.
     Wait,
+    /// The provider answers no call: the run waits, as its row says.
+    AwaitProvider,
     /// `by_person`: `resume --all` leaves it alone.
     Interrupt {
         by_person: bool,

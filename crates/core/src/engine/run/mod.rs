@@ -1,6 +1,7 @@
 //! Verbs on runs, their attempts and their processes.
 
 pub mod adopt;
+pub mod await_provider;
 pub mod begin_iteration;
 pub mod claim;
 pub mod declare_dead;

@@ -2,7 +2,7 @@
 
 use outlast_core::envelope::unit::Unit;
 
-use super::{super::budget, Story, as_typed};
+use super::{super::budget, Story, as_typed, life::Life};
 use crate::render::{
     amount::{some, usd},
     entry,
@@ -49,7 +49,11 @@ impl Story {
                 format!("{}  {status}  {}", look.paint(Paint::Strong, &name), clean_line(run.id.as_str(), 44))
             }
         }];
-        let why = run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone());
+        let why = run
+            .halt
+            .as_ref()
+            .map(|halt| format!("{}{}", halt.message(), self.waits_since()))
+            .or_else(|| run.error.clone());
         out.extend(
             why.iter().flat_map(|why| wrapped(why, WIDTH - 2)).take(2).map(|line| format!("  {line}")),
         );
@@ -92,7 +96,8 @@ impl Story {
 
     fn newest_attempts(&self, look: Look, room: usize) -> Vec<String> {
         // The header, and the line about earlier ones.
-        let shown = self.attempts.len().min(ATTEMPTS).min(room.saturating_sub(2));
+        let lives = Life::fold(&self.attempts);
+        let shown = lives.len().min(ATTEMPTS).min(room.saturating_sub(2));
         if shown == 0 {
             return Vec::new();
         }
@@ -105,21 +110,23 @@ impl Story {
             ("calls", Side::Right),
             ("how it ended", Side::Left),
         ]);
-        let (earlier, newest) = self.attempts.split_at(self.attempts.len() - shown);
-        for a in newest {
+        let (earlier, newest) = lives.split_at(lives.len() - shown);
+        for life in newest {
+            let a = life.last();
             let how = match &a.exit {
-                Some(_) => self.how(a),
+                Some(exit) => exit.outage.as_ref().map_or_else(|| self.how(a), ToString::to_string),
                 None => "it is up".into(),
             };
             table.row(vec![
-                format!("@{}", a.no.0).into(),
-                time::cell(a.started_at, &offset).into(),
-                time::about(a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).into(),
-                self.calls_of(a).to_string().into(),
+                life.name().into(),
+                time::cell(life.first().started_at, &offset).into(),
+                time::about(life.up_ms(self.now)).into(),
+                life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
                 Cell::painted(clean_line(&how, 30), if a.died() { Paint::Bad } else { Paint::Plain }),
             ]);
         }
         let mut out: Vec<String> = table.render(look, 2).lines().map(str::to_owned).collect();
+        let earlier: Vec<_> = earlier.iter().flat_map(|life| life.0).collect();
         if !earlier.is_empty() {
             let died = earlier.iter().filter(|a| a.died()).count();
             let died = if died > 0 { format!(", {died} of them died") } else { String::new() };

@@ -3,7 +3,7 @@
 use outlast_core::run::{Run, attempt::Attempt};
 use serde_json::json;
 
-use super::{super::budget, ENTRIES, Story, as_typed};
+use super::{super::budget, ENTRIES, Story, as_typed, life::Life};
 use crate::render::{
     amount::some,
     approval as shown_approval, entry,
@@ -49,7 +49,7 @@ impl Story {
         }
         out.push_str(&format!("  {}\n", look.paint(look::of_status(run.status), run.status.name())));
         if let Some(halt) = &run.halt {
-            out.push_str(&format!("  {}\n", halt.message()));
+            out.push_str(&format!("  {}{}\n", halt.message(), self.waits_since()));
         }
         if let Some(error) = &run.error {
             out.push_str(&format!("  {}\n", clean(error).replace('\n', "\n  ")));
@@ -100,23 +100,26 @@ impl Story {
             ("calls", Side::Right),
             ("how", Side::Left),
         ]);
-        let earlier = self.attempts.len().saturating_sub(ATTEMPTS);
-        for a in &self.attempts[earlier..] {
+        let lives = Life::fold(&self.attempts);
+        let earlier = lives.len().saturating_sub(ATTEMPTS);
+        for life in &lives[earlier..] {
+            let a = life.last();
             table.row(vec![
-                format!("@{}", a.no.0).into(),
+                life.name().into(),
                 // Attempts of a supervised run have no labels.
                 match looping {
                     true => (a.iteration + 1).to_string().into(),
                     false => a.label.clone().unwrap_or_default().into(),
                 },
-                time::cell(a.started_at, &offset).into(),
+                time::cell(life.first().started_at, &offset).into(),
                 a.ended_at.map(|at| time::cell(at, &offset)).unwrap_or_default().into(),
-                time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at) / 1000 * 1000).into(),
-                self.calls_of(a).to_string().into(),
+                time::span(life.up_ms(self.now) / 1000 * 1000).into(),
+                life.0.iter().map(|a| self.calls_of(a)).sum::<i64>().to_string().into(),
                 Cell::painted(self.how(a), if a.died() { Paint::Bad } else { Paint::Plain }),
             ]);
         }
         let mut out = table.render(look, 2);
+        let earlier: usize = lives[..earlier].iter().map(|life| life.0.len()).sum();
         if earlier > 0 {
             out.push_str(&format!("  {} before these\n", some(earlier as i64, "attempt")));
         }

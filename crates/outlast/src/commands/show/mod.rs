@@ -3,6 +3,7 @@
 
 mod brief;
 mod full;
+mod life;
 mod money;
 mod object;
 
@@ -155,6 +156,12 @@ impl Story {
 
     fn moment(&self, at: Micros) -> String {
         format!("{}, {} ago", time::moment(at), time::age(self.now.ms_since(at)))
+    }
+
+    /// Returns since when the run waits for its provider, as words that follow the reason; empty if it does not.
+    fn waits_since(&self) -> String {
+        let awaited = self.view.run.awaited_outage();
+        awaited.map_or_else(String::new, |(_, since)| format!(" since {}", self.moment(since)))
     }
 
     fn calls_of(&self, a: &Attempt) -> i64 {

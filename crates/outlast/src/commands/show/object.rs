@@ -102,6 +102,11 @@ impl Story {
             "died": a.died(),
             "exit_code": a.exit.as_ref().and_then(|e| e.code),
             "signal": a.exit.as_ref().and_then(|e| e.signal),
+            "outage": a.exit.as_ref().and_then(|e| e.outage.as_ref()).map(|o| json!({
+                "upstream": o.upstream,
+                "code": o.cause.code(),
+                "message": o.to_string(),
+            })),
             "at_limit": a.exit.as_ref().is_some_and(|e| e.at_limit),
             "oom": a.exit.as_ref().is_some_and(|e| e.oom),
             "lost": a.exit.as_ref().is_some_and(|e| e.lost),

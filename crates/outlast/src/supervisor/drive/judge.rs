@@ -3,18 +3,23 @@
 use outlast_core::{
     engine::{
         self,
-        run::end_attempt::{EndAttempt, Then},
+        run::{
+            await_provider::AwaitProvider,
+            end_attempt::{EndAttempt, Then},
+        },
     },
-    run::status::Status,
+    envelope::unit::Unit,
+    run::{Run, status::Status},
     store::{self, Ask as _, Durability},
     words::{
         clock::random,
-        id::{AttemptNo, InstanceNo},
+        id::{AttemptNo, InstanceNo, Seq},
     },
 };
 
 use super::{Driver, Life, Next};
 use crate::{
+    logs::read,
     loops::task_context::TaskContext,
     program::{
         error::{CliError, RunError},
@@ -24,7 +29,7 @@ use crate::{
     supervisor::{
         attempt::{AttemptError, Outcome},
         ended_by::EndedBy,
-        story,
+        story, typo,
     },
 };
 use outlast_process::{
@@ -91,6 +96,7 @@ impl Driver {
         };
         let exit = outcome.exit;
         self.oom = outcome.oom;
+        self.asked += outcome.asked;
         if outcome.oom {
             say("the kernel killed the agent for its memory (OOM)");
         }
@@ -111,6 +117,12 @@ impl Driver {
                 Status::Sleeping => Ok(Next::Sleep),
                 status => Ok(Next::Exit(self.finish(status)?)),
             };
+        }
+        if is_end_in_outage(outcome) {
+            let run = self.dies_of_its_provider(run.clone()).await?;
+            if run.awaited_outage().is_some() {
+                return self.wait_for_provider(life, exit, &run).await;
+            }
         }
         // An agent that waits for a person's approval is restarted, and asks again.
         let waits = status == Status::Waiting && run.halt.is_some();
@@ -135,7 +147,9 @@ impl Driver {
             }
             Verdict::Done => {
                 let status = self.end_of(life, exit, Then::Complete).await?;
-                Ok(Next::Exit(self.finish(status)?))
+                let code = self.finish(status)?;
+                self.say_if_unmetered()?;
+                Ok(Next::Exit(code))
             }
             Verdict::Interrupted => {
                 let then = Then::Interrupt { by_person: outcome.by == EndedBy::Person };
@@ -158,8 +172,58 @@ impl Driver {
                 self.finish(status)?;
                 Ok(Next::Exit(code))
             }
-            Verdict::Restart(_) => self.restart(life, exit).await,
+            Verdict::Restart(_) => match self.mistake(life, outcome, &run) {
+                Some(why) => {
+                    self.end_of(life, exit, Then::Fail(why.clone())).await?;
+                    say(&format!("not restarted: {why}"));
+                    self.finish(Status::Failed)?;
+                    Ok(Next::Exit(exit_code::FAILED))
+                }
+                None => self.restart(life, exit).await,
+            },
         }
+    }
+
+    /// Reports a run that has ended without a call. Adapters of CLI agents report each attempt.
+    fn say_if_unmetered(&self) -> Result<(), CliError> {
+        let view = story::view(self.store.as_ref(), &self.view)?;
+        let metered = self.asked > 0 || view.envelope.spent[Unit::Calls] > 0 || view.run.replayed > 0;
+        if !metered && self.conduct.is_none() {
+            story::nothing_metered(&self.command);
+        }
+        Ok(())
+    }
+
+    /// Returns what the first attempt's program cannot load, if it died of that before it did anything.
+    fn mistake(&self, life: &Life, outcome: &Outcome, run: &Run) -> Option<String> {
+        let did_nothing = life.attempt == AttemptNo(1) && outcome.asked == 0 && run.next_seq == Seq(1);
+        let own = self.directory.as_ref().filter(|_| did_nothing && !self.command.supervision.no_logs)?;
+        let lines = read::last_lines(&own.logs(), life.attempt, typo::LINES).ok()?;
+        typo::mistake(&lines).map(|line| format!("the program cannot be loaded: {line}"))
+    }
+
+    /// Sets the run waiting for its provider if the newest call's failure may be the first of an outage. Returns the run.
+    async fn dies_of_its_provider(&self, run: Run) -> Result<Run, CliError> {
+        let Some(outage) = self.outage.failed().filter(|_| run.awaited_outage().is_none()) else {
+            return Ok(run);
+        };
+        let waits = AwaitProvider { run: run.no, outage: outage.clone() };
+        self.store.ask(waits, Durability::Committed).await?;
+        Ok(story::view(self.store.as_ref(), &self.view)?.run)
+    }
+
+    /// Records an end while the provider answered no call, which counts as no death. Gives the run up once it has waited
+    /// for too long.
+    async fn wait_for_provider(&mut self, life: &Life, exit: Exit, run: &Run) -> Result<Next, CliError> {
+        let Some(why) = self.outage_rules.given_up(run, self.store.now()?) else {
+            self.end_of(life, exit, Then::AwaitProvider).await?;
+            return Ok(Next::Wait);
+        };
+        self.end_of(life, exit, Then::Fail(why.clone())).await?;
+        say(&why);
+        self.finish(Status::Failed)?;
+        say(&format!("hint: take it up again with `outlast resume {}`", run.id));
+        Ok(Next::Exit(exit_code::FAILED))
     }
 
     /// Returns whether a task was begun and not done. An exit with 0 is then an interruption.
@@ -183,6 +247,7 @@ impl Driver {
             self.end_of(life, exit, Then::Fail(why.clone())).await?;
             say(&why);
             self.finish(Status::Failed)?;
+            self.say_if_unmetered()?;
             return Ok(Next::Exit(exit_code::CRASH_LOOP));
         }
         self.end_of(life, exit, Then::Restart).await?;
@@ -257,7 +322,16 @@ fn is_end_at_limit(outcome: &Outcome) -> bool {
     match outcome.by {
         EndedBy::Limit => true,
         EndedBy::Itself => outcome.exit != Exit::code(0),
-        EndedBy::Person | EndedBy::Machine | EndedBy::Halt(_) | EndedBy::LostLease => false,
+        EndedBy::Person | EndedBy::Machine | EndedBy::Halt(_) | EndedBy::Outage | EndedBy::LostLease => false,
+    }
+}
+
+/// Returns whether the agent ended without success while its provider answered no call, or was stopped for that.
+fn is_end_in_outage(outcome: &Outcome) -> bool {
+    match outcome.by {
+        EndedBy::Outage => true,
+        EndedBy::Itself => outcome.exit != Exit::code(0),
+        _ => false,
     }
 }
 

@@ -16,12 +16,12 @@ use crate::{
     agent::{capture::Capture, conduct::Launch, eyes::Sight, truth},
     logs::AttemptLog,
     loops::task_context::mirror::Mirror,
-    program::{error::CliError, say::say},
+    program::{context::CONFINED, error::CliError, say::say},
     settings::upstreams,
     supervisor::{
         attempt::{self, AttemptError, Hold, Outcome, Watch},
         ended_by::EndedBy,
-        environment,
+        environment, guardian,
         output::{self, Ends, Eyes, Output},
         state::StateFace,
         stdin,
@@ -45,7 +45,7 @@ impl Driver {
         let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
         let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
-        Ok(environment::Attempt {
+        let mut env = environment::Attempt {
             command: &self.command,
             mark: &self.mark,
             claims,
@@ -61,7 +61,11 @@ impl Driver {
             last_exit,
             state_file,
         }
-        .variables(self.context.around.variables()))
+        .variables(self.context.around.variables());
+        if self.confined.is_any() {
+            env.insert(CONFINED.into(), "1".into());
+        }
+        Ok(env)
     }
 
     pub(super) async fn one(
@@ -73,12 +77,13 @@ impl Driver {
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
+        guardian::tell(&hold, self.directory.as_ref().map(|own| own.left()))?;
         let (eyes, printed) = self.eyes(claims.attempt);
         let (ends, output) = self.output(self.log(claims.attempt), eyes)?;
         let on_terminal = ends.terminal.is_some();
         let supervision = &self.command.supervision;
         let command = spawn::Command {
-            argv: launch.argv.iter().map(Into::into).collect(),
+            argv: self.confined.before(launch.argv),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
@@ -96,8 +101,10 @@ impl Driver {
                 address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
             },
         };
-        // Events seen so far belong to the attempt before.
-        while self.seen.try_recv().is_ok() {}
+        // Events seen so far belong to the attempt before, and may still end an outage.
+        while let Ok(seen) = self.seen.try_recv() {
+            self.outage.note(&seen).iter().for_each(|news| say(news));
+        }
         let died = self.died.take();
         let mut watch = self.watch(&hold, claims.attempt);
         watch.goes_on_itself = launch.resumes;
@@ -118,6 +125,8 @@ impl Driver {
             signals: &self.signals,
             beat: &self.beat,
             seen: &mut self.seen,
+            outage: &mut self.outage,
+            outage_rules: self.outage_rules,
             mark: &self.mark,
             hold,
             stage: &self.show.stage,

@@ -1,4 +1,4 @@
-//! A run that waits for room in a budget above its own: no attempt is started before there is room.
+//! A run that waits for room in a budget above its own, or for its provider: no attempt is started before.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use outlast_core::{
     envelope::Whose,
     reads::room::is_room,
     run::{Run, status::Status},
-    words::clock::random,
+    words::{clock::random, outage::Outage},
 };
 use tokio::time::Instant;
 
@@ -73,7 +73,19 @@ impl Driver {
         // agent cannot use the room there is.
         let jitter =
             self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())));
-        self.pause(jitter).await
+        let run = story::view(self.store.as_ref(), &self.view)?.run;
+        match run.awaited_outage() {
+            Some((outage, _)) => self.wait_for_probe(outage, jitter).await,
+            None => self.pause(jitter).await,
+        }
+    }
+
+    /// Waits before the next attempt at a provider that answers no call. The attempt's first call is the probe.
+    async fn wait_for_probe(&mut self, outage: &Outage, jitter: Duration) -> Result<Option<u8>, CliError> {
+        self.hold().await?;
+        let pause = jitter.min(self.outage_rules.pause);
+        say(&format!("{outage}; the agent is started again in {:.1} s", pause.as_secs_f64()));
+        self.pause(pause).await
     }
 
     /// Waits out a backoff after the agent gave up on calls for which other runs' calls in flight left no

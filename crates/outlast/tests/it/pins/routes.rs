@@ -111,7 +111,11 @@ fn our_own_routes_answer_as_they_did() {
     for (method, path, body) in STORY {
         let target = ids.iter().fold(path.to_string(), |t, (name, id)| t.replace(name, id));
         let asks = *path == "/v1/approvals" && *method == "POST";
-        let answer = open.ask(method, &target, if asks { &[RUN] } else { &[] }, body);
+        let sets = *path == "/v1/policies" && *method == "POST";
+        let answer = match sets {
+            true => guarded.ask(method, &target, &[bearer], body),
+            false => open.ask(method, &target, if asks { &[RUN] } else { &[] }, body),
+        };
         writeln!(found, "{method} {path} {body}").unwrap();
         write!(found, "  {}", answer.told(true)).unwrap();
         if let (Some(id), Value::Object(_)) = (answer.json()["id"].as_str(), answer.json()) {
@@ -131,6 +135,8 @@ fn our_own_routes_answer_as_they_did() {
         let answer = guarded.ask("GET", "/v1/budgets", &headers, "");
         write!(found, "{what}\n  {}", answer.told(true)).unwrap();
     }
+    let answer = open.ask("POST", "/v1/policies", &[], r#"{"name": "careful"}"#);
+    write!(found, "a policy where there is no API token\n  {}", answer.told(true)).unwrap();
     let word = json!({"decision": "deny", "reason": "no"}).to_string();
     for _ in 0..2 {
         let target = format!("/v1/approvals/{}", ids["{approval}"]);

@@ -13,7 +13,7 @@ use outlast_core::{
 };
 use serde::Deserialize;
 
-use super::{Asked, Error, answered, run::shown};
+use super::{Act, Asked, Error, answered, run::shown};
 use crate::{
     http::approvals::{Wanted, ask, may_decide, read_decision, show},
     wire::body::AnswerBody,
@@ -24,7 +24,7 @@ const MOST: usize = 1_000;
 
 /// Asks for an approval. Answers 200 where none is needed, and else 201 with the approval, new or already decided.
 pub async fn request(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    let run = asked.run().await?.run.no;
+    let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: Wanted = asked.json()?;
     if wanted.tool.is_empty() {
         return Err(Error::BadRequest("tool is wanted".into()));

@@ -14,7 +14,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
-use super::{Asked, Error, answered, show::Usage, tokens::Tokens};
+use super::{Act, Asked, Error, answered, show::Usage, tokens::Tokens};
 use crate::wire::body::AnswerBody;
 
 /// Bytes above which a payload is compressed on a blocking thread, so that other requests do not wait.
@@ -28,7 +28,7 @@ struct Wanted {
 }
 
 pub async fn save(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    let run = asked.run().await?.run.no;
+    let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: Wanted = asked.json()?;
     let name = wanted.name.unwrap_or_default();
     if name.starts_with(OURS) {

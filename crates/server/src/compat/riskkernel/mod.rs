@@ -38,7 +38,10 @@ pub use self::{
 use self::{query::Query, tokens::Tokens};
 use crate::{
     http::{approvals::By, query},
-    proxy::host::Host,
+    proxy::{
+        host::Host,
+        seat::{self, Act},
+    },
     state::{self, StateDesk},
     version::{COMMIT, DATE, VERSION},
     wire::{
@@ -141,6 +144,14 @@ impl Asked<'_> {
     /// Reads the run that the path names. Errors: `unknown_run`.
     async fn run(&self) -> Result<RunView, Error> {
         self.look_up(self.run_id()?).await
+    }
+
+    /// Reads the run that the path names, to act on it. Errors: `unknown_run`; `others_run` without an API token.
+    async fn run_to(&self, act: Act) -> Result<RunView, Error> {
+        let (view, host) = (self.run().await?, Arc::clone(self.host));
+        let asked = view.clone();
+        self.face.desk.read(move |store| seat::may(act, &host.config.access, store, &asked)).await??;
+        Ok(view)
     }
 
     async fn look_up(&self, id: RunId) -> Result<RunView, Error> {

@@ -21,8 +21,8 @@ use outlast_core::{
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::{Asked, Error, amount, answered, show::Shown};
-use crate::{proxy::seat::forget_run, state, wire::body::AnswerBody};
+use super::{Act, Asked, Error, amount, answered, show::Shown};
+use crate::{http::approvals::By, proxy::seat::forget_run, state, wire::body::AnswerBody};
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -71,9 +71,15 @@ pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
         None => None,
     };
     let config = &asked.host.config;
-    let limits = under(own, named.as_ref().map(|policy| &policy.limits));
+    let of_policy = named.as_ref().map(|policy| policy.limits).unwrap_or_default();
+    let limits = match (under(own, &of_policy), asked.by) {
+        (limits, By::Api { protected: true }) if limits != Limits::default() => limits,
+        (_, By::Api { protected: true }) => config.default_limits,
+        // Who has no API token has no more than a person gave: the policy's limits, and for other units the server's.
+        (limits, _) => within(limits, &under(of_policy, &config.default_limits)),
+    };
     let start = Start {
-        limits: if limits == Limits::default() { config.default_limits } else { limits },
+        limits,
         policy: Policy {
             pause_wall: named.as_ref().map_or(config.default_policy.pause_wall, |policy| policy.pause_wall),
             ..config.default_policy
@@ -91,13 +97,22 @@ pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::CREATED, &shown(&asked, started.run).await?)
 }
 
-/// Returns a budget's own limits, and for the other units those of its policy.
-fn under(own: Limits, policy: Option<&Limits>) -> Limits {
+/// Returns a budget's own limits, and for units that it does not limit those of `other`.
+fn under(own: Limits, other: &Limits) -> Limits {
     let mut limits = own;
     for unit in Unit::ALL {
-        limits[unit] = own[unit].or_else(|| policy?[unit]);
+        limits[unit] = own[unit].or(other[unit]);
     }
     limits
+}
+
+/// Returns limits, each at most as high as in `most`.
+fn within(limits: Limits, most: &Limits) -> Limits {
+    let mut lower = limits;
+    for unit in Unit::ALL {
+        lower[unit] = limits[unit].into_iter().chain(most[unit]).min();
+    }
+    lower
 }
 
 /// Finds a named policy. Errors: `unknown_policy`.
@@ -114,7 +129,7 @@ pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 
 /// Counts a loop. From the first one on, the run's proxied calls no longer count as loops.
 pub async fn step(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    let run = asked.run().await?.run;
+    let run = asked.run_to(Act::Enter).await?.run;
     let counted = async {
         let (actor, entered) = asked.enter(run.no).await?;
         let turn = CountLoop { actor, slot: entered.slot, iteration: entered.iteration, key: None };
@@ -139,14 +154,14 @@ struct Cancel {
 
 /// Cancels a run. A run that is halted or over keeps its status.
 pub async fn cancel(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    let run = asked.run().await?.run.no;
+    let run = asked.run_to(Act::End).await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
     tell(&asked, run, Word::Cancel { reason }).await
 }
 
 /// Completes a run, for which RiskKernel itself has no route. A run that is over keeps its status.
 pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    let run = asked.run().await?.run.no;
+    let run = asked.run_to(Act::End).await?.run.no;
     tell(&asked, run, Word::Complete).await
 }
 

@@ -11,7 +11,7 @@ use outlast_core::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Asked, By, answered, query, read, show};
+use super::{Asked, By, answered, may_decide, query, read, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
 /// Body of a policy, with RiskKernel's names.
@@ -101,7 +101,7 @@ fn not_a_runs(by: &By) -> Result<(), Error> {
 }
 
 pub(super) async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    not_a_runs(&asked.by)?;
+    may_decide(&asked.by)?;
     let sent: Sent = serde_json::from_slice(&asked.body)
         .map_err(|e| Error::BadRequest(format!("the body has to be a policy: {e}")))?;
     let policy = sent.policy()?;

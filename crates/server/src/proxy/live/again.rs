@@ -7,23 +7,30 @@ use std::time::Duration;
 use http::HeaderMap;
 use outlast_core::{
     call::{Patience, Told, desk, exchange::Event},
-    engine::call::retry::Retry,
+    engine::{call::retry::Retry, run::await_provider::AwaitProvider},
     store::{Ask as _, Durability},
+    words::outage::{Cause, Outage},
 };
 use tokio::time::Instant;
 
 use super::carry::{Answered, Carry};
 use crate::{
     dialect::says::Says,
-    proxy::{call::Call, config::Config, log::Log},
+    proxy::{
+        call::Call,
+        config::{Config, Seen},
+        log::Log,
+    },
 };
 
 /// Returns how many times `call` is tried, and for how long.
 pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Patience {
+    let hold_ms = call.hold_ms;
     if !call.tried_again {
-        return Patience::NONE;
+        return Patience { hold_ms, ..Patience::NONE };
     }
     Patience {
+        hold_ms,
         tries: config.upstream_retries.saturating_add(1),
         within_ms: u64::try_from(config.admit_wait.as_millis()).unwrap_or(u64::MAX),
         seed: seed(),
@@ -43,6 +50,8 @@ impl Carry {
             elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(u64::MAX),
             retry_after_ms,
             lasting: self.answer.limited.is_some() || self.host.is_draining(),
+            cause: self.answer.cause,
+            probe_ms: None,
         }
     }
 
@@ -54,10 +63,26 @@ impl Carry {
         );
         // Not awaited: without this record, a death of the process leaves the call in doubt, and no more.
         drop(self.host.store.ask(self.retry(tries, true), Durability::Committed));
+        self.rest_on(pause_ms).await;
+    }
+
+    /// Waits while another call probes the upstream. Ends early when a new deed comes.
+    pub(super) async fn rest_on(&mut self, pause_ms: u64) {
         tokio::select! {
             biased;
             () = self.live.inbox.filled() => {}
             () = tokio::time::sleep(Duration::from_millis(pause_ms)) => self.on(Event::Rested),
+        }
+    }
+
+    /// Notes in the run that it waits for its provider.
+    pub(super) async fn await_provider(&mut self, cause: Cause) {
+        let outage = Outage { upstream: self.call.upstream_name().to_owned(), cause };
+        let waits = AwaitProvider { run: self.call.seat.run, outage: outage.clone() };
+        match self.host.store.ask(waits, Durability::Committed).await {
+            Ok(since) => self.host.saw(Seen::Outage { outage, since }),
+            // The run reads as running meanwhile; the next failure notes it.
+            Err(e) => tracing::warn!(run = %self.call.seat.id, error = %e, "cannot note that {outage}"),
         }
     }
 

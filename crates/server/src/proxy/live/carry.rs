@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outlast_core::words::id::Micros;
+use outlast_core::words::{id::Micros, outage::Cause};
 use tokio::time::Instant;
 
 use super::settling::Settling;
@@ -32,6 +32,8 @@ pub(super) struct Answered {
     pub outcome: Outcome,
     /// Time until which the upstream refuses all calls, if it said so.
     pub limited: Option<Micros>,
+    /// Cause of an outage that the failure may belong to.
+    pub cause: Option<Cause>,
 }
 
 /// Times at which the call was sent.

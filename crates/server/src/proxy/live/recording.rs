@@ -7,12 +7,15 @@ use outlast_core::{
         desk,
         exchange::{Ending, Event},
     },
-    engine::call::{
-        keep::Keep,
-        settle::{Settle, Settled},
+    engine::{
+        call::{
+            keep::Keep,
+            settle::{Settle, Settled},
+        },
+        run::await_provider::ProviderAnswered,
     },
     journal::{Role, payload::Payload},
-    run::Record,
+    run::{Record, status::Status},
     store::{Ask as _, Durability, Error},
 };
 use tokio::time::Instant;
@@ -137,7 +140,18 @@ impl Carry {
             self.host.memories.of(run).lock().kept.add(&self.answer.outcome.kept);
         }
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
-        self.host.saw(Seen::Settled { seq, status: s.run_status, answered });
+        if answered && s.run_status == Status::Waiting {
+            let answered = ProviderAnswered { run, upstream: call.upstream_name().to_owned() };
+            drop(self.host.store.ask(answered, Durability::Committed));
+        }
+        let upstream = call.upstream_name().to_owned();
+        self.host.saw(Seen::Settled {
+            seq,
+            upstream,
+            status: s.run_status,
+            answered,
+            failed: self.answer.cause,
+        });
         if let Some(until) = self.answer.limited {
             self.host.saw(Seen::Limited { seq, until });
         }

@@ -1,0 +1,202 @@
+//! Outages of upstreams, as the calls of one process find them.
+//!
+//! An outage begins with the first call that cannot reach its upstream or is refused for its key or quota, and with
+//! the third 5xx in a row. Any other answer ends it. Meanwhile calls are held, and after each growing pause one of them
+//! is the probe.
+
+use std::collections::HashMap;
+
+use crate::{
+    call::{ConnectionId, desk::Key, patience::chance},
+    words::outage::Cause,
+};
+
+/// Failures in a row that make an outage, where one could be the request's own.
+const FAILURES: u32 = 3;
+
+/// Longest first pause, in milliseconds. Each later pause may be twice as long as the one before.
+const FIRST_MS: u64 = 1_000;
+
+/// Interval at which held calls ask again while the probe is under way, in milliseconds.
+const LOOK_MS: u64 = 1_000;
+
+/// Call that may be the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// A request that has no entry yet.
+    Request(ConnectionId),
+    Call(Key),
+}
+
+/// Health of all upstreams of which the last call failed.
+#[derive(Debug)]
+pub struct Outages {
+    longest_pause_ms: u64,
+    failing: HashMap<String, Failing>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    cause: Cause,
+    /// Failures in a row.
+    failures: u32,
+    is_outage: bool,
+    /// Pauses so far.
+    pauses: u32,
+    /// End of the current pause, in monotonic milliseconds.
+    next_ms: u64,
+    probe: Option<Probe>,
+}
+
+impl Outages {
+    pub fn new(longest_pause_ms: u64) -> Outages {
+        Outages { longest_pause_ms, failing: HashMap::new() }
+    }
+
+    /// Notes a call that failed. Returns the milliseconds to the next probe if there is an outage.
+    pub fn failed(&mut self, upstream: &str, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
+        let longest = self.longest_pause_ms;
+        let failing = self.failing.entry(upstream.to_owned()).or_insert(Failing {
+            cause,
+            failures: 0,
+            is_outage: false,
+            pauses: 0,
+            next_ms: 0,
+            probe: None,
+        });
+        failing.cause = cause;
+        failing.failures = failing.failures.saturating_add(1);
+        failing.is_outage |= cause.is_certain() || failing.failures >= FAILURES;
+        failing.release(who);
+        if !failing.is_outage {
+            return None;
+        }
+        // Calls that fail together are one failure.
+        if now_ms >= failing.next_ms {
+            let most = (FIRST_MS << failing.pauses.min(20)).min(longest);
+            // Jitter over the upper half: processes do not probe together, and pauses grow.
+            let pause_ms = most - chance(now_ms, failing.pauses) % (most / 2 + 1);
+            failing.pauses += 1;
+            failing.next_ms = now_ms + pause_ms;
+        }
+        Some(failing.next_ms - now_ms)
+    }
+
+    /// Notes that the upstream answered. Returns whether that ended an outage.
+    pub fn answered(&mut self, upstream: &str) -> bool {
+        self.failing.remove(upstream).is_some_and(|failing| failing.is_outage)
+    }
+
+    /// Lets `who` go if there is no outage, or as the probe of one. Errors: the cause, and the milliseconds after which
+    /// to ask again.
+    pub fn may_go(&mut self, upstream: &str, who: Probe, now_ms: u64) -> Result<(), (Cause, u64)> {
+        let Some(failing) = self.failing.get_mut(upstream).filter(|f| f.is_outage) else { return Ok(()) };
+        match failing.probe {
+            Some(probe) if probe == who => Ok(()),
+            Some(_) => Err((failing.cause, LOOK_MS)),
+            None if now_ms < failing.next_ms => Err((failing.cause, failing.next_ms - now_ms)),
+            None => {
+                failing.probe = Some(who);
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands the place of the probe, if `from` has it, to the call that the request has become.
+    pub fn becomes(&mut self, upstream: &str, from: ConnectionId, to: Key) {
+        if let Some(failing) = self.failing.get_mut(upstream)
+            && failing.probe == Some(Probe::Request(from))
+        {
+            failing.probe = Some(Probe::Call(to));
+        }
+    }
+
+    /// Takes the place of the probe back from a call that will not tell anything.
+    pub fn give_back(&mut self, upstream: &str, who: Probe) {
+        if let Some(failing) = self.failing.get_mut(upstream) {
+            failing.release(who);
+        }
+    }
+}
+
+impl Failing {
+    fn release(&mut self, who: Probe) {
+        if self.probe == Some(who) {
+            self.probe = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::id::{RunNo, Seq};
+
+    fn call(n: i64) -> Probe {
+        Probe::Call((RunNo(1), Seq(n)))
+    }
+
+    #[test]
+    fn one_failure_to_reach_it_is_an_outage_and_a_status_is_at_the_third_time() {
+        let check = |causes: &[Cause], wanted: bool| {
+            let mut outages = Outages::new(60_000);
+            let told = causes.iter().map(|cause| outages.failed("u", call(1), *cause, 0)).last().flatten();
+            assert_eq!((told.is_some(), outages.may_go("u", call(2), 0).is_err()), (wanted, wanted));
+        };
+        let failing = Cause::Failing(529);
+        check(&[Cause::NoConnection], true);
+        check(&[Cause::NoName], true);
+        check(&[Cause::KeyRefused(401)], true);
+        check(&[Cause::QuotaEnded(429)], true);
+        check(&[failing, failing], false);
+        check(&[failing, Cause::Lost, failing], true);
+    }
+
+    #[test]
+    fn any_answer_begins_the_row_anew() {
+        let mut outages = Outages::new(60_000);
+        let fails = |outages: &mut Outages| outages.failed("u", call(1), Cause::Failing(500), 0);
+        assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
+        assert!(!outages.answered("u"), "two failures were no outage");
+        assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
+        assert!(fails(&mut outages).is_some());
+        assert!(outages.answered("u"));
+        assert_eq!(outages.may_go("u", call(1), 0), Ok(()));
+    }
+
+    #[test]
+    fn one_call_at_a_time_is_the_probe_and_only_after_the_pause() {
+        let mut outages = Outages::new(60_000);
+        let asks = |outages: &mut Outages, who, now| outages.may_go("u", who, now).map_err(|(_, ms)| ms);
+        let pause = outages.failed("u", call(1), Cause::NoConnection, 100).unwrap();
+        assert!((500..=1_000).contains(&pause), "{pause}");
+        let (client, due) = (Probe::Request(ConnectionId(7)), 100 + pause);
+        assert_eq!(asks(&mut outages, client, due - 1), Err(1));
+        assert_eq!(asks(&mut outages, client, due), Ok(()));
+        assert_eq!(asks(&mut outages, call(1), due), Err(LOOK_MS));
+        outages.becomes("u", ConnectionId(7), (RunNo(1), Seq(2)));
+        assert_eq!(
+            (asks(&mut outages, call(2), due), asks(&mut outages, client, due)),
+            (Ok(()), Err(LOOK_MS))
+        );
+        outages.give_back("u", call(2));
+        assert_eq!(asks(&mut outages, call(1), due), Ok(()), "the probe came to nothing: another one goes");
+        assert!(outages.failed("u", call(1), Cause::NoConnection, due).is_some_and(|ms| ms >= 1_000));
+        assert_eq!(outages.may_go("other", client, 0), Ok(()));
+    }
+
+    #[test]
+    fn pauses_grow_to_the_longest_and_calls_that_fail_together_are_one_failure() {
+        let mut outages = Outages::new(9_000);
+        let (mut now, mut pauses) = (0, Vec::new());
+        for n in 0..6 {
+            let pause = outages.failed("u", call(n), Cause::NoConnection, now).unwrap();
+            assert_eq!(outages.failed("u", call(n + 100), Cause::NoConnection, now), Some(pause));
+            pauses.push(pause);
+            now += pause;
+        }
+        for (pause, most) in pauses.iter().zip([1_000, 2_000, 4_000, 8_000, 9_000, 9_000]) {
+            assert!((most / 2..=most).contains(pause), "{pauses:?}");
+        }
+    }
+}

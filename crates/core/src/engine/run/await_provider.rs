@@ -1,0 +1,182 @@
+//! Await provider: notes that a run waits, because its provider answers no call.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        rule::guard,
+    },
+    envelope::Refusal,
+    run::status::{Event, Status},
+    words::{
+        id::{Micros, RunNo, Slot},
+        outage::Outage,
+    },
+};
+
+/// Sets a run waiting for its provider, until a call to it is answered. Answers since when it waits.
+///
+/// Ended by [`ProviderAnswered`]. Idempotent: a run that waits for the provider already keeps the time since when. A run that waits for room in a
+/// budget, or does not run, stays as it is. The agent goes on: its calls are held. The wait outlives the process, so
+/// that whoever takes up the run knows of it.
+#[derive(Clone, Debug)]
+pub struct AwaitProvider {
+    pub run: RunNo,
+    pub outage: Outage,
+}
+
+impl AwaitProvider {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Micros, Error> {
+        let run = l.run(self.run)?;
+        let waits = run.awaited_outage().filter(|(outage, _)| outage.upstream == self.outage.upstream);
+        let since = waits.map_or(now, |(_, since)| since);
+        let is_free = run.halt.is_none() || run.awaited_outage().is_some();
+        let known = waits.is_some_and(|(outage, _)| *outage == self.outage);
+        if !known && is_free && matches!(run.status, Status::Running | Status::Waiting) {
+            let run = l.run_mut(self.run)?;
+            run.status = Status::Waiting;
+            run.halt = Some(Refusal::outage(self.outage.clone(), since));
+        }
+        Ok(since)
+    }
+}
+
+/// Lets a run go on that waits for `upstream`, which has answered a call. Answers the run's status.
+///
+/// A run without a driver is interrupted until it is resumed; one that waits for a person as well waits on. Asked for
+/// after a settlement that found the run waiting, and by nobody else: settlements load no leases.
+#[derive(Clone, Debug)]
+pub struct ProviderAnswered {
+    pub run: RunNo,
+    pub upstream: String,
+}
+
+impl ProviderAnswered {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::Lease(self.run, Slot::DRIVER), Need::OpenAttempts(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let run = l.run(self.run)?;
+        if run.awaited_outage().is_none_or(|(outage, _)| outage.upstream != self.upstream) {
+            return Ok(run.status);
+        }
+        let goes_on = l.has_open_attempt(self.run) || guard::driver(l, run, Slot::DRIVER).is_some();
+        let awaits_a_person = run.awaits_a_person(now);
+        let run = l.run_mut(self.run)?;
+        if goes_on && awaits_a_person {
+            run.halt = None;
+            return Ok(run.status);
+        }
+        guard::shift(run, if goes_on { Event::Wake } else { Event::Interrupt }, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        engine::{
+            actor::Actor,
+            call::settle::{Bill, Close},
+            run::end_attempt::{EndAttempt, Then},
+            tests::bench::{Bench, Request, bill},
+        },
+        envelope::unit::{Limits, Unit},
+        memory::MemoryStore,
+        run::{Policy, attempt::Exit},
+        store::{Ask as _, Durability, RunView, Store as _},
+        words::{clock::ManualClock, outage::Cause},
+    };
+
+    fn begin(b: &Bench) -> (RunNo, Actor) {
+        let instance = b.register();
+        let run = b.start("r", Limits::default(), None, Policy::default());
+        (run, b.claim(run, instance).unwrap().unwrap())
+    }
+
+    fn out(b: &Bench, run: RunNo, cause: Cause) {
+        let outage = Outage { upstream: "bench".into(), cause };
+        b.store.ask(AwaitProvider { run, outage }, Durability::Synced).wait().unwrap();
+    }
+
+    fn answered(b: &Bench, run: RunNo) -> Status {
+        let answered = ProviderAnswered { run, upstream: "bench".into() };
+        b.store.ask(answered, Durability::Synced).wait().unwrap()
+    }
+
+    fn view(b: &Bench, run: RunNo) -> RunView {
+        b.store.run(run).unwrap().unwrap()
+    }
+
+    #[track_caller]
+    fn waits(b: &Bench, run: RunNo) -> (Status, Option<Micros>) {
+        let row = view(b, run).run;
+        (row.status, row.awaited_outage().map(|(_, since)| since))
+    }
+
+    #[test]
+    fn a_run_waits_since_the_first_failure_and_until_a_call_is_answered() {
+        let clock = Arc::new(ManualClock::new(Micros(1)));
+        let b = Bench { store: MemoryStore::new(clock.clone()) };
+        let (run, actor) = begin(&b);
+        let seq = b.go(actor, Request::of(0, 10));
+        out(&b, run, Cause::NoConnection);
+        let since = waits(&b, run).1.unwrap();
+        clock.advance_ms(60_000);
+        out(&b, run, Cause::Failing(529));
+        assert_eq!(waits(&b, run), (Status::Waiting, Some(since)));
+        b.settle(actor, seq, Close::Failed(Bill::Nothing)).unwrap();
+        let again = b.go(actor, Request::of(0, 10));
+        assert_eq!(waits(&b, run), (Status::Waiting, Some(since)), "a probe is no answer");
+        assert_eq!(b.settle(actor, again, Close::Done(bill(5))).unwrap().run_status, Status::Waiting);
+        assert_eq!((answered(&b, run), waits(&b, run)), (Status::Running, (Status::Running, None)));
+    }
+
+    #[test]
+    fn a_death_while_the_provider_is_out_costs_no_restart_and_the_run_waits_on_without_a_process() {
+        let b = Bench::new();
+        let (run, actor) = begin(&b);
+        out(&b, run, Cause::NoConnection);
+        let exit = Exit { code: Some(1), ..Exit::default() };
+        let (attempt, instance, then) = (actor.attempt, actor.instance, Then::AwaitProvider);
+        b.store
+            .ask(EndAttempt { run, attempt, instance, exit, active_ms: 0, then }, Durability::Synced)
+            .wait()
+            .unwrap();
+        let next = b.claim(run, instance).unwrap().unwrap();
+        let since = waits(&b, run).1;
+        assert!(since.is_some(), "the next attempt waits on");
+        b.die(instance);
+        assert_eq!(waits(&b, run), (Status::Waiting, since));
+        let attempts = b.store.attempts(run).unwrap();
+        assert!(attempts.iter().all(|a| !a.died()), "{attempts:?}");
+        assert_eq!(attempts.last().unwrap().no, next.attempt);
+        let taken_up = b.claim(run, b.register()).unwrap().unwrap();
+        assert_eq!(
+            (waits(&b, run), view(&b, run).envelope.spent[Unit::Restarts]),
+            ((Status::Waiting, since), 0)
+        );
+        let seq = b.go(taken_up, Request::of(0, 10));
+        b.settle(taken_up, seq, Close::Done(bill(5))).unwrap();
+        assert_eq!(answered(&b, run), Status::Running);
+    }
+
+    // Bug: a run without a process read as running. Consequence: `resume --all` passed it over. Cause: a call of a process
+    // that no longer drove the run was answered, and its settlement set the run running. Found by the simulator.
+    #[test]
+    fn an_answer_that_comes_when_nobody_drives_the_run_leaves_it_to_be_resumed() {
+        let b = Bench::new();
+        let (run, actor) = begin(&b);
+        out(&b, run, Cause::NoConnection);
+        b.die(actor.instance);
+        assert_eq!(answered(&b, run), Status::Interrupted);
+        assert_eq!(waits(&b, run), (Status::Interrupted, None));
+    }
+}

@@ -1,0 +1,75 @@
+//! Outages of providers: why a provider answers no call at all.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Cause of an outage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// No connection was made: it was refused, reset or timed out.
+    NoConnection,
+    /// The provider's name is not found.
+    NoName,
+    /// The TLS handshake failed.
+    NoTls,
+    /// The connection ends before an answer begins.
+    Lost,
+    /// A status of 500 or above.
+    Failing(u16),
+    /// The provider refuses the key that Outlast was given.
+    KeyRefused(u16),
+    /// The account has no credit left.
+    QuotaEnded(u16),
+}
+
+impl Cause {
+    /// Returns the stable code, the same in HTTP, `show` and `ls`.
+    pub fn code(self) -> &'static str {
+        match self {
+            Cause::NoConnection | Cause::NoName | Cause::NoTls | Cause::Lost => "provider_unreachable",
+            Cause::Failing(_) => "provider_failing",
+            Cause::KeyRefused(_) => "key_refused",
+            Cause::QuotaEnded(_) => "quota_ended",
+        }
+    }
+
+    /// Tells whether one failure is enough to call it an outage. A single 5xx or lost answer may be the request's own.
+    pub fn is_certain(self) -> bool {
+        !matches!(self, Cause::Failing(_) | Cause::Lost)
+    }
+
+    /// Tells whether it lasts until a person does something about it.
+    pub fn needs_a_person(self) -> bool {
+        matches!(self, Cause::KeyRefused(_) | Cause::QuotaEnded(_))
+    }
+}
+
+/// Words that follow the upstream's name.
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::NoConnection => f.write_str("cannot be reached"),
+            Cause::NoName => f.write_str("cannot be reached: its name is not found (DNS)"),
+            Cause::NoTls => f.write_str("cannot be reached: the TLS handshake fails"),
+            Cause::Lost => f.write_str("closes connections without an answer"),
+            Cause::Failing(status) => write!(f, "fails with {status}"),
+            Cause::KeyRefused(status) => write!(f, "refuses the key ({status})"),
+            Cause::QuotaEnded(status) => write!(f, "says that the quota has ended ({status})"),
+        }
+    }
+}
+
+/// Outage of one upstream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    pub upstream: String,
+    pub cause: Cause,
+}
+
+impl fmt::Display for Outage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.upstream, self.cause)
+    }
+}

@@ -1,0 +1,41 @@
+//! Lives: attempts as the tables show them, those of one outage in one row.
+
+use outlast_core::{
+    run::attempt::Attempt,
+    words::{id::Micros, outage::Outage},
+};
+
+/// One attempt, or several in a row that ended in the same outage of their provider. Never empty.
+pub struct Life<'a>(pub &'a [Attempt]);
+
+impl<'a> Life<'a> {
+    /// Folds a run's attempts, oldest first.
+    pub fn fold(attempts: &'a [Attempt]) -> Vec<Life<'a>> {
+        attempts.chunk_by(|a, b| outage(a).is_some() && outage(a) == outage(b)).map(Life).collect()
+    }
+
+    pub fn first(&self) -> &'a Attempt {
+        &self.0[0]
+    }
+
+    pub fn last(&self) -> &'a Attempt {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// Returns `@3`, or `@3 to @9`.
+    pub fn name(&self) -> String {
+        match self.0 {
+            [only] => format!("@{}", only.no),
+            _ => format!("@{} to @{}", self.first().no, self.last().no),
+        }
+    }
+
+    /// Returns the time for which the attempts were up, without the pauses between them.
+    pub fn up_ms(&self, now: Micros) -> i64 {
+        self.0.iter().map(|a| a.ended_at.unwrap_or(now).ms_since(a.started_at)).sum()
+    }
+}
+
+fn outage(attempt: &Attempt) -> Option<&Outage> {
+    attempt.exit.as_ref()?.outage.as_ref()
+}

@@ -1,0 +1,92 @@
+//! The guardian of a run: ends the agent's processes when their supervisor is gone. `outlast_process::guardian` has
+//! the mechanism.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::attempt::Hold;
+use crate::{
+    agent::truth::{self, Left},
+    program::say::say,
+    render::amount::some,
+};
+use outlast_process::{
+    end_tree::{Force, end_tree},
+    guardian::{self, Bereaved},
+    ladder::{Ask, Graces},
+    nondumpable,
+    tree::{Marker, Tree},
+};
+
+/// Attempt's facts that whoever ends it in the supervisor's place has to know.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Told {
+    groups: Vec<PathBuf>,
+    keep: Vec<String>,
+    /// File for the tools' processes that were still alive.
+    left: Option<PathBuf>,
+}
+
+/// Puts a guardian above this process, which goes on as the supervisor. `alone`: no front reports its death, so
+/// the guardian does.
+///
+/// Call it before anything is started or opened. Both hold keys in their memory and are non-dumpable.
+pub fn stand(alone: bool) -> io::Result<()> {
+    nondumpable::make_nondumpable()?;
+    guardian::stand(alone, bereaved)?;
+    guardian::when_lost(|told| match end_all(told) {
+        Ok(_) => {
+            say("this supervisor's guardian was killed: the agent and all that it started was ended too")
+        }
+        Err(e) => {
+            say(&format!("this supervisor's guardian was killed, and the agent could not be ended: {e}"))
+        }
+    })
+}
+
+/// Tells the guardian of the attempt that begins. `left`: where the next attempt looks for what was ended.
+pub fn tell(hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
+    let groups = hold.group.iter().map(|group| group.path().to_owned()).collect();
+    let told = Told { groups, keep: hold.keep.clone(), left };
+    guardian::tell(&serde_json::to_string(&told)?)
+}
+
+/// Ends what the supervisor left. After a usual end that is nobody, which costs one system call.
+fn bereaved(end: &Bereaved) {
+    match end_all(&end.told) {
+        Ok(0) => {}
+        Ok(left) => {
+            say(&format!("the supervisor ended ({}): ended {} that it left", end.exit, some(left, "process")))
+        }
+        Err(e) => {
+            say(&format!("the supervisor ended ({}), and what it left could not be ended: {e}", end.exit))
+        }
+    }
+}
+
+/// Kills every process below this one at once: the kernel has killed the agent itself, and the run is free for
+/// another supervisor. Returns how many there were.
+fn end_all(told: &str) -> io::Result<i64> {
+    let Told { groups, keep, left } = serde_json::from_str(told).unwrap_or_default();
+    let tree = Tree { groups, keep, ..Tree::of_ours(Marker::new([]))? };
+    let found = tree.survivors()?.len();
+    if found > 0 {
+        if let Some(file) = left {
+            // For the next attempt's note. Without it those tools' outcomes are unknown, which is true too.
+            let _ = fs::write(file, serde_json::to_vec(&truth::look(&tree)?)?);
+        }
+        end_tree(&tree, None, Ask::Force, Graces::default(), &Force::new()?)?;
+    }
+    Ok(i64::try_from(found).unwrap_or(i64::MAX))
+}
+
+/// Takes the tools' processes that were ended in a dead supervisor's place.
+pub fn take_left(file: &Path) -> Vec<Left> {
+    let left = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let _ = fs::remove_file(file);
+    left.unwrap_or_default()
+}

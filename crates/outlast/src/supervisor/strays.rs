@@ -1,0 +1,66 @@
+//! Processes of attempts whose supervisor is gone, found by their mark and their control group: where its guardian was
+//! killed too, nobody is left who knows them by descent.
+
+use std::{io, sync::Arc};
+
+use outlast_core::store::{RunView, Store};
+use outlast_process::{
+    cgroup::{self, Ground},
+    end_tree::{Force, end_tree},
+    ladder::{Ask, Graces},
+    proc_table::{self, ProcId},
+    tree::Tree,
+};
+
+use super::{attempt::ladder, environment::Mark};
+use crate::{
+    agent::truth::{self, Left},
+    program::{error::CliError, say::say},
+    render::amount::some,
+};
+
+/// Ends every process left by an earlier attempt, also by one whose supervisor died.
+///
+/// Returns the number of processes that could not be ended, and the tools' processes among all that were
+/// found.
+pub async fn end(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> io::Result<(usize, Vec<Left>)> {
+    let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
+    let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
+    let tree = Tree { groups: groups.clone(), keep: keep.to_vec(), ..tree };
+    let strays = tree.survivors()?.len();
+    if strays == 0 {
+        groups.iter().for_each(|group| cgroup::remove(group));
+        return Ok((0, Vec::new()));
+    }
+    let tools = truth::look(&tree)?;
+    say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
+    let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
+    groups.iter().for_each(|group| cgroup::remove(group));
+    Ok((ended.left.len(), tools))
+}
+
+/// Ends what a dead supervisor left of a run that nobody drives now. Returns how many processes there were.
+///
+/// A supervisor that takes the run up meanwhile starts its agent after the look at the attempts: whatever began before
+/// that look is an earlier attempt's. Errors: the store's; `/proc` cannot be read.
+pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
+    // A loop's shell ends its own strays when it begins again.
+    let Some(command) = view.spec.command.as_ref().filter(|_| !crate::loops::is_loop(view)) else {
+        return Ok(0);
+    };
+    let now = proc_table::now();
+    if store.attempts(view.run.no)?.iter().any(|a| a.is_open() && a.instance.is_some()) {
+        return Ok(0);
+    }
+    let mark = Mark::new(view, &store.token_keys()?);
+    let groups = Ground::find().map(|ground| ground.left(&mark.group())).unwrap_or_default();
+    let keep = command.supervision.keep.clone();
+    let tree = Tree { begun_before: Some(now), groups, keep, ..Tree::new(mark.marker(), Vec::new()) };
+    let strays = tree.survivors()?.len();
+    if strays > 0 {
+        let (id, count) = (&view.run.id, some(strays as i64, "process"));
+        say(&format!("{id}: ending {count} that a killed supervisor left"));
+        end_tree(&tree, None, Ask::EndRest, Graces::default(), &Force::new()?)?;
+    }
+    Ok(strays)
+}

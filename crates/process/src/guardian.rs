@@ -1,0 +1,391 @@
+//! The guardian: parent of a supervisor, which ends what the supervisor leaves when it is gone.
+//!
+//! A killed supervisor ends nobody. The kernel kills its direct child with it, and no process that the child had
+//! started: a shell's agent would work on, unmetered and beside its successor. So a process that becomes a supervisor
+//! forks first. The child goes on as the supervisor; the parent, which the person knows by its pid, is its guardian:
+//!
+//! - Subreaper above the supervisor, itself a subreaper: at the supervisor's death every descendant is the guardian's,
+//!   whatever session, environment or control group it is in, and all are killed ([`end_tree`]).
+//! - Between the person and the supervisor it is not seen: it passes on the signals that only it received, stops and
+//!   goes on with the supervisor, and ends as the supervisor ends.
+//! - Its own death is learnt through the link, and [`when_lost`] then ends the supervisor and all below it.
+//!
+//! The supervisor leads a group of its own, so that a signal to the typed command's group (`kill -9 -PGID`) leaves
+//! one of the two to act. On a terminal both stay in the terminal's foreground group.
+//!
+//! The link is a socket. The supervisor says on it what is to be known at its death ([`tell`]); the guardian waits for
+//! it and for signals in one `poll`, where a deadline (renewals that stop coming) would have its place.
+//!
+//! [`end_tree`]: super::end_tree::end_tree
+
+use std::{
+    fs,
+    io::{self, IsTerminal as _, Read as _, Write as _},
+    mem,
+    os::{
+        fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+        unix::net::UnixStream,
+    },
+    ptr,
+    sync::{Mutex, OnceLock, PoisonError},
+    thread,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags},
+    process::{Pid, Signal, WaitId, WaitIdOptions},
+};
+
+use super::{exit::Exit, reap, spawn};
+
+/// Name of the process, as `ps -o comm` shows it.
+pub const NAME: &str = "outlast-guard";
+
+/// Signals that a guardian does not act on, and passes on if the supervisor has not received them too.
+const PASSED_ON: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+];
+
+/// Signals that a guardian needs for itself. The supervisor receives a terminal's SIGTTIN and SIGTTOU too.
+const OWN: [i32; 3] = [libc::SIGCHLD, libc::SIGTTIN, libc::SIGTTOU];
+
+/// Guardian of this process.
+static GUARDIAN: OnceLock<Guardian> = OnceLock::new();
+
+/// The guardian, as the supervisor knows it.
+struct Guardian {
+    pid: Pid,
+    link: UnixStream,
+    told: Mutex<String>,
+}
+
+/// End of a supervisor, as its guardian sees it.
+#[derive(Debug)]
+pub struct Bereaved {
+    pub exit: Exit,
+    /// Last line that the supervisor told; empty if it told none.
+    pub told: String,
+}
+
+/// Forks. The child returns, as the supervisor; the parent becomes its guardian and does not return.
+///
+/// When the supervisor has ended, `bereaved` ends what it left. Then the guardian ends in the same way, by the same code
+/// or signal. `speaks`: the guardian keeps standard error, for `bereaved`. Keep what the process holds small before: the
+/// guardian keeps every page that the supervisor changes.
+///
+/// A process with other threads cannot be forked: it gets no guardian, and returns at once.
+/// Errors: no process can be made.
+pub fn stand(speaks: bool, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
+    if fs::read_dir("/proc/self/task")?.count() > 1 {
+        return Ok(());
+    }
+    let (ours, theirs) = UnixStream::pair()?;
+    let on_terminal = io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
+    // Blocked before the fork, so that no signal is lost between it and the first look at them.
+    let before = block(&signals())?;
+    let parent = rustix::process::getpid();
+    // SAFETY: this is the process's only thread, so no lock is held by another one and the child may do anything.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop(ours);
+            if !on_terminal {
+                rustix::process::setpgid(None, None)?;
+            }
+            // SAFETY: `before` was filled in by the same call.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+            let _ = GUARDIAN.set(Guardian { pid: parent, link: theirs, told: Mutex::default() });
+            Ok(())
+        }
+        pid => {
+            drop(theirs);
+            let done = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no pid")).and_then(
+                |supervisor| {
+                    let guard = Guard::new(supervisor, ours, on_terminal, speaks)?;
+                    let end = guard.wait()?;
+                    bereaved(&end);
+                    Ok(end.exit)
+                },
+            );
+            end_as(done.unwrap_or(Exit::signal(libc::SIGKILL)))
+        }
+    }
+}
+
+/// Returns the pid of this process's guardian, if it has one.
+pub fn pid() -> Option<u32> {
+    GUARDIAN.get().map(|guardian| guardian.pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// Tells the guardian, if there is one, what is to be known at this process's death. The last line told counts.
+pub fn tell(line: &str) -> io::Result<()> {
+    let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
+    let mut told = guardian.told.lock().unwrap_or_else(PoisonError::into_inner);
+    line.clone_into(&mut told);
+    (&guardian.link).write_all(format!("{line}\n").as_bytes())
+}
+
+/// Watches the guardian from a thread. When it is gone, no child is started any more, `end` gets the last line told
+/// and is to end all processes below, and this process is killed: it ends as by a signal to the pid that the person
+/// knows, which was the guardian's.
+pub fn when_lost(end: impl FnOnce(&str) + Send + 'static) -> io::Result<()> {
+    let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
+    let watch = move || {
+        // The guardian never writes: this returns at its death.
+        let _ = (&guardian.link).read(&mut [0]);
+        spawn::close();
+        end(&guardian.told.lock().unwrap_or_else(PoisonError::into_inner));
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    };
+    thread::Builder::new().name("outlast-guarded".into()).stack_size(256 << 10).spawn(watch).map(drop)
+}
+
+/// The guardian's own half.
+struct Guard {
+    supervisor: Pid,
+    /// `None` once the supervisor has closed it.
+    link: Option<UnixStream>,
+    told: Vec<u8>,
+    signals: OwnedFd,
+    /// Whether the supervisor is in the guardian's process group, and receives what the group does.
+    shares_group: bool,
+    /// Whether both were asked to stop (Ctrl-Z), and the guardian stops when the supervisor has.
+    stopping: bool,
+}
+
+impl Guard {
+    fn new(supervisor: Pid, link: UnixStream, shares_group: bool, speaks: bool) -> io::Result<Guard> {
+        reap::become_subreaper()?;
+        rustix::thread::set_name(&std::ffi::CString::new(NAME)?)?;
+        link.set_nonblocking(true)?;
+        // SAFETY: a set of signals and a default action, both plain data. A parent that ignores SIGCHLD hands that
+        // on, and the supervisor's end would then not be told.
+        let signals = unsafe {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            libc::signalfd(-1, &raw const *signals(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        };
+        if signals < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made it for us.
+        let signals = unsafe { OwnedFd::from_raw_fd(signals) };
+        let guard =
+            Guard { supervisor, link: Some(link), told: Vec::new(), signals, shares_group, stopping: false };
+        guard.let_go(speaks)?;
+        shrink()?;
+        Ok(guard)
+    }
+
+    /// Closes everything that the supervisor has open too: who waits for its end must not wait for the guardian's.
+    fn let_go(&self, speaks: bool) -> io::Result<()> {
+        let null = fs::File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        if !speaks {
+            rustix::stdio::dup2_stderr(&null)?;
+        }
+        drop(null);
+        let kept = [Some(self.signals.as_raw_fd()), self.link.as_ref().map(|link| link.as_raw_fd())];
+        let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|fd| *fd > 2 && !kept.contains(&Some(*fd)))
+            .collect();
+        // SAFETY: whatever owned these descriptors belongs to the supervisor's life, and is not used in this one:
+        // `stand` does not return here.
+        open.into_iter().for_each(|fd| {
+            unsafe { libc::close(fd) };
+        });
+        std::env::set_current_dir("/")
+    }
+
+    /// Waits until the supervisor has ended, and reaps it.
+    fn wait(mut self) -> io::Result<Bereaved> {
+        loop {
+            if let Some(exit) = self.look()? {
+                self.listen()?;
+                let told = String::from_utf8_lossy(&self.told).into_owned();
+                return Ok(Bereaved { exit, told: told.lines().last().unwrap_or_default().to_owned() });
+            }
+            let mut watched = vec![PollFd::new(&self.signals, PollFlags::IN)];
+            watched.extend(self.link.as_ref().map(|link| PollFd::new(link, PollFlags::IN)));
+            match rustix::event::poll(&mut watched, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            self.listen()?;
+            while let Some(came) = self.next_signal() {
+                self.hear(&came)?;
+            }
+        }
+    }
+
+    /// Looks for the supervisor's end, and stops with it.
+    fn look(&mut self) -> io::Result<Option<Exit>> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        while let Some(status) = rustix::process::waitid(WaitId::Pid(self.supervisor), options)? {
+            if !status.stopped() {
+                return Ok(Some(Exit::of(&status)));
+            }
+            if mem::take(&mut self.stopping) {
+                // The shell sees its job stopped, and takes its terminal back.
+                super::signals::suspend_self()?;
+                self.pass_on(libc::SIGCONT)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads what the supervisor tells, and keeps the last line.
+    fn listen(&mut self) -> io::Result<()> {
+        let Some(mut link) = self.link.as_ref() else { return Ok(()) };
+        let mut bytes = [0; 4096];
+        loop {
+            match link.read(&mut bytes) {
+                Ok(0) => {
+                    self.link = None;
+                    return Ok(());
+                }
+                Ok(read) => self.told.extend_from_slice(&bytes[..read]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if let Some(ended) = self.told.iter().rposition(|b| *b == b'\n')
+            && let Some(before) = self.told[..ended].iter().rposition(|b| *b == b'\n')
+        {
+            self.told.drain(..=before);
+        }
+        Ok(())
+    }
+
+    fn next_signal(&self) -> Option<libc::signalfd_siginfo> {
+        let mut bytes = [0; mem::size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(self.signals.as_fd(), &mut bytes) {
+            // SAFETY: the kernel wrote one whole `signalfd_siginfo`, which is plain data.
+            Ok(read) if read == bytes.len() => Some(unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) }),
+            _ => None,
+        }
+    }
+
+    fn hear(&mut self, came: &libc::signalfd_siginfo) -> io::Result<()> {
+        let signal = came.ssi_signo.cast_signed();
+        match signal {
+            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => self.stopping = true,
+            libc::SIGCONT => self.stopping = false,
+            _ => {}
+        }
+        // A terminal signals the whole group.
+        let had_it = self.shares_group && came.ssi_code == libc::SI_KERNEL;
+        match PASSED_ON.contains(&signal) && !had_it {
+            true => self.pass_on(signal),
+            false => Ok(()),
+        }
+    }
+
+    /// Signals the supervisor, which is not reaped yet. To one in the same group it is said that this signal may be one
+    /// that it received itself ([`is_second_hand`]): nobody can tell a signal to a group from one to a process.
+    fn pass_on(&self, signal: i32) -> io::Result<()> {
+        let pid = self.supervisor.as_raw_nonzero().get();
+        // SAFETY: plain system calls on a child of ours.
+        let done = unsafe {
+            match self.shares_group {
+                true => libc::sigqueue(pid, signal, libc::sigval { sival_ptr: ptr::null_mut() }),
+                false => libc::kill(pid, signal),
+            }
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Returns whether a signal came from this process's guardian in its own group. Called in signal handlers.
+pub(super) fn is_second_hand(info: &libc::siginfo_t) -> bool {
+    // SAFETY: with this code the kernel has filled in the sender.
+    info.si_code == libc::SI_QUEUE && unsafe { info.si_pid() == libc::getppid() }
+}
+
+/// Gives back memory that this process needed only to become a supervisor: freed pages of the heap, the stack below
+/// this frame, and pages of programs and libraries, which are read again from their files when they are needed.
+fn shrink() -> io::Result<()> {
+    const RED_ZONE: usize = 64 << 10;
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let here = (&raw const maps).addr();
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(range), Some(may), Some(offset)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let ends = range.split_once('-').map(|(low, high)| (usize::from_str_radix(low, 16), high));
+        let Some((Ok(low), high)) = ends else { continue };
+        let is_stack = line.ends_with("[stack]");
+        // Relocations are written to later parts of a file only, before those become read-only.
+        let is_file =
+            line.contains(" /") && (may == "r-xp" || may == "r--p" && offset.bytes().all(|b| b == b'0'));
+        let high = match is_stack {
+            true => Some(here.saturating_sub(RED_ZONE)),
+            false => usize::from_str_radix(high, 16).ok().filter(|_| is_file),
+        };
+        if let Some(length) = high.and_then(|high| high.checked_sub(low)) {
+            // SAFETY: nothing lives below the frame of a function that is running (the kernel rounds the length up
+            // by less than the red zone), and a page of a file that was never written is the same when it comes back.
+            unsafe { libc::madvise(ptr::with_exposed_provenance_mut(low), length, libc::MADV_DONTNEED) };
+        }
+    }
+    Ok(())
+}
+
+fn signals() -> Box<libc::sigset_t> {
+    // SAFETY: a set of signals is plain data, made empty before it is used.
+    unsafe {
+        let mut set: Box<libc::sigset_t> = Box::new(mem::zeroed());
+        libc::sigemptyset(&raw mut *set);
+        for signal in PASSED_ON.into_iter().chain(OWN) {
+            libc::sigaddset(&raw mut *set, signal);
+        }
+        set
+    }
+}
+
+/// Blocks signals for this thread, and returns those that were blocked before.
+fn block(set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    // SAFETY: both sets are plain data.
+    unsafe {
+        let mut before = mem::zeroed();
+        match libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) {
+            0 => Ok(before),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// Ends this process as another one ended, without running what its memory still holds.
+fn end_as(exit: Exit) -> ! {
+    // SAFETY: plain system calls. Core dumps are off, because the supervisor has left its own.
+    unsafe {
+        if let Some(signal) = exit.signal {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+            libc::signal(signal, libc::SIG_DFL);
+            let mut set = mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
+            libc::raise(signal);
+        }
+        libc::_exit(exit.shell_code())
+    }
+}
