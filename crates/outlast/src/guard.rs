@@ -7,7 +7,11 @@
 
 use std::sync::Arc;
 
-use outlast_core::{run::instance::Instance, store::Store, words::id::RunId};
+use outlast_core::{
+    run::instance::Instance,
+    store::{self, Store},
+    words::id::RunId,
+};
 use outlast_process::{
     ancestry::{self, Ancestor},
     identity,
@@ -168,7 +172,11 @@ fn supervisor(line: &[Ancestor], context: &Context) -> Result<Option<(Instance, 
     if above.is_empty() || context.has_no_file() {
         return Ok(None);
     }
-    let store: Arc<dyn Store> = context.open(false, Default::default())?;
+    let store: Arc<dyn Store> = match context.open(false, Default::default()) {
+        // Nobody drives a run of a store that is damaged, and a person mends it under any shell.
+        Err(CliError::Store(store::Error::Corrupt { .. } | store::Error::Shorter { .. })) => return Ok(None),
+        opened => opened?,
+    };
     let Ok(me) = identity::of_self() else { return Ok(None) };
     let live = store.live_instances()?;
     Ok(above.iter().find_map(|above| {

@@ -58,7 +58,11 @@ fn label(view: &RunView) -> String {
 }
 
 /// Writes each line of `from` with its label in front, until its end.
-fn pass_on(label: String, from: impl Read + Send + 'static, mut to: impl Write + Send + 'static) -> JoinHandle<()> {
+fn pass_on(
+    label: String,
+    from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();

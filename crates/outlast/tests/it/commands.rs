@@ -353,7 +353,9 @@ fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
     let kept = tempfile::tempdir().unwrap();
     let directory = |id: &RunId| Ok(kept.path().join(id.as_str()));
     let rm = |run: &str| {
-        let Command::Rm(args) = Cli::try_parse_from(["outlast", "rm", run]).unwrap().command else { panic!() };
+        let Command::Rm(args) = Cli::try_parse_from(["outlast", "rm", run]).unwrap().command else {
+            panic!()
+        };
         let mut done = None;
         let told = printed(Look::default(), |page| {
             done = Some(commands::rm::rm(&*story.store, &directory, &args, page));

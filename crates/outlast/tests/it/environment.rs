@@ -142,12 +142,16 @@ fn the_unit_names_the_variables_that_unfinished_runs_want() {
 #[test]
 fn a_run_with_json_ends_with_a_line_of_json() {
     let dir = tempfile::tempdir().unwrap();
-    let output = outlast(dir.path()).args(["run", "--json", "--run", "a", "--", "echo", "hello"]).output().unwrap();
+    let output =
+        outlast(dir.path()).args(["run", "--json", "--run", "a", "--", "echo", "hello"]).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = told.lines().collect();
     let end: serde_json::Value = serde_json::from_str(lines[1]).unwrap();
     assert_eq!((lines[0], lines.len()), ("hello", 2));
-    assert_eq!((&end["run"], &end["status"], &end["exit_code"]), (&"a".into(), &"completed".into(), &0.into()));
+    assert_eq!(
+        (&end["run"], &end["status"], &end["exit_code"]),
+        (&"a".into(), &"completed".into(), &0.into())
+    );
     // A run that did not end well says so in the same way.
     let mut run = outlast(dir.path());
     let output = run.args(["run", "--json", "--restarts", "0", "--", "false"]).output().unwrap();

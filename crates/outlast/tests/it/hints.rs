@@ -203,7 +203,11 @@ fn every_command_in_a_message_is_one() {
         let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let code = code.join(" ").replace("\\ ", " ");
         for words in code.split("`outlast ").skip(1).filter_map(|rest| rest.split(['`', '>', '|']).next()) {
-            if words.len() > 120 || words.contains(['"', '…', '(']) || words.contains(" {} ") {
+            if words.len() > 120
+                || words.contains(['"', '…', '('])
+                || words.contains(" {} ")
+                || words.starts_with('{')
+            {
                 continue;
             }
             let filled = words.split_whitespace().map(|word| match word.contains('{') {

@@ -77,7 +77,9 @@ impl CommandError {
             CommandError::NotEnded { run, .. } => {
                 return Some(format!("`outlast cancel {run}` ends it for good"));
             }
-            CommandError::RunStays { .. } => "try again when another run has begun, and those above it have ended",
+            CommandError::RunStays { .. } => {
+                "try again when another run has begun, and those above it have ended"
+            }
             CommandError::NoEntry { run, .. } => {
                 return Some(format!("`outlast journal {run}` lists its entries"));
             }
