@@ -6,9 +6,11 @@ use outlast_core::{
     engine::step::tool::Tool,
     store::{Ask as _, Durability},
 };
+use outlast_server::dialect::tool_calls::ToolCall;
 use serde_json::{Value, json};
 
 use super::{
+    asked::Of,
     inside::Inside,
     truth::{self, Outcome},
 };
@@ -84,7 +86,11 @@ fn ended(context: &Context, event: &Value) -> Result<(), CliError> {
 
 fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::step::tool::BeginTool {
     let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
-    truth::begin(inside.actor, &text("tool_use_id"), &text("tool_name"), &event["tool_input"].to_string())
+    let input = event["tool_input"].to_string();
+    let call = ToolCall { id: text("tool_use_id"), name: text("tool_name"), input };
+    let session = event["session_id"].as_str();
+    let of = Of::new(inside.actor.run, inside.actor.attempt, session);
+    truth::begin(inside.actor, &of, &call)
 }
 
 /// Returns the exit code of a shell tool's command, if it is known. Pure.
