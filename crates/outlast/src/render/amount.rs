@@ -37,7 +37,10 @@ pub fn usd(nano: i64) -> String {
 
 /// Formats a count with its noun: `1 call`, `2 calls`.
 pub fn some(count: i64, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+    match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {one}{}", if one.ends_with('s') { "es" } else { "s" }),
+    }
 }
 
 /// Formats cost and tokens: `0.03 usd, 40 tokens`, without what is zero.
@@ -57,4 +60,17 @@ pub fn put_bill(object: &mut Map<String, Value>, name: &str, amounts: Amounts) {
 pub fn put_money(object: &mut Map<String, Value>, name: &str, nano: Option<i64>) {
     object.insert(format!("{name}_nano_usd"), nano.into());
     object.insert(format!("{name}_usd"), nano.map(usd).into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_one_is_many() {
+        assert_eq!(
+            [some(1, "process"), some(2, "process"), some(0, "run")],
+            ["1 process", "2 processes", "0 runs"]
+        );
+    }
 }

@@ -184,7 +184,7 @@ print("api:", u.urlopen(ask).status)'
     println!("{}", done.text);
     let allows = std::process::Command::new("unshare").args(["-Urm", "true"]).output().unwrap();
     if !is_root && !allows.status.success() {
-        done.code(1).tells(&["the agent cannot be confined: the kernel does not allow it", "hint: "]);
+        done.code(69).tells(&["the agent cannot be confined: the kernel does not allow it", "hint: "]);
         return;
     }
     let done = done.code(0).tells(&["store: []", "keys: []", "api: 200"]);
@@ -201,7 +201,7 @@ fn what_cannot_be_confined_is_refused_before_there_is_a_run() {
     let check = |flag: &str, store: &str, why: &str| {
         let mut command = bed.outlast(&["run", flag, "--", "true"]);
         command.env("OUTLAST_STORE", bed.path(store));
-        bed.run(command).code(1).tells(&["the agent cannot be confined", why, "hint: "]);
+        bed.run(command).code(69).tells(&["the agent cannot be confined", why, "hint: "]);
         assert_eq!(
             bed.json(&["--store", bed.path(store).to_str().unwrap(), "ls"])["runs"],
             serde_json::json!([])

@@ -14,7 +14,8 @@ use super::{
 pub fn check(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     let short = |text: &str| text.chars().take(80).collect();
     let host = text(headers, "host").unwrap_or("");
-    if !is_ours(access, host) {
+    // Of two, whoever stands before this server may have looked at the other.
+    if headers.get_all("host").iter().count() > 1 || !is_ours(access, host) {
         return Err(NotLetIn::ForeignHost { host: short(host) });
     }
     let Some(origin) = text(headers, "origin") else { return Ok(()) };
@@ -96,6 +97,11 @@ mod tests {
         ] {
             check(host, Some(origin), Some("foreign_origin"));
         }
+        let mut headers = HeaderMap::new();
+        for host in ["localhost", "evil.example"] {
+            headers.append("host", host.parse().unwrap());
+        }
+        assert_eq!(super::check(&access, &headers).map_err(|e| e.code()), Err("foreign_host"));
         let near = Access { loopback: true, ..access.clone() };
         assert!(asked(&near, &[("host", "outlast.internal:1")]).is_ok());
     }
