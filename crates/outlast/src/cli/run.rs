@@ -1,6 +1,6 @@
 //! `outlast run` and `outlast resume`.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
 use outlast_core::{
@@ -110,6 +110,20 @@ const AGENT_EXAMPLES: &str = "\
 Examples:
   outlast run -- ./nightly.sh       and in nightly.sh:
   outlast agent -- claude -p \"fix the next failing test\"";
+
+/// What a confined run's agent is started by: hides directories, drops rights, and becomes the command
+#[derive(Args, Clone, Debug)]
+pub struct ConfinedArgs {
+    /// A directory that is hidden; can be repeated
+    #[arg(long, value_name = "DIRECTORY")]
+    pub hide: Vec<PathBuf>,
+    /// The user that the command runs as
+    #[arg(long = "as", value_name = "USER")]
+    pub user: Option<String>,
+    /// The command and its arguments; none only tries
+    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
 
 /// What an agent's hooks run: an event on standard input
 #[derive(Args, Clone, Debug)]

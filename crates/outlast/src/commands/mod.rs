@@ -6,6 +6,7 @@ pub mod budget;
 pub mod budgets;
 pub mod cancel;
 pub mod completions;
+pub mod confined;
 pub mod ctx;
 pub mod divergence;
 pub mod doctor;

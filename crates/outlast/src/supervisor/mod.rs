@@ -4,6 +4,7 @@
 mod attempt;
 mod beat;
 mod choose;
+mod confine;
 mod drive;
 mod ended_by;
 pub(crate) mod environment;
@@ -51,7 +52,10 @@ use outlast_core::{
 
 use outlast_server::node::Node;
 
-use self::front::{Asked, Role, Show};
+use self::{
+    confine::Confined,
+    front::{Asked, Role, Show},
+};
 use crate::{
     agent::{self, Choice},
     cli::{
@@ -95,6 +99,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
+    let asked = args.supervise.supervision().confine;
+    Confined::of(asked.as_ref(), &context, context.around.directory())?;
     let mut keys = context.keys()?;
     if around.is_some() {
         within::show_keys(&mut keys, &context.around);

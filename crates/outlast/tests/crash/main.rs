@@ -12,6 +12,7 @@ mod declared_agents;
 mod fleet;
 mod guardian;
 mod guards;
+mod in_flight;
 mod kept;
 mod kills;
 mod limits;

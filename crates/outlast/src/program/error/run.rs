@@ -39,6 +39,8 @@ pub enum RunError {
     NotStarted(#[from] start_error::Error),
     #[error("the limits of memory and processor time cannot be kept: {0}")]
     NoCgroup(cgroup::Error),
+    #[error("the agent cannot be confined: {why}")]
+    NotConfined { why: String },
     #[error("the supervisor failed: {0}")]
     Supervisor(io::Error),
     #[error("{count} processes of {whose} cannot be ended{}", if *.before { "; nothing was started" } else { "" })]
@@ -69,6 +71,7 @@ impl RunError {
             RunError::NoAttempt => "internal",
             RunError::NotStarted(e) => e.code(),
             RunError::NoCgroup(_) => "no_cgroup",
+            RunError::NotConfined { .. } => "not_confined",
             RunError::Supervisor(_) => "supervisor",
             RunError::Strays { .. } => "strays",
             RunError::UntilNotRun { .. } => "until_failed",
@@ -104,6 +107,9 @@ impl RunError {
             }
             RunError::KeptAddress(_) => "give one with --grpc".into(),
             RunError::NotStarted(_) => "correct the command and type it again".into(),
+            RunError::NotConfined { .. } => "give the store a directory of its own; without root, user namespaces have to be \
+                 allowed (see docs/guides/guards.md); as root, name another user: --confine=USER"
+                .into(),
             RunError::NoCgroup(_) => "start it as `systemd-run --user --scope -p Delegate=yes outlast run …`, or \
                                       limit each process's address space with --memory-by rlimit"
                 .into(),
@@ -126,6 +132,7 @@ impl RunError {
             RunError::KeysMissing { .. }
             | RunError::NoAttempt
             | RunError::NoCgroup(_)
+            | RunError::NotConfined { .. }
             | RunError::Supervisor(_)
             | RunError::Strays { .. } => exit_code::UNAVAILABLE,
             RunError::SeveralRuns { .. }
