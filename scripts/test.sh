@@ -65,7 +65,8 @@ tests "Rust" nextest
 tests "Rust, examples in docs" doctests
 check "the program" cargo build --workspace --quiet
 aside "documents and demos" documents_and_demos
-tests "Python" "$PYTHON" -m pytest -q tests/python
+# Many tests wait for processes that they have killed.
+tests "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python
 join "documents and demos"
 
 summary

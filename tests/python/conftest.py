@@ -27,8 +27,10 @@ def link_extension() -> None:
         raise pytest.UsageError(f"{built} is not there: run `cargo build --workspace` first")
     place = SOURCES / "outlast" / "_native.abi3.so"
     if not (place.is_symlink() and place.resolve() == built):
-        place.unlink(missing_ok=True)
-        place.symlink_to(built)
+        # Put in place at once: other workers may be importing it.
+        made = place.with_name(f"{place.name}.{os.getpid()}")
+        made.symlink_to(built)
+        made.replace(place)
 
 
 link_extension()
@@ -39,6 +41,7 @@ def pytest_configure(config):
     # A shell's background job ignores SIGINT, and so would all that the tests start: they would not hear a Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "xdist_group(name): tests of a group run one after another, in one worker")
     config.addinivalue_line("markers", "clients: needs programs of others, which `make test-clients` installs")
     # What is typed decides; without it these tests are left out.
     if not config.option.markexpr:
@@ -63,6 +66,21 @@ def rt(home):
     runtime = outlast.connect(home / "runs.db")
     yield runtime
     runtime.close()
+
+
+@pytest.fixture
+def lives(rt):
+    """`lives(first, then)`: a life that ends by an exception, and the next one; gives what `then` gave."""
+
+    def play(first, then, **options):
+        with pytest.raises(ZeroDivisionError):
+            with rt.run("r") as run:
+                first(run)
+                raise ZeroDivisionError
+        with rt.run("r", **options) as run:
+            return then(run)
+
+    return play
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import riskkernel as rk
 
 from conftest import outlast_program
-from test_statehouse_client import free_port
+from ports import free_port
 
 LONGEST_S = 60
 # What a call of `ask` costs: 1000 tokens in, 500 out, of gpt-4o-mini.
@@ -84,7 +84,11 @@ def server(tmp_path):
     server.close()
 
 
-@pytest.fixture(params=["file", "postgres"] if POSTGRES else ["file"])
+# Tests of one database run one after another: they look at the whole of it.
+ON_POSTGRES = pytest.param("postgres", marks=pytest.mark.xdist_group("postgres"))
+
+
+@pytest.fixture(params=["file", ON_POSTGRES] if POSTGRES else ["file"])
 def any_server(tmp_path, request):
     """On each kind of store that there is."""
     # Without a token no run is larger than the server's defaults.

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -341,84 +340,6 @@ def test_what_a_run_is_not_made_of_is_told_at_once(rt, bad, words):
         rt.run(**{"id": "r", **bad})
 
 
-HOLDER = """
-    import sys, time, outlast
-    with outlast.connect(sys.argv[1]).run("r") as run:
-        print(run.step("a", lambda: 1), flush=True)
-        sys.stdin.readline()
-        try:
-            run.step("b", lambda: 2)
-            print("went on")
-        except outlast.LeaseLost:
-            print("lost")
-"""
-
-
-@pytest.fixture
-def holder(home, rt):
-    """Another process that has run `r` open."""
-    import textwrap
-
-    from conftest import SOURCES
-
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLDER), rt.place],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)},
-    )  # fmt: skip
-    assert child.stdout.readline() == "1\n"
-    yield child
-    child.kill()
-    child.communicate()
-
-
-def opening(rt):
-    """How long a run of nobody takes to open here and now: what is done at once takes no more by much."""
-    began = time.monotonic()
-    with rt.run("nobodys") as run:
-        run.step("a", lambda: 1)
-    return time.monotonic() - began
-
-
-def test_a_run_of_a_living_process_is_refused_at_once_and_told_whose_it_is(rt, holder):
-    usual = opening(rt)
-    began = time.monotonic()
-    with pytest.raises(outlast.RunHeld, match=f"pid {holder.pid}"):
-        rt.run("r").__enter__()
-    assert time.monotonic() - began < 2 + 20 * usual
-
-
-def test_a_run_of_a_killed_process_is_taken_over_at_once(rt, holder):
-    holder.kill()
-    holder.wait()
-    usual = opening(rt)
-    began = time.monotonic()
-    with rt.run("r") as run:
-        assert run.step("a", lambda: 3) == 1
-    assert time.monotonic() - began < 2 + 20 * usual
-    assert rt.get("r").raw["spent"]["restarts"] == 1
-
-
-def test_a_stopped_process_is_taken_over_when_it_is_asked_for_and_loses_its_lease(rt, holder):
-    with rt.run("r", if_held="takeover") as run:
-        assert run.step("a", lambda: 3) == 1
-        out, _ = holder.communicate("\n", timeout=60)
-        assert "lost" in out
-
-
-def test_a_person_can_stop_a_run(rt):
-    from conftest import outlast_program
-
-    with pytest.raises(outlast.StopRequested):
-        with rt.run("r") as run:
-            run.loop()
-            stop = subprocess.Popen([outlast_program(), "--store", rt.place, "stop", "r"], stderr=subprocess.PIPE)
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
-                run.step("s", lambda: 1)
-    assert rt.get("r").status == "interrupted"
-    assert stop.wait(60) == 0
-
-
 def test_a_forked_child_is_told_and_its_parent_goes_on(rt):
     interrupted(rt, "r")
     with rt.run("r") as run:
@@ -509,52 +430,6 @@ def test_keyboard_interrupt_in_a_step_leaves_it_to_be_run_again(rt, interruptibl
     assert rt.get("r").status == "interrupted"
     with rt.run("r") as run:
         assert run.step("a", lambda: 5) == 5
-
-
-def test_a_closed_store_is_told(rt):
-    with rt.run("r") as run:
-        rt.close()
-        with pytest.raises(outlast.Error):
-            run.step("a", lambda: 1)
-
-
-def test_a_store_that_vanishes_is_told(rt):
-    with pytest.raises(outlast.StoreError, match="vanished") as error:
-        with rt.run("r") as run:
-            run.step("a", lambda: 1)
-            os.rename(rt.place, rt.place + ".away")
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
-                run.step("b", lambda: 2)
-    assert error.value.code == "store_vanished"
-
-
-def test_a_store_that_was_removed_to_start_afresh_is_made_anew(home):
-    """Bug: a notebook got the store that was gone until its kernel was started again."""
-    place = home / "fresh.db"
-    rt = outlast.connect(place)
-    interrupted(rt, "r")
-    left = rt.run("r")
-    left.__enter__()
-    for file in home.glob("fresh.db*"):
-        if file.is_file():
-            file.unlink()
-    fresh = outlast.connect(place)
-    assert fresh is not rt and fresh is outlast.connect(place)
-    with fresh.run("r") as run:
-        assert run.step("a", lambda: 2) == 2
-    with pytest.raises(outlast.Error):
-        left.step("b", lambda: 3)
-    left.__exit__(None, None, None)
-    fresh.close()
-
-
-def test_a_place_that_is_no_store_is_told(home):
-    (home / "text.db").write_text("this is no database, and stays as it is " * 200)
-    for place in (home / "text.db", "mysql://x", "/proc/nowhere/x.db"):
-        with pytest.raises(outlast.Error) as error:
-            outlast.connect(place)
-        assert error.value.code != "error" and "--store" not in str(error.value)
 
 
 def test_cells_of_a_notebook_can_be_run_twice_in_a_running_loop(rt):

@@ -3,14 +3,11 @@
 OUTLAST_BIN names the program. What the original gets wrong is shown right here: compat facts, by name.
 """
 
-import contextlib
-import itertools
 import json
 import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,22 +19,11 @@ import pytest
 from google.protobuf.struct_pb2 import ListValue, Struct
 from statehouse import Statehouse, StatehouseError, TransactionError
 
+from ports import free_port
+
 OUTLAST = os.environ.get("OUTLAST_BIN", str(Path(__file__).resolve().parents[2] / "target" / "debug" / "outlast"))
 LONGEST_S = 60
 KILLS = int(os.environ.get("OUTLAST_TEST_KILLS", "50"))
-TRIED = itertools.count()
-
-
-def free_port():
-    """A port below those that the kernel gives out: no connection takes it while a server is away.
-
-    Tests that run side by side begin at different ones.
-    """
-    for port in (10_000 + (os.getpid() * 8 + n) % 20_000 for n in TRIED):
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 class Server:

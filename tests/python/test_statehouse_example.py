@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_statehouse_client import OUTLAST, Server, free_port
+
+from ports import free_port
+from test_statehouse_client import OUTLAST, Server
 
 AGENT = Path(__file__).resolve().parents[2] / "examples" / "statehouse" / "agent.py"
 STEPS = ["0", "1", "2", "3"]

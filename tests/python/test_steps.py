@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import functools
 import json
-import signal
 import threading
 import time
 import warnings
@@ -31,21 +30,6 @@ class Line:
 class Doc(pydantic.BaseModel):
     title: str
     pages: list[int] = []
-
-
-@pytest.fixture
-def lives(rt):
-    """`lives(first, then)`: a life that ends by an exception, and the next one; gives what `then` gave."""
-
-    def play(first, then, **options):
-        with pytest.raises(ZeroDivisionError):
-            with rt.run("r") as run:
-                first(run)
-                raise ZeroDivisionError
-        with rt.run("r", **options) as run:
-            return then(run)
-
-    return play
 
 
 @pytest.mark.parametrize(
@@ -178,94 +162,6 @@ def test_a_step_that_raised_can_be_done_again_in_its_place(lives):
                 pass
 
     assert lives(first, lambda run: run.step("a", lambda: 2)) == 1
-
-
-def test_divergence_shows_the_first_argument_that_differs(lives):
-    with pytest.raises(outlast.StepDiverged, match="argument 2 is 'new', and was 'old'"):
-        lives(lambda run: run.step("plan", lambda a, b: a, 1, "old"), lambda run: run.step("plan", lambda a, b: a, 1, "new"))
-
-
-def test_divergence_can_be_let_live_with_one_warning(lives):
-    def then(run):
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            got = [run.step("plan", lambda a: a, x) for x in ("b", "c")]
-        return got, [(w.category, w.filename) for w in told]
-
-    got = lives(lambda run: [run.step("plan", lambda a: a, x) for x in "a"], then, on_divergence="live")
-    assert got == (["b", "c"], [(outlast.DivergenceWarning, __file__)])
-
-
-def test_steps_of_tasks_that_are_ahead_of_others_are_no_divergence(lives):
-    async def both(run, n, m):
-        async def strand(base, count):
-            async def f(x):
-                await asyncio.sleep(0)
-                return x
-
-            return [await run.step("f", f, base + i) for i in range(count)]
-
-        return await asyncio.gather(strand(0, n), strand(100, m))
-
-    got = lives(lambda run: asyncio.run(both(run, 50, 3)), lambda run: asyncio.run(both(run, 50, 10)))
-    assert got[1] == list(range(100, 110))
-
-
-def test_a_task_that_is_ahead_before_another_has_begun_is_no_divergence(lives):
-    """Bug: `StepDiverged` when the first of several tasks, or threads, had replayed all of its own."""
-
-    async def strand(run, base, count):
-        async def f(x):
-            await asyncio.sleep(0)
-            return x
-
-        return [await run.step("f", f, base + i) for i in range(count)]
-
-    async def both(run, n, m):
-        return await asyncio.gather(strand(run, 0, n), strand(run, 100, m))
-
-    got = lives(lambda run: asyncio.run(both(run, 3, 50)), lambda run: asyncio.run(both(run, 10, 50)))
-    assert got[0] == list(range(10))
-
-
-def test_a_thread_that_is_ahead_before_another_has_begun_is_no_divergence(lives):
-    def strand(run, base, count):
-        return [run.step("f", abs, base + i) for i in range(count)]
-
-    def then(run):
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(strand, run, 0, 10).result()
-            return first + pool.submit(strand, run, 100, 50).result()
-
-    assert lives(lambda run: strand(run, 0, 3) + strand(run, 100, 50), then) == [*range(10), *range(100, 150)]
-
-
-def test_one_task_that_does_all_steps_is_judged_whatever_else_was_there_before(lives):
-    async def life(run, first):
-        async def f(x):
-            return x
-
-        return await run.step("f", f, first)
-
-    async def among_others(runtime):
-        other = asyncio.ensure_future(asyncio.sleep(60))
-        await asyncio.sleep(0)
-        try:
-            async with runtime.run("r") as run:
-                await life(run, 2)
-        finally:
-            other.cancel()
-
-    with pytest.raises(outlast.StepDiverged):
-        lives(lambda run: asyncio.run(life(run, 1)), lambda run: asyncio.run(life(run, 2)))
-    with pytest.raises(outlast.StepDiverged):
-        asyncio.run(among_others(outlast.runtime.default()))
-
-
-def test_more_of_the_same_is_no_divergence(lives):
-    assert lives(lambda run: [run.step("f", abs, -i) for i in range(3)], lambda run: [run.step("f", abs, -i) for i in range(5)]) == [0, 1, 2, 3, 4]
 
 
 def test_an_exception_is_journaled_with_its_traceback(rt):
@@ -554,66 +450,6 @@ def test_mistakes_are_told(rt, bad, error):
     with rt.run("r") as run:
         with pytest.raises(error):
             bad(run)
-
-
-def test_a_reservation_counts_against_the_budget(rt):
-    with pytest.raises(outlast.BudgetExceeded):
-        with rt.run("r", budget=outlast.Budget(usd=1)) as run:
-            held = outlast.reserve(usd="0.40", label="speech")
-            assert run.view().budget.usd.reserved == 0.4
-            held.settle(usd=0.25)
-            with outlast.reserve(usd=0.5):
-                pass
-            outlast.reserve(usd=0.1).void()
-            assert run.view().budget.usd.spent == 0.75
-            outlast.reserve(usd=0.26)
-    assert rt.get("r").halt_reason == "dollar_budget_exceeded"
-
-
-def test_a_reservation_waits_for_room_that_another_thread_gives_back(rt):
-    with rt.run("r", budget=outlast.Budget(usd=1)):
-        held = outlast.reserve(usd=0.6)
-        giver = threading.Timer(0.2, held.settle, kwargs={"usd": 0.1})
-        giver.start()
-        outlast.reserve(usd=0.6).settle(usd=0.1)
-        giver.join()
-
-
-def test_a_reservation_that_waits_can_be_interrupted(rt):
-    """Bug: Ctrl-C was heard after 45 s. Cause: it waited without the interpreter."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            with rt.run("r", budget=outlast.Budget(usd=1)):
-                outlast.reserve(usd=0.6)
-                began = time.monotonic()
-                threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,)).start()
-                outlast.reserve(usd=0.6)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - began < 20
-
-
-def test_a_loop_does_not_wait_for_what_its_own_tasks_hold(rt):
-    """Bug: the loop stood still for 45 s, and the reservation was refused all the same."""
-
-    async def call(reserve):
-        held = await reserve()
-        await asyncio.sleep(0.1)
-        held.settle(usd=0.1)
-
-    async def at_once():
-        return outlast.reserve(usd=0.6)
-
-    async def life(id, reserve):
-        async with rt.run(id, budget=outlast.Budget(usd=1)):
-            return await asyncio.gather(call(reserve), call(reserve), return_exceptions=True)
-
-    began = time.monotonic()
-    first, second = asyncio.run(life("a", at_once))
-    assert first is None and (second.code, "to_thread" in second.hint) == ("admission_timeout", True)
-    assert asyncio.run(life("b", lambda: asyncio.to_thread(outlast.reserve, usd=0.6))) == [None, None]
-    assert time.monotonic() - began < 20
 
 
 def test_retry_delays_are_recorded_nowhere_else():

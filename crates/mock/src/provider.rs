@@ -127,6 +127,7 @@ impl Provider {
                 if !after.is_zero() {
                     tokio::time::sleep(after).await;
                 }
+                self.course.settles().await;
                 response
             }
             // The connection drops this future when the client leaves.

@@ -14,7 +14,11 @@ use super::{
     inside::Inside,
     truth::{self, Outcome},
 };
-use crate::program::{context::Context, error::CliError, exit_code};
+use crate::program::{
+    context::{CONFINED, Context},
+    error::CliError,
+    exit_code,
+};
 
 /// Exit code by which Claude Code does not run the tool. Its model reads the reason on standard error.
 const BLOCK: u8 = 2;
@@ -43,6 +47,8 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
             }
             Ok(exit_code::OK)
         }
+        // The store is hidden: what became of a tool is read off the recorded answers and requests.
+        Some(_) if context.around.is_set(CONFINED) => Ok(exit_code::OK),
         Some("PreToolUse") => match begins(context, &event) {
             Ok(()) => Ok(exit_code::OK),
             Err(e) => {

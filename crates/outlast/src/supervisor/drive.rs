@@ -37,6 +37,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 use super::{
     Served, attempt,
     beat::Beat,
+    confine::Confined,
     ended_by::{self, EndedBy},
     environment::{self, Mark},
     front::{Behind, Show},
@@ -115,6 +116,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 
 struct Driver {
     view: RunView,
+    confined: Confined,
     command: Command,
     /// Directory for the run's files. `None` if it cannot be made, which has been reported.
     directory: Option<RunDirectory>,
@@ -194,10 +196,12 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy: flags, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy: flags, free: _, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
+        let asked = command.supervision.confine.as_ref();
+        let confined = Confined::of(asked, &context, Path::new(&command.directory))?;
         let listener = TcpListener::bind(LOOPBACK).await.map_err(|why| MachineError::Listen {
             address: LOOPBACK,
             why,
@@ -261,6 +265,7 @@ impl Driver {
             mark,
             stdin,
             command,
+            confined,
             address,
             spawner: Spawner::start()?,
             store: Arc::new(Patient::new(store, signals.peek(&ended_by::ENDING))),

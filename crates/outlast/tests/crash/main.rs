@@ -20,6 +20,7 @@ mod loop_bed;
 mod loop_examples;
 mod loop_restarts;
 mod loops;
+mod mistakes;
 mod night;
 mod operating;
 mod restarts;

@@ -16,7 +16,7 @@ use crate::{
     agent::{asked::Of, capture::Capture, conduct::Launch, eyes::Sight, truth},
     logs::AttemptLog,
     loops::task_context::mirror::Mirror,
-    program::{error::CliError, say::say},
+    program::{context::CONFINED, error::CliError, say::say},
     settings::upstreams,
     supervisor::{
         attempt::{self, AttemptError, Hold, Outcome, Watch},
@@ -45,7 +45,7 @@ impl Driver {
         let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
         let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
-        Ok(environment::Attempt {
+        let mut env = environment::Attempt {
             command: &self.command,
             mark: &self.mark,
             claims,
@@ -61,7 +61,11 @@ impl Driver {
             last_exit,
             state_file,
         }
-        .variables(self.context.around.variables()))
+        .variables(self.context.around.variables());
+        if self.confined.is_any() {
+            env.insert(CONFINED.into(), "1".into());
+        }
+        Ok(env)
     }
 
     pub(super) async fn one(
@@ -79,7 +83,7 @@ impl Driver {
         let on_terminal = ends.terminal.is_some();
         let supervision = &self.command.supervision;
         let command = spawn::Command {
-            argv: launch.argv.iter().map(Into::into).collect(),
+            argv: self.confined.before(launch.argv),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
