@@ -5,11 +5,11 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use crate::bed::{Bed, OUTLAST, each, text};
 
-/// In its first life it asks for an answer that names a tool, begins the tool before that answer has ended, and dies. Its
-/// first word says which trace there is: the answer under way (`stream`), or the hook's entry (`hook`, `answered`).
+/// In its first life it asks for an answer that names a tool, begins the tool before that answer has ended, and dies. A
+/// word says which trace there is: the answer under way (`stream`), or the hook's entry (`hook`, `answered`).
 const CLAUDE: &str = r#"#!/usr/bin/env python3
 import http.client, json, os, signal, subprocess, sys, urllib.parse
-kind, session = sys.argv[1], sys.argv[sys.argv.index("--session-id") + 1]
+kind, session = next(k for k in ("stream", "hook", "answered") if k in sys.argv), sys.argv[sys.argv.index("--session-id") + 1]
 if os.environ["OUTLAST_ATTEMPT"] != "1":
     open("../note", "w").write(open(os.environ["OUTLAST_AGENT_NOTE"]).read() if "OUTLAST_AGENT_NOTE" in os.environ else "")
     sys.exit(0)
@@ -18,7 +18,7 @@ def ask(messages, script):
     connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
     body = {"model": "claude-sonnet-4-5", "max_tokens": 50, "stream": True, "metadata": {"user_id": session},
             "system": script, "messages": messages, "tools": [{"name": "Bash", "input_schema": {"type": "object"}}]}
-    headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "anthropic-version": "2023-06-01", "Content-Type": "application/json"}
+    headers = {"Authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"], "anthropic-version": "2023-06-01", "Content-Type": "application/json"}
     connection.request("POST", base.path + "/v1/messages", json.dumps(body), headers)
     return connection.getresponse()
 def hook(name, id):
@@ -52,8 +52,8 @@ fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
             let done = bed.does(&["run", "--run", "r", "--", text(&program), kind, "-p", "go"]).code(0);
             let note = bed.text("note");
-            let wanted = format!("Before the crash you had started: Bash `make deploy`, at ");
-            assert_eq!(note.contains(&wanted), told, "{kind}: {note:?} {}", done.text);
+            let wanted = "Before the crash you had started: Bash `make deploy`, at ";
+            assert_eq!(note.contains(wanted), told, "{kind}: {note:?} {}", done.text);
             assert!(!told || note.contains(&format!("outcome: {outcome};")), "{kind}: {note}");
             let tools: Vec<_> = bed.journal("r").into_iter().filter(|e| e["kind"] == "tool").collect();
             assert_eq!(tools.len(), 1, "{kind}: {tools:?}");
