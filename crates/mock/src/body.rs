@@ -40,6 +40,8 @@ pub(super) enum End {
     Flushed,
     /// Nothing more is sent until the client leaves.
     Hang,
+    /// The last `frames` come `after` that time.
+    Late { frames: usize, after: Duration },
 }
 
 /// Error of a body that ended early, as its request had asked.
@@ -64,7 +66,7 @@ impl Body {
                 encoder.write_all(&bytes.unwrap_or_default())?;
                 Ok(Self::whole(encoder.finish()?))
             }
-            Self::Frames(Frames { left, gap, end, .. }) => {
+            Self::Frames(Frames { left, gap, mut end, .. }) => {
                 let mut frames = Vec::with_capacity(left.len() + 1);
                 for frame in left {
                     encoder.write_all(&frame)?;
@@ -72,8 +74,11 @@ impl Body {
                     frames.push(Bytes::from(std::mem::take(encoder.get_mut())));
                 }
                 // A body that breaks off has no trailer either.
-                if end == End::Clean {
+                if matches!(end, End::Clean | End::Late { .. }) {
                     frames.push(Bytes::from(encoder.finish()?));
+                }
+                if let End::Late { frames, .. } = &mut end {
+                    *frames += 1;
                 }
                 Ok(Self::frames(frames, gap, end))
             }
@@ -123,6 +128,13 @@ impl Frames {
             std::task::ready!(sleep.as_mut().poll(cx));
             self.waiting = None;
         }
+        if let End::Late { frames, after } = self.end
+            && self.left.len() <= frames
+        {
+            self.end = End::Clean;
+            self.waiting = Some(Box::pin(tokio::time::sleep(after)));
+            return self.poll(cx);
+        }
         if let Some(frame) = self.left.next() {
             if !self.gap.is_zero() {
                 self.waiting = Some(Box::pin(tokio::time::sleep(self.gap)));
@@ -130,7 +142,7 @@ impl Frames {
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         match self.end {
-            End::Clean => Poll::Ready(None),
+            End::Clean | End::Late { .. } => Poll::Ready(None),
             End::Cut => {
                 // hyper drops what it has buffered when a body fails; a pending body makes it flush first.
                 self.end = End::Flushed;

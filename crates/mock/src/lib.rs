@@ -48,7 +48,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
@@ -116,6 +116,9 @@ impl Drop for Handle {
     }
 }
 
+/// Connections that wait to be accepted, as `TcpListener::bind` has it.
+const BACKLOG: u32 = 1024;
+
 async fn accept(mut listener: TcpListener, provider: Arc<Provider>, shutdown: impl Future) {
     let mut connections = JoinSet::new();
     let closing = watch::Sender::new(());
@@ -141,6 +144,8 @@ async fn accept(mut listener: TcpListener, provider: Arc<Provider>, shutdown: im
 }
 
 /// Lets nobody listen until connections are taken again. Answers under way are finished.
+///
+/// A socket that is bound and does not listen refuses connections, and keeps the port from other processes.
 async fn absent(
     listener: TcpListener,
     provider: &Provider,
@@ -148,9 +153,14 @@ async fn absent(
 ) -> io::Result<TcpListener> {
     let addr = listener.local_addr()?;
     drop(listener);
+    let bound = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    bound.set_reuseaddr(true)?;
+    bound.bind(addr)?;
+    provider.course.is_absent(true);
     closing.send_replace(());
     provider.course.refuses(false).await;
-    TcpListener::bind(addr).await
+    provider.course.is_absent(false);
+    bound.listen(BACKLOG)
 }
 
 async fn connection(stream: TcpStream, provider: Arc<Provider>, mut closing: watch::Receiver<()>) {

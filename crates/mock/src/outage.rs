@@ -20,7 +20,10 @@ use std::{
 
 use http::StatusCode;
 use outlast_core::words::duration;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use crate::{
     options::{BadOption, error_status},
@@ -95,6 +98,8 @@ pub(super) struct Course {
     phases: Vec<Phase>,
     now: Mutex<Now>,
     moved: Notify,
+    /// Whether nobody listens.
+    absent: watch::Sender<bool>,
 }
 
 struct Now {
@@ -107,7 +112,7 @@ impl Course {
     /// Begins the first phase.
     pub fn begin(outages: Outages) -> Course {
         let now = Mutex::new(Now { phase: 0, began: Instant::now(), calls: 0 });
-        Course { phases: outages.0, now, moved: Notify::new() }
+        Course { phases: outages.0, now, moved: Notify::new(), absent: watch::Sender::new(false) }
     }
 
     /// Returns the health now, and when it may change by itself.
@@ -143,6 +148,20 @@ impl Course {
                 () = moved => {}
                 () = changes => {}
             }
+        }
+    }
+
+    /// Notes whether nobody listens.
+    pub fn is_absent(&self, absent: bool) {
+        self.absent.send_replace(absent);
+    }
+
+    /// Waits, where connections are refused from now on, until nobody listens. Who got the last answer then finds that.
+    pub async fn settles(&self) {
+        let mut absent = self.absent.subscribe();
+        tokio::select! {
+            _ = absent.wait_for(|absent| *absent) => {}
+            () = self.refuses(false) => {}
         }
     }
 

@@ -127,6 +127,7 @@ impl Provider {
                 if !after.is_zero() {
                     tokio::time::sleep(after).await;
                 }
+                self.course.settles().await;
                 response
             }
             // The connection drops this future when the client leaves.
@@ -353,6 +354,11 @@ fn write(
         Some(Fault::Hang) => {
             halve(&mut frames);
             Body::frames(frames, gap, End::Hang)
+        }
+        Some(Fault::Linger(after)) if request.streams() => {
+            // Anthropic ends an answer by two events.
+            let frames_left = if request.dialect == Dialect::Anthropic { 2 } else { 1 };
+            Body::frames(frames, gap, End::Late { frames: frames_left, after })
         }
         _ if request.streams() => Body::frames(frames, gap, End::Clean),
         _ => Body::whole(frames.pop().unwrap_or_default()),

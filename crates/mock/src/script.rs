@@ -3,7 +3,7 @@
 //! | line | |
 //! |---|---|
 //! | `mock: tool NAME {"json": "args"}` | the nth such line is the nth assistant turn, if the request offers tools |
-//! | `mock: unless "WORDS" tool NAME {…}` | the same, but for requests in which a user message has these words |
+//! | `mock: unless "WORDS" tool NAME {…}` | the same, but for requests in which a user message has these words; so for every line |
 //! | `mock: reply TEXT` | the final answer; `{n}` becomes its occurrence; several lines are lines of it |
 //! | `mock: tokens N` | the answer is N tokens long, and N chunks when streamed |
 //! | `mock: search N` | N web searches of the provider's own are billed, if the request offers that tool |
@@ -14,6 +14,7 @@
 //! | `mock: truncate` | paid; half the answer, then the connection breaks |
 //! | `mock: garbage` | paid; a 200 that is not JSON |
 //! | `mock: hang` | paid; half the answer, then nothing until the client leaves |
+//! | `mock: linger TIME` | paid; the end of a streamed answer comes that much later than what it says and calls |
 //! | `mock: silent` | unpaid; no answer at all until the client leaves |
 
 use std::{borrow::Cow, time::Duration};
@@ -54,6 +55,7 @@ pub(super) enum Fault {
     Truncate,
     Garbage,
     Hang,
+    Linger(Duration),
     Silent,
 }
 
@@ -117,10 +119,13 @@ impl Script {
             "truncate" => self.fault = Some(Fault::Truncate),
             "garbage" => self.fault = Some(Fault::Garbage),
             "hang" => self.fault = Some(Fault::Hang),
+            "linger" => {
+                self.fault = Some(Fault::Linger(options::duration(rest).map_err(|_| "linger 300ms")?))
+            }
             "silent" => self.fault = Some(Fault::Silent),
             _ => {
                 return Err(
-                    "tool, reply, tokens, search, usage, latency, status, limit, truncate, garbage, hang or silent"
+                    "tool, reply, tokens, search, usage, latency, status, limit, truncate, garbage, hang, linger or silent"
                         .into(),
                 );
             }
@@ -206,6 +211,7 @@ mod tests {
             "status 500 x",
             "usage 1",
             "latency 3",
+            "linger",
             "limit",
             "limit x",
             "limit 5h x",

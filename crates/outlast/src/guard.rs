@@ -46,6 +46,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Run(args) => ("run", Begins(args.run.as_ref())),
         Command::Agent(_) => ("agent", Free),
         Command::Hook(_) => ("hook", Free),
+        // It only gives up rights.
+        Command::Confined(_) => ("confined", Free),
         // Whoever serves a store answers for anybody, with a token of its own making.
         Command::Serve(_) => ("serve", Persons),
         Command::Ls(_) => ("ls", Free),
@@ -103,17 +105,21 @@ pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
         return Ok(());
     }
-    let line = ancestry::line();
-    let supervisor = supervisor(&line, context)?;
-    let Some(how) = mark(&line, context).or_else(|| supervisor.as_ref().map(|(_, how)| how.clone())) else {
-        return Ok(());
-    };
-    let refused = || Err(CommandError::NotAPersons { verb, how: how.clone() }.into());
     let named = match rule {
-        Rule::OwnRuns(Some(named)) => named,
-        Rule::Begins(Some(id)) if with_token => id.as_str(),
-        _ => return refused(),
+        Rule::OwnRuns(named) => named,
+        Rule::Begins(Some(id)) if with_token => Some(id.as_str()),
+        _ => None,
     };
+    let line = ancestry::line();
+    let mark = mark(&line, context);
+    // Where a mark decides, the store is not asked: it may be hidden from this process.
+    let supervisor = match (named, &mark) {
+        (None, Some(_)) => None,
+        _ => supervisor(&line, context)?,
+    };
+    let Some(how) = mark.or_else(|| supervisor.as_ref().map(|(_, how)| how.clone())) else { return Ok(()) };
+    let refused = || Err(CommandError::NotAPersons { verb, how: how.clone() }.into());
+    let Some(named) = named else { return refused() };
     let Some(inside) = Inside::of(context)? else { return refused() };
     // A token can be read off another run's process; the supervisor above this one cannot be borrowed.
     if supervisor.is_some_and(|(above, _)| above.no != inside.actor.instance) {

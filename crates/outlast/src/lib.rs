@@ -93,6 +93,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     // These commands need no store.
     let command = match cli.command {
         Command::Mock(args) => return serve::mock::mock(args),
+        Command::Confined(args) => return commands::confined::confined(&args),
         Command::Completions(args) => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));

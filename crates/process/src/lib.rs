@@ -17,6 +17,7 @@ pub mod ancestry;
 pub mod attach;
 pub mod backoff;
 pub mod cgroup;
+pub mod confine;
 pub mod crash_loop;
 pub mod end_tree;
 pub mod exit;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
     engine::loaded::Loaded,
+    envelope::budget::Past,
     journal::State as EntryState,
     memory::{MemoryStore, Tables},
     store::{
@@ -288,6 +289,9 @@ impl Backend for FaultBackend {
 
 /// Plants defects in what a transaction has written so far. `before`: the tables as it began.
 fn tamper(bug: Bug, tables: &mut Tables, before: &Tables) {
+    if bug == Bug::WindowsForgotten {
+        tables.budgets.values_mut().for_each(|budget| budget.past = Past::default());
+    }
     let mut given_back = Vec::new();
     for (key, e) in &mut tables.entries {
         let old = before.entries.get(key);

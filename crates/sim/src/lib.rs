@@ -18,7 +18,6 @@ pub mod person;
 pub mod planted;
 pub mod process;
 pub mod provider;
-pub mod reach;
 pub mod rng;
 pub mod scene;
 pub mod store;
@@ -62,6 +61,8 @@ pub enum Bug {
     SilenceThroughOutage,
     /// A clock that jumped ahead is believed for ever.
     ClockJumpSticks,
+    /// A budget forgets all windows but its newest.
+    WindowsForgotten,
     /// Doubt that no headroom covers is recorded as less than it is.
     DoubtTooSmall,
     /// Tokens billed beyond what a call held are recorded nowhere.

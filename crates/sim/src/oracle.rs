@@ -47,20 +47,13 @@ pub struct Oracle {
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
     /// Entry whose answer each connection is receiving. A client that left or has the whole answer receives nothing.
     receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq)>,
-    /// Whether doubt is to be shown in full.
-    in_full: bool,
     /// Number of commits when the tables were last checked.
     checked: i64,
-    /// Time of the last change that waiters may wait for.
-    moved_at: Micros,
+    /// Monotonic time of the last change that waiters may wait for, in milliseconds.
+    moved_ms: u64,
 }
 
 impl Oracle {
-    /// Creates an oracle that asks for doubt in full, or only of calls without a retry.
-    pub fn new(in_full: bool) -> Oracle {
-        Oracle { in_full, ..Oracle::default() }
-    }
-
     pub fn violation(&self) -> Option<String> {
         self.found.borrow().clone().or_else(|| self.work.violation())
     }
@@ -75,8 +68,8 @@ impl Oracle {
     }
 
     /// Notes a change that may let a waiter go on.
-    pub fn moved(&mut self, now: Micros) {
-        self.moved_at = now;
+    pub fn moved(&mut self, now_ms: u64) {
+        self.moved_ms = now_ms;
     }
 
     /// Notes that the client no longer receives it: it left, has the whole answer, or asks anew.
@@ -211,8 +204,8 @@ impl Oracle {
     }
 
     /// Checks that a waiter was served at the end of its wait only if nothing could have woken it earlier.
-    pub fn overslept(&mut self, now: Micros, run: RunNo, seq: Seq) {
-        if now.ms_since(self.moved_at) > 1_000 {
+    pub fn overslept(&mut self, now_ms: u64, run: RunNo, seq: Seq) {
+        if now_ms - self.moved_ms > 1_000 {
             self.find(format!(
                 "the waiter that got entry {seq} of run {run} was not woken when it could be served"
             ));
@@ -229,9 +222,6 @@ impl Oracle {
         receiving: &[Seq],
         result: &Result<Outcome, Error>,
     ) {
-        if result.is_ok() && !matches!(op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
-            self.moved_at = now;
-        }
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
         match admission {
             Admission::Go { opening: Opening { seq, .. }, .. } => {
@@ -353,7 +343,7 @@ impl Oracle {
             }
             let owed = served.billed - shown(t, e) - served.beyond;
             let (cost, tokens) = (owed.cost(), owed.tokens());
-            if cost.max(tokens) > 0 && (self.in_full || e.retried_by.is_none()) {
+            if cost.max(tokens) > 0 {
                 self.find(format!(
                     "5: the provider billed {cost} and {tokens} tokens more for {key:?} ({}) than is shown",
                     e.state.name()

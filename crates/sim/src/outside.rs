@@ -41,9 +41,9 @@ pub(crate) enum Happening {
         input: worker::Input,
     },
     Trouble(Trouble),
-    /// The machine's clock is set back by so many hours.
+    /// The machine's clock is set right, which is ahead by so many milliseconds.
     ClockSetRight {
-        hours: u64,
+        by_ms: i64,
     },
 }
 
@@ -56,8 +56,6 @@ pub struct Outside {
     pub oracle: Oracle,
     pub bug: Option<Bug>,
     pub processes: usize,
-    /// Whether openings may be answered ahead of their commit.
-    pub goes_ahead: bool,
     /// Rate at which one process may ask the upstream.
     pub rate: Rate,
     pub seen: BTreeMap<String, u64>,
@@ -125,7 +123,7 @@ impl Outside {
 
     /// Notes that a waiter was served only when its wait was over.
     pub fn overslept(&mut self, run: RunNo, seq: Seq) {
-        self.oracle.overslept(self.clock.now(), run, seq);
+        self.oracle.overslept(self.now_ms(), run, seq);
     }
 
     /// Counts an occurrence that a simulation should meet.
@@ -171,9 +169,9 @@ impl Outside {
         self.died.push(process);
     }
 
-    pub(crate) fn clock_jumps(&self, hours: i64) {
-        self.say(|| format!("the clock jumps by {hours} h"));
-        self.clock.set(Micros(self.clock.now().0 + hours * 3_600_000_000));
+    pub(crate) fn clock_jumps(&self, by_ms: i64) {
+        self.say(|| format!("the clock jumps by {by_ms} ms"));
+        self.clock.set(self.clock.now().plus_ms(by_ms));
     }
 
     /// Notes that something other than an outage of the whole store keeps a process from renewing.

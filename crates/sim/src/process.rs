@@ -233,7 +233,8 @@ impl Process {
             Input::ClientGoneLate(c) => self.feed(c, Event::ClientGone, out),
             Input::WaitOver { connection, wait } => {
                 if let Some(client) = self.clients.get_mut(&connection).filter(|c| c.wait == wait) {
-                    client.waited_out = true;
+                    // A process that slept over an hour's end has not told its waiters yet.
+                    client.waited_out = self.hour == out.hour();
                     self.feed(connection, Event::WaitOver, out);
                 }
             }

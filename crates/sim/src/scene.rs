@@ -11,10 +11,12 @@ use outlast_core::{
 
 use crate::{
     Bug,
-    reach::{LONGEST_OUTAGE_MS, OPENINGS_NAMED},
     rng::Rng,
     worker::{self, Waves},
 };
+
+/// Longest time for which a store is away, in milliseconds. It is longer than any lease.
+const LONGEST_OUTAGE_MS: u64 = 20_000;
 
 /// One request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +86,10 @@ pub enum Trouble {
         ms: u64,
         loses: bool,
     },
-    /// The machine's clock jumps ahead by hours, and is set right after some milliseconds.
+    /// The clock jumps by `by_ms`, ahead or back, and is set right after `ms`. All have one clock: the machine's, or
+    /// their database's.
     ClockJump {
-        hours: u64,
+        by_ms: i64,
         ms: u64,
     },
     KillAgent(usize),
@@ -111,12 +114,6 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Returns whether openings may be answered ahead of their commit.
-    pub fn goes_ahead(&self, bug: Option<Bug>) -> bool {
-        let away = self.troubles.iter().any(|(_, t)| matches!(t, Trouble::StoreAway { .. }));
-        OPENINGS_NAMED || bug == Some(Bug::NumberReused) || self.faults == 0 && !away
-    }
-
     /// Draws a scene. A planted defect may need troubles that are otherwise out of reach.
     pub fn draw(rng: &Rng, bug: Option<Bug>) -> Scene {
         let processes = rng.between(1, 2) as usize;
@@ -134,7 +131,8 @@ impl Scene {
         let workers = (0..rng.between(fewest, 2)).map(|_| worker::draw(rng)).collect();
         let troubles =
             (0..rng.below(9)).map(|_| (trouble_at(rng), trouble(processes, casts.len(), bug, rng))).collect();
-        let faults = if rng.chance(50) { 0 } else { rng.between(1, 4) };
+        let has_faults = !rng.chance(50) || bug == Some(Bug::FarewellForgotten);
+        let faults = if has_faults { rng.between(1, 4) } else { 0 };
         let mut team_limits = Limits::default();
         team_limits[Unit::CostNanoUsd] = Some(share(all, rng.between(20, 150)));
         let hour_ends_ms = rng.between(1_000, 60_000);
@@ -216,9 +214,15 @@ fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trou
         _ => {}
     }
     match rng.below(14) {
-        10..=12 => store_away(process, bug, rng),
+        10..=12 => store_away(process, rng),
         13 if rng.chance(50) => {
-            Trouble::ClockJump { hours: rng.between(1, 30), ms: rng.between(1_000, 30_000) }
+            let hours = rng.between(1, 30) as i64 * 3_600_000;
+            let by_ms = match rng.below(4) {
+                0 => -hours,
+                1 => rng.between(0, 20_000) as i64 - 10_000,
+                _ => hours,
+            };
+            Trouble::ClockJump { by_ms, ms: rng.between(1_000, 30_000) }
         }
         13 => Trouble::SuspendProcess(process, rng.between(1_000, 60_000)),
         0..=2 => Trouble::KillProcess(process),
@@ -228,11 +232,10 @@ fn trouble(processes: usize, agents: usize, bug: Option<Bug>, rng: &Rng) -> Trou
     }
 }
 
-fn store_away(process: usize, bug: Option<Bug>, rng: &Rng) -> Trouble {
-    let loses = rng.chance(50) && (OPENINGS_NAMED || bug == Some(Bug::NumberReused));
+fn store_away(process: usize, rng: &Rng) -> Trouble {
+    let loses = rng.chance(50);
     let process = (!loses && rng.chance(50)).then_some(process);
-    let longest = if process.is_some() { 20_000 } else { LONGEST_OUTAGE_MS };
-    let ms = if loses && rng.chance(50) { 0 } else { rng.between(100, longest) };
+    let ms = if loses && rng.chance(50) { 0 } else { rng.between(100, LONGEST_OUTAGE_MS) };
     Trouble::StoreAway { process, ms, loses }
 }
 

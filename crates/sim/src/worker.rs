@@ -227,7 +227,7 @@ impl Worker {
             Task::Step { key, at_most_once, retries, .. } => {
                 let how = match (at_most_once, out.rng.chance(60)) {
                     (true, _) => How::Submitted(Durability::Synced),
-                    (false, true) if out.goes_ahead => How::Ahead,
+                    (false, true) => How::Ahead,
                     (false, _) => How::Submitted(Durability::Committed),
                 };
                 let begin = BeginStep {
@@ -253,11 +253,7 @@ impl Worker {
                     on_version: OnChange::Keep,
                     alone: doing.alone,
                 };
-                let how = if out.goes_ahead && out.rng.chance(50) {
-                    How::Ahead
-                } else {
-                    How::Submitted(Durability::Committed)
-                };
+                let how = if out.rng.chance(50) { How::Ahead } else { How::Submitted(Durability::Committed) };
                 self.ask(Some(task), claim, how, out);
             }
             Task::Swap { key } => {

@@ -31,7 +31,6 @@ use crate::{
     person::Runs,
     process::{self, Process},
     provider::Provider,
-    reach::{DOUBT_IN_FULL, HEARTBEATS_FRESH},
     rng::Rng,
     scene::{Scene, Trouble},
     worker::{self, Worker},
@@ -93,10 +92,9 @@ impl World {
             disk,
             rng,
             provider: Provider::default(),
-            oracle: Oracle::new(DOUBT_IN_FULL || bug == Some(Bug::DoubtTooSmall)),
+            oracle: Oracle::default(),
             bug,
             processes: scene.processes,
-            goes_ahead: scene.goes_ahead(bug),
             rate: scene.rate,
             seen: BTreeMap::new(),
             queue: BTreeMap::new(),
@@ -165,7 +163,7 @@ impl World {
                 return self.out.oracle.at_rest(&self.out.disk);
             }
             if ms >= END_MS {
-                return Some(format!("the world never came to rest: {}", self.unrest()));
+                return Some(format!("9: the world never came to rest: {}", self.unrest()));
             }
         }
         Some("nothing happens any more".to_owned())
@@ -207,7 +205,7 @@ impl World {
                 }
                 self.agents[agent].on(input, &mut self.out);
             }
-            Happening::ClockSetRight { hours } => self.out.clock_jumps(-(hours as i64)),
+            Happening::ClockSetRight { by_ms } => self.out.clock_jumps(-by_ms),
             Happening::Trouble(_)
                 if {
                     self.out.troubled_ms = self.out.now_ms();
@@ -244,7 +242,7 @@ impl World {
                 let until = self.out.now_ms() + ms;
                 let all = 0..self.processes.len();
                 for i in all.filter(|i| process.is_none_or(|p| p == *i)) {
-                    if process.is_some() || loses && !HEARTBEATS_FRESH {
+                    if process.is_some() {
                         self.out.hampers(i, ms);
                     }
                     self.out.away_until_ms[i] = self.out.away_until_ms[i].max(until);
@@ -256,9 +254,9 @@ impl World {
                 process.slept_ms += (now + ms).saturating_sub(process.paused_until_ms.max(now));
                 self.trouble(Trouble::PauseProcess(i, ms));
             }
-            Trouble::ClockJump { hours, ms } => {
-                self.out.clock_jumps(hours as i64);
-                self.out.at(self.out.now_ms() + ms, Happening::ClockSetRight { hours });
+            Trouble::ClockJump { by_ms, ms } => {
+                self.out.clock_jumps(by_ms);
+                self.out.at(self.out.now_ms() + ms, Happening::ClockSetRight { by_ms });
             }
             Trouble::KillAgent(i) => {
                 let life = self.agents[i].life;

@@ -80,7 +80,7 @@ impl fmt::Display for Why {
         match self {
             Why::Configured(rate) => write!(f, "its rate of {rate}"),
             Why::Told => f.write_str("the rate limit that it tells"),
-            Why::Outage(cause) => write!(f, "it is {cause}"),
+            Why::Outage(cause) => write!(f, "it {cause}"),
         }
     }
 }

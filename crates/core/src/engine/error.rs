@@ -166,8 +166,10 @@ impl Error {
             }
             Error::UnknownAttempt { id, .. } => format!("`outlast show {id}` lists its attempts"),
             Error::NotAJob { .. } => "list batch jobs with `outlast jobs`".into(),
-            Error::RunHeld { .. } => "stop it there, or give this one another id with `--run`".into(),
-            Error::RunEnded { .. } => "start a new run with `--new`".into(),
+            Error::RunHeld { id, .. } => {
+                format!("end it there, or with `outlast stop {id}`; or begin another with another id")
+            }
+            Error::RunEnded { .. } => "begin a new run: `outlast run --new -- CMD`".into(),
             Error::RunHalted { id, .. } => {
                 format!("`outlast show {id}` says which limit; raise it with `outlast budget {id}`")
             }

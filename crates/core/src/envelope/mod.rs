@@ -112,6 +112,12 @@ impl Envelope {
     }
 }
 
+/// Most characters of a model's name that a refusal keeps.
+const MODEL: usize = 100;
+
+/// Calls like the refused one that a suggested raise has room for: a raise for one alone is refused again at once.
+const CALLS: i64 = 10;
+
 /// Refusal of a call, a loop or a restart. A face turns it into HTTP 402; people read its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -131,6 +137,9 @@ pub struct Refusal {
     /// Outage of the provider that the run waits for, since `at`. No budget refuses anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
+    /// Model without a known price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// Budget of another owner that a run's calls are charged to.
@@ -161,6 +170,7 @@ impl Refusal {
             at,
             whose: None,
             outage: None,
+            model: None,
         }
     }
 
@@ -171,13 +181,19 @@ impl Refusal {
 
     /// Returns a refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        let (unit, whose, outage) = (None, None, None);
-        Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, outage }
+        let (unit, whose, outage, model) = (None, None, None, None);
+        Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, outage, model }
     }
 
     /// Returns the reason for which a run waits for its provider since `at`.
     pub fn outage(outage: Outage, at: Micros) -> Self {
         Self { outage: Some(outage.clone()), ..Self::plain(outage.cause.code(), at) }
+    }
+
+    /// Returns the refusal of a call whose model has no known price, under a limit in usd.
+    pub fn unpriced(model: &str, at: Micros) -> Self {
+        let model = Some(model.chars().take(MODEL).collect());
+        Self { model, ..Self::plain("price_unknown", at) }
     }
 
     /// Returns a message with the values that decided the refusal.
@@ -204,7 +220,11 @@ impl Refusal {
                 )
             }
             None => match self.code.as_str() {
-                "price_unknown" => "the model has no known price, and the run has a limit in usd".to_owned(),
+                "price_unknown" => {
+                    let model =
+                        self.model.as_ref().map_or_else(|| "the model".to_owned(), |m| format!("{m:?}"));
+                    format!("{model} has no known price, and the run has a limit in usd")
+                }
                 "diverged" => "the restarted agent asked something new while recorded answers were \
                                still untaken, and the run halts on divergence"
                     .to_owned(),
@@ -240,11 +260,12 @@ impl Refusal {
         }
         match self.unit {
             Some(u) => {
-                let short = (self.needs - self.free).max(1);
+                let more = self.needs.saturating_mul(CALLS - 1);
+                let short = (self.needs - self.free).max(1).saturating_add(more);
                 let by = match u {
                     Unit::CostNanoUsd => {
                         // Whole cents, rounded up: an amount people would type.
-                        let cents = (short + 9_999_999) / 10_000_000;
+                        let cents = short.saturating_add(9_999_999) / 10_000_000;
                         format!("{}.{:02}", cents / 100, cents % 100)
                     }
                     Unit::WallMs | Unit::ActiveMs => "1h".to_owned(),
@@ -265,8 +286,9 @@ impl Refusal {
             }
             None if self.code == "price_unknown" => {
                 format!(
-                    "give the model a price with `outlast resume {run} --prices FILE` (docs/guides/prices.md), or lift the \
-                     limit with `outlast budget {run} --lift usd`"
+                    "give it a price with `outlast resume {run} --prices FILE` (docs/guides/prices.md), or let it count as \
+                     free with `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift \
+                     usd`, then {resume}"
                 )
             }
             None if self.code == "diverged" => format!(
@@ -311,7 +333,7 @@ mod tests {
         );
         assert_eq!(
             r.hint("r"),
-            "raise it with `outlast budgets raise team-search --add-usd 0.29`; calls go on by themselves at \
+            "raise it with `outlast budgets raise team-search --add-usd 4.07`; calls go on by themselves at \
              2026-11-21T00:00Z"
         );
     }
@@ -326,7 +348,7 @@ mod tests {
         assert_eq!(r.message(), "would exceed the run's budget: needs 0.42 usd, 0.13 usd of 5.00 usd left");
         assert_eq!(
             r.hint("run_x"),
-            "raise it with `outlast budget run_x --add-usd 0.29`, then `outlast resume run_x`"
+            "raise it with `outlast budget run_x --add-usd 4.07`, then `outlast resume run_x`"
         );
     }
 

@@ -148,6 +148,19 @@ pub struct Supervision {
     pub memory_by_rlimit: bool,
     /// Processor limit in percent of one processor: 150 is one and a half.
     pub cpu_percent: Option<u32>,
+    /// What keeps the agent from the store's directory, if anything does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confine: Option<Confine>,
+}
+
+/// Confinement of a run's agents: the store and the providers' keys are hidden from them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confine {
+    /// A user namespace with the same user.
+    Namespace,
+    /// Another user of the machine, by name.
+    User(String),
 }
 
 impl Supervision {

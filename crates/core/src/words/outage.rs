@@ -46,16 +46,17 @@ impl Cause {
     }
 }
 
+/// Words that follow the upstream's name.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::NoConnection => f.write_str("unreachable"),
-            Cause::NoName => f.write_str("unreachable, its name is not found (DNS)"),
-            Cause::NoTls => f.write_str("unreachable, the TLS handshake fails"),
-            Cause::Lost => f.write_str("unreachable, it closes the connection without an answer"),
-            Cause::Failing(status) => write!(f, "failing with {status}"),
-            Cause::KeyRefused(status) => write!(f, "refusing the key with {status}"),
-            Cause::QuotaEnded(status) => write!(f, "refusing with {status} (the quota has ended)"),
+            Cause::NoConnection => f.write_str("cannot be reached"),
+            Cause::NoName => f.write_str("cannot be reached: its name is not found (DNS)"),
+            Cause::NoTls => f.write_str("cannot be reached: the TLS handshake fails"),
+            Cause::Lost => f.write_str("closes connections without an answer"),
+            Cause::Failing(status) => write!(f, "fails with {status}"),
+            Cause::KeyRefused(status) => write!(f, "refuses the key ({status})"),
+            Cause::QuotaEnded(status) => write!(f, "says that the quota has ended ({status})"),
         }
     }
 }
@@ -69,6 +70,6 @@ pub struct Outage {
 
 impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}", self.upstream, self.cause)
+        write!(f, "{} {}", self.upstream, self.cause)
     }
 }

@@ -94,6 +94,16 @@ async fn latency_is_the_time_to_the_first_byte() {
 }
 
 #[tokio::test]
+async fn a_lingering_answer_is_whole_and_its_end_comes_late() {
+    let provided = provide(Options::default()).await;
+    let begun = Instant::now();
+    let body = with(says("mock: linger 30ms\nmock: reply all of it"), json!({"stream": true}));
+    let answer = provided.ask(CHAT, &body).await;
+    assert!(answer.text().contains("[DONE]"), "{}", answer.text());
+    assert!(begun.elapsed() >= Duration::from_millis(30));
+}
+
+#[tokio::test]
 async fn it_ends_at_its_shutdown_though_clients_still_wait() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let addr = listener.local_addr().unwrap();

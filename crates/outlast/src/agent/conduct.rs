@@ -1,7 +1,7 @@
 //! Consecutive attempts of an agent: the arguments that each starts with, and what its end tells.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     ffi::OsString,
     io::IsTerminal as _,
     path::{Path, PathBuf},
@@ -15,13 +15,15 @@ use outlast_core::{
     store::{self, Ask as _, Durability, RunView, Store},
     words::{
         clock::random,
-        id::{AttemptNo, RunNo},
+        id::{AttemptNo, RunNo, Seq},
     },
 };
 use outlast_server::door::Providers;
 
 use super::{
-    Adapter, Choice, Names, Reading, With, hook, hooks,
+    Adapter, Choice, Names, Reading, With,
+    asked::{self, Of},
+    hook, hooks,
     line::Line,
     note,
     session::{self, Session},
@@ -179,8 +181,7 @@ impl Conduct {
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
         if let Some(before) = &before {
-            truth::settle(store, actor, before.no, Some(&known), strays).await?;
-            told = truth::in_flight(store, self.run, before.no, Some(&known))?;
+            told = truth::settle(store, actor, &Of::new(self.run, before.no, Some(&known)), strays).await?;
         }
         let note = note::words(&how, &told);
         say(&format!("{} goes on in its session {known}{}", self.adapter.name(), in_flight(told.len())));
@@ -274,9 +275,7 @@ impl Conduct {
         let Some(lost) = self.session.as_ref().filter(|s| !s.spoiled).map(|s| s.id.as_str()) else {
             return Ok(());
         };
-        let lost = Some(lost);
-        truth::settle(store, actor, before.no, lost, strays).await?;
-        let told = truth::in_flight(store, self.run, before.no, lost)?;
+        let told = truth::settle(store, actor, &Of::new(self.run, before.no, Some(lost)), strays).await?;
         if !told.is_empty() && self.with.settings.is_some() {
             let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
             say(&format!("{} had kept no session{}", self.adapter.name(), in_flight(told.len())));
@@ -296,20 +295,20 @@ impl Conduct {
 
     /// Records the outcome of the agent's tools after it has ended. Call it before the attempt is ended.
     ///
-    /// `asked`: the agent was seen to make a request.
+    /// `has_asked`: the agent was seen to make a request. `so_far`: its answers under way.
     pub async fn ended(
         &mut self,
         store: &dyn Store,
         actor: Actor,
-        exit: Exit,
-        left: &[Left],
-        asked: bool,
+        (exit, left): (Exit, &[Left]),
+        has_asked: bool,
+        so_far: Option<&HashMap<Seq, Vec<u8>>>,
     ) -> Result<(), store::Error> {
         if self.reading.names == Names::Nothing {
             return Ok(());
         }
         // If another process's proxy serves us, only the journal shows requests.
-        let metered = asked || metered(store, self.run, actor.attempt)?;
+        let metered = has_asked || metered(store, self.run, actor.attempt)?;
         if !metered {
             say(&format!(
                 "NOTHING METERED: {} asked the proxy for nothing in this attempt",
@@ -328,9 +327,12 @@ impl Conduct {
         }
         // An agent that has finished has nothing in flight. For an agent in a script the supervisor records
         // the outcome, because it ends the processes.
-        if self.name.is_none() && exit != Exit::code(0) {
-            let id = self.session.as_ref().map(|s| s.id.as_str());
-            truth::settle(store, actor, actor.attempt, id, left).await?;
+        let session = self.session.as_ref().map(|s| s.id.as_str());
+        let of = Of { so_far, ..Of::new(self.run, actor.attempt, session) };
+        if exit == Exit::code(0) {
+            truth::close_answered(store, actor, &of, &asked::find(store, &of, &[])?).await?;
+        } else if self.name.is_none() {
+            truth::settle(store, actor, &of, left).await?;
         }
         Ok(())
     }

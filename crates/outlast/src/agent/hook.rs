@@ -6,13 +6,19 @@ use outlast_core::{
     engine::step::tool::Tool,
     store::{Ask as _, Durability},
 };
+use outlast_server::dialect::tool_calls::ToolCall;
 use serde_json::{Value, json};
 
 use super::{
+    asked::Of,
     inside::Inside,
     truth::{self, Outcome},
 };
-use crate::program::{context::Context, error::CliError, exit_code};
+use crate::program::{
+    context::{CONFINED, Context},
+    error::CliError,
+    exit_code,
+};
 
 /// Exit code by which Claude Code does not run the tool. Its model reads the reason on standard error.
 const BLOCK: u8 = 2;
@@ -41,6 +47,8 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
             }
             Ok(exit_code::OK)
         }
+        // The store is hidden: what became of a tool is read off the recorded answers and requests.
+        Some(_) if context.around.is_set(CONFINED) => Ok(exit_code::OK),
         Some("PreToolUse") => match begins(context, &event) {
             Ok(()) => Ok(exit_code::OK),
             Err(e) => {
@@ -78,7 +86,11 @@ fn ended(context: &Context, event: &Value) -> Result<(), CliError> {
 
 fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::step::tool::BeginTool {
     let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
-    truth::begin(inside.actor, &text("tool_use_id"), &text("tool_name"), &event["tool_input"].to_string())
+    let input = event["tool_input"].to_string();
+    let call = ToolCall { id: text("tool_use_id"), name: text("tool_name"), input };
+    let session = event["session_id"].as_str();
+    let of = Of::new(inside.actor.run, inside.actor.attempt, session);
+    truth::begin(inside.actor, &of, &call)
 }
 
 /// Returns the exit code of a shell tool's command, if it is known. Pure.

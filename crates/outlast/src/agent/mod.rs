@@ -5,6 +5,7 @@
 //! its own behind [`Adapter`]; `conduct` applies it to the attempts of a run, `seat` to an agent that a
 //! script of the run starts (`outlast agent`).
 
+pub mod asked;
 pub mod capture;
 pub mod claude;
 pub mod codex;

@@ -13,8 +13,11 @@ use outlast_core::{
     words::digest::Digest,
 };
 
+use outlast_server::dialect::tool_calls::ToolCall;
+
 use super::{
     Choice,
+    asked::{AGENT, Of},
     conduct::{Conduct, Launch, Place},
     inside::Inside,
     truth::{self, Outcome},
@@ -77,7 +80,7 @@ impl Seat {
         let exit = self.drive(launch, env).await?;
         if let Some(conduct) = &mut conduct {
             // Remaining processes belong to the run, whose supervisor ends them.
-            conduct.ended(store, actor, exit, &[], true).await?;
+            conduct.ended(store, actor, (exit, &[]), true, None).await?;
         }
         // Any other end is resumed: a death, a limit, an error of the provider.
         if exit == Exit::code(0) {
@@ -98,12 +101,11 @@ impl Seat {
         let kind = &Digest::of(text.as_bytes()).to_string()[..16];
         for n in 0..MOST {
             let name = format!("{kind}.{n}");
-            let begin = truth::begin(
-                self.inside.actor,
-                &format!("agent:{name}"),
-                "agent",
-                &self.args.command.join(" "),
-            );
+            let (id, input) = (format!("{AGENT}{name}"), self.args.command.join(" "));
+            let call = ToolCall { id, name: "agent".into(), input };
+            let actor = self.inside.actor;
+            let of = Of::new(actor.run, actor.attempt, None);
+            let begin = truth::begin(actor, &of, &call);
             match store.ask(begin, Durability::Synced).await? {
                 Tool::Begun(opening) | Tool::Again(opening) => return Ok((name, opening)),
                 Tool::Taken(_) | Tool::Ended { .. } => {}

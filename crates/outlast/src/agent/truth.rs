@@ -1,13 +1,11 @@
 //! Tool calls that a death cut off: what the model had asked for, and their outcome.
 //!
-//! The journal knows what the model asked: the calls in the answers that the attempt got, less those whose
-//! results it had sent back. The outcome of a call comes from its tool entry, if hooks opened and closed it,
-//! and from the processes that still lived when the agent had ended.
+//! [`asked`](super::asked) finds the calls. The outcome of a call comes from its tool entry, if hooks opened and closed
+//! it, and from the processes that still lived when the agent had ended.
 
 use std::{collections::HashSet, fs, io};
 
 use outlast_core::{
-    body::{BodyRecord, Restoring},
     engine::{
         actor::Actor,
         step::{
@@ -15,7 +13,7 @@ use outlast_core::{
             tool::{BeginTool, Tool},
         },
     },
-    journal::{Entry, Kind, Opening, Role, State, payload::Payload},
+    journal::{Entry, Kind, Opening, Role, payload::Payload},
     run::attempt::Attempt,
     store::{self, Ask as _, Durability, Store},
     words::{
@@ -23,21 +21,20 @@ use outlast_core::{
         id::{AttemptNo, Micros, RunNo, Seq, Slot},
     },
 };
-use outlast_server::{
-    dialect::tool_calls::{self, ToolCall},
-    door::StoredAnswer,
-};
+use outlast_server::dialect::tool_calls::ToolCall;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Adapter as _, ToolProcess, claude::Claude, codex::Codex, note};
+use super::{
+    Adapter as _, ToolProcess,
+    asked::{self, Asked, Found, Of},
+    claude::Claude,
+    codex::Codex,
+    note,
+};
 use outlast_process::tree::Tree;
 
-/// Number of an attempt's last calls that are searched. A tool call in flight is in the last answer, or in
-/// one concurrent with it.
-const CALLS: usize = 8;
-
-/// Number of the journal's last entries in which these calls are searched.
+/// Number of the journal's last entries that are searched.
 const ENTRIES: i64 = 400;
 
 /// Tool call without a result that the model could know.
@@ -135,46 +132,62 @@ fn letters(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// Tool call whose result the attempt never sent.
-struct Asked {
-    call: ToolCall,
-    at: Micros,
-}
-
-/// Records the outcome of the tool calls that attempt `of` left in flight. Call it after its agent has ended.
-/// `actor` is the attempt under which entries are opened. Idempotent. Returns how many were in flight.
+/// Records the outcome of the tool calls that an attempt left in flight, and returns them. Call it after its agent has
+/// ended. `actor` is the attempt under which entries are opened. Idempotent.
 pub async fn settle(
     store: &dyn Store,
     actor: Actor,
-    of: AttemptNo,
-    session: Option<&str>,
+    of: &Of<'_>,
     left: &[Left],
-) -> Result<usize, store::Error> {
-    let asked = asked(store, actor.run, of, session)?;
-    let alone = asked.iter().filter(|a| command(&a.call.input).is_some()).count() == 1;
-    for Asked { call, .. } in &asked {
-        let begin = begin(actor, &call.id, &call.name, &call.input);
-        let (opening, begun) = match store.ask(begin, Durability::Committed).await? {
-            Tool::Begun(opening) => (opening, false),
-            Tool::Again(opening) | Tool::Taken(opening) => (opening, true),
+) -> Result<Vec<InFlight>, store::Error> {
+    let found = asked::find(store, of, left)?;
+    close_answered(store, actor, of, &found).await?;
+    let alone = found.in_flight.iter().filter(|a| command(&a.call.input).is_some()).count() == 1;
+    let mut told = Vec::new();
+    for Asked { call, at } in found.in_flight {
+        let outcome = match store.ask(begin(actor, of, &call), Durability::Committed).await? {
             // A hook saw it end, or it was settled before.
-            Tool::Ended { .. } => continue,
+            Tool::Ended { seq, .. } => recorded(store, of.run, seq)?,
+            opened @ (Tool::Begun(opening) | Tool::Again(opening) | Tool::Taken(opening)) => {
+                let outcome = judge(&call, !matches!(opened, Tool::Begun(_)), alone, left);
+                store.ask(end(opening, &outcome), Durability::Synced).await?;
+                outcome
+            }
         };
-        let outcome = judge(call, begun, alone, left);
-        store.ask(end(opening, &outcome), Durability::Synced).await?;
+        told.push(InFlight { id: call.id, name: call.name, input: call.input, asked_at: at, outcome });
     }
-    Ok(asked.len())
+    Ok(told)
 }
 
-/// Returns the verb that opens a tool call's entry.
-pub fn begin(actor: Actor, id: &str, name: &str, input: &str) -> BeginTool {
+/// Closes the entries of calls whose results the model got, though no hook saw them end: one that was refused, say.
+pub async fn close_answered(
+    store: &dyn Store,
+    actor: Actor,
+    of: &Of<'_>,
+    found: &Found,
+) -> Result<(), store::Error> {
+    for call in &found.answered {
+        if let Tool::Again(opening) | Tool::Taken(opening) =
+            store.ask(begin(actor, of, call), Durability::Committed).await?
+        {
+            store.ask(end(opening, &Outcome::Finished { code: None }), Durability::Synced).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the verb that opens a tool call's entry, which says in which attempt and session it was made.
+pub fn begin(actor: Actor, of: &Of<'_>, call: &ToolCall) -> BeginTool {
     let about = json!({
-        "tool": name,
-        "input": note::excerpt(input),
-        "input_digest": Digest::of(input.as_bytes()).to_string(),
+        "tool": call.name,
+        "input": note::excerpt(&call.input),
+        "input_digest": Digest::of(call.input.as_bytes()).to_string(),
+        "shell": command(&call.input).is_some(),
+        "attempt": of.attempt.0,
+        "session": of.session,
     });
     let about = Payload::encode(about.to_string().as_bytes());
-    BeginTool { actor, slot: Slot::DRIVER, key: id.to_owned(), about }
+    BeginTool { actor, slot: Slot::DRIVER, key: call.id.clone(), about }
 }
 
 /// Returns the verb that closes the entry, as `failed` unless the tool finished without an error code.
@@ -188,6 +201,12 @@ pub fn end(opening: Opening, outcome: &Outcome) -> Record {
     }
 }
 
+/// Returns the outcome in a closed entry.
+fn recorded(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Outcome, store::Error> {
+    let kept = store.payload(run, seq, Role::Value)?;
+    Ok(kept.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or(Outcome::Unknown))
+}
+
 /// Returns the newest ended attempt that made a call. Later ones told their model nothing and did nothing.
 pub fn last_that_called(
     store: &dyn Store,
@@ -199,100 +218,11 @@ pub fn last_that_called(
     Ok(store.attempts(run)?.into_iter().rev().find(|a| a.no < before && called.contains(&a.no)))
 }
 
-/// Returns the tool calls that an attempt left in flight, with their recorded outcomes.
-pub fn in_flight(
-    store: &dyn Store,
-    run: RunNo,
-    attempt: AttemptNo,
-    session: Option<&str>,
-) -> Result<Vec<InFlight>, store::Error> {
-    let entries = newest_entries(store, run)?;
-    let mut out = Vec::new();
-    for Asked { call, at } in asked(store, run, attempt, session)? {
-        let is_its = |e: &&Entry| e.kind == Kind::Tool && e.key.as_deref() == Some(&call.id);
-        let outcome = match entries.iter().rev().find(is_its) {
-            Some(entry) if entry.state != State::Open => store
-                .payload(run, entry.seq, Role::Value)?
-                .and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok())
-                .unwrap_or(Outcome::Unknown),
-            _ => Outcome::Unknown,
-        };
-        out.push(InFlight { id: call.id, name: call.name, input: call.input, asked_at: at, outcome });
-    }
-    Ok(out)
-}
-
-/// Returns the tool calls in an attempt's last answers whose results are in none of its requests.
-fn asked(
-    store: &dyn Store,
-    run: RunNo,
-    attempt: AttemptNo,
-    session: Option<&str>,
-) -> Result<Vec<Asked>, store::Error> {
-    let entries = newest_entries(store, run)?;
-    let its = entries
-        .iter()
-        .rev()
-        .filter(|e| e.kind == Kind::Call && (e.attempt == attempt || e.delivered_to == Some(attempt)));
-    let mut answered: HashSet<String> = HashSet::new();
-    let mut out = Vec::new();
-    // Newest first: a result is in a later request than the answer that asked for it.
-    for entry in its.take(CALLS) {
-        let body = body(store, run, entry.seq)?;
-        let is_others = |body: &Vec<u8>| session.is_some_and(|id| !contains(body, id.as_bytes()));
-        if body.as_ref().is_some_and(is_others) {
-            continue;
-        }
-        let stored = match entry.state {
-            State::Done => store.payload(run, entry.seq, Role::Answer)?,
-            _ => None,
-        };
-        let bytes = stored.and_then(|kept| kept.decode().ok());
-        // `outlast verify` reports payloads that cannot be read; here they are only skipped.
-        let answer = bytes.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
-        let frames: Vec<u8> = answer.map(|a| a.frames.concat()).unwrap_or_default();
-        let mut calls = tool_calls::called(&frames);
-        calls.retain(|call| !answered.contains(&call.id));
-        calls.reverse();
-        let at = entry.closed_at.unwrap_or(entry.opened_at);
-        out.extend(calls.into_iter().map(|call| Asked { call, at }));
-        match &body {
-            Some(body) => answered.extend(tool_calls::answered(body)),
-            // Without the body (prompts are not kept) all earlier calls count as answered: a request carries
-            // their results.
-            None => break,
-        }
-    }
-    out.reverse();
-    Ok(out)
-}
-
 /// Returns the newest entries of a run, oldest first.
 pub fn newest_entries(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store::Error> {
     let Some(view) = store.run(run)? else { return Ok(Vec::new()) };
     let after = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));
     store.entries(run, after, ENTRIES as usize)
-}
-
-/// Returns a request's body; `None` if it is not kept or cannot be read.
-fn body(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, store::Error> {
-    let record = |seq| -> Result<Option<BodyRecord>, store::Error> {
-        let kept = store.payload(run, seq, Role::Request)?;
-        Ok(kept.and_then(|kept| BodyRecord::from_bytes(kept.decode().ok()?).ok()))
-    };
-    let Some(newest) = record(seq)? else { return Ok(None) };
-    let Ok(mut restoring) = Restoring::new(&newest) else { return Ok(None) };
-    while let Some(wanted) = restoring.wants() {
-        let Some(base) = record(wanted)? else { return Ok(None) };
-        if restoring.give(&base).is_err() {
-            return Ok(None);
-        }
-    }
-    Ok(restoring.finish().ok())
-}
-
-fn contains(text: &[u8], wanted: &[u8]) -> bool {
-    text.windows(wanted.len().max(1)).any(|part| part == wanted)
 }
 
 #[cfg(test)]

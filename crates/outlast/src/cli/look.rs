@@ -45,10 +45,10 @@ pub struct ShowArgs {
     pub lines: usize,
 }
 
-/// Print a run's journal, an entry a line
-#[derive(Args, Clone, Debug)]
+/// Print a run's journal, an entry a line, or what one entry says
+#[derive(Args, Clone, Debug, Default)]
 #[command(
-    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly --divergence"
+    after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly 47\n  outlast journal nightly 47 --diff\n  outlast journal nightly --grep invoice\n  outlast journal nightly --divergence"
 )]
 pub struct JournalArgs {
     /// The run: its id, its name, or the start of its id
@@ -57,6 +57,18 @@ pub struct JournalArgs {
     /// Go on until the run has ended; with --json a line of JSON for each change
     #[arg(long, short)]
     pub follow: bool,
+    /// One entry, by its number: what was asked and answered, as a person reads it
+    #[arg(value_name = "ENTRY", conflicts_with_all = ["follow", "divergence"])]
+    pub entry: Option<i64>,
+    /// With ENTRY: the bytes as they were sent and received
+    #[arg(long, requires = "entry", conflicts_with = "json")]
+    pub raw: bool,
+    /// With ENTRY: of the request only what the call before it did not have
+    #[arg(long, requires = "entry", conflicts_with = "raw")]
+    pub diff: bool,
+    /// The lines of requests and answers that hold this text, of ENTRY or of all
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["follow", "divergence", "raw", "diff"])]
+    pub grep: Option<String>,
     /// Where an attempt left its recorded past: both requests, and the first place in which they differ
     #[arg(long, conflicts_with = "follow")]
     pub divergence: bool,

@@ -32,7 +32,7 @@ pub use self::{
         SpendArgs,
     },
     prices::PricesArgs,
-    run::{AgentArgs, AttachArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
+    run::{AgentArgs, AttachArgs, ConfinedArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
@@ -75,6 +75,8 @@ pub enum Command {
     Agent(AgentArgs),
     #[command(hide = true)]
     Hook(HookArgs),
+    #[command(hide = true)]
+    Confined(ConfinedArgs),
     Serve(ServeArgs),
     Ls(LsArgs),
     Show(ShowArgs),

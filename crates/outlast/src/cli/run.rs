@@ -1,11 +1,15 @@
 //! `outlast run` and `outlast resume`.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
-use outlast_core::{run::Pty, words::id::RunId};
+use outlast_core::{
+    run::{Pty, Unpriced},
+    words::id::RunId,
+};
 
 use super::{
+    change::AddArgs,
     shared::{GrpcArgs, LimitArgs, PolicyArgs, ProxyArgs},
     supervise::SuperviseArgs,
     values::{self, KillAt},
@@ -107,6 +111,20 @@ Examples:
   outlast run -- ./nightly.sh       and in nightly.sh:
   outlast agent -- claude -p \"fix the next failing test\"";
 
+/// What a confined run's agent is started by: hides directories, drops rights, and becomes the command
+#[derive(Args, Clone, Debug)]
+pub struct ConfinedArgs {
+    /// A directory that is hidden; can be repeated
+    #[arg(long, value_name = "DIRECTORY")]
+    pub hide: Vec<PathBuf>,
+    /// The user that the command runs as
+    #[arg(long = "as", value_name = "USER")]
+    pub user: Option<String>,
+    /// The command and its arguments; none only tries
+    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
 /// What an agent's hooks run: an event on standard input
 #[derive(Args, Clone, Debug)]
 pub struct HookArgs {
@@ -135,7 +153,7 @@ pub struct LoopArgs {
 
 /// Go on with runs that were interrupted
 ///
-/// A halted run has to be given room first: outlast budget RUN. One that sleeps until a usage limit is over
+/// A halted run has to be given room, here with --add-usd and the like, or before with outlast budget RUN. One that sleeps until a usage limit is over
 /// sleeps on, and begins then.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RESUME_EXAMPLES)]
@@ -152,6 +170,11 @@ pub struct ResumeArgs {
     /// Whether the agent gets a terminal of its own: where it is started from one, always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
+    /// Of a run that is halted for a model without a known price: let such models count as free
+    #[arg(long, value_name = "RULE", value_parser = values::unpriced())]
+    pub unpriced: Option<Unpriced>,
+    #[command(flatten)]
+    pub add: AddArgs,
     #[command(flatten)]
     pub grpc: GrpcArgs,
     #[command(flatten)]
@@ -160,7 +183,9 @@ pub struct ResumeArgs {
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
+  outlast resume                       the last run of this directory
   outlast resume nightly
+  outlast resume nightly --add-usd 1   a run that is halted at its limit
   outlast resume --all      for example at boot";
 
 /// Watch a run's agent on this terminal, and type to it

@@ -1,7 +1,7 @@
 //! Flags of how a run's processes are held.
 
 use clap::Args;
-use outlast_core::run::{Pty, Supervision};
+use outlast_core::run::{Confine, Pty, Supervision};
 
 use super::values;
 
@@ -30,6 +30,9 @@ pub struct SuperviseArgs {
     /// Processor time, of one processor: 150% is one and a half
     #[arg(long, value_name = "SHARE", value_parser = values::percent)]
     pub cpu: Option<u32>,
+    /// Hide the store and the providers' keys from it; as root, by running it as another user
+    #[arg(long, value_name = "USER", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub confine: Option<String>,
 }
 
 /// What holds a limit of memory.
@@ -54,6 +57,10 @@ impl SuperviseArgs {
             memory_bytes: self.memory,
             memory_by_rlimit: self.memory_by == MemoryBy::Rlimit,
             cpu_percent: self.cpu,
+            confine: self.confine.as_deref().map(|user| match user {
+                "" => Confine::Namespace,
+                user => Confine::User(user.to_owned()),
+            }),
         }
     }
 }

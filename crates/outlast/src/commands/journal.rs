@@ -28,6 +28,12 @@ pub fn journal(
     wait: &mut dyn FnMut(),
 ) -> Result<(), CliError> {
     let view = find::run(store, &args.run)?;
+    if let Some(text) = &args.grep {
+        return super::exchange::grep(store, &view, args.entry, text, page);
+    }
+    if let Some(entry) = args.entry {
+        return super::exchange::one(store, &view, args, entry, page);
+    }
     if args.divergence {
         return super::divergence::divergence(store, &view, page);
     }

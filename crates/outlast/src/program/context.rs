@@ -11,7 +11,7 @@ use outlast_store::{Options, STORE_WAIT};
 use crate::{
     cli::Globals,
     program::{
-        error::CliError,
+        error::{CliError, InsideError},
         host::{OsEntropy, SystemClock},
         jsonl,
     },
@@ -23,6 +23,9 @@ use crate::{
         surroundings::Surroundings,
     },
 };
+
+/// Variable of a confined run's processes: the store that OUTLAST_STORE names is hidden from them.
+pub const CONFINED: &str = "OUTLAST_CONFINED";
 
 /// Context of one command: environment, store and output.
 #[derive(Clone)]
@@ -76,8 +79,12 @@ impl Context {
 
     /// Opens the store; `create` makes it if it does not exist.
     ///
-    /// Errors: `NoStore` if it does not exist and is not to be made; `Store`.
+    /// Errors: `Confined` in a process that does not see it; `NoStore` if it does not exist and is not to be made; `Store`.
     pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
+        let ours = self.around.var("OUTLAST_STORE").and_then(|store| store.to_str());
+        if self.around.is_set(CONFINED) && ours == self.place.without_secret().as_deref() {
+            return Err(InsideError::Confined.into());
+        }
         if !create && self.has_no_file() {
             return Err(CliError::NoStore { place: self.place.to_string() });
         }

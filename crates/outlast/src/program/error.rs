@@ -299,7 +299,7 @@ mod tests {
             store::Error::Engine(engine::Error::RunHeld { id: "r".into(), holder: "pid 4".into() }).into(),
             77,
             "run_held",
-            "error: run r is held by pid 4\nhint: stop it there, or give this one another id with `--run`",
+            "error: run r is held by pid 4\nhint: end it there, or with `outlast stop r`; or begin another with another id",
         );
         check(
             store::Error::Open { place: "/x".into(), why: "no such directory".into() }.into(),

@@ -10,7 +10,7 @@ pub fn words(exit: &Exit) -> String {
         return format!("waiting for room above it ({end})");
     }
     if let Some(outage) = &exit.outage {
-        return format!("{} {}; {end}", outage.upstream, outage.cause);
+        return format!("{outage}; {end}");
     }
     match (exit.at_limit, exit.stopped) {
         (true, _) => format!("at a usage limit ({end})"),
@@ -82,7 +82,7 @@ mod tests {
             (Exit { code: Some(1), at_limit: true, ..exit.clone() }, "at a usage limit (exited with 1)"),
             (
                 Exit { code: Some(1), outage: Some(outage), ..exit.clone() },
-                "openai failing with 529; exited with 1",
+                "openai fails with 529; exited with 1",
             ),
             (exit, "ended"),
         ] {

@@ -8,6 +8,7 @@ pub mod look;
 pub mod next;
 pub mod short;
 pub mod table;
+pub mod talk;
 pub mod text;
 pub mod time;
 pub mod tool;

@@ -133,10 +133,14 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
     };
     match halt.unit {
         Some(unit) => {
-            // The hint names the command between its first two backquotes.
+            // The hint names the command between its first two backquotes. A resumption takes the same flag.
             let hint = halt.hint(id);
             let raise = hint.split('`').nth(1).map(str::to_owned);
-            let commands = raise.into_iter().chain(resume).collect();
+            let flag = raise.as_ref().and_then(|raise| raise.split_once(" --"));
+            let commands = match (resume.into_iter().next(), flag) {
+                (Some(resume), Some((_, flag))) => vec![format!("{resume} --{flag}")],
+                (resume, _) => raise.into_iter().chain(resume).collect(),
+            };
             told(&format!("raise {}{then}", unit_word(unit)), "give it room, then it can go on", commands)
         }
         None if halt.code == "diverged" => told(
@@ -145,11 +149,13 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
         None if halt.code == "price_unknown" => {
-            let resume = resume.into_iter().map(|resume| format!("{resume} --prices FILE")).collect();
+            let flags = ["--prices FILE", "--unpriced free"];
+            let ways =
+                resume.iter().flat_map(|resume| flags.map(|flag| format!("{resume} {flag}"))).collect();
             told(
                 "give a price",
-                "give its model a price (docs/guides/prices.md), or lift its limit in usd",
-                resume,
+                "give its model a price (docs/guides/prices.md), let it count as free, or lift its limit in usd",
+                ways,
             )
         }
         None => told("see show", &halt.hint(id), Vec::new()),

@@ -71,12 +71,18 @@ pub fn of_run(
     Ok((table, said))
 }
 
-/// Gives a run that was halted for an unknown price the prices that are typed now, and says so. Other runs
-/// stay unchanged. Returns the run as it stands then.
-pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs) -> Result<RunView, CliError> {
+/// Gives a run that was halted for an unknown price the prices that are typed now, or lets what has none be `free`, and
+/// says so. Other runs stay unchanged. Returns the run as it stands then.
+pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs, free: bool) -> Result<RunView, CliError> {
     let unknown = view.run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
-    if view.run.status != Status::Halted || !unknown || args.prices.is_none() {
+    if view.run.status != Status::Halted || !unknown || args.prices.is_none() && !free {
         return Ok(view);
+    }
+    if free {
+        let (run, spec) = (view.run.no, view.spec.clone());
+        say(&format!("{} goes on: models without a known price count as free from now on", view.run.id));
+        store.ask(Reprice { run, spec, free }, Durability::Synced).wait()?;
+        return Ok(store.run(run)?.unwrap_or(view));
     }
     let prices = to_keep(args)?;
     if view.spec.prices.as_ref().is_some_and(|kept| kept.hash == prices.hash) {
@@ -90,7 +96,7 @@ pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs) -> Result<RunV
     };
     say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
     let spec = Spec { prices: Some(prices), ..view.spec.clone() };
-    store.ask(Reprice { run, spec }, Durability::Synced).wait()?;
+    store.ask(Reprice { run, spec, free: false }, Durability::Synced).wait()?;
     Ok(store.run(run)?.unwrap_or(view))
 }
 

@@ -37,6 +37,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 use super::{
     Served, attempt,
     beat::Beat,
+    confine::Confined,
     ended_by::{self, EndedBy},
     environment::{self, Mark},
     front::{Behind, Show},
@@ -115,6 +116,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 
 struct Driver {
     view: RunView,
+    confined: Confined,
     command: Command,
     /// Directory for the run's files. `None` if it cannot be made, which has been reported.
     directory: Option<RunDirectory>,
@@ -156,6 +158,8 @@ struct Driver {
     /// Socket at which others attach to watch.
     listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
+    /// The run's own proxy.
+    proxy: Proxy,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
     conduct: Option<Conduct>,
@@ -192,10 +196,12 @@ struct Life {
 impl Driver {
     async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy: flags, free: _, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
+        let asked = command.supervision.confine.as_ref();
+        let confined = Confined::of(asked, &context, Path::new(&command.directory))?;
         let listener = TcpListener::bind(LOOPBACK).await.map_err(|why| MachineError::Listen {
             address: LOOPBACK,
             why,
@@ -204,7 +210,7 @@ impl Driver {
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
         let config = proxy_setup::config(
-            &proxy,
+            &flags,
             access,
             providers.clone(),
             prices,
@@ -227,6 +233,7 @@ impl Driver {
         let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
             .with_state(state::desk(&node, &context, Conflicts::default()));
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
+        let proxy = face.clone();
         let serving = tokio::spawn(face.serve(
             listener,
             async {
@@ -250,6 +257,7 @@ impl Driver {
         tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
             directory,
+            proxy,
             show,
             ground: Ground::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
             oom: false,
@@ -257,6 +265,7 @@ impl Driver {
             mark,
             stdin,
             command,
+            confined,
             address,
             spawner: Spawner::start()?,
             store: Arc::new(Patient::new(store, signals.peek(&ended_by::ENDING))),
@@ -267,7 +276,7 @@ impl Driver {
             grace,
             backoff: Backoff::default(),
             lived: Duration::ZERO,
-            outage_rules: outage::Rules::of(&proxy),
+            outage_rules: outage::Rules::of(&flags),
             asked: 0,
             outage: outage::Told::default(),
             cleared: None,

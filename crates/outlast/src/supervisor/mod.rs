@@ -4,6 +4,7 @@
 mod attempt;
 mod beat;
 mod choose;
+mod confine;
 mod drive;
 mod ended_by;
 pub(crate) mod environment;
@@ -44,18 +45,22 @@ use outlast_core::{
         state::transaction::Conflicts,
     },
     envelope::unit::Unit,
-    run::{Run, status::Status},
+    run::{Run, Unpriced, status::Status},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
 };
 
 use outlast_server::node::Node;
 
-use self::front::{Asked, Role, Show};
+use self::{
+    confine::Confined,
+    front::{Asked, Role, Show},
+};
 use crate::{
     agent::{self, Choice},
     cli::{
-        ResumeArgs, RunArgs,
+        BudgetArgs, ResumeArgs, RunArgs,
+        change::AddArgs,
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
@@ -94,6 +99,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
     let around = within::surrounding(&context)?;
+    let asked = args.supervise.supervision().confine;
+    Confined::of(asked.as_ref(), &context, context.around.directory())?;
     let mut keys = context.keys()?;
     if around.is_some() {
         within::show_keys(&mut keys, &context.around);
@@ -140,7 +147,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-        let served = Served { proxy: args.proxy, grpc, kill_at: args.kill_at, grace, through, show };
+        let served =
+            Served { proxy: args.proxy, free: false, grpc, kill_at: args.kill_at, grace, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -152,6 +160,13 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     if args.all {
         log::start(&context.around, "warn");
         let store = context.open(false, args.proxy.durability)?;
+        let budget = BudgetArgs { add: args.add, ..BudgetArgs::default() };
+        if budget.change(RunNo(0))?.is_some() || args.unpriced.is_some() {
+            return Err(CliError::Usage {
+                message: "a limit is added to, and --unpriced said, for one run".into(),
+                hint: Some("name the run with `outlast resume RUN`".into()),
+            });
+        }
         if args.grpc != GrpcArgs::default() {
             say("the state of each run is served where it was when the run began: --grpc is for one run");
         }
@@ -185,6 +200,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         all_keys_are_there(&view, &keys)?;
         let view = take_over(&node, view)?;
         say_what_is_missing(&view, &context);
+        let view = raised(store.as_ref(), view, args.add)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), view)?;
         let id = &view.run.id;
@@ -196,10 +212,20 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let served = Served { proxy: args.proxy, grpc, kill_at: None, grace: None, through: None, show };
+        let free = args.unpriced == Some(Unpriced::Free);
+        let served =
+            Served { proxy: args.proxy, free, grpc, kill_at: None, grace: None, through: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
+}
+
+/// Adds to the limits of a run what was typed with its resumption.
+fn raised(store: &dyn Store, view: RunView, add: AddArgs) -> Result<RunView, CliError> {
+    let budget = BudgetArgs { add, ..BudgetArgs::default() };
+    let Some(raise) = budget.change(view.run.no)? else { return Ok(view) };
+    store.ask(raise, Durability::Synced).wait()?;
+    find::view(store, view.run.no)
 }
 
 /// Leaves the store, also after an error: open calls become unknown at once, and nobody waits for the lease
@@ -214,6 +240,8 @@ fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
 /// Settings of this start: what is served for the run, and how the agent is run.
 struct Served {
     proxy: ProxyArgs,
+    /// Whether a run that was halted for an unknown price goes on without one.
+    free: bool,
     /// Address of the state over gRPC, and how conflicts between its transactions are decided.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
@@ -232,7 +260,7 @@ fn go_on(
     served: Served,
     context: Context,
 ) -> Result<u8, CliError> {
-    let view = prices::mended(node.store().as_ref(), view, &served.proxy)?;
+    let view = prices::mended(node.store().as_ref(), view, &served.proxy, served.free)?;
     let id = &view.run.id;
     if view.run.status == Status::Halted {
         return Err(halted(&view));

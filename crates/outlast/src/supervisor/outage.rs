@@ -123,9 +123,9 @@ mod tests {
             assert!(said.unwrap_or_default().contains(wanted.unwrap_or_default()), "{wanted:?}");
         };
         says(settled("openai", true), None);
-        says(out(Cause::NoConnection), Some("waiting: openai is unreachable since "));
+        says(out(Cause::NoConnection), Some("waiting: openai cannot be reached since "));
         says(out(Cause::NoConnection), None);
-        says(out(Cause::KeyRefused(401)), Some("refusing the key with 401"));
+        says(out(Cause::KeyRefused(401)), Some("openai refuses the key (401) since"));
         says(settled("openai", false), None);
         says(settled("anthropic", true), None);
         says(settled("openai", true), Some("openai answers again after"));

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, Proc, kill, marked, text, until};
 
+mod streaming;
+
 /// The program. These stories are part of `make test-clients`, which installs it.
 fn cli(name: &str) -> PathBuf {
     let directory = std::env::var_os("OUTLAST_TEST_CLIS").filter(|d| !d.is_empty());

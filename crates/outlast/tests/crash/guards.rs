@@ -145,3 +145,73 @@ fn another_runs_token_makes_nobody_its_parent() {
     std::fs::write(bed.path("gate"), "\n").unwrap();
     assert_eq!(other.done().code, 0);
 }
+
+/// Where the kernel lets nobody be confined, that is said, and nothing is started.
+#[test]
+fn a_confined_agent_sees_neither_the_store_nor_the_keys_and_reaches_its_proxy() {
+    let bed = Bed::without_mock();
+    bed.does(&["run", "--run", "first", "--", "true"]).code(0);
+    let keys = bed.path(".config/outlast/env");
+    std::fs::create_dir_all(keys.parent().unwrap()).unwrap();
+    std::fs::write(&keys, "").unwrap();
+    std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let confine = if is_root { "--confine=nobody" } else { "--confine" };
+    let script = format!(
+        r#"{ATTACKS}
+        store=$(dirname "$OUTLAST_STORE")
+        echo "store: [$(ls -A "$store" 2> /dev/null)]"
+        echo "keys: [$(ls -A "{keys}" 2> /dev/null)]"
+        try read cat "$OUTLAST_STORE"
+        try write touch "$store/x"
+        try unmount umount "$store"
+        try nested unshare -Urm umount "$store"
+        try outside ls "/proc/$PPID/root$store"
+        try secrets cat "/proc/$PPID/environ"
+        try raise {outlast} --json budget me --add-usd 100
+        try begin {outlast} --json run -- true
+        python3 -c '
+import os, urllib.request as u
+ask = u.Request(os.environ["OUTLAST_URL"] + "/v1/approvals", headers={{"Authorization": "Bearer " + os.environ["OUTLAST_TOKEN"]}})
+print("api:", u.urlopen(ask).status)'
+        "#,
+        keys = keys.parent().unwrap().display(),
+        outlast = crate::bed::OUTLAST,
+    );
+    let mut command = bed.outlast(&["run", "--run", "me", "--usd", "1", confine, "--", "sh", "-c"]);
+    command.arg(script);
+    let done = bed.run(command);
+    println!("{}", done.text);
+    let allows = std::process::Command::new("unshare").args(["-Urm", "true"]).output().unwrap();
+    if !is_root && !allows.status.success() {
+        done.code(1).tells(&["the agent cannot be confined: the kernel does not allow it", "hint: "]);
+        return;
+    }
+    let done = done.code(0).tells(&["store: []", "keys: []", "api: 200"]);
+    for name in ["read", "write", "unmount", "nested", "outside", "secrets", "raise", "begin"] {
+        let line = done.text.lines().find(|line| line.starts_with(&format!("{name}: "))).expect(name);
+        assert!(!line.starts_with(&format!("{name}: 0")), "{line}");
+    }
+    assert_eq!(bed.show("me")["budget"][0]["limit_nano_usd"], 1_000_000_000_i64);
+}
+
+#[test]
+fn what_cannot_be_confined_is_refused_before_there_is_a_run() {
+    let bed = Bed::without_mock();
+    let check = |flag: &str, store: &str, why: &str| {
+        let mut command = bed.outlast(&["run", flag, "--", "true"]);
+        command.env("OUTLAST_STORE", bed.path(store));
+        bed.run(command).code(1).tells(&["the agent cannot be confined", why, "hint: "]);
+        assert_eq!(
+            bed.json(&["--store", bed.path(store).to_str().unwrap(), "ls"])["runs"],
+            serde_json::json!([])
+        );
+    };
+    bed.write("work/notes", "");
+    check("--confine", "work/runs.db", "holds other things than its store: notes");
+    check("--confine=nobody at all", "state/runs.db", "no user of this machine is named");
+    match rustix::process::geteuid().is_root() {
+        true => check("--confine", "state/runs.db", "root is held by no namespace"),
+        false => check("--confine=nobody", "state/runs.db", "only root becomes another user"),
+    }
+}

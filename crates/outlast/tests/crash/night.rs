@@ -52,9 +52,11 @@ fn outage_of_any_kind_is_waited_for_and_costs_no_restart() {
     each(outages.to_vec(), |outage| {
         let bed = Bed::with_mock(&["--outage", &format!("ok 2 calls, {outage}")]);
         let run = bed.run(Calls::new(4).under(&bed, &QUICK));
-        run.code(0).tells(&["waiting: openai is ", "openai answers again"]);
+        run.code(0).tells(&["waiting: openai ", "openai answers again"]);
         assert_paid_once(&bed, 4);
         bed.does(&["show", "r", "-v"]).tells(&["; exited with 1"]);
+        let told = bed.text("told");
+        assert!(told.contains("refused 503") && told.contains("provider_outage"), "{told}");
     });
 }
 
@@ -86,7 +88,7 @@ for i in range(4):
 fn outage_that_lasts_too_long_gives_the_run_up_with_the_reason() {
     let bed = Bed::with_mock(&["--outage", "503 1h"]);
     let done = bed.run(Calls::new(1).under(&bed, &[&QUICK[..], &["--outage-wait=2s"]].concat()));
-    done.code(76).tells(&["openai is failing with 503 since", "given up after", "outlast resume r"]);
+    done.code(76).tells(&["openai fails with 503 since", "given up after", "outlast resume r"]);
     assert_eq!(bed.status("r"), "failed");
 }
 
@@ -98,7 +100,7 @@ fn supervisor_killed_in_an_outage_leaves_a_run_that_waits_for_who_resumes_it() {
     let since = bed.show("r")["halt"]["at"].clone();
     run.kill();
     bed.does(&["ls"]).tells(&["waiting", "a key for openai"]);
-    bed.does(&["show", "r"]).tells(&["openai is refusing the key with 401 since", "outlast resume r"]);
+    bed.does(&["show", "r"]).tells(&["openai refuses the key (401) since", "outlast resume r"]);
     // Somebody resumes it, and somebody else with a key that is taken: nobody has to stop the one that waits.
     let first = bed.start(bed.outlast(&["resume", "--all", "--outage-pause=100ms", "--admit-wait=300ms"]));
     until("it is taken up", || (bed.show("r")["attempts"].as_array().unwrap().len() > 1).then_some(()));
@@ -124,15 +126,13 @@ fn night_of_outages_with_two_kills_ends_with_a_run_that_is_done_and_paid_once() 
         "--outage",
         "ok 2 calls, refused 1s, ok 1 call, 529 9 calls, ok 1 call, key 9 calls, ok 1 call, quota 9 calls, ok 1 call, refused 1s",
     ]);
-    kill_when_it_says(&bed, Calls::new(8).under(&bed, &QUICK), "waiting: openai is unreachable since");
+    kill_when_it_says(&bed, Calls::new(8).under(&bed, &QUICK), "waiting: openai cannot be reached since");
     // The name of the provider is not found: nobody has the top-level domain `invalid` (RFC 6761).
     let nowhere = resume(&bed, &["--openai-base-url=http://provider.invalid:80/v1"]);
-    kill_when_it_says(&bed, nowhere, "waiting: openai is unreachable, its name is not found (DNS)");
+    kill_when_it_says(&bed, nowhere, "waiting: openai cannot be reached: its name is not found (DNS)");
     let Done { code, text } = bed.run(resume(&bed, &[]));
     assert_eq!(code, 0, "{text}");
-    for part in
-        ["failing with 529", "refusing the key with 401", "the quota has ended", "openai answers again"]
-    {
+    for part in ["fails with 529", "refuses the key (401)", "the quota has ended", "openai answers again"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_paid_once(&bed, 8);

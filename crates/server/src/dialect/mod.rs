@@ -7,6 +7,7 @@ pub mod answer;
 pub mod anthropic_messages;
 pub mod bound;
 pub mod canonical;
+pub mod conversation;
 mod cost_field;
 mod edit;
 pub mod gemini;

@@ -18,6 +18,21 @@ pub struct ToolCall {
 /// Returns the tool calls in an answer's body, streamed or whole, in the answer's order. Unreadable parts are
 /// skipped: a missed call is not reported, and nothing else depends on it.
 pub fn called(body: &[u8]) -> Vec<ToolCall> {
+    read(body).0.into_iter().map(|made| made.call).filter(|call| !call.id.is_empty()).collect()
+}
+
+/// Returns the tool calls that are complete in a streamed answer of which `body` is the part so far. Agents begin a
+/// tool as soon as its call is complete, and before the answer is.
+pub fn called_so_far(body: &[u8]) -> Vec<ToolCall> {
+    read(body)
+        .0
+        .into_iter()
+        .filter(|made| made.complete && !made.call.id.is_empty())
+        .map(|made| made.call)
+        .collect()
+}
+
+fn read(body: &[u8]) -> Calls {
     let mut calls = Calls::default();
     if body.trim_ascii_start().starts_with(b"{") {
         calls.of_whole(&serde_json::from_slice(body).unwrap_or_default());
@@ -30,7 +45,7 @@ pub fn called(body: &[u8]) -> Vec<ToolCall> {
             calls.of_event(&serde_json::from_slice(&data).unwrap_or_default());
         }
     }
-    calls.0.into_iter().map(|(_, call)| call).filter(|call| !call.id.is_empty()).collect()
+    calls
 }
 
 /// Returns the ids of the tool calls whose results are in a request's body.
@@ -50,19 +65,32 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> + Clone {
     list.as_array().map(Vec::as_slice).unwrap_or_default().iter()
 }
 
-/// Tool calls collected so far, each with its place in the answer.
+/// Tool call as it is read from an answer.
+struct Made {
+    /// Place in the answer: choice and index.
+    place: (u64, u64),
+    call: ToolCall,
+    complete: bool,
+}
+
+/// Tool calls collected so far.
 #[derive(Default)]
-struct Calls(Vec<((u64, u64), ToolCall)>);
+struct Calls(Vec<Made>);
 
 impl Calls {
     fn at(&mut self, choice: u64, index: u64) -> &mut ToolCall {
         let place = (choice, index);
-        if let Some(i) = self.0.iter().position(|(p, _)| *p == place) {
-            return &mut self.0[i].1;
-        }
-        self.0.push((place, ToolCall::default()));
-        let last = self.0.len() - 1;
-        &mut self.0[last].1
+        let known = self.0.iter().position(|made| made.place == place);
+        let i = known.unwrap_or_else(|| {
+            self.0.push(Made { place, call: ToolCall::default(), complete: false });
+            self.0.len() - 1
+        });
+        &mut self.0[i].call
+    }
+
+    /// Marks the calls that `which` picks as complete.
+    fn complete(&mut self, which: impl Fn(&Made) -> bool) {
+        self.0.iter_mut().filter(|made| which(made)).for_each(|made| made.complete = true);
     }
 
     fn of_whole(&mut self, body: &Value) {
@@ -92,6 +120,10 @@ impl Calls {
                     call.input.push_str(part);
                 }
             }
+            Some("content_block_stop") => {
+                let place = (0, event["index"].as_u64().unwrap_or(0));
+                self.complete(|made| made.place == place);
+            }
             Some("response.output_item.done") => self.of_item(&event["item"]),
             Some("response.completed") => {
                 items(&event["response"]["output"]).for_each(|item| self.of_item(item));
@@ -102,6 +134,9 @@ impl Calls {
                     let c = choice["index"].as_u64().unwrap_or(0);
                     for (i, call) in items(&choice["delta"]["tool_calls"]).enumerate() {
                         self.of_chat(c, call["index"].as_u64().unwrap_or(i as u64), call);
+                    }
+                    if !choice["finish_reason"].is_null() {
+                        self.complete(|made| made.place.0 == c);
                     }
                 }
             }
@@ -134,12 +169,13 @@ impl Calls {
             _ => return,
         };
         let id = text(&item["call_id"]);
-        if self.0.iter().any(|(_, call)| call.id == id) {
+        if self.0.iter().any(|made| made.call.id == id) {
             return;
         }
         let name = item["name"].as_str().unwrap_or("shell").to_owned();
         let index = self.0.len() as u64;
         *self.at(0, index) = ToolCall { id, name, input };
+        self.complete(|made| made.place == (0, index));
     }
 }
 
@@ -199,6 +235,28 @@ mod tests {
             ),
             &[("c1", "sh", "{}")],
         );
+    }
+
+    #[test]
+    fn part_of_a_stream_tells_the_calls_that_are_complete() {
+        let block = |kind: &str, rest: &str| {
+            format!("data: {{\"type\":\"content_block_{kind}\",\"index\":1{rest}}}\n\n")
+        };
+        let start =
+            block("start", r#","content_block":{"type":"tool_use","id":"t1","name":"Bash","input":{}}"#);
+        let delta = block("delta", r#","delta":{"type":"input_json_delta","partial_json":"{\"a\":1}"}"#);
+        let chat = r#"data: {"choices":[{"index":0,"delta":{"tool_calls":[{"id":"c1","function":{"name":"sh","arguments":"{}"}}]},"finish_reason":FINISH}]}"#;
+        let item = r#"data: {"type":"response.output_item.done","item":{"type":"function_call","call_id":"c1","name":"sh","arguments":"{}"}}"#;
+        for (body, wanted) in [
+            (format!("{start}{delta}"), vec![]),
+            (format!("{start}{delta}{}", block("stop", "")), vec!["t1"]),
+            (chat.replace("FINISH", "null") + "\n\n", vec![]),
+            (chat.replace("FINISH", "\"tool_calls\"") + "\n\n", vec!["c1"]),
+            (format!("{item}\n\n"), vec!["c1"]),
+        ] {
+            let had: Vec<String> = called_so_far(body.as_bytes()).into_iter().map(|call| call.id).collect();
+            assert_eq!(had, wanted, "{body}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod probes;
 mod state;
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
@@ -22,7 +23,13 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use outlast_core::{store::Error, words::clock::Entropy};
+use outlast_core::{
+    store::Error,
+    words::{
+        clock::Entropy,
+        id::{RunNo, Seq},
+    },
+};
 use tokio::net::TcpListener;
 
 pub use crate::proxy::config::{Config, Observer, Seen};
@@ -76,6 +83,11 @@ impl Proxy {
     ) -> Result<Proxy, Error> {
         let host = Host::new(node, entropy, config, observer)?;
         Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None })
+    }
+
+    /// Returns the streamed answers of a run that are under way, by their calls' entries, each as far as it has come.
+    pub fn so_far(&self, run: RunNo) -> HashMap<Seq, Vec<u8>> {
+        self.host().registry.so_far(run)
     }
 
     /// Applies another configuration to requests that come from here on. Requests in progress keep theirs.

@@ -18,7 +18,7 @@ use outlast_core::{
         desk::{At, Deed, Event, ForClient, ForExchange, Key, Request},
         exchange,
     },
-    words::id::{AttemptNo, RunNo},
+    words::id::{AttemptNo, RunNo, Seq},
 };
 
 use super::{inbox::Inbox, log::Live};
@@ -112,6 +112,13 @@ impl Registry {
     pub fn len(&self) -> (usize, usize) {
         let state = self.lock();
         (state.drivers.len(), state.lives.len())
+    }
+
+    /// Returns the streamed answers of a run that are under way, each as far as it has come.
+    pub fn so_far(&self, run: RunNo) -> HashMap<Seq, Vec<u8>> {
+        let lives: Vec<Arc<Live>> =
+            self.lock().lives.values().filter(|live| live.key().0 == run).cloned().collect();
+        lives.into_iter().map(|live| (live.seq(), live.log().frames.concat())).collect()
     }
 
     fn now(&self) -> At {

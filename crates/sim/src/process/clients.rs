@@ -44,7 +44,7 @@ pub struct Client {
     pub(super) wait: u64,
     /// Number of the current admission, by which an old timer is recognised.
     pub(super) asked: u64,
-    /// Whether the wait ran out and the request was decided once more.
+    /// Whether the wait ran out in an hour of which waiters were told, and the request was decided once more.
     pub(super) waited_out: bool,
     /// Whether the last admission found no turn at the upstream.
     pub(super) lacks_turn: bool,
@@ -76,8 +76,7 @@ impl Process {
             return;
         }
         out.oracle.gives_back(c);
-        let now = out.clock_now();
-        out.oracle.moved(now);
+        out.oracle.moved(out.now_ms());
         match out.bug {
             Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, Input::ClientGoneLate(c)),
             _ => self.feed(c, Event::ClientGone, out),
@@ -158,7 +157,7 @@ impl Process {
         let run = client.request.run;
         // With one process and no rate, room always comes back with an event, which wakes a waiter that fits.
         let waited_out = std::mem::take(&mut client.waited_out);
-        if waited_out && out.processes == 1 && out.rate.is_any() && self.hour == out.hour() {
+        if waited_out && out.processes == 1 && out.rate.is_any() {
             out.overslept(run, seq);
         }
         out.oracle.receives(c, run, client.attempt.unwrap_or_default(), seq);

@@ -175,6 +175,9 @@ impl Process {
         if resting && matches!(result, Ok(Outcome::Declared(_))) {
             out.saw("swept at rest");
         }
+        if result.is_ok() && !matches!(p.op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
+            out.oracle.moved(out.now_ms());
+        }
         out.oracle.decided(trail, out.clock.now(), &p.op, &p.receiving, &result);
         if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
             out.oracle.mark_lost(d.run, d.seq);

@@ -36,6 +36,7 @@ planted! {
     fn a_step_that_happens_more_than_once_is_found: OnceForgotten within 400, "ran again unasked";
     fn silence_counted_through_the_observers_own_outage_is_found: SilenceThroughOutage within 400, "6: process";
     fn a_clock_jump_that_sticks_is_found: ClockJumpSticks within 400, "is charged to";
+    fn a_budget_that_forgets_its_windows_is_found: WindowsForgotten within 5000, "is charged to";
     fn doubt_shown_too_small_is_found: DoubtTooSmall within 400, "5: the provider billed";
     fn a_reservation_given_back_twice_is_found: RefundTwice within 400, "its entries add up to";
     fn an_opening_answered_ahead_and_lost_is_found: AheadLost within 400, "without a fault";
@@ -43,5 +44,5 @@ planted! {
     fn a_queue_that_stays_busy_is_found: QueueBusy within 400, "6: process";
     fn tokens_billed_beyond_a_hold_and_told_nowhere_are_found: TokensBeyondUntold within 5000, "tokens spent and reserved";
     fn a_waiter_that_nobody_wakes_is_found: WakeLost within 5000, "was not woken";
-    fn an_abandoned_instance_that_stays_is_found: FarewellForgotten within 5000, "never came to rest";
+    fn an_abandoned_instance_that_stays_is_found: FarewellForgotten within 5000, "9: ";
 }

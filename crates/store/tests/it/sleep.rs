@@ -110,7 +110,7 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     s.refuses("run_halted", agent.process.claiming(run));
     let prices = Some(Prices { hash: "new".into(), file: None });
     let spec = Spec { prices: prices.clone(), ..s.view(run).spec };
-    let reprice = outlast_core::engine::run::reprice::Reprice { run, spec: spec.clone() };
+    let reprice = outlast_core::engine::run::reprice::Reprice { run, spec: spec.clone(), free: false };
     assert_eq!(s.ask(reprice.clone()).unwrap(), Status::Interrupted);
     s.reopen();
     assert_eq!(s.view(run).spec, spec);

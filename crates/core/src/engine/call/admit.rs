@@ -186,7 +186,7 @@ impl Admit {
         }
         for &no in run.charges.iter().chain(windows) {
             if l.envelope(no)?.limits[Unit::CostNanoUsd].is_some() {
-                return Ok(Some(Refusal::plain("price_unknown", now)));
+                return Ok(Some(Refusal::unpriced(&self.model, now)));
             }
         }
         Ok(None)

@@ -7,13 +7,13 @@ use crate::{
         rule::guard,
     },
     run::{
-        Spec,
+        Spec, Unpriced,
         status::{Event, Status},
     },
     words::id::{Micros, RunNo},
 };
 
-/// Writes the run's spec with new prices. A run that was halted for an unknown price may go on.
+/// Writes the run's spec with new prices, or lets models without a price count as free from now on. A run that was halted for an unknown price may go on.
 ///
 /// `spec` must equal the old one except for its prices. Calls settled before keep their cost: each names the table
 /// it was priced by. Synced. Idempotent. Errors: `RunEnded`.
@@ -21,6 +21,8 @@ use crate::{
 pub struct Reprice {
     pub run: RunNo,
     pub spec: Spec,
+    /// Whether models without a known price are free from now on.
+    pub free: bool,
 }
 
 impl Reprice {
@@ -36,6 +38,9 @@ impl Reprice {
         l.specs.push((self.run, self.spec.clone()));
         let open = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
+        if self.free {
+            run.policy.unpriced = Unpriced::Free;
+        }
         match &run.halt {
             Some(halt) if run.status == Status::Halted && halt.code == "price_unknown" => {
                 guard::shift(run, Event::Raise { open }, now)

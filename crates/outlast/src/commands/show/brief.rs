@@ -114,7 +114,7 @@ impl Story {
         for life in newest {
             let a = life.last();
             let how = match &a.exit {
-                Some(_) => self.how(a),
+                Some(exit) => exit.outage.as_ref().map_or_else(|| self.how(a), ToString::to_string),
                 None => "it is up".into(),
             };
             table.row(vec![

@@ -12,6 +12,8 @@ pub enum CommandError {
     NotAttachable { run: String, status: Status, why: io::Error },
     #[error("run {run} has no log: it has no attempt yet")]
     NoAttempt { run: String },
+    #[error("run {run} has no entry {entry}: {}", if *.last > 0 { format!("its last is {last}") } else { "it has none yet".into() })]
+    NoEntry { run: String, entry: i64, last: i64 },
     #[error("run {run} has no log of attempt {attempt}: {kept}")]
     NoLog { run: String, attempt: i64, kept: String },
     #[error("`outlast {verb}` is a person's here, and this is a process of a run: {how}")]
@@ -42,6 +44,7 @@ impl CommandError {
         match self {
             CommandError::NotAttachable { .. } => "not_attachable",
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => "no_logs",
+            CommandError::NoEntry { .. } => "unknown_entry",
             CommandError::NotAPersons { .. } => "not_a_persons",
             CommandError::PriceUnknown { .. } => "price_unknown",
             CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => "no_such_key",
@@ -64,6 +67,9 @@ impl CommandError {
             }
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => {
                 "logs are kept beside the store by `outlast run` without --no-logs"
+            }
+            CommandError::NoEntry { run, .. } => {
+                return Some(format!("`outlast journal {run}` lists its entries"));
             }
             CommandError::NotAPersons { .. } => {
                 "type it in a shell of your own; a run stops and cancels only runs that it began"

@@ -14,6 +14,8 @@ pub enum InsideError {
     NoRunHere,
     #[error("OUTLAST_TOKEN is none of the store {store}: {why}")]
     BadToken { why: TokenError, store: String },
+    #[error("this process is confined, and does not see the store of its run")]
+    Confined,
     #[error("OUTLAST_TOKEN is not run {wanted}'s, but {had}'s")]
     ForeignRun { wanted: String, had: String },
     #[error("{run} is a run already, and none of a loop script")]
@@ -49,6 +51,7 @@ impl InsideError {
             InsideError::NoRunHere => "no_run_here",
             InsideError::BadToken { why, .. } => why.code(),
             InsideError::ForeignRun { .. } => "foreign_run",
+            InsideError::Confined => "confined",
             InsideError::NotALoop { .. } => "not_a_loop",
             InsideError::LoopHeld { .. } => "run_held",
             InsideError::LoopTaken { .. } => "lease_lost",
@@ -68,6 +71,9 @@ impl InsideError {
             }
             InsideError::BadToken { .. } => "a process of a run finds the run's store in OUTLAST_STORE",
             InsideError::ForeignRun { .. } => "take both from the same run's environment",
+            InsideError::Confined => {
+                "its own state, approvals and spend are at OUTLAST_URL: docs/reference/openapi.json"
+            }
             InsideError::NotALoop { .. } => "give the loop another name with `outlast shell-init --run NAME`",
             InsideError::LoopHeld { .. } => "end it there, or give this one another name",
             InsideError::LoopTaken { .. } => "this one is over; `outlast show` tells what became of it",

@@ -39,6 +39,8 @@ pub enum RunError {
     NotStarted(#[from] start_error::Error),
     #[error("the limits of memory and processor time cannot be kept: {0}")]
     NoCgroup(cgroup::Error),
+    #[error("the agent cannot be confined: {why}")]
+    NotConfined { why: String },
     #[error("the supervisor failed: {0}")]
     Supervisor(io::Error),
     #[error("{count} processes of {whose} cannot be ended{}", if *.before { "; nothing was started" } else { "" })]
@@ -69,6 +71,7 @@ impl RunError {
             RunError::NoAttempt => "internal",
             RunError::NotStarted(e) => e.code(),
             RunError::NoCgroup(_) => "no_cgroup",
+            RunError::NotConfined { .. } => "not_confined",
             RunError::Supervisor(_) => "supervisor",
             RunError::Strays { .. } => "strays",
             RunError::UntilNotRun { .. } => "until_failed",
@@ -79,8 +82,9 @@ impl RunError {
     /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            RunError::SeveralRuns { .. } => {
-                "name one with `outlast resume RUN`, or start afresh with --new".into()
+            RunError::SeveralRuns { first, .. } => {
+                let newest = first.first().and_then(|run| run.split(' ').next()).unwrap_or("RUN");
+                format!("go on with one by its id, as `outlast resume {newest}`, or begin another with `outlast run --new -- CMD`")
             }
             RunError::Ended { .. } => "start it anew with `outlast run --new -- CMD`".into(),
             RunError::Halted { run, halt: Some(halt) } => halt.hint(run),
@@ -103,6 +107,9 @@ impl RunError {
             }
             RunError::KeptAddress(_) => "give one with --grpc".into(),
             RunError::NotStarted(_) => "correct the command and type it again".into(),
+            RunError::NotConfined { .. } => "give the store a directory of its own; without root, user namespaces have to be \
+                 allowed (see docs/guides/guards.md); as root, name another user: --confine=USER"
+                .into(),
             RunError::NoCgroup(_) => "start it as `systemd-run --user --scope -p Delegate=yes outlast run …`, or \
                                       limit each process's address space with --memory-by rlimit"
                 .into(),
@@ -125,6 +132,7 @@ impl RunError {
             RunError::KeysMissing { .. }
             | RunError::NoAttempt
             | RunError::NoCgroup(_)
+            | RunError::NotConfined { .. }
             | RunError::Supervisor(_)
             | RunError::Strays { .. } => exit_code::UNAVAILABLE,
             RunError::SeveralRuns { .. }

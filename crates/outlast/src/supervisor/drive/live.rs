@@ -13,10 +13,10 @@ use tokio::sync::mpsc;
 
 use super::Driver;
 use crate::{
-    agent::{capture::Capture, conduct::Launch, eyes::Sight, truth},
+    agent::{asked::Of, capture::Capture, conduct::Launch, eyes::Sight, truth},
     logs::AttemptLog,
     loops::task_context::mirror::Mirror,
-    program::{error::CliError, say::say},
+    program::{context::CONFINED, error::CliError, say::say},
     settings::upstreams,
     supervisor::{
         attempt::{self, AttemptError, Hold, Outcome, Watch},
@@ -45,7 +45,7 @@ impl Driver {
         let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
         let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
-        Ok(environment::Attempt {
+        let mut env = environment::Attempt {
             command: &self.command,
             mark: &self.mark,
             claims,
@@ -61,7 +61,11 @@ impl Driver {
             last_exit,
             state_file,
         }
-        .variables(self.context.around.variables()))
+        .variables(self.context.around.variables());
+        if self.confined.is_any() {
+            env.insert(CONFINED.into(), "1".into());
+        }
+        Ok(env)
     }
 
     pub(super) async fn one(
@@ -79,7 +83,7 @@ impl Driver {
         let on_terminal = ends.terminal.is_some();
         let supervision = &self.command.supervision;
         let command = spawn::Command {
-            argv: launch.argv.iter().map(Into::into).collect(),
+            argv: self.confined.before(launch.argv),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,
@@ -149,7 +153,8 @@ impl Driver {
         if !strays.is_empty()
             && let Some(before) = truth::last_that_called(store, actor.run, actor.attempt)?
         {
-            truth::settle(store, actor, before.no, None, &strays).await?;
+            let of = Of::new(actor.run, before.no, None);
+            truth::settle(store, actor, &of, &strays).await?;
         }
         Ok(Launch { argv: self.command.argv.clone(), ..Launch::default() })
     }
@@ -157,14 +162,19 @@ impl Driver {
     /// Records the outcome of tools that the attempt left in flight, while the attempt is open.
     async fn settle(&mut self, actor: Actor, outcome: &Outcome) -> Result<(), store::Error> {
         let store = self.store.as_ref();
+        let so_far = Some(&self.proxy.so_far(actor.run));
         match &mut self.conduct {
             _ if outcome.by == EndedBy::LostLease => Ok(()),
             Some(conduct) => {
-                conduct.ended(store, actor, outcome.exit, &outcome.tools, outcome.asked > 0).await
+                let end = (outcome.exit, outcome.tools.as_slice());
+                conduct.ended(store, actor, end, outcome.asked > 0, so_far).await
             }
             // Agents started by a script: which one owns a tool is decided when they resume.
             None if outcome.tools.is_empty() => Ok(()),
-            None => truth::settle(store, actor, actor.attempt, None, &outcome.tools).await.map(drop),
+            None => {
+                let of = Of { so_far, ..Of::new(actor.run, actor.attempt, None) };
+                truth::settle(store, actor, &of, &outcome.tools).await.map(drop)
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Asks the provider through the proxy with nothing but a shell: bash opens the socket.
-const AGENT: &str = r#"
+pub const AGENT: &str = r#"
 ask() {
     body="{\"model\": \"gpt-4o-mini\", \"max_tokens\": 9, \"messages\": [{\"role\": \"user\", \"content\": \"$1\"}]}"
     at=${OUTLAST_URL#http://}; at=${at%/}

@@ -7,10 +7,10 @@
 mod cli;
 mod codes;
 mod http;
-mod json;
+pub mod json;
 mod limits;
 mod routes;
-mod server;
+pub mod server;
 mod shape;
 mod store;
 

@@ -20,7 +20,7 @@ def refusal(run: "JobRun", error: BaseException | None, refused: str | None) -> 
         return error
     code = refused or "budget_exceeded"
     cls = BudgetExceeded if "budget" in code else RunHalted
-    hint = f"raise it and start again: outlast budget {run.id} --add-usd …"
+    hint = f"raise it with `outlast budget {run.id} --add-usd 1`, then start the program again"
     return cls(f"job {run.id}: a call was refused with {code}", hint=hint, code=code)
 
 
@@ -30,8 +30,6 @@ def barred(run: "JobRun") -> Error | None:
     if found is None:
         return None
     status, code, message, hint = found
-    # A script is started, and not resumed by a supervisor.
-    hint = hint.replace(f", then `outlast resume {run.id}`", "") + "; then start the script again"
     text = f"job {run.id} {'is halted' if status == 'halted' else 'waits for room'}: {message}"
     return of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
 

@@ -1,0 +1,186 @@
+//! Tool calls of an attempt whose results its model never got.
+//!
+//! Agents begin a tool as soon as its call is complete, before the answer that names it has ended. So three traces
+//! count: the calls in the attempt's answers, ended or under way, less those whose results it had sent back; the entries
+//! that hooks opened; and the processes that were left, where they name their call.
+
+use std::collections::{HashMap, HashSet};
+
+use outlast_core::{
+    body::{BodyRecord, Restoring},
+    engine::step::tool::SCOPE,
+    journal::{Entry, Kind, Role, State},
+    store::{self, Store},
+    words::id::{AttemptNo, Micros, RunNo, Seq},
+};
+use outlast_server::{
+    dialect::tool_calls::{self, ToolCall},
+    door::StoredAnswer,
+};
+use serde_json::{Value, json};
+
+use super::{
+    ToolProcess,
+    truth::{self, Left},
+};
+
+/// Number of an attempt's last calls that are searched. A tool call in flight is in the last answer, or in
+/// one concurrent with it.
+const CALLS: usize = 8;
+
+/// Key prefix of the entries of agents that a script starts: they are no tools.
+pub const AGENT: &str = "agent:";
+
+/// Attempt whose tool calls are sought.
+pub struct Of<'a> {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    /// Session of the agent, where several agents may share the attempt.
+    pub session: Option<&'a str>,
+    /// Answers under way, by their calls' entries, where this process gets them.
+    pub so_far: Option<&'a HashMap<Seq, Vec<u8>>>,
+}
+
+impl<'a> Of<'a> {
+    pub fn new(run: RunNo, attempt: AttemptNo, session: Option<&'a str>) -> Of<'a> {
+        Of { run, attempt, session, so_far: None }
+    }
+}
+
+/// Tool call whose result the attempt never sent.
+#[derive(Debug)]
+pub struct Asked {
+    pub call: ToolCall,
+    pub at: Micros,
+}
+
+/// Tool calls of an attempt.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Calls without a result, the oldest first.
+    pub in_flight: Vec<Asked>,
+    /// Calls with a result whose entries are open.
+    pub answered: Vec<ToolCall>,
+}
+
+/// Finds the tool calls of an attempt that are in flight, and those whose entries are to be closed.
+pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, store::Error> {
+    let entries = truth::newest_entries(store, of.run)?;
+    let Answers { calls, answered, newest } = answers(store, &entries, of)?;
+    let mut found = Found { in_flight: calls, answered: Vec::new() };
+    let is_known = |found: &Found, id: &str| found.in_flight.iter().any(|asked| asked.call.id == id);
+    for entry in entries.iter().filter(|e| e.kind == Kind::Tool && &*e.scope == SCOPE) {
+        let Some(id) = entry.key.as_deref().filter(|id| !id.starts_with(AGENT) && !is_known(&found, id))
+        else {
+            continue;
+        };
+        // What had ended when the agent asked again was told in that request.
+        let may_be = entry.state == State::Open || entry.closed_at >= newest;
+        let Some(call) = (if may_be { made(store, entry, id, of)? } else { None }) else { continue };
+        match answered.contains(id) {
+            false => found.in_flight.push(Asked { call, at: entry.opened_at }),
+            true if entry.state == State::Open => found.answered.push(call),
+            true => {}
+        }
+    }
+    let at = newest.or(entries.last().map(|e| e.opened_at)).unwrap_or(Micros(0));
+    for process in left {
+        let ToolProcess::Of(id) = &process.of else { continue };
+        if !answered.contains(id) && !is_known(&found, id) {
+            let input = json!({"command": process.command.trim()}).to_string();
+            found
+                .in_flight
+                .push(Asked { call: ToolCall { id: id.clone(), name: "shell".into(), input }, at });
+        }
+    }
+    found.in_flight.sort_by_key(|asked| asked.at);
+    Ok(found)
+}
+
+/// Returns the call of a tool entry, if this attempt and session made it.
+fn made(store: &dyn Store, entry: &Entry, id: &str, of: &Of<'_>) -> Result<Option<ToolCall>, store::Error> {
+    let about = store.payload(of.run, entry.seq, Role::About)?;
+    let about: Value =
+        about.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or_default();
+    // An entry that another attempt has taken over since says so in its description alone.
+    let attempt = about["attempt"].as_i64().map_or(entry.attempt, AttemptNo);
+    let is_others = about["session"].as_str().zip(of.session).is_some_and(|(its, sought)| its != sought);
+    if attempt != of.attempt || is_others {
+        return Ok(None);
+    }
+    let text = |name: &str| about[name].as_str().unwrap_or_default().to_owned();
+    let input = match about["shell"] == true {
+        true => json!({"command": text("input")}).to_string(),
+        false => text("input"),
+    };
+    Ok(Some(ToolCall { id: id.to_owned(), name: text("tool"), input }))
+}
+
+/// What an attempt's last answers asked for, and its requests gave.
+#[derive(Default)]
+struct Answers {
+    calls: Vec<Asked>,
+    answered: HashSet<String>,
+    /// Time of the newest request.
+    newest: Option<Micros>,
+}
+
+/// Reads the tool calls in an attempt's last answers whose results are in none of its requests.
+fn answers(store: &dyn Store, entries: &[Entry], of: &Of<'_>) -> Result<Answers, store::Error> {
+    let is_its =
+        |e: &&Entry| e.kind == Kind::Call && (e.attempt == of.attempt || e.delivered_to == Some(of.attempt));
+    let mut out = Answers::default();
+    // Newest first: a result is in a later request than the answer that asked for it.
+    for entry in entries.iter().rev().filter(is_its).take(CALLS) {
+        let body = body(store, of.run, entry.seq)?;
+        let is_others = |body: &Vec<u8>| of.session.is_some_and(|id| !contains(body, id.as_bytes()));
+        if body.as_ref().is_some_and(is_others) {
+            continue;
+        }
+        out.newest = out.newest.max(Some(entry.opened_at));
+        let mut calls = match (entry.state, of.so_far.and_then(|so_far| so_far.get(&entry.seq))) {
+            (State::Done, _) => {
+                let kept = store.payload(of.run, entry.seq, Role::Answer)?;
+                let bytes = kept.and_then(|kept| kept.decode().ok());
+                // `outlast verify` reports payloads that cannot be read; here they are only skipped.
+                let answer = bytes.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
+                tool_calls::called(&answer.map(|a| a.frames.concat()).unwrap_or_default())
+            }
+            (_, Some(so_far)) => tool_calls::called_so_far(so_far),
+            _ => Vec::new(),
+        };
+        calls.retain(|call| !out.answered.contains(&call.id));
+        calls.reverse();
+        let at = entry.closed_at.unwrap_or(entry.opened_at);
+        out.calls.extend(calls.into_iter().map(|call| Asked { call, at }));
+        match &body {
+            Some(body) => out.answered.extend(tool_calls::answered(body)),
+            // Without the body (prompts are not kept) all earlier calls count as answered: a request carries
+            // their results.
+            None => break,
+        }
+    }
+    out.calls.reverse();
+    Ok(out)
+}
+
+/// Returns a request's body; `None` if it is not kept or cannot be read.
+fn body(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Option<Vec<u8>>, store::Error> {
+    let record = |seq| -> Result<Option<BodyRecord>, store::Error> {
+        let kept = store.payload(run, seq, Role::Request)?;
+        Ok(kept.and_then(|kept| BodyRecord::from_bytes(kept.decode().ok()?).ok()))
+    };
+    let Some(newest) = record(seq)? else { return Ok(None) };
+    let Ok(mut restoring) = Restoring::new(&newest) else { return Ok(None) };
+    while let Some(wanted) = restoring.wants() {
+        let Some(base) = record(wanted)? else { return Ok(None) };
+        if restoring.give(&base).is_err() {
+            return Ok(None);
+        }
+    }
+    Ok(restoring.finish().ok())
+}
+
+fn contains(text: &[u8], wanted: &[u8]) -> bool {
+    text.windows(wanted.len().max(1)).any(|part| part == wanted)
+}

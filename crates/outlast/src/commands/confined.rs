@@ -1,0 +1,34 @@
+//! `outlast confined`: the program by which a supervisor starts a confined agent.
+//!
+//! A program of its own: what it becomes has no secret of the supervisor in its memory, and the kernel lets a process
+//! that nobody may look into map no user.
+
+use std::{io, os::unix::process::CommandExt as _, process::Command};
+
+use outlast_process::confine::{User, confine};
+
+use crate::{
+    cli::ConfinedArgs,
+    program::{
+        error::{CliError, RunError},
+        exit_code,
+        say::say,
+    },
+};
+
+/// Hides the directories, drops rights, and becomes the command; without one, only tries. Returns as shells do, 127 or
+/// 126, if there is no such program.
+pub fn confined(args: &ConfinedArgs) -> Result<u8, CliError> {
+    let failed = |e: outlast_process::confine::Error| RunError::NotConfined { why: e.to_string() };
+    let user = args.user.as_deref().map(User::find).transpose().map_err(failed)?;
+    confine(&args.hide, user.as_ref()).map_err(failed)?;
+    let [program, words @ ..] = args.command.as_slice() else { return Ok(exit_code::OK) };
+    let mut command = Command::new(program);
+    command.args(words);
+    if let Some(user) = &user {
+        command.env("HOME", &user.home).env("USER", &user.name).env("LOGNAME", &user.name);
+    }
+    let why = command.exec();
+    say(&format!("{}: {why}", program.to_string_lossy()));
+    Ok(if why.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}

@@ -1,0 +1,260 @@
+//! `outlast journal RUN ENTRY`: prints what an entry holds as a person reads it: a call's request and answer, as a
+//! conversation; of any other entry its value. With `--grep`, the lines that hold a text, of one entry or of all.
+
+use outlast_core::{
+    body,
+    journal::{Entry, Kind, Role},
+    store::{Error, RunView, Store},
+    words::id::{RunNo, Seq},
+};
+use outlast_server::{
+    dialect::conversation::{self, Turn},
+    door::StoredAnswer,
+};
+use serde_json::{Value, json};
+
+use super::journal;
+use crate::{
+    cli::JournalArgs,
+    program::error::{CliError, CommandError},
+    render::{
+        entry,
+        look::{Page, Paint, clean, clean_line},
+        talk,
+    },
+};
+
+/// Most characters of a line that `--grep` shows.
+const WIDTH: usize = 200;
+
+/// Prints one entry. Errors: the run has no such entry.
+pub fn one(
+    store: &dyn Store,
+    view: &RunView,
+    args: &JournalArgs,
+    seq: i64,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let run = view.run.no;
+    let Some(found) = store.entry(run, Seq(seq))? else {
+        let last = view.run.next_seq.0 - 1;
+        return Err(CommandError::NoEntry { run: view.run.id.to_string(), entry: seq, last }.into());
+    };
+    let exchange = Exchange::read(store, run, found)?;
+    if args.raw {
+        return exchange.raw(page);
+    }
+    if page.look.json {
+        return Ok(page.json(&exchange.object(view.run.id.as_str()))?);
+    }
+    page.text(&entry::table(std::slice::from_ref(&exchange.entry)).render(page.look, 0))?;
+    let before = args.diff.then(|| before(store, run, &exchange.entry)).transpose()?.flatten();
+    let Some(before) = before else {
+        if args.diff {
+            page.line("no call before it has a request that is kept")?;
+        }
+        return exchange.print(page);
+    };
+    exchange.print_since(&before, page)
+}
+
+/// Prints the lines that hold `text`, ignoring case, each with its entry. A request's line is shown once: where a later
+/// request repeats it, it is left out.
+pub fn grep(
+    store: &dyn Store,
+    view: &RunView,
+    seq: Option<i64>,
+    text: &str,
+    page: &mut Page,
+) -> Result<(), CliError> {
+    let run = view.run.no;
+    let wanted = text.to_lowercase();
+    let mut said: Vec<String> = Vec::new();
+    let mut found = Vec::new();
+    for one in journal::all(store, run)?.into_iter().filter(|e| seq.is_none_or(|seq| e.seq.0 == seq)) {
+        let exchange = Exchange::read(store, run, one)?;
+        let (asked, answered) = (exchange.asked(), exchange.answered());
+        let asked = asked.into_iter().filter(|line| !said.contains(line)).collect::<Vec<_>>();
+        for (side, lines) in [("request", &asked), ("answer", &answered)] {
+            for line in lines.iter().filter(|line| line.to_lowercase().contains(&wanted)) {
+                found.push((exchange.entry.seq, side, line.trim().to_owned()));
+            }
+        }
+        said.extend(asked.into_iter().filter(|line| line.to_lowercase().contains(&wanted)));
+    }
+    if page.look.json {
+        let lines: Vec<Value> =
+            found.iter().map(|(seq, side, line)| json!({"seq": seq, "side": side, "line": line})).collect();
+        return Ok(page.json(&json!({"run": view.run.id, "lines": lines}))?);
+    }
+    for (seq, side, line) in &found {
+        let place = page.look.paint(Paint::Faint, &format!("{:>5}  {side:<7}", seq.0));
+        page.line(&format!("{place}  {}", clean_line(line, WIDTH)))?;
+    }
+    if found.is_empty() {
+        page.line(&format!("nothing that is kept of this run holds {:?}", clean(text)))?;
+    }
+    Ok(())
+}
+
+/// An entry with what is kept of it.
+struct Exchange {
+    entry: Entry,
+    /// Body of a call's request, else what the entry is about.
+    request: Option<Vec<u8>>,
+    /// Body of a call's answer, else the entry's value.
+    answer: Option<Vec<u8>>,
+}
+
+impl Exchange {
+    fn read(store: &dyn Store, run: RunNo, entry: Entry) -> Result<Exchange, CliError> {
+        let damaged = |e: String| Error::Corrupt { what: format!("entry {}: {e}", entry.seq) };
+        let kept = |role| -> Result<Option<Vec<u8>>, Error> {
+            let Some(payload) = store.payload(run, entry.seq, role)? else { return Ok(None) };
+            payload.decode().map(|bytes| Some(bytes.to_vec())).map_err(|e| damaged(e.to_string()))
+        };
+        if entry.kind != Kind::Call {
+            let (request, answer) = (kept(Role::About)?, kept(Role::Value)?);
+            return Ok(Exchange { request, answer, entry });
+        }
+        let answer = match kept(Role::Answer)? {
+            Some(bytes) => {
+                let answer = StoredAnswer::from_bytes(bytes.into()).map_err(|e| damaged(e.to_string()))?;
+                Some(answer.frames.concat())
+            }
+            None => None,
+        };
+        Ok(Exchange { request: body::stored(store, run, entry.seq)?, answer, entry })
+    }
+
+    fn body(&self) -> Option<Value> {
+        self.request.as_ref().and_then(|bytes| serde_json::from_slice(bytes).ok())
+    }
+
+    fn is_call(&self) -> bool {
+        self.entry.kind == Kind::Call
+    }
+
+    /// Turns of the request; none for an entry that is no call.
+    fn turns(&self) -> Vec<Turn> {
+        self.body().filter(|_| self.is_call()).map(|body| conversation::request(&body)).unwrap_or_default()
+    }
+
+    /// Lines of the request, or of what the entry is about.
+    fn asked(&self) -> Vec<String> {
+        let turns = self.turns();
+        match turns.is_empty() {
+            true => self.request.as_deref().map(whole).unwrap_or_default(),
+            false => turns.iter().flat_map(talk::lines).collect(),
+        }
+    }
+
+    /// Lines of the answer, or of the entry's value.
+    fn answered(&self) -> Vec<String> {
+        let Some(bytes) = &self.answer else { return Vec::new() };
+        let turns = if self.is_call() { conversation::answer(bytes) } else { Vec::new() };
+        match turns.is_empty() {
+            true => whole(bytes),
+            false => turns.iter().flat_map(talk::lines).collect(),
+        }
+    }
+
+    fn print(&self, page: &mut Page) -> Result<(), CliError> {
+        self.print_request(&self.asked(), page)?;
+        self.print_answer(page)
+    }
+
+    /// Prints of the request only what the request of `before` does not have.
+    fn print_since(&self, before: &Exchange, page: &mut Page) -> Result<(), CliError> {
+        let (old, new) = (before.turns(), self.turns());
+        let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+        let mut lines = vec![format!("  {same} turns as in call {}", before.entry.seq)];
+        for (sign, turns) in [("-", &old[same..]), ("+", &new[same..])] {
+            lines.extend(turns.iter().flat_map(talk::lines).map(|line| format!("{sign} {line}")));
+        }
+        self.print_request(&lines, page)?;
+        self.print_answer(page)
+    }
+
+    fn print_request(&self, lines: &[String], page: &mut Page) -> Result<(), CliError> {
+        let title = if self.is_call() { "request" } else { "about" };
+        match &self.request {
+            Some(_) => page.line(&page.look.paint(Paint::Strong, &format!("{title}{}", self.settings())))?,
+            None if self.is_call() => {
+                page.line("the request is not kept (the run's `record` is not `all`)")?
+            }
+            None => {}
+        }
+        Ok(lines.iter().try_for_each(|line| page.line(line))?)
+    }
+
+    fn print_answer(&self, page: &mut Page) -> Result<(), CliError> {
+        let title = if self.is_call() { "answer" } else { "value" };
+        match &self.answer {
+            Some(_) => page.line(&page.look.paint(Paint::Strong, title))?,
+            None if self.is_call() => page.line("there is no answer that is kept")?,
+            None => {}
+        }
+        Ok(self.answered().iter().try_for_each(|line| page.line(line))?)
+    }
+
+    /// Settings of a request that are short, and the names of its tools.
+    fn settings(&self) -> String {
+        let Some(body) = self.body().filter(|_| self.is_call()) else { return String::new() };
+        let short = |(key, value): (&String, &Value)| {
+            (value.is_number() || value.is_boolean()).then(|| format!("{key} {value}"))
+        };
+        let mut words: Vec<String> = body.as_object().into_iter().flatten().filter_map(short).collect();
+        let tools = conversation::tools(&body);
+        if !tools.is_empty() {
+            words.push(format!("tools: {}", tools.join(" ")));
+        }
+        if words.is_empty() { String::new() } else { format!("  {}", clean_line(&words.join(", "), WIDTH)) }
+    }
+
+    /// Prints the bytes as they went over the line, the request's before the answer's.
+    fn raw(&self, page: &mut Page) -> Result<(), CliError> {
+        for bytes in [&self.request, &self.answer].into_iter().flatten() {
+            page.bytes(bytes)?;
+            if !bytes.ends_with(b"\n") {
+                page.bytes(b"\n")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&self, run: &str) -> Value {
+        let value = |bytes: &Option<Vec<u8>>| {
+            let text = |bytes: &[u8]| Value::String(String::from_utf8_lossy(bytes).into_owned());
+            bytes.as_ref().map(|bytes| serde_json::from_slice(bytes).unwrap_or_else(|_| text(bytes)))
+        };
+        let mut object = entry::json(run, &self.entry);
+        object["request"] = value(&self.request).into();
+        object["answer"] = value(&self.answer).into();
+        object
+    }
+}
+
+/// Reads the newest call before `entry` whose request is kept, of the same attempt where there is one.
+fn before(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Option<Exchange>, CliError> {
+    let calls = journal::all(store, run)?;
+    let earlier = || calls.iter().rev().filter(|e| e.kind == Kind::Call && e.seq < entry.seq);
+    let nearest = earlier().filter(|e| e.attempt == entry.attempt).chain(earlier());
+    for call in nearest {
+        let found = Exchange::read(store, run, call.clone())?;
+        if found.request.is_some() {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Lines of what is no conversation: JSON in its own lines, else text, else its size.
+fn whole(bytes: &[u8]) -> Vec<String> {
+    let text = match (serde_json::from_slice::<Value>(bytes), std::str::from_utf8(bytes)) {
+        (Ok(value), _) => serde_json::to_string_pretty(&value).unwrap_or_default(),
+        (_, Ok(text)) => text.to_owned(),
+        _ => format!("[{}]", talk::size(bytes.len())),
+    };
+    clean(&text).lines().map(|line| format!("  {line}")).collect()
+}

@@ -1,0 +1,60 @@
+//! What a resumed agent is told of tools that a kill cut off, with a program that stands for Claude Code: the real ones
+//! are in `cli_agents`.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use crate::bed::{Bed, OUTLAST, each, text};
+
+/// In its first life it asks for an answer that names a tool, begins the tool before that answer has ended, and dies. Its
+/// first word says which trace there is: the answer under way (`stream`), or the hook's entry (`hook`, `answered`).
+const CLAUDE: &str = r#"#!/usr/bin/env python3
+import http.client, json, os, signal, subprocess, sys, urllib.parse
+kind, session = sys.argv[1], sys.argv[sys.argv.index("--session-id") + 1]
+if os.environ["OUTLAST_ATTEMPT"] != "1":
+    open("../note", "w").write(open(os.environ["OUTLAST_AGENT_NOTE"]).read() if "OUTLAST_AGENT_NOTE" in os.environ else "")
+    sys.exit(0)
+base = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
+def ask(messages, script):
+    connection = http.client.HTTPConnection(base.hostname, base.port, timeout=120)
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 50, "stream": True, "metadata": {"user_id": session},
+            "system": script, "messages": messages, "tools": [{"name": "Bash", "input_schema": {"type": "object"}}]}
+    headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "anthropic-version": "2023-06-01", "Content-Type": "application/json"}
+    connection.request("POST", base.path + "/v1/messages", json.dumps(body), headers)
+    return connection.getresponse()
+def hook(name, id):
+    event = {"hook_event_name": name, "tool_name": "Bash", "tool_use_id": id, "session_id": session,
+             "tool_input": {"command": "make deploy"}}
+    subprocess.run([OUTLAST, "hook", "claude"], input=json.dumps(event).encode(), check=True)
+said = {"role": "user", "content": "go"}
+if kind == "stream":
+    answer = ask([said], 'mock: tool Bash {"command": "make deploy"}\nmock: linger 3s')
+    while b'"content_block_stop"' not in answer.readline(): pass
+else:
+    ask([said], "mock: reply hello").read()
+    hook("PreToolUse", "t1")
+    if kind == "answered":
+        use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}]}
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "denied"}]}
+        ask([said, use, result], "mock: reply so be it").read()
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+#[test]
+fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
+    // Bug: the note said "No tool call was in flight" while one was, or there was no note. Consequence: the model did the
+    // effect again. Cause: only answers that had ended were read, and not the hook's own entries.
+    each(vec![("stream", true, "unknown"), ("hook", true, "ended, code unknown"), ("answered", false, "")], |case| {
+        let (kind, told, outcome) = case;
+        let bed = Bed::new();
+        let program = bed.write("claude", &CLAUDE.replace("OUTLAST,", &format!("{OUTLAST:?},")));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let done = bed.does(&["run", "--run", "r", "--", text(&program), kind, "-p", "go"]).code(0);
+        let note = bed.text("note");
+        let wanted = format!("Before the crash you had started: Bash `make deploy`, at ");
+        assert_eq!(note.contains(&wanted), told, "{kind}: {note:?} {}", done.text);
+        assert!(!told || note.contains(&format!("outcome: {outcome};")), "{kind}: {note}");
+        let tools: Vec<_> = bed.journal("r").into_iter().filter(|e| e["kind"] == "tool").collect();
+        assert_eq!(tools.len(), 1, "{kind}: {tools:?}");
+        assert_ne!(tools[0]["state"], "open", "{kind}: the outcome is known");
+    });
+}

@@ -1,0 +1,115 @@
+//! Confinement: a process that leaves its rights behind before it becomes the agent.
+//!
+//! Directories are hidden below an empty one that nothing can be written to, in a mount namespace of its own. Without
+//! root this takes a user namespace, in which the process has the same user; as root, the process becomes another user.
+//! Either way it can neither unmount what hides, nor look into processes outside, nor gain rights by a setuid program.
+
+use std::{ffi::CString, fs, io, os::unix::ffi::OsStrExt as _, path::Path, ptr};
+
+use rustix::{
+    process::{Gid, Uid},
+    thread::{self, UnshareFlags},
+};
+
+/// User of this machine, as `/etc/passwd` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+    pub home: String,
+}
+
+/// Reason for which this process cannot be confined.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no user of this machine is named {0:?}")]
+    NoUser(String),
+    #[error("root is held by no namespace: it owns the disk")]
+    Root,
+    #[error("only root becomes another user")]
+    NotRoot,
+    #[error("the kernel does not allow it ({step}: {source})")]
+    Kernel { step: &'static str, source: io::Error },
+}
+
+impl User {
+    /// Finds a user by name. Errors: there is none, or it is root.
+    pub fn find(name: &str) -> Result<User, Error> {
+        let table = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let found = table.lines().find_map(|line| User::read(line).filter(|user| user.name == name));
+        match found {
+            Some(user) if user.uid == 0 => Err(Error::Root),
+            found => found.ok_or_else(|| Error::NoUser(name.to_owned())),
+        }
+    }
+
+    fn read(line: &str) -> Option<User> {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, _, home, ..] = fields[..] else { return None };
+        Some(User { name: name.into(), uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
+    }
+}
+
+/// Confines this process, for good: hides the directories, and becomes `user` if one is given.
+///
+/// Call it where there is one thread, and no secret in memory. Errors: see [`Error`]; the process is of no use then.
+pub fn confine(hidden: &[impl AsRef<Path>], user: Option<&User>) -> Result<(), Error> {
+    let failed = |step| move |e: rustix::io::Errno| Error::Kernel { step, source: e.into() };
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    match user {
+        None if uid.is_root() => return Err(Error::Root),
+        Some(_) if !uid.is_root() => return Err(Error::NotRoot),
+        _ => {}
+    }
+    let flags = if user.is_none() { UnshareFlags::NEWUSER } else { UnshareFlags::empty() };
+    // SAFETY: no thread shares what is unshared, and no file descriptor is closed.
+    unsafe { thread::unshare_unsafe(flags | UnshareFlags::NEWNS) }.map_err(failed("unshare"))?;
+    if user.is_none() {
+        let wrote = |step| move |source| Error::Kernel { step, source };
+        fs::write("/proc/self/setgroups", "deny").map_err(wrote("setgroups"))?;
+        let (uid, gid) = (uid.as_raw(), gid.as_raw());
+        fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(wrote("uid_map"))?;
+        fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(wrote("gid_map"))?;
+    }
+    let mount = |target: &Path, kind: Option<&str>, flags| {
+        mount(target, kind, flags).map_err(|source| Error::Kernel { step: "mount", source })
+    };
+    mount(Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE)?;
+    for directory in hidden {
+        let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        mount(directory.as_ref(), Some("tmpfs"), flags)?;
+    }
+    if let Some(user) = user {
+        let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+        thread::set_thread_groups(&[]).map_err(failed("setgroups"))?;
+        thread::set_thread_res_gid(gid, gid, gid).map_err(failed("setgid"))?;
+        thread::set_thread_res_uid(uid, uid, uid).map_err(failed("setuid"))?;
+    }
+    thread::set_no_new_privs(true).map_err(failed("no_new_privs"))
+}
+
+fn mount(target: &Path, kind: Option<&str>, flags: libc::c_ulong) -> io::Result<()> {
+    let target = CString::new(target.as_os_str().as_bytes())?;
+    let kind = kind.map(CString::new).transpose()?;
+    let kind = kind.as_ref().map_or(ptr::null(), |kind| kind.as_ptr());
+    // SAFETY: both strings end in a zero byte and outlive the call; the kernel takes no data for these mounts.
+    match unsafe { libc::mount(kind, target.as_ptr(), kind, flags, ptr::null()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_name_and_is_not_root() {
+        let want = User { name: "ann".into(), uid: 1000, gid: 1001, home: "/home/ann".into() };
+        assert_eq!(User::read("ann:x:1000:1001:Ann,,,:/home/ann:/bin/sh"), Some(want));
+        assert_eq!(User::read("ann:x:many:1001::/home/ann:/bin/sh"), None);
+        assert!(matches!(User::find("root"), Err(Error::Root)));
+        assert!(matches!(User::find("nobody at all"), Err(Error::NoUser(_))));
+    }
+}
