@@ -64,7 +64,8 @@ pub fn end_with(code: u8) -> String {
 }
 
 fn script(program: &str, name: &str, lives: &str, store: Option<&str>) -> String {
-    let mut out = String::from("# outlast shell-init\n");
+    // The functions mean the shell's own `trap`, also where they are read for a second time.
+    let mut out = String::from("# outlast shell-init\nunalias trap 2>/dev/null || :\n");
     for (variable, value) in
         [("__outlast_program", program), ("__outlast_name", name), ("__outlast_lives", lives)]
     {

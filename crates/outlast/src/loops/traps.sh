@@ -33,9 +33,10 @@ __outlast_signal() {
     exec /bin/sh -c 'kill -s "$1" "$$"; exit "$2"' sh "$1" "$((128 + $2))"
 }
 
-# outlast_exit CODE: for scripts with an EXIT trap of their own, which says it last.
+# outlast_exit CODE: for EXIT traps of a script's own that end it themselves, in place of `exit`.
 outlast_exit() {
     trap - EXIT
+    __outlast_over=1
     if [ -n "${BASH_VERSION-}" ]; then
         # bash gets here also when a signal ends it in the middle of a command, and does not say so.
         set -- "$1" --jobs="$(jobs -lr)" --command="$BASH_COMMAND"
@@ -45,4 +46,45 @@ outlast_exit() {
     else
         exit "$?"
     fi
+}
+
+# trap, as a script says it (an alias, made last): an EXIT trap of the script's own is followed by ours, and does not
+# take its place.
+__outlast_trap() {
+    case ${1-} in
+        -[!-]*) __outlast_builtin_trap "$@"; return ;;
+        --) shift ;;
+    esac
+    [ "$#" -gt 1 ] || { __outlast_builtin_trap "$@"; return; }
+    __outlast_action=$1
+    shift
+    for __outlast_condition; do
+        case $__outlast_condition in
+            EXIT | 0)
+                case $__outlast_action in
+                    -) __outlast_own= ;;
+                    *) __outlast_own=$__outlast_action ;;
+                esac
+                __outlast_builtin_trap '__outlast_at_exit "$?"' EXIT
+                ;;
+            *) __outlast_builtin_trap -- "$__outlast_action" "$__outlast_condition" ;;
+        esac
+    done
+}
+if [ -n "${BASH_VERSION-}${ZSH_VERSION-}" ]; then
+    __outlast_builtin_trap() { builtin trap "$@"; }
+else
+    __outlast_builtin_trap() { command trap "$@"; }
+fi
+
+# Runs the script's own EXIT trap with its `$?`, also under `set -e`, and then ours.
+__outlast_at_exit() {
+    __outlast_status=$1
+    if [ "$__outlast_status" = 0 ]; then
+        eval "${__outlast_own-}"
+    else
+        (exit "$__outlast_status") || eval "${__outlast_own-}"
+    fi
+    # In a trap, zsh returns from a function that said `exit`.
+    [ -n "${__outlast_over-}" ] || outlast_exit "$__outlast_status"
 }

@@ -217,6 +217,38 @@ fn exit_codes_are_the_scripts_own() {
     });
 }
 
+// Bug: a loop script with an EXIT trap of its own was left `interrupted`, however well it had ended.
+// Consequence: a loop that was done stood as one to be started again, and "its shell was killed" was told of it.
+// Cause: a shell has one EXIT trap, and the script's took the place of the one that records the end.
+#[test]
+fn script_keeps_an_exit_trap_of_its_own() {
+    each(shells(), |shell| {
+        let bed = Bed::without_mock();
+        let check = |body: &str, code: i32, status: &str, told: &str| {
+            bed.write("told", "");
+            bed.run(script(&bed, shell, "loop.sh", &format!("{INIT}{body}\n"))).code(code);
+            let found = (bed.status("loop"), bed.text("told"));
+            assert_eq!(found, (status.to_owned(), told.to_owned()), "{shell} {body}");
+        };
+        let says = "trap 'echo \"bye $?\" >> ../told' EXIT";
+        check(&format!("{says}; true"), 0, "completed", "bye 0\n");
+        check(&format!("{says}; exit 3"), 3, "failed", "bye 3\n");
+        check(&format!("set -e; {says}; false"), 1, "failed", "bye 1\n");
+        check(&format!("f() {{ {says}; }}; f; echo on >> ../told"), 0, "completed", "on\nbye 0\n");
+        check(&format!("({says}; true); echo on >> ../told"), 0, "completed", "bye 0\non\n");
+        check(&format!("{says}; trap - EXIT"), 0, "completed", "");
+        check("trap 'outlast_exit 0' EXIT; exit 3", 0, "completed", "");
+        check("trap 'echo usr1 >> ../told' USR1; kill -USR1 $$", 0, "completed", "usr1\n");
+        let looping =
+            bed.start(script(&bed, shell, "loop.sh", &format!("{INIT}{ONE_TASK}{says}\n{AGENT}\n")));
+        let agent = pid(&bed, "agent");
+        looping.signal(15);
+        looping.done().code(128 + 15);
+        gone(agent);
+        bed.until_status("loop", "interrupted");
+    });
+}
+
 #[test]
 fn supervised_loop_comes_back_into_its_task_however_it_died() {
     let cases =
