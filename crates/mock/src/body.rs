@@ -40,8 +40,8 @@ pub(super) enum End {
     Flushed,
     /// Nothing more is sent until the client leaves.
     Hang,
-    /// The last `frames` come `after` that time.
-    Late { frames: usize, after: Duration },
+    /// The last `frames` come later by that time.
+    Late { frames: u8, after_ms: u32 },
 }
 
 /// Error of a body that ended early, as its request had asked.
@@ -128,9 +128,10 @@ impl Frames {
             std::task::ready!(sleep.as_mut().poll(cx));
             self.waiting = None;
         }
-        if let End::Late { frames, after } = self.end
-            && self.left.len() <= frames
+        if let End::Late { frames, after_ms } = self.end
+            && self.left.len() <= usize::from(frames)
         {
+            let after = Duration::from_millis(after_ms.into());
             self.end = End::Clean;
             self.waiting = Some(Box::pin(tokio::time::sleep(after)));
             return self.poll(cx);

@@ -357,8 +357,9 @@ fn write(
         }
         Some(Fault::Linger(after)) if request.streams() => {
             // Anthropic ends an answer by two events.
-            let frames_left = if request.dialect == Dialect::Anthropic { 2 } else { 1 };
-            Body::frames(frames, gap, End::Late { frames: frames_left, after })
+            let last = if request.dialect == Dialect::Anthropic { 2 } else { 1 };
+            let after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+            Body::frames(frames, gap, End::Late { frames: last, after_ms })
         }
         _ if request.streams() => Body::frames(frames, gap, End::Clean),
         _ => Body::whole(frames.pop().unwrap_or_default()),
