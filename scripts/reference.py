@@ -109,8 +109,8 @@ def flags(text: str) -> list[Flag]:
 def settings_table(commands: list[tuple[tuple[str, ...], str]]) -> str:
     source = rust()
     never = quoted(r"const NO_SETTINGS: [^=]*=(.*?);", source)
-    suffixes = quoted(r"let is_door = .*?ends_with\((.*?)\)", source)
-    names = quoted(r"let is_door = .*?matches!\((.*?)\)", source)
+    suffixes = quoted(r"let is_door =\s.*?ends_with\((.*?)\)", source)
+    names = quoted(r"let is_door =\s.*?matches!\((.*?)\)", source)
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     everywhere = {flag.name for flag in flags(commands[0][1])}
     for words, text in commands:
