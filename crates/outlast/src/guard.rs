@@ -7,7 +7,11 @@
 
 use std::sync::Arc;
 
-use outlast_core::{run::instance::Instance, store::Store, words::id::RunId};
+use outlast_core::{
+    run::instance::Instance,
+    store::{self, Store},
+    words::id::RunId,
+};
 use outlast_process::{
     ancestry::{self, Ancestor},
     identity,
@@ -19,7 +23,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, CommandError},
-        find,
+        find::{self, Verb},
     },
     supervisor::environment::{GROUPS, MARK},
 };
@@ -74,6 +78,7 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Export(_) => ("export", Free),
         Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run))),
         Command::Fork(_) => ("fork", Persons),
+        Command::Rm(_) => ("rm", Persons),
         Command::Gc(args) => ("gc", if_changes(!args.dry_run)),
         Command::Verify(args) => ("verify", if_changes(args.repair)),
         Command::Repair(args) => ("repair", if_changes(args.accept_shorter)),
@@ -128,9 +133,20 @@ pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     let found = match rule {
         // A run that does not exist yet is begun.
         Rule::Begins(Some(id)) if inside.store.run_no(id)?.is_none() => return Ok(()),
-        _ => find::run(inside.store.as_ref(), named)?,
+        // The same run that the command will find.
+        _ => find::run_to(inside.store.as_ref(), named, verb_of(verb))?,
     };
     if found.run.charges.contains(&inside.view.run.envelope()) { Ok(()) } else { refused() }
+}
+
+/// Returns the verb by which a command finds the run that is named.
+fn verb_of(verb: &str) -> Verb {
+    match verb {
+        "stop" => Verb::Stop,
+        "cancel" => Verb::End,
+        "attach" => Verb::Attach,
+        _ => Verb::Look,
+    }
 }
 
 /// Returns the trace of a run in this process or one above it, in words: a variable, a control group.
@@ -156,7 +172,11 @@ fn supervisor(line: &[Ancestor], context: &Context) -> Result<Option<(Instance, 
     if above.is_empty() || context.has_no_file() {
         return Ok(None);
     }
-    let store: Arc<dyn Store> = context.open(false, Default::default())?;
+    let store: Arc<dyn Store> = match context.open(false, Default::default()) {
+        // Nobody drives a run of a store that is damaged, and a person mends it under any shell.
+        Err(CliError::Store(store::Error::Corrupt { .. } | store::Error::Shorter { .. })) => return Ok(None),
+        opened => opened?,
+    };
     let Ok(me) = identity::of_self() else { return Ok(None) };
     let live = store.live_instances()?;
     Ok(above.iter().find_map(|above| {

@@ -161,6 +161,13 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             look_after(&*store, &context);
             commands::attach::attach(&*store, &context, &args)
         }
+        Command::Rm(args) => {
+            let store = context.open(false, Default::default())?;
+            serve::proxy_setup::bury(&*store, &*context.clock);
+            let directory =
+                |id: &_| Ok(RunDirectory::of(&context.place, id, &context.around)?.path().to_owned());
+            printed(look, |page| commands::rm::rm(&*store, &directory, &args, page))
+        }
         Command::Stop(args) => {
             let store = context.open(false, Default::default())?;
             look_after(&*store, &context);

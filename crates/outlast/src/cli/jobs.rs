@@ -66,6 +66,17 @@ pub struct ExportArgs {
     pub job: String,
 }
 
+/// Forget a run that has ended, with the runs below it and all that was kept of them
+///
+/// The newest run of a store stays until another one has begun.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  outlast rm nightly\n  outlast cancel nightly && outlast rm nightly")]
+pub struct RmArgs {
+    /// The run: its id, its name, or the start of its id
+    #[arg(value_name = "RUN")]
+    pub run: String,
+}
+
 /// Forget runs that ended long ago, with all that was kept of them
 ///
 /// Completed, failed and cancelled ones; never one that is interrupted, halted or waits, nor one that has a child

@@ -25,7 +25,8 @@ pub use self::{
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
     jobs::{
-        ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RepairArgs, RetryArgs, SnapshotArgs, VerifyArgs,
+        ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RepairArgs, RetryArgs, RmArgs, SnapshotArgs,
+        VerifyArgs,
     },
     look::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
@@ -100,6 +101,7 @@ pub enum Command {
     Export(ExportArgs),
     Snapshot(SnapshotArgs),
     Fork(ForkArgs),
+    Rm(RmArgs),
     Gc(GcArgs),
     Verify(VerifyArgs),
     Repair(RepairArgs),

@@ -56,12 +56,40 @@ struct Member {
 }
 
 /// All runs of the store, with their parents.
-struct Families {
+pub struct Families {
     runs: BTreeMap<RunNo, Member>,
     ended_before: Micros,
 }
 
 impl Families {
+    /// Reads the run and all runs below it; every other one stays.
+    pub fn of(store: &dyn Store, run: RunNo) -> Result<Families, CliError> {
+        // Whoever has ended by now has ended before.
+        let mut families = Families { runs: BTreeMap::new(), ended_before: store.now()?.plus_ms(1) };
+        families.look(store)?;
+        let kept: Vec<RunNo> = families.numbers();
+        for no in kept {
+            let goes = no == run || families.above(no).contains(&run);
+            families.runs.entry(no).and_modify(|member| member.stays |= !goes);
+        }
+        families.settle();
+        Ok(families)
+    }
+
+    /// Numbers of the runs that go, children before their parents.
+    pub fn going(&self) -> Vec<RunNo> {
+        self.numbers().into_iter().filter(|no| self.goes(*no)).collect()
+    }
+
+    pub fn id(&self, no: RunNo) -> Option<&RunId> {
+        self.runs.get(&no).map(|run| &run.id)
+    }
+
+    /// Takes a run out that is gone.
+    pub fn take(&mut self, no: RunNo) -> Option<RunId> {
+        self.runs.remove(&no).map(|run| run.id)
+    }
+
     /// Reads the runs that are newer than the newest known one, and marks those that have to stay.
     fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
         let (known, mut before) = (self.newest(), None);
@@ -114,7 +142,7 @@ impl Families {
     }
 
     /// Forgets a run and returns whether it is gone. Runs that begin meanwhile are read first: one may be its child.
-    fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
+    pub fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
         loop {
             let verb = Forget {
                 run: no,

@@ -24,6 +24,7 @@ pub mod prices;
 pub mod repair;
 pub mod resolve;
 pub mod retry;
+pub mod rm;
 pub mod service;
 pub mod show;
 pub mod spend;

@@ -1,6 +1,7 @@
 //! The supervisor: `outlast run` and `outlast resume`. One process per run, no daemon. ARCHITECTURE.md, "The
 //! supervisor".
 
+mod all;
 mod attempt;
 mod beat;
 mod choose;
@@ -30,7 +31,6 @@ pub use choose::current_umask;
 use std::{
     net::SocketAddr,
     path::Path,
-    process::Stdio,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -275,7 +275,12 @@ fn go_on(
         say(&said);
     }
     let providers = proxy_setup::providers(&served.proxy, keys, &view.spec.upstreams, &context)?;
-    drive::drive(drive::Plan { view, node, providers, prices, served, context })
+    let (no, store, look, behind) = (view.run.no, node.store().clone(), context.look, served.show.is_behind);
+    let code = drive::drive(drive::Plan { view, node, providers, prices, served, context })?;
+    if look.json {
+        story::end_as_json(store.as_ref(), no, code, behind)?;
+    }
+    Ok(code)
 }
 
 /// Checks that the provider keys the run began with are present. Without them the agent would die until it is
@@ -395,25 +400,8 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     node.leave()?;
     drop(node);
     drop(store);
-    say(&format!("{} to resume", crate::render::amount::some(runs.len() as i64, "run")));
-    let me = crate::program()?;
-    let mut children = Vec::new();
-    for view in runs.into_iter().rev() {
-        let mut command = std::process::Command::new(&me);
-        command.arg("resume").arg(view.run.id.as_str());
-        // Passed in the environment, which other users cannot read: the address may hold a password.
-        command.env("OUTLAST_STORE", context.place.address()).args(proxy.flags()).stdin(Stdio::null());
-        children.push((view.run.id.clone(), command.spawn()?));
-    }
-    let mut worst = exit_code::OK;
-    for (id, mut child) in children {
-        let status = child.wait()?;
-        if !status.success() {
-            say(&format!("{id}: {status}"));
-            worst = worst.max(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(exit_code::FAILED));
-        }
-    }
-    Ok(worst)
+    runs.reverse();
+    all::resume(&runs, context, proxy)
 }
 
 /// Returns whether another live process holds the run and will wake it. Otherwise takes the lease for this

@@ -4,12 +4,19 @@ use outlast_core::{
     envelope::unit::Unit,
     run::{Command, attempt::Attempt},
     store::{RunView, Store},
-    words::money::NanoUsd,
+    words::{id::RunNo, money::NanoUsd},
 };
+use serde_json::{Map, Value, json};
 
 use crate::{
-    program::{error::CliError, say::say},
-    render::amount::some,
+    program::{
+        error::CliError,
+        say::{line, say},
+    },
+    render::{
+        amount::{put_money, some},
+        next::next,
+    },
 };
 use outlast_process::exit::Exit;
 
@@ -81,4 +88,31 @@ pub fn halted(view: &RunView) {
 /// Returns the run as it stands now.
 pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     Ok(store.run(view.run.no)?.unwrap_or_else(|| view.clone()))
+}
+
+/// Prints a run's end as one line of JSON: on standard output, after all that its agent printed there. A supervisor behind
+/// a terminal says it there.
+pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool) -> Result<(), CliError> {
+    let Some(view) = store.run(run)? else { return Ok(()) };
+    let (run, e) = (&view.run, &view.envelope);
+    let mut o = Map::new();
+    o.insert("run".into(), run.id.as_str().into());
+    o.insert("name".into(), view.spec.name.clone().into());
+    o.insert("status".into(), run.status.name().into());
+    o.insert("exit_code".into(), exit_code.into());
+    o.insert("attempts".into(), store.attempts(run.no)?.len().into());
+    o.insert("calls".into(), e.spent[Unit::Calls].into());
+    o.insert("tokens".into(), e.spent.tokens().into());
+    put_money(&mut o, "spent", Some(e.spent.cost()));
+    put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
+    o.insert("replayed_answers".into(), run.replayed.into());
+    o.insert("halt_code".into(), run.halt.as_ref().map(|halt| halt.code.clone()).into());
+    o.insert("next".into(), json!(next(&view)));
+    let told = Value::Object(o).to_string();
+    if is_behind {
+        line(&told);
+    } else {
+        println!("{told}");
+    }
+    Ok(())
 }

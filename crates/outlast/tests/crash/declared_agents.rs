@@ -74,7 +74,7 @@ fn sleeps(bed: &Bed, run: Proc, how: &str) {
     let shown = bed.show("r");
     assert_eq!(shown["attempts"][0]["at_limit"], true, "{shown}");
     until("it is said", || run.output().contains("usage limit: r sleeps until").then_some(()));
-    let spans = ["(for 4h59m", "(for 5h"];
+    let spans = ["(for 4 h 59 min", "(for 5 h"];
     assert!(spans.iter().any(|span| run.output().contains(span)), "{}", run.output());
     bed.does(&["wake", "r"]).code(0);
     run.done().code(0).tells(&["kimi goes on in its session k-"]);

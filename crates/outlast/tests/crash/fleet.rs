@@ -73,7 +73,7 @@ fn two_runs_wait_when_a_day_budget_runs_dry_and_a_raise_or_the_next_day_lets_the
         // Newest first.
         assert_eq!((&told["waiting"], bed.paid()), (&serde_json::json!(["two", "one"]), 1), "{told}");
         bed.does(&["ls"]).tells(&["room in team-search"]);
-        bed.does(&["show", "one"]).tells(&[
+        bed.does(&["show", "one", "-v"]).tells(&[
             "would exceed the budget team-search for 20",
             "waiting for room above it (exited with 1)",
             "outlast budgets raise team-search --add-usd",

@@ -43,18 +43,21 @@ os.kill(os.getpid(), signal.SIGKILL)
 fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
     // Bug: the note said "No tool call was in flight" while one was, or there was no note. Consequence: the model did the
     // effect again. Cause: only answers that had ended were read, and not the hook's own entries.
-    each(vec![("stream", true, "unknown"), ("hook", true, "ended, code unknown"), ("answered", false, "")], |case| {
-        let (kind, told, outcome) = case;
-        let bed = Bed::new();
-        let program = bed.write("claude", &CLAUDE.replace("OUTLAST,", &format!("{OUTLAST:?},")));
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        let done = bed.does(&["run", "--run", "r", "--", text(&program), kind, "-p", "go"]).code(0);
-        let note = bed.text("note");
-        let wanted = format!("Before the crash you had started: Bash `make deploy`, at ");
-        assert_eq!(note.contains(&wanted), told, "{kind}: {note:?} {}", done.text);
-        assert!(!told || note.contains(&format!("outcome: {outcome};")), "{kind}: {note}");
-        let tools: Vec<_> = bed.journal("r").into_iter().filter(|e| e["kind"] == "tool").collect();
-        assert_eq!(tools.len(), 1, "{kind}: {tools:?}");
-        assert_ne!(tools[0]["state"], "open", "{kind}: the outcome is known");
-    });
+    each(
+        vec![("stream", true, "unknown"), ("hook", true, "ended, code unknown"), ("answered", false, "")],
+        |case| {
+            let (kind, told, outcome) = case;
+            let bed = Bed::new();
+            let program = bed.write("claude", &CLAUDE.replace("OUTLAST,", &format!("{OUTLAST:?},")));
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            let done = bed.does(&["run", "--run", "r", "--", text(&program), kind, "-p", "go"]).code(0);
+            let note = bed.text("note");
+            let wanted = format!("Before the crash you had started: Bash `make deploy`, at ");
+            assert_eq!(note.contains(&wanted), told, "{kind}: {note:?} {}", done.text);
+            assert!(!told || note.contains(&format!("outcome: {outcome};")), "{kind}: {note}");
+            let tools: Vec<_> = bed.journal("r").into_iter().filter(|e| e["kind"] == "tool").collect();
+            assert_eq!(tools.len(), 1, "{kind}: {tools:?}");
+            assert_ne!(tools[0]["state"], "open", "{kind}: the outcome is known");
+        },
+    );
 }

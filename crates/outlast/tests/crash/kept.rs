@@ -150,7 +150,7 @@ fn several_interrupted_runs_of_one_command_are_listed_and_none_is_guessed() {
         &ids[0],
         &ids[1],
         "(interrupted)",
-        "`outlast resume RUN`",
+        "`outlast resume run_",
         "--new",
     ]);
     bed.does(&["resume", &ids[0]]).code(0);
@@ -346,6 +346,6 @@ fn a_person_who_looks_after_a_kill_is_told_that_nobody_drives_the_run() {
     let bed = Bed::without_mock();
     let dies = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()\n";
     bed.run(script(&bed, &["--run", "r"], dies, &[])).code(137);
-    let text = bed.does(&["show", "r"]).text;
+    let text = bed.does(&["show", "r", "-v"]).text;
     assert!(text.contains("interrupted") && text.contains("outlast resume r"), "{text}");
 }

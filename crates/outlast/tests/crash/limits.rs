@@ -31,8 +31,8 @@ fn halted_run_stays_halted_and_says_what_lets_it_go_on() {
         bed.does(&["resume", "n"]).code(75).tells(&way_on);
         bed.run(Calls::new(5).under(&bed, &["--run", &id])).code(75).tells(&way_on);
         bed.does(&["resume", "--all"]).code(0).tells(&["0 runs to resume"]);
-        let way = format!("outlast budget {id} {}", room[0]);
-        let shown = bed.does(&["show", &id]).code(0).tells(&["halted", &way]);
+        let way = format!("outlast resume {id} {}", room[0]);
+        let shown = bed.does(&["show", &id, "-v"]).code(0).tells(&["halted", &way]);
         assert_eq!(shown.text.matches(&way).count(), 1, "once is enough: {}", shown.text);
         assert_eq!((bed.status(&id).as_str(), bed.paid()), ("halted", paid), "{code}");
         assert!(!bed.text("told").contains("finished"));
@@ -67,7 +67,7 @@ fn model_without_a_price_halts_the_run_until_its_price_is_given() {
     let run = run.tells(&["halted (price_unknown)", way_on]);
     assert_eq!(run.text.matches(way_on).count(), 1, "{}", run.text);
     assert_eq!(bed.show("r")["attempts"].as_array().unwrap().len(), 1);
-    bed.does(&["show", "r"]).tells(&["outlast resume r --prices FILE"]);
+    bed.does(&["show", "r", "-v"]).tells(&["outlast resume r --prices FILE"]);
     bed.does(&["resume", "r"]).code(75).tells(&[way_on]);
     let prices = r#"{"unheard-of": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}"#;
     let file = bed.write("prices.json", prices);
@@ -150,7 +150,7 @@ fn divergence_that_halted_a_run_is_shown_and_accepted_by_resuming_it() {
     let shown = bed.show("r");
     assert_eq!((&shown["status"], &shown["money"]["untaken_answers"]), (&"halted".into(), &2.into()));
     assert!(shown["money"]["untaken_nano_usd"].as_i64().unwrap() > 0, "{shown}");
-    bed.does(&["show", "r"]).tells(&["untaken   2 recorded answers that had cost", "outlast resume r"]);
+    bed.does(&["show", "r", "-v"]).tells(&["untaken   2 recorded answers that had cost", "outlast resume r"]);
     bed.does(&["resume", "r"]).code(0).tells(&["accepted: 2 recorded answers", "resuming r"]);
     assert_eq!((bed.status("r").as_str(), bed.paid()), ("completed", 5));
 }

@@ -47,7 +47,7 @@ fn each_iteration_reads_its_file_anew_and_a_crash_reads_what_its_iteration_began
     // The restart of the second was answered from the journal.
     assert_eq!((bed.paid(), bed.show("r")["money"]["replayed_answers"].as_i64()), (3, Some(1)));
     assert_eq!((bed.spent("r", "restarts"), bed.show("r")["loop"]["finished"].as_i64()), (1, Some(3)));
-    bed.does(&["show", "r"]).tells(&["loop      3 iterations of at most 3 finished", "iteration"]);
+    bed.does(&["show", "r", "-v"]).tells(&["loop      3 iterations of at most 3 finished", "iteration"]);
 }
 
 #[test]

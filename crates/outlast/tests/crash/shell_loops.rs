@@ -106,7 +106,7 @@ fn loop_without_a_task_that_is_terminated_has_not_completed() {
         bed.until_status("loop", "interrupted");
         assert_eq!(bed.text("told"), "", "{shell} {agent}");
         if shell == "bash" {
-            bed.does(&["show", "loop"]).code(0).tells(&["killed by SIGTERM"]);
+            bed.does(&["show", "loop", "-v"]).code(0).tells(&["killed by SIGTERM"]);
         }
         // An end of its own is one, whatever it leaves in the background.
         let body = format!("{INIT}{logger}sleep 100 & x=$(true)\n");

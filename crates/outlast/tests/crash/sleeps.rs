@@ -69,7 +69,7 @@ fn usage_limit_is_a_sleep_and_no_death() {
         bed.run(run).code(0).tells(&["usage limit: r sleeps until", "`outlast wake r` starts it now"]);
         assert_went_on_once(&bed);
         assert!(bed.text("told").starts_with("429 2\n"), "it passes unchanged: {}", bed.text("told"));
-        bed.does(&["show", "r"]).tells(&["at a usage limit (exited with 1)"]);
+        bed.does(&["show", "r", "-v"]).tells(&["at a usage limit (exited with 1)"]);
     });
 }
 
@@ -98,7 +98,7 @@ fn person_wakes_a_run_that_sleeps_and_a_second_supervisor_is_refused() {
     let bed = Bed::new();
     let run = asleep(&bed);
     bed.does(&["resume", "r"]).code(77);
-    bed.does(&["show", "r"]).tells(&["sleeps    until", "outlast wake r"]);
+    bed.does(&["show", "r", "-v"]).tells(&["sleeps    until", "outlast wake r"]);
     assert_eq!(bed.text("lives"), "x\n");
     bed.does(&["wake", "r"]).code(0).tells(&["its supervisor starts it now"]);
     run.done().code(0).tells(&["woken"]);

@@ -315,7 +315,7 @@ fn each_attempts_output_is_kept_and_passed_on_unchanged() {
     let lines = shown["attempts"][0]["last_lines"].as_array().unwrap();
     assert_eq!((lines.len(), &lines[99]), (100, &"20000".into()));
     bed.does(&["logs", "r", "--attempt", "3"]).code(1).tells(&["attempts 1 to 2 are kept"]);
-    bed.does(&["show", "r", "--lines", "2"]).tells(&["killed by SIGKILL", "19999\n", "20000\n"]);
+    bed.does(&["show", "r", "-v", "--lines", "2"]).tells(&["killed by SIGKILL", "19999\n", "20000\n"]);
 }
 
 #[test]

@@ -348,6 +348,33 @@ fn a_cancelled_run_says_why() {
 }
 
 #[test]
+fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
+    let story = Story::whole();
+    let kept = tempfile::tempdir().unwrap();
+    let directory = |id: &RunId| Ok(kept.path().join(id.as_str()));
+    let rm = |run: &str| {
+        let Command::Rm(args) = Cli::try_parse_from(["outlast", "rm", run]).unwrap().command else {
+            panic!()
+        };
+        let mut done = None;
+        let told = printed(Look::default(), |page| {
+            done = Some(commands::rm::rm(&*story.store, &directory, &args, page));
+        });
+        done.unwrap().map(|()| told)
+    };
+    std::fs::create_dir_all(kept.path().join("research-43/logs")).unwrap();
+    assert_eq!(rm("research-42").unwrap_err().code(), "run_not_ended");
+    // A name means, for this verb, the run of it that has ended.
+    assert_eq!(rm("nightly").unwrap(), "research-43  forgotten\n");
+    assert_eq!(rm("research-43").unwrap_err().code(), "unknown_run");
+    assert!(!kept.path().join("research-43").exists());
+    assert_eq!(status(&story, "research-42"), Status::Halted);
+    // The newest run holds the place of the next one's number.
+    shown(&story, "outlast cancel 0190");
+    assert_eq!(rm("0190").unwrap_err().code(), "run_stays");
+}
+
+#[test]
 fn a_halt_outlives_a_cancel() {
     let story = Story::whole();
     let mut code = None;

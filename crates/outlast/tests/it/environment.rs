@@ -138,3 +138,42 @@ fn the_unit_names_the_variables_that_unfinished_runs_want() {
     );
     assert!(told.contains("begun with variables that the unit lacks: DB_URL ("), "{told}");
 }
+
+#[test]
+fn a_run_with_json_ends_with_a_line_of_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let output =
+        outlast(dir.path()).args(["run", "--json", "--run", "a", "--", "echo", "hello"]).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    let end: serde_json::Value = serde_json::from_str(lines[1]).unwrap();
+    assert_eq!((lines[0], lines.len()), ("hello", 2));
+    assert_eq!(
+        (&end["run"], &end["status"], &end["exit_code"]),
+        (&"a".into(), &"completed".into(), &0.into())
+    );
+    // A run that did not end well says so in the same way.
+    let mut run = outlast(dir.path());
+    let output = run.args(["run", "--json", "--restarts", "0", "--", "false"]).output().unwrap();
+    let end: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&end["halt_code"], &end["exit_code"]), (&"restart_budget_exceeded".into(), &75.into()));
+}
+
+#[test]
+fn runs_that_are_resumed_together_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "test -e go || { kill -9 $$; }; echo out; echo err >&2";
+    for name in ["one", "two"] {
+        let run = ["run", "--new", "--name", name, "--restarts", "0", "--", "sh", "-c", script];
+        done(outlast(dir.path()).args(run));
+        outlast(dir.path()).args(["budget", name, "--lift", "restarts"]).assert().success();
+    }
+    fs::write(dir.path().join("go"), "").unwrap();
+    let output = outlast(dir.path()).args(["resume", "--all"]).output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    for name in ["one", "two"] {
+        assert!(out.contains(&format!("{name} | out\n")), "{out}");
+        assert!(err.contains(&format!("{name} | err\n")), "{err}");
+        assert!(err.contains(&format!("{name} | outlast: resuming run_")), "{err}");
+    }
+}

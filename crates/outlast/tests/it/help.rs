@@ -51,6 +51,19 @@ fn help_is_as_recorded() {
     }
 }
 
+/// The lines for the fake provider are documented as its sources have them.
+#[test]
+fn every_mock_line_is_documented() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
+    let (source, page) = (read("crates/mock/src/script.rs"), read("docs/reference/mock.md"));
+    let lines: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//! |")).collect();
+    assert!(lines.len() > 10);
+    for line in lines {
+        assert!(page.contains(&format!("|{line}\n")), "{line}");
+    }
+}
+
 #[test]
 fn every_command_stands_below_one_heading() {
     let listed = outlast::cli::headings::HEADINGS.iter().flat_map(|(_, names)| names.iter().copied());

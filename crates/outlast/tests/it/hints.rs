@@ -154,6 +154,7 @@ fn other_errors_are_told_with_what_leads_on() {
         (vec![&done], &["resume", "r"], "outlast run --new -- CMD"),
         (vec![&done], &["cancel", "r"], "outlast run --new -- CMD"),
         (vec![&done], &["journal", "r", "9"], "outlast journal r"),
+        (vec![&died, &lifted], &["rm", "r"], "outlast cancel r"),
         (vec![&died, &lifted], &["run", "--run", "r", "--", "true"], "outlast resume r"),
         (vec![&died, &lifted], &["attach", "r"], "outlast logs r"),
         (vec![&done], &["budgets", "raise", "none", "--add-usd", "1"], "outlast budgets"),
@@ -202,7 +203,11 @@ fn every_command_in_a_message_is_one() {
         let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let code = code.join(" ").replace("\\ ", " ");
         for words in code.split("`outlast ").skip(1).filter_map(|rest| rest.split(['`', '>', '|']).next()) {
-            if words.len() > 120 || words.contains(['"', '…', '(']) || words.contains(" {} ") {
+            if words.len() > 120
+                || words.contains(['"', '…', '('])
+                || words.contains(" {} ")
+                || words.starts_with('{')
+            {
                 continue;
             }
             let filled = words.split_whitespace().map(|word| match word.contains('{') {

@@ -14,6 +14,10 @@ pub enum CommandError {
     NoAttempt { run: String },
     #[error("run {run} has no entry {entry}: {}", if *.last > 0 { format!("its last is {last}") } else { "it has none yet".into() })]
     NoEntry { run: String, entry: i64, last: i64 },
+    #[error("run {run} is {}: it has not ended, and what it did would be done and paid again", .status.name())]
+    NotEnded { run: String, status: Status },
+    #[error("run {run} stays: it is the newest of its store, or a run above it can go on")]
+    RunStays { run: String },
     #[error("run {run} has no log of attempt {attempt}: {kept}")]
     NoLog { run: String, attempt: i64, kept: String },
     #[error("`outlast {verb}` is a person's here, and this is a process of a run: {how}")]
@@ -45,6 +49,8 @@ impl CommandError {
             CommandError::NotAttachable { .. } => "not_attachable",
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => "no_logs",
             CommandError::NoEntry { .. } => "unknown_entry",
+            CommandError::NotEnded { .. } => "run_not_ended",
+            CommandError::RunStays { .. } => "run_stays",
             CommandError::NotAPersons { .. } => "not_a_persons",
             CommandError::PriceUnknown { .. } => "price_unknown",
             CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => "no_such_key",
@@ -67,6 +73,12 @@ impl CommandError {
             }
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => {
                 "logs are kept beside the store by `outlast run` without --no-logs"
+            }
+            CommandError::NotEnded { run, .. } => {
+                return Some(format!("`outlast cancel {run}` ends it for good"));
+            }
+            CommandError::RunStays { .. } => {
+                "try again when another run has begun, and those above it have ended"
             }
             CommandError::NoEntry { run, .. } => {
                 return Some(format!("`outlast journal {run}` lists its entries"));
