@@ -22,7 +22,10 @@ use outlast_core::{
     engine::op::Op,
     memory::MemoryStore,
     store::{Durability, Error, Ticket},
-    words::id::{AttemptNo, InstanceNo, RunNo, Seq},
+    words::{
+        digest::Digest,
+        id::{AttemptNo, InstanceNo, RunNo, Seq},
+    },
 };
 
 use self::{
@@ -302,6 +305,7 @@ impl Process {
         let (r, bound) = (&client.request, client.request.ask.bound());
         let wants = Wants {
             upstream: "sim".to_owned(),
+            way: Digest::of(b"sim"),
             account: (None, "sim-1".to_owned()),
             rate: out.rate,
             bound: bound.full().1,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::{
     call::{ConnectionId, desk::Key, patience::chance},
-    words::outage::Cause,
+    words::{digest::Digest, outage::Cause},
 };
 
 /// Failures in a row that make an outage, where one could be the request's own.
@@ -28,11 +28,11 @@ pub enum Probe {
     Call(Key),
 }
 
-/// Health of all upstreams of which the last call failed.
+/// Health of all upstreams of which the last call failed, each by its address and key.
 #[derive(Debug)]
 pub struct Outages {
     longest_pause_ms: u64,
-    failing: HashMap<String, Failing>,
+    failing: HashMap<Digest, Failing>,
 }
 
 #[derive(Debug)]
@@ -54,9 +54,9 @@ impl Outages {
     }
 
     /// Notes a call that failed. Returns the milliseconds to the next probe if there is an outage.
-    pub fn failed(&mut self, upstream: &str, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
+    pub fn failed(&mut self, way: &Digest, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
         let longest = self.longest_pause_ms;
-        let failing = self.failing.entry(upstream.to_owned()).or_insert(Failing {
+        let failing = self.failing.entry(*way).or_insert(Failing {
             cause,
             failures: 0,
             is_outage: false,
@@ -83,14 +83,14 @@ impl Outages {
     }
 
     /// Notes that the upstream answered. Returns whether that ended an outage.
-    pub fn answered(&mut self, upstream: &str) -> bool {
-        self.failing.remove(upstream).is_some_and(|failing| failing.is_outage)
+    pub fn answered(&mut self, way: &Digest) -> bool {
+        self.failing.remove(way).is_some_and(|failing| failing.is_outage)
     }
 
     /// Lets `who` go if there is no outage, or as the probe of one. Errors: the cause, and the milliseconds after which
     /// to ask again.
-    pub fn may_go(&mut self, upstream: &str, who: Probe, now_ms: u64) -> Result<(), (Cause, u64)> {
-        let Some(failing) = self.failing.get_mut(upstream).filter(|f| f.is_outage) else { return Ok(()) };
+    pub fn may_go(&mut self, way: &Digest, who: Probe, now_ms: u64) -> Result<(), (Cause, u64)> {
+        let Some(failing) = self.failing.get_mut(way).filter(|f| f.is_outage) else { return Ok(()) };
         match failing.probe {
             Some(probe) if probe == who => Ok(()),
             Some(_) => Err((failing.cause, LOOK_MS)),
@@ -103,8 +103,8 @@ impl Outages {
     }
 
     /// Hands the place of the probe, if `from` has it, to the call that the request has become.
-    pub fn becomes(&mut self, upstream: &str, from: ConnectionId, to: Key) {
-        if let Some(failing) = self.failing.get_mut(upstream)
+    pub fn becomes(&mut self, way: &Digest, from: ConnectionId, to: Key) {
+        if let Some(failing) = self.failing.get_mut(way)
             && failing.probe == Some(Probe::Request(from))
         {
             failing.probe = Some(Probe::Call(to));
@@ -112,8 +112,8 @@ impl Outages {
     }
 
     /// Takes the place of the probe back from a call that will not tell anything.
-    pub fn give_back(&mut self, upstream: &str, who: Probe) {
-        if let Some(failing) = self.failing.get_mut(upstream) {
+    pub fn give_back(&mut self, way: &Digest, who: Probe) {
+        if let Some(failing) = self.failing.get_mut(way) {
             failing.release(who);
         }
     }
@@ -132,6 +132,8 @@ mod tests {
     use super::*;
     use crate::words::id::{RunNo, Seq};
 
+    const U: Digest = Digest([1; 32]);
+
     fn call(n: i64) -> Probe {
         Probe::Call((RunNo(1), Seq(n)))
     }
@@ -140,8 +142,8 @@ mod tests {
     fn one_failure_to_reach_it_is_an_outage_and_a_status_is_at_the_third_time() {
         let check = |causes: &[Cause], wanted: bool| {
             let mut outages = Outages::new(60_000);
-            let told = causes.iter().map(|cause| outages.failed("u", call(1), *cause, 0)).last().flatten();
-            assert_eq!((told.is_some(), outages.may_go("u", call(2), 0).is_err()), (wanted, wanted));
+            let told = causes.iter().map(|cause| outages.failed(&U, call(1), *cause, 0)).last().flatten();
+            assert_eq!((told.is_some(), outages.may_go(&U, call(2), 0).is_err()), (wanted, wanted));
         };
         let failing = Cause::Failing(529);
         check(&[Cause::NoConnection], true);
@@ -155,34 +157,34 @@ mod tests {
     #[test]
     fn any_answer_begins_the_row_anew() {
         let mut outages = Outages::new(60_000);
-        let fails = |outages: &mut Outages| outages.failed("u", call(1), Cause::Failing(500), 0);
+        let fails = |outages: &mut Outages| outages.failed(&U, call(1), Cause::Failing(500), 0);
         assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
-        assert!(!outages.answered("u"), "two failures were no outage");
+        assert!(!outages.answered(&U), "two failures were no outage");
         assert_eq!((fails(&mut outages), fails(&mut outages)), (None, None));
         assert!(fails(&mut outages).is_some());
-        assert!(outages.answered("u"));
-        assert_eq!(outages.may_go("u", call(1), 0), Ok(()));
+        assert!(outages.answered(&U));
+        assert_eq!(outages.may_go(&U, call(1), 0), Ok(()));
     }
 
     #[test]
     fn one_call_at_a_time_is_the_probe_and_only_after_the_pause() {
         let mut outages = Outages::new(60_000);
-        let asks = |outages: &mut Outages, who, now| outages.may_go("u", who, now).map_err(|(_, ms)| ms);
-        let pause = outages.failed("u", call(1), Cause::NoConnection, 100).unwrap();
+        let asks = |outages: &mut Outages, who, now| outages.may_go(&U, who, now).map_err(|(_, ms)| ms);
+        let pause = outages.failed(&U, call(1), Cause::NoConnection, 100).unwrap();
         assert!((500..=1_000).contains(&pause), "{pause}");
         let (client, due) = (Probe::Request(ConnectionId(7)), 100 + pause);
         assert_eq!(asks(&mut outages, client, due - 1), Err(1));
         assert_eq!(asks(&mut outages, client, due), Ok(()));
         assert_eq!(asks(&mut outages, call(1), due), Err(LOOK_MS));
-        outages.becomes("u", ConnectionId(7), (RunNo(1), Seq(2)));
+        outages.becomes(&U, ConnectionId(7), (RunNo(1), Seq(2)));
         assert_eq!(
             (asks(&mut outages, call(2), due), asks(&mut outages, client, due)),
             (Ok(()), Err(LOOK_MS))
         );
-        outages.give_back("u", call(2));
+        outages.give_back(&U, call(2));
         assert_eq!(asks(&mut outages, call(1), due), Ok(()), "the probe came to nothing: another one goes");
-        assert!(outages.failed("u", call(1), Cause::NoConnection, due).is_some_and(|ms| ms >= 1_000));
-        assert_eq!(outages.may_go("other", client, 0), Ok(()));
+        assert!(outages.failed(&U, call(1), Cause::NoConnection, due).is_some_and(|ms| ms >= 1_000));
+        assert_eq!(outages.may_go(&Digest([2; 32]), client, 0), Ok(()));
     }
 
     #[test]
@@ -190,8 +192,8 @@ mod tests {
         let mut outages = Outages::new(9_000);
         let (mut now, mut pauses) = (0, Vec::new());
         for n in 0..6 {
-            let pause = outages.failed("u", call(n), Cause::NoConnection, now).unwrap();
-            assert_eq!(outages.failed("u", call(n + 100), Cause::NoConnection, now), Some(pause));
+            let pause = outages.failed(&U, call(n), Cause::NoConnection, now).unwrap();
+            assert_eq!(outages.failed(&U, call(n + 100), Cause::NoConnection, now), Some(pause));
             pauses.push(pause);
             now += pause;
         }

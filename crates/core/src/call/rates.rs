@@ -40,6 +40,9 @@ pub type Account = (Option<Digest>, String);
 #[derive(Clone, Debug)]
 pub struct Wants {
     pub upstream: String,
+    /// Digest of the upstream's address and of the configured key, if that is sent: an outage is one of both. A call with
+    /// a new key does not wait for the old one.
+    pub way: Digest,
     pub account: Account,
     /// Rate configured for the upstream.
     pub rate: Rate,
@@ -197,6 +200,7 @@ mod tests {
     fn wants(rate: &str, model: &str) -> Arc<Wants> {
         Arc::new(Wants {
             upstream: "openai".into(),
+            way: Digest([0; 32]),
             account: (None, model.into()),
             rate: if rate.is_empty() { Rate::default() } else { rate.parse().unwrap() },
             bound: 10,

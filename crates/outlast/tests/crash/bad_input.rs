@@ -331,7 +331,7 @@ fn whatever_the_provider_answers_is_recorded() {
 #[test]
 fn provider_that_is_not_there_costs_nothing_and_is_told() {
     let bed = Bed::new();
-    let mut run = Calls::new(1).under(&bed, &["--run", "r", "--restarts", "0"]);
+    let mut run = Calls::new(1).under(&bed, &["--run", "r", "--restarts", "0", "--outage-wait", "0"]);
     run.env("OPENAI_BASE_URL", format!("http://{}/v1", free_port()));
     bed.run(run).code(75);
     assert!(

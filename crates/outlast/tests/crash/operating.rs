@@ -285,6 +285,8 @@ fn keys_are_read_again_when_their_file_changes_and_a_bad_file_changes_nothing() 
     write("sk-the-first-key", 0o600);
     let at = free_port();
     let mut command = bed.outlast(&["serve", "--listen", &at.to_string()]);
+    // Else a call whose key is refused is held until there is another one.
+    command.args(["--outage-wait", "0"]);
     command.args(["--openai-base-url", &format!("http://{upstream}/v1")]).env_remove("OPENAI_API_KEY");
     let server = serve_by(&bed, command);
     let sent = |text: &str| {

@@ -145,7 +145,10 @@ fn server_whose_log_nobody_reads_serves_on_and_can_be_stopped() {
     rustix::pipe::fcntl_setpipe_size(&full, 4096).unwrap();
     let listen = at.to_string();
     let mut command = bed.outlast(&["serve", "--listen", &listen]);
-    command.args(["--openai-base-url", "http://127.0.0.1:9/v1"]).stdout(Stdio::null()).stderr(full);
+    command
+        .args(["--openai-base-url", "http://127.0.0.1:9/v1", "--outage-wait", "0"])
+        .stdout(Stdio::null())
+        .stderr(full);
     let mut server = Killed(command.spawn().unwrap());
     until("it serves", || TcpStream::connect(at).ok());
     // Each is a line of the log: nobody is there upstream.

@@ -168,6 +168,7 @@ impl Call {
         };
         Wants {
             upstream: self.upstream_name().to_owned(),
+            way: self.to.provider(&config.providers).way(self.is_own_key()),
             account: (key, self.request.model.clone()),
             rate: self.to.rate(config.upstream_rate),
             bound: self.bound.full().1,

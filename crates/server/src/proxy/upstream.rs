@@ -12,7 +12,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-use outlast_core::words::outage::Cause;
+use outlast_core::words::{digest::Digest, outage::Cause};
 
 use crate::dialect::Upstream;
 
@@ -90,6 +90,12 @@ impl Provider {
         }
         let trimmed = base.trim_end_matches('/');
         Ok(Provider { base: trimmed.strip_suffix("/v1").unwrap_or(trimmed).into(), key })
+    }
+
+    /// Returns a digest of the address, and of the key if it is sent.
+    pub fn way(&self, with_key: bool) -> Digest {
+        let key = self.key.as_ref().filter(|_| with_key).map_or("", Key::expose);
+        Digest::of([self.base.as_str(), key].join("\n").as_bytes())
     }
 }
 

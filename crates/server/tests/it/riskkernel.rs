@@ -167,7 +167,7 @@ async fn what_was_asked_wrongly_is_said_and_creates_nothing() {
         let body = if method == "POST" { json!({}) } else { Value::Null };
         refuses(&server, method, target, body, (404, "unknown_run")).await;
     }
-    for (method, target) in [("GET", "/v1/runs"), ("DELETE", "/v1/runs/r"), ("GET", "/v1/runs/r/none")] {
+    for (method, target) in [("PUT", "/v1/runs"), ("DELETE", "/v1/runs/r"), ("GET", "/v1/runs/r/none")] {
         refuses(&server, method, target, Value::Null, (404, "no_route")).await;
     }
 }

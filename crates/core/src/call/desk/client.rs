@@ -148,7 +148,7 @@ impl Desk {
         let (place, shared) = (client.place, &mut self.shared);
         let is_behind = shared.waiters.is_behind(place.run, id);
         let outage = (!is_behind && client.patience.hold_ms > 0)
-            .then(|| shared.outages.may_go(&client.wants.upstream, Probe::Request(id), round.at.now_ms))
+            .then(|| shared.outages.may_go(&client.wants.way, Probe::Request(id), round.at.now_ms))
             .and_then(Result::err)
             .map(|(cause, after_ms)| Later { after_ms, why: Why::Outage(cause) });
         let (turn, told) = match is_behind || outage.is_some() {
@@ -182,7 +182,7 @@ impl Desk {
 
     fn gives_turn_back(&mut self, id: ConnectionId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        self.shared.outages.give_back(&client.wants.upstream, Probe::Request(id));
+        self.shared.outages.give_back(&client.wants.way, Probe::Request(id));
         client.turn.take().into_iter().for_each(|turn| self.shared.rates.give_back(turn));
     }
 
@@ -209,7 +209,7 @@ impl Desk {
             client.attached = Some(seq);
         }
         let key = (client.place.run, seq);
-        self.shared.outages.becomes(&live.wants.upstream, id, key);
+        self.shared.outages.becomes(&live.wants.way, id, key);
         self.exchanges.insert(key, live);
     }
 

@@ -103,7 +103,7 @@ impl Desk {
     fn settled(&mut self, key: Key, round: &mut Round) {
         let Some(mut live) = self.exchanges.remove(&key) else { return };
         let tokens = live.tokens();
-        self.shared.outages.give_back(&live.wants.upstream, Probe::Call(key));
+        self.shared.outages.give_back(&live.wants.way, Probe::Call(key));
         match (live.turn.take(), live.ending) {
             (Some(turn), Some(Ending::Void)) => self.shared.rates.give_back(turn),
             (Some(turn), _) => self.shared.rates.over(turn, tokens),

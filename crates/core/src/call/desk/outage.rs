@@ -38,7 +38,7 @@ impl Desk {
         };
         let Some(live) = self.exchanges.get(&key) else { return told };
         let (outages, now_ms) = (&mut self.shared.outages, round.at.now_ms);
-        let probe_ms = outages.failed(&live.wants.upstream, Probe::Call(key), cause, now_ms);
+        let probe_ms = outages.failed(&live.wants.way, Probe::Call(key), cause, now_ms);
         if probe_ms.is_some() {
             round.exchange(key, ForExchange::Outage(cause));
         }
@@ -47,10 +47,9 @@ impl Desk {
 
     /// Ends an outage of the call's upstream, and lets the calls go that were held.
     fn answers(&mut self, key: Key, round: &mut Round) {
-        let Some(upstream) = self.exchanges.get(&key).map(|live| &live.wants.upstream) else { return };
-        if self.shared.outages.answered(upstream) {
-            let held =
-                self.exchanges.iter().filter(|(_, l)| l.machine.is_held() && l.wants.upstream == *upstream);
+        let Some(way) = self.exchanges.get(&key).map(|live| &live.wants.way) else { return };
+        if self.shared.outages.answered(way) {
+            let held = self.exchanges.iter().filter(|(_, l)| l.machine.is_held() && l.wants.way == *way);
             let mut held: Vec<Key> = held.map(|(key, _)| *key).collect();
             held.sort_unstable();
             round.next.extend(held.into_iter().map(|key| Next::Exchange(key, Event::Rested)));
@@ -61,7 +60,7 @@ impl Desk {
         let live = self.exchanges.get(&key).filter(|live| live.machine.is_held());
         let Some(live) = live else { return Some(Event::Rested) };
         let now_ms = round.at.now_ms;
-        match self.shared.outages.may_go(&live.wants.upstream, Probe::Call(key), now_ms) {
+        match self.shared.outages.may_go(&live.wants.way, Probe::Call(key), now_ms) {
             Ok(()) => Some(Event::Rested),
             Err((_, pause_ms)) => {
                 let held_ms = now_ms - live.left_at_ms.unwrap_or(now_ms);

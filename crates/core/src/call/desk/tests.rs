@@ -12,7 +12,7 @@ use crate::{
     journal::{Opening, State},
     store,
     words::{
-        digest::MatchKey,
+        digest::{Digest, MatchKey},
         id::{Micros, OpNo},
         outage::Cause,
     },
@@ -32,7 +32,15 @@ fn place(key: u8) -> Place {
 fn request(key: u8, rate: Option<u64>) -> Request {
     let rate = Rate { requests: rate, tokens: None };
     let account = (None, "m".to_owned());
-    let wants = Wants { upstream: "u".into(), account, rate, bound: 10, input_bound: 10, patience_ms: 1_000 };
+    let wants = Wants {
+        upstream: "u".into(),
+        way: Digest([0; 32]),
+        account,
+        rate,
+        bound: 10,
+        input_bound: 10,
+        patience_ms: 1_000,
+    };
     let patience = Patience { tries: 2, within_ms: 60_000, hold_ms: 0, seed: 1 };
     Request {
         place: place(key),
@@ -371,6 +379,19 @@ fn one_held_call_probes_an_upstream_that_is_out_and_its_answer_lets_the_others_g
     assert_eq!(back, [exchange(TWO, ForExchange::AskAgain { tries: vec![None] })]);
     let again = rig.at(pause_ms, Event::Client(c, C::MayRetry));
     assert!(asks(&again).is_some_and(|(id, admitting)| id == c && !admitting.behind), "{again:?}");
+}
+
+// Bug: after a new key was read, calls waited for the outage of the old one.
+// Consequence: they were held for as long as their clients waited. Cause: an outage was the upstream's, whatever the key.
+#[test]
+fn a_call_with_another_key_waits_for_no_outage_of_the_old_one() {
+    let mut rig = Rig::new();
+    patient(&mut rig, A, 1, ONE, 0);
+    rests(&rig.exchange(ONE, unreachable(0)), ONE);
+    let patience = Patience { hold_ms: 600_000, ..request(2, None).patience };
+    let wants = Arc::new(Wants { way: Digest([2; 32]), ..(*request(2, None).wants).clone() });
+    let other = rig.on(Event::Arrived(B, Request { patience, wants, ..request(2, None) }));
+    assert!(asks(&other).is_some_and(|(_, admitting)| admitting.later.is_none()), "{other:?}");
 }
 
 #[test]
