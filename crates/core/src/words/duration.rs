@@ -32,8 +32,8 @@ const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_0
 
 /// Reads whole numbers with units, largest first, each unit at most once: `2h`, `1h30m`, `300ms`.
 ///
-/// Returns milliseconds, never negative. A bare number is refused: seconds to one reader, milliseconds to
-/// another.
+/// Returns milliseconds, never negative. A bare number is refused: seconds to one reader, milliseconds to another. Only
+/// `0` is the same to both.
 pub fn parse_ms(text: &str) -> Result<i64, BadDuration> {
     read_ms(text).map_err(|reason| BadDuration { text: start_of(text), reason })
 }
@@ -42,6 +42,9 @@ fn read_ms(text: &str) -> Result<i64, BadDurationReason> {
     use BadDurationReason::*;
     if text.is_empty() {
         return Err(Empty);
+    }
+    if text == "0" {
+        return Ok(0);
     }
     let mut rest = text;
     let mut units = UNITS.as_slice();
@@ -127,6 +130,7 @@ mod tests {
             ("1m1ms", 60_001, "1m1ms"),
             ("48h", 172_800_000, "2d"),
             ("0s", 0, "0s"),
+            ("0", 0, "0s"),
             ("007s", 7000, "7s"),
         ] {
             assert_eq!(parse_ms(text), Ok(ms), "{text}");
