@@ -258,7 +258,7 @@ def test_the_agent_does_not_approve_itself(home, person, life):
                 listed = json.loads(done.stdout)["approvals"]
             id = listed[0]["id"]
             done = subprocess.run([program, "approve", id], capture_output=True, text=True)
-            print("command", done.returncode, "not decide" in done.stderr, flush=True)
+            print("command", done.returncode, "is a person's here" in done.stderr, flush=True)
             request = urllib.request.Request(
                 f"{url}/v1/approvals/{id}", data=b'{"decision":"approve"}', headers={"Authorization": f"Bearer {token}"})
             try:

@@ -135,7 +135,7 @@ def test_a_governed_run_is_counted_and_shown(server):
     # Three calls, three steps: nothing is counted twice, and money is no float.
     assert usage == {"tokens": 4500, "promptTokens": 3000, "completionTokens": 1500, "dollars": 0.00135, "loops": 3}
     assert server.paid() == 3
-    assert run.id in server.says("ls")
+    assert run.id in server.says("ls", "--json")
 
 
 def test_the_loop_limit_is_an_exception_and_the_run_stays_halted(server):

@@ -152,6 +152,19 @@ def test_another_limit_is_never_taken_silently(rt):
     assert rt.get("r").budget.wall.limit == 3600
 
 
+def test_a_process_of_a_supervised_run_amends_no_limit(rt, monkeypatch):
+    """Bug: `amend=True` in an agent's own script raised the limit that a person had given its run.
+
+    Consequence: the agent could spend what it liked. Cause: Python asked nobody whose process it was.
+    """
+    interrupted(rt, "r", budget=outlast.Budget(usd=5))
+    monkeypatch.setenv("OUTLAST_MARK", "m")
+    with pytest.raises(outlast.BudgetChanged, match="5.00 usd as its limit, and 40.00 usd") as error:
+        rt.run("r", budget=outlast.Budget(usd=40, amend=True)).__enter__()
+    assert "a person does" in error.value.hint
+    assert rt.get("r").budget.usd.limit == 5
+
+
 def test_a_script_that_says_what_it_said_goes_on_after_a_person_raised_the_limit(rt):
     interrupted(rt, "r", budget=outlast.Budget(usd=5))
     rt._engine.amend(int(rt.get("r").raw["no"]), {"cost_nano_usd": 6_000_000_000})

@@ -28,7 +28,7 @@ use crate::{
     supervisor::environment::{GROUPS, MARK},
 };
 
-/// What a command is to a process of a run.
+/// Rule of a command for a process of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule<'a> {
     /// The command looks, or acts for the run itself.

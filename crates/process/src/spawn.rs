@@ -244,7 +244,7 @@ impl Drop for Child {
     }
 }
 
-/// Whether this process starts no more children.
+/// Set when this process starts no more children.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Refuses every later start of a child. A fork that is under way is over when this returns.

@@ -167,7 +167,7 @@ impl Ending {
     }
 }
 
-/// Part of an exchange that connections may know at a time.
+/// Part of an answer that its clients may be shown by now: what is not on disk yet is held back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub visible: Visible,

@@ -152,9 +152,10 @@ impl Membership {
         }
     }
 
-    /// Returns the declaration that an old instance of the process left, once another is registered. `row` reads a row.
+    /// Returns the operation that declares an old instance of this process dead, once a new instance is registered. `row`
+    /// reads an instance's row from the store.
     ///
-    /// Returned again until the old instance is gone, because declaring it may fail, and may leave one more in doubt.
+    /// The same operation is returned until the store says that the old instance is gone: submitting it may fail.
     pub fn farewell<E>(
         &mut self,
         row: impl Fn(InstanceNo) -> Result<Option<Instance>, E>,

@@ -31,7 +31,7 @@ impl Unrecorded {
         Unrecorded { max_bytes, answers: 0, bytes: 0 }
     }
 
-    /// Adds an answer of `bytes` that could not be recorded.
+    /// Counts an answer of `bytes` that could not be recorded. It is kept in memory, if there is room, until `recorded`.
     pub fn add(&mut self, bytes: u64) -> Held {
         self.answers += 1;
         let all = self.bytes.saturating_add(bytes);

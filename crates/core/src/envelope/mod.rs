@@ -179,7 +179,7 @@ impl Refusal {
         Self { whose: Some(whose), ..self }
     }
 
-    /// Returns a refusal that is no limit: `price_unknown`, `diverged`, `cancelled`.
+    /// Returns a refusal for another reason than a limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
         let (unit, whose, outage, model) = (None, None, None, None);
         Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, outage, model }

@@ -31,7 +31,7 @@ impl Awaited {
         (self.waited_us + self.waiting_us(now)) / 1000
     }
 
-    /// Keeps the time that has passed, after the clock was set back by `us`.
+    /// Moves the start of the wait back by `us`, so that a clock set back by as much changes no waiting time.
     pub fn set_back(&mut self, us: i64) {
         self.since = self.since.map(|at| Micros(at.0.saturating_sub(us)));
     }

@@ -31,7 +31,7 @@ pub struct BadMask {
     pub why: String,
 }
 
-/// Compiled masks.
+/// Compiled masks of a run: the parts of a request, such as a date, that are left out when it is compared with recorded ones.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     leave_out: Vec<String>,

@@ -148,7 +148,7 @@ pub struct Supervision {
     pub memory_by_rlimit: bool,
     /// Processor limit in percent of one processor: 150 is one and a half.
     pub cpu_percent: Option<u32>,
-    /// What keeps the agent from the store's directory, if anything does.
+    /// Confinement that keeps the agent from the store's directory, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confine: Option<Confine>,
 }

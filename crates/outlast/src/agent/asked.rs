@@ -116,7 +116,7 @@ fn made(store: &dyn Store, entry: &Entry, id: &str, of: &Of<'_>) -> Result<Optio
     Ok(Some(ToolCall { id: id.to_owned(), name: text("tool"), input }))
 }
 
-/// What an attempt's last answers asked for, and its requests gave.
+/// Tool calls that an attempt's last answers asked for, and the results that its requests gave.
 #[derive(Default)]
 struct Answers {
     calls: Vec<Asked>,

@@ -46,7 +46,7 @@ impl Capture {
         Capture(sender)
     }
 
-    /// Keeps a session id that the run's own agent has printed. Durable when it returns. Blocks: not for
+    /// Records a session id that the agent of the run's command, and no other program, has printed. Durable when it returns. Blocks: not for
     /// async code.
     pub fn read(store: &dyn Store, run: RunNo, attempt: AttemptNo, id: &str) {
         let named = Named { run, attempt, agent: None, id: id.to_owned() };

@@ -111,7 +111,7 @@ Examples:
   outlast run -- ./nightly.sh       and in nightly.sh:
   outlast agent -- claude -p \"fix the next failing test\"";
 
-/// What a confined run's agent is started by: hides directories, drops rights, and becomes the command
+/// Starter of a confined run's agent: hides directories, drops rights, and becomes the command
 #[derive(Args, Clone, Debug)]
 pub struct ConfinedArgs {
     /// A directory that is hidden; can be repeated
@@ -174,9 +174,9 @@ pub struct ResumeArgs {
     #[arg(long, value_name = "RULE", value_parser = values::unpriced())]
     pub unpriced: Option<Unpriced>,
     #[command(flatten)]
-    pub add: AddArgs,
-    #[command(flatten)]
     pub grpc: GrpcArgs,
+    #[command(flatten)]
+    pub add: AddArgs,
     #[command(flatten)]
     pub proxy: ProxyArgs,
 }

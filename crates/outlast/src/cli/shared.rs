@@ -160,10 +160,10 @@ impl PolicyArgs {
 /// What is served for the run beside its proxy.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcArgs {
-    /// Serve the state to the command over gRPC; what it writes is the run's. Kept with a new run [without an address: 127.0.0.1:50051]
+    /// Serve the state to the command over gRPC; what it writes is the run's. A new run keeps it for its resumptions [without an address: 127.0.0.1:50051]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
     pub grpc: Option<SocketAddr>,
-    /// What decides between transactions over gRPC that overlap: nothing, or who commits a key first. Kept with a new run [default: last_writer]
+    /// What decides between transactions over gRPC that overlap: nothing, or who commits a key first. A new run keeps it for its resumptions [default: last_writer]
     #[arg(long, value_name = "RULE", value_parser = values::conflicts())]
     pub grpc_conflicts: Option<Conflicts>,
 }
@@ -205,7 +205,7 @@ pub struct ProxyArgs {
     /// How often a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=10))]
     pub upstream_retries: u32,
-    /// How long a run waits for a provider that answers no call; 0: not at all, and every error passes
+    /// Longest wait of a run for a provider that answers no call; 0: not at all, and every error passes
     #[arg(long = "outage-wait", value_name = "TIME", default_value = "12h", value_parser = values::ms)]
     pub outage_wait_ms: i64,
     /// Longest pause between two calls that try whether a provider answers again

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 use outlast_process::proc_table;
 
-/// State of a bash in its EXIT trap.
+/// Observations of a shell loop's functions in bash's EXIT trap: its jobs, and the command that it was at.
 #[derive(Clone, Copy, Debug)]
 pub struct AtExit<'a> {
     /// Output of `jobs -lr`, the running jobs.

@@ -67,7 +67,7 @@ impl Verb {
     }
 }
 
-/// How well a run fits a word: what decides first stands first.
+/// Fit of a run to a word. The field that decides first stands first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     is_name: bool,

@@ -52,7 +52,7 @@ impl Mark {
         Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), (MARK, self.mark.as_str())])
     }
 
-    /// Returns the marker of one attempt's processes alone.
+    /// Returns the environment variables that mark the processes of one attempt alone.
     pub fn marker_of(&self, attempt: AttemptNo) -> Marker {
         let attempt = attempt.to_string();
         Marker::new([

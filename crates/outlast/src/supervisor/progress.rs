@@ -32,7 +32,7 @@ pub struct Place<'a> {
     pub store: Option<&'a str>,
 }
 
-/// Progress mark, or the reason why there is none.
+/// Digest of the working tree and the task context: if two iterations end with the same one, nothing got on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Digest of the state. `None` if there is neither git nor a task context: progress is then unknown.

@@ -317,9 +317,10 @@ pub fn kill(pid: u32, signal: i32) -> bool {
     rustix::process::kill_process(pid, signal).is_ok()
 }
 
-/// Whether the process runs: it is there and no zombie.
+/// Whether any thread of the process runs. Of one that is being killed, the first can be a zombie before the others are.
 pub fn runs(pid: u32) -> bool {
-    state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    let threads = |stat: &str| stat.split(' ').nth(17).and_then(|count| count.parse().ok()).unwrap_or(1);
+    stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']) || threads(&stat) > 1)
 }
 
 /// The letter of `/proc/PID/stat`.

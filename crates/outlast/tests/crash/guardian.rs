@@ -79,6 +79,7 @@ fn kill_both(run: Proc) {
     let (guardian, supervisor) = (run.pid(), run.supervisor());
     assert!(kill(guardian, 19) && kill(supervisor, KILL) && kill(guardian, KILL));
     run.done().code(137);
+    until("the supervisor is gone", || (!runs(supervisor)).then_some(()));
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn until_waits_for(bed: &Bed, code: &str) {
     until(&format!("the run waits: {code}"), || (waits_for(bed)? == code).then_some(()));
 }
 
-/// It is completed, each call was paid once, and no end of an attempt was a death.
+/// Checks that the run is completed, that each call was paid once, and that no end of an attempt was a death.
 #[track_caller]
 fn assert_paid_once(bed: &Bed, calls: usize) {
     let shown = bed.show("r");

@@ -57,7 +57,7 @@ pub fn post_bytes(to: SocketAddr, path: &str, headers: &[(&str, &str)], body: &[
 
 /// A port that was free a moment ago.
 ///
-/// It is below those that the kernel gives out: no connection takes it while the server is away. Tests that run side by
+/// The port is below those that the kernel gives out: no connection takes it while the server is away. Tests that run side by
 /// side begin at different ones.
 pub fn free_port() -> SocketAddr {
     static TAKEN: AtomicU32 = AtomicU32::new(0);

@@ -22,7 +22,7 @@ class Budget:
     a number of seconds, a text like "90m", or a timedelta.
 
     Limits are stored when the run is created. What is spent is never reset. Another limit for a run that exists raises
-    `BudgetChanged`; with `amend=True` it replaces the run's limit.
+    `BudgetChanged`; with `amend=True` it replaces the run's limit, but not in a process that `outlast run` supervises.
 
     Errors: `BadLimit` for a limit that is negative or no number.
     """

@@ -80,7 +80,9 @@ def _compare(runtime: "Runtime", no: int, id: str, budget: Budget, status: str) 
     other = {unit: value for unit, value in wanted.items() if has[unit] != value}
     if not other:
         return status
-    if budget.amend:
+    # As on the command line, a process of a supervised run changes no limits: the person who started it does.
+    is_persons = "OUTLAST_MARK" not in os.environ
+    if budget.amend and is_persons:
         return runtime._engine.amend(no, other)
     asked: dict[str, int | None] | None = view.raw["asked"]  # type: ignore[assignment]
     if asked is not None and {unit: value for unit, value in asked.items() if value is not None} == wanted:
@@ -89,7 +91,9 @@ def _compare(runtime: "Runtime", no: int, id: str, budget: Budget, status: str) 
     unit, value = next(iter(other.items()))
     raise BudgetChanged(
         f"run {id} has {budgets.shown(unit, has[unit])} as its limit, and {budgets.shown(unit, value)} was asked for",
-        hint="a run keeps its limits; Budget(…, amend=True) sets the new total",
+        hint="a run keeps its limits; Budget(…, amend=True) sets the new total"
+        if is_persons
+        else "a process of a run changes no limits; a person does, in a shell of their own: `outlast budget`",
     )
 
 

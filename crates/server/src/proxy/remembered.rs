@@ -131,7 +131,7 @@ impl Memories {
         }
     }
 
-    /// Counts a call of an undriven attempt as over. Does nothing for other attempts.
+    /// Counts a call as over whose attempt no supervisor drives. Does nothing for other attempts.
     pub fn call_ends(&self, seat: &Seat) {
         if !seat.undriven {
             return;

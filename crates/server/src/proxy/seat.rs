@@ -68,7 +68,7 @@ pub fn is_served(host: &Host, claims: &Claims) -> Result<bool, Error> {
     Ok(own.zip(other).is_some_and(|(own, other)| other.run.charges.contains(&own.run.envelope())))
 }
 
-/// What a caller of a listener is about to do with a run that is there.
+/// Act of a listener's caller on a run that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Works in it, in an attempt for callers. A run that a process drives is refused there as held, one that is over as

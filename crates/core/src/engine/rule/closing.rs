@@ -28,7 +28,8 @@ pub fn entry<'a>(
     if Opening::of(entry) == Some(*opening) { Ok(entry) } else { Err(Error::AlreadyTaken { seq }) }
 }
 
-/// Returns the entry, if it is also open. Errors: those of `entry`, and `AlreadySettled`.
+/// Returns the entry that `opening` opened, if it is still open. `closes` tells the kinds that the operation may close.
+/// Errors: those of `entry`, and `AlreadySettled` for one that is closed.
 pub fn open_entry<'a>(
     l: &'a Loaded,
     opening: &Opening,

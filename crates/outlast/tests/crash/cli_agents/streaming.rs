@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// What the tool has done when its agent is killed.
+/// State of the tool when its agent is killed.
 #[derive(Clone, Copy, Debug)]
 enum Tool {
     Waits,
@@ -35,7 +35,7 @@ fn streaming(script: &str) -> String {
     format!("{script}mock: unless \"check before repeating\" linger 20s\n")
 }
 
-/// Its model was told, and the effect is there once.
+/// Checks that the agent's model was told, and that the effect is there once.
 fn is_told(bed: &Bed, run: Proc, tool: Tool) {
     run.done().code(0).tells(&["told of 1 tool call that was in flight"]);
     let asked: Vec<String> = (0..bed.paid()).map(|at| last_asked(bed, at)).collect();

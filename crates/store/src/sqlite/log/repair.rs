@@ -30,7 +30,7 @@ pub struct Repaired {
     pub kept: Option<PathBuf>,
 }
 
-/// Part of a damaged store that it goes on with.
+/// Part of a damaged store that a repair keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// The database file: it has all that was committed.
