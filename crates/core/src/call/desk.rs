@@ -27,6 +27,7 @@ use std::{
 
 pub use self::deed::{Admitting, Deed, ForClient, ForExchange};
 use self::{client::Client, live::Live};
+pub use crate::call::Key;
 use crate::{
     call::{
         ConnectionId, Outages, Patience, Taken, Waiters, connection, exchange,
@@ -36,11 +37,8 @@ use crate::{
         taken::Place,
         unrecorded::Unrecorded,
     },
-    words::id::{AttemptNo, InstanceNo, RunNo, Seq},
+    words::id::{AttemptNo, InstanceNo, RunNo},
 };
-
-/// Key of an exchange: its entry.
-pub type Key = (RunNo, Seq);
 
 /// Time of an event, and the instance as which the process acts then.
 #[derive(Clone, Copy, Debug)]

@@ -34,6 +34,11 @@ pub use refused::{Broken, Refused};
 pub use taken::Taken;
 pub use waiters::Waiters;
 
+use crate::words::id::{RunNo, Seq};
+
+/// Key of an exchange: its entry.
+pub type Key = (RunNo, Seq);
+
 /// Number of a client's connection in its process. Never used again in that process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);

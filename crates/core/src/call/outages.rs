@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    call::{ConnectionId, desk::Key, patience::chance},
+    call::{ConnectionId, Key, patience::chance},
     words::{digest::Digest, outage::Cause},
 };
 

@@ -13,7 +13,7 @@ use crate::{
     store,
     words::{
         digest::{Digest, MatchKey},
-        id::{Micros, OpNo},
+        id::{Micros, OpNo, Seq},
         outage::Cause,
     },
 };
