@@ -170,7 +170,7 @@ pub struct ResumeArgs {
     /// Whether the agent gets a terminal of its own: where it is started from one, always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
-    /// Of a run that is halted for a model without a known price: let such models count as free
+    /// Let models without a known price count as free, in a run that is halted for one
     #[arg(long, value_name = "RULE", value_parser = values::unpriced())]
     pub unpriced: Option<Unpriced>,
     #[command(flatten)]

@@ -29,7 +29,7 @@ pub struct ServeArgs {
     /// Serve the state over gRPC too, as the Statehouse client speaks it
     #[arg(long, value_name = "ADDRESS")]
     pub grpc: Option<SocketAddr>,
-    /// What decides between transactions that overlap: nothing, or who commits a key first
+    /// Rule between transactions that overlap: nothing, or who commits a key first
     #[arg(long, value_name = "RULE", default_value = "last_writer", value_parser = values::conflicts())]
     pub grpc_conflicts: Conflicts,
     /// How long calls in flight may go on after SIGTERM; what is left then is in doubt

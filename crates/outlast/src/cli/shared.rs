@@ -163,7 +163,7 @@ pub struct GrpcArgs {
     /// Serve the state to the command over gRPC; what it writes is the run's. A new run keeps it for its resumptions [without an address: 127.0.0.1:50051]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
     pub grpc: Option<SocketAddr>,
-    /// What decides between transactions over gRPC that overlap: nothing, or who commits a key first. A new run keeps it for its resumptions [default: last_writer]
+    /// Rule between transactions over gRPC that overlap: nothing, or who commits a key first. A new run keeps it for its resumptions [default: last_writer]
     #[arg(long, value_name = "RULE", value_parser = values::conflicts())]
     pub grpc_conflicts: Option<Conflicts>,
 }

@@ -1,4 +1,4 @@
-//! What a resumed agent is told of tools that a kill cut off, with a program that stands for Claude Code: the real ones
+//! The note to a resumed agent about tools that a kill cut off, with a program that stands for Claude Code: the real ones
 //! are in `cli_agents`.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};

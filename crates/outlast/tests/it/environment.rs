@@ -1,4 +1,4 @@
-//! What a run was begun with: its login and its variables.
+//! Login and variables of a run, as they were when it began.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 

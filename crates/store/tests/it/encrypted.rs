@@ -37,8 +37,15 @@ fn authority(name: &str) -> Authority {
 }
 
 fn signed(by: &Authority, name: &str) -> Shown {
-    let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, by).unwrap();
+    shown(name, Some(by), |_| {})
+}
+
+/// A certificate of `name` with other parameters; signed by its own key if there is no authority.
+fn shown(name: &str, by: Option<&Authority>, change: impl FnOnce(&mut CertificateParams)) -> Shown {
+    let (key, mut params) =
+        (KeyPair::generate().unwrap(), CertificateParams::new([name.to_owned()]).unwrap());
+    change(&mut params);
+    let certificate = by.map_or_else(|| params.self_signed(&key), |by| params.signed_by(&key, by)).unwrap();
     Shown { certificate: certificate.der().clone(), pem: certificate.pem(), key }
 }
 
@@ -188,12 +195,8 @@ fn server_without_encryption_is_refused_where_it_is_required() {
 #[test]
 fn self_signed_certificate_is_accepted_by_the_file_that_holds_it() {
     let bed = Bed::new();
-    let (key, mut params) =
-        (KeyPair::generate().unwrap(), CertificateParams::new(["localhost".to_owned()]).unwrap());
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let certificate = params.self_signed(&key).unwrap();
-    bed.file("self.pem", &certificate.pem());
-    let shown = Shown { certificate: certificate.der().clone(), pem: certificate.pem(), key };
+    let shown = shown("localhost", None, |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
+    bed.file("self.pem", &shown.pem);
     let at = serve(&bed.database, Some(&shown), None);
     bed.opens("localhost", at, "sslmode=verify-full&sslrootcert=FILES/self.pem");
     bed.opens("127.0.0.1", at, "sslmode=verify-ca&sslrootcert=FILES/self.pem");
@@ -209,11 +212,8 @@ fn self_signed_certificate_is_accepted_by_the_file_that_holds_it() {
 #[test]
 fn certificate_that_is_over_is_refused() {
     let bed = Bed::new();
-    let (key, mut params) =
-        (KeyPair::generate().unwrap(), CertificateParams::new(["localhost".to_owned()]).unwrap());
-    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
-    let certificate = params.signed_by(&key, &bed.authority).unwrap();
-    let shown = Shown { certificate: certificate.der().clone(), pem: certificate.pem(), key };
+    let over = |params: &mut CertificateParams| params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let shown = shown("localhost", Some(&bed.authority), over);
     bed.file("over.pem", &shown.pem);
     let at = serve(&bed.database, Some(&shown), None);
     bed.refuses("localhost", at, "sslmode=verify-full&sslrootcert=FILES/ca.pem", "expired");
