@@ -25,10 +25,10 @@ use outlast_core::{
         row::Row,
     },
 };
-use tokio_postgres::Client;
 
 use super::{
     known::{Hold, Known},
+    named::Named,
     rows, state,
     statement::{Param, all, many, maybe, params},
 };
@@ -113,7 +113,7 @@ macro_rules! pairs {
     };
 }
 /// Adds the rows that `keys` name to `known`.
-pub async fn fetch(client: &Client, keys: &[Key<'_>], known: &mut Known) -> Result<()> {
+pub async fn fetch(client: &Named, keys: &[Key<'_>], known: &mut Known) -> Result<()> {
     let open_calls = format!("WHERE state = {OPEN} AND kind = {CALL} AND instance = ANY($1)");
     let find = &Finder { client, known: RefCell::new(known) };
     let b = &Batch::of(keys);
@@ -150,7 +150,7 @@ pub async fn fetch(client: &Client, keys: &[Key<'_>], known: &mut Known) -> Resu
 }
 
 struct Finder<'a> {
-    client: &'a Client,
+    client: &'a Named,
     /// Borrowed only between two awaits.
     known: RefCell<&'a mut Known>,
 }
