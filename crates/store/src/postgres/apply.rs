@@ -101,7 +101,7 @@ pub enum Failed {
 /// Runs the statements, then `last` behind them, all in one round trip. Prepares with them the statements that were sent
 /// without a name so far.
 pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
-    let mut preparing = client.preparing();
+    let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
     let mut all: Vec<_> = statements.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();
     for one in &mut preparing {
         send(one.as_mut()).await;

@@ -10,10 +10,8 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     mem::take,
-    pin::Pin,
 };
 
-use futures_util::future::{MaybeDone, maybe_done};
 use tokio_postgres::{
     Client, Error, Row, Statement,
     types::{ToSql, Type},
@@ -63,9 +61,8 @@ impl Named {
     }
 
     /// Returns what prepares the statements that were sent without a name. Only within a transaction.
-    pub fn preparing(&self) -> Vec<Pin<Box<MaybeDone<impl Future<Output = Result<(), Error>>>>>> {
-        let wanted = take(&mut *self.wanted.borrow_mut());
-        wanted.into_iter().map(|(sql, types)| Box::pin(maybe_done(self.prepare(sql, types)))).collect()
+    pub fn preparing(&self) -> impl Iterator<Item = impl Future<Output = Result<(), Error>>> {
+        take(&mut *self.wanted.borrow_mut()).into_iter().map(|(sql, types)| self.prepare(sql, types))
     }
 
     async fn prepare(&self, sql: String, types: Vec<Type>) -> Result<(), Error> {

@@ -239,7 +239,7 @@ impl PostgresWriter {
                 .filter(|r| r.no == i.no)
                 .all(|r| r.identity == i.identity && r.registered_at == i.registered_at)
         };
-        Some(found.is_some_and(|i| i.op_counter >= counter && ours(&i)))
+        Some(found.is_some_and(|i| i.op_counter >= counter && ours(i)))
     }
 }
 
