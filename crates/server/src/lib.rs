@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod http;
 pub mod node;
 pub mod proxy;
+pub mod read;
 pub mod state;
 pub mod version;
 pub mod wire;

@@ -9,6 +9,7 @@ mod fleet;
 mod idle;
 pub(crate) mod metrics;
 mod probes;
+mod read;
 mod state;
 
 use std::{
@@ -225,6 +226,9 @@ impl Proxy {
         }
         if let Some(probe) = probes::answer(host, &parts) {
             return probe.map_err(bare);
+        }
+        if let Some(answer) = read::answer(host, &parts).await {
+            return Ok(answer);
         }
         if let Some(told) = fleet::answer(host, &parts).await {
             return told.map_err(bare);
