@@ -11,6 +11,7 @@ pub mod http;
 pub mod node;
 pub mod page;
 pub mod proxy;
+pub mod read;
 pub mod state;
 pub mod version;
 pub mod wire;

@@ -10,6 +10,7 @@ mod fleet;
 mod idle;
 pub(crate) mod metrics;
 mod probes;
+mod read;
 mod state;
 
 use std::{
@@ -253,6 +254,9 @@ impl Proxy {
         }
         if parts.method != Method::GET && parts.method != Method::HEAD {
             who::may_change(&host.config.access, &parts.headers).map_err(|e| bare(e.into()))?;
+        }
+        if let Some(answer) = read::answer(host, &parts).await {
+            return Ok(answer);
         }
         if let Some(told) = fleet::answer(host, &parts).await {
             return told.map_err(bare);
