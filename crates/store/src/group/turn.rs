@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outlast_core::{
     engine::{
         self,
-        loaded::Loaded,
+        loaded::{Loaded, Need},
         op::{self, Op, Outcome},
     },
     store::{Durability, Error, load::load},
@@ -159,14 +159,19 @@ impl<B: Backend> Turn<B> {
     }
 
     /// Decides `job` and returns the rows as it leaves them, with its outcome.
-    fn decide(&mut self, job: &Job, now: Micros) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
+    fn decide(
+        &mut self,
+        job: &Job,
+        needs: &[Need],
+        now: Micros,
+    ) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
         if let Some(outcome) = &job.foreseen
             && let Some((ground, loaded)) = self.foreseen.take()
             && self.backend.ground() == Some(ground)
         {
             return Ok(Ok((loaded, outcome.clone())));
         }
-        let mut loaded = load(&mut self.backend, &job.op.needs(), now)?;
+        let mut loaded = load(&mut self.backend, needs, now)?;
         loaded.op = job.no;
         Ok(decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
     }
@@ -175,19 +180,20 @@ impl<B: Backend> Turn<B> {
         let synced = group.iter().any(|j| j.durability == Durability::Synced);
         let short = self.backend.is_short_of_room();
         let _inside = self.backend.enter();
-        let now = match self.backend.begin(synced) {
+        let needs: Vec<Vec<Need>> = group.iter().map(|job| job.op.needs()).collect();
+        let now = match self.backend.begin(synced, &needs) {
             Ok(now) => now,
             Err(e) => return Fate::RolledBack(e),
         };
         let mut outcomes = Vec::with_capacity(group.len());
         let mut wrote = false;
         let mut registered = self.instance;
-        for job in group {
+        for (job, needs) in group.iter().zip(&needs) {
             if short && !closes(&job.op) {
                 outcomes.push(Err(short_of_room()));
                 continue;
             }
-            let decided = self.decide(job, now).and_then(|decided| match decided {
+            let decided = self.decide(job, needs, now).and_then(|decided| match decided {
                 Err(e) => Ok(Err(Error::Engine(e))),
                 Ok((loaded, outcome)) => {
                     // One that was answered ahead and comes out differently now is an opening that nobody knows.
