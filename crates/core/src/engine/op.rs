@@ -19,7 +19,8 @@ use crate::{
             settle::{Settle, Settled},
         },
         item::{
-            claim_item::ClaimItem, record_item::RecordItem, reset_item::ResetItem, return_item::ReturnItem,
+            claim_item::ClaimItem, expect_items::ExpectItems, record_item::RecordItem, reset_item::ResetItem,
+            return_item::ReturnItem,
         },
         loaded::Need,
         run::{
@@ -149,6 +150,7 @@ ops! {
     ResolveTool => ToolResolved(Seq),
     Record => Recorded(Seq),
     ResolveStep => StepResolved(Seq),
+    ExpectItems => Expected(()),
     ClaimItem => ItemClaimed(ItemClaim),
     NextTry => Tried(i64),
     RecordItem => ItemEnded(ItemEnded),

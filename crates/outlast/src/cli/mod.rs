@@ -15,6 +15,7 @@ pub mod shared;
 pub mod shell;
 pub mod state;
 pub mod supervise;
+pub mod ui;
 pub mod values;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -40,6 +41,7 @@ pub use self::{
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
+    ui::UiArgs,
 };
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
@@ -82,6 +84,7 @@ pub enum Command {
     Confined(ConfinedArgs),
     Mcp(McpArgs),
     Serve(ServeArgs),
+    Ui(UiArgs),
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),

@@ -24,6 +24,7 @@ mod migration;
 mod panics;
 mod postgres_database;
 mod processes;
+mod round_trips;
 mod shared;
 mod sqlite_file;
 mod sqlite_log;
