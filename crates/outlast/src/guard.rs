@@ -19,7 +19,7 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{Command, ServiceVerb, state::StateCommand},
+    cli::{Command, McpArgs, ServiceVerb, state::StateCommand},
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -50,6 +50,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Run(args) => ("run", Begins(args.run.as_ref())),
         Command::Agent(_) => ("agent", Free),
         Command::Hook(_) => ("hook", Free),
+        Command::Mcp(McpArgs { run: Some(run), .. }) => ("mcp", Begins(Some(run))),
+        Command::Mcp(_) => ("mcp", Free),
         // It only gives up rights.
         Command::Confined(_) => ("confined", Free),
         // Whoever serves a store answers for anybody, with a token of its own making.

@@ -13,6 +13,7 @@ pub mod commands;
 pub mod guard;
 pub mod logs;
 pub mod loops;
+pub mod mcp;
 pub mod program;
 pub mod render;
 pub mod serve;
@@ -112,6 +113,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Resume(args) => supervisor::resume(args, context),
         Command::Agent(args) => agent::seat::agent(args, context),
         Command::Hook(_) => agent::hook::hook(&context),
+        Command::Mcp(args) => mcp::mcp(args, context),
         Command::Serve(args) => serve::serve(args, context),
         Command::Ui(args) => serve::ui::ui(&args, context),
         Command::Ctx(ref args) => {

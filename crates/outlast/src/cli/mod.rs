@@ -7,6 +7,7 @@ pub mod ctx;
 pub mod headings;
 pub mod jobs;
 pub mod look;
+pub mod mcp;
 pub mod prices;
 pub mod run;
 pub mod serve;
@@ -33,6 +34,7 @@ pub use self::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
         SpendArgs,
     },
+    mcp::McpArgs,
     prices::PricesArgs,
     run::{AgentArgs, AttachArgs, ConfinedArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
@@ -80,6 +82,7 @@ pub enum Command {
     Hook(HookArgs),
     #[command(hide = true)]
     Confined(ConfinedArgs),
+    Mcp(McpArgs),
     Serve(ServeArgs),
     Ui(UiArgs),
     Ls(LsArgs),

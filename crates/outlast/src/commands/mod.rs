@@ -23,6 +23,7 @@ pub mod ls;
 pub mod prices;
 pub mod repair;
 pub mod resolve;
+mod resolve_tool;
 pub mod retry;
 pub mod rm;
 pub mod service;
