@@ -39,7 +39,7 @@ pub use self::{
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
-    ui::UiArgs,
+    ui::{UiArgs, WatchArgs},
 };
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
@@ -82,6 +82,7 @@ pub enum Command {
     Confined(ConfinedArgs),
     Serve(ServeArgs),
     Ui(UiArgs),
+    Watch(WatchArgs),
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),
