@@ -23,6 +23,7 @@ pub mod ls;
 pub mod prices;
 pub mod repair;
 pub mod resolve;
+pub mod resume_tax;
 pub mod retry;
 pub mod rm;
 pub mod service;
