@@ -54,6 +54,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Confined(_) => ("confined", Free),
         // Whoever serves a store answers for anybody, with a token of its own making.
         Command::Serve(_) => ("serve", Persons),
+        // Whoever has its link decides.
+        Command::Ui(args) => ("ui", if_changes(!args.read_only)),
         Command::Ls(_) => ("ls", Free),
         Command::Show(_) => ("show", Free),
         Command::Journal(_) => ("journal", Free),
@@ -211,6 +213,7 @@ mod tests {
             "outlast budgets raise b --add-usd 9",
             "outlast budgets remove b",
             "outlast serve",
+            "outlast ui",
             "outlast wake r",
             "outlast resume r",
             "outlast resume --all",
@@ -232,6 +235,7 @@ mod tests {
             "outlast budget r",
             "outlast budgets",
             "outlast ls",
+            "outlast ui --read-only",
             "outlast show r",
             "outlast approvals",
             "outlast resolve r",

@@ -113,6 +113,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Agent(args) => agent::seat::agent(args, context),
         Command::Hook(_) => agent::hook::hook(&context),
         Command::Serve(args) => serve::serve(args, context),
+        Command::Ui(args) => serve::ui::ui(&args, context),
         Command::Ctx(ref args) => {
             let store = context.open(false, Default::default())?;
             printed(look, |page| commands::ctx::ctx(&*store, args, &context, page))

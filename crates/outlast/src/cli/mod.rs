@@ -14,6 +14,7 @@ pub mod shared;
 pub mod shell;
 pub mod state;
 pub mod supervise;
+pub mod ui;
 pub mod values;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -38,6 +39,7 @@ pub use self::{
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
+    ui::UiArgs,
 };
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
@@ -79,6 +81,7 @@ pub enum Command {
     #[command(hide = true)]
     Confined(ConfinedArgs),
     Serve(ServeArgs),
+    Ui(UiArgs),
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),

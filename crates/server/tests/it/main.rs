@@ -15,6 +15,7 @@ mod gemini;
 mod masks;
 mod named;
 mod rates;
+mod reads;
 mod replay;
 mod responses;
 mod restart;
