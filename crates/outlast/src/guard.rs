@@ -19,7 +19,7 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{Command, ServiceVerb, state::StateCommand},
+    cli::{Command, McpArgs, ServiceVerb, state::StateCommand},
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -50,10 +50,16 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Run(args) => ("run", Begins(args.run.as_ref())),
         Command::Agent(_) => ("agent", Free),
         Command::Hook(_) => ("hook", Free),
+        Command::Mcp(McpArgs { run: Some(run), .. }) => ("mcp", Begins(Some(run))),
+        Command::Mcp(_) => ("mcp", Free),
         // It only gives up rights.
         Command::Confined(_) => ("confined", Free),
         // Whoever serves a store answers for anybody, with a token of its own making.
         Command::Serve(_) => ("serve", Persons),
+        // Whoever has its link decides.
+        Command::Ui(args) => ("ui", if_changes(!args.read_only)),
+        // Its keys that decide are checked when they are typed.
+        Command::Watch(_) => ("watch", Free),
         Command::Ls(_) => ("ls", Free),
         Command::Show(_) => ("show", Free),
         Command::Journal(_) => ("journal", Free),
@@ -105,6 +111,15 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
 /// Errors: `not_a_persons` in a process of a run; those of the run's token and of the store.
 pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     let (verb, rule) = rule(command);
+    check_rule(verb, rule, context)
+}
+
+/// Checks that a person types here, who may do what `verb` does. Errors: as [`check`].
+pub fn check_persons(verb: &'static str, context: &Context) -> Result<(), CliError> {
+    check_rule(verb, Rule::Persons, context)
+}
+
+fn check_rule(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
     let with_token = context.around.var(TOKEN).is_some();
     // The token is what makes a run inside of a run its child.
     if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
@@ -211,6 +226,7 @@ mod tests {
             "outlast budgets raise b --add-usd 9",
             "outlast budgets remove b",
             "outlast serve",
+            "outlast ui",
             "outlast wake r",
             "outlast resume r",
             "outlast resume --all",
@@ -232,6 +248,8 @@ mod tests {
             "outlast budget r",
             "outlast budgets",
             "outlast ls",
+            "outlast ui --read-only",
+            "outlast watch",
             "outlast show r",
             "outlast approvals",
             "outlast resolve r",

@@ -4,18 +4,19 @@ pub mod mock;
 pub mod proxy_setup;
 pub(crate) mod settings;
 mod token;
+pub mod ui;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io::IsTerminal as _, net::SocketAddr, time::Duration};
 
 use outlast_server::{
-    door::Proxy,
+    door::{Proxy, Sessions, Shows},
     grpc,
     state::{StateDesk, Writer},
 };
 use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
 use crate::{
-    cli::{ServeArgs, serve::LogFormat},
+    cli::{ServeArgs, serve::LogFormat, ui::link},
     program::{
         context::Context,
         error::{CliError, MachineError},
@@ -58,11 +59,18 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
         let desk =
             StateDesk::new(node.store().clone(), clock, entropy, args.grpc_conflicts, Writer::NoRun);
-        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?.with_state(desk.clone());
+        let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), false);
+        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
+            .with_state(desk.clone())
+            .with_page(Shows::Beside, sessions.clone());
         let mut stops = Stops::new()?;
         let address = listener.local_addr()?;
         tell(&format!("serving on http://{address}, store {}", context.place));
         tell(&format!("OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run"));
+        // On a terminal only: a link in a log could be opened by whoever reads it first.
+        if address.ip().is_loopback() && std::io::stderr().is_terminal() {
+            tell(&format!("the page, once and within a minute: {}", link(address, &sessions.link())));
+        }
         let (stop_grpc, stopped) = oneshot::channel();
         let mut serving_grpc = None;
         if let Some(listener) = grpc {

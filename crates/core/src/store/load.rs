@@ -44,7 +44,7 @@ pub enum Key<'a> {
     Leases(RunNo),
     LeasesOf(InstanceNo),
     Entry(RunNo, Seq),
-    /// Every call with this match key.
+    /// Every call or tool call with this match key.
     Matching(RunNo, MatchKey),
     Newest(Newest<'a>),
     /// Open calls of an instance.
@@ -337,6 +337,15 @@ impl<'a> Rounds<'a> {
                 }
             }
             Key::Entry(run, seq) => self.follow_entry(run, seq),
+            // Tool calls are loaded with the instances that make them.
+            Key::Matching(run, key) => {
+                let entries = self.l.entries.iter().map(|row| &row.value);
+                let tools = entries.filter(|e| {
+                    (e.run, e.match_key, e.kind) == (run, Some(key), Kind::Tool) && e.state != State::Void
+                });
+                let makers: Vec<InstanceNo> = tools.filter_map(|e| e.instance).collect();
+                makers.into_iter().for_each(|no| self.ask(Key::Instance(no)));
+            }
             // An item is loaded with the instance that works on it.
             Key::Newest(newest) if newest.kind == Kind::Item && newest.upto.is_none() => {
                 let mut entries = self.l.entries.iter().map(|row| &row.value);

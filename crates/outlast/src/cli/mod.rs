@@ -7,6 +7,7 @@ pub mod ctx;
 pub mod headings;
 pub mod jobs;
 pub mod look;
+pub mod mcp;
 pub mod prices;
 pub mod run;
 pub mod serve;
@@ -14,6 +15,7 @@ pub mod shared;
 pub mod shell;
 pub mod state;
 pub mod supervise;
+pub mod ui;
 pub mod values;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -32,12 +34,14 @@ pub use self::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
         SpendArgs,
     },
+    mcp::McpArgs,
     prices::PricesArgs,
     run::{AgentArgs, AttachArgs, ConfinedArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
+    ui::{UiArgs, WatchArgs},
 };
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
@@ -78,7 +82,10 @@ pub enum Command {
     Hook(HookArgs),
     #[command(hide = true)]
     Confined(ConfinedArgs),
+    Mcp(McpArgs),
     Serve(ServeArgs),
+    Ui(UiArgs),
+    Watch(WatchArgs),
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),

@@ -2,15 +2,11 @@
 //! conversation; of any other entry its value. With `--grep`, the lines that hold a text, of one entry or of all.
 
 use outlast_core::{
-    body,
-    journal::{Entry, Kind, Role},
-    store::{Error, RunView, Store},
+    journal::{Entry, Kind},
+    store::{RunView, Store},
     words::id::{RunNo, Seq},
 };
-use outlast_server::{
-    dialect::conversation::{self, Turn},
-    door::StoredAnswer,
-};
+use outlast_server::{dialect::conversation, read::exchange};
 use serde_json::{Value, json};
 
 use super::journal;
@@ -40,15 +36,15 @@ pub fn one(
         let last = view.run.next_seq.0 - 1;
         return Err(CommandError::NoEntry { run: view.run.id.to_string(), entry: seq, last }.into());
     };
-    let exchange = Exchange::read(store, run, found)?;
+    let exchange = Exchange::read(store, found)?;
     if args.raw {
         return exchange.raw(page);
     }
     if page.look.json {
         return Ok(page.json(&exchange.object(view.run.id.as_str()))?);
     }
-    page.text(&entry::table(std::slice::from_ref(&exchange.entry)).render(page.look, 0))?;
-    let before = args.diff.then(|| before(store, run, &exchange.entry)).transpose()?.flatten();
+    page.text(&entry::table(std::slice::from_ref(&exchange.0.entry)).render(page.look, 0))?;
+    let before = args.diff.then(|| before(store, run, &exchange.0.entry)).transpose()?.flatten();
     let Some(before) = before else {
         if args.diff {
             page.line("no call before it has a request that is kept")?;
@@ -72,12 +68,12 @@ pub fn grep(
     let mut said: Vec<String> = Vec::new();
     let mut found = Vec::new();
     for one in journal::all(store, run)?.into_iter().filter(|e| seq.is_none_or(|seq| e.seq.0 == seq)) {
-        let exchange = Exchange::read(store, run, one)?;
+        let exchange = Exchange::read(store, one)?;
         let (asked, answered) = (exchange.asked(), exchange.answered());
         let asked = asked.into_iter().filter(|line| !said.contains(line)).collect::<Vec<_>>();
         for (side, lines) in [("request", &asked), ("answer", &answered)] {
             for line in lines.iter().filter(|line| line.to_lowercase().contains(&wanted)) {
-                found.push((exchange.entry.seq, side, line.trim().to_owned()));
+                found.push((exchange.0.entry.seq, side, line.trim().to_owned()));
             }
         }
         said.extend(asked.into_iter().filter(|line| line.to_lowercase().contains(&wanted)));
@@ -97,62 +93,27 @@ pub fn grep(
     Ok(())
 }
 
-/// An entry with what is kept of it.
-struct Exchange {
-    entry: Entry,
-    /// Body of a call's request, else what the entry is about.
-    request: Option<Vec<u8>>,
-    /// Body of a call's answer, else the entry's value.
-    answer: Option<Vec<u8>>,
-}
+/// An entry with what is kept of it, as people read it.
+struct Exchange(exchange::Exchange);
 
 impl Exchange {
-    fn read(store: &dyn Store, run: RunNo, entry: Entry) -> Result<Exchange, CliError> {
-        let damaged = |e: String| Error::Corrupt { what: format!("entry {}: {e}", entry.seq) };
-        let kept = |role| -> Result<Option<Vec<u8>>, Error> {
-            let Some(payload) = store.payload(run, entry.seq, role)? else { return Ok(None) };
-            payload.decode().map(|bytes| Some(bytes.to_vec())).map_err(|e| damaged(e.to_string()))
-        };
-        if entry.kind != Kind::Call {
-            let (request, answer) = (kept(Role::About)?, kept(Role::Value)?);
-            return Ok(Exchange { request, answer, entry });
-        }
-        let answer = match kept(Role::Answer)? {
-            Some(bytes) => {
-                let answer = StoredAnswer::from_bytes(bytes.into()).map_err(|e| damaged(e.to_string()))?;
-                Some(answer.frames.concat())
-            }
-            None => None,
-        };
-        Ok(Exchange { request: body::stored(store, run, entry.seq)?, answer, entry })
-    }
-
-    fn body(&self) -> Option<Value> {
-        self.request.as_ref().and_then(|bytes| serde_json::from_slice(bytes).ok())
-    }
-
-    fn is_call(&self) -> bool {
-        self.entry.kind == Kind::Call
-    }
-
-    /// Turns of the request; none for an entry that is no call.
-    fn turns(&self) -> Vec<Turn> {
-        self.body().filter(|_| self.is_call()).map(|body| conversation::request(&body)).unwrap_or_default()
+    fn read(store: &dyn Store, entry: Entry) -> Result<Exchange, CliError> {
+        Ok(Exchange(exchange::Exchange::read(store, entry)?))
     }
 
     /// Lines of the request, or of what the entry is about.
     fn asked(&self) -> Vec<String> {
-        let turns = self.turns();
+        let turns = self.0.turns();
         match turns.is_empty() {
-            true => self.request.as_deref().map(whole).unwrap_or_default(),
+            true => self.0.request.as_deref().map(whole).unwrap_or_default(),
             false => turns.iter().flat_map(talk::lines).collect(),
         }
     }
 
     /// Lines of the answer, or of the entry's value.
     fn answered(&self) -> Vec<String> {
-        let Some(bytes) = &self.answer else { return Vec::new() };
-        let turns = if self.is_call() { conversation::answer(bytes) } else { Vec::new() };
+        let Some(bytes) = &self.0.answer else { return Vec::new() };
+        let turns = self.0.answered();
         match turns.is_empty() {
             true => whole(bytes),
             false => turns.iter().flat_map(talk::lines).collect(),
@@ -166,9 +127,9 @@ impl Exchange {
 
     /// Prints of the request only what the request of `before` does not have.
     fn print_since(&self, before: &Exchange, page: &mut Page) -> Result<(), CliError> {
-        let (old, new) = (before.turns(), self.turns());
+        let (old, new) = (before.0.turns(), self.0.turns());
         let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-        let mut lines = vec![format!("  {same} turns as in call {}", before.entry.seq)];
+        let mut lines = vec![format!("  {same} turns as in call {}", before.0.entry.seq)];
         for (sign, turns) in [("-", &old[same..]), ("+", &new[same..])] {
             lines.extend(turns.iter().flat_map(talk::lines).map(|line| format!("{sign} {line}")));
         }
@@ -177,10 +138,10 @@ impl Exchange {
     }
 
     fn print_request(&self, lines: &[String], page: &mut Page) -> Result<(), CliError> {
-        let title = if self.is_call() { "request" } else { "about" };
-        match &self.request {
+        let title = if self.0.is_call() { "request" } else { "about" };
+        match &self.0.request {
             Some(_) => page.line(&page.look.paint(Paint::Strong, &format!("{title}{}", self.settings())))?,
-            None if self.is_call() => {
+            None if self.0.is_call() => {
                 page.line("the request is not kept (the run's `record` is not `all`)")?
             }
             None => {}
@@ -189,10 +150,10 @@ impl Exchange {
     }
 
     fn print_answer(&self, page: &mut Page) -> Result<(), CliError> {
-        let title = if self.is_call() { "answer" } else { "value" };
-        match &self.answer {
+        let title = if self.0.is_call() { "answer" } else { "value" };
+        match &self.0.answer {
             Some(_) => page.line(&page.look.paint(Paint::Strong, title))?,
-            None if self.is_call() => page.line("there is no answer that is kept")?,
+            None if self.0.is_call() => page.line("there is no answer that is kept")?,
             None => {}
         }
         Ok(self.answered().iter().try_for_each(|line| page.line(line))?)
@@ -200,7 +161,7 @@ impl Exchange {
 
     /// Settings of a request that are short, and the names of its tools.
     fn settings(&self) -> String {
-        let Some(body) = self.body().filter(|_| self.is_call()) else { return String::new() };
+        let Some(body) = self.0.body() else { return String::new() };
         let short = |(key, value): (&String, &Value)| {
             (value.is_number() || value.is_boolean()).then(|| format!("{key} {value}"))
         };
@@ -214,7 +175,7 @@ impl Exchange {
 
     /// Prints the bytes as they went over the line, the request's before the answer's.
     fn raw(&self, page: &mut Page) -> Result<(), CliError> {
-        for bytes in [&self.request, &self.answer].into_iter().flatten() {
+        for bytes in [&self.0.request, &self.0.answer].into_iter().flatten() {
             page.bytes(bytes)?;
             if !bytes.ends_with(b"\n") {
                 page.bytes(b"\n")?;
@@ -228,9 +189,9 @@ impl Exchange {
             let text = |bytes: &[u8]| Value::String(String::from_utf8_lossy(bytes).into_owned());
             bytes.as_ref().map(|bytes| serde_json::from_slice(bytes).unwrap_or_else(|_| text(bytes)))
         };
-        let mut object = entry::json(run, &self.entry);
-        object["request"] = value(&self.request).into();
-        object["answer"] = value(&self.answer).into();
+        let mut object = entry::json(run, &self.0.entry);
+        object["request"] = value(&self.0.request).into();
+        object["answer"] = value(&self.0.answer).into();
         object
     }
 }
@@ -241,8 +202,8 @@ fn before(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Option<Exchang
     let earlier = || calls.iter().rev().filter(|e| e.kind == Kind::Call && e.seq < entry.seq);
     let nearest = earlier().filter(|e| e.attempt == entry.attempt).chain(earlier());
     for call in nearest {
-        let found = Exchange::read(store, run, call.clone())?;
-        if found.request.is_some() {
+        let found = Exchange::read(store, call.clone())?;
+        if found.0.request.is_some() {
             return Ok(Some(found));
         }
     }

@@ -23,6 +23,8 @@ pub mod ls;
 pub mod prices;
 pub mod repair;
 pub mod resolve;
+mod resolve_tool;
+pub mod resume_tax;
 pub mod retry;
 pub mod rm;
 pub mod service;

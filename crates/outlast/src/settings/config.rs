@@ -292,8 +292,10 @@ impl File {
         if let Some(agent) = self.agents.first() {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
         }
-        let is_door =
-            |long: &str| long.ends_with("-base-url") || matches!(long, "allow-host" | "until" | "env-file");
+        let is_door = |long: &str| {
+            long.ends_with("-base-url")
+                || matches!(long, "allow-host" | "until" | "env-file" | "trust" | "reads" | "idempotent")
+        };
         let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());
         let table = |there: bool, name: &str| there.then(|| name.to_owned());
         let tables = table(self.upstreams, upstreams::TABLE).or(table(self.budgets, budgets::TABLE));

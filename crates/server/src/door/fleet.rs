@@ -1,21 +1,17 @@
-//! Read-only routes over all runs: their list, budgets and spend (`/v1/runs`, `/v1/budgets`, `/v1/spend`).
+//! Read-only routes over all runs: budgets and spend (`/v1/budgets`, `/v1/spend`).
 //!
 //! For callers with the API token, or on an unprotected loopback listener. Clients cannot set limits. Amounts are whole
 //! numbers of their unit (dollars in nano-dollars), times are microseconds since the Unix epoch.
 
 use http::{HeaderValue, Method, Response, header, request::Parts};
 use outlast_core::{
-    envelope::{
-        budget::{BudgetView, UNITS},
-        unit::Unit,
-    },
+    envelope::budget::{BudgetView, UNITS},
     reads::{
         room,
         spend::{self, Grouping, Sum},
     },
-    run::status::Status,
-    store::{RunFilter, RunView, Store},
-    words::id::{Micros, RunId, RunNo},
+    store::Store,
+    words::id::{Micros, RunId},
 };
 use serde_json::{Map, Value, json};
 
@@ -25,21 +21,11 @@ use crate::{
 };
 
 /// Routes with their query parameters. A test compares `docs/reference/openapi.json` with them.
-pub const FLEET: [(&str, &[&str]); 3] =
-    [(RUNS, &["status", "cursor", "limit"]), ("/v1/budgets", &[]), ("/v1/spend", &["by", "since", "until"])];
-
-/// Path of the list of runs. RiskKernel's clients create runs by a POST to it.
-const RUNS: &str = "/v1/runs";
-
-/// Default number of runs in a list. `MOST` is the largest.
-const PAGE: usize = 100;
-const MOST: usize = 1_000;
+pub const FLEET: [(&str, &[&str]); 2] = [("/v1/budgets", &[]), ("/v1/spend", &["by", "since", "until"])];
 
 /// Answers a request of these routes; `None` for any other path.
 pub async fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
-    let is_list = parts.method == Method::GET;
-    let (path, words) =
-        FLEET.iter().find(|(path, _)| *path == parts.uri.path() && (is_list || *path != RUNS))?;
+    let (path, words) = FLEET.iter().find(|(path, _)| *path == parts.uri.path())?;
     Some(read(host, parts, path, words).await)
 }
 
@@ -57,7 +43,6 @@ async fn read(
     let store = host.store.clone();
     // On a blocking thread: the ledger may be long.
     let told = tokio::task::spawn_blocking(move || match path {
-        RUNS => runs(&*store, &asked),
         "/v1/budgets" => budgets(&*store),
         _ => spent(&*store, &asked),
     });
@@ -89,55 +74,6 @@ fn query(text: &str, words: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
 
 fn word<'a>(asked: &'a [(String, String)], name: &str) -> Option<&'a str> {
     asked.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
-}
-
-/// Lists runs, newest first. The cursor of the next page is null on the last one.
-fn runs(store: &dyn Store, asked: &[(String, String)]) -> Result<Value, Refusal> {
-    let number = |name: &str, most: usize| match word(asked, name) {
-        None => Ok(None),
-        Some(text) => match text.parse::<usize>().ok().filter(|n| (1..=most).contains(n)) {
-            None => Err(Refusal::BadQuery(format!("{name} is {text:?}, and 1 to {most} is wanted"))),
-            n => Ok(n),
-        },
-    };
-    let status = match word(asked, "status") {
-        None => None,
-        Some(text) => Some(Status::parse(text).ok_or_else(|| {
-            let known = Status::ALL.map(Status::name).join(", ");
-            Refusal::BadQuery(format!("status is {text:?}, and one of {known} is wanted"))
-        })?),
-    };
-    let bad = || Refusal::BadQuery("the cursor is none that was given here".into());
-    let before = word(asked, "cursor").map(|text| text.parse().map(RunNo).map_err(|_| bad())).transpose()?;
-    let limit = number("limit", MOST)?.unwrap_or(PAGE);
-    // One more than asked for, to tell whether there are more.
-    let filter = RunFilter { status, before, limit: limit + 1, ..RunFilter::default() };
-    let mut found = store.runs(&filter)?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let cursor = found.last().filter(|_| more).map(|view| view.run.no.to_string());
-    Ok(json!({ "runs": found.iter().map(listed).collect::<Vec<Value>>(), "cursor": cursor }))
-}
-
-fn listed(view: &RunView) -> Value {
-    let (run, e) = (&view.run, &view.envelope);
-    json!({
-        "run": run.id.as_str(),
-        "name": view.spec.name,
-        "status": run.status.name(),
-        "tags": view.spec.tags,
-        "created_at": run.created_at.0,
-        "began_at": run.began_at.map(|t| t.0),
-        "ended_at": run.ended_at.map(|t| t.0),
-        "wake_at": run.wake_at.map(|t| t.0),
-        "halt_code": run.halt.as_ref().map(|halt| &halt.code),
-        "calls": e.spent[Unit::Calls],
-        "tokens": e.spent[Unit::Tokens],
-        "loops": e.spent[Unit::Loops],
-        "spent_nano_usd": e.spent[Unit::CostNanoUsd],
-        "in_doubt_nano_usd": e.doubt[Unit::CostNanoUsd],
-        "limit_nano_usd": e.limits[Unit::CostNanoUsd],
-    })
 }
 
 fn budgets(store: &dyn Store) -> Result<Value, Refusal> {

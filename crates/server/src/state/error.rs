@@ -35,6 +35,12 @@ pub enum Error {
     NoRunAsks,
     #[error("no policy {name:?}")]
     UnknownPolicy { name: String },
+    #[error("run {run} has no entry {entry}: its last is {last}")]
+    UnknownEntry { run: String, entry: String, last: i64 },
+    #[error("the {side} of entry {entry} of run {run} is not kept")]
+    NotKept { run: String, entry: i64, side: &'static str },
+    #[error("a run token reads its own run only")]
+    OwnRunOnly,
     #[error("{method} {path} is no route of the state")]
     NoRoute { method: String, path: String },
 }
@@ -79,6 +85,9 @@ impl Error {
             Error::OnlyTheCommandDecides => "only_the_command_decides",
             Error::NoRunAsks => "no_run",
             Error::UnknownPolicy { .. } => "unknown_policy",
+            Error::UnknownEntry { .. } => "unknown_entry",
+            Error::NotKept { .. } => "not_kept",
+            Error::OwnRunOnly => "foreign_run",
             Error::NoRoute { .. } => "no_route",
         }
     }
@@ -132,6 +141,7 @@ impl Kind {
             | "no_run_decides"
             | "only_the_command_decides"
             | "no_run"
+            | "foreign_run"
             | "lease_lost"
             | "label_ended"
             | "instance_dead"
@@ -147,6 +157,8 @@ impl Kind {
             | "no_such_key"
             | "unknown_approval"
             | "unknown_policy"
+            | "unknown_entry"
+            | "not_kept"
             | "no_route" => Kind::NotFound,
             "conflict" | "other_arguments" | "already_decided" | "approval_expired" => Kind::Conflict,
             "transaction_exists" => Kind::Exists,

@@ -199,7 +199,7 @@ async fn runs_are_listed_newest_first_by_status_and_page_by_page() {
     let told = Ask::new("GET", "/v1/runs?limit=1").to(&server).await.json();
     let (run, spent) = (&told["runs"][0], server.envelope("c").spent);
     assert_eq!((&run["calls"], &run["spent_nano_usd"]), (&json!(1), &json!(spent.cost())));
-    for wrong in ["?status=done", "?limit=0", "?limit=1001", "?cursor=x", "?since=1"] {
+    for wrong in ["?status=done", "?limit=0", "?limit=1001", "?cursor=x", "?before=1", "?since=x"] {
         let refused = Ask::new("GET", &format!("/v1/runs{wrong}")).to(&server).await;
         assert_eq!((refused.status.as_u16(), refused.code()), (400, "bad_request".into()), "{wrong}");
     }

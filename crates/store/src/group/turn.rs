@@ -32,8 +32,8 @@ pub struct Turn<B> {
     refused: Option<Error>,
     /// Instance and operation of a commit whose outcome the database has not told yet. Nothing is decided before it does.
     unclear: Option<(InstanceNo, i64)>,
-    /// Last decision answered ahead. It is reused if the ground is unchanged.
-    foreseen: Option<(Ground, Loaded, Outcome)>,
+    /// Rows of the last decision answered ahead. They are reused if the ground is unchanged.
+    foreseen: Option<(Ground, Loaded)>,
 }
 
 impl<B: Backend> Turn<B> {
@@ -82,7 +82,7 @@ impl<B: Backend> Turn<B> {
         let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
             loaded.op = no;
             let outcome = decide(op, &mut loaded, now).map_err(Error::Engine)?;
-            self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
+            self.foreseen = self.backend.ground().map(|ground| (ground, loaded));
             Ok(outcome)
         });
         self.backend.release();
@@ -165,11 +165,11 @@ impl<B: Backend> Turn<B> {
         needs: &[Need],
         now: Micros,
     ) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
-        if job.is_foreseen
-            && let Some((ground, loaded, outcome)) = self.foreseen.take()
+        if let Some(outcome) = &job.foreseen
+            && let Some((ground, loaded)) = self.foreseen.take()
             && self.backend.ground() == Some(ground)
         {
-            return Ok(Ok((loaded, outcome)));
+            return Ok(Ok((loaded, outcome.clone())));
         }
         let mut loaded = load(&mut self.backend, needs, now)?;
         loaded.op = job.no;
@@ -196,7 +196,8 @@ impl<B: Backend> Turn<B> {
             let decided = self.decide(job, needs, now).and_then(|decided| match decided {
                 Err(e) => Ok(Err(Error::Engine(e))),
                 Ok((loaded, outcome)) => {
-                    if loaded.is_touched() {
+                    // One that was answered ahead and comes out differently now is an opening that nobody knows.
+                    if loaded.is_touched() && job.foreseen.as_ref().is_none_or(|told| *told == outcome) {
                         wrote = true;
                         self.backend.apply(loaded)?;
                     }

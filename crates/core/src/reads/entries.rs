@@ -1,0 +1,78 @@
+//! Pages of a run's journal, filtered by kind, state, attempt and key.
+
+use crate::{
+    journal::{Entry, Kind, State},
+    store::{self, Store},
+    words::id::{AttemptNo, RunNo, Seq},
+};
+
+/// Most entries that one page looks at. A filter that matches few of them gives a short page with a cursor.
+const LOOKED_AT: usize = 20_000;
+
+/// Number of entries that are read at a time.
+const CHUNK: usize = 1_000;
+
+/// Filter of a page of entries. What is `None` or empty matches every entry.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub kinds: Vec<Kind>,
+    pub states: Vec<State>,
+    pub attempt: Option<AttemptNo>,
+    pub key: Option<String>,
+}
+
+impl Wanted {
+    fn matches(&self, e: &Entry) -> bool {
+        (self.kinds.is_empty() || self.kinds.contains(&e.kind))
+            && (self.states.is_empty() || self.states.contains(&e.state))
+            && self.attempt.is_none_or(|attempt| attempt == e.attempt)
+            && self.key.as_ref().is_none_or(|key| e.key.as_ref() == Some(key))
+    }
+}
+
+/// Returns at most `limit` entries after `after`, and the number after which the next page begins; `None` where no entry
+/// is left. The work of a page is bounded, whatever the filter.
+pub fn page(
+    store: &dyn Store,
+    run: RunNo,
+    wanted: &Wanted,
+    after: Seq,
+    limit: usize,
+) -> Result<(Vec<Entry>, Option<Seq>), store::Error> {
+    let (mut found, mut after, mut looked_at) = (Vec::new(), after, 0);
+    loop {
+        let chunk = CHUNK.min((limit - found.len()).max(100));
+        let entries = store.entries(run, after, chunk)?;
+        let last = entries.len() < chunk;
+        let mut rest = entries.into_iter();
+        for entry in rest.by_ref() {
+            after = entry.seq;
+            if wanted.matches(&entry) {
+                found.push(entry);
+            }
+            if found.len() == limit {
+                break;
+            }
+        }
+        looked_at += chunk;
+        if last && rest.next().is_none() {
+            return Ok((found, None));
+        }
+        if found.len() == limit || looked_at >= LOOKED_AT {
+            return Ok((found, Some(after)));
+        }
+    }
+}
+
+/// Number of entries before a call in which the call before it is looked for.
+const BACK: i64 = 500;
+
+/// Returns the newest call before `entry`, of the same attempt where there is one nearby.
+pub fn call_before(store: &dyn Store, entry: &Entry) -> Result<Option<Seq>, store::Error> {
+    let from = Seq((entry.seq.0 - BACK - 1).max(0));
+    let near = usize::try_from(entry.seq.0 - from.0 - 1).unwrap_or(0);
+    let entries = store.entries(entry.run, from, near)?;
+    let calls = || entries.iter().rev().filter(|e| e.kind == Kind::Call && e.seq < entry.seq);
+    let mut nearest = calls().filter(|e| e.attempt == entry.attempt).chain(calls());
+    Ok(nearest.next().map(|e| e.seq))
+}

@@ -1,0 +1,38 @@
+//! Routes of a run's attempts, its deaths among them, and of its iterations.
+
+use std::collections::BTreeMap;
+
+use http::Response;
+use outlast_core::run::attempt::Attempt;
+use serde_json::{Value, json};
+
+use super::{Asked, json, show};
+use crate::{state::Error, wire::body::AnswerBody};
+
+/// Lists all attempts of a run, oldest first; with `died=true` only those that ended by a death.
+pub async fn list(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let died = asked.query.flag("died")?;
+    let run = asked.run().await?.run;
+    let found = asked.read(move |store| store.attempts(run.no)).await?;
+    let found: Vec<Value> = found.iter().filter(|a| a.died() || !died).map(show::attempt).collect();
+    json(&json!({ "run": run.id, "attempts": found }))
+}
+
+/// Lists the iterations of a run, oldest first, each with its attempts.
+pub async fn iterations(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let run = asked.run().await?.run;
+    let attempts = asked.read(move |store| store.attempts(run.no)).await?;
+    let mut turns: BTreeMap<i64, Vec<&Attempt>> = BTreeMap::new();
+    attempts.iter().for_each(|a| turns.entry(a.iteration).or_default().push(a));
+    let turn = |(iteration, of): (&i64, &Vec<&Attempt>)| {
+        let ended = of.iter().map(|a| a.ended_at.map(|t| t.0)).collect::<Option<Vec<_>>>();
+        json!({
+            "iteration": iteration,
+            "began_at": of.iter().map(|a| a.started_at.0).min(),
+            "ended_at": ended.and_then(|all| all.into_iter().max()),
+            "attempts": of.iter().map(|a| a.no).collect::<Vec<_>>(),
+            "deaths": of.iter().filter(|a| a.died()).count(),
+        })
+    };
+    json(&json!({ "run": run.id, "iterations": turns.iter().map(turn).collect::<Vec<_>>() }))
+}

@@ -1,0 +1,85 @@
+//! Routes of a run's journal: a page of entries, and one entry with its request and answer.
+
+use http::{HeaderValue, Response, header};
+use outlast_core::{
+    journal::{Entry, Kind, State},
+    reads::entries::{self, Wanted, call_before},
+    store::RunView,
+    words::id::{AttemptNo, Seq},
+};
+use serde_json::{Value, json};
+
+use super::{Asked, exchange::Exchange, json, of_type, show, unknown_entry, words};
+use crate::{state::Error, wire::body::AnswerBody};
+
+/// Default number of entries in a page. `MOST` is the largest.
+const PAGE: usize = 200;
+const MOST: usize = 2_000;
+
+/// Lists entries after a number, in order. `after` is the cursor of the next page, and null where no entry is left.
+pub async fn list(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let query = &asked.query;
+    let wanted = Wanted {
+        kinds: words(query, "kind", &Kind::ALL, Kind::name)?,
+        states: words(query, "state", &State::ALL, State::name)?,
+        attempt: query.number("attempt")?.map(AttemptNo),
+        key: query.text("key").map(str::to_owned),
+    };
+    let (after, limit) = (Seq(query.number("after")?.unwrap_or(0)), query.limit(PAGE, MOST)?);
+    let run = asked.run().await?.run;
+    let (found, next) = asked.read(move |store| entries::page(store, run.no, &wanted, after, limit)).await?;
+    let found: Vec<Value> = found.iter().map(|e| show::entry(run.id.as_str(), e)).collect();
+    json(&json!({ "run": run.id, "entries": found, "after": next }))
+}
+
+/// Reads the entry that the path names. Errors: `unknown_run`, `unknown_entry`.
+async fn named(asked: &Asked<'_>) -> Result<(RunView, Entry), Error> {
+    let view = asked.run().await?;
+    let (run, seq) = (view.run.no, asked.seq(&view)?);
+    let found = asked.read(move |store| store.entry(run, seq)).await?;
+    let entry = found.ok_or_else(|| unknown_entry(&view, &seq.to_string()))?;
+    Ok((view, entry))
+}
+
+/// Answers with one entry, its request and answer as people read them, and the number of the call before it.
+pub async fn one(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let (view, entry) = named(&asked).await?;
+    let so_far = match entry.state {
+        State::Open => asked.host.registry.so_far(view.run.no).remove(&entry.seq),
+        _ => None,
+    };
+    let (mut exchange, before) = asked
+        .read(move |store| {
+            let before = if entry.kind == Kind::Call { call_before(store, &entry)? } else { None };
+            Ok((Exchange::read(store, entry)?, before))
+        })
+        .await?;
+    let live = so_far.is_some();
+    exchange.answer = exchange.answer.or(so_far);
+    let mut told = show::entry(view.run.id.as_str(), &exchange.entry);
+    told["request"] = exchange.request_json();
+    told["answer"] = exchange.answer_json();
+    told["live"] = live.into();
+    told["call_before"] = json!(before);
+    json(&told)
+}
+
+/// Answers with the bytes of one side of an entry, as they went over the line. They are never shown as a page.
+pub async fn raw(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let answer = match asked.query.text("side") {
+        None | Some("answer") => true,
+        Some("request") => false,
+        Some(other) => {
+            return Err(Error::BadRequest(format!("side is {other:?}, and request or answer is wanted")));
+        }
+    };
+    let (view, entry) = named(&asked).await?;
+    let seq = entry.seq;
+    let exchange = asked.read(move |store| Exchange::read(store, entry)).await?;
+    let bytes = if answer { exchange.answer } else { exchange.request };
+    let side = if answer { "answer" } else { "request" };
+    let bytes = bytes.ok_or_else(|| Error::NotKept { run: view.run.id.to_string(), entry: seq.0, side })?;
+    let mut response = of_type(bytes, "application/octet-stream");
+    response.headers_mut().insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    Ok(response)
+}

@@ -1,0 +1,112 @@
+//! An entry with what is kept of it: a call's request and answer, any other entry's value.
+
+use outlast_core::{
+    body,
+    journal::{Entry, Kind, Role},
+    store::{Error, Store},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    dialect::conversation::{self, Part, Turn},
+    proxy::record::Answer,
+};
+
+/// An entry with what is kept of it.
+pub struct Exchange {
+    pub entry: Entry,
+    /// Body of a call's request, else what the entry is about.
+    pub request: Option<Vec<u8>>,
+    /// Body of a call's answer, else the entry's value.
+    pub answer: Option<Vec<u8>>,
+}
+
+impl Exchange {
+    /// Reads what is kept of an entry. Errors: stored bytes that are damaged.
+    pub fn read(store: &dyn Store, entry: Entry) -> Result<Exchange, Error> {
+        let run = entry.run;
+        let damaged = |e: String| Error::Corrupt { what: format!("entry {}: {e}", entry.seq) };
+        let kept = |role| -> Result<Option<Vec<u8>>, Error> {
+            let Some(payload) = store.payload(run, entry.seq, role)? else { return Ok(None) };
+            payload.decode().map(|bytes| Some(bytes.to_vec())).map_err(|e| damaged(e.to_string()))
+        };
+        if entry.kind != Kind::Call {
+            let (request, answer) = (kept(Role::About)?, kept(Role::Value)?);
+            return Ok(Exchange { request, answer, entry });
+        }
+        let answer = match kept(Role::Answer)? {
+            Some(bytes) => {
+                let answer = Answer::from_bytes(bytes.into()).map_err(|e| damaged(e.to_string()))?;
+                Some(answer.frames.concat())
+            }
+            None => None,
+        };
+        Ok(Exchange { request: body::stored(store, run, entry.seq)?, answer, entry })
+    }
+
+    pub fn is_call(&self) -> bool {
+        self.entry.kind == Kind::Call
+    }
+
+    /// Returns the JSON body of a call's request.
+    pub fn body(&self) -> Option<Value> {
+        self.request.as_ref().filter(|_| self.is_call()).and_then(|bytes| serde_json::from_slice(bytes).ok())
+    }
+
+    /// Returns the turns of a call's request; none for an entry that is no call.
+    pub fn turns(&self) -> Vec<Turn> {
+        self.body().map(|body| conversation::request(&body)).unwrap_or_default()
+    }
+
+    /// Returns the turns of a call's answer; none for an entry that is no call.
+    pub fn answered(&self) -> Vec<Turn> {
+        self.answer.as_ref().filter(|_| self.is_call()).map(|b| conversation::answer(b)).unwrap_or_default()
+    }
+
+    /// Returns the request as people read it, for JSON; null where it is not kept.
+    pub fn request_json(&self) -> Value {
+        let Some(bytes) = &self.request else { return Value::Null };
+        let Some(body) = self.body() else { return json!({ "bytes": bytes.len(), "value": value(bytes) }) };
+        let short = |(_, value): &(&String, &Value)| value.is_number() || value.is_boolean();
+        let settings: serde_json::Map<String, Value> = body
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(short)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let turns: Vec<Value> = self.turns().iter().map(turn).collect();
+        let tools = conversation::tools(&body);
+        json!({ "bytes": bytes.len(), "turns": turns, "tools": tools, "settings": settings })
+    }
+
+    /// Returns the answer as people read it, for JSON; null where none is kept.
+    pub fn answer_json(&self) -> Value {
+        let Some(bytes) = &self.answer else { return Value::Null };
+        if !self.is_call() {
+            return json!({ "bytes": bytes.len(), "value": value(bytes) });
+        }
+        json!({ "bytes": bytes.len(), "turns": self.answered().iter().map(turn).collect::<Vec<_>>() })
+    }
+}
+
+/// Returns a turn as JSON. What is no text is told by its size.
+pub fn turn(turn: &Turn) -> Value {
+    let part = |part: &Part| match part {
+        Part::Text(text) => json!({ "type": "text", "text": text }),
+        Part::Thinking(text) => json!({ "type": "thinking", "text": text }),
+        Part::Call { id, name, input } => json!({ "type": "call", "id": id, "name": name, "input": input }),
+        Part::Result { id, text } => json!({ "type": "result", "id": id, "text": text }),
+        Part::Other { what, bytes } => json!({ "type": "other", "what": what, "bytes": bytes }),
+    };
+    json!({ "role": turn.role, "parts": turn.parts.iter().map(part).collect::<Vec<_>>() })
+}
+
+/// Returns stored bytes as JSON: the value itself, else text, else only their number.
+pub fn value(bytes: &[u8]) -> Value {
+    match (serde_json::from_slice::<Value>(bytes), std::str::from_utf8(bytes)) {
+        (Ok(value), _) => value,
+        (_, Ok(text)) => text.into(),
+        _ => json!({ "bytes": bytes.len() }),
+    }
+}

@@ -1,0 +1,37 @@
+//! Route of the items of a batch job.
+
+use http::Response;
+use outlast_core::{journal::Standing, store::Page, words::id::Seq};
+use serde_json::{Value, json};
+
+use super::{Asked, exchange, json, show, words};
+use crate::{state::Error, wire::body::AnswerBody};
+
+/// Default number of items in a page. `MOST` is the largest.
+const PAGE: usize = 200;
+const MOST: usize = 1_000;
+
+/// Lists the newest entry of each item, in order. `standing` leaves others out of each page; the cursor counts all.
+pub async fn items(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let standings = words(&asked.query, "standing", &Standing::ALL, Standing::name)?;
+    let after = Seq(asked.query.number("after")?.unwrap_or(0));
+    let (limit, values) = (asked.query.limit(PAGE, MOST)?, asked.query.flag("values")?);
+    let run = asked.run().await?.run;
+    let page = Page { values, ..Page::new(after, limit + 1) };
+    let mut found = asked.read(move |store| store.items(run.no, &page)).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let cursor = found.last().filter(|_| more).map(|(row, _)| row.seq);
+    let one = |(row, value): &(_, Option<outlast_core::journal::payload::Payload>)| {
+        let mut told = show::item(row);
+        if let Some(bytes) = value.as_ref().and_then(|payload| payload.decode().ok()) {
+            told["value"] = exchange::value(&bytes);
+        }
+        told
+    };
+    let wanted = |row: &&(outlast_core::journal::job::ItemRow, _)| {
+        standings.is_empty() || standings.contains(&row.0.detail.standing)
+    };
+    let items: Vec<Value> = found.iter().filter(wanted).map(one).collect();
+    json(&json!({ "run": run.id, "items": items, "after": cursor }))
+}

@@ -1,0 +1,72 @@
+//! Routes of runs: their list, a page of batch jobs, and the summary of one run.
+
+use http::Response;
+use outlast_core::{
+    reads::{idle::changed_at, runs},
+    run::status::Status,
+    store::{self, RunView, Store},
+    words::id::{Micros, RunNo},
+};
+use serde_json::{Value, json};
+
+use super::{Asked, Reader, json, show, words};
+use crate::{state::Error, wire::body::AnswerBody};
+
+/// Default number of runs in a list. `MOST` is the largest.
+const PAGE: usize = 100;
+const MOST: usize = 1_000;
+
+/// Lists runs, or only batch jobs, newest first. The cursor of the next page is null on the last one.
+pub async fn list(asked: Asked<'_>, jobs: bool) -> Result<Response<AnswerBody>, Error> {
+    let query = &asked.query;
+    let limit = query.limit(PAGE, MOST)?;
+    let bad = || Error::BadRequest("the cursor is none that was given here".into());
+    let before = query.text("cursor").map(|text| text.parse().map(RunNo).map_err(|_| bad())).transpose()?;
+    let tag = query.text("tag").map(|text| match text.split_once('=') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    });
+    let wanted = runs::Wanted {
+        statuses: words(query, "status", &Status::ALL, Status::name)?,
+        name: query.text("name").map(str::to_owned),
+        tag,
+        since: query.number("since")?.map(Micros),
+        until: query.number("until")?.map(Micros),
+        jobs,
+        before,
+    };
+    let reader = asked.reader;
+    let (found, next) = asked
+        .read(move |store| {
+            let now = store.now()?;
+            let listed = match reader {
+                Reader::All => runs::page(store, &wanted, limit)?,
+                Reader::Run(own) => runs::Listed { runs: store.run(own)?.into_iter().collect(), next: None },
+            };
+            let shown: Vec<Value> = listed.runs.iter().map(|view| show::run(view, now)).collect();
+            Ok((shown, listed.next))
+        })
+        .await?;
+    let of = if jobs { "jobs" } else { "runs" };
+    json(&json!({ of: found, "cursor": next.map(|no| no.to_string()) }))
+}
+
+/// Answers with one run: its row, its budget, its settings, and the runs around it.
+pub async fn summary(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+    let view = asked.run().await?;
+    let told = asked.read(move |store| told(store, &view)).await?;
+    json(&told)
+}
+
+fn told(store: &dyn Store, view: &RunView) -> Result<Value, store::Error> {
+    let now = store.now()?;
+    let id = |no: RunNo| -> Result<Option<String>, store::Error> {
+        Ok(store.run(no)?.map(|view| view.run.id.to_string()))
+    };
+    let parent = view.run.parent.map(id).transpose()?.flatten();
+    let mut told = show::summary(view, now);
+    told["now"] = now.0.into();
+    told["changed_at"] = changed_at(store, &view.run)?.0.into();
+    told["parent"] = parent.into();
+    Ok(told)
+}

@@ -1,0 +1,222 @@
+//! The read API: runs, attempts, entries, iterations, jobs, for a person and for the bearer of a run token.
+
+use outlast_core::{envelope::unit::Limits, run::Policy};
+use outlast_mock as mock;
+use outlast_server::door::{Access, Config};
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Api, Ask},
+    rig::{Rig, Server},
+};
+
+async fn get(server: &Server, target: &str) -> Value {
+    let answer = Ask::new("GET", target).to(server).await;
+    assert_eq!(answer.status, 200, "{target}: {}", answer.text());
+    answer.json()
+}
+
+async fn refuses(server: &Server, target: &str, want: (u16, &str)) {
+    let answer = Ask::new("GET", target).to(server).await;
+    let had = (answer.status.as_u16(), answer.code());
+    assert_eq!(had, (want.0, want.1.to_owned()), "{target}: {}", answer.text());
+}
+
+fn seqs(told: &Value) -> Vec<i64> {
+    told["entries"].as_array().unwrap().iter().map(|e| e["seq"].as_i64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_found_by_status_name_tag_and_time() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    for body in [
+        json!({"name": "Nightly report", "metadata": {"team": "a"}}),
+        json!({"name": "search", "metadata": {"team": "b", "night": "x"}}),
+    ] {
+        rig.clock.advance_ms(1_000);
+        let created = Ask::new("POST", "/v1/runs").bytes(body.to_string()).to(&server).await;
+        assert_eq!(created.status, 201, "{}", created.text());
+    }
+    rig.clock.advance_ms(1_000);
+    Api::Chat.says("hello").run("by-header").to(&server).await.ok();
+    let all = get(&server, "/v1/runs").await;
+    let of = |told: Value| {
+        let runs = told["runs"].as_array().unwrap().clone();
+        runs.iter()
+            .map(|r| r["name"].as_str().unwrap_or(r["run"].as_str().unwrap()).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let at = all["runs"][1]["created_at"].as_i64().unwrap();
+    let (since, until) = (format!("?since={at}"), format!("?until={at}"));
+    for (query, wanted) in [
+        ("?name=NIGHT", vec!["Nightly report"]),
+        ("?name=by-h", vec!["by-header"]),
+        ("?tag=team", vec!["search", "Nightly report"]),
+        ("?tag=team=a", vec!["Nightly report"]),
+        ("?tag=night=y", vec![]),
+        ("?status=running,halted&tag=team=b", vec!["search"]),
+        ("?status=halted", vec![]),
+        (since.as_str(), vec!["by-header", "search"]),
+        (until.as_str(), vec!["Nightly report"]),
+    ] {
+        assert_eq!(of(get(&server, &format!("/v1/runs{query}")).await), wanted, "{query}");
+    }
+    assert_eq!(get(&server, "/v1/jobs").await, json!({"jobs": [], "cursor": null}));
+    for wrong in ["?status=running,done", "?until=soon", "?tags=x", "?name=a&name=b"] {
+        refuses(&server, &format!("/v1/runs{wrong}"), (400, "bad_request")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filtered_list_goes_on_from_its_cursor_and_names_each_run_once() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    for n in 0..7 {
+        let team = if n % 2 == 0 { "even" } else { "odd" };
+        let body = json!({"name": format!("run {n}"), "metadata": {"team": team}}).to_string();
+        assert_eq!(Ask::new("POST", "/v1/runs").bytes(body).to(&server).await.status, 201);
+    }
+    let (mut names, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = get(&server, &format!("/v1/runs?tag=team=even&limit=2{cursor}")).await;
+        let runs = page["runs"].as_array().unwrap();
+        names.extend(runs.iter().map(|r| r["name"].as_str().unwrap().to_owned()));
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["run 6", "run 4", "run 2", "run 0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_read_as_a_person_reads_it_and_as_it_went_over_the_line() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    let sent = Api::Chat.says("what is the capital of France?");
+    let answer = sent.run("r").to(&server).await;
+    Api::Messages.streams("and of Spain?").run("r").to(&server).await.ok();
+    let told = get(&server, "/v1/runs/r/entries/1").await;
+    assert_eq!(
+        (&told["kind"], &told["state"], &told["live"]),
+        (&json!("call"), &json!("done"), &json!(false))
+    );
+    let turns = told["request"]["turns"].as_array().unwrap();
+    let said = &turns.last().unwrap()["parts"][0];
+    assert_eq!(said, &json!({"type": "text", "text": "what is the capital of France?"}));
+    assert_eq!(told["answer"]["turns"][0]["role"], "assistant");
+    assert_eq!(told["call_before"], Value::Null);
+    let streamed = get(&server, "/v1/runs/r/entries/2").await;
+    assert_eq!(streamed["answer"]["turns"][0]["role"], "assistant", "{streamed}");
+    assert_eq!(streamed["call_before"], json!(1));
+    let raw = Ask::new("GET", "/v1/runs/r/entries/1/raw").to(&server).await;
+    assert_eq!(raw.text(), answer.text());
+    // Nothing that a model or a page wrote is ever a document of this origin.
+    let headers = ["content-type", "content-disposition", "x-content-type-options"];
+    let wanted = [Some("application/octet-stream"), Some("attachment"), Some("nosniff")];
+    assert_eq!(headers.map(|name| raw.header(name)), wanted);
+    let asked = Ask::new("GET", "/v1/runs/r/entries/1/raw?side=request").to(&server).await;
+    assert!(asked.text().contains("capital of France"), "{}", asked.text());
+    for (target, want) in [
+        ("/v1/runs/r/entries/3", (404, "unknown_entry")),
+        ("/v1/runs/r/entries/0", (404, "unknown_entry")),
+        ("/v1/runs/r/entries/x", (404, "unknown_entry")),
+        ("/v1/runs/none/entries/1", (404, "unknown_run")),
+        ("/v1/runs/r/entries/1?raw", (400, "bad_request")),
+        ("/v1/runs/r/entries/1/raw?side=left", (400, "bad_request")),
+    ] {
+        refuses(&server, target, want).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_are_read_page_by_page_and_by_what_they_are() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    for n in 0..5 {
+        Api::Chat.says(&format!("call {n}")).run("r").to(&server).await.ok();
+    }
+    let saved = Ask::new("POST", "/v1/runs/r/checkpoints").bytes(r#"{"name": "cp", "payload": {"at": 1}}"#);
+    assert_eq!(saved.to(&server).await.status, 201);
+    let page = get(&server, "/v1/runs/r/entries?limit=4").await;
+    assert_eq!((seqs(&page), &page["after"]), (vec![1, 2, 3, 4], &json!(4)));
+    let rest = get(&server, "/v1/runs/r/entries?limit=4&after=4").await;
+    assert_eq!((seqs(&rest), &rest["after"]), (vec![5, 6], &Value::Null));
+    for (query, wanted) in [
+        ("kind=checkpoint", vec![6]),
+        ("kind=checkpoint,call&state=done&after=4", vec![5, 6]),
+        ("state=open", vec![]),
+        ("key=cp", vec![6]),
+        ("attempt=9", vec![]),
+    ] {
+        assert_eq!(seqs(&get(&server, &format!("/v1/runs/r/entries?{query}")).await), wanted, "{query}");
+    }
+    let value = get(&server, "/v1/runs/r/entries/6").await;
+    assert_eq!(value["answer"]["value"]["at"], json!(1), "{value}");
+    for wrong in ["kind=calls", "state=closed", "limit=0", "limit=2001", "after=-1", "page=2"] {
+        refuses(&server, &format!("/v1/runs/r/entries?{wrong}"), (400, "bad_request")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_tells_the_budget_and_its_attempts_tell_who_died() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    let limits = crate::rig::limit(outlast_core::envelope::unit::Unit::Calls, 3);
+    let token = server.driven("r", limits, Policy::default()).await;
+    Api::Chat.says("one").token(&token).to(&server).await.ok();
+    let told = get(&server, "/v1/runs/r/summary").await;
+    let calls = told["budget"].as_array().unwrap().iter().find(|u| u["unit"] == "calls").unwrap().clone();
+    let wanted = json!({"unit": "calls", "limit": 3, "spent": 1, "reserved": 0, "in_doubt": 0, "left": 2});
+    assert_eq!((calls, &told["status"]), (wanted, &json!("running")));
+    let attempts = get(&server, "/v1/runs/r/attempts").await;
+    assert_eq!(
+        (&attempts["attempts"][0]["attempt"], &attempts["attempts"][0]["exit"]),
+        (&json!(1), &json!(null))
+    );
+    assert_eq!(get(&server, "/v1/runs/r/attempts?died=true").await["attempts"], json!([]));
+    assert_eq!(get(&server, "/v1/runs/r/iterations").await["iterations"][0]["attempts"], json!([1]));
+    assert_eq!(get(&server, "/v1/runs/r/items").await, json!({"run": "r", "items": [], "after": null}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bearer_of_a_run_token_reads_its_own_run_and_no_other() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let access = Access { api_token: Some("the-api-token".into()), loopback: true, ..Access::default() };
+    let server = rig.serve_with(Config { access, ..rig.config() }).await;
+    let token = server.driven("mine", Limits::default(), Policy::default()).await;
+    let other = server.driven("other", Limits::default(), Policy::default()).await;
+    Api::Chat.says("a secret").token(&other).to(&server).await.ok();
+    Api::Chat.says("mine").token(&token).to(&server).await.ok();
+    let asks = |target: &str| {
+        [Ask::new("GET", target).token(&token), Ask::new("GET", &format!("/run/{token}{target}"))]
+    };
+    for target in ["/v1/runs/mine/summary", "/v1/runs/mine/entries", "/v1/runs/mine/entries/1"] {
+        for ask in asks(target) {
+            assert_eq!(ask.to(&server).await.status, 200, "{target}");
+        }
+    }
+    for target in ["/v1/runs", "/v1/runs?name=other"] {
+        for ask in asks(target) {
+            let listed = ask.to(&server).await.json();
+            let ids: Vec<&Value> = listed["runs"].as_array().unwrap().iter().map(|r| &r["run"]).collect();
+            assert_eq!(ids, ["mine"], "{target}");
+        }
+    }
+    // Whether another run exists is not told either.
+    for run in ["other", "none"] {
+        for below in ["summary", "attempts", "iterations", "items", "entries", "entries/1", "entries/1/raw"] {
+            for ask in asks(&format!("/v1/runs/{run}/{below}")) {
+                let refused = ask.to(&server).await;
+                let had = (refused.status.as_u16(), refused.code());
+                assert_eq!(had, (403, "foreign_run".into()), "{run} {below}: {}", refused.text());
+            }
+        }
+    }
+    let bare = Ask::new("GET", "/v1/runs/mine/summary").to(&server).await;
+    assert_eq!((bare.status.as_u16(), bare.code()), (401, "no_token".into()));
+    let elsewhere = Ask::new("GET", "/v1/runs").header("authorization", "Bearer the-api-token");
+    let refused = elsewhere.header("origin", "https://elsewhere.example").to(&server).await;
+    assert_eq!(refused.status, 403);
+}
