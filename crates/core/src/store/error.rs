@@ -38,7 +38,8 @@ pub enum Error {
     CommitUnknown { why: String },
     #[error("the store is closed")]
     Closed,
-    /// A file of an open store was removed, moved or replaced. The handle stays refused.
+    /// A file of an open store was removed, moved or replaced, and the handle stays refused; or a database was, and the
+    /// handle is refused until it is back.
     #[error("the store {place} vanished: {file} was removed, moved or replaced while it was open")]
     Vanished { place: String, file: String },
     /// A process that this one was forked from had the store open. Its locks do not survive a fork.
@@ -100,6 +101,9 @@ impl Error {
                 "start outlast again when the disk works; what was acknowledged is safe".into()
             }
             Error::Unavailable { .. } => "nothing was written; try again when the database answers".into(),
+            Error::Vanished { place, .. } if place.contains("://") => {
+                "nothing is admitted; put the database back as it was: a new store would pay again".into()
+            }
             Error::Vanished { .. } => {
                 "nothing is admitted; put the store back, with its -wal, and start again: a new store would pay again".into()
             }

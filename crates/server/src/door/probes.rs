@@ -40,7 +40,7 @@ fn unready(host: &Host) -> Option<&'static str> {
     } else if host.registry.is_stuck() {
         Some("an answer could not be recorded yet\n")
     } else if host.store.check().is_err() {
-        Some("the store vanished: a file of it was removed, moved or replaced\n")
+        Some("the store vanished: it was removed, moved or replaced\n")
     } else if !host.node.is_writing() {
         Some("the store cannot be written\n")
     } else {

@@ -20,7 +20,7 @@ impl Address {
             Ok(Err(e)) => return Err(ConnectError::new(&e)),
             Err(_) => {
                 let why = format!("it did not answer within {} s", all.as_secs());
-                return Err(ConnectError { why, may_pass: true });
+                return Err(ConnectError { why, may_pass: true, is_gone: false });
             }
         };
         // Whoever waits for a statement is given the connection's error.
@@ -34,12 +34,15 @@ pub struct ConnectError {
     pub why: String,
     /// Whether a later attempt may succeed without any intervention.
     pub may_pass: bool,
+    /// Whether there is no such database.
+    pub is_gone: bool,
 }
 
 impl ConnectError {
     fn new(e: &tokio_postgres::Error) -> ConnectError {
         // A wrong password or database name stays wrong; a server that is starting or full does not stay so.
         let may_pass = e.code().is_none_or(|code| !matches!(&code.code()[..2], "28" | "3D" | "42"));
-        ConnectError { why: chain(e), may_pass }
+        let is_gone = e.code().is_some_and(|code| code.code() == "3D000");
+        ConnectError { why: chain(e), may_pass, is_gone }
     }
 }

@@ -34,6 +34,10 @@ pub fn failure(e: tokio_postgres::Error) -> Error {
         &SqlState::LOCK_NOT_AVAILABLE => {
             Error::Unavailable { why: "another server holds the store's lock for too long".into() }
         }
+        // `Same` tells of which store.
+        &SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME => {
+            Error::Vanished { place: String::new(), file: "its schema".into() }
+        }
         code => match &code.code()[..2] {
             // Data exceptions, violated constraints, missing tables and columns, broken pages: the database does
             // not hold what Outlast wrote.

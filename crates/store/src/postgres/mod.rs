@@ -14,6 +14,7 @@ mod password_file;
 mod read;
 mod readers;
 mod rows;
+mod same;
 mod schema;
 mod session;
 mod state;
@@ -33,11 +34,13 @@ use tokio_postgres::Client;
 use crate::{Options, group::Writer};
 use address::Address;
 use readers::Readers;
+use same::Same;
 use time::Time;
 
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     address: Address,
+    same: Arc<Same>,
     readers: Readers,
     time: Time,
     writer: Writer,
@@ -64,22 +67,25 @@ impl PostgresStore {
     fn open_on(url: &str, options: Options, time: Time) -> Result<PostgresStore, Error> {
         let address = Address::parse(url, &|name| std::env::var(name).ok())?;
         let open_error = |why: String| Error::Open { place: address.place().into(), why };
-        let readers = Readers::start(address.clone())
+        let same = Arc::new(Same::new(address.place()));
+        let readers = Readers::start(address.clone(), same.clone())
             .map_err(|e| open_error(format!("cannot start the readers' thread: {e}")))?;
         let secret: [u8; 32] = random(options.entropy.as_ref());
         let place = address.place().to_owned();
+        let found = same.clone();
         let migrated = readers.run(async move |c: &Client| {
             let meta = vec![("token_key_1".into(), secret.to_vec())];
-            schema::make(c, &place, options.create, meta).await
+            schema::make(c, &place, options.create, meta).await?;
+            found.compare(c).await
         });
         migrated.map_err(|e| match e {
             // A failure to open is not a refusal of work, so it is reported as `Open`.
             Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;
-        let backend = writer::PostgresWriter::new(address.clone(), &options, time.clone());
+        let backend = writer::PostgresWriter::new(address.clone(), same.clone(), &options, time.clone());
         let writer =
             Writer::start(backend).map_err(|e| open_error(format!("cannot start the writer thread: {e}")))?;
-        Ok(PostgresStore { address, readers, time, writer })
+        Ok(PostgresStore { address, same, readers, time, writer })
     }
 }

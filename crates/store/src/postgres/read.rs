@@ -281,7 +281,8 @@ impl Store for PostgresStore {
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.readers.refuse_forked()
+        self.readers.refuse_forked()?;
+        self.same.check()
     }
 
     fn now(&self) -> Result<Micros, Error> {

@@ -5,7 +5,7 @@
 use std::{
     cell::RefCell,
     rc::Rc,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread::{Builder, JoinHandle},
 };
 
@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_postgres::Client;
 
-use super::address::Address;
+use super::{address::Address, same::Same};
 use crate::process::Maker;
 
 /// Largest number of connections. A server has about a hundred for all its clients.
@@ -38,12 +38,12 @@ pub struct Readers {
 }
 
 impl Readers {
-    pub fn start(address: Address) -> std::io::Result<Readers> {
+    pub fn start(address: Address, same: Arc<Same>) -> std::io::Result<Readers> {
         let (jobs, queue) = unbounded_channel::<Job>();
         let place = address.place().to_owned();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = Builder::new().name("outlast-readers".into()).spawn(move || {
-            let pool = Rc::new(Pool { address, idle: RefCell::default(), room: Semaphore::new(MOST) });
+            let pool = Rc::new(Pool { address, same, idle: RefCell::default(), room: Semaphore::new(MOST) });
             LocalSet::new().block_on(&runtime, serve(queue, &pool));
         })?;
         Ok(Readers { jobs: Some(jobs), thread: Some(thread), place, maker: Maker::here() })
@@ -101,6 +101,7 @@ async fn serve(mut queue: UnboundedReceiver<Job>, pool: &Rc<Pool>) {
 
 struct Pool {
     address: Address,
+    same: Arc<Same>,
     idle: RefCell<Vec<Client>>,
     room: Semaphore,
 }
@@ -116,7 +117,11 @@ impl Pool {
                 out => return self.keep(client, out),
             }
         }
-        let client = self.address.connect().await.map_err(|e| self.address.unreachable(&e.why))?;
+        let unreachable = |e| self.same.unreachable(&e, self.address.unreachable(&e.why));
+        let client = self.address.connect().await.map_err(unreachable)?;
+        if self.same.is_known() {
+            self.same.compare(&client).await?;
+        }
         let out = read(&client).await;
         self.keep(client, out)
     }
@@ -125,6 +130,6 @@ impl Pool {
         if !client.is_closed() {
             self.idle.borrow_mut().push(client);
         }
-        out
+        out.map_err(|e| self.same.look(e))
     }
 }

@@ -57,7 +57,11 @@ pub enum Begun {
 impl Session {
     /// Connects. `named`: statements may have names.
     pub fn connect(address: &Address, named: bool) -> Result<Session, ConnectError> {
-        let no = |what: &str, e: &dyn Display| ConnectError { why: format!("{what}: {e}"), may_pass: true };
+        let no = |what: &str, e: &dyn Display| ConnectError {
+            why: format!("{what}: {e}"),
+            may_pass: true,
+            is_gone: false,
+        };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|e| no("no runtime", &e))?;
         let client = runtime.block_on(address.connect())?;
         let mut token = None;

@@ -2,6 +2,7 @@
 
 use std::{
     mem::take,
+    sync::Arc,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -26,6 +27,7 @@ use super::{
     error::{failure, rolled_back},
     known::Known,
     load,
+    same::Same,
     session::{Begun, Session, Standstill},
     time::Time,
 };
@@ -45,6 +47,7 @@ const COOL_DOWN: Duration = Duration::from_secs(1);
 /// A usual group takes two round trips: BEGIN with all that its operations load, and all that they changed with COMMIT.
 pub struct PostgresWriter {
     address: Address,
+    same: Arc<Same>,
     durability: Durability,
     time: Time,
     store_wait: Duration,
@@ -75,9 +78,10 @@ struct Away {
 
 impl PostgresWriter {
     /// Creates the writer. It connects with the first group: a runtime must not be entered on the caller's thread.
-    pub fn new(address: Address, options: &Options, time: Time) -> Self {
+    pub fn new(address: Address, same: Arc<Same>, options: &Options, time: Time) -> Self {
         Self {
             address,
+            same,
             durability: options.durability,
             time,
             store_wait: options.store_wait,
@@ -106,10 +110,12 @@ impl PostgresWriter {
             match Session::connect(&self.address, !self.is_pooled) {
                 Ok(session) => {
                     self.away = None;
+                    session.run(self.same.compare(&session.client.client))?;
                     return Ok(session);
                 }
                 Err(e) => {
-                    let error = self.missed(self.address.unreachable(&e.why));
+                    let error = self.same.unreachable(&e, self.address.unreachable(&e.why));
+                    let error = self.missed(error);
                     if !e.may_pass || self.has_waited() {
                         return Err(error);
                     }
@@ -139,7 +145,7 @@ impl PostgresWriter {
         };
         let out = run(session, &mut self.known);
         self.failed |= out.is_err();
-        out
+        out.map_err(|e| self.same.look(e))
     }
 
     /// Begins a transaction and reads what `keys` name, in a session that is open, or in another.
@@ -179,7 +185,7 @@ impl PostgresWriter {
 
     fn opened(&mut self, session: Session, now: Micros, loaded: Result<(), Error>) -> Result<Micros, Error> {
         // A session in which reading failed is dropped: the server rolls back, and statements get their names anew.
-        loaded?;
+        loaded.map_err(|e| self.same.look(e))?;
         self.session = Some(session);
         self.time.now(Some(now))
     }
@@ -223,6 +229,7 @@ impl PostgresWriter {
     /// Asks once, in a new session, whether the group is committed. `None` if the database could not be asked.
     fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
         let session = Session::connect(&self.address, !self.is_pooled).ok()?;
+        session.run(self.same.compare(&session.client.client)).ok()?;
         let mut known = Known::default();
         let Begun::In(_, loaded) =
             session.begin(true, Standstill::Long, &[Key::Instance(instance)], &mut known)
@@ -329,8 +336,10 @@ impl Backend for PostgresWriter {
                 Ok(())
             }
             // The session is dropped, and the server rolls back where it has not yet.
-            Err(Failed::Unsent(e)) => Err(CommitFailed::RolledBack(write_failure(e))),
-            Err(Failed::Statement(e)) if rolled_back(&e) => Err(CommitFailed::RolledBack(write_failure(e))),
+            Err(Failed::Unsent(e)) => Err(CommitFailed::RolledBack(self.same.look(write_failure(e)))),
+            Err(Failed::Statement(e)) if rolled_back(&e) => {
+                Err(CommitFailed::RolledBack(self.same.look(write_failure(e))))
+            }
             Err(Failed::Last(e)) if rolled_back(&e) => Err(CommitFailed::RolledBack(failure(e))),
             Err(Failed::Statement(e) | Failed::Last(e)) => Err(CommitFailed::Unclear(failure(e))),
         }

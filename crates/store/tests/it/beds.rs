@@ -25,6 +25,12 @@ pub fn open_waiting(place: &str, store_wait: Duration) -> Arc<dyn Store> {
     open(place, Options { store_wait, ..options }).unwrap()
 }
 
+/// Opens the store, which has a key of its own for each `seed` if it is made.
+pub fn open_of(place: &str, seed: u64) -> Arc<dyn Store> {
+    let options = options(Arc::new(ManualClock::new(BEGINNING)), true);
+    open(place, Options { entropy: Arc::new(SeededEntropy::new(seed)), ..options }).unwrap()
+}
+
 /// Opens a PostgreSQL store whose transactions take the time from `clock`.
 pub fn open_under(clock: Arc<dyn Clock>, url: &str, create: bool) -> Arc<dyn Store> {
     let options = options(clock.clone(), create);

@@ -17,7 +17,7 @@ use outlast_core::{
 
 use crate::{
     bed::BEGINNING,
-    beds::{Opened, open_at, open_under, open_waiting},
+    beds::{Opened, open_at, open_of, open_under, open_waiting},
     private_postgres::Database,
     relay::{Cut, Relay},
     stage::{Stage, everything},
@@ -383,6 +383,34 @@ impl Clock for CutsSessions {
     fn boottime_ms(&self) -> u64 {
         0
     }
+}
+
+/// Bug: a server went on in a new store that had come under the name of its own.
+/// Consequence: recorded calls were paid again.
+/// Cause: nothing compared the two after the connections were made anew.
+#[test]
+fn another_store_under_the_same_name_is_not_served() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    s.ask(put("k")).unwrap();
+    database.execute("ALTER SCHEMA outlast RENAME TO outlast_away");
+    let is_gone = || {
+        for error in [s.ask(put("k")).unwrap_err(), s.store().live_instances().unwrap_err()] {
+            assert_eq!(error.code(), "store_vanished", "{error}");
+        }
+        assert_eq!(s.store().check().unwrap_err().code(), "store_vanished");
+    };
+    is_gone();
+    drop(open_of(&database.url(), 8));
+    database.cut_connections();
+    is_gone();
+    assert!(s.store().check().unwrap_err().hint().unwrap().contains("put the database back"));
+    database.execute("DROP SCHEMA outlast CASCADE; ALTER SCHEMA outlast_away RENAME TO outlast");
+    database.cut_connections();
+    assert_eq!(s.store().state("n", "a", "k").unwrap().unwrap().version, 1);
+    s.ask(put("k")).unwrap();
+    s.store().check().unwrap();
+    assert_eq!(s.store().state("n", "a", "k").unwrap().unwrap().version, 2, "it is served when it is back");
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Database {
                 database.administer(&format!("ALTER DATABASE {name} RESET ALL"));
                 database.let_in(true);
                 database.cut_connections();
-                database.execute("DROP SCHEMA IF EXISTS outlast CASCADE");
+                database.execute("DROP SCHEMA IF EXISTS outlast, outlast_away CASCADE");
             }
         }
         database

@@ -1,0 +1,79 @@
+//! Whether the store in the database is still the one that was opened.
+//!
+//! A database can be dropped, renamed or restored under a server, and another store can come in its place. Recorded
+//! calls would be paid again there. So each new connection compares the store's own key with the one that was found at
+//! the opening, and a store whose tables are gone is told as vanished.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use outlast_core::store::Error;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::{connect::ConnectError, error::failure};
+
+/// Query for the hash of the key that each store makes when it is created.
+const ID: &str = "SELECT sha256(value)::text FROM outlast.meta WHERE key = 'token_key_1'";
+
+/// The store that was opened, and whether it is known to be gone.
+pub struct Same {
+    /// Address without its password.
+    place: String,
+    id: OnceLock<String>,
+    gone: Mutex<Option<Error>>,
+}
+
+impl Same {
+    pub fn new(place: &str) -> Same {
+        Same { place: place.to_owned(), id: OnceLock::new(), gone: Mutex::new(None) }
+    }
+
+    /// Compares the store that a new connection found with the one that was opened. The first one is that.
+    /// Errors: `Vanished` if it is another.
+    pub async fn compare(&self, client: &Client) -> Result<(), Error> {
+        let messages = client.simple_query(ID).await.map_err(failure).map_err(|e| self.look(e))?;
+        let found = messages.iter().find_map(|m| match m {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        let found = found.unwrap_or_default();
+        if *self.id.get_or_init(|| found.clone()) != found {
+            return Err(self.is_gone("its database"));
+        }
+        *self.gone() = None;
+        Ok(())
+    }
+
+    /// Returns whether the opening is over, so that connections are to be compared.
+    pub fn is_known(&self) -> bool {
+        self.id.get().is_some()
+    }
+
+    /// Errors: `Vanished` if the store was gone when it was last asked for.
+    pub fn check(&self) -> Result<(), Error> {
+        self.gone().clone().map_or(Ok(()), Err)
+    }
+
+    /// Looks at a failure: one of tables that are not there any more is told as such.
+    pub fn look(&self, error: Error) -> Error {
+        match error {
+            Error::Vanished { file, .. } if self.is_known() => self.is_gone(&file),
+            Error::Vanished { file, .. } => Error::Corrupt { what: format!("{file} is not complete") },
+            error => error,
+        }
+    }
+
+    /// Returns the error of a connection that failed.
+    pub fn unreachable(&self, error: &ConnectError, otherwise: Error) -> Error {
+        if error.is_gone && self.is_known() { self.is_gone("its database") } else { otherwise }
+    }
+
+    fn is_gone(&self, what: &str) -> Error {
+        let error = Error::Vanished { place: self.place.clone(), file: what.to_owned() };
+        *self.gone() = Some(error.clone());
+        error
+    }
+
+    fn gone(&self) -> std::sync::MutexGuard<'_, Option<Error>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
