@@ -95,7 +95,7 @@ fn step(store: &dyn Store, actor: Actor, key: &str) {
     let begin = BeginStep {
         actor,
         slot: Slot::DRIVER,
-        scope: iteration_scope(1).into(),
+        scope: iteration_scope(1),
         key: key.into(),
         within: None,
         retries: false,
