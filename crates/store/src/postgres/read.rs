@@ -285,7 +285,9 @@ impl Store for PostgresStore {
     }
 
     fn now(&self) -> Result<Micros, Error> {
-        let told = self.readers.run(async move |c: &Client| maybe(c, NOW, params![], rows::number).await)?;
+        let told = self
+            .readers
+            .run(async move |c: &Client| maybe(c, &format!("SELECT {NOW}"), params![], rows::number).await)?;
         self.time.now(told.map(Micros))
     }
 

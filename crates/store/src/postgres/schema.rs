@@ -200,7 +200,7 @@ async fn tables(
 /// older version uses the store.
 async fn migrate(client: &Client, place: &str) -> Result<(), Error> {
     let live = many::<Instance>(client, &format!("WHERE life = {LIVE}"), params![]).await?;
-    let now = rows::get(&client.query_typed_one(NOW, &[]).await.map_err(failure)?, 0)?;
+    let now = rows::get(&client.query_typed_one(&format!("SELECT {NOW}"), &[]).await.map_err(failure)?, 0)?;
     is_idle(&live, Micros(now), place)?;
     client.batch_execute(&from_3("outlast.", "bigint")).await.map_err(failure)?;
     let sql = "UPDATE outlast.meta SET value = $1 WHERE key = 'format'";
