@@ -58,6 +58,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Serve(_) => ("serve", Persons),
         // Whoever has its link decides.
         Command::Ui(args) => ("ui", if_changes(!args.read_only)),
+        // Its keys that decide are checked when they are typed.
+        Command::Watch(_) => ("watch", Free),
         Command::Ls(_) => ("ls", Free),
         Command::Show(_) => ("show", Free),
         Command::Journal(_) => ("journal", Free),
@@ -109,6 +111,15 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
 /// Errors: `not_a_persons` in a process of a run; those of the run's token and of the store.
 pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     let (verb, rule) = rule(command);
+    check_rule(verb, rule, context)
+}
+
+/// Checks that a person types here, who may do what `verb` does. Errors: as [`check`].
+pub fn check_persons(verb: &'static str, context: &Context) -> Result<(), CliError> {
+    check_rule(verb, Rule::Persons, context)
+}
+
+fn check_rule(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
     let with_token = context.around.var(TOKEN).is_some();
     // The token is what makes a run inside of a run its child.
     if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
@@ -238,6 +249,7 @@ mod tests {
             "outlast budgets",
             "outlast ls",
             "outlast ui --read-only",
+            "outlast watch",
             "outlast show r",
             "outlast approvals",
             "outlast resolve r",

@@ -19,6 +19,7 @@ pub mod render;
 pub mod serve;
 pub mod settings;
 pub mod supervisor;
+pub mod watch;
 
 use std::{
     ffi::OsString,
@@ -116,6 +117,11 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Mcp(args) => mcp::mcp(args, context),
         Command::Serve(args) => serve::serve(args, context),
         Command::Ui(args) => serve::ui::ui(&args, context),
+        Command::Watch(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            watch::watch(&*store, &args, &context)
+        }
         Command::Ctx(ref args) => {
             let store = context.open(false, Default::default())?;
             printed(look, |page| commands::ctx::ctx(&*store, args, &context, page))

@@ -1,5 +1,7 @@
 // The page's only way to the server: the read API and the acts below /v1, with a bearer of this tab alone.
 
+import { exact } from "./words.js";
+
 const KEY = "outlast.bearer";
 const WHO = "outlast.who";
 
@@ -35,7 +37,7 @@ async function ask(method, path, body) {
   const text = await response.text();
   let told = {};
   try {
-    told = text ? JSON.parse(text) : {};
+    told = text ? exact(text) : {};
   } catch {
     told = { error: { message: text.slice(0, 200) } };
   }

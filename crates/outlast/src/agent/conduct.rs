@@ -8,9 +8,10 @@ use std::{
 };
 
 use outlast_core::{
+    body,
     engine::actor::Actor,
     envelope::unit::Unit,
-    journal::Kind,
+    journal::{Kind, State},
     run::attempt::Attempt,
     store::{self, Ask as _, Durability, RunView, Store},
     words::{
@@ -19,6 +20,7 @@ use outlast_core::{
     },
 };
 use outlast_server::door::Providers;
+use serde_json::Value;
 
 use super::{
     Adapter, Choice, Names, Reading, With,
@@ -32,11 +34,15 @@ use super::{
 use crate::{
     program::{context::Context, error::CliError, run_directory::RunDirectory, say::say},
     render,
+    serve::proxy_setup,
 };
 use outlast_process::exit::Exit;
 
 /// Number of resumptions in a row that exit with 1 and make no request, after which the session is given up.
 const FUTILE: u32 = 2;
+
+/// Number of newest calls whose requests are looked at for the session's model.
+const LOOK_AT: usize = 8;
 
 const UNKNOWN_END: &str = "it is not known how";
 
@@ -108,6 +114,11 @@ impl Conduct {
             has_usd_limit: view.envelope.limits[Unit::CostNanoUsd].is_some() || view.run.charges.len() > 1,
             name: place.name.clone(),
             piped,
+            is_anthropic: providers.map_or_else(
+                || !view.spec.upstreams.contains_key("anthropic"),
+                |p| p.anthropic.base == proxy_setup::ANTHROPIC,
+            ),
+            warm: view.spec.command.as_ref().is_some_and(|c| c.supervision.warm_resume),
             ..With::default()
         };
         let run_files = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
@@ -156,6 +167,9 @@ impl Conduct {
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
         self.adapter.environment(env, &self.with);
         self.with.settings = self.settings(!text(env, "OUTLAST_STORE").is_empty());
+        if self.with.warm && self.with.settings.is_some() {
+            env.insert(hook::GIT.into(), "1".into());
+        }
         if !std::mem::replace(&mut self.remarked, true) {
             self.adapter.remarks(&self.line, &self.with).iter().for_each(|remark| say(remark));
         }
@@ -188,8 +202,31 @@ impl Conduct {
         if !self.reading.headless {
             self.leave_note(&note, env);
         }
+        self.with.model = self.model(store, &known)?;
         let argv = self.adapter.resume(&self.line, &self.with, &known, &note);
         Ok(Launch { argv, resumes: true, headless: self.reading.headless })
+    }
+
+    /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
+    /// take another one.
+    fn model(&self, store: &dyn Store, session: &str) -> Result<Option<String>, store::Error> {
+        let entries = truth::newest_entries(store, self.run)?;
+        for call in
+            entries.iter().rev().filter(|e| e.kind == Kind::Call && e.state == State::Done).take(LOOK_AT)
+        {
+            let Some(body) = body::stored(store, self.run, call.seq)? else { continue };
+            let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let is_its = request["metadata"]["user_id"].as_str().is_some_and(|id| id.contains(session));
+            // Titles and the like are asked without tools.
+            let is_turn = request["tools"].as_array().is_some_and(|tools| !tools.is_empty());
+            if is_its
+                && is_turn
+                && let Some(model) = self.adapter.model(&self.line, &request)
+            {
+                return Ok(Some(model));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the session to resume, if one has begun.
@@ -253,7 +290,7 @@ impl Conduct {
         let installed =
             self.run_files.make().and_then(|()| crate::program()).map_err(|e| e.to_string()).and_then(
                 |program| {
-                    hooks::install(&self.files, &self.directory, theirs.as_deref(), &program)
+                    hooks::install(&self.files, &self.directory, theirs.as_deref(), &program, self.with.warm)
                         .map_err(|e| e.to_string())
                 },
             );

@@ -3,7 +3,7 @@
 /// Each heading with its commands, in the order in which they are shown.
 pub const HEADINGS: [(&str, &[&str]); 8] = [
     ("Run", &["run", "resume", "attach", "stop", "wake", "cancel", "agent", "mcp", "serve"]),
-    ("Look", &["ui", "ls", "show", "logs", "journal"]),
+    ("Look", &["ui", "watch", "ls", "show", "logs", "journal"]),
     ("Money", &["budget", "budgets", "spend", "prices"]),
     ("Decide", &["approvals", "approve", "resolve"]),
     ("Jobs", &["jobs", "inspect", "retry", "export"]),

@@ -41,7 +41,7 @@ pub use self::{
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
-    ui::UiArgs,
+    ui::{UiArgs, WatchArgs},
 };
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
@@ -85,6 +85,7 @@ pub enum Command {
     Mcp(McpArgs),
     Serve(ServeArgs),
     Ui(UiArgs),
+    Watch(WatchArgs),
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),

@@ -24,6 +24,7 @@ pub mod prices;
 pub mod repair;
 pub mod resolve;
 mod resolve_tool;
+pub mod resume_tax;
 pub mod retry;
 pub mod rm;
 pub mod service;

@@ -24,6 +24,7 @@ mod mistakes;
 mod night;
 mod operating;
 mod restarts;
+mod resume_tax;
 mod sdk;
 mod secrets;
 mod serve;

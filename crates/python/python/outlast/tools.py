@@ -71,20 +71,7 @@ def tool(
         label = name or getattr(fn, "__name__", None)
         if not isinstance(label, str):
             raise TypeError(f"outlast.tool wants a name for {fn!r}: outlast.tool(name=…)(…)")
-        spec = ToolSpec(label, effect, approve, in_doubt, timeout)
-
-        @functools.wraps(fn)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            return spec.call(fn, args, kwargs)
-
-        if not is_async(fn):
-            return called  # type: ignore[return-value]
-
-        @functools.wraps(fn)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await called(*args, **kwargs)
-
-        return awaited  # type: ignore[return-value]
+        return ToolSpec(label, effect, approve, in_doubt, timeout).wrap(fn)
 
     return decorate(fn) if fn is not None else decorate
 
@@ -144,6 +131,22 @@ class ToolSpec:
             raise ValueError(f"tool {self.name!r}: effect wants 'read', 'idempotent' or 'once', had {self.effect!r}")
         if self.in_doubt not in ("raise", "tell"):
             raise ValueError(f"tool {self.name!r}: in_doubt wants 'raise' or 'tell', had {self.in_doubt!r}")
+
+    def wrap(self, fn: F) -> F:
+        """A function whose calls are calls of this tool."""
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return self.call(fn, args, kwargs)
+
+        if not is_async(fn):
+            return called  # type: ignore[return-value]
+
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await called(*args, **kwargs)
+
+        return awaited  # type: ignore[return-value]
 
     def call(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None = None, shown: Any = None

@@ -20,7 +20,10 @@ use outlast_core::{
         row::Touch,
     },
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::yield_now,
+};
 use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
 
 use super::{
@@ -40,6 +43,11 @@ use crate::{
 
 /// Pause between attempts to reach the database. Short: a process that comes back late may be taken for dead.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest time, as PostgreSQL writes it, that a transaction stands still before the database ends it. A server that is
+/// frozen within a group (a stopped process, a suspended machine) keeps the others waiting no longer than this. Usually
+/// it stands still for the milliseconds that a group's decisions take.
+const STANDSTILL: &str = "800ms";
 
 /// Time after `store_wait` in which operations are refused at once, so that a queue of 512 does not wait for each.
 const COOL_DOWN: Duration = Duration::from_secs(1);
@@ -284,6 +292,10 @@ impl Backend for PostgresWriter {
         let Some(session) = self.session.take() else {
             return Err(CommitFailed::RolledBack(Error::Unavailable { why: why() }));
         };
+        if session.is_cut() {
+            let why = "the database ended the transaction, which had stood still for too long".to_owned();
+            return Err(CommitFailed::RolledBack(Error::Unavailable { why }));
+        }
         let done = {
             let mut statements = match apply::statements(&self.known) {
                 Ok(statements) => statements,
@@ -355,6 +367,16 @@ impl Session {
         self.runtime.block_on(future)
     }
 
+    /// Returns whether the database has ended the session, as far as is known without asking it.
+    fn is_cut(&self) -> bool {
+        self.run(async {
+            // The connection is driven once, with whatever has arrived for it.
+            yield_now().await;
+            yield_now().await;
+        });
+        self.client.is_closed()
+    }
+
     /// Begins a transaction, takes the lock, reads the clock and then what `keys` name, in one round trip. Returns the
     /// failure to begin, and the failure to read.
     ///
@@ -376,7 +398,7 @@ impl Session {
         };
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
-             SET LOCAL idle_in_transaction_session_timeout = '15s'; {LOCK}; {level}; {NOW}"
+             SET LOCAL idle_in_transaction_session_timeout = '{STANDSTILL}'; {LOCK}; {level}; {NOW}"
         );
         let (begun, loaded) = self.run(async {
             let begun = self.client.simple_query(&sql);

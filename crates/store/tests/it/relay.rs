@@ -6,7 +6,7 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     thread,
@@ -21,6 +21,8 @@ pub enum Cut {
     BeforeCommit,
     /// The server commits, and its answer is lost.
     AfterCommit,
+    /// The server sees the COMMIT, and all that came with it, only after `Relay::thaw`.
+    Frozen,
 }
 
 /// The simple query `COMMIT`, as it is on the wire.
@@ -46,6 +48,8 @@ pub struct Passed {
 struct Shared {
     cut: AtomicU8,
     passed: Mutex<Passed>,
+    is_thawed: Mutex<bool>,
+    thawed: Condvar,
 }
 
 /// One connection, as both of its directions see it.
@@ -97,6 +101,12 @@ impl Relay {
         self.shared.cut.load(Ordering::SeqCst) == Cut::Nowhere as u8
     }
 
+    /// Lets what is frozen go on.
+    pub fn thaw(&self) {
+        *self.shared.is_thawed.lock().unwrap() = true;
+        self.shared.thawed.notify_all();
+    }
+
     /// What passed, over all connections, since this was last called.
     pub fn passed(&self) -> Passed {
         std::mem::take(&mut *self.shared.passed.lock().unwrap())
@@ -126,6 +136,7 @@ impl Link {
         passed.round_trips += usize::from(*open == 0 && types.iter().any(|t| b"PQ".contains(t)));
         passed.statements += types.iter().filter(|t| b"PQ".contains(t)).count();
         *open += types.iter().filter(|t| b"QS".contains(t)).count();
+        drop((open, passed));
         if !bytes.ends_with(COMMIT) {
             return Way::On;
         }
@@ -133,6 +144,11 @@ impl Link {
             x if x == Cut::BeforeCommit as u8 => Way::Cut,
             x if x == Cut::AfterCommit as u8 => {
                 self.is_lost.store(true, Ordering::SeqCst);
+                Way::On
+            }
+            x if x == Cut::Frozen as u8 => {
+                let is_thawed = shared.is_thawed.lock().unwrap();
+                drop(shared.thawed.wait_while(is_thawed, |is_thawed| !*is_thawed).unwrap());
                 Way::On
             }
             _ => Way::On,

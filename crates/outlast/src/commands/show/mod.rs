@@ -24,6 +24,7 @@ use self::money::Calls;
 use super::{
     evidence::{self, Evidence},
     journal,
+    resume_tax::{self, Tax},
 };
 use crate::{
     agent::{self, session},
@@ -81,6 +82,8 @@ struct Story {
     lines: usize,
     /// Recorded answers that the newest attempt has not asked for.
     untaken: Untaken,
+    /// Input that restarts bought again although the provider's cache had it.
+    tax: Tax,
     /// Session id of a CLI agent, and the path of its transcript.
     session: Option<(String, Option<PathBuf>)>,
     /// Approvals that wait for a decision.
@@ -129,6 +132,7 @@ impl Story {
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
             approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
+            tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
             attempts,
