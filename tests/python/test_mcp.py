@@ -427,3 +427,33 @@ def test_whatever_is_killed_a_call_is_done_once_or_told(bed, seed):
     assert set(texts) - set(done) <= told, "what was not done was told"
     unsure = {entry["seq"] for entry in bed.journal() if entry["state"] == "unknown"}
     assert len(unsure) == len(told)
+
+
+CUT_OFF = """
+    import json, os, subprocess, sys
+    outlast, server, log, gate = sys.argv[1:5]
+    command = [outlast, "mcp", "--name", "log", "--", sys.executable, server, log]
+    mcp = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    params = {"name": "append", "arguments": {"text": "a", "wait": gate}}
+    mcp.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}) + "\\n")
+    mcp.stdin.flush()
+    print(mcp.stdout.readline(), flush=True)
+"""
+
+
+def test_a_call_that_a_killed_supervisor_cut_off_is_told_to_the_resumed_agent(bed, home):
+    agent = home / "agent.py"
+    agent.write_text(textwrap.dedent(CUT_OFF))
+    words = ["--store", bed.store, "run", "--run", bed.run_id, "--", sys.executable, agent]
+    words += [outlast_program(), SERVER, bed.log, bed.pause()]
+    command = [str(word) for word in [outlast_program(), *words]]
+    run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    bed.wait_for_effect(1)
+    run.kill()
+    run.wait()
+    resumed = bed.outlast("resume", bed.run_id)
+    line = next(line for line in resumed.stdout.splitlines() if line.startswith("{"))
+    assert is_unknown(json.loads(line)["result"]), line
+    assert bed.effects() == [("append", "a")]
+    shown = bed.outlast("show", bed.run_id).stdout
+    assert f"in doubt: log/append → outlast resolve {bed.run_id} 1" in shown, shown
