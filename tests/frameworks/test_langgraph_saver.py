@@ -1,6 +1,7 @@
 """`OutlastSaver`: the published conformance suite, restarts, second writers, prunes, and the bytes on the disk."""
 
 import asyncio
+import dataclasses
 import itertools
 import operator
 import os
@@ -67,6 +68,15 @@ def test_the_published_conformance_suite_is_passed_in_full(home):
     report = asyncio.run(validate(saver))
     assert report.conformance_level() == "FULL" and len(report.results) == 8
     assert all(r.passed for r in report.results.values())
+
+
+def test_postgres_passes_the_suite_too(home):
+    @checkpointer_test(name="OutlastSaver on PostgreSQL")
+    async def saver():
+        yield OutlastSaver(os.environ["OUTLAST_TEST_POSTGRES"])
+
+    report = asyncio.run(validate(saver))
+    assert all(r.passed for r in report.results.values()) and len(report.results) == 8
 
 
 def test_another_process_goes_on_where_the_thread_was(home, rt):
@@ -261,11 +271,11 @@ def test_a_prune_keeps_the_answers_of_several_interrupts(rt):
         builder.add_edge(START, name)
     saver = OutlastSaver(rt)
     graph = builder.compile(checkpointer=saver)
-    asked = graph.invoke({"said": []}, config())["__interrupt__"]
-    graph.invoke(Command(resume={asked[0].id: "yes"}), config())
+    asked = {i.value: i.id for i in graph.invoke({"said": []}, config())["__interrupt__"]}
+    graph.invoke(Command(resume={asked["a"]: "yes"}), config())
     saver.prune(["t"])
     graph = builder.compile(checkpointer=OutlastSaver(rt))
-    assert graph.invoke(Command(resume={asked[1].id: "no"}), config())["said"] == ["yes", "no"]
+    assert graph.invoke(Command(resume={asked["b"]: "no"}), config())["said"] == ["yes", "no"]
     assert sorted(done) == [("a", "yes"), ("b", "no")]
 
 
@@ -291,6 +301,17 @@ def test_only_known_types_are_built_when_they_are_read(rt):
     saver = OutlastSaver(rt)
     place = put(saver, x=Foreign(1))
     assert not isinstance(saver.get_tuple(place).checkpoint["channel_values"]["x"], Foreign)
+
+
+def test_types_that_are_named_are_built_when_they_are_read(rt):
+    place = put(OutlastSaver(rt), x=Order(5))
+    assert OutlastSaver(rt, types=[Order]).get_tuple(place).checkpoint["channel_values"]["x"] == Order(5)
+    assert OutlastSaver(rt).get_tuple(place).checkpoint["channel_values"]["x"] != Order(5)
+
+
+@dataclasses.dataclass
+class Order:
+    cents: int
 
 
 class Foreign:
