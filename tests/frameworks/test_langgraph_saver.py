@@ -12,6 +12,7 @@ from typing import Annotated, TypedDict
 import pytest
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
@@ -334,6 +335,47 @@ def test_a_database_of_sqlite_saver_is_imported_and_gone_on_with(home, rt):
     graph = talk(6, saver)
     assert [(s.values, s.next, s.metadata) for s in graph.get_state_history(config())] == before
     assert len(graph.invoke(None, config())["said"]) == 6
+
+
+def journey(saver, durability, inner):
+    """Interrupts, answers, time travel and updates of a graph with a subgraph: what each of them gave."""
+    within = StateGraph(Talk)
+    within.add_node("first", lambda state: {"said": ["first"]})
+    within.add_node("ask", lambda state: {"said": [interrupt("well?")]})
+    within.add_edge(START, "first")
+    within.add_edge("first", "ask")
+    builder = StateGraph(Talk)
+    builder.add_node("begin", lambda state: {"said": ["begin"]})
+    builder.add_node("within", within.compile(checkpointer=inner))
+    builder.add_node("end", lambda state: {"said": ["end"]})
+    for edge in ((START, "begin"), ("begin", "within"), ("within", "end")):
+        builder.add_edge(*edge)
+    graph, how = builder.compile(checkpointer=saver), {"durability": durability}
+
+    async def of_tasks():
+        await graph.ainvoke({"said": ["x"]}, config("tasks"), **how)
+        return await graph.ainvoke(Command(resume="y"), config("tasks"), **how)
+
+    graph.invoke({"said": []}, config(), **how)
+    yield len(graph.get_state(config(), subgraphs=True).tasks)
+    yield graph.invoke(Command(resume="yes"), config(), **how)
+    graph.invoke({"said": ["again"]}, config(), **how)
+    yield graph.invoke(Command(resume="no"), config(), **how)
+    old = [s for s in graph.get_state_history(config()) if s.next == ("within",)][-1]
+    graph.invoke(None, old.config, **how)
+    yield graph.invoke(Command(resume="other"), config(), **how)
+    graph.update_state(graph.update_state(config(), {"said": ["one"]}), {"said": ["two"]})
+    yield graph.get_state(config()).values
+    graph.update_state(old.config, {"said": ["fork"]})
+    yield graph.get_state(config()).values
+    yield asyncio.run(of_tasks())
+    yield [(s.values, s.next, s.metadata["step"]) for s in graph.get_state_history(config())]
+
+
+@pytest.mark.parametrize("inner", [None, True])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_graph_goes_as_it_does_in_memory(rt, durability, inner):
+    assert list(journey(OutlastSaver(rt), durability, inner)) == list(journey(InMemorySaver(), durability, inner))
 
 
 KILLED = """
