@@ -137,9 +137,10 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Refuses to create a store beside the log of a missing one. SQLite would take the log for the new store's.
+/// Refuses to create a store beside what is left of a missing one. SQLite would take the log for the new store's, and a
+/// mark says that there was a store: a fresh start would pay again for all that it had.
 fn refuse_orphans(path: &Path) -> Result<(), Error> {
-    for suffix in ["-wal", "-shm"] {
+    for suffix in ["-wal", "-shm", "-mark"] {
         let mut beside = path.as_os_str().to_owned();
         beside.push(suffix);
         let beside = Path::new(&beside);
@@ -169,11 +170,6 @@ fn make(path: &Path) -> Result<(), Error> {
     let conn = Connection::open_with_flags(&unnamed.0, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failure)?;
     conn.pragma_update(None, "application_id", schema::APPLICATION_ID).map_err(failure)?;
     conn.close().map_err(|(_, e)| failure(e))?;
-    // The mark of a store that was here once says nothing about the new one.
-    match std::fs::remove_file(log::mark_of_store(path)) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
-        _ => {}
-    }
     unnamed.name(path).map_err(failed)?;
     // Syncs the directory too, so that the name survives a loss of power.
     File::open(directory).and_then(|d| d.sync_all()).map_err(failed)

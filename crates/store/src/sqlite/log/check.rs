@@ -14,6 +14,7 @@
 //! | a point | a log of other salts or none, and the database has the page of the point, or a later change counter | whole: a program that writes no marks closed the store |
 //! | a point | a log of other salts or none, and the database has neither | **told**: the log is gone |
 //! | closed | the change counter in the database is lower than in the mark | **told**: an older file was put back |
+//! | any | no store | **told**: a new store is not made beside the mark of one that is missing |
 //! | any | a trailer in the log has the log's salts, and the log ends before its point | **told**: flipped |
 //! | no point of this log | behind the first bad frame a whole commit and more follow, checksum by checksum | **told**: flipped |
 //! | no point of this log | else | whole |

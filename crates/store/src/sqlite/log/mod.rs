@@ -48,8 +48,6 @@ pub use repair::{Repaired, Rest, repair};
 use gathering::{Disk, Gathering, Trailer};
 use mark::{Mark, Marker};
 
-pub use mark::path_of as mark_of_store;
-
 /// Name of the VFS as registered with SQLite.
 const NAME: &CStr = c"outlast";
 
