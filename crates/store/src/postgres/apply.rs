@@ -38,6 +38,18 @@ pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
         put_payload(client, p).await?;
     }
     state::apply(client, &l.state).await?;
+    if let Some(d) = &l.new_delivery {
+        // Two processes may insert the first row at once: the second one's transaction then fails and decides again.
+        let sql = "INSERT INTO outlast.deliveries AS d (name, version, delivery) VALUES ($1, $2, $3) \
+                   ON CONFLICT (name) DO UPDATE SET version = excluded.version, delivery = excluded.delivery \
+                   WHERE d.version = excluded.version - 1";
+        write_one(client, sql, params![d.name.as_bytes(), d.version, to_json(d)?]).await?;
+    }
+    for e in &l.events {
+        let sql = "INSERT INTO outlast.events (at, run_no, seq, kind, about) VALUES ($1, $2, $3, $4, $5)";
+        let (run, seq) = (e.run.map(|no| no.0), e.seq.map(|seq| seq.0));
+        write_one(client, sql, params![e.at.0, run, seq, e.kind.name(), e.about.to_string()]).await?;
+    }
     for (run, envelope, namespace) in &l.forgotten {
         forget(client, run.0, envelope.0, namespace.as_bytes()).await?;
     }
@@ -86,6 +98,8 @@ async fn forget(client: &Client, run: i64, envelope: i64, namespace: &[u8]) -> R
     for sql in state::FORGET {
         delete(client, sql, params![namespace]).await?;
     }
+    let sql = "DELETE FROM outlast.events WHERE run_no = $1 AND kind <> 'run_removed'";
+    delete(client, sql, params![run]).await?;
     delete(client, "DELETE FROM outlast.runs WHERE no = $1", params![run]).await?;
     delete(client, "DELETE FROM outlast.envelopes WHERE no = $1", params![envelope]).await
 }

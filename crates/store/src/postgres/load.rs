@@ -80,6 +80,12 @@ impl Finder<'_> {
                 self.into.borrow_mut().known_specs.extend(spec.map(|spec| (run, spec)));
                 Ok(())
             }
+            Key::Delivery(name) => {
+                let sql = "SELECT delivery FROM outlast.deliveries WHERE name = $1 FOR UPDATE";
+                let found = maybe(client, sql, params![name.as_bytes()], |row| rows::json(row, 0)).await?;
+                self.into.borrow_mut().deliveries.extend(found);
+                Ok(())
+            }
             Key::Lease(run, slot) => {
                 let rest = "WHERE run_no = $1 AND slot = $2";
                 self.rows::<Lease>(rest, params![run.0, slot.0]).await
