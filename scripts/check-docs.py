@@ -16,6 +16,7 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -60,6 +61,9 @@ def run(outlast: Path, commands: list[str], home: Path) -> list[tuple[int, str]]
     (home / "bin" / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     (home / "bin" / "python").chmod(0o755)
     (home / "bin" / "outlast").symlink_to(outlast)
+    # The package as it is built here: its sources, and the extension beside the program.
+    shutil.copytree(ROOT / "crates/python/python/outlast", home / "lib/outlast", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (home / "lib/outlast/_native.abi3.so").symlink_to(outlast.parent / "lib_native.so")
     provider = subprocess.Popen(
         [outlast, "mock", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True, env={"HOME": str(home)}
     )
@@ -67,6 +71,7 @@ def run(outlast: Path, commands: list[str], home: Path) -> list[tuple[int, str]]
         url = provider.stdout.readline().strip()
         env = {
             "HOME": str(home),
+            "PYTHONPATH": f"{home}/lib",
             "PATH": f"{home}/bin:{os.environ['PATH']}",
             "LANG": "C.UTF-8",
             "OPENAI_BASE_URL": f"{url}/v1",

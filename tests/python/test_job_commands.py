@@ -8,7 +8,7 @@ import time
 import pytest
 
 import outlast
-from batches import Work, batch
+from batches import Work, batch, until
 from conftest import outlast_program
 from outlast import JsonlStore, resume_or_start
 
@@ -57,6 +57,28 @@ def test_a_job_tells_what_its_items_raised_and_that_its_script_is_to_be_started(
     for _ in range(2):
         batch(rt, range(3), fn).wait()
     assert "input 1 dead (1): it failed in 3 starts; ValueError: no text\n" in command("inspect", "j")
+
+
+def test_a_job_under_way_tells_how_many_items_its_input_has_and_how_long_the_rest_takes(rt, command):
+    go, at_three = threading.Event(), threading.Event()
+
+    def fn(i):
+        if i == 3:
+            at_three.set()
+            assert go.wait(60)
+        return i
+
+    out = batch(rt, range(10), fn, concurrency=1)
+    assert at_three.wait(60)
+    # The batch notes its active time with each heartbeat.
+    until(lambda: json.loads(command("inspect", "j", "--json"))["left_ms"])
+    told = json.loads(command("inspect", "j", "--json"))
+    assert (told["items"], told["done"], told["open"]) == (10, 3, 1)
+    assert "3 of 10 items ended" in command("inspect", "j")
+    go.set()
+    assert out.wait().stats.done == 10
+    assert json.loads(command("inspect", "j", "--json"))["left_ms"] is None
+    assert "10 of 10 items ended" in command("inspect", "j")
 
 
 def test_what_is_reset_is_run_by_the_next_start(rt, command):

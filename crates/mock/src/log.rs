@@ -28,6 +28,8 @@ pub(super) struct Line<'a> {
     pub bytes: usize,
     /// Input tokens, cached ones included.
     pub input_tokens: u64,
+    pub cache_read_tokens: u64,
+    pub cache_write_tokens: u64,
     pub output_tokens: u64,
     /// The last user message that carries no tool results, or the beginning of it.
     pub asked: &'a str,

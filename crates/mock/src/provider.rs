@@ -15,12 +15,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use super::{
     answer::{self, Answer},
     anthropic,
     body::{self, Body, End},
-    cache::{self, Cache},
+    cache::{Cache, Cached, Prompt},
     embeddings, gemini,
     kept::Kept,
     log::{Line, Log},
@@ -59,6 +60,8 @@ pub(super) struct Provider {
     /// Number of requests for a message so far: the position in the sequence of failures.
     drawn: AtomicU64,
     counts: Mutex<Counts>,
+    /// Start of the cache's clock. Tests that pause tokio's time move it.
+    began: Instant,
     received: Option<Mutex<Vec<Received>>>,
 }
 
@@ -100,7 +103,15 @@ impl Provider {
         let log = options.log.as_deref().map(Log::open).transpose()?;
         let counts = Mutex::default();
         let course = Course::begin(options.outages.clone());
-        Ok(Self { options, course, log, drawn: AtomicU64::new(0), counts, received: None })
+        Ok(Self {
+            options,
+            course,
+            log,
+            drawn: AtomicU64::new(0),
+            counts,
+            began: Instant::now(),
+            received: None,
+        })
     }
 
     pub fn keeping_requests(self) -> Self {
@@ -207,8 +218,8 @@ impl Provider {
             return Err(Refusal::ByChance(status));
         }
 
-        let prefixes = cache::prefixes(dialect, &body);
-        let (n, occurrence, cached) = lock(&self.counts).pay(request.digest, &prefixes);
+        let prompt = Prompt::read(dialect, &body)?;
+        let (n, occurrence, cached) = lock(&self.counts).pay(request.digest, &prompt, self.began.elapsed());
         let answer =
             Answer::new(&request, &script, next_tool, occurrence, cached, &self.options).in_manner(manner);
         self.record(&request, &answer, n, occurrence, credential)?;
@@ -270,6 +281,8 @@ impl Provider {
             credential: shown,
             bytes: request.body.len(),
             input_tokens: answer.usage.input_total(),
+            cache_read_tokens: answer.usage.cache_read,
+            cache_write_tokens: answer.usage.cache_write_5m + answer.usage.cache_write_1h,
             output_tokens: answer.usage.output,
             asked: request.asked(),
         })
@@ -298,11 +311,11 @@ impl fmt::Debug for Provider {
 
 impl Counts {
     /// Counts a paid request: returns its number, its digest's occurrence, and the bytes the cache had of it.
-    fn pay(&mut self, digest: Digest, prefixes: &[cache::Prefix]) -> (u64, u64, cache::Cached) {
+    fn pay(&mut self, digest: Digest, prompt: &Prompt, now: Duration) -> (u64, u64, Cached) {
         self.paid += 1;
         let occurrence = self.occurrences.entry(digest).or_default();
         *occurrence += 1;
-        (self.paid, *occurrence, self.cache.pass(prefixes))
+        (self.paid, *occurrence, self.cache.pass(prompt, now))
     }
 }
 

@@ -19,7 +19,7 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{Command, ServiceVerb, state::StateCommand},
+    cli::{Command, ServiceVerb, notify::NotifyVerb, state::StateCommand},
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -54,6 +54,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Confined(_) => ("confined", Free),
         // Whoever serves a store answers for anybody, with a token of its own making.
         Command::Serve(_) => ("serve", Persons),
+        // Whoever has its link decides.
+        Command::Ui(args) => ("ui", if_changes(!args.read_only)),
         Command::Ls(_) => ("ls", Free),
         Command::Show(_) => ("show", Free),
         Command::Journal(_) => ("journal", Free),
@@ -93,6 +95,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Ctx(_) => ("ctx", Free),
         Command::ShellInit(_) => ("shell-init", Free),
         Command::ShellLoop(_) => ("shell-loop", Free),
+        // Whoever tells can send what it likes to a person's endpoints.
+        Command::Notify(args) => ("notify", if_changes(!matches!(args.verb, None | Some(NotifyVerb::Ls)))),
         Command::Service(args) => ("service", if_changes(args.verb != ServiceVerb::Status && !args.print)),
         Command::Doctor(_) => ("doctor", Free),
         Command::Completions(_) => ("completions", Free),
@@ -211,6 +215,7 @@ mod tests {
             "outlast budgets raise b --add-usd 9",
             "outlast budgets remove b",
             "outlast serve",
+            "outlast ui",
             "outlast wake r",
             "outlast resume r",
             "outlast resume --all",
@@ -232,6 +237,7 @@ mod tests {
             "outlast budget r",
             "outlast budgets",
             "outlast ls",
+            "outlast ui --read-only",
             "outlast show r",
             "outlast approvals",
             "outlast resolve r",

@@ -13,6 +13,7 @@ pub mod commands;
 pub mod guard;
 pub mod logs;
 pub mod loops;
+pub mod notify;
 pub mod program;
 pub mod render;
 pub mod serve;
@@ -113,6 +114,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Agent(args) => agent::seat::agent(args, context),
         Command::Hook(_) => agent::hook::hook(&context),
         Command::Serve(args) => serve::serve(args, context),
+        Command::Ui(args) => serve::ui::ui(&args, context),
         Command::Ctx(ref args) => {
             let store = context.open(false, Default::default())?;
             printed(look, |page| commands::ctx::ctx(&*store, args, &context, page))
@@ -142,6 +144,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Repair(ref args) => {
             printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
+        Command::Notify(ref args) => {
+            printed_code(look, |page| commands::notify::notify(args, &context, page))
         }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {

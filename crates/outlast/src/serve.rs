@@ -4,25 +4,27 @@ pub mod mock;
 pub mod proxy_setup;
 pub(crate) mod settings;
 mod token;
+pub mod ui;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io::IsTerminal as _, net::SocketAddr, time::Duration};
 
 use outlast_server::{
-    door::Proxy,
+    door::{Proxy, Sessions, Shows},
     grpc,
     state::{StateDesk, Writer},
 };
 use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
 use crate::{
-    cli::{ServeArgs, serve::LogFormat},
+    cli::{ServeArgs, serve::LogFormat, ui::link},
+    notify,
     program::{
         context::Context,
         error::{CliError, MachineError},
         exit_code, log,
         say::say,
     },
-    settings::policies,
+    settings::{notify as settings_notify, policies},
 };
 
 /// Longest time that gRPC calls in flight may go on after the stop.
@@ -36,6 +38,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
     }
     // Bad settings are refused before anything is opened.
     let config = settings::config(&args, &context)?;
+    let told = settings_notify::load(&context.around)?;
     let token = config.access.api_token.clone();
     let drain = Duration::from_millis(u64::try_from(args.drain_ms).unwrap_or(0));
     let tell = |text: &str| match args.log {
@@ -58,11 +61,18 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
         let desk =
             StateDesk::new(node.store().clone(), clock, entropy, args.grpc_conflicts, Writer::NoRun);
-        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?.with_state(desk.clone());
+        let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), false);
+        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
+            .with_state(desk.clone())
+            .with_page(Shows::Beside, sessions.clone());
         let mut stops = Stops::new()?;
         let address = listener.local_addr()?;
         tell(&format!("serving on http://{address}, store {}", context.place));
         tell(&format!("OPENAI_BASE_URL=http://{address}/v1 ANTHROPIC_BASE_URL=http://{address}, and a header X-Outlast-Run"));
+        // On a terminal only: a link in a log could be opened by whoever reads it first.
+        if address.ip().is_loopback() && std::io::stderr().is_terminal() {
+            tell(&format!("the page, once and within a minute: {}", link(address, &sessions.link())));
+        }
         let (stop_grpc, stopped) = oneshot::channel();
         let mut serving_grpc = None;
         if let Some(listener) = grpc {
@@ -71,6 +81,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             let stopped = async { drop(stopped.await) };
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, token, stopped)));
         }
+        let telling = notify::Delivering::start(told, node.store().clone(), node.clone());
         let beat = tokio::spawn(node.clone().keep_alive());
         let (drain_now, told_to_drain) = oneshot::channel();
         // One stream counts both signals: of two streams, one can still hold the first signal unread when the
@@ -91,6 +102,9 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             () = proxy.serve(listener, async { drop(told_to_drain.await) }, drain) => false,
             () = twice => true,
         };
+        if let Some(telling) = telling.filter(|_| !at_once) {
+            telling.finish().await;
+        }
         following.abort();
         ending.inspect(tokio::task::JoinHandle::abort);
         beat.abort();

@@ -9,7 +9,7 @@ use std::{
 use outlast::{program::embedded, serve::proxy_setup, settings::policies};
 use outlast_core::{
     engine::{
-        item::reset_item::ResetItem,
+        item::{expect_items::ExpectItems, reset_item::ResetItem},
         run::{raise::Raise, start::Start},
         state::put::Put,
     },
@@ -269,6 +269,14 @@ impl Engine {
         let core = self.shared.core()?;
         let row = py.detach(|| core.store.newest(RunNo(run), &Sought::item(key))).map_err(Failure::from)?;
         Ok(row.as_ref().and_then(ItemRow::of).map(job::raw))
+    }
+
+    /// Notes how many items the input of a job has. Nobody waits for it.
+    fn expect_items(&self, run: i64, items: i64) -> PyResult<()> {
+        let core = self.shared.core()?;
+        let expect = ExpectItems { run: RunNo(run), items };
+        drop(core.store.submit(expect.into(), Durability::Committed));
+        Ok(())
     }
 
     /// Makes an item pending again. With `reuse`, its paid answers are replayed. Synced.

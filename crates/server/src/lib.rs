@@ -9,6 +9,8 @@ pub mod door;
 pub mod grpc;
 pub mod http;
 pub mod node;
+pub mod notify;
+pub mod page;
 pub mod proxy;
 pub mod read;
 pub mod state;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlast_core::{
-    engine::loaded::Loaded,
+    engine::loaded::{Loaded, Need},
     envelope::budget::Past,
     journal::State as EntryState,
     memory::{MemoryStore, Tables},
@@ -182,7 +182,7 @@ impl Fetch for FaultBackend {
 }
 
 impl Backend for FaultBackend {
-    fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
+    fn begin(&mut self, synced: bool, _group: &[Vec<Need>]) -> Result<Micros, Error> {
         let now = self.look()?;
         let mut state = self.line.lock();
         let planned = !state.plan.is_empty();

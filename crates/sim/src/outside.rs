@@ -180,10 +180,11 @@ impl Outside {
         self.hampered_until_ms[process] = self.hampered_until_ms[process].max(until);
     }
 
-    /// Checks a verdict: nobody is declared dead who lives, and whom only an outage of the whole store silenced.
-    pub fn judged(&mut self, verdict: &DeclareDead) {
+    /// Checks a verdict given at `given_ms`: nobody is declared dead who lives, and whom only an outage of the whole store
+    /// silenced. An outage may come between a verdict and its commit.
+    pub fn judged(&mut self, verdict: &DeclareDead, given_ms: u64) {
         let who = self.instances.iter().position(|no| *no == Some(verdict.instance));
-        if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < self.now_ms()) {
+        if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < given_ms) {
             self.oracle.dead_alive(process, verdict.instance);
         }
     }

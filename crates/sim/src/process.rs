@@ -144,6 +144,7 @@ struct Pending {
     ticket: Ticket,
     then: Then,
     as_whom: InstanceNo,
+    submitted_ms: u64,
     /// Entries that the attempt of an admission was receiving when it asked, as the oracle saw it.
     receiving: Vec<Seq>,
 }
@@ -348,7 +349,8 @@ impl Process {
             _ => Vec::new(),
         };
         let ticket = self.store.submit(op.clone(), durability, out.now_ms());
-        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, receiving });
+        let submitted_ms = out.now_ms();
+        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, submitted_ms, receiving });
         let wait = if durability == Durability::Lazy { 100 } else { out.rng.between(1, 8) };
         self.commit_in(wait, out);
     }

@@ -1,7 +1,7 @@
 //! The interface between the writer thread and one database.
 
 use outlast_core::{
-    engine::loaded::Loaded,
+    engine::loaded::{Loaded, Need},
     store::{Error, load::Fetch},
     words::id::{InstanceNo, Micros},
 };
@@ -22,8 +22,9 @@ pub trait Backend: Fetch + Send {
     fn enter(&self) -> Option<Inside> {
         None
     }
-    /// Begins a write transaction and returns the store's `now`.
-    fn begin(&mut self, synced: bool) -> Result<Micros, Error>;
+    /// Begins a write transaction for operations with these needs and returns the store's `now`. A remote store loads
+    /// here what the needs name, for all operations at once.
+    fn begin(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error>;
     /// Begins a read-only transaction and returns the store's `now`.
     fn begin_read(&mut self) -> Result<Micros, Error>;
     /// Returns the state that loaded rows stand on. Any write, here or by another process, changes it.

@@ -107,7 +107,8 @@ pub enum Dialect {
 }
 
 /// Statements that write a table's rows. `insert` and `upsert` bind all cells in order. `update` binds the key's cells
-/// and then those for which `Dialect::rewrites` holds.
+/// and then those for which `Dialect::rewrites` holds. In PostgreSQL each parameter is an array with an element for
+/// each row, so that one statement writes any number of rows.
 pub struct Texts {
     pub insert: String,
     pub update: String,
@@ -123,10 +124,7 @@ impl Dialect {
             let keys = names(&|write| write == Write::Key);
             let changes = names(&|write| self.rewrites(write));
             let insert = self.insert(T::TABLE, &names(&|_| true));
-            let excluded: Vec<String> =
-                changes.iter().map(|name| format!("{name} = excluded.{name}")).collect();
-            let upsert =
-                format!("{insert} ON CONFLICT ({}) DO UPDATE SET {}", keys.join(", "), excluded.join(", "));
+            let upsert = format!("{insert} {}", replacing(&keys, &changes));
             Texts { insert, update: self.update(T::TABLE, &keys, &changes), upsert }
         })
     }
@@ -143,29 +141,67 @@ impl Dialect {
         }
     }
 
-    fn place(self, i: usize) -> String {
-        format!("{}{i}", if self == Dialect::Sqlite { '?' } else { '$' })
+    fn places(self, count: usize) -> String {
+        let mark = if self == Dialect::Sqlite { '?' } else { '$' };
+        let places: Vec<String> = (1..=count).map(|i| format!("{mark}{i}")).collect();
+        places.join(", ")
     }
 
-    /// Returns `INSERT INTO table (names) VALUES (1, …, n)`.
+    /// Returns a statement that inserts rows with the columns `names`, bound in order.
     pub fn insert(self, table: &str, names: &[&str]) -> String {
-        let places: Vec<String> = (1..=names.len()).map(|i| self.place(i)).collect();
-        format!("INSERT INTO {} ({}) VALUES ({})", self.table(table), names.join(", "), places.join(", "))
+        let (table, places) = (self.table(table), self.places(names.len()));
+        let rows = match self {
+            Dialect::Sqlite => format!("VALUES ({places})"),
+            Dialect::Postgres => format!("SELECT * FROM unnest({places})"),
+        };
+        format!("INSERT INTO {table} ({}) {rows}", names.join(", "))
     }
 
-    /// Returns `UPDATE table SET changes WHERE keys`. The keys are bound first.
+    /// Returns a statement that sets the columns `changes` of the rows with these keys. The keys are bound first.
     pub fn update(self, table: &str, keys: &[&str], changes: &[&str]) -> String {
-        let set = |names: &[&str], from: usize| -> Vec<String> {
-            names.iter().zip(from..).map(|(name, i)| format!("{name} = {}", self.place(i))).collect()
+        let table = self.table(table);
+        let names = [keys, changes].concat();
+        let each = |names: &[&str], from: usize, one: fn(&str, usize) -> String| -> Vec<String> {
+            names.iter().zip(from..).map(|(name, i)| one(name, i)).collect()
         };
-        let (found, changed) = (set(keys, 1), set(changes, keys.len() + 1));
-        format!("UPDATE {} SET {} WHERE {}", self.table(table), changed.join(", "), found.join(" AND "))
+        match self {
+            Dialect::Sqlite => {
+                let one = |name: &str, i: usize| format!("{name} = ?{i}");
+                let (found, changed) = (each(keys, 1, one), each(changes, keys.len() + 1, one));
+                format!("UPDATE {table} SET {} WHERE {}", changed.join(", "), found.join(" AND "))
+            }
+            Dialect::Postgres => {
+                let found = each(keys, 0, |name, _| format!("old.{name} = new.{name}"));
+                let changed = each(changes, 0, |name, _| format!("{name} = new.{name}"));
+                let all = format!(
+                    "UPDATE {table} AS old SET {} FROM unnest({}) AS new ({}) WHERE {}",
+                    changed.join(", "),
+                    self.places(names.len()),
+                    names.join(", "),
+                    found.join(" AND ")
+                );
+                exactly("cardinality($1)", &all)
+            }
+        }
     }
 
     /// Returns `SELECT columns of T FROM table rest`.
     pub fn select<T: Stored>(self, rest: &str) -> String {
         format!("SELECT {} FROM {} {rest}", T::NAMES, self.table(T::TABLE))
     }
+}
+
+/// Returns the clause of an insert that replaces `changes` of rows with the same keys.
+pub fn replacing(keys: &[&str], changes: &[&str]) -> String {
+    let changed: Vec<String> = changes.iter().map(|name| format!("{name} = excluded.{name}")).collect();
+    format!("ON CONFLICT ({}) DO UPDATE SET {}", keys.join(", "), changed.join(", "))
+}
+
+/// Returns a PostgreSQL statement that fails, by a division by zero, unless `write` writes `count` rows.
+///
+/// The COMMIT follows on its heels, before its sender could look at the count.
+pub fn exactly(count: &str, write: &str) -> String {
+    format!("WITH written AS ({write} RETURNING 1) SELECT 1 / (count(*) = {count})::int FROM written")
 }
 
 /// A row returned by a database.

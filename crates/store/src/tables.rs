@@ -305,11 +305,13 @@ stored! { Entry = "entries":
             step: None,
             item: None,
             approval: None,
+            tool: None,
         };
         match entry.kind {
             Kind::Call => entry.call = row.maybe_json()?,
             Kind::Item => entry.item = row.maybe_json()?,
             Kind::Approval => entry.approval = row.maybe_json()?,
+            Kind::Tool => entry.tool = row.maybe_json()?,
             _ => entry.step = row.maybe_json()?,
         }
         Ok(entry)
@@ -320,6 +322,9 @@ stored! { Entry = "entries":
 fn detail(e: &Entry) -> Json<Cell<'_>> {
     if let Some(approval) = &e.approval {
         return json(approval);
+    }
+    if let Some(tool) = &e.tool {
+        return json(tool);
     }
     match (&e.call, &e.item) {
         (Some(call), _) => json(call),

@@ -190,6 +190,7 @@ impl Membership {
         now_ms: u64,
     ) -> Vec<DeclareDead> {
         let me = self.instance;
+        let is_in_contact = now_ms.saturating_sub(self.contact.last_ms) <= GAP_MS;
         self.seen.retain(|no, _| live.iter().any(|i| i.no == *no));
         let mut verdicts = Vec::new();
         for other in live.iter().filter(|i| Some(i.no) != me) {
@@ -197,7 +198,7 @@ impl Membership {
             if seen.0 != other.heartbeat {
                 *seen = (other.heartbeat, now_ms);
             }
-            let silent_ms = self.contact.watched_ms(seen.1);
+            let silent_ms = if is_in_contact { self.contact.watched_ms(seen.1) } else { 0 };
             let is_dead = match is_gone(&other.identity) {
                 Some(true) => !self.is_shared || silent_ms >= GONE_MS,
                 Some(false) if !self.is_shared => false,
@@ -328,6 +329,19 @@ mod tests {
         let mut m = member();
         judge(&mut m, 7, (0, 1_000));
         assert_eq!(judge(&mut m, 7, (1_000 + GAP_MS, 1_000 + GAP_MS)), 0);
+    }
+
+    /// Bug: the first process back after an outage declared another one dead for its silence before the outage.
+    /// Consequence: a process that had been cut off for a while could not renew before it was judged.
+    /// Cause: silence that had been seen counted for ever, however long the observer itself was silent since.
+    #[test]
+    fn silence_seen_before_an_outage_is_no_verdict_after_it() {
+        let mut m = member();
+        judge(&mut m, 7, (0, 0));
+        (0..=LEASE_MS).step_by(HEARTBEAT_MS as usize).for_each(|now_ms| renew(&mut m, now_ms));
+        let others = [live(ME, 0), live(OTHER, 7)];
+        assert!(m.verdicts(&others, |_| None, LEASE_MS + GAP_MS + 1).is_empty());
+        assert_eq!(m.verdicts(&others, |_| None, LEASE_MS + GAP_MS).len(), 1);
     }
 
     #[test]

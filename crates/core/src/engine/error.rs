@@ -41,6 +41,12 @@ pub enum Error {
     NotInDoubt { id: String, key: String },
     #[error("step {key:?} of run {id} is running")]
     StepRunning { id: String, key: String },
+    #[error("tool call {seq} of run {id} is being made")]
+    ToolRunning { id: String, seq: i64 },
+    #[error(
+        "tool call {seq} of run {id} is not in doubt: it was never sent, and is sent when it is asked for again"
+    )]
+    ToolNotInDoubt { id: String, seq: i64 },
     #[error("no item {key:?} in job {id}")]
     UnknownItem { id: String, key: String },
     #[error("item {key:?} of job {id} is running")]
@@ -112,6 +118,8 @@ impl Error {
             Error::UnknownStep { .. } => "unknown_step",
             Error::NotInDoubt { .. } => "not_in_doubt",
             Error::StepRunning { .. } => "step_running",
+            Error::ToolRunning { .. } => "tool_running",
+            Error::ToolNotInDoubt { .. } => "not_in_doubt",
             Error::UnknownItem { .. } => "unknown_item",
             Error::ItemRunning { .. } => "item_running",
             Error::NotAJob { .. } => "not_a_job",
@@ -141,6 +149,7 @@ impl Error {
             | Error::NotRunning { .. }
             | Error::ItemRunning { .. }
             | Error::StepRunning { .. }
+            | Error::ToolRunning { .. }
             | Error::UnknownStep { .. }
             | Error::UnknownSnapshot { .. } => None,
             _ => self.hint(),
@@ -175,7 +184,9 @@ impl Error {
             }
             Error::NotRunning { id, .. } => format!("`outlast resume {id}`"),
             Error::UnknownStep { id, .. } => format!("`outlast resolve {id}` lists the steps in doubt"),
-            Error::StepRunning { id, .. } => format!("wait for it, or end it with `outlast stop {id}`"),
+            Error::StepRunning { id, .. } | Error::ToolRunning { id, .. } => {
+                format!("wait for it, or end it with `outlast stop {id}`")
+            }
             Error::LeaseLost { .. } => "another attempt drives the run now; end this process".into(),
             Error::Conflict { .. } | Error::Changed { .. } => "read the key again and decide anew".into(),
             Error::ReadOnlyNamespace { .. } => {

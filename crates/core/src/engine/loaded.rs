@@ -52,7 +52,7 @@ pub enum Need {
     Entry(RunNo, Seq),
     /// Newest entry of the item with this key, and the instance that works on it.
     Item(RunNo, String),
-    /// Every call with this match key, oldest first.
+    /// Every call with this match key, oldest first; or every tool call, and the instances that make them.
     Matching(RunNo, MatchKey),
     /// Newest entry of this kind, scope and key.
     Keyed(RunNo, Kind, String, String),

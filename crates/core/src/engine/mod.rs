@@ -16,5 +16,6 @@ pub mod state;
 pub mod step;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod tool;
 
 pub use error::Error;

@@ -35,6 +35,8 @@ pub struct Counts {
     pub failed: i64,
     pub dead: i64,
     pub skipped: i64,
+    /// Number of items of the input that the job was last started with; 0 if no start has told it.
+    pub expected: i64,
 }
 
 impl Counts {
@@ -60,6 +62,16 @@ impl Counts {
 
     pub fn total(&self) -> i64 {
         Standing::ALL.iter().map(|s| self.of(*s)).sum()
+    }
+
+    /// Returns the number of items that are to be worked on, those that no worker has claimed yet included.
+    pub fn wanted(&self) -> i64 {
+        self.expected.max(self.total())
+    }
+
+    /// Returns the number of items that need no more work.
+    pub fn ended(&self) -> i64 {
+        self.total() - self.open
     }
 }
 

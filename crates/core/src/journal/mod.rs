@@ -11,6 +11,7 @@ mod opening;
 pub mod payload;
 pub mod scope;
 mod step;
+mod tool;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub use item::{ItemDetail, Standing};
 pub use kind::{Kind, Role, State};
 pub use opening::Opening;
 pub use step::StepDetail;
+pub use tool::ToolDetail;
 
 use crate::{
     envelope::unit::Amounts,
@@ -47,7 +49,8 @@ pub struct Entry {
     pub scope: Arc<str>,
     /// Name of the step, loop or checkpoint; key of the item.
     pub key: Option<String>,
-    /// Key by which a repeated call is found: request digest, scope and credential in one.
+    /// Key by which a repeated call is found: request digest, scope and credential in one; of a tool call its server,
+    /// tool, arguments and scope.
     pub match_key: Option<MatchKey>,
     pub opened_at: Micros,
     pub closed_at: Option<Micros>,
@@ -67,6 +70,7 @@ pub struct Entry {
     pub step: Option<Box<StepDetail>>,
     pub item: Option<Box<ItemDetail>>,
     pub approval: Option<Box<ApprovalDetail>>,
+    pub tool: Option<Box<ToolDetail>>,
 }
 
 impl Entry {

@@ -44,7 +44,7 @@ pub enum Key<'a> {
     Leases(RunNo),
     LeasesOf(InstanceNo),
     Entry(RunNo, Seq),
-    /// Every call with this match key.
+    /// Every call or tool call with this match key.
     Matching(RunNo, MatchKey),
     Newest(Newest<'a>),
     /// Open calls of an instance.
@@ -146,6 +146,39 @@ fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) ->
         edges.learn(&rounds.l);
     }
     rounds.finish(strict)
+}
+
+/// Rounds of all operations of a group, run side by side: a remote store fetches each round of all in one batch.
+///
+/// Nothing is loaded by it. The store remembers what it fetched, and answers the operations' own loads from there.
+pub struct Together<'a> {
+    all: Vec<Rounds<'a>>,
+}
+
+impl<'a> Together<'a> {
+    /// Begins the rounds of the operations with these needs. `edges` names envelopes that are fetched early.
+    pub fn of(group: &'a [Vec<Need>], edges: &Edges) -> Together<'a> {
+        let begin = |needs: &'a Vec<Need>| {
+            let mut rounds = Rounds { needs, ..Rounds::default() };
+            needs.iter().for_each(|need| rounds.begin(need));
+            rounds.foresee(edges);
+            rounds
+        };
+        Together { all: group.iter().map(begin).collect() }
+    }
+
+    /// Returns the keys of the next round. One that several operations need is named by each of them.
+    pub fn keys(&self) -> Vec<Key<'a>> {
+        self.all.iter().flat_map(|rounds| rounds.keys[rounds.fetched..].iter().copied()).collect()
+    }
+
+    /// Reads the rows of this round from `known`, and asks for those they lead to.
+    pub fn go_on(&mut self, known: &mut impl Fetch, now: Micros) -> Result<(), Error> {
+        self.all.iter_mut().try_for_each(|rounds| {
+            rounds.now = now;
+            rounds.round(known)
+        })
+    }
 }
 
 /// Keys that were asked for. Nearly all operations have few, which are found faster in a list than in a tree.
@@ -256,13 +289,19 @@ impl<'a> Rounds<'a> {
     /// Fetches round after round until nothing is missing.
     fn run(&mut self, fetch: &mut impl Fetch) -> Result<(), Error> {
         while self.fetched < self.keys.len() {
-            let round = self.fetched..self.keys.len();
-            self.fetched = round.end;
-            fetch.fetch(&self.keys[round.clone()], &mut self.l)?;
-            round.for_each(|i| self.follow(self.keys[i]));
-            self.follow_budgets();
-            self.follow_windows();
+            self.round(fetch)?;
         }
+        Ok(())
+    }
+
+    /// Fetches the keys of one round, and asks for those of the next.
+    fn round(&mut self, fetch: &mut impl Fetch) -> Result<(), Error> {
+        let round = self.fetched..self.keys.len();
+        self.fetched = round.end;
+        fetch.fetch(&self.keys[round.clone()], &mut self.l)?;
+        round.for_each(|i| self.follow(self.keys[i]));
+        self.follow_budgets();
+        self.follow_windows();
         Ok(())
     }
 
@@ -300,6 +339,15 @@ impl<'a> Rounds<'a> {
                 }
             }
             Key::Entry(run, seq) => self.follow_entry(run, seq),
+            // Tool calls are loaded with the instances that make them.
+            Key::Matching(run, key) => {
+                let entries = self.l.entries.iter().map(|row| &row.value);
+                let tools = entries.filter(|e| {
+                    (e.run, e.match_key, e.kind) == (run, Some(key), Kind::Tool) && e.state != State::Void
+                });
+                let makers: Vec<InstanceNo> = tools.filter_map(|e| e.instance).collect();
+                makers.into_iter().for_each(|no| self.ask(Key::Instance(no)));
+            }
             // An item is loaded with the instance that works on it.
             Key::Newest(newest) if newest.kind == Kind::Item && newest.upto.is_none() => {
                 let mut entries = self.l.entries.iter().map(|row| &row.value);

@@ -152,6 +152,21 @@ impl MatchKey {
         frame.field(&request.0);
         frame.field(scope.as_bytes());
         frame.optional(credential.map(|digest| digest.0.as_slice()));
+        MatchKey::of(frame)
+    }
+
+    /// Returns the key of a tool call: equal calls of one scope have equal keys. `arguments` is the digest of all that
+    /// was asked of the tool, as canonical JSON.
+    pub fn of_tool(server: &str, tool: &str, arguments: &Digest, scope: &str) -> MatchKey {
+        let mut frame = Frame::new(b"outlast tool", MATCH_VERSION);
+        frame.field(server.as_bytes());
+        frame.field(tool.as_bytes());
+        frame.field(&arguments.0);
+        frame.field(scope.as_bytes());
+        MatchKey::of(frame)
+    }
+
+    fn of(frame: Frame) -> MatchKey {
         let whole = frame.finish();
         MatchKey(std::array::from_fn(|i| whole[i]))
     }

@@ -3,13 +3,16 @@
 /// Each heading with its commands, in the order in which they are shown.
 pub const HEADINGS: [(&str, &[&str]); 8] = [
     ("Run", &["run", "resume", "attach", "stop", "wake", "cancel", "agent", "serve"]),
-    ("Look", &["ls", "show", "logs", "journal"]),
+    ("Look", &["ui", "ls", "show", "logs", "journal"]),
     ("Money", &["budget", "budgets", "spend", "prices"]),
     ("Decide", &["approvals", "approve", "resolve"]),
     ("Jobs", &["jobs", "inspect", "retry", "export"]),
     ("State", &["state", "snapshot", "fork"]),
     ("Loops", &["ctx", "shell-init"]),
-    ("Upkeep", &["doctor", "service", "rm", "gc", "verify", "repair", "completions", "mock", "help"]),
+    (
+        "Upkeep",
+        &["doctor", "notify", "service", "rm", "gc", "verify", "repair", "completions", "mock", "help"],
+    ),
 ];
 
 /// Columns before what a command is about.

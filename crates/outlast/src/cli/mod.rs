@@ -7,6 +7,7 @@ pub mod ctx;
 pub mod headings;
 pub mod jobs;
 pub mod look;
+pub mod notify;
 pub mod prices;
 pub mod run;
 pub mod serve;
@@ -14,6 +15,7 @@ pub mod shared;
 pub mod shell;
 pub mod state;
 pub mod supervise;
+pub mod ui;
 pub mod values;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -32,12 +34,14 @@ pub use self::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
         SpendArgs,
     },
+    notify::NotifyArgs,
     prices::PricesArgs,
     run::{AgentArgs, AttachArgs, ConfinedArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
+    ui::UiArgs,
 };
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
@@ -79,6 +83,7 @@ pub enum Command {
     #[command(hide = true)]
     Confined(ConfinedArgs),
     Serve(ServeArgs),
+    Ui(UiArgs),
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),
@@ -110,6 +115,7 @@ pub enum Command {
     ShellInit(ShellInitArgs),
     #[command(hide = true)]
     ShellLoop(ShellLoopArgs),
+    Notify(NotifyArgs),
     Service(ServiceArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),

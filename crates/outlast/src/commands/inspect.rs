@@ -187,6 +187,15 @@ impl Told {
         (active, wall)
     }
 
+    /// Formats how far the job is: its items, the rate, and the time left.
+    fn progress(&self) -> String {
+        let c = jobs::counts(&self.view);
+        let mut parts = vec![format!("{} of {} ended", c.ended(), some(c.wanted(), "item"))];
+        parts.extend(jobs::per_minute(&self.view).map(|rate| format!("{rate:.1} a minute")));
+        parts.extend(jobs::left_ms(&self.view).map(|left| format!("{} left", time::about(left))));
+        parts.join(", ")
+    }
+
     fn print(&self, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
         let (look, run) = (page.look, &self.view.run);
         let c = jobs::counts(&self.view);
@@ -198,6 +207,7 @@ impl Told {
             "  done {}  failed {}  dead {}  skipped {}  open {}",
             c.done, c.failed, c.dead, c.skipped, c.open
         ))?;
+        page.line(&format!("  {}", self.progress()))?;
         page.line(&format!("  {}", gaps(&self.done, args.gaps)))?;
         let e = &self.view.envelope;
         page.line(&format!("  {} usd for {}", usd(e.spent.cost()), some(e.spent[Unit::Calls], "call")))?;

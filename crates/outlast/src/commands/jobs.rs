@@ -52,6 +52,7 @@ fn table(jobs: &[RunView], now: Micros) -> Table {
         ("open", Side::Right),
         ("of", Side::Right),
         ("per min", Side::Right),
+        ("left", Side::Right),
         ("usd", Side::Right),
         ("age", Side::Right),
     ]);
@@ -64,8 +65,9 @@ fn table(jobs: &[RunView], now: Micros) -> Table {
             Cell::painted(run.status.name(), look::of_status(run.status)),
         ];
         row.extend([c.done, c.failed, c.dead, c.skipped, c.open].map(|n| n.to_string().into()));
-        row.push(items(view).to_string().into());
+        row.push(c.wanted().to_string().into());
         row.push(per_minute(view).map(|rate| format!("{rate:.1}")).unwrap_or_default().into());
+        row.push(left_ms(view).map(time::about).unwrap_or_default().into());
         row.push(usd(view.envelope.spent.cost()).into());
         row.push(time::age(now.ms_since(run.created_at)).into());
         table.row(row);
@@ -82,16 +84,18 @@ pub fn counts(view: &RunView) -> Counts {
     view.run.job.as_ref().map(|job| job.counts).unwrap_or_default()
 }
 
-/// Returns how many items the job has so far. A generator's inputs are known only as they come.
-pub fn items(view: &RunView) -> i64 {
-    let c = counts(view);
-    c.done + c.failed + c.dead + c.skipped + c.open
-}
-
 /// Returns how many items are finished in a minute of the job's active time; `None` before there is any.
 pub fn per_minute(view: &RunView) -> Option<f64> {
     let (c, active_ms) = (counts(view), view.envelope.spent[Unit::ActiveMs]);
     (active_ms > 0).then(|| (c.done + c.failed + c.dead) as f64 * 60_000.0 / active_ms as f64)
+}
+
+/// Returns the time until the last item is finished, in milliseconds of active time at the rate so far; `None` for a job
+/// that has ended or has finished nothing.
+pub fn left_ms(view: &RunView) -> Option<i64> {
+    let (c, rate) = (counts(view), per_minute(view)?);
+    let left = c.wanted() - c.ended();
+    (!view.run.status.is_ended() && left > 0 && rate > 0.0).then(|| (left as f64 * 60_000.0 / rate) as i64)
 }
 
 /// Returns the JSON fields that every job has, with stable keys.
@@ -106,8 +110,9 @@ pub fn object(view: &RunView) -> Map<String, Value> {
     {
         o.insert(key.into(), n.into());
     }
-    o.insert("items".into(), items(view).into());
+    o.insert("items".into(), c.wanted().into());
     o.insert("per_minute".into(), json!(per_minute(view)));
+    o.insert("left_ms".into(), left_ms(view).into());
     put_money(&mut o, "spent", Some(view.envelope.spent.cost()));
     o.insert("created_at".into(), time::rfc3339(run.created_at).into());
     o.insert("ended_at".into(), run.ended_at.map(time::rfc3339).into());

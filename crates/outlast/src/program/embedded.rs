@@ -9,7 +9,7 @@ use outlast_server::door::{Access, Config};
 use crate::{
     cli::{
         Command, ServeArgs,
-        shared::{Chosen, Globals, LimitArgs},
+        shared::{Chosen, Globals, LimitArgs, ProxyArgs},
     },
     program::{context::Context, error::CliError, line},
     serve::settings,
@@ -32,8 +32,7 @@ pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError>
 pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     let context = Context { around: Surroundings::of_process(), ..context.clone() };
     let (_, args) = serve_args([], &context.around)?;
-    let access =
-        Access { api_token: Some(api_token), loopback: true, allowed_hosts: Vec::new(), only_run: None };
+    let access = Access { api_token: Some(api_token), loopback: true, ..Access::default() };
     settings::of_proxy(&args, access, &context)
 }
 
@@ -42,6 +41,11 @@ pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
 pub fn limits_under(limits: Limits, by_default: bool, policy: &Limits) -> Limits {
     let by_default = by_default.then_some(LimitArgs::DEFAULT_USD);
     Chosen { limits, by_default }.under(policy).limits
+}
+
+/// Returns the settings of a proxy without flags, as variables and files give them.
+pub fn proxy_args(around: &Surroundings) -> Result<ProxyArgs, CliError> {
+    Ok(serve_args([], around)?.1.proxy)
 }
 
 fn serve_args(

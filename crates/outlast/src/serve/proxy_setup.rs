@@ -29,7 +29,7 @@ const OPENAI: &str = "https://api.openai.com";
 const ANTHROPIC: &str = "https://api.anthropic.com";
 const GEMINI: &str = "https://generativelanguage.googleapis.com";
 
-/// Largest answer that is no stream, in bytes.
+/// Largest answer, in bytes. It is in memory until it is recorded.
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Most bytes of answers held in memory while the store cannot take them. Beyond it only their usage is kept.

@@ -34,7 +34,7 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
         api_token: token,
         loopback: args.listen.ip().is_loopback(),
         allowed_hosts: args.allow_host.clone(),
-        only_run: None,
+        ..Access::default()
     };
     budgets::load(&context.around)?;
     of_proxy(args, access, context)

@@ -30,6 +30,7 @@ _HOMES = {
     "Budget": "budget",
     "Retry": "retry",
     "step": "steps.decorator",
+    "tool": "tools",
     "current": "scope",
     "Current": "scope",
     "openai": "clients",
@@ -86,6 +87,7 @@ _HOMES = {
     "StepTimeout": "errors",
     "StopRequested": "errors",
     "StoreError": "errors",
+    "ToolFailed": "errors",
     "UnknownRun": "errors",
     "UnknownSnapshot": "errors",
     "Unkeyable": "errors",
@@ -105,6 +107,7 @@ if TYPE_CHECKING:
     from .budget import Budget as Budget
     from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, gemini as gemini, openai as openai
     from .steps.decorator import step as step
+    from .tools import tool as tool
     from .scope import Current as Current, current as current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle

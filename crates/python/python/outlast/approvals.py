@@ -61,10 +61,10 @@ class Question:
         self.expires_ms = int(min(seconds * 1000, 2**60)) or 1
 
 
-def ask(run: "Run", question: Question) -> Any:
-    """Asks, and waits until a person has decided or the question has expired. Awaitable where the run is."""
+def ask(run: "Run", question: Question, is_async: bool) -> Any:
+    """Asks, and waits until a person has decided or the question has expired. Awaitable if `is_async`."""
     process = _asked(run, question)
-    return drive_async(process) if run._is_async else drive(process)
+    return drive_async(process) if is_async else drive(process)
 
 
 def _asked(run: "Run", question: Question) -> Process[Approval]:

@@ -118,7 +118,7 @@ def name(cls: Any) -> str:
         return f"{name(generic['origin'])}[{','.join(name(arg) for arg in generic['args'])}]"
     made = f"{cls.__module__}:{cls.__qualname__}"
     try:
-        found = _found(made)
+        found = lookup(made)
     except NotSerializable:
         found = None
     if found is not cls:
@@ -131,13 +131,13 @@ def name(cls: Any) -> str:
 
 def named(recorded: str) -> Any:
     """The dataclass or model of a name. Errors: `NotSerializable`."""
-    found = _found(recorded)
+    found = lookup(recorded)
     if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or is_model(found))):
         raise NotSerializable(f"a recorded value names {recorded}, which is neither a dataclass nor a pydantic model")
     return found
 
 
-def _found(recorded: str) -> Any:
+def lookup(recorded: str) -> Any:
     origin, _, rest = recorded.partition("[")
     module_name, _, qualname = origin.partition(":")
     try:
@@ -150,7 +150,7 @@ def _found(recorded: str) -> Any:
         for part in qualname.split("."):
             found = getattr(found, part)
         if rest:
-            arguments = tuple(_found(argument) for argument in _split(rest[:-1]))
+            arguments = tuple(lookup(argument) for argument in _split(rest[:-1]))
             found = found[arguments]
     except (ImportError, AttributeError, TypeError, ValueError) as e:
         raise NotSerializable(

@@ -228,6 +228,12 @@ class StepFailed(Error):
     code = "step_failed"
 
 
+class ToolFailed(Error):
+    """A tool raised this in an earlier life; its exception cannot be made again. The text is the exception's own."""
+
+    code = "tool_failed"
+
+
 class StepTimeout(Error, TimeoutError):
     """A step or an item took longer than its `timeout`."""
 

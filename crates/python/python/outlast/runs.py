@@ -378,7 +378,7 @@ class Run:
         day by default. `side_effect=""` says that the tool only reads: a person is asked only where the run's policy names it.
         Errors: `ApprovalDenied`; `RunHalted`, `StopRequested`, `LeaseLost` during the wait.
         """
-        return approvals.ask(self, approvals.Question(tool, arguments, side_effect, timeout, key))
+        return approvals.ask(self, approvals.Question(tool, arguments, side_effect, timeout, key), self._is_async)
 
     def checkpoint(self, name: str, value: Any) -> None:
         """Saves a value under a name; the newest one counts. The value is on disk before `checkpoint` returns."""

@@ -63,13 +63,13 @@ async fn by(host: &Host, parts: &Parts, route: &Route) -> Result<By, Unseated> {
         seat::serves(host, &Who::Token(claims)).map_err(Unseated::Refused)?;
         return Ok(By::Run(Asker::Token(claims)));
     }
-    who::api(access, &parts.headers)?;
+    let protected = who::api(access, &parts.headers)?.is_a_persons();
     if route.does != Does::Ask {
-        return Ok(By::Api { protected: access.api_token.is_some() });
+        return Ok(By::Api { protected });
     }
     let caller = who::caller(access, &host.token_keys, &parts.uri, &parts.headers)?;
     if caller.who == Who::Nobody {
-        return Ok(By::Api { protected: access.api_token.is_some() });
+        return Ok(By::Api { protected });
     }
     let seat = seat::seat(host, caller.who).await.map_err(Unseated::Refused)?;
     let actor = Actor { run: seat.run, attempt: seat.attempt, instance: host.node.instance() };

@@ -3,6 +3,7 @@
 //! The path of a request decides who answers: the LLM proxy, the state's REST, approvals, budgets and spend,
 //! RiskKernel's routes, probes or metrics.
 
+mod acts;
 mod approvals;
 mod budget_metrics;
 mod fleet;
@@ -40,9 +41,14 @@ pub use crate::proxy::{
     record::{Answer as StoredAnswer, BadRecord},
 };
 pub use crate::{
+    page::Shows,
     proxy::upstream::{BadBase, Key, Provider},
-    wire::who::{Access, NotLetIn, bare},
+    wire::{
+        sessions::Sessions,
+        who::{Access, NotLetIn, bare},
+    },
 };
+pub use acts::ACTS;
 pub use fleet::FLEET;
 pub use probes::PROBES;
 
@@ -51,6 +57,7 @@ use crate::{
     dialect::{HeaderFacts, Route, Upstream, route},
     http::Rest,
     node::Node,
+    page,
     proxy::{
         call::{Call, Context, credential},
         host::Host,
@@ -62,7 +69,7 @@ use crate::{
         body::AnswerBody,
         refuse::Refusal,
         socket::{Socket, Wire},
-        who::{Caller, Credential, Who},
+        who::{self, Caller, Credential, Who},
     },
 };
 
@@ -72,6 +79,7 @@ pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
     rest: Option<Rest>,
     riskkernel: Option<RiskKernel>,
+    page: Option<Shows>,
 }
 
 impl Proxy {
@@ -83,7 +91,7 @@ impl Proxy {
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
         let host = Host::new(node, entropy, config, observer)?;
-        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None })
+        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None, page: None })
     }
 
     /// Returns the streamed answers of a run that are under way, by their calls' entries, each as far as it has come.
@@ -91,8 +99,14 @@ impl Proxy {
         self.host().registry.so_far(run)
     }
 
-    /// Applies another configuration to requests that come from here on. Requests in progress keep theirs.
-    pub fn reconfigure(&self, config: Config) {
+    /// Applies another configuration to requests that come from here on. Requests in progress keep theirs, and the page
+    /// its sessions.
+    pub fn reconfigure(&self, mut config: Config) {
+        config.access.sessions = self.host().config.access.sessions.clone();
+        self.configure(config);
+    }
+
+    fn configure(&self, config: Config) {
         let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
         *host = host.under(config);
     }
@@ -105,6 +119,14 @@ impl Proxy {
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
         let riskkernel = Some(RiskKernel::new(desk.clone()));
         Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
+    }
+
+    /// Shows the page, to those who open a link of `sessions`.
+    pub fn with_page(self, shows: Shows, sessions: Arc<Sessions>) -> Proxy {
+        let mut config = self.host().config.clone();
+        config.access.sessions = Some(sessions);
+        self.configure(config);
+        Proxy { page: Some(shows), ..self }
     }
 
     /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.
@@ -227,6 +249,12 @@ impl Proxy {
         if let Some(probe) = probes::answer(host, &parts) {
             return probe.map_err(bare);
         }
+        if self.page.is_some() && page::takes(parts.uri.path()) {
+            return self.page(host, &parts, body).await.map_err(bare);
+        }
+        if parts.method != Method::GET && parts.method != Method::HEAD {
+            who::may_change(&host.config.access, &parts.headers).map_err(|e| bare(e.into()))?;
+        }
         if let Some(answer) = read::answer(host, &parts).await {
             return Ok(answer);
         }
@@ -234,6 +262,11 @@ impl Proxy {
             return told.map_err(bare);
         }
         let _arriving = host.arrives();
+        if let Some((act, run)) = acts::route(&parts) {
+            let let_in = acts::let_in(host, &parts).map_err(bare)?;
+            let body = self.body(host, body).await.map_err(bare)?;
+            return Ok(acts::answer(host, let_in, act, run, &body).await);
+        }
         if let Some(face) = self.riskkernel.as_ref().filter(|_| RiskKernel::takes(parts.uri.path())) {
             return Ok(self.riskkernel(face, host, &parts, body).await);
         }
@@ -253,6 +286,9 @@ impl Proxy {
                 }
                 Err(e) => crate::http::refused(&e),
             });
+        }
+        if self.page == Some(Shows::Alone) {
+            return Err(bare(unknown_path(&parts)));
         }
         crate::wire::who::move_key(&mut parts).map_err(|e| bare(e.into()))?;
         let mut caller =
@@ -314,13 +350,22 @@ impl Proxy {
             Route::Refused { upstream, reason } => {
                 Err((Refusal::NotMetered { reason: reason.to_string() }, Some(upstream)))
             }
-            Route::Unknown => {
-                let path: String = parts.uri.path().chars().take(120).collect();
-                let path = outlast_core::run::token::mask(&path);
-                Err(bare(Refusal::UnknownPath { method: parts.method.to_string(), path }))
-            }
+            Route::Unknown => Err(bare(unknown_path(&parts))),
             Route::Bad(reason) => Err(bare(Refusal::BadTarget(reason))),
         }
+    }
+
+    async fn page(
+        &self,
+        host: &Host,
+        parts: &http::request::Parts,
+        body: Incoming,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        if !page::is_exchange(parts) {
+            return page::answer(&host.config.access, parts);
+        }
+        let body = self.body(host, body).await?;
+        page::exchange(&host.config.access, parts, &body)
     }
 
     async fn riskkernel(
@@ -438,6 +483,12 @@ impl Proxy {
         *response.headers_mut() = crate::wire::headers::client(&head.headers, false);
         Ok(response)
     }
+}
+
+/// Returns the refusal of a path that no route has. A run token in it is masked.
+fn unknown_path(parts: &http::request::Parts) -> Refusal {
+    let path: String = parts.uri.path().chars().take(120).collect();
+    Refusal::UnknownPath { method: parts.method.to_string(), path: outlast_core::run::token::mask(&path) }
 }
 
 fn no_key(to: &To) -> Refusal {

@@ -26,7 +26,7 @@ pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>,
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
         })),
         "/metrics" => Some(match who::api(&host.config.access, &parts.headers) {
-            Ok(()) => Ok(metrics(host)),
+            Ok(_) => Ok(metrics(host)),
             Err(e) => Err(e.into()),
         }),
         _ => None,

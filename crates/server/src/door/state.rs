@@ -17,7 +17,7 @@ use crate::{
 pub fn asked(host: &Host, parts: &Parts) -> Option<Result<(Writer, Parts), Error>> {
     if host.config.access.only_run.is_none() {
         let let_in = || who::api(&host.config.access, &parts.headers);
-        return Rest::takes(parts.uri.path()).then(|| Ok(let_in().map(|()| (Writer::NoRun, parts.clone()))?));
+        return Rest::takes(parts.uri.path()).then(|| Ok(let_in().map(|_| (Writer::NoRun, parts.clone()))?));
     }
     Rest::takes(who::path(&parts.uri)).then(|| of_a_run(host, parts))
 }

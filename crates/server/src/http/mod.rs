@@ -108,7 +108,7 @@ fn refused_with(error: &Error, mut body: Value) -> Response<AnswerBody> {
     response
 }
 
-fn answered(body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
+pub(crate) fn answered(body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
     let text = serde_json::to_vec(body).map_err(|e| Error::BadValue(e.to_string()))?;
     let mut response = Response::new(AnswerBody::plain(text));
     let headers = response.headers_mut();

@@ -173,6 +173,7 @@ impl Carry {
             self.call.dialect.read_stream(&self.call.request).noting_cost(self.call.to.cost_field())
         });
         let mut whole = BytesMut::new();
+        let mut taken = 0;
         let idle = self.host.config.idle_timeout;
         loop {
             let mut given_up = Instant::now() + idle;
@@ -198,6 +199,12 @@ impl Carry {
             let Ok(chunk) = decoder.push(chunk) else {
                 return self.on(Event::UpstreamError(Failure::AfterSend));
             };
+            taken += chunk.len();
+            if taken > self.host.config.max_answer {
+                let most = self.host.config.max_answer;
+                tracing::warn!(run = %self.call.seat.id, most, "an answer is larger than what is taken");
+                return self.on(Event::UpstreamError(Failure::AfterSend));
+            }
             match &mut reader {
                 Some(reader) => {
                     let frames = reader.push(chunk);
@@ -206,9 +213,6 @@ impl Carry {
                         // Some upstreams keep a body open after the last event: the client does not wait for its end.
                         return read_on(body);
                     }
-                }
-                None if whole.len() + chunk.len() > self.host.config.max_answer => {
-                    return self.on(Event::UpstreamError(Failure::AfterSend));
                 }
                 None => whole.extend_from_slice(&chunk),
             }

@@ -5,5 +5,6 @@ pub(crate) mod encoding;
 pub(crate) mod headers;
 pub(crate) mod origin;
 pub(crate) mod refuse;
+pub(crate) mod sessions;
 pub(crate) mod socket;
 pub(crate) mod who;

@@ -49,6 +49,10 @@ pub enum Refusal {
     ReadOnly { method: String, path: &'static str },
     #[error("{0}")]
     BadQuery(String),
+    #[error(
+        "the link is used, or older than a minute, or none of this server; `outlast ui` prints a new one"
+    )]
+    BadLink,
     #[error("{id:?} is not the id of an answer in this run's journal; nothing was sent")]
     ForeignResponse { id: String },
     /// No key for the upstream. `needs` says how Outlast gets one, such as `OPENAI_API_KEY set`.
@@ -87,7 +91,7 @@ impl Refusal {
             | Refusal::BodyCutOff(_)
             | Refusal::BadHeader { .. }
             | Refusal::BadQuery(_) => 400,
-            Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } => 401,
+            Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } | Refusal::BadLink => 401,
             Refusal::Unpriced { .. } => 402,
             Refusal::NotMetered { .. } | Refusal::UnknownPath { .. } | Refusal::ForeignResponse { .. } => 403,
             Refusal::UnknownUpstream { .. } => 404,
@@ -122,6 +126,7 @@ impl Refusal {
             Refusal::Draining => "draining",
             Refusal::ReadOnly { .. } => "read_only",
             Refusal::BadQuery(_) => "bad_request",
+            Refusal::BadLink => "bad_link",
             Refusal::ForeignResponse { .. } => "foreign_response",
             Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } => "no_provider_key",
             Refusal::UnknownUpstream { .. } => "unknown_upstream",

@@ -3,7 +3,7 @@
 //! A request names its run with a run token (as the API key or in the path), or with headers (with an API token, or on
 //! an unprotected loopback listener). On loopback, requests that name none share one run per store and UTC day.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use http::{HeaderMap, Uri};
 use outlast_core::{
@@ -17,7 +17,11 @@ use percent_encoding::percent_decode_str;
 use sha2::Digest as _;
 use subtle::ConstantTimeEq as _;
 
-use super::{headers::CREDENTIALS, origin};
+use super::{
+    headers::CREDENTIALS,
+    origin,
+    sessions::{self, Sessions},
+};
 
 /// Access rules of a listener.
 #[derive(Clone, Default)]
@@ -30,6 +34,8 @@ pub struct Access {
     pub allowed_hosts: Vec<String>,
     /// Run of a supervisor's proxy, which serves only this run and its children, and only with run tokens.
     pub only_run: Option<outlast_core::words::id::RunNo>,
+    /// Sessions of the page, where the listener shows it.
+    pub sessions: Option<Arc<Sessions>>,
 }
 
 /// The caller of a request, as the request names it.
@@ -92,6 +98,11 @@ pub enum NotLetIn {
     ForeignRun,
     #[error("this listener wants an API token or a run token")]
     NoToken,
+    /// A bearer of the page that this process does not know: it is too old, or another process gave it.
+    #[error("the page's session is over: open a new link, as `outlast ui` prints it")]
+    SessionOver,
+    #[error("this page only looks: the server was started with --read-only")]
+    OnlyLooks,
     /// The listener has no API token, and the run is not one that its callers began.
     #[error(
         "run {run} was not begun over a listener, and who has no API token changes only runs that were: the command \
@@ -116,7 +127,9 @@ impl NotLetIn {
     pub fn status(&self) -> u16 {
         match self {
             NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) | NotLetIn::BadScope { .. } => 400,
-            NotLetIn::NoToken | NotLetIn::BadToken(_) | NotLetIn::RunTokenWanted => 401,
+            NotLetIn::NoToken | NotLetIn::BadToken(_) | NotLetIn::RunTokenWanted | NotLetIn::SessionOver => {
+                401
+            }
             _ => 403,
         }
     }
@@ -129,6 +142,8 @@ impl NotLetIn {
             NotLetIn::BadToken(_) => "bad_token",
             NotLetIn::ForeignRun => "foreign_run",
             NotLetIn::NoToken => "no_token",
+            NotLetIn::SessionOver => "session_over",
+            NotLetIn::OnlyLooks => "page_only_looks",
             NotLetIn::OthersRun { .. } => "others_run",
             NotLetIn::RunTokenWanted => "run_token_wanted",
             NotLetIn::BadRunId(_) => "bad_run_id",
@@ -198,17 +213,50 @@ pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
     Ok(in_path.is_some() || !in_query.is_empty() || in_header)
 }
 
-/// Checks a caller of Outlast's own routes, who needs the API token if one is set, or else a loopback listener.
-pub fn api(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
+/// Credential that a caller of Outlast's own routes has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    ApiToken,
+    /// The bearer of a session of the page, which a person has opened.
+    Page,
+    /// None: the listener is on loopback, and has no API token.
+    Nothing,
+}
+
+impl Shown {
+    /// Returns whether the caller is known to act for a person, and not for any process of the machine.
+    pub fn is_a_persons(self) -> bool {
+        self != Shown::Nothing
+    }
+}
+
+/// Checks a caller of Outlast's own routes, who needs the API token if one is set, or the bearer of a page's session, or
+/// else a loopback listener. Returns what the caller has shown.
+pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
     origin::check(access, headers)?;
     if access.only_run.is_some() {
         return Err(NotLetIn::RunTokenWanted);
     }
+    if let Some(bearer) = of_page(headers)? {
+        let known = access.sessions.as_ref().is_some_and(|sessions| sessions.knows(bearer));
+        return if known { Ok(Shown::Page) } else { Err(NotLetIn::SessionOver) };
+    }
     match access.api_token.as_deref() {
-        Some(token) if credentials(headers)?.iter().any(|c| same(c.1, token)) => Ok(()),
-        None if access.loopback => Ok(()),
+        Some(token) if credentials(headers)?.iter().any(|c| same(c.1, token)) => Ok(Shown::ApiToken),
+        None if access.loopback => Ok(Shown::Nothing),
         _ => Err(NotLetIn::NoToken),
     }
+}
+
+/// Refuses what changes something when it comes from a page that may only look.
+pub fn may_change(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
+    let looks = access.sessions.as_ref().is_some_and(|sessions| sessions.read_only());
+    if looks && of_page(headers)?.is_some() { Err(NotLetIn::OnlyLooks) } else { Ok(()) }
+}
+
+/// Returns the bearer of a page's session that a request shows, known or not.
+fn of_page(headers: &HeaderMap) -> Result<Option<&str>, NotLetIn> {
+    Ok(credentials(headers)?.into_iter().map(|c| c.1).find(|value| value.starts_with(sessions::PREFIX)))
 }
 
 fn same(a: &str, b: &str) -> bool {

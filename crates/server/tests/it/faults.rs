@@ -506,12 +506,19 @@ async fn an_error_body_that_is_framed_as_a_stream_passes_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_larger_than_what_is_taken_is_an_error() {
-    let big = scripted::json(200, &format!("{{\"x\":\"{}\"}}", "y".repeat(50_000)));
-    let upstream = Scripted::start(move |_| (big.clone(), Then::Close)).await;
-    let rig = Rig::in_memory(mock::Options::default()).await;
-    let config = Config { max_answer: 10_000, ..towards(&rig, &upstream) };
-    let server = rig.serve_with(config).await;
-    assert_eq!(Api::Chat.says("x").to(&server).await.code(), "upstream_broke_off");
-    assert_eq!(server.states("r"), [State::Failed]);
-    assert!(server.entries("r")[0].spent.cost() > 0);
+    let whole = scripted::json(200, &format!("{{\"x\":\"{}\"}}", "y".repeat(50_000)));
+    // One event that never ends: nothing of it is a frame yet.
+    let head = "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n\r\ndata: ";
+    let stream = format!("{head}{}", "y".repeat(50_000));
+    for (answer, say) in [(whole, Api::Chat.says("x")), (stream, Api::Chat.streams("x"))] {
+        let upstream = Scripted::start(move |_| (answer.clone(), Then::Hang)).await;
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let config = Config { max_answer: 10_000, ..towards(&rig, &upstream) };
+        let server = rig.serve_with(config).await;
+        let answer = say.to(&server).await;
+        let told = answer.text();
+        assert!(told.contains("upstream_broke_off"), "{told}");
+        assert_eq!(server.states("r"), [State::Failed]);
+        assert!(server.entries("r")[0].spent.cost() > 0);
+    }
 }

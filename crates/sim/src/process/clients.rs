@@ -171,6 +171,7 @@ impl Process {
         client.lacks_turn = admitting.later.is_some();
         if let Some(later) = &admitting.later {
             out.saw("no turn");
+            out.oracle.lacks_turn(out.now_ms(), client.request.run);
             let ask = Input::AskTurn { connection: c, asked: client.asked };
             out.to_process(later.after_ms.min(1_000), self.index, ask);
         }

@@ -183,7 +183,7 @@ impl Process {
             out.oracle.mark_lost(d.run, d.seq);
         }
         if let (Op::DeclareDead(verdict), Ok(Outcome::Declared(_))) = (&p.op, &result) {
-            out.judged(verdict);
+            out.judged(verdict, p.submitted_ms);
         }
         let refuses = matches!(result, Err(Error::CommitUnknown { .. } | Error::Refused { .. }));
         if refuses && !self.reopening {

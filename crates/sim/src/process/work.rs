@@ -52,7 +52,9 @@ impl Process {
     fn here(&mut self, op: Op, then: Then, out: &mut Outside) {
         self.store.plan(out.draw_faults(std::iter::once(&op)));
         let ticket = self.store.submit_here(op.clone(), Durability::Synced, out.now_ms());
-        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, receiving: Vec::new() });
+        let submitted_ms = out.now_ms();
+        let receiving = Vec::new();
+        self.pending.push(Pending { op, ticket, then, as_whom: self.instance, submitted_ms, receiving });
         self.commit(out);
     }
 

@@ -54,7 +54,9 @@ const STATUSES_APART: [(&str, &str, &str); 4] = [
 ];
 
 /// Errors of the engine that no seed meets, with the reason.
-const ERRORS_APART: [(&str, &str); 7] = [
+const ERRORS_APART: [(&str, &str); 9] = [
+    ("ToolRunning", "a person's word on a tool call: a story of the stores has it"),
+    ("ToolNotInDoubt", "a person's word on a tool call: a story of the stores has it"),
     ("RunExists", "told by a read, for a fork whose id is taken"),
     ("UnknownSnapshot", "told by a read"),
     ("UnknownAttempt", "told by a read"),

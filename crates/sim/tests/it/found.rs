@@ -22,3 +22,28 @@ fn a_waiter_is_told_of_a_new_hour() {
 fn two_commits_in_doubt_leave_no_call_open() {
     holds(&[49_209]);
 }
+
+/// Bug: an item was claimed ahead of its commit, the database came back without an earlier entry, and the claim was
+/// written under another number than the one that its worker had been told.
+/// Consequence: the worker's result was refused, and the item stayed held for as long as its process lived.
+/// Cause: an operation that was answered ahead and came out differently at its commit was written all the same.
+#[test]
+fn what_comes_out_differently_than_it_was_answered_is_not_written() {
+    holds(&[111_336]);
+}
+
+/// Bug: a process that had been cut off alone, and then lost the store with all others, was declared dead as soon as the
+/// store was back. Consequence, cause: `silence_seen_before_an_outage_is_no_verdict_after_it`, where the membership is
+/// tested.
+#[test]
+fn nobody_is_judged_by_what_was_seen_before_an_outage() {
+    holds(&[104_054]);
+}
+
+/// Bug: a waiter behind a call that an outage of its provider held counted as one that nobody had woken.
+/// Consequence: a seed was told as a violation, and was none.
+/// Cause: the oracle knew of rates, and not of outages.
+#[test]
+fn a_waiter_may_stand_behind_a_call_without_a_turn() {
+    holds(&[110_171]);
+}

@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use outlast_core::{
-    engine::op::Op,
+    engine::op::{Op, Outcome},
     store::{Durability, Error, Promise, Ticket},
     words::id::OpNo,
 };
@@ -25,8 +25,8 @@ pub struct Job {
     pub promise: Option<Promise>,
     /// Time at which the operation was queued.
     queued: Duration,
-    /// Whether the operation was already answered ahead of its commit.
-    pub is_foreseen: bool,
+    /// Outcome that was answered ahead of the commit.
+    pub foreseen: Option<Outcome>,
 }
 
 /// Operations in the order in which they came.
@@ -74,7 +74,7 @@ impl Queue {
         let (promise, ticket) = Ticket::new();
         self.eager += usize::from(durability != Durability::Lazy);
         let (promise, no) = (Some(promise), self.next_no());
-        self.jobs.push_back(Job { op, no, durability, promise, queued: now, is_foreseen: false });
+        self.jobs.push_back(Job { op, no, durability, promise, queued: now, foreseen: None });
         ticket
     }
 
@@ -95,11 +95,12 @@ impl Queue {
         free.then(|| self.next_no())
     }
 
-    /// Queues an operation that was answered ahead, before all others.
-    pub fn answered_ahead(&mut self, op: Op, no: OpNo, now: Duration) {
+    /// Queues an operation that was answered ahead with `outcome`, before all others.
+    pub fn answered_ahead(&mut self, op: Op, no: OpNo, outcome: Outcome, now: Duration) {
         // Placed before jobs queued meanwhile: they did not exist when `op` was answered.
         let durability = Durability::Lazy;
-        self.jobs.push_front(Job { op, no, durability, promise: None, queued: now, is_foreseen: true });
+        let foreseen = Some(outcome);
+        self.jobs.push_front(Job { op, no, durability, promise: None, queued: now, foreseen });
     }
 
     /// Returns the next group, or when it is due.

@@ -45,8 +45,8 @@ impl<B: Backend> Steps<B> {
     pub fn ahead(&mut self, op: Op, now: Duration) -> Result<Result<Outcome, Error>, Op> {
         let Some(no) = self.queue.begins_ahead() else { return Err(op) };
         let foreseen = self.turn.foresee(&op, no);
-        if foreseen.is_ok() {
-            self.queue.answered_ahead(op, no, now);
+        if let Ok(outcome) = &foreseen {
+            self.queue.answered_ahead(op, no, outcome.clone(), now);
         }
         self.queue.ran();
         Ok(foreseen)

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outlast_core::{
     engine::{
         self,
-        loaded::Loaded,
+        loaded::{Loaded, Need},
         op::{self, Op, Outcome},
     },
     store::{Durability, Error, load::load},
@@ -32,8 +32,8 @@ pub struct Turn<B> {
     refused: Option<Error>,
     /// Instance and operation of a commit whose outcome the database has not told yet. Nothing is decided before it does.
     unclear: Option<(InstanceNo, i64)>,
-    /// Last decision answered ahead. It is reused if the ground is unchanged.
-    foreseen: Option<(Ground, Loaded, Outcome)>,
+    /// Rows of the last decision answered ahead. They are reused if the ground is unchanged.
+    foreseen: Option<(Ground, Loaded)>,
 }
 
 impl<B: Backend> Turn<B> {
@@ -82,7 +82,7 @@ impl<B: Backend> Turn<B> {
         let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
             loaded.op = no;
             let outcome = decide(op, &mut loaded, now).map_err(Error::Engine)?;
-            self.foreseen = self.backend.ground().map(|ground| (ground, loaded, outcome.clone()));
+            self.foreseen = self.backend.ground().map(|ground| (ground, loaded));
             Ok(outcome)
         });
         self.backend.release();
@@ -159,14 +159,19 @@ impl<B: Backend> Turn<B> {
     }
 
     /// Decides `job` and returns the rows as it leaves them, with its outcome.
-    fn decide(&mut self, job: &Job, now: Micros) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
-        if job.is_foreseen
-            && let Some((ground, loaded, outcome)) = self.foreseen.take()
+    fn decide(
+        &mut self,
+        job: &Job,
+        needs: &[Need],
+        now: Micros,
+    ) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
+        if let Some(outcome) = &job.foreseen
+            && let Some((ground, loaded)) = self.foreseen.take()
             && self.backend.ground() == Some(ground)
         {
-            return Ok(Ok((loaded, outcome)));
+            return Ok(Ok((loaded, outcome.clone())));
         }
-        let mut loaded = load(&mut self.backend, &job.op.needs(), now)?;
+        let mut loaded = load(&mut self.backend, needs, now)?;
         loaded.op = job.no;
         Ok(decide(&job.op, &mut loaded, now).map(|outcome| (loaded, outcome)))
     }
@@ -175,22 +180,24 @@ impl<B: Backend> Turn<B> {
         let synced = group.iter().any(|j| j.durability == Durability::Synced);
         let short = self.backend.is_short_of_room();
         let _inside = self.backend.enter();
-        let now = match self.backend.begin(synced) {
+        let needs: Vec<Vec<Need>> = group.iter().map(|job| job.op.needs()).collect();
+        let now = match self.backend.begin(synced, &needs) {
             Ok(now) => now,
             Err(e) => return Fate::RolledBack(e),
         };
         let mut outcomes = Vec::with_capacity(group.len());
         let mut wrote = false;
         let mut registered = self.instance;
-        for job in group {
+        for (job, needs) in group.iter().zip(&needs) {
             if short && !closes(&job.op) {
                 outcomes.push(Err(short_of_room()));
                 continue;
             }
-            let decided = self.decide(job, now).and_then(|decided| match decided {
+            let decided = self.decide(job, needs, now).and_then(|decided| match decided {
                 Err(e) => Ok(Err(Error::Engine(e))),
                 Ok((loaded, outcome)) => {
-                    if loaded.is_touched() {
+                    // One that was answered ahead and comes out differently now is an opening that nobody knows.
+                    if loaded.is_touched() && job.foreseen.as_ref().is_none_or(|told| *told == outcome) {
                         wrote = true;
                         self.backend.apply(loaded)?;
                     }

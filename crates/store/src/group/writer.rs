@@ -101,8 +101,8 @@ impl Writer {
             None => Err(Error::Closed),
         };
         let mut queue = lock(&self.shared.queue);
-        if foreseen.is_ok() {
-            queue.answered_ahead(op, no, self.shared.now());
+        if let Ok(outcome) = &foreseen {
+            queue.answered_ahead(op, no, outcome.clone(), self.shared.now());
         }
         queue.ran();
         self.shared.wake_for(queue);

@@ -1,131 +1,249 @@
-//! Writes the rows touched by a decision.
+//! Writes the rows that a group has changed: one statement for each kind of row, all of them in one round trip.
 
-use outlast_core::{
-    engine::loaded::{Loaded, NewPayload},
-    store::Error,
-    words::row::{Row, Touch},
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::Poll,
 };
-use tokio_postgres::Client;
+
+use futures_util::future::maybe_done;
+use outlast_core::{
+    engine::loaded::NewPayload,
+    envelope::{Envelope, budget::Budget},
+    journal::Entry,
+    run::{
+        Run,
+        attempt::Attempt,
+        instance::{Instance, Lease},
+    },
+    store::Error,
+    words::{
+        id::{EnvelopeNo, InstanceNo, RunNo},
+        row::{Row, Touch},
+    },
+};
+use tokio_postgres::{Client, error::SqlState};
 
 use super::{
     error::failure,
+    known::{Hold, Known},
     rows::{no_json, to_json},
     state,
-    statement::{Param, params, write_one},
+    statement::{Param, params},
 };
 use crate::{
-    rows::{Cell, Dialect, Stored, Write, cells},
+    rows::{Cell, Dialect, Stored, Write, cells, exactly, replacing},
     tables::PAYLOAD,
 };
 
 const POSTGRES: Dialect = Dialect::Postgres;
 
-/// Writes the touched rows: envelopes, then runs, then entries, the order in which row locks would be taken.
-pub async fn apply(client: &Client, l: &Loaded) -> Result<(), Error> {
-    write_all(client, &l.instances).await?;
-    write_all(client, &l.envelopes).await?;
-    write_all(client, &l.runs).await?;
-    put_all(client, &l.budgets).await?;
-    for (no, spec) in &l.specs {
-        let sql = "INSERT INTO outlast.specs (run_no, spec) VALUES ($1, $2) \
-                   ON CONFLICT (run_no) DO UPDATE SET spec = excluded.spec";
-        write_one(client, sql, params![no.0, to_json(spec)?]).await?;
-    }
-    write_all(client, &l.attempts).await?;
-    put_all(client, &l.leases).await?;
-    write_all(client, &l.entries).await?;
-    for p in &l.payloads {
-        put_payload(client, p).await?;
-    }
-    state::apply(client, &l.state).await?;
-    if let Some(d) = &l.new_delivery {
-        // Two processes may insert the first row at once: the second one's transaction then fails and decides again.
-        let sql = "INSERT INTO outlast.deliveries AS d (name, version, delivery) VALUES ($1, $2, $3) \
-                   ON CONFLICT (name) DO UPDATE SET version = excluded.version, delivery = excluded.delivery \
-                   WHERE d.version = excluded.version - 1";
-        write_one(client, sql, params![d.name.as_bytes(), d.version, to_json(d)?]).await?;
-    }
-    for e in &l.events {
-        let sql = "INSERT INTO outlast.events (at, run_no, seq, kind, about) VALUES ($1, $2, $3, $4, $5)";
-        let (run, seq) = (e.run.map(|no| no.0), e.seq.map(|seq| seq.0));
-        write_one(client, sql, params![e.at.0, run, seq, e.kind.name(), e.about.to_string()]).await?;
-    }
-    for (run, envelope, namespace) in &l.forgotten {
-        forget(client, run.0, envelope.0, namespace.as_bytes()).await?;
-    }
-    Ok(())
+/// Statement with the values that it binds.
+pub struct Statement<'a> {
+    pub sql: String,
+    pub values: Values<'a>,
 }
 
-async fn write_all<T: Stored>(client: &Client, rows: &[Row<T>]) -> Result<(), Error> {
-    for row in rows {
-        match row.touch {
-            Touch::Read => {}
-            Touch::Insert => {
-                bind(client, &POSTGRES.texts::<T>().insert, cells(&row.value, |_| true)).await?;
+pub enum Values<'a> {
+    One(Vec<Cell<'a>>),
+    /// An array for each parameter.
+    Many(Vec<Vec<Cell<'a>>>),
+}
+
+impl Statement<'_> {
+    async fn run(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        let params: Vec<Param<'_>> = match &self.values {
+            Values::One(cells) => cells.iter().map(Cell::param).collect(),
+            Values::Many(arrays) => {
+                arrays.iter().filter_map(|array| Some((array as _, array.first()?.array_type()))).collect()
             }
-            Touch::Update => {
-                let wanted = |write| write == Write::Key || POSTGRES.rewrites(write);
-                bind(client, &POSTGRES.texts::<T>().update, cells(&row.value, wanted)).await?;
-            }
+        };
+        client.execute_typed(&self.sql, &params).await.map(drop)
+    }
+}
+
+/// Statements that write all changed rows of a group, in order.
+pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
+    let mut all = Vec::new();
+    write::<Instance>(known, &mut all)?;
+    write::<Envelope>(known, &mut all)?;
+    write::<Run>(known, &mut all)?;
+    put::<Budget>(known, &mut all)?;
+    let specs = known.specs.iter().filter(|(_, row)| row.touch != Touch::Read);
+    many(&mut all, spec_sql, specs, |(run, row)| {
+        Ok(vec![Cell::Int(Some(run.0)), Cell::Text(Some(to_json(&row.value)?.into()))])
+    })?;
+    write::<Attempt>(known, &mut all)?;
+    put::<Lease>(known, &mut all)?;
+    write::<Entry>(known, &mut all)?;
+    many(&mut all, payload_sql, known.payloads.values(), payload)?;
+    known.state.changes.iter().for_each(|rows| state::statements(rows, &mut all));
+    let deliveries = known.deliveries.values().filter(|row| row.touch != Touch::Read);
+    many(&mut all, delivery_sql, deliveries, |row| {
+        let d = &row.value;
+        let text = Cell::Text(Some(to_json(d)?.into()));
+        Ok(vec![Cell::Name(Some(&d.name)), Cell::Int(Some(d.version)), text])
+    })?;
+    let names = ["at", "run_no", "seq", "kind", "about"];
+    many(
+        &mut all,
+        || POSTGRES.insert("events", &names),
+        known.events.iter(),
+        |e| {
+            let (run, seq) = (Cell::Int(e.run.map(|no| no.0)), Cell::Int(e.seq.map(|seq| seq.0)));
+            let (kind, about) = (e.kind.name().into(), e.about.to_string().into());
+            Ok(vec![Cell::Int(Some(e.at.0)), run, seq, Cell::Text(Some(kind)), Cell::Text(Some(about))])
+        },
+    )?;
+    Ok(all)
+}
+
+/// Statement that writes the highest operation number of the group into its process's row.
+pub fn counting<'a>(instance: InstanceNo, counter: i64) -> Statement<'a> {
+    let sql = exactly("1", "UPDATE outlast.instances SET op_counter = $2 WHERE no = $1");
+    Statement { sql, values: Values::One(vec![Cell::Int(Some(instance.0)), Cell::Int(Some(counter))]) }
+}
+
+/// Failure to run statements and what follows on their heels.
+pub enum Failed {
+    /// A statement could not be sent, and nothing behind it was.
+    Unsent(tokio_postgres::Error),
+    /// A statement failed. PostgreSQL answers a COMMIT behind it with success, and rolls back.
+    Statement(tokio_postgres::Error),
+    /// All statements were done, and what follows them failed.
+    Last(tokio_postgres::Error),
+}
+
+/// Runs the statements, then `last` behind them, all in one round trip.
+pub async fn run(client: &Client, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
+    let mut all: Vec<_> = statements.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();
+    for one in &mut all {
+        // Polled once, in order, to be sent. What fails here was not sent: a COMMIT would make the rest of the group
+        // durable without it.
+        send(one.as_mut()).await;
+        if let Some(Err(_)) = one.as_mut().output_mut()
+            && let Some(Err(e)) = one.as_mut().take_output()
+        {
+            return Err(Failed::Unsent(e));
         }
     }
-    Ok(())
-}
-
-/// Inserts the touched rows, or replaces those with the same keys.
-async fn put_all<T: Stored>(client: &Client, rows: &[Row<T>]) -> Result<(), Error> {
-    for row in rows.iter().filter(|row| row.touch != Touch::Read) {
-        bind(client, &POSTGRES.texts::<T>().upsert, cells(&row.value, |_| true)).await?;
+    let mut end = pin!(maybe_done(client.batch_execute(last)));
+    send(end.as_mut()).await;
+    for mut one in all {
+        one.as_mut().await;
+        if let Some(Err(e)) = one.as_mut().take_output() {
+            return Err(Failed::Statement(e));
+        }
     }
-    Ok(())
+    end.as_mut().await;
+    end.take_output().unwrap_or(Ok(())).map_err(Failed::Last)
 }
 
-async fn bind(client: &Client, sql: &str, cells: serde_json::Result<Vec<Cell<'_>>>) -> Result<(), Error> {
-    let cells = cells.map_err(no_json)?;
-    let params: Vec<Param<'_>> = cells.iter().map(Cell::param).collect();
-    write_one(client, sql, &params).await
-}
-
-async fn delete(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
-    client.execute_typed(sql, params).await.map(drop).map_err(failure)
+/// Polls a statement once: it is then under way, or has failed.
+async fn send(mut statement: Pin<&mut impl Future>) {
+    poll_fn(|context| {
+        let _ = statement.as_mut().poll(context);
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// Deletes all rows that belong to a run.
-async fn forget(client: &Client, run: i64, envelope: i64, namespace: &[u8]) -> Result<(), Error> {
+pub async fn forget(
+    client: &Client,
+    run: RunNo,
+    envelope: EnvelopeNo,
+    namespace: &str,
+) -> Result<(), tokio_postgres::Error> {
     for table in ["payloads", "entries", "attempts", "leases", "specs"] {
-        delete(client, &format!("DELETE FROM outlast.{table} WHERE run_no = $1"), params![run]).await?;
+        let sql = format!("DELETE FROM outlast.{table} WHERE run_no = $1");
+        client.execute_typed(&sql, params![run.0]).await?;
     }
     for sql in state::FORGET {
-        delete(client, sql, params![namespace]).await?;
+        client.execute_typed(sql, params![namespace.as_bytes()]).await?;
     }
     let sql = "DELETE FROM outlast.events WHERE run_no = $1 AND kind <> 'run_removed'";
-    delete(client, sql, params![run]).await?;
-    delete(client, "DELETE FROM outlast.runs WHERE no = $1", params![run]).await?;
-    delete(client, "DELETE FROM outlast.envelopes WHERE no = $1", params![envelope]).await
+    client.execute_typed(sql, params![run.0]).await?;
+    client.execute_typed("DELETE FROM outlast.runs WHERE no = $1", params![run.0]).await?;
+    client.execute_typed("DELETE FROM outlast.envelopes WHERE no = $1", params![envelope.0]).await.map(drop)
 }
 
-async fn put_payload(client: &Client, p: &NewPayload) -> Result<(), Error> {
+/// Maps the failure of a write.
+pub fn write_failure(e: tokio_postgres::Error) -> Error {
+    // So `exactly` fails.
+    if e.code() == Some(&SqlState::DIVISION_BY_ZERO) {
+        return Error::Corrupt { what: "a row that was read could not be written back".into() };
+    }
+    failure(e)
+}
+
+/// Inserts and updates the touched rows.
+fn write<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
+    let texts = POSTGRES.texts::<T>();
+    let of = |touch| T::held(known).values().filter(move |row: &&Row<T>| row.touch == touch);
+    many(all, || texts.insert.clone(), of(Touch::Insert), |row| every(&row.value))?;
+    let wanted = |write| write == Write::Key || POSTGRES.rewrites(write);
+    many(all, || texts.update.clone(), of(Touch::Update), |row| cells(&row.value, wanted).map_err(no_json))
+}
+
+/// Inserts the touched rows, or replaces those with the same keys.
+fn put<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
+    let touched = T::held(known).values().filter(|row| row.touch != Touch::Read);
+    many(all, || POSTGRES.texts::<T>().upsert.clone(), touched, |row| every(&row.value))
+}
+
+fn every<T: Stored>(row: &T) -> Result<Vec<Cell<'_>>, Error> {
+    cells(row, |_| true).map_err(no_json)
+}
+
+/// Adds the statement that writes `rows`, unless there are none.
+fn many<'a, R>(
+    all: &mut Vec<Statement<'a>>,
+    sql: impl Fn() -> String,
+    rows: impl Iterator<Item = R>,
+    cells: impl Fn(R) -> Result<Vec<Cell<'a>>, Error>,
+) -> Result<(), Error> {
+    let mut arrays: Vec<Vec<Cell<'a>>> = Vec::new();
+    for row in rows {
+        let cells = cells(row)?;
+        arrays.resize_with(cells.len(), Vec::new);
+        arrays.iter_mut().zip(cells).for_each(|(array, cell)| array.push(cell));
+    }
+    if !arrays.is_empty() {
+        all.push(Statement { sql: sql(), values: Values::Many(arrays) });
+    }
+    Ok(())
+}
+
+fn spec_sql() -> String {
+    format!("{} {}", POSTGRES.insert("specs", &["run_no", "spec"]), replacing(&["run_no"], &["spec"]))
+}
+
+fn delivery_sql() -> String {
+    let insert = POSTGRES.insert("deliveries", &["name", "version", "delivery"]);
+    format!("{insert} {}", replacing(&["name"], &["version", "delivery"]))
+}
+
+fn payload_sql() -> String {
+    let keys = ["run_no", "seq", "role", "part"];
+    let columns: Vec<&str> = PAYLOAD.split(", ").collect();
+    let names = [&keys[..], &columns].concat();
+    format!("{} {}", POSTGRES.insert("payloads", &names), replacing(&keys, &columns))
+}
+
+fn payload(p: &NewPayload) -> Result<Vec<Cell<'_>>, Error> {
     let len = i64::try_from(p.payload.len)
         .map_err(|_| Error::Corrupt { what: format!("a payload of {} bytes", p.payload.len) })?;
-    let names: Vec<&str> = ["run_no", "seq", "role", "part"].into_iter().chain(PAYLOAD.split(", ")).collect();
-    write_one(
-        client,
-        &format!(
-            "{} ON CONFLICT (run_no, seq, role, part) DO UPDATE SET codec = excluded.codec, \
-             key_id = excluded.key_id, len = excluded.len, sha256 = excluded.sha256, bytes = excluded.bytes",
-            POSTGRES.insert("payloads", &names)
-        ),
-        params![
-            p.run.0,
-            p.seq.0,
-            p.role.code(),
-            i64::from(p.payload.part),
-            p.payload.codec as i64,
-            i64::from(p.payload.key_id),
-            len,
-            &p.payload.sha256[..],
-            &p.payload.bytes[..]
-        ],
-    )
-    .await
+    let int = |value: i64| Cell::Int(Some(value));
+    Ok(vec![
+        int(p.run.0),
+        int(p.seq.0),
+        int(p.role.code()),
+        int(i64::from(p.payload.part)),
+        int(p.payload.codec as i64),
+        int(i64::from(p.payload.key_id)),
+        int(len),
+        Cell::Blob(Some(&p.payload.sha256[..])),
+        Cell::Blob(Some(&p.payload.bytes[..])),
+    ])
 }

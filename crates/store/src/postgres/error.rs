@@ -46,7 +46,7 @@ pub fn failure(e: tokio_postgres::Error) -> Error {
     }
 }
 
-/// Returns whether a failed COMMIT is known to have changed nothing.
+/// Returns whether a failed COMMIT, or a write before it, is known to have changed nothing.
 ///
 /// That is so if the connection survives the error: the transaction was aborted. The commit may have happened if the
 /// session ends (FATAL, PANIC, a cut connection), or if a proxy in between reports that it does not know.

@@ -1,13 +1,14 @@
-//! Finds the rows that an operation loads, inside the write transaction, in one round trip per batch of keys.
+//! Reads the rows that operations load, inside the write transaction: one statement for each kind of key, all of them
+//! in one round trip.
 //!
-//! Rows are not cached between transactions, because other servers write too. The statements of a batch are pipelined;
-//! the server answers them in order.
+//! The statements are pipelined; the server answers them in order. Rows are not cached between transactions, because
+//! other servers write too.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, pin::Pin};
 
 use futures_util::future::try_join_all;
 use outlast_core::{
-    engine::loaded::{Loaded, Numbers, Table},
+    engine::loaded::Numbers,
     envelope::{Envelope, budget::Budget},
     journal::Entry,
     run::{
@@ -27,129 +28,225 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use super::{
+    known::{Hold, Known},
     rows, state,
-    statement::{Param, many, maybe, params},
+    statement::{Param, all, many, maybe, params},
 };
 use crate::{
     rows::Stored,
     tables::{CALL, OPEN},
 };
 
-/// Adds the rows that `keys` name to `into`.
-pub async fn fetch(client: &Client, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
-    let finder = Finder { client, into: RefCell::new(into) };
-    try_join_all(keys.iter().map(|key| finder.find(key))).await.map(drop)
+type Result<T> = std::result::Result<T, Error>;
+
+/// Keys of one batch, those of one kind together.
+#[derive(Default)]
+struct Batch<'a> {
+    instances: Vec<i64>,
+    runs: Vec<i64>,
+    run_ids: Vec<&'a str>,
+    envelopes: Vec<i64>,
+    budgets: Vec<i64>,
+    attempts: (Vec<i64>, Vec<i64>),
+    open_attempts: Vec<i64>,
+    specs: Vec<i64>,
+    leases: (Vec<i64>, Vec<i64>),
+    leases_of_runs: Vec<i64>,
+    leases_of_instances: Vec<i64>,
+    entries: (Vec<i64>, Vec<i64>),
+    matching: (Vec<i64>, Vec<Vec<u8>>),
+    newest: (Vec<i64>, Vec<i64>, Vec<&'a [u8]>, Vec<&'a [u8]>, Vec<i64>),
+    open_calls: Vec<i64>,
+    /// Keys that a group seldom has several of, each with a statement of its own.
+    others: Vec<Key<'a>>,
+}
+
+impl<'a> Batch<'a> {
+    fn of(keys: &[Key<'a>]) -> Batch<'a> {
+        let mut b = Batch::default();
+        for key in keys {
+            match *key {
+                Key::Instance(no) => b.instances.push(no.0),
+                Key::Run(no) => b.runs.push(no.0),
+                Key::RunById(id) => b.run_ids.push(id.as_str()),
+                Key::Envelope(no) => b.envelopes.push(no.0),
+                Key::Budget(no) => b.budgets.push(no.0),
+                Key::Attempt(run, no) => push(&mut b.attempts, (run.0, no.0)),
+                Key::OpenAttempts(run) => b.open_attempts.push(run.0),
+                Key::Spec(run) => b.specs.push(run.0),
+                Key::Lease(run, slot) => push(&mut b.leases, (run.0, slot.0)),
+                Key::Leases(run) => b.leases_of_runs.push(run.0),
+                Key::LeasesOf(instance) => b.leases_of_instances.push(instance.0),
+                Key::Entry(run, seq) => push(&mut b.entries, (run.0, seq.0)),
+                Key::Matching(run, key) => push(&mut b.matching, (run.0, key.0.to_vec())),
+                Key::Newest(Newest { run, kind, scope, key, upto }) => {
+                    b.newest.0.push(run.0);
+                    b.newest.1.push(kind.code());
+                    b.newest.2.push(key.as_bytes());
+                    b.newest.3.push(scope.as_bytes());
+                    b.newest.4.push(upto.map_or(i64::MAX, |seq| seq.0));
+                }
+                Key::OpenCalls(instance) => b.open_calls.push(instance.0),
+                Key::Numbers
+                | Key::Budgets
+                | Key::Labelled(..)
+                | Key::Position
+                | Key::Namespace(_)
+                | Key::State(_)
+                | Key::Transaction(_)
+                | Key::Delivery(_)
+                | Key::Compactable { .. } => b.others.push(*key),
+            }
+        }
+        b
+    }
+}
+
+fn push<A, B>((first, second): &mut (Vec<A>, Vec<B>), (a, b): (A, B)) {
+    first.push(a);
+    second.push(b);
+}
+
+/// Condition that finds rows by two columns, given as two arrays.
+macro_rules! pairs {
+    ($first:literal, $second:literal) => {
+        concat!("JOIN unnest($1, $2) AS sought(a, b) ON ", $first, " = a AND ", $second, " = b")
+    };
+}
+/// Adds the rows that `keys` name to `known`.
+pub async fn fetch(client: &Client, keys: &[Key<'_>], known: &mut Known) -> Result<()> {
+    let open_calls = format!("WHERE state = {OPEN} AND kind = {CALL} AND instance = ANY($1)");
+    let find = &Finder { client, known: RefCell::new(known) };
+    let b = &Batch::of(keys);
+    let mut all: Vec<Pin<Box<dyn Future<Output = Result<()>> + '_>>> = Vec::new();
+    // One statement for all keys of a kind, if there are any.
+    macro_rules! rows {
+        ($row:ty, $rest:expr, $keys:expr $(, $more:expr)*) => {
+            if !$keys.is_empty() {
+                all.push(Box::pin(async { find.rows::<$row>($rest, params![$keys $(, $more)*]).await }));
+            }
+        };
+    }
+    rows!(Instance, "WHERE no = ANY($1)", b.instances);
+    rows!(Run, "WHERE no = ANY($1)", b.runs);
+    rows!(Run, "WHERE id = ANY($1)", b.run_ids);
+    rows!(Envelope, "WHERE no = ANY($1)", b.envelopes);
+    rows!(Budget, "WHERE no = ANY($1)", b.budgets);
+    rows!(Attempt, pairs!("run_no", "no"), b.attempts.0, b.attempts.1);
+    rows!(Attempt, "WHERE run_no = ANY($1) AND ended_at IS NULL", b.open_attempts);
+    rows!(Lease, pairs!("run_no", "slot"), b.leases.0, b.leases.1);
+    rows!(Lease, "WHERE run_no = ANY($1)", b.leases_of_runs);
+    rows!(Lease, "WHERE instance = ANY($1)", b.leases_of_instances);
+    rows!(Entry, pairs!("run_no", "seq"), b.entries.0, b.entries.1);
+    rows!(Entry, pairs!("run_no", "match_key"), b.matching.0, b.matching.1);
+    rows!(Entry, &open_calls, b.open_calls);
+    if !b.newest.0.is_empty() {
+        all.push(Box::pin(find.newest(b)));
+    }
+    if !b.specs.is_empty() {
+        all.push(Box::pin(find.specs(&b.specs)));
+    }
+    all.extend(b.others.iter().map(|key| Box::pin(find.other(key)) as Pin<Box<dyn Future<Output = _>>>));
+    try_join_all(all).await.map(drop)
 }
 
 struct Finder<'a> {
     client: &'a Client,
     /// Borrowed only between two awaits.
-    into: RefCell<&'a mut Loaded>,
+    known: RefCell<&'a mut Known>,
 }
 
 impl Finder<'_> {
-    async fn find(&self, key: &Key<'_>) -> Result<(), Error> {
+    /// Adds the rows of one query.
+    async fn rows<T: Hold + Stored>(&self, rest: &str, params: &[Param<'_>]) -> Result<()> {
+        let found = many::<T>(self.client, rest, params).await?;
+        self.known.borrow_mut().learn(found);
+        Ok(())
+    }
+
+    async fn newest(&self, b: &Batch<'_>) -> Result<()> {
+        let newest = rows::select::<Entry>(
+            "WHERE run_no = r AND kind = k AND sha256(key) = sha256(sought_key) AND sha256(scope) = sha256(sought_scope) \
+             AND seq <= upto ORDER BY seq DESC LIMIT 1",
+        );
+        let sql = format!(
+            "SELECT {} FROM unnest($1, $2, $3, $4, $5) AS sought(r, k, sought_key, sought_scope, upto) \
+             CROSS JOIN LATERAL ({newest}) AS found",
+            Entry::NAMES
+        );
+        let (run, kind, key, scope, upto) = &b.newest;
+        let params = params![*run, *kind, *key, *scope, *upto];
+        let found = all(self.client, &sql, params, rows::row::<Entry>).await?;
+        self.known.borrow_mut().learn(found);
+        Ok(())
+    }
+
+    async fn specs(&self, runs: &Vec<i64>) -> Result<()> {
+        let sql = "SELECT run_no, spec FROM outlast.specs WHERE run_no = ANY($1)";
+        let spec = |row: &tokio_postgres::Row| {
+            Ok((RunNo(rows::get(row, 0)?), Row::read(rows::json::<Spec>(row, 1)?)))
+        };
+        let found = all(self.client, sql, params![*runs], spec).await?;
+        let specs = &mut self.known.borrow_mut().specs;
+        for (run, spec) in found {
+            specs.entry(run).or_insert(spec);
+        }
+        Ok(())
+    }
+
+    async fn other(&self, key: &Key<'_>) -> Result<()> {
         let client = self.client;
         match *key {
             Key::Numbers => {
                 let numbers = self.numbers().await?;
-                self.into.borrow_mut().numbers = Some(numbers);
-                Ok(())
+                self.known.borrow_mut().numbers = Some(numbers);
             }
-            Key::Instance(no) => self.rows::<Instance>("WHERE no = $1", params![no.0]).await,
-            Key::RunById(id) => self.rows::<Run>("WHERE id = $1", params![id.as_str()]).await,
-            Key::Run(no) => self.rows::<Run>("WHERE no = $1", params![no.0]).await,
-            Key::Envelope(no) => self.rows::<Envelope>("WHERE no = $1", params![no.0]).await,
-            Key::Budgets => self.rows::<Budget>("", params![]).await,
-            Key::Budget(no) => self.rows::<Budget>("WHERE no = $1", params![no.0]).await,
-            Key::Attempt(run, no) => {
-                let rest = "WHERE run_no = $1 AND no = $2";
-                self.rows::<Attempt>(rest, params![run.0, no.0]).await
-            }
-            Key::OpenAttempts(run) => {
-                let rest = "WHERE run_no = $1 AND ended_at IS NULL";
-                self.rows::<Attempt>(rest, params![run.0]).await
-            }
+            Key::Budgets => self.rows::<Budget>("", params![]).await?,
             Key::Labelled(run, label) => {
                 let rest = "WHERE run_no = $1 AND sha256(label) = sha256($2)";
-                self.rows::<Attempt>(rest, params![run.0, label.as_bytes()]).await
-            }
-            Key::Spec(run) => {
-                let sql = "SELECT spec FROM outlast.specs WHERE run_no = $1";
-                let spec = maybe(client, sql, params![run.0], |row| rows::json::<Spec>(row, 0)).await?;
-                self.into.borrow_mut().known_specs.extend(spec.map(|spec| (run, spec)));
-                Ok(())
-            }
-            Key::Delivery(name) => {
-                let sql = "SELECT delivery FROM outlast.deliveries WHERE name = $1 FOR UPDATE";
-                let found = maybe(client, sql, params![name.as_bytes()], |row| rows::json(row, 0)).await?;
-                self.into.borrow_mut().deliveries.extend(found);
-                Ok(())
-            }
-            Key::Lease(run, slot) => {
-                let rest = "WHERE run_no = $1 AND slot = $2";
-                self.rows::<Lease>(rest, params![run.0, slot.0]).await
-            }
-            Key::Leases(run) => self.rows::<Lease>("WHERE run_no = $1", params![run.0]).await,
-            Key::LeasesOf(instance) => self.rows::<Lease>("WHERE instance = $1", params![instance.0]).await,
-            Key::Entry(run, seq) => {
-                let rest = "WHERE run_no = $1 AND seq = $2";
-                self.rows::<Entry>(rest, params![run.0, seq.0]).await
-            }
-            Key::Matching(run, key) => {
-                let rest = "WHERE run_no = $1 AND match_key = $2";
-                self.rows::<Entry>(rest, params![run.0, &key.0[..]]).await
-            }
-            Key::Newest(Newest { run, kind, scope, key, upto }) => {
-                let rest = "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) \
-                            AND sha256(scope) = sha256($4) AND seq <= $5 ORDER BY seq DESC LIMIT 1";
-                let upto = upto.map_or(i64::MAX, |seq| seq.0);
-                let (key, scope) = (key.as_bytes(), scope.as_bytes());
-                self.rows::<Entry>(rest, params![run.0, kind.code(), key, scope, upto]).await
-            }
-            Key::OpenCalls(instance) => {
-                let rest = format!("WHERE state = {OPEN} AND kind = {CALL} AND instance = $1");
-                self.rows::<Entry>(&rest, params![instance.0]).await
+                self.rows::<Attempt>(rest, params![run.0, label.as_bytes()]).await?;
             }
             Key::Position => {
                 let position = state::position(client).await?;
-                self.into.borrow_mut().state.position = position;
-                Ok(())
+                let state = &mut self.known.borrow_mut().state;
+                state.position = state.position.max(position);
             }
             Key::Namespace(name) => {
                 if let Some((head, old)) = state::head(client, name).await? {
-                    let state = &mut self.into.borrow_mut().state;
-                    state.namespaces.insert(name.to_owned(), Row::read(head));
+                    let state = &mut self.known.borrow_mut().state;
+                    state.namespaces.entry(name.to_owned()).or_insert(head);
                     state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
                 }
-                Ok(())
             }
             Key::State(name) => {
-                let found = state::current(client, name).await?.map(|c| (name.clone(), Row::read(c)));
-                self.into.borrow_mut().state.keys.extend(found);
-                Ok(())
+                if let Some(current) = state::current(client, name).await? {
+                    self.known.borrow_mut().state.keys.entry(name.clone()).or_insert(current);
+                }
+            }
+            Key::Delivery(name) => {
+                let sql = "SELECT delivery FROM outlast.deliveries WHERE name = $1";
+                let found = maybe(client, sql, params![name.as_bytes()], |row| rows::json(row, 0)).await?;
+                if let Some(found) = found {
+                    let deliveries = &mut self.known.borrow_mut().deliveries;
+                    deliveries.entry(name.to_owned()).or_insert_with(|| Row::read(found));
+                }
             }
             Key::Transaction(id) => {
-                let outcome = state::outcome(client, id).await?;
-                self.into.borrow_mut().state.outcome = outcome;
-                Ok(())
+                if let Some(outcome) = state::outcome(client, id).await? {
+                    self.known.borrow_mut().state.outcomes.entry(id.to_owned()).or_insert(outcome);
+                }
             }
             Key::Compactable { namespace, before, after, limit } => {
                 let found = state::compactable(client, namespace, before, after, limit).await?;
-                self.into.borrow_mut().state.compactable = found;
-                Ok(())
+                self.known.borrow_mut().state.compactable.insert(format!("{key:?}"), found);
             }
+            // The other kinds are read in batches.
+            _ => {}
         }
-    }
-
-    /// Adds the rows of one query.
-    async fn rows<T: Table + Stored>(&self, rest: &str, params: &[Param<'_>]) -> Result<(), Error> {
-        let found = many::<T>(self.client, rest, params).await?;
-        self.into.borrow_mut().extend(found);
         Ok(())
     }
 
-    async fn numbers(&self) -> Result<Numbers, Error> {
+    async fn numbers(&self) -> Result<Numbers> {
         // Under the lock no one else can take a number; a sequence would leave a gap at each rollback.
         let sql = "SELECT (SELECT coalesce(max(no), 0) + 1 FROM outlast.runs), \
                    (SELECT coalesce(max(no), 0) + 1 FROM outlast.envelopes), \

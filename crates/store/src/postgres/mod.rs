@@ -7,6 +7,7 @@ mod address;
 mod apply;
 mod connect;
 mod error;
+mod known;
 mod load;
 mod password_file;
 mod read;

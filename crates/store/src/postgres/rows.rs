@@ -67,6 +67,16 @@ impl Cell<'_> {
     pub fn param(&self) -> Param<'_> {
         (self, self.column_type())
     }
+
+    /// Returns the type of an array of such cells.
+    pub fn array_type(&self) -> Type {
+        match self {
+            Cell::Int(_) => Type::INT8_ARRAY,
+            Cell::Bool(_) => Type::BOOL_ARRAY,
+            Cell::Text(_) => Type::TEXT_ARRAY,
+            Cell::Name(_) | Cell::Blob(_) => Type::BYTEA_ARRAY,
+        }
+    }
 }
 
 impl std::fmt::Debug for Cell<'_> {

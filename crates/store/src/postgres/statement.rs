@@ -38,6 +38,15 @@ impl Value for String {
 impl Value for Vec<i64> {
     const TYPE: Type = Type::INT8_ARRAY;
 }
+impl Value for Vec<&str> {
+    const TYPE: Type = Type::TEXT_ARRAY;
+}
+impl Value for Vec<&[u8]> {
+    const TYPE: Type = Type::BYTEA_ARRAY;
+}
+impl Value for Vec<Vec<u8>> {
+    const TYPE: Type = Type::BYTEA_ARRAY;
+}
 impl<T: Value> Value for Option<T> {
     const TYPE: Type = T::TYPE;
 }

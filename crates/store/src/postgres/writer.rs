@@ -2,16 +2,18 @@
 
 use std::{
     future::Future,
+    mem::take,
     thread::sleep,
     time::{Duration, Instant},
 };
 
+use futures_util::future::join;
 use outlast_core::{
-    engine::loaded::Loaded,
+    engine::loaded::{Loaded, Need},
     run::instance::Instance,
     store::{
         Error,
-        load::{Edges, Fetch, Key},
+        load::{Edges, Fetch, Key, Together},
     },
     words::{
         id::{InstanceNo, Micros},
@@ -23,12 +25,12 @@ use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
 
 use super::{
     address::Address,
-    apply,
+    apply::{self, Failed, write_failure},
     connect::ConnectError,
     error::{failure, rolled_back},
+    known::Known,
     load,
     schema::LOCK,
-    statement::{one, params, write_one},
     time::{NOW, Time},
 };
 use crate::{
@@ -43,6 +45,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const COOL_DOWN: Duration = Duration::from_secs(1);
 
 /// Writer with one transaction per group, in one session that is replaced when it is lost.
+///
+/// A usual group takes two round trips: BEGIN with all that its operations load, and all that they changed with COMMIT.
 pub struct PostgresWriter {
     address: Address,
     durability: Durability,
@@ -56,6 +60,10 @@ pub struct PostgresWriter {
     /// Instances that this transaction registers. Until it commits, their numbers may be given to others.
     registering: Vec<Instance>,
     edges: Edges,
+    /// Rows of this transaction, as its operations left them.
+    known: Known,
+    /// Process and number of the group's last operation, to be written with the commit.
+    count: Option<(InstanceNo, i64)>,
 }
 
 /// Database that cannot be reached.
@@ -78,6 +86,8 @@ impl PostgresWriter {
             failed: false,
             registering: Vec::new(),
             edges: Edges::default(),
+            known: Known::default(),
+            count: None,
         }
     }
 
@@ -121,23 +131,93 @@ impl PostgresWriter {
     }
 
     /// Runs statements in the transaction's session.
-    fn within<T>(&mut self, run: impl FnOnce(&Session) -> Result<T, Error>) -> Result<T, Error> {
+    fn within<T>(&mut self, run: impl FnOnce(&Session, &mut Known) -> Result<T, Error>) -> Result<T, Error> {
         let Some(session) = &self.session else {
             return Err(Error::Unavailable { why: "there is no transaction".into() });
         };
-        let out = run(session);
+        let out = run(session, &mut self.known);
         self.failed |= out.is_err();
         out
+    }
+
+    /// Begins a transaction and reads what `keys` name, in a session that is open, or in another.
+    fn open(&mut self, synced: bool, keys: &[Key<'_>]) -> Result<Micros, Error> {
+        self.failed = false;
+        self.registering.clear();
+        self.count = None;
+        self.known = Known::default();
+        let keys = self.known.unknown(keys);
+        if let Some(session) = self.session.take() {
+            match session.begin(synced, &keys, &mut self.known) {
+                (Ok(now), loaded) => return self.opened(session, now, loaded),
+                (Err(e), _) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Err(failure(e)),
+                // The session was cut while idle, or its server has become read-only. Nothing was begun, so another
+                // session can be tried at no cost.
+                (Err(_), _) => {}
+            }
+        }
+        let session = self.reach()?;
+        let (begun, loaded) = session.begin(synced, &keys, &mut self.known);
+        self.opened(session, begun.map_err(failure)?, loaded)
+    }
+
+    fn opened(
+        &mut self,
+        session: Session,
+        now: Option<Micros>,
+        loaded: Result<(), Error>,
+    ) -> Result<Micros, Error> {
+        self.session = Some(session);
+        let now = loaded.and_then(|()| self.time.now(now));
+        now.inspect_err(|_| self.rollback())
+    }
+
+    /// Reads what the operations of a group need beyond the first round, each round of all of them at once.
+    fn go_on(&mut self, mut together: Together<'_>, now: Micros) -> Result<(), Error> {
+        loop {
+            together.go_on(self, now)?;
+            let keys = together.keys();
+            if keys.is_empty() {
+                return Ok(());
+            }
+            self.know(&keys)?;
+        }
+    }
+
+    /// Reads what `keys` name and is not known yet, in one round trip.
+    fn know(&mut self, keys: &[Key<'_>]) -> Result<(), Error> {
+        if keys.iter().any(|key| self.known.is_in_the_way_of(key)) {
+            self.write()?;
+        }
+        let keys = self.known.unknown(keys);
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.within(|s, known| s.run(load::fetch(&s.client, &keys, known)))
+    }
+
+    /// Writes all changes, before the commit does.
+    fn write(&mut self) -> Result<(), Error> {
+        self.within(|s, known| {
+            let statements = apply::statements(known)?;
+            s.run(apply::run(&s.client, &statements, "")).map_err(|failed| match failed {
+                Failed::Unsent(e) | Failed::Statement(e) | Failed::Last(e) => write_failure(e),
+            })
+        })?;
+        self.known.is_written();
+        Ok(())
     }
 
     /// Asks once, in a new session, whether the group is committed. `None` if the database could not be asked.
     fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
         let session = Session::connect(&self.address).ok()?;
-        session.begin(true).ok()?;
-        let found = session.run(one(&session.client, "WHERE no = $1", params![instance.0]));
+        let mut known = Known::default();
+        let (begun, loaded) = session.begin(true, &[Key::Instance(instance)], &mut known);
+        begun.ok()?;
         let _ = session.run(session.client.batch_execute("ROLLBACK"));
-        let found: Option<Instance> = found.ok()?;
+        loaded.ok()?;
         self.session = Some(session);
+        let found = known.instances.get(&instance).map(|row| &row.value);
         let ours = |i: &Instance| {
             self.registering
                 .iter()
@@ -150,7 +230,9 @@ impl PostgresWriter {
 
 impl Fetch for PostgresWriter {
     fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
-        self.within(|s| s.run(load::fetch(&s.client, keys, into)))
+        self.know(keys)?;
+        keys.iter().for_each(|key| self.known.answer(key, into));
+        Ok(())
     }
 
     fn edges(&mut self) -> Option<&mut Edges> {
@@ -159,56 +241,71 @@ impl Fetch for PostgresWriter {
 }
 
 impl Backend for PostgresWriter {
-    fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
-        self.failed = false;
-        self.registering.clear();
-        let synced = synced && self.durability == Durability::Full;
-        if let Some(session) = self.session.take() {
-            match session.begin(synced) {
-                Ok(now) => {
-                    self.session = Some(session);
-                    return self.time.now(now);
-                }
-                Err(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Err(failure(e)),
-                // The session was cut while idle, or its server has become read-only. Nothing was begun, so another
-                // session can be tried at no cost.
-                Err(_) => {}
-            }
-        }
-        let session = self.reach()?;
-        let now = session.begin(synced).map_err(failure)?;
-        self.session = Some(session);
-        self.time.now(now)
+    fn begin(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error> {
+        let together = Together::of(group, &self.edges);
+        let now = self.open(synced && self.durability == Durability::Full, &together.keys())?;
+        self.go_on(together, now).inspect_err(|_| self.rollback())?;
+        Ok(now)
     }
 
     fn begin_read(&mut self) -> Result<Micros, Error> {
-        self.begin(false)
+        self.open(false, &[])
     }
 
-    fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+    fn apply(&mut self, mut loaded: Loaded) -> Result<(), Error> {
         let inserted = loaded.instances.iter().filter(|r| r.touch == Touch::Insert);
         self.registering.extend(inserted.map(|r| r.value.clone()));
-        self.within(|s| s.run(apply::apply(&s.client, &loaded)))
+        let forgotten = take(&mut loaded.forgotten);
+        self.known.keep(loaded);
+        if forgotten.is_empty() {
+            return Ok(());
+        }
+        // Whatever is known of these runs is to be written before they are deleted, and is then no longer so.
+        self.write()?;
+        self.known = Known::default();
+        self.within(|s, _| {
+            let forget = async |(run, envelope, namespace): &(_, _, String)| {
+                apply::forget(&s.client, *run, *envelope, namespace).await
+            };
+            forgotten.iter().try_for_each(|one| s.run(forget(one))).map_err(failure)
+        })
     }
 
     fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error> {
-        let sql = "UPDATE outlast.instances SET op_counter = $2 WHERE no = $1";
-        self.within(|s| s.run(write_one(&s.client, sql, params![instance.0, counter])))
+        self.count = Some((instance, counter));
+        Ok(())
     }
 
     fn commit(&mut self) -> Result<(), CommitFailed> {
-        let session = self.session.take().filter(|_| !self.failed);
-        let Some(session) = session else {
-            let why = "a statement of the transaction had failed".to_owned();
-            return Err(CommitFailed::RolledBack(Error::Unavailable { why }));
+        let why = || "a statement of the transaction had failed".to_owned();
+        if self.failed {
+            return Err(CommitFailed::RolledBack(Error::Unavailable { why: why() }));
+        }
+        let Some(session) = self.session.take() else {
+            return Err(CommitFailed::RolledBack(Error::Unavailable { why: why() }));
         };
-        match session.run(session.client.batch_execute("COMMIT")) {
+        let done = {
+            let mut statements = match apply::statements(&self.known) {
+                Ok(statements) => statements,
+                Err(e) => {
+                    self.session = Some(session);
+                    self.rollback();
+                    return Err(CommitFailed::RolledBack(e));
+                }
+            };
+            statements.extend(self.count.map(|(instance, counter)| apply::counting(instance, counter)));
+            session.run(apply::run(&session.client, &statements, "COMMIT"))
+        };
+        match done {
             Ok(()) => {
                 self.session = Some(session);
                 Ok(())
             }
-            Err(e) if rolled_back(&e) => Err(CommitFailed::RolledBack(failure(e))),
-            Err(e) => Err(CommitFailed::Unclear(failure(e))),
+            // The session is dropped, and the server rolls back where it has not yet.
+            Err(Failed::Unsent(e)) => Err(CommitFailed::RolledBack(write_failure(e))),
+            Err(Failed::Statement(e)) if rolled_back(&e) => Err(CommitFailed::RolledBack(write_failure(e))),
+            Err(Failed::Last(e)) if rolled_back(&e) => Err(CommitFailed::RolledBack(failure(e))),
+            Err(Failed::Statement(e) | Failed::Last(e)) => Err(CommitFailed::Unclear(failure(e))),
         }
     }
 
@@ -258,11 +355,17 @@ impl Session {
         self.runtime.block_on(future)
     }
 
-    /// Begins a transaction, takes the lock and reads the clock, in one round trip.
+    /// Begins a transaction, takes the lock, reads the clock and then what `keys` name, in one round trip. Returns the
+    /// failure to begin, and the failure to read.
     ///
     /// All waits are bounded: ours for another server's lock, and another server's for ours if this process or its
     /// machine stops within a transaction.
-    fn begin(&self, synced: bool) -> Result<Option<Micros>, tokio_postgres::Error> {
+    fn begin(
+        &self,
+        synced: bool,
+        keys: &[Key<'_>],
+        known: &mut Known,
+    ) -> (Result<Option<Micros>, tokio_postgres::Error>, Result<(), Error>) {
         // An unsynced commit becomes durable with the next synced one, as its record precedes that one's. The level is
         // always set: `off` as the database's default must not make a synced group unsynced.
         let level = if synced {
@@ -275,10 +378,16 @@ impl Session {
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
              SET LOCAL idle_in_transaction_session_timeout = '15s'; {LOCK}; {level}; {NOW}"
         );
-        let messages = self.run(self.client.simple_query(&sql))?;
-        Ok(messages.iter().rev().find_map(|m| match m {
-            SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok().map(Micros),
-            _ => None,
-        }))
+        let (begun, loaded) = self.run(async {
+            let begun = self.client.simple_query(&sql);
+            join(begun, load::fetch(&self.client, keys, known)).await
+        });
+        let now = begun.map(|messages| {
+            messages.iter().rev().find_map(|m| match m {
+                SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok().map(Micros),
+                _ => None,
+            })
+        });
+        (now, loaded)
     }
 }

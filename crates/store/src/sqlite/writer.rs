@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    engine::loaded::Loaded,
+    engine::loaded::{Loaded, Need},
     store::{
         Error,
         load::{Fetch, Key},
@@ -97,7 +97,7 @@ impl Backend for SqliteWriter {
         Some(gate::enter())
     }
 
-    fn begin(&mut self, synced: bool) -> Result<Micros, Error> {
+    fn begin(&mut self, synced: bool, _group: &[Vec<Need>]) -> Result<Micros, Error> {
         self.file.check()?;
         // A NORMAL commit in WAL mode is in the file's WAL and not yet synced; the next FULL commit
         // syncs the WAL, and with it everything before.

@@ -128,7 +128,7 @@ fn a_number_that_another_process_took_meanwhile_closes_nothing_of_its() {
     if call == foreseen.seq {
         assert_eq!(recorded.unwrap_err().code(), "unknown_entry");
         let seq = match agent.ask(agent.step("fetch")).unwrap() {
-            Step::Run { opening: Opening { seq, .. }, begun_before: true, .. } => seq,
+            Step::Run { opening: Opening { seq, .. }, begun_before: false, .. } => seq,
             other => panic!("{other:?}"),
         };
         agent.ask(agent.record(seq, "the page")).unwrap();

@@ -24,6 +24,7 @@ mod migration;
 mod panics;
 mod postgres_database;
 mod processes;
+mod round_trips;
 mod shared;
 mod sqlite_file;
 mod sqlite_log;
@@ -56,6 +57,7 @@ mod state;
 mod steps;
 mod sweeps;
 mod tokens;
+mod tool_calls;
 mod tools;
 mod turns;
 mod within;
@@ -301,6 +303,23 @@ macro_rules! stories {
                 a_tool_call_is_on_disk_before_it_begins,
                 a_tool_call_that_was_cut_off_is_the_next_attempts_to_close,
                 a_stale_attempt_begins_no_tool_call,
+            ;
+            tool_calls:
+                a_tool_call_is_reserved_on_disk_and_its_answer_replayed,
+                a_call_that_was_never_sent_is_simply_sent,
+                a_call_that_was_sent_and_cut_off_is_in_doubt_until_somebody_says,
+                a_call_that_may_be_repeated_is_sent_again,
+                the_nth_equal_call_is_the_nth_of_the_life_before,
+                an_answer_that_reached_nobody_is_found_in_the_same_attempt_too,
+                a_call_under_a_new_id_repeats_only_what_reached_nobody,
+                a_call_of_a_live_process_is_joined_by_its_id_and_left_alone_without,
+                a_read_is_made_anew_where_recorded_answers_are_passed_over,
+                what_is_given_up_is_void_or_unknown,
+                a_person_says_what_came_of_a_tool_call,
+                a_stale_attempt_sends_no_tool_call,
+                a_halted_run_sends_no_tool_call_and_replays_its_answers,
+                tool_calls_of_other_arguments_servers_and_scopes_are_others,
+                a_fork_shares_answers_of_tools_in_their_order,
             ;
             steps:
                 a_finished_step_is_not_run_again,

@@ -120,6 +120,28 @@ impl Database {
         self.ask(&cut).unwrap().parse().unwrap()
     }
 
+    /// Runs `act` while another server is in the middle of a group.
+    pub fn while_locked<T>(&self, act: impl FnOnce() -> T) -> T {
+        let other = self.runtime.block_on(connect(&self.config())).unwrap();
+        let begin = "BEGIN; SELECT pg_advisory_xact_lock(31372865309864820)";
+        self.runtime.block_on(other.batch_execute(begin)).unwrap();
+        let out = act();
+        self.runtime.block_on(other.batch_execute("COMMIT")).unwrap();
+        out
+    }
+
+    /// Waits until a server waits for another one's group.
+    pub fn wait_for_a_waiting_server(&self) {
+        let waiting = format!(
+            "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+             WHERE d.datname = '{}' AND l.locktype = 'advisory' AND NOT l.granted",
+            self.name
+        );
+        while self.ask(&waiting).as_deref() == Some("0") {
+            std::thread::yield_now();
+        }
+    }
+
     fn config(&self) -> Config {
         let mut config = self.server.clone();
         config.dbname(&self.name);

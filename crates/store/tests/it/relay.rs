@@ -1,4 +1,4 @@
-//! A socket in front of the database's that cuts a connection where a test wants it.
+//! A socket in front of the database's that cuts a connection where a test wants it, and counts what passes.
 
 use std::{
     io::{Read as _, Write as _},
@@ -6,8 +6,8 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     thread,
 };
@@ -26,9 +26,35 @@ pub enum Cut {
 /// The simple query `COMMIT`, as it is on the wire.
 const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
 
+/// The server's answer to it.
+const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
+
 pub struct Relay {
     directory: tempfile::TempDir,
-    cut: Arc<AtomicU8>,
+    shared: Arc<Shared>,
+}
+
+/// What passed since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// How often the client asked something with nothing left to be answered.
+    pub round_trips: usize,
+    pub statements: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    cut: AtomicU8,
+    passed: Mutex<Passed>,
+}
+
+/// One connection, as both of its directions see it.
+#[derive(Default)]
+struct Link {
+    /// Requests that are not answered yet.
+    open: Mutex<usize>,
+    /// The server's answers are lost from here on, and the connection with the COMMIT's.
+    is_lost: AtomicBool,
 }
 
 impl Relay {
@@ -36,18 +62,25 @@ impl Relay {
     pub fn to(server: &Path) -> Relay {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(socket(directory.path())).unwrap();
-        let cut = Arc::new(AtomicU8::new(Cut::Nowhere as u8));
-        let (server, armed) = (socket(server), cut.clone());
+        let shared = Arc::<Shared>::default();
+        let (server, ours) = (socket(server), shared.clone());
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, armed) = (client.unwrap(), armed.clone());
+                let (client, ours, link) = (client.unwrap(), ours.clone(), Arc::<Link>::default());
                 let server = UnixStream::connect(&server).unwrap();
                 let (answers, asker) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                thread::spawn(move || pass(answers, asker, |_| Cut::Nowhere));
-                thread::spawn(move || pass(client, server, |bytes| at_commit(bytes, &armed)));
+                let theirs = link.clone();
+                thread::spawn(move || {
+                    let mut messages = Messages::default();
+                    pass(answers, asker, |bytes| theirs.answered(&mut messages, bytes));
+                });
+                thread::spawn(move || {
+                    let mut messages = Messages { untyped: true, ..Messages::default() };
+                    pass(client, server, |bytes| link.asked(&ours, &mut messages, bytes));
+                });
             }
         });
-        Relay { directory, cut }
+        Relay { directory, shared }
     }
 
     pub fn directory(&self) -> &Path {
@@ -56,12 +89,17 @@ impl Relay {
 
     /// Arms the relay for one COMMIT.
     pub fn cut_next(&self, cut: Cut) {
-        self.cut.store(cut as u8, Ordering::SeqCst);
+        self.shared.cut.store(cut as u8, Ordering::SeqCst);
     }
 
     /// Whether the cut that was ordered has happened.
     pub fn has_cut(&self) -> bool {
-        self.cut.load(Ordering::SeqCst) == Cut::Nowhere as u8
+        self.shared.cut.load(Ordering::SeqCst) == Cut::Nowhere as u8
+    }
+
+    /// What passed, over all connections, since this was last called.
+    pub fn passed(&self) -> Passed {
+        std::mem::take(&mut *self.shared.passed.lock().unwrap())
     }
 }
 
@@ -69,27 +107,84 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join(".s.PGSQL.5432")
 }
 
-fn at_commit(bytes: &[u8], armed: &AtomicU8) -> Cut {
-    if !bytes.ends_with(COMMIT) {
-        return Cut::Nowhere;
+/// What becomes of some bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    On,
+    /// They are not passed on.
+    Lost,
+    /// They are not passed on, and the connection ends.
+    Cut,
+}
+
+impl Link {
+    /// Looks at what the client sends.
+    fn asked(&self, shared: &Shared, messages: &mut Messages, bytes: &[u8]) -> Way {
+        let types = messages.types(bytes);
+        let mut open = self.open.lock().unwrap();
+        let mut passed = shared.passed.lock().unwrap();
+        passed.round_trips += usize::from(*open == 0 && types.iter().any(|t| b"PQ".contains(t)));
+        passed.statements += types.iter().filter(|t| b"PQ".contains(t)).count();
+        *open += types.iter().filter(|t| b"QS".contains(t)).count();
+        if !bytes.ends_with(COMMIT) {
+            return Way::On;
+        }
+        match shared.cut.swap(Cut::Nowhere as u8, Ordering::SeqCst) {
+            x if x == Cut::BeforeCommit as u8 => Way::Cut,
+            x if x == Cut::AfterCommit as u8 => {
+                self.is_lost.store(true, Ordering::SeqCst);
+                Way::On
+            }
+            _ => Way::On,
+        }
     }
-    match armed.swap(Cut::Nowhere as u8, Ordering::SeqCst) {
-        x if x == Cut::BeforeCommit as u8 => Cut::BeforeCommit,
-        x if x == Cut::AfterCommit as u8 => Cut::AfterCommit,
-        _ => Cut::Nowhere,
+
+    /// Looks at what the server sends.
+    fn answered(&self, messages: &mut Messages, bytes: &[u8]) -> Way {
+        let ready = messages.types(bytes).iter().filter(|t| **t == b'Z').count();
+        let mut open = self.open.lock().unwrap();
+        *open = open.saturating_sub(ready);
+        match self.is_lost.load(Ordering::SeqCst) {
+            false => Way::On,
+            true if bytes.windows(COMMITTED.len()).any(|part| part == COMMITTED) => Way::Cut,
+            true => Way::Lost,
+        }
+    }
+}
+
+/// Reads the types of messages off a stream of them.
+#[derive(Default)]
+struct Messages {
+    /// The client's first message has no type.
+    untyped: bool,
+    rest: Vec<u8>,
+}
+
+impl Messages {
+    /// The types of the messages that end with these bytes.
+    fn types(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.rest.extend(bytes);
+        let mut types = Vec::new();
+        loop {
+            let head = usize::from(!self.untyped);
+            let Some(length) = self.rest.get(head..head + 4) else { return types };
+            let end = head + u32::from_be_bytes(length.try_into().unwrap()) as usize;
+            if self.rest.len() < end {
+                return types;
+            }
+            let message: Vec<u8> = self.rest.drain(..end).collect();
+            types.extend(message.first().filter(|_| !self.untyped));
+            self.untyped = false;
+        }
     }
 }
 
 /// Copies one direction until an end is gone or `look` says where to cut.
-fn pass(mut from: UnixStream, mut to: UnixStream, look: impl Fn(&[u8]) -> Cut) {
-    let mut buffer = [0; 16 << 10];
+fn pass(mut from: UnixStream, mut to: UnixStream, mut look: impl FnMut(&[u8]) -> Way) {
+    let mut buffer = [0; 256 << 10];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
-        let cut = look(&buffer[..n]);
-        if cut == Cut::AfterCommit {
-            // The asker is gone before there can be an answer.
-            let _ = from.shutdown(Shutdown::Both);
-        }
-        if cut == Cut::BeforeCommit || to.write_all(&buffer[..n]).is_err() || cut != Cut::Nowhere {
+        let way = look(&buffer[..n]);
+        if way == Way::Cut || (way == Way::On && to.write_all(&buffer[..n]).is_err()) {
             break;
         }
     }

@@ -297,6 +297,7 @@ impl Admit {
             step: None,
             item: None,
             approval: None,
+            tool: None,
         });
         if let Some(payload) = &self.request {
             l.payloads.push(NewPayload {

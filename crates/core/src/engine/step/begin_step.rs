@@ -148,6 +148,7 @@ pub fn append(
         step: None,
         item: None,
         approval: None,
+        tool: None,
     });
     Ok(seq)
 }

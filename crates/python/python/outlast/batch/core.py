@@ -114,6 +114,7 @@ class Core:
             cost_usd=self._spent_before,
         )
         self._before = self.stats.ended
+        self.engine.expect_items(self.run._no, self.stats.total)
         for line in telling.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.runtime.place, resumes):
             say(line)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)

@@ -50,7 +50,7 @@ def step(
         def called(*args: Any, **kwargs: Any) -> Any:
             current = scope.variable.get()
             if current is None:
-                _warn_if_lost(label)
+                warn_if_lost(label)
                 return fn(*args, **kwargs)
             if current.step is not None:
                 return fn(*args, **kwargs)
@@ -69,7 +69,7 @@ def step(
     return decorate(fn) if fn is not None else decorate
 
 
-def _warn_if_lost(name: str) -> None:
+def warn_if_lost(name: str) -> None:
     from ..runtime import is_any_run_open
 
     if threading.current_thread() is not threading.main_thread() and is_any_run_open():

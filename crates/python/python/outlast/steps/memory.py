@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DivergenceWarning, DuplicateKey
 from ..warned import warn
@@ -23,6 +23,8 @@ class Memory:
         self._lock = threading.Lock()
         self.recorded: "_native.Recorded | None" = None
         self.beside: "Beside | None" = None
+        #: Outcomes of tool calls of this life by their key: a framework that runs a node again asks for them again.
+        self.outcomes: dict[str, Any] = {}
         self._explicit: set[str] = set()
         self._warned = False
         # Names of async steps that were asked for where no event loop runs, and not awaited yet.
@@ -32,6 +34,7 @@ class Memory:
         """Begins a life with what the store has."""
         self.recorded = recorded
         self._explicit.clear()
+        self.outcomes.clear()
         self._warned = False
         self._unawaited.clear()
 

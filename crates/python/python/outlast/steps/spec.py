@@ -20,10 +20,17 @@ _LONG_KEY = 128
 class StepSpec:
     """The parameters of `Run.step` and of `@outlast.step`, checked. Errors: `TypeError`, `ValueError`."""
 
-    __slots__ = ("name", "fn", "key", "retry", "timeout", "at_most_once")
+    __slots__ = ("name", "fn", "key", "retry", "timeout", "at_most_once", "may_diverge")
 
     def __init__(
-        self, name: str, fn: Callable[..., Any], key: str | None, retry: Retry | None, timeout: float | None, at_most_once: bool
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        key: str | None,
+        retry: Retry | None,
+        timeout: float | None,
+        at_most_once: bool,
+        may_diverge: bool = False,
     ) -> None:
         self.name = name
         self.fn = fn
@@ -33,6 +40,8 @@ class StepSpec:
         #: Seconds for each try.
         self.timeout = timeout
         self.at_most_once = at_most_once is not False and bool(at_most_once)
+        #: Whether the step may be a new one while recorded steps of its name are left over: a model decides about it.
+        self.may_diverge = may_diverge
         if type(name) is not str or not callable(fn) or key is not None or timeout is not None or at_most_once:
             self._check()
 

@@ -3,13 +3,11 @@
 mod read;
 pub mod schema;
 
-use std::collections::HashMap;
-
 use outlast_core::{
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
         outcome::AT_ONCE,
-        rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
+        rows::{Compactable, Current, Rows, Trimmed},
     },
     store::Error,
     words::{id::Micros, row::Touch},
@@ -17,10 +15,11 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use super::{
-    error::failure,
+    apply::{Statement, Values},
     rows::{get, name as text, number},
-    statement::{Param, all, maybe, params, write_one},
+    statement::{all, maybe, params},
 };
+use crate::rows::{Cell, exactly};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -110,8 +109,15 @@ pub const FORGET: [&str; 5] = [
     "DELETE FROM outlast.namespaces WHERE sha256(name) = sha256($1)",
 ];
 
-/// Writes the state rows touched by a decision.
-pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
+/// Number of a key: $1, or that of the key named $2, $3 and $4 if $1 is 0, which an operation of the same transaction
+/// has inserted.
+const KEY_NO: &str = "coalesce(nullif($1, 0), (SELECT k.no FROM outlast.namespaces n \
+    JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($3) \
+    JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = sha256($4) WHERE sha256(n.name) = sha256($2)))";
+
+/// Adds the statements that write the rows touched by a decision, in order.
+pub fn statements<'a>(rows: &'a Rows, all: &mut Vec<Statement<'a>>) {
+    let mut push = |sql: String, cells| all.push(Statement { sql, values: Values::One(cells) });
     for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {
         let n = &row.value;
         let sql = "INSERT INTO outlast.namespaces (name, commit_no, at, keep, forgotten) \
@@ -122,130 +128,118 @@ pub async fn apply(client: &Client, rows: &Rows) -> Result<()> {
             Keep::All => None,
             Keep::Last(n) => Some(n),
         };
-        write_one(client, sql, params![n.name.as_bytes(), n.commit, n.at.0, keep, n.forgotten]).await?;
+        push(sql.into(), vec![bytes(&n.name), int(n.commit), int(n.at.0), Cell::Int(keep), int(n.forgotten)]);
     }
-    let mut numbers: HashMap<&Name, i64> = HashMap::new();
     for (name, row) in &rows.keys {
-        let no = match row.touch {
-            Touch::Read => continue,
-            Touch::Insert => insert_key(client, name, &row.value).await?,
-            Touch::Update => update_key(client, name, &row.value).await?,
-        };
-        numbers.insert(&**name, no);
-    }
-    for v in &rows.versions {
-        let key = numbers.get(&*v.name).copied();
-        insert_version(client, v, key).await?;
-    }
-    for c in &rows.commits {
-        insert_commit(client, c).await?;
-    }
-    for r in &rows.removals {
-        let no = match &r.key {
-            Trimmed::No(no) => Some(no),
-            Trimmed::Changed(name) => numbers.get(&**name),
-        };
-        if let Some(no) = no {
-            remove(client, *no, r).await?;
+        match row.touch {
+            Touch::Read => {}
+            Touch::Insert => {
+                push(INSERT_AGENT.into(), vec![bytes(&name.namespace), bytes(&name.agent)]);
+                push(exactly("1", INSERT_KEY), insert_key(name, &row.value));
+            }
+            Touch::Update => push(exactly("1", &update_key_sql()), update_key(name, &row.value)),
         }
     }
-    for f in &rows.forgettings {
-        forget_ids(client, f).await?;
+    // The number of a key, where it has one, spares a search by name.
+    let key = |name: &'a Name| {
+        let no = rows.keys.get(name).map_or(0, |row| row.value.no);
+        vec![int(no), bytes(&name.namespace), bytes(&name.agent), bytes(&name.key)]
+    };
+    for v in &rows.versions {
+        let sql = format!(
+            "INSERT INTO outlast.items (position, agent_no, key_no, version, commit_no, at, run_no, attempt, value) \
+             SELECT $5, agent_no, no, $6, $7, $8, $9, $10, $11 FROM outlast.keys WHERE no = {KEY_NO}"
+        );
+        let mut cells = key(&v.name);
+        cells.extend([int(v.position.0), int(v.version), int(v.commit), int(v.at.0)]);
+        cells.extend([Cell::Int(v.run.map(|n| n.0)), Cell::Int(v.attempt.map(|n| n.0))]);
+        cells.push(Cell::Blob(v.value.as_ref().map(|v| &v.stored()[..])));
+        push(exactly("1", &sql), cells);
     }
-    Ok(())
+    for c in &rows.commits {
+        let sql = "INSERT INTO outlast.commits (namespace_no, commit_no, at, position, txn) \
+                   SELECT no, $2, $3, $4, $5 FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
+        let id = Cell::Name(c.transaction.as_deref());
+        push(exactly("1", sql), vec![bytes(&c.namespace), int(c.commit), int(c.at.0), int(c.position.0), id]);
+    }
+    for r in &rows.removals {
+        let cells = || {
+            let mut cells = match &r.key {
+                Trimmed::No(no) => vec![int(*no), Cell::Name(None), Cell::Name(None), Cell::Name(None)],
+                Trimmed::Changed(name) => key(name),
+            };
+            cells.push(int(r.below));
+            cells
+        };
+        removal().into_iter().for_each(|sql| push(sql, cells()));
+    }
+    for f in &rows.forgettings {
+        let sql = "UPDATE outlast.commits SET txn = NULL WHERE namespace_no = (SELECT no FROM outlast.namespaces \
+                   WHERE sha256(name) = sha256($1)) AND commit_no > $2 AND commit_no <= $3 AND txn IS NOT NULL";
+        push(sql.into(), vec![bytes(&f.namespace), int(f.above), int(f.to)]);
+    }
 }
 
-/// Returns the columns that find a resume point, for keys whose newest value is a step's record.
-fn step<'a>(name: &'a Name, c: &Current) -> (Option<&'a [u8]>, Option<i64>) {
-    let step = c.progress.and_then(|_| StepKey::of(&name.key));
-    (step.map(|s| s.stem.as_bytes()), step.map(|s| s.n))
+fn int<'a>(value: i64) -> Cell<'a> {
+    Cell::Int(Some(value))
 }
 
-/// Inserts a key and returns its number.
-async fn insert_key(client: &Client, name: &Name, c: &Current) -> Result<i64> {
-    let names = [&name.namespace, &name.agent, &name.key].map(|n| n.as_bytes());
-    let sql = "INSERT INTO outlast.agents (namespace_no, name, removed_to) SELECT n.no, $2, 0 \
-               FROM outlast.namespaces n WHERE sha256(n.name) = sha256($1) AND NOT EXISTS (SELECT 1 \
-               FROM outlast.agents a WHERE a.namespace_no = n.no AND sha256(a.name) = sha256($2))";
-    client.execute_typed(sql, params![names[0], names[1]]).await.map_err(failure)?;
+fn bytes(name: &str) -> Cell<'_> {
+    Cell::Name(Some(name))
+}
+
+const INSERT_AGENT: &str = "INSERT INTO outlast.agents (namespace_no, name, removed_to) SELECT n.no, $2, 0 \
+    FROM outlast.namespaces n WHERE sha256(n.name) = sha256($1) AND NOT EXISTS (SELECT 1 \
+    FROM outlast.agents a WHERE a.namespace_no = n.no AND sha256(a.name) = sha256($2))";
+
+const INSERT_KEY: &str = "INSERT INTO outlast.keys (namespace_no, agent_no, key, version, live, replaced, position, \
+    commit_no, at, first, oldest, progress, stem, n) \
+    SELECT n.no, a.no, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14 FROM outlast.namespaces n \
+    JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
+    WHERE sha256(n.name) = sha256($1)";
+
+fn insert_key<'a>(name: &'a Name, c: &Current) -> Vec<Cell<'a>> {
+    let mut cells = vec![bytes(&name.namespace), bytes(&name.agent), bytes(&name.key)];
     let (stem, n) = step(name, c);
-    let sql = "INSERT INTO outlast.keys (namespace_no, agent_no, key, version, live, replaced, position, commit_no, \
-               at, first, oldest, progress, stem, n) \
-               SELECT n.no, a.no, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14 FROM outlast.namespaces n \
-               JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
-               WHERE sha256(n.name) = sha256($1) RETURNING no";
-    let (replaced, progress) = (c.oldest < c.version, c.progress.map(Progress::code));
-    let made = maybe(
-        client,
-        sql,
-        params![
-            names[0],
-            names[1],
-            names[2],
-            c.version,
-            c.live,
-            replaced,
-            c.position.0,
-            c.commit,
-            c.at.0,
-            c.first.0,
-            c.oldest,
-            progress,
-            stem,
-            n
-        ],
-        number,
+    cells.extend([int(c.version), Cell::Bool(c.live), Cell::Bool(c.oldest < c.version)]);
+    cells.extend([int(c.position.0), int(c.commit), int(c.at.0), int(c.first.0), int(c.oldest)]);
+    cells.extend([Cell::Int(c.progress.map(Progress::code)), stem, n]);
+    cells
+}
+
+fn update_key_sql() -> String {
+    format!(
+        "UPDATE outlast.keys SET version = $5, live = $6, replaced = $7, position = $8, commit_no = $9, at = $10, \
+         progress = $11, stem = $12, n = $13 WHERE no = {KEY_NO}"
     )
-    .await?;
-    made.ok_or_else(|| Error::Corrupt { what: format!("the agent of {name:?} is missing") })
 }
 
-async fn update_key(client: &Client, name: &Name, c: &Current) -> Result<i64> {
+fn update_key<'a>(name: &'a Name, c: &Current) -> Vec<Cell<'a>> {
+    let mut cells = vec![int(c.no), bytes(&name.namespace), bytes(&name.agent), bytes(&name.key)];
     let (stem, n) = step(name, c);
-    let sql = "UPDATE outlast.keys SET version = $2, live = $3, replaced = $4, position = $5, commit_no = $6, \
-               at = $7, progress = $8, stem = $9, n = $10 WHERE no = $1";
-    let progress = c.progress.map(Progress::code);
-    let replaced = c.oldest < c.version;
-    let params: &[Param<'_>] =
-        params![c.no, c.version, c.live, replaced, c.position.0, c.commit, c.at.0, progress, stem, n];
-    write_one(client, sql, params).await?;
-    Ok(c.no)
+    cells.extend([int(c.version), Cell::Bool(c.live), Cell::Bool(c.oldest < c.version)]);
+    cells.extend([int(c.position.0), int(c.commit), int(c.at.0)]);
+    cells.extend([Cell::Int(c.progress.map(Progress::code)), stem, n]);
+    cells
 }
 
-async fn insert_version(client: &Client, v: &NewVersion, key: Option<i64>) -> Result<()> {
-    let sql = "INSERT INTO outlast.items (position, agent_no, key_no, version, commit_no, at, run_no, attempt, value) \
-               SELECT $1, agent_no, no, $3, $4, $5, $6, $7, $8 FROM outlast.keys WHERE no = $2";
-    let stored = v.value.as_ref().map(|v| &v.stored()[..]);
-    let (run, attempt) = (v.run.map(|n| n.0), v.attempt.map(|n| n.0));
-    let params = params![v.position.0, key, v.version, v.commit, v.at.0, run, attempt, stored];
-    write_one(client, sql, params).await
+/// Returns the cells that find a resume point, for keys whose newest value is a step's record.
+fn step<'a>(name: &'a Name, c: &Current) -> (Cell<'a>, Cell<'a>) {
+    let step = c.progress.and_then(|_| StepKey::of(&name.key));
+    (Cell::Name(step.map(|s| s.stem)), Cell::Int(step.map(|s| s.n)))
 }
 
-async fn insert_commit(client: &Client, c: &NewCommit) -> Result<()> {
-    let sql = "INSERT INTO outlast.commits (namespace_no, commit_no, at, position, txn) \
-               SELECT no, $2, $3, $4, $5 FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
-    let id = c.transaction.as_deref().map(str::as_bytes);
-    write_one(client, sql, params![c.namespace.as_bytes(), c.commit, c.at.0, c.position.0, id]).await
-}
-
-async fn forget_ids(client: &Client, f: &Forgetting) -> Result<()> {
-    let sql = "UPDATE outlast.commits SET txn = NULL WHERE namespace_no = (SELECT no FROM outlast.namespaces \
-               WHERE sha256(name) = sha256($1)) AND commit_no > $2 AND commit_no <= $3 AND txn IS NOT NULL";
-    let namespace = f.namespace.as_bytes();
-    let params = params![namespace, f.above, f.to];
-    client.execute_typed(sql, params).await.map_err(failure).map(drop)
-}
-
-async fn remove(client: &Client, no: i64, r: &Removal) -> Result<()> {
+/// Returns the statements that remove the versions of a key below $5.
+fn removal() -> [String; 3] {
     // Positions grow with versions: the last one removed is that of the highest version.
-    let sql = "UPDATE outlast.agents SET removed_to = greatest(removed_to, (SELECT position FROM outlast.items \
-               WHERE key_no = $1 AND version < $2 ORDER BY version DESC LIMIT 1)) \
-               WHERE no = (SELECT agent_no FROM outlast.keys WHERE no = $1)";
-    write_one(client, sql, params![no, r.below]).await?;
-    let sql = "DELETE FROM outlast.items WHERE key_no = $1 AND version < $2";
-    client.execute_typed(sql, params![no, r.below]).await.map_err(failure)?;
-    let sql = "UPDATE outlast.keys SET oldest = $2, replaced = version > $2 WHERE no = $1";
-    write_one(client, sql, params![no, r.below]).await
+    let agent = format!(
+        "UPDATE outlast.agents SET removed_to = greatest(removed_to, (SELECT position FROM outlast.items \
+         WHERE key_no = {KEY_NO} AND version < $5 ORDER BY version DESC LIMIT 1)) \
+         WHERE no = (SELECT agent_no FROM outlast.keys WHERE no = {KEY_NO})"
+    );
+    let items = format!("DELETE FROM outlast.items WHERE key_no = {KEY_NO} AND version < $5");
+    let key = format!("UPDATE outlast.keys SET oldest = $5, replaced = version > $5 WHERE no = {KEY_NO}");
+    [exactly("1", &agent), items, exactly("1", &key)]
 }
 
 fn count(limit: usize) -> i64 {

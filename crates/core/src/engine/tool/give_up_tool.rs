@@ -1,0 +1,35 @@
+//! Give up tool: closes a tool call that gets no answer.
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+        rule::closing,
+    },
+    journal::{Kind, Opening, State},
+    words::id::Micros,
+};
+
+/// Closes a call whose server died, or whose client withdrew it: `void` if it was never sent, else `unknown`.
+///
+/// Synced. Authorised by the entry's own process. Errors: those of any closing.
+#[derive(Clone, Debug)]
+pub struct GiveUpTool {
+    pub opening: Opening,
+}
+
+impl GiveUpTool {
+    pub fn needs(&self) -> Vec<Need> {
+        closing::needs(&self.opening)
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<State, Error> {
+        let Opening { run, seq, .. } = self.opening;
+        closing::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
+        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
+        let sent = entry.tool.as_ref().is_none_or(|tool| tool.is_sent());
+        entry.state = if sent { State::Unknown } else { State::Void };
+        entry.closed_at = Some(now);
+        Ok(entry.state)
+    }
+}

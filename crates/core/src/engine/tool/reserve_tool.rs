@@ -1,0 +1,195 @@
+//! Reserve tool: puts a tool call on disk before it is sent, or finds what became of the same call in an earlier life.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        actor::Actor,
+        loaded::{Loaded, Need, NewPayload},
+        rule::guard,
+        step::begin_step::append,
+    },
+    journal::{Entry, Kind, Opening, Role, State, ToolDetail, payload::Payload},
+    run::origin::NOBODYS,
+    words::{
+        digest::{Digest, MatchKey},
+        id::{InstanceNo, Micros, Seq, Slot},
+    },
+};
+
+/// Opens a tool call, or finds its recorded answer.
+///
+/// Synced: intent before effect. The call of an earlier life is found by the client's id. A call whose id is unknown is
+/// the repetition of an equal call whose answer reached nobody. Calls without ids are found in order: the nth equal call
+/// of a life is the nth of the life before. A call that was cut off is taken over if it was never sent or may be
+/// repeated; else it is `InDoubt`, and becomes `unknown`.
+///
+/// Whoever gets `Recorded` or `InDoubt` marks it by `Delivered` once its client has it: until then another life finds it.
+/// Errors: `LeaseLost`, so that a stale attempt sends nothing; `RunHalted`, `NotRunning` and `RunEnded` for a call that
+/// would be sent.
+#[derive(Clone, Debug)]
+pub struct ReserveTool {
+    pub actor: Actor,
+    pub slot: Slot,
+    /// Boundary that no answer crosses: the iteration's scope.
+    pub scope: Arc<str>,
+    pub server: String,
+    pub tool: String,
+    /// The client's own id of the call.
+    pub id: Option<String>,
+    /// Digest of everything that is asked of the tool, in canonical JSON.
+    pub arguments: Digest,
+    /// Description of the call, for people.
+    pub about: Payload,
+    /// Whether the call may be sent again while its outcome is unknown.
+    pub repeatable: bool,
+    /// Whether the call leaves as soon as this is on disk. Else `SendTool` comes before it leaves.
+    pub leaves: bool,
+    /// Whether to pass over recorded answers of a call without id: a read after this life left the path of the one
+    /// before.
+    pub anew: bool,
+}
+
+/// State of a tool call after the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// The call is open, and this process's to send. `new`: no earlier life has made it.
+    Send { opening: Opening, new: bool },
+    /// The call's answer is recorded.
+    Recorded { seq: Seq, state: State },
+    /// The call may have been done, and nobody knows whether. It is not sent again by itself.
+    InDoubt { seq: Seq },
+    /// A live process makes the same call.
+    InFlight { seq: Seq },
+}
+
+/// Fate of an earlier entry of the same call.
+enum Fate {
+    Mine(Seq),
+    Recorded(Seq, State),
+    InDoubt(Seq),
+    InFlight(Seq),
+}
+
+impl ReserveTool {
+    pub fn match_key(&self) -> MatchKey {
+        MatchKey::of_tool(&self.server, &self.tool, &self.arguments, &self.scope)
+    }
+
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
+        needs.extend([Need::OpenAttempts(self.actor.run), Need::Matching(self.actor.run, self.match_key())]);
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Reserved, Error> {
+        guard::is_driven(l, &self.actor)?;
+        match self.find(l) {
+            Some(Fate::InFlight(seq)) => Ok(Reserved::InFlight { seq }),
+            Some(Fate::Recorded(seq, state)) => {
+                self.hold(l, seq)?;
+                Ok(Reserved::Recorded { seq, state })
+            }
+            Some(Fate::InDoubt(seq)) => {
+                let entry = self.hold(l, seq)?;
+                entry.state = State::Unknown;
+                entry.closed_at.get_or_insert(now);
+                Ok(Reserved::InDoubt { seq })
+            }
+            Some(Fate::Mine(seq)) => self.send(l, seq, false),
+            None => {
+                let seq = self.append(l, now)?;
+                self.send(l, seq, true)
+            }
+        }
+    }
+
+    /// Finds the newest entry with the call's id; else the oldest entry that this call is the repetition of.
+    fn find(&self, l: &Loaded) -> Option<Fate> {
+        let (run, key) = (self.actor.run, self.match_key());
+        let entries = l.entries.iter().map(|row| &row.value);
+        let its = || {
+            entries.clone().filter(|e| {
+                (e.run, e.kind, e.match_key) == (run, Kind::Tool, Some(key)) && e.state != State::Void
+            })
+        };
+        let named = |e: &&Entry| self.id.is_some() && e.tool.as_ref().is_some_and(|tool| tool.id == self.id);
+        match its().filter(named).last() {
+            Some(same) => Some(self.fate(l, same)),
+            None => its().find(|e| self.is_lost(l, e)).map(|e| self.fate(l, e)),
+        }
+    }
+
+    fn fate(&self, l: &Loaded, e: &Entry) -> Fate {
+        let sent = e.tool.as_ref().is_none_or(|tool| tool.is_sent());
+        match e.state {
+            State::Open if lives(l, e.instance) => Fate::InFlight(e.seq),
+            State::Open if !sent || self.repeatable => Fate::Mine(e.seq),
+            State::Open | State::Unknown => Fate::InDoubt(e.seq),
+            state => Fate::Recorded(e.seq, state),
+        }
+    }
+
+    /// Tells whether this call repeats the call of the entry, though no id says so: its answer did not reach this
+    /// attempt, and nobody else waits for it.
+    fn is_lost(&self, l: &Loaded, e: &Entry) -> bool {
+        let reached = match self.id {
+            // A model that chose the call anew has had all answers that reached anybody, as has a fork's.
+            Some(_) => e.delivered_to.is_some() || e.attempt == NOBODYS,
+            None => e.delivered_to == Some(self.actor.attempt),
+        };
+        if reached || e.instance == Some(self.actor.instance) {
+            return false;
+        }
+        match e.state {
+            // What a live process of an ended attempt waits for is waited for here, too; a sibling's call is its own.
+            State::Open => !(lives(l, e.instance) && l.is_open(e.run, e.attempt)),
+            // A call that may be repeated now is made anew.
+            State::Unknown => !lives(l, e.instance) && !self.repeatable,
+            _ => !lives(l, e.instance) && !self.anew,
+        }
+    }
+
+    /// Makes the entry this process's, so that no other call of this life finds it. Its attempt stays: it made the call.
+    fn hold<'a>(&self, l: &'a mut Loaded, seq: Seq) -> Result<&'a mut Entry, Error> {
+        let entry = l.entry_mut(self.actor.run, seq).ok_or(Error::NotLoaded("the tool call"))?;
+        entry.instance = Some(self.actor.instance);
+        Ok(entry)
+    }
+
+    fn append(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        let run = self.actor.run;
+        let tool = ToolDetail {
+            server: self.server.clone(),
+            tool: self.tool.clone(),
+            id: self.id.clone(),
+            ..ToolDetail::default()
+        };
+        let seq =
+            append(l, &self.actor, Kind::Tool, State::Open, self.scope.clone(), Some(tool.name()), now)?;
+        let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
+        entry.match_key = Some(self.match_key());
+        entry.tool = Some(Box::new(tool));
+        l.payloads.push(NewPayload { run, seq, role: Role::About, payload: self.about.clone() });
+        Ok(seq)
+    }
+
+    fn send(&self, l: &mut Loaded, seq: Seq, new: bool) -> Result<Reserved, Error> {
+        let run = l.run(self.actor.run)?;
+        if let Some(halt) = guard::open_run(run)? {
+            return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
+        }
+        let entry = l.take_over(&self.actor, seq).ok_or(Error::NotLoaded("the tool call"))?;
+        if let Some(tool) = &mut entry.tool {
+            tool.sends += i64::from(self.leaves);
+            tool.repeatable = self.repeatable;
+        }
+        Ok(Reserved::Send { opening: l.opening(&self.actor, seq), new })
+    }
+}
+
+/// Tells whether the process that has the entry lives.
+pub(super) fn lives(l: &Loaded, instance: Option<InstanceNo>) -> bool {
+    instance.is_some_and(|no| guard::live(l, no).is_ok())
+}

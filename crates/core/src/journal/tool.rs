@@ -1,0 +1,35 @@
+//! Details of tool calls that Outlast makes for an agent.
+
+use serde::{Deserialize, Serialize};
+
+/// Details of a tool call that goes through Outlast, over MCP for one. Calls that only a hook saw have none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ToolDetail {
+    /// Name of the server or library that has the tool.
+    pub server: String,
+    pub tool: String,
+    /// The client's own id of the call; `None` from a client that gives none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Number of times that the call may have left. At 0 it is reserved: on disk, and certainly not sent.
+    pub sends: i64,
+    /// Whether the call may be sent again while its outcome is unknown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub repeatable: bool,
+    /// Whether a person decided the outcome.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resolved: bool,
+}
+
+impl ToolDetail {
+    /// Returns the name by which people and policies know the tool: `SERVER/TOOL`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.server, self.tool)
+    }
+
+    /// Tells whether the call may have had its effect.
+    pub fn is_sent(&self) -> bool {
+        self.sends > 0
+    }
+}

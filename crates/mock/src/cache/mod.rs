@@ -1,0 +1,88 @@
+//! The prompt cache, billed as the real providers bill theirs: what of a request is read from it and written to it.
+//!
+//! Anthropic caches up to the blocks that a request marks (`marked`), OpenAI by itself in steps of 128 tokens
+//! (`automatic`). An entry expires, and each read gives it its whole time again.
+
+mod automatic;
+mod marked;
+
+use std::{collections::HashMap, time::Duration};
+
+use super::{refusal::Refusal, request::Dialect};
+
+/// Bytes of a body for each token that is billed, as `answer::input_tokens` counts them.
+const TOKEN_BYTES: u64 = 4;
+
+/// Hash of a request up to one of its places, its model and account included.
+type Hash = [u8; 32];
+
+/// Prefixes that are kept, with their expiry. Times are counted from the provider's start.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    entries: HashMap<Hash, Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    lives: Duration,
+    expires: Duration,
+}
+
+/// A request's places at which its provider may cache.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Prompt {
+    /// The dialect caches nothing.
+    Uncached,
+    Marked(marked::Blocks),
+    Automatic(automatic::Steps),
+}
+
+/// Bytes of a request that were in the cache, and bytes that were written to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cached {
+    pub read: u64,
+    pub written_5m: u64,
+    pub written_1h: u64,
+}
+
+impl Prompt {
+    /// Reads the places of a decoded body. Errors: marks that the provider refuses.
+    pub fn read(dialect: Dialect, body: &[u8]) -> Result<Prompt, Refusal> {
+        Ok(match dialect {
+            Dialect::Embeddings | Dialect::Gemini => Prompt::Uncached,
+            Dialect::OpenAi | Dialect::Responses => Prompt::Automatic(automatic::Steps::read(body)),
+            Dialect::Anthropic => Prompt::Marked(marked::Blocks::read(body)?),
+        })
+    }
+}
+
+impl Cache {
+    /// Looks a request up and writes what is new of it. `now`: time since the provider's start.
+    pub fn pass(&mut self, prompt: &Prompt, now: Duration) -> Cached {
+        match prompt {
+            Prompt::Uncached => Cached::default(),
+            Prompt::Marked(blocks) => blocks.pass(self, now),
+            Prompt::Automatic(steps) => steps.pass(self, now),
+        }
+    }
+
+    fn has(&self, hash: &Hash, now: Duration) -> bool {
+        self.entries.get(hash).is_some_and(|entry| entry.expires > now)
+    }
+
+    /// Gives an entry its whole time again, if it is still there.
+    fn refresh(&mut self, hash: &Hash, now: Duration) {
+        if let Some(entry) = self.entries.get_mut(hash).filter(|entry| entry.expires > now) {
+            entry.expires = now + entry.lives;
+        }
+    }
+
+    /// Keeps a prefix for `lives`, or for longer where it is kept for longer already.
+    fn write(&mut self, hash: Hash, lives: Duration, now: Duration) {
+        let lives = match self.entries.get(&hash).filter(|entry| entry.expires > now) {
+            Some(entry) => entry.lives.max(lives),
+            None => lives,
+        };
+        self.entries.insert(hash, Entry { lives, expires: now + lives });
+    }
+}

@@ -1,0 +1,128 @@
+//! `outlast ui`: the page of one store, on a listener of its own that serves nothing else.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use outlast_core::words::clock::random;
+use outlast_server::{
+    door::{Access, Config, Provider, Providers, Proxy, Sessions, Shows},
+    state::{StateDesk, Writer},
+};
+use serde_json::json;
+
+use super::{Stops, listen, proxy_setup};
+use crate::{
+    cli::{UiArgs, ui},
+    program::{
+        context::Context,
+        embedded,
+        error::{CliError, MachineError},
+        exit_code, log,
+        say::say,
+    },
+};
+use outlast_core::{engine::state::transaction::Conflicts, price::PriceTable};
+
+/// Time for which requests of the page may go on after the stop.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Shows the page until a signal stops it. Returns the exit code.
+pub fn ui(args: &UiArgs, context: Context) -> Result<u8, CliError> {
+    if !args.listen.ip().is_loopback() {
+        return Err(CliError::Usage {
+            message: format!(
+                "{} is not a loopback address, and the page is shown on loopback only",
+                args.listen
+            ),
+            hint: Some(
+                "from another machine: ssh -L 7079:127.0.0.1:7079 HOST outlast ui --listen 127.0.0.1:7079"
+                    .into(),
+            ),
+        });
+    }
+    log::start(&context.around, "warn");
+    let store = context.open(false, Default::default())?;
+    let config = config(&context)?;
+    let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), args.read_only);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
+    runtime.block_on(async {
+        let listener = listen(args.listen, "--listen").await?;
+        let node = proxy_setup::join(store, &context, "outlast ui")?;
+        let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
+        let desk = StateDesk::new(node.store().clone(), clock, entropy, Conflicts::Expected, Writer::NoRun);
+        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
+            .with_state(desk)
+            .with_page(Shows::Alone, sessions.clone());
+        let links = Links { sessions, address: listener.local_addr()?, json: context.look.json };
+        let mut stops = Stops::new()?;
+        links.print(&context)?;
+        let looks = if args.read_only { "; it only looks" } else { "" };
+        say(&format!("the page of {}{looks}; the link works once, within a minute", context.place));
+        if is_typed_at() {
+            say("Enter prints another link, Ctrl-C ends the page");
+            let context = context.clone();
+            thread::spawn(move || {
+                for line in io::stdin().lines() {
+                    if line.is_err() || links.print(&context).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let beat = tokio::spawn(node.clone().keep_alive());
+        proxy.serve(listener, stops.next(), DRAIN).await;
+        beat.abort();
+        tokio::task::spawn_blocking(move || node.leave()).await.map_err(MachineError::Task)??;
+        Ok(exit_code::OK)
+    })
+}
+
+/// Prints links to the page.
+struct Links {
+    sessions: Arc<Sessions>,
+    address: SocketAddr,
+    json: bool,
+}
+
+impl Links {
+    fn print(&self, context: &Context) -> io::Result<()> {
+        // The part behind # is not sent to the server, and stands in no log of it.
+        let url = ui::link(self.address, &self.sessions.link());
+        let mut out = io::stdout().lock();
+        match self.json {
+            true => writeln!(out, "{}", json!({ "url": url, "store": context.place.to_string() }))?,
+            false => writeln!(out, "{url}")?,
+        }
+        out.flush()
+    }
+}
+
+/// Returns whether a person may type here: a process in the background would be stopped by its first read.
+fn is_typed_at() -> bool {
+    let stdin = io::stdin();
+    let ours = || rustix::termios::tcgetpgrp(&stdin).ok() == Some(rustix::process::getpgrp());
+    stdin.is_terminal() && ours()
+}
+
+/// Returns the configuration of a listener that asks no provider anything: it needs no keys and no prices.
+fn config(context: &Context) -> Result<Config, CliError> {
+    let args = embedded::proxy_args(&context.around)?;
+    let nowhere = || {
+        Provider::new("http://127.0.0.1:9", None)
+            .map_err(|e| CliError::Usage { message: e.to_string(), hint: None })
+    };
+    let providers =
+        Providers { openai: nowhere()?, anthropic: nowhere()?, gemini: nowhere()?, named: Vec::new() };
+    // Nobody is told the token: only the page's sessions are let in.
+    let secret: [u8; 32] = random(context.entropy.as_ref());
+    let token = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let access = Access { api_token: Some(token), loopback: true, ..Access::default() };
+    let prices = PriceTable::builtin();
+    Ok(proxy_setup::config(&args, access, providers, prices, Default::default(), Default::default()))
+}

@@ -1,0 +1,260 @@
+"""`@outlast.tool`: each call of an agent's tool is done once over all lives of a run.
+
+A call is a step whose outcome is on disk before it is returned: a result, or the exception that the tool raised. The next
+life gets the outcome without a call. `ToolSpec.call` is for plug-ins of frameworks, which know the call's id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
+
+from . import approvals, classes, scope, steps
+from .errors import Error, NotSerializable, Skip, StepInDoubt, ToolFailed
+from .steps import StepSpec, is_async
+from .steps.decorator import warn_if_lost
+
+if TYPE_CHECKING:
+    from .runs import Run
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Effect = Literal["read", "idempotent", "once"]
+InDoubt = Literal["raise", "tell"]
+
+#: What a model is told of a call in doubt.
+IN_DOUBT = "outcome unknown: {} was begun before and may have been done; look whether it was before you repeat it"
+
+
+@overload
+def tool(fn: F) -> F: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    effect: Effect = "once",
+    approve: bool = False,
+    in_doubt: InDoubt = "raise",
+    timeout: float | None = None,
+) -> Callable[[F], F]: ...
+def tool(
+    fn: Any = None,
+    *,
+    name: str | None = None,
+    effect: Effect = "once",
+    approve: bool = False,
+    in_doubt: InDoubt = "raise",
+    timeout: float | None = None,
+) -> Any:
+    """Makes each call of a tool durable: the outcome is on disk before it is returned, and a later life of the run gets it
+    without a call. An exception is an outcome, too, and is raised again. Sync and async functions; outside of a run, a
+    call is a plain call.
+
+    `effect` says what becomes of a call that a death cut off. `"once"` (the default): the beginning is on disk before the
+    tool is called, and the next life raises `StepInDoubt` until a person says what came of it (`outlast resolve`).
+    `"idempotent"`: called again; the tool hands `outlast.current().idempotency_key` on, which is the same in every life.
+    `"read"`: called again.
+
+    `in_doubt="tell"` returns a text for the model instead of raising `StepInDoubt`. `approve=True` asks a person first (see
+    `Run.approve`). `timeout` limits the call, in seconds. `name` is the function's name by default.
+
+    A call is known by its name, its arguments and its place among equal calls. A result is JSON, a dataclass or a pydantic
+    model. Errors: those of the tool; `ToolFailed` for a recorded exception that cannot be made again; `StepInDoubt`;
+    `StepTimeout`; `NotSerializable`; `ApprovalDenied`; for `"once"` also `StepDiverged`; and those of `Run.step`.
+    """
+
+    def decorate(fn: F) -> F:
+        if not callable(fn):
+            raise TypeError(f"outlast.tool wants a function, had {fn!r}; its parameters have names: @outlast.tool(effect=…)")
+        label = name or getattr(fn, "__name__", None)
+        if not isinstance(label, str):
+            raise TypeError(f"outlast.tool wants a name for {fn!r}: outlast.tool(name=…)(…)")
+        spec = ToolSpec(label, effect, approve, in_doubt, timeout)
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return spec.call(fn, args, kwargs)
+
+        if not is_async(fn):
+            return called  # type: ignore[return-value]
+
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await called(*args, **kwargs)
+
+        return awaited  # type: ignore[return-value]
+
+    return decorate(fn) if fn is not None else decorate
+
+
+@dataclasses.dataclass
+class Raised:
+    """An exception that a tool raised, as the outcome of its call."""
+
+    type: str
+    message: str
+    shown: str
+    args: Any
+
+    @staticmethod
+    def of(error: Exception) -> "Raised":
+        cls = type(error)
+        try:
+            args = json.loads(json.dumps(error.args, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            args = None
+        return Raised(f"{cls.__module__}:{cls.__qualname__}", _text(str, error), _text(repr, error), args)
+
+    def again(self) -> Exception:
+        """The exception: of its own class where that gives the same text, else `ToolFailed`."""
+        try:
+            cls: Any = classes.lookup(self.type)
+            made = cls(*self.args)
+            if isinstance(made, Exception) and (str(made), repr(made)) == (self.message, self.shown):
+                return made
+        except Exception:
+            # The class is gone, or is made of other arguments: the words are what counts.
+            pass
+        return ToolFailed(self.message)
+
+
+def _text(of: Callable[[Any], str], error: Exception) -> str:
+    try:
+        return of(error)
+    except Exception as e:
+        return f"({type(error).__name__}, whose text raised {type(e).__name__})"
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolSpec:
+    """The facts of a tool. Errors: `ValueError`."""
+
+    name: str
+    effect: Effect = "once"
+    approve: bool = False
+    in_doubt: InDoubt = "raise"
+    timeout: float | None = None
+    #: Exceptions by which a framework leaves a tool and calls it again later, from its top.
+    pauses: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.effect not in ("read", "idempotent", "once"):
+            raise ValueError(f"tool {self.name!r}: effect wants 'read', 'idempotent' or 'once', had {self.effect!r}")
+        if self.in_doubt not in ("raise", "tell"):
+            raise ValueError(f"tool {self.name!r}: in_doubt wants 'raise' or 'tell', had {self.in_doubt!r}")
+
+    def call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None = None, shown: Any = None
+    ) -> Any:
+        """Calls `fn` once over all lives. Awaitable for an async function.
+
+        `id` is the tool-call id of the model's answer; asked again with it, also in this life, the recorded outcome is given.
+        `shown`: the arguments for people and approvals, where `args` are not data.
+        """
+        current = scope.variable.get()
+        if current is None:
+            warn_if_lost(self.name)
+            return fn(*args, **kwargs)
+        call = ToolCall(self, current.run, fn, id)
+        asked = {**{str(n): arg for n, arg in enumerate(args)}, **kwargs} if shown is None else shown
+        return call.awaited(args, kwargs, asked) if is_async(fn) else call.waited(args, kwargs, asked)
+
+
+class ToolCall:
+    """One call of a tool in a run. Two methods do the same for threads and for tasks."""
+
+    def __init__(self, spec: ToolSpec, run: "Run", fn: Callable[..., Any], id: str | None) -> None:
+        self._spec = spec
+        self._run = run
+        self._fn = fn
+        self._id = id
+        # Inside another step, the call is its inner step.
+        around = scope.variable.get()
+        outer = around.step if around is not None and id is not None else None
+        self._key = None if id is None else f"tool/{spec.name}/{id}" if outer is None else f"{outer}/tool/{spec.name}/{id}"
+        self._error: Exception | None = None
+        # The key under which the step was begun, and whether the tool was left by a pause.
+        self._begun: str | None = None
+        self._paused = False
+
+    def waited(self, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Any) -> Any:
+        if self._known():
+            return self._given()
+        if self._spec.approve:
+            approvals.ask(self._run, self._question(asked), False)
+        try:
+            outcome = steps.begin(self._run, self._step(self._sync), args, kwargs)
+        except Exception as e:
+            return self._failed(e)
+        return self._outcome(outcome)
+
+    async def awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Any) -> Any:
+        if self._known():
+            return self._given()
+        if self._spec.approve:
+            await approvals.ask(self._run, self._question(asked), True)
+        try:
+            outcome = await steps.begin(self._run, self._step(self._async), args, kwargs)
+        except Exception as e:
+            return self._failed(e)
+        return self._outcome(outcome)
+
+    def _step(self, fn: Callable[..., Any]) -> StepSpec:
+        spec = self._spec
+        return StepSpec(spec.name, fn, self._key, None, spec.timeout, spec.effect == "once", spec.effect != "once")
+
+    def _question(self, asked: Any) -> approvals.Question:
+        return approvals.Question(self._spec.name, asked, None, None, self._key)
+
+    # --- the tool itself
+
+    def _sync(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._begun = scope.current().step
+            return self._fn(*args, **kwargs)
+        except Exception as e:
+            return self._raised(e)
+
+    async def _async(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._begun = scope.current().step
+            return await self._fn(*args, **kwargs)
+        except Exception as e:
+            return self._raised(e)
+
+    def _raised(self, error: Exception) -> Raised:
+        """The outcome of a tool that raised. What is no outcome is raised: pauses, and what Outlast itself refuses."""
+        self._paused = isinstance(error, self._spec.pauses)
+        if self._paused or isinstance(error, (Error, Skip)) and not isinstance(error, ToolFailed):
+            raise error
+        self._error = error
+        return Raised.of(error)
+
+    # --- what came of it
+
+    def _known(self) -> bool:
+        return self._key is not None and self._key in self._run.steps.outcomes
+
+    def _given(self) -> Any:
+        assert self._key is not None
+        return self._outcome(self._run.steps.outcomes[self._key])
+
+    def _outcome(self, outcome: Any) -> Any:
+        if self._key is not None:
+            self._run.steps.outcomes[self._key] = outcome
+        if not isinstance(outcome, Raised):
+            return outcome
+        error, self._error = self._error, None
+        raise outcome.again() if error is None else error
+
+    def _failed(self, error: Exception) -> Any:
+        if self._paused and self._spec.effect == "once" and self._begun is not None:
+            # The framework calls the tool again from its top: that is no doubt.
+            self._run.resolve(self._spec.name, key=self._begun, rerun=True)
+        if isinstance(error, StepInDoubt) and self._spec.in_doubt == "tell":
+            return IN_DOUBT.format(self._spec.name)
+        if isinstance(error, NotSerializable) and self._begun is not None:
+            error.hint = f"return JSON from tool {self._spec.name!r}, a dataclass or a pydantic model; what it did is not undone"
+        raise error

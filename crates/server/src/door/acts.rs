@@ -1,0 +1,284 @@
+//! Routes by which a person acts on a run: `POST /v1/runs/{id}/stop`, `wake`, `budget`, `retry` and `fork`.
+//!
+//! For callers with the API token or a page's session. Without either, any process of the machine could raise its own
+//! limit. Cancelling and deciding have routes of their own, which RiskKernel's clients know.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use http::{Response, request::Parts};
+use outlast_core::{
+    engine::{
+        self,
+        item::reset_item::ResetItem,
+        run::{
+            raise::Raise,
+            tell::{Tell, Word},
+        },
+    },
+    envelope::unit::{Limits, PerUnit, Unit},
+    journal::job::Standing,
+    reads::forks::{Point, id_of, prepare},
+    store::{self, Ask as _, Durability, Page, RunView, Store},
+    words::id::{AttemptNo, RunId, Seq},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{
+    http::{answered, refused, segments},
+    proxy::host::Host,
+    state::Error,
+    wire::{body::AnswerBody, refuse::Refusal, who},
+};
+
+/// An act of a person on a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Stop,
+    Wake,
+    Budget,
+    Retry,
+    Fork,
+}
+
+/// Routes, all of them POST. A test compares `docs/reference/openapi.json` with them.
+pub const ACTS: [(&str, Act); 5] = [
+    ("/v1/runs/{id}/stop", Act::Stop),
+    ("/v1/runs/{id}/wake", Act::Wake),
+    ("/v1/runs/{id}/budget", Act::Budget),
+    ("/v1/runs/{id}/retry", Act::Retry),
+    ("/v1/runs/{id}/fork", Act::Fork),
+];
+
+/// Number of items that are read at once.
+const PAGE: usize = 1000;
+
+/// Finds the act of a request, and the run's id, not decoded.
+pub fn route(parts: &Parts) -> Option<(Act, String)> {
+    if parts.method != http::Method::POST {
+        return None;
+    }
+    ACTS.iter().find_map(|(route, act)| {
+        let open = segments::open(route, parts.uri.path())?;
+        Some((*act, open.first().filter(|id| !id.is_empty())?.to_string()))
+    })
+}
+
+/// A caller who may act.
+pub struct LetIn(());
+
+/// Checks access, before the body is read. Errors: those of `who::api`; `only_the_command_decides`.
+pub fn let_in(host: &Host, parts: &Parts) -> Result<Result<LetIn, Error>, Refusal> {
+    if host.is_draining() {
+        return Err(Refusal::Draining);
+    }
+    if who::bears_token(&parts.uri, &parts.headers)? {
+        return Ok(Err(Error::NoRunDecides));
+    }
+    Ok(match who::api(&host.config.access, &parts.headers) {
+        Ok(shown) if shown.is_a_persons() => Ok(LetIn(())),
+        Ok(_) => Err(Error::OnlyTheCommandDecides),
+        Err(e) => Err(e.into()),
+    })
+}
+
+/// Acts on the run, and answers with its status.
+pub async fn answer(
+    host: &Arc<Host>,
+    let_in: Result<LetIn, Error>,
+    act: Act,
+    run: String,
+    body: &Bytes,
+) -> Response<AnswerBody> {
+    let body = body.clone();
+    let acting = host.clone();
+    // On a blocking thread: the reads of a store block.
+    let told = match let_in {
+        Ok(_) => tokio::task::spawn_blocking(move || carry_out(&*acting.store, act, &run, &body)).await,
+        Err(e) => return refused(&e),
+    };
+    let told = told.unwrap_or_else(|_| Err(store::Error::Closed.into()));
+    if told.is_ok() {
+        // Calls that wait for room ask again.
+        host.wake();
+    }
+    told.and_then(|body| answered(&body)).unwrap_or_else(|e| refused(&e))
+}
+
+fn carry_out(store: &dyn Store, act: Act, run: &str, body: &Bytes) -> Result<Value, Error> {
+    let view = find(store, &crate::http::decoded(run)?)?;
+    match act {
+        Act::Stop => tell(store, &view, Word::Stop, body),
+        Act::Wake => tell(store, &view, Word::Wake, body),
+        Act::Budget => budget(store, &view, read(body)?),
+        Act::Retry => retry(store, &view, read(body)?),
+        Act::Fork => fork(store, &view, read(body)?),
+    }
+}
+
+fn find(store: &dyn Store, id: &str) -> Result<RunView, Error> {
+    let unknown = || store::Error::from(engine::Error::UnknownRun { id: id.chars().take(140).collect() });
+    let known = RunId::new(id).map_err(|_| unknown())?;
+    let no = store.run_no(&known)?.ok_or_else(unknown)?;
+    Ok(store.run(no)?.ok_or_else(unknown)?)
+}
+
+/// Reads the body. An empty one counts as `{}`.
+fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Error> {
+    let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
+    serde_json::from_slice(body)
+        .map_err(|e| Error::BadRequest(format!("the body is not what is wanted here: {e}")))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+fn tell(store: &dyn Store, view: &RunView, word: Word, body: &Bytes) -> Result<Value, Error> {
+    let Nothing {} = read(body)?;
+    store.ask(Tell { run: view.run.no, word }, Durability::Synced).wait()?;
+    status(store, view)
+}
+
+fn status(store: &dyn Store, view: &RunView) -> Result<Value, Error> {
+    let after = store.run(view.run.no)?.unwrap_or_else(|| view.clone());
+    Ok(json!({
+        "run": after.run.id.as_str(),
+        "status": after.run.status.name(),
+        "status_before": view.run.status.name(),
+        "stop_requested": after.run.stop_requested,
+    }))
+}
+
+/// Changes of limits, by the units' names: `cost_nano_usd`, `tokens`, `calls`, `loops`, `wall_ms`, `active_ms`, `restarts`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[derive(Default)]
+struct Change {
+    add: BTreeMap<String, i64>,
+    set: BTreeMap<String, i64>,
+    lift: Vec<String>,
+}
+
+fn budget(store: &dyn Store, view: &RunView, change: Change) -> Result<Value, Error> {
+    let (mut add, mut set, mut lift) = (Limits::default(), Limits::default(), PerUnit::<bool>::default());
+    for (name, amount) in &change.add {
+        add[unit(name)?] = Some(from_zero(name, *amount)?);
+    }
+    for (name, amount) in &change.set {
+        set[unit(name)?] = Some(from_zero(name, *amount)?);
+    }
+    for name in &change.lift {
+        lift[unit(name)?] = true;
+    }
+    let ways = |u: Unit| usize::from(add[u].is_some()) + usize::from(set[u].is_some()) + usize::from(lift[u]);
+    if let Some(twice) = Unit::ALL.into_iter().find(|u| ways(*u) > 1) {
+        return Err(Error::BadRequest(format!("{} would change in two ways", twice.name())));
+    }
+    if Unit::ALL.into_iter().all(|u| ways(u) == 0) {
+        return Err(Error::BadRequest("no limit is named: give add, set or lift".into()));
+    }
+    store.ask(Raise { run: view.run.no, add, set, lift }, Durability::Synced).wait()?;
+    status(store, view)
+}
+
+fn unit(name: &str) -> Result<Unit, Error> {
+    Unit::ALL.into_iter().find(|u| u.name() == name).ok_or_else(|| {
+        let known = Unit::ALL.map(Unit::name).join(", ");
+        let had: String = name.chars().take(80).collect();
+        Error::BadRequest(format!("{had:?} is no unit (wanted one of {known})"))
+    })
+}
+
+fn from_zero(name: &str, amount: i64) -> Result<i64, Error> {
+    if amount < 0 {
+        return Err(Error::BadRequest(format!("{name} is {amount}, and a number from 0 is wanted")));
+    }
+    Ok(amount)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Retry {
+    keys: Vec<String>,
+    /// Every item that failed, besides `keys`.
+    failed: bool,
+    reuse_answers: bool,
+}
+
+/// Makes items of a job pending again, each in a commit of its own: if one is refused, the others stay reset.
+fn retry(store: &dyn Store, view: &RunView, wanted: Retry) -> Result<Value, Error> {
+    let run = view.run.no;
+    let mut keys = wanted.keys;
+    if wanted.failed {
+        for key in failed(store, view)? {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+    }
+    if keys.is_empty() && !wanted.failed {
+        return Err(Error::BadRequest("no items are named: give keys, or failed".into()));
+    }
+    let reset = |key: &String| ResetItem { run, key: key.clone(), reuse_answers: wanted.reuse_answers };
+    let asked: Vec<_> = keys.iter().map(|key| store.ask(reset(key), Durability::Synced)).collect();
+    for pending in asked {
+        pending.wait()?;
+    }
+    Ok(json!({ "run": view.run.id.as_str(), "reset": keys, "reuse_answers": wanted.reuse_answers }))
+}
+
+fn failed(store: &dyn Store, view: &RunView) -> Result<Vec<String>, Error> {
+    let mut keys = Vec::new();
+    let mut after = Seq(0);
+    loop {
+        let page = store.items(view.run.no, &Page::new(after, PAGE))?;
+        let whole = page.len() == PAGE;
+        after = page.last().map_or(after, |(row, _)| row.seq);
+        let again = |s: Standing| matches!(s, Standing::Failed | Standing::Dead);
+        keys.extend(page.into_iter().filter(|(row, _)| again(row.detail.standing)).map(|(row, _)| row.key));
+        if !whole {
+            return Ok(keys);
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ForkAt {
+    /// Last entry that the fork shares.
+    seq: Option<i64>,
+    /// Attempt with whose end the fork begins.
+    attempt: Option<i64>,
+    id: Option<String>,
+    limit_nano_usd: Option<i64>,
+}
+
+fn fork(store: &dyn Store, view: &RunView, wanted: ForkAt) -> Result<Value, Error> {
+    let last = view.run.next_seq.0 - 1;
+    let point = match (wanted.seq, wanted.attempt) {
+        (Some(seq), None) if (0..=last).contains(&seq) => Point::Seq(Seq(seq)),
+        (Some(seq), None) => {
+            return Err(Error::BadRequest(format!("seq is {seq}, and an entry from 0 to {last} is wanted")));
+        }
+        (None, Some(attempt)) => Point::Attempt(AttemptNo(attempt)),
+        _ => return Err(Error::BadRequest("one of seq and attempt is wanted".into())),
+    };
+    let id = match &wanted.id {
+        Some(id) => RunId::new(id).map_err(|e| Error::BadRequest(e.to_string()))?,
+        None => id_of(&view.run.id, &point)
+            .ok_or_else(|| Error::BadRequest("the fork's id would be too long: give an id".into()))?,
+    };
+    let mut limits = Limits::default();
+    if let Some(limit) = wanted.limit_nano_usd {
+        limits[Unit::CostNanoUsd] = Some(from_zero("limit_nano_usd", limit)?);
+    }
+    let fork = prepare(store, view.run.no, &point, id.clone(), limits)?;
+    let origin = fork.origin;
+    let started = store.ask(fork, Durability::Synced).wait()?;
+    Ok(json!({
+        "run": id.as_str(), "origin": view.run.id.as_str(), "seq": origin.seq.0, "at": origin.at.0,
+        "created": started.created,
+    }))
+}

@@ -1,0 +1,81 @@
+// The page's only way to the server: the read API and the acts below /v1, with a bearer of this tab alone.
+
+const KEY = "outlast.bearer";
+const WHO = "outlast.who";
+
+export class Refused extends Error {
+  constructor(status, code, message, hint) {
+    super(message);
+    Object.assign(this, { status, code, hint });
+  }
+}
+
+export const session = {
+  bearer: () => sessionStorage.getItem(KEY),
+  keep: (bearer) => sessionStorage.setItem(KEY, bearer),
+  end: () => sessionStorage.removeItem(KEY),
+  who: () => sessionStorage.getItem(WHO) || "",
+  keepWho: (name) => sessionStorage.setItem(WHO, name),
+};
+
+async function ask(method, path, body) {
+  const headers = {};
+  const bearer = session.bearer();
+  if (bearer) headers.authorization = `Bearer ${bearer}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(path, {
+      method, headers, cache: "no-store", credentials: "omit", redirect: "error",
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new Refused(0, "unreachable", "the server does not answer", "start it again: the runs are in the store");
+  }
+  const text = await response.text();
+  let told = {};
+  try {
+    told = text ? JSON.parse(text) : {};
+  } catch {
+    told = { error: { message: text.slice(0, 200) } };
+  }
+  if (response.ok) return told;
+  const error = told.error ?? told;
+  throw new Refused(response.status, error.code ?? String(response.status), error.message ?? response.statusText, error.hint);
+}
+
+const query = (words) => {
+  const kept = Object.entries(words ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return kept.length ? "?" + kept.map(([k, v]) => `${k}=${encodeURIComponent(v)}`).join("&") : "";
+};
+const part = encodeURIComponent;
+
+export const get = (path, words) => ask("GET", path + query(words));
+export const post = (path, body) => ask("POST", path, body ?? {});
+
+export const about = () => ask("GET", "/ui/about");
+export const enter = (link) => ask("POST", "/ui/session", { link });
+
+export const runs = (words) => get("/v1/runs", words);
+export const run = (id) => get(`/v1/runs/${part(id)}/summary`);
+export const attempts = (id) => get(`/v1/runs/${part(id)}/attempts`);
+export const entries = (id, words) => get(`/v1/runs/${part(id)}/entries`, words);
+export const entry = (id, seq) => get(`/v1/runs/${part(id)}/entries/${part(seq)}`);
+export const items = (id, words) => get(`/v1/runs/${part(id)}/items`, words);
+export const jobs = (words) => get("/v1/jobs", words);
+export const spend = (words) => get("/v1/spend", words);
+export const budgets = () => get("/v1/budgets");
+export const approvals = (words) => get("/v1/approvals", words);
+export const decide = (one, approve, by) =>
+  post(`/v1/approvals/${part(one.id)}`, {
+    decision: approve ? "approve" : "deny", decidedBy: by || "page", argumentsDigest: one.argumentsDigest,
+  });
+export const act = (id, verb, body) => post(`/v1/runs/${part(id)}/${verb}`, body);
+
+export const namespaces = (words) => get("/v1/state/namespaces", words);
+export const agents = (namespace) => get("/v1/state/agents", { namespace });
+export const keys = (words) => get("/v1/state/keys", words);
+export const value = (namespace, agent, key, words) =>
+  get(`/v1/state/${part(namespace)}/${part(agent)}/${part(key)}`, words);
+export const history = (namespace, agent, key, words) =>
+  get(`/v1/state/${part(namespace)}/${part(agent)}/${part(key)}/history`, words);

@@ -1,0 +1,97 @@
+// A run's journal as rows. Only the rows in sight are in the document.
+
+import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { Empty, State, To, Waits } from "./parts.js";
+import { count, line, span, usd, when } from "./words.js";
+
+const HEIGHT = 30;
+const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop", "iteration", "context"];
+
+/** What an entry is about: a call's model, an approval's tool, else the key. */
+export const what = (e) => line(e.call?.model || e.approval?.tool || e.key || "", 120);
+
+/** What is unusual about an entry, in words. */
+export function marks(e) {
+  const call = e.call ?? {};
+  const found = [];
+  if (e.replayed_to) found.push(`replayed to attempt ${e.replayed_to}`);
+  if (call.retry_of) found.push(`retry of ${call.retry_of}`);
+  if (e.retried_by) found.push(`retried by ${e.retried_by}`);
+  if (call.in_doubt) found.push("in doubt");
+  if (call.tries > 1) found.push(`${call.tries} tries`);
+  if (call.clamped_to) found.push(`clamped to ${call.clamped_to}`);
+  if (call.estimated) found.push("estimated");
+  if (call.overrun_nano_usd) found.push(`overrun ${usd(call.overrun_nano_usd)}`);
+  if (call.http_status >= 400) found.push(`http ${call.http_status}`);
+  if (call.error) found.push(call.error);
+  if (e.approval?.decision) found.push(`${e.approval.decision.approve ? "approved" : "denied"} by ${e.approval.decision.by}`);
+  if (e.item && e.item.standing !== "open") found.push(e.item.reason ?? e.item.standing);
+  return found;
+}
+
+export function cost(e) {
+  if (e.kind !== "call" && !e.spent_nano_usd) return "";
+  return (e.held_nano_usd ? "≤" : "") + usd(e.spent_nano_usd + e.held_nano_usd);
+}
+
+export function tokens(e) {
+  const u = e.call?.usage;
+  if (!u) return e.tokens ? count(e.tokens) : "";
+  return `${count(u.input + u.cache_read + u.cache_write_5m + u.cache_write_1h)}+${count(u.output)}`;
+}
+
+export function Journal({ id, entries, whole, chosen, choose }) {
+  const [kind, pick] = useState("");
+  const [text, seek] = useState("");
+  const place = useRef(null);
+  const [top, scroll] = useState(0);
+  const rows = useMemo(() => {
+    const wanted = text.toLowerCase();
+    return entries.filter((e) => (!kind || e.kind === kind)
+      && (!wanted || `${e.seq} ${what(e)} ${e.state} ${marks(e).join(" ")}`.toLowerCase().includes(wanted)));
+  }, [entries, kind, text]);
+  const high = 520;
+  useEffect(() => {
+    const n = rows.findIndex((e) => e.seq === chosen);
+    const box = place.current;
+    if (n < 0 || !box) return;
+    const y = n * HEIGHT;
+    if (y < box.scrollTop || y > box.scrollTop + box.clientHeight - HEIGHT) box.scrollTop = y - box.clientHeight / 2;
+  }, [chosen]);
+  // The newest rows stay in sight, unless the reader has scrolled away from them.
+  const follows = useRef(true);
+  useEffect(() => {
+    const box = place.current;
+    if (box && follows.current && chosen === null) box.scrollTop = box.scrollHeight;
+  }, [rows.length]);
+  const from = Math.max(0, Math.floor(top / HEIGHT) - 8);
+  const shown = rows.slice(from, from + Math.ceil(high / HEIGHT) + 16);
+  const scrolled = (event) => {
+    const box = event.target;
+    follows.current = box.scrollTop + box.clientHeight >= box.scrollHeight - 2 * HEIGHT;
+    scroll(box.scrollTop);
+  };
+  const columns = html`<span class="num">#</span><span class="wide">Time</span><span class="wide">Kind</span><span>State</span><span>What</span><span class="num wide">Tokens</span><span class="num">usd</span><span class="num wide">Attempt</span>`;
+  return html`
+    <div class="bar"><h2 id="journal">Journal</h2><span class="soft">${count(rows.length)}${rows.length !== entries.length ? ` of ${count(entries.length)}` : ""} entries</span>
+      <span style=${{ flex: 1 }}></span>
+      <label class="only-read" for="kind">Kind</label>
+      <select id="kind" value=${kind} onChange=${(e) => pick(e.target.value)}><option value="">every kind</option>${KINDS.map((k) => html`<option key=${k}>${k}</option>`)}</select>
+      <label class="only-read" for="find">Find in the journal</label>
+      <input id="find" type="search" placeholder="find" size="12" value=${text} onInput=${(e) => seek(e.target.value)} />
+    </div>
+    ${!entries.length ? (whole ? html`<${Empty}>No entries yet.</${Empty}>` : html`<${Waits} />`) : html`
+      <div class="row headed" aria-hidden="true">${columns}</div>
+      <div class="rows" ref=${place} onScroll=${scrolled} tabindex="0" role="group" aria-label="Entries of the journal">
+        <div class="inner" style=${{ height: `${rows.length * HEIGHT}px` }}>
+          ${shown.map((e, n) => html`<${To} key=${e.seq} path=${["run", id, e.seq]} class=${e.seq === chosen ? "row at" : "row"}
+              style=${{ top: `${(from + n) * HEIGHT}px` }} onFocus=${() => choose(e.seq)}>
+            <span class="num">${e.seq}</span><span class="wide soft">${when(e.opened_at)}</span><span class="wide">${e.kind}</span><span><${State} of=${e.state} /></span>
+            <span title=${marks(e).map((m) => line(m, 200)).join(", ")}>${what(e) || e.kind} <span class="soft">${line(marks(e).join(", "), 120)}</span></span>
+            <span class="num wide">${tokens(e)}</span><span class="num">${cost(e)}</span><span class="num wide">${e.attempt}</span>
+          </${To}>`)}
+        </div>
+      </div>`}`;
+}
+
+export const took = (e) => span(((e.closed_at ?? Date.now() * 1000) - e.opened_at) / 1000);

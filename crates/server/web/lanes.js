@@ -1,0 +1,95 @@
+// Where everything of a timeline stands: lanes, rows within them, and the scale across.
+
+const MOST_ROWS = 6;
+
+/**
+ * Gives each attempt a lane, and each entry of it a row, so that what went on at the same time does not overlap.
+ * Returns the lanes, oldest first.
+ */
+export function lanesOf(entries, attempts) {
+  const byNo = new Map();
+  for (const attempt of attempts) byNo.set(attempt.attempt, { attempt, rows: 1, bars: [], free: [], replayed: 0, saved: 0 });
+  const dearest = entries.reduce((most, e) => (e.kind === "call" ? Math.max(most, e.spent_nano_usd) : most), 1);
+  const now = Date.now() * 1000;
+  for (const e of [...entries].sort((a, b) => a.opened_at - b.opened_at)) {
+    const lane = byNo.get(e.attempt);
+    const to = byNo.get(e.replayed_to);
+    if (to) {
+      to.replayed += 1;
+      to.saved += e.spent_nano_usd;
+    }
+    if (!lane || e.kind === "loop") continue;
+    const end = e.closed_at ?? lane.attempt.ended_at ?? now;
+    let row = lane.free.findIndex((free) => free <= e.opened_at);
+    if (row < 0) row = lane.free.length < MOST_ROWS ? lane.free.length : lane.free.indexOf(Math.min(...lane.free));
+    lane.free[row] = Math.max(end, e.opened_at + 1);
+    lane.rows = Math.max(lane.rows, row + 1);
+    lane.bars.push({ e, row, from: e.opened_at, to: end, high: Math.sqrt(e.spent_nano_usd / dearest) });
+  }
+  return { lanes: [...byNo.values()], first: entries[0]?.seq ?? 0 };
+}
+
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1.5e4, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 2 * 864e5, 7 * 864e5];
+const two = (n) => String(n).padStart(2, "0");
+
+/** The scale of a timeline, from 0 to 1: over time, or over what happened, one after the other. */
+export function scaleOf(layout, byOrder, run) {
+  return byOrder ? overOrder(layout) : overTime(layout, run);
+}
+
+function overTime(layout, run) {
+  const lanes = layout.lanes.map((lane) => lane.attempt);
+  const now = Date.now() * 1000;
+  const first = Math.min(...lanes.map((a) => a.started_at), run.began_at ?? now);
+  const last = Math.max(...lanes.map((a) => a.ended_at ?? now), first + 1000);
+  const whole = last - first;
+  const of = (at) => (at - first) / whole;
+  return {
+    of,
+    start: (a) => a.started_at,
+    end: (a) => a.ended_at ?? now,
+    at: (lane, seq) => lane.bars.find((bar) => bar.e.seq === seq)?.from ?? lane.attempt.started_at,
+    ticks(view, many) {
+      const [from, to] = [first + view[0] * whole, first + view[1] * whole];
+      const step = (STEPS.find((ms) => (to - from) / 1000 / ms <= many) ?? STEPS.at(-1)) * 1000;
+      const found = [];
+      for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+        const d = new Date(at / 1000);
+        const clock = `${two(d.getHours())}:${two(d.getMinutes())}`;
+        const text = step >= 864e8 ? `${two(d.getMonth() + 1)}-${two(d.getDate())}` : step >= 6e7 ? clock
+          : step >= 1e6 ? `${clock}:${two(d.getSeconds())}` : `${two(d.getSeconds())}.${String(Math.floor(d.getMilliseconds())).padStart(3, "0")}`;
+        found.push([of(at), text]);
+      }
+      return found;
+    },
+  };
+}
+
+/** Every moment at which something began or ended is one step: pauses take no room. */
+function overOrder(layout) {
+  const moments = new Set();
+  for (const lane of layout.lanes) {
+    moments.add(lane.attempt.started_at);
+    for (const bar of lane.bars) moments.add(bar.from).add(bar.to);
+    if (lane.attempt.ended_at) moments.add(lane.attempt.ended_at);
+  }
+  const sorted = [...moments].sort((a, b) => a - b);
+  const last = Math.max(1, sorted.length - 1);
+  const of = (at) => {
+    let [low, high] = [0, sorted.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (sorted[middle] < at) low = middle + 1;
+      else high = middle;
+    }
+    return Math.min(low, last) / last;
+  };
+  const end = sorted.at(-1) ?? 0;
+  return {
+    of,
+    start: (a) => a.started_at,
+    end: (a) => a.ended_at ?? end,
+    at: (lane, seq) => lane.bars.find((bar) => bar.e.seq === seq)?.from ?? lane.attempt.started_at,
+    ticks: () => [],
+  };
+}

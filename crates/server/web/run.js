@@ -1,0 +1,202 @@
+// One run: what it is doing, what it cost, its lives as a timeline, and its journal.
+
+import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import * as api from "./api.js";
+import { useKeys, useRead } from "./live.js";
+import { Acts } from "./acts.js";
+import { Journal } from "./journal.js";
+import { Timeline } from "./timeline.js";
+import { Meter, Problem, State, To, Waits } from "./parts.js";
+import { ago, amount, clean, count, ended, line, some, span, unitWord, usd, when } from "./words.js";
+
+const PAGE = 2000;
+
+/**
+ * Reads all entries of a run, page by page, and then what is new and what was open. A run that is over and whole is not
+ * read again.
+ */
+function useEntries(id, live) {
+  const kept = useRef(new Map());
+  const [all, tell] = useState({ list: [], whole: false, error: null });
+  useEffect(() => {
+    let over = false;
+    let timer = null;
+    kept.current = new Map();
+    tell({ list: [], whole: false, error: null });
+    let after = 0;
+    const look = async () => {
+      try {
+        if (document.hidden) throw null;
+        const map = kept.current;
+        // Open entries and lost calls may change: they are read again from the oldest of them on.
+        let from = after;
+        for (const e of map.values()) {
+          if ((e.state === "open" || e.state === "unknown") && e.seq - 1 < from) from = Math.max(e.seq - 1, after - PAGE);
+        }
+        let changed = !map.size;
+        for (let next = from; next !== null && !over; ) {
+          const page = await api.entries(id, { after: next, limit: PAGE });
+          for (const e of page.entries) {
+            const had = map.get(e.seq);
+            if (!had || had.state !== e.state || had.replayed_to !== e.replayed_to) changed = true;
+            map.set(e.seq, e);
+            after = Math.max(after, e.seq);
+          }
+          next = page.after;
+          if (next !== null && map.size <= 2 * PAGE) tell({ list: [...map.values()], whole: false, error: null });
+        }
+        if (changed && !over) tell({ list: [...map.values()].sort((a, b) => a.seq - b.seq), whole: true, error: null });
+      } catch (error) {
+        if (error && !over) tell((had) => ({ ...had, error }));
+      }
+      if (!over && live.current) timer = setTimeout(look, 1500);
+    };
+    look();
+    return () => {
+      over = true;
+      clearTimeout(timer);
+    };
+  }, [id]);
+  return all;
+}
+
+export function Run({ id, looks }) {
+  const live = useRef(true);
+  const read = useRead(() => Promise.all([api.run(id), api.attempts(id)]), [id], 1500);
+  const [run, told] = read.data ?? [];
+  live.current = !run || !["completed", "failed", "cancelled"].includes(run.status);
+  const entries = useEntries(id, live);
+  const [chosen, choose] = useState(null);
+  const [act, ask] = useState(null);
+  const attempts = told?.attempts ?? [];
+  useKeys((key) => {
+    if (key === "u" || key === "Escape") location.hash = "#/runs";
+    else if (key === "x" && !looks) ask("stop");
+    else if (key === "+" && !looks) ask("raise");
+  }, [looks]);
+  if (!run) return html`<${Problem} error=${read.error} again=${read.again} />${read.error ? "" : html`<${Waits} />`}`;
+  return html`
+    <div class="head">
+      <h1>${line(run.name ?? run.job?.name ?? run.run, 90)}</h1>
+      <${State} of=${run.status} word=${run.stop_requested && live.current ? `${run.status}, stopping` : run.status} />
+      <span class="grow"></span>
+      ${looks ? "" : html`<${Acts} run=${run} attempts=${attempts} chosen=${chosen} act=${act} ask=${ask} done=${read.again} />`}
+    </div>
+    <${Problem} error=${read.error} />
+    <${Why} run=${run} attempts=${attempts} />
+    <${Facts} run=${run} attempts=${attempts} />
+    <section class="panel" aria-labelledby="timeline">
+      <${Timeline} entries=${entries.list} attempts=${attempts} run=${run} chosen=${chosen} choose=${choose} />
+    </section>
+    <${Partings} run=${run} attempts=${attempts} />
+    <${Problem} error=${entries.error} />
+    <section class="panel" aria-labelledby="journal">
+      <${Journal} id=${run.run} entries=${entries.list} whole=${entries.whole} chosen=${chosen} choose=${choose} />
+    </section>
+    <div class="two">
+      <section class="panel" aria-labelledby="lives"><h2 id="lives">Attempts</h2><${Lives} attempts=${attempts} entries=${entries.list} /></section>
+      <section class="panel" aria-labelledby="budget"><h2 id="budget">Budget</h2><${Budget} units=${run.budget ?? []} /></section>
+    </div>
+    <${About} run=${run} />`;
+}
+
+/** What is wrong, and what a person can do. */
+function Why({ run, attempts }) {
+  const last = attempts.at(-1);
+  const notes = [];
+  if (run.halt) notes.push(["bad", `Halted: ${run.halt.message}`, run.halt.hint]);
+  else if (run.why) notes.push([run.status === "failed" ? "bad" : "care", run.why]);
+  if (run.pending_approvals) notes.push(["care", `${some(run.pending_approvals, "approval")} waiting for a person`, null, "approvals"]);
+  if (run.status === "interrupted") notes.push(["care", `It stands still${last?.died ? `: attempt ${last.attempt} ${ended(last)}` : ""}.`, `outlast resume ${run.run}`]);
+  if (run.status === "sleeping" && run.wake_at) notes.push(["care", `It sleeps until ${when(run.wake_at)}.`]);
+  return notes.map(([kind, text, hint, to], n) => html`<div key=${n} class="note ${kind}">
+    ${line(text, 400)}${to ? html` <${To} path=${[to]}>Decide</${To}>` : ""}${hint ? html`<p class="soft mono">${line(hint, 400)}</p>` : ""}
+  </div>`);
+}
+
+function Facts({ run, attempts }) {
+  const died = attempts.filter((a) => a.died).length;
+  const end = run.ended_at ?? Date.now() * 1000;
+  const fact = (label, value, small) => html`<div><div class="label">${label}</div><div class="value">${value}${small ? html` <small>${small}</small>` : ""}</div></div>`;
+  return html`<div class="panel facts">
+    <div><div class="label">Spent, usd</div><div class="value"><${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} /></div></div>
+    ${fact("Calls", count(run.calls), `${count(run.tokens)} tokens`)}
+    ${fact("Lives", some(attempts.length, "attempt"), died ? some(died, "death") : "no death")}
+    ${fact("Replayed, not paid again", some(run.replayed ?? 0, "answer"), `${usd(run.saved_nano_usd)} usd saved`)}
+    ${run.in_doubt_nano_usd ? fact("In doubt", `${usd(run.in_doubt_nano_usd)} usd`, "outcome unknown") : ""}
+    ${run.job ? fact("Items", `${count(run.job.done)} of ${count(run.job.items)}`, html`<${To} path=${["jobs", run.run]}>open the job</${To}>`) : ""}
+    ${run.loop ? fact("Iterations", count(run.loop.finished), run.loop.max_iterations ? `of at most ${run.loop.max_iterations}` : "") : ""}
+    ${fact("Began", when(run.began_at ?? run.created_at), run.began_at ? `took ${span((end - run.began_at) / 1000)}` : "")}
+  </div>`;
+}
+
+/** Where an attempt asked something new although recorded answers were left. */
+function Partings({ run, attempts }) {
+  const parted = attempts.filter((a) => a.diverged_at);
+  if (!parted.length) return null;
+  return html`<div class="note care">
+    ${parted.map((a) => html`<p key=${a.attempt}>Attempt ${a.attempt} left its recorded past at
+      <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}>: it asked something new while
+      ${some(a.diverged_untaken, "recorded answer")} were left.</p>`)}
+    <p class="soft mono">outlast journal ${clean(run.run)} --divergence</p>
+  </div>`;
+}
+
+function Lives({ attempts, entries }) {
+  const calls = useMemo(() => {
+    const found = new Map();
+    for (const e of entries) {
+      if (e.kind !== "call") continue;
+      const had = found.get(e.attempt) ?? { calls: 0, cost: 0, replayed: 0 };
+      had.calls += 1;
+      had.cost += e.spent_nano_usd;
+      found.set(e.attempt, had);
+      if (e.replayed_to) {
+        const to = found.get(e.replayed_to) ?? { calls: 0, cost: 0, replayed: 0 };
+        to.replayed += 1;
+        found.set(e.replayed_to, to);
+      }
+    }
+    return found;
+  }, [entries]);
+  return html`<div class="scroll"><table>
+    <thead><tr><th scope="col">#</th><th scope="col">Began</th><th scope="col">Up</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col">How it ended</th></tr></thead>
+    <tbody>${attempts.slice(-50).reverse().map((a) => {
+      const of = calls.get(a.attempt);
+      return html`<tr key=${a.attempt}>
+        <td>${a.attempt}${a.label ? html`<span class="under">${line(a.label, 30)}</span>` : ""}</td>
+        <td class="nowrap">${when(a.started_at)}</td>
+        <td class="nowrap">${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)}</td>
+        <td class="num">${count(of?.calls ?? 0)}${of?.replayed ? html`<span class="under">${count(of.replayed)} replayed</span>` : ""}</td>
+        <td class="num">${usd(of?.cost ?? 0)}</td>
+        <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}</td>
+      </tr>`;
+    })}</tbody>
+  </table></div>`;
+}
+
+function Budget({ units }) {
+  const used = units.filter((u) => u.limit !== null || u.spent > 0);
+  return html`<div class="scroll"><table>
+    <thead><tr><th scope="col">Unit</th><th scope="col">Spent</th><th scope="col" class="num">In flight</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">Left</th></tr></thead>
+    <tbody>${used.map((u) => html`<tr key=${u.unit}>
+      <td>${unitWord(u.unit)}</td>
+      <td><${Meter} spent=${u.spent} held=${u.reserved} limit=${u.limit} unit=${u.unit} /></td>
+      <td class="num">${u.reserved ? amount(u.unit, u.reserved) : ""}</td>
+      <td class="num">${u.in_doubt ? amount(u.unit, u.in_doubt) : ""}</td>
+      <td class="num ${u.left !== null && u.left <= 0 ? "bad" : ""}">${u.left === null ? "" : amount(u.unit, Math.max(0, u.left))}</td>
+    </tr>`)}</tbody>
+  </table></div>`;
+}
+
+function About({ run }) {
+  const tags = Object.entries(run.tags ?? {});
+  return html`<section class="panel"><h2>About</h2><div class="in">
+    <p class="mono">${clean(run.run)}</p>
+    ${run.command ? html`<p class="mono">${line(run.command.argv.join(" "), 600)}</p><p class="soft mono">in ${line(run.command.directory, 300)}</p>` : ""}
+    ${run.parent ? html`<p>Inside of <${To} path=${["run", run.parent]}>${line(run.parent, 120)}</${To}></p>` : ""}
+    ${tags.length ? html`<p>${tags.map(([k, v]) => html`<span key=${k} class="tag">${line(v ? `${k}=${v}` : k, 120)}</span>`)}</p>` : ""}
+    <p><${To} path=${["state", `run:${run.run}`]}>Its state</${To}></p>
+    <p class="soft">Last changed ${ago(run.changed_at)}</p>
+  </div></section>`;
+}

@@ -1,0 +1,82 @@
+// The list of runs: what each is doing, and what it has cost of what it may.
+
+import { html, useState } from "./html.js";
+import * as api from "./api.js";
+import { useKeys, useRead } from "./live.js";
+import { Empty, Meter, Problem, State, To, Waits } from "./parts.js";
+import { ago, clean, count, line, some, span } from "./words.js";
+
+const STATUSES = ["running", "waiting", "sleeping", "interrupted", "halted", "completed", "failed", "cancelled"];
+const PAGE = 100;
+
+export function Runs() {
+  const [status, choose] = useState("");
+  const [name, seek] = useState("");
+  const [cursors, turn] = useState([]);
+  const cursor = cursors.at(-1);
+  const read = useRead(() => api.runs({ status, name, cursor, limit: PAGE }), [status, name, cursor]);
+  const [at, move] = useState(0);
+  const runs = read.data?.runs ?? [];
+  useKeys((key, event) => {
+    if (key === "j" || key === "ArrowDown") move((n) => Math.min(runs.length - 1, n + 1));
+    else if (key === "k" || key === "ArrowUp") move((n) => Math.max(0, n - 1));
+    else if ((key === "Enter" || key === "o") && runs[at] && event.target.closest?.("a, button") === null) location.hash = `#/run/${encodeURIComponent(runs[at].run)}`;
+    else if (key === "/") document.getElementById("seek")?.focus();
+    else return;
+    event.preventDefault();
+  }, [runs.length, at]);
+  const filter = (act) => (event) => {
+    turn([]);
+    move(0);
+    act(event.target.value);
+  };
+  return html`
+    <div class="head">
+      <h1>Runs</h1>
+      <span class="grow"></span>
+      <label class="only-read" for="seek">Name or id</label>
+      <input id="seek" type="search" placeholder="name or id   /" value=${name} onInput=${filter(seek)} />
+      <label class="only-read" for="status">Status</label>
+      <select id="status" value=${status} onChange=${filter(choose)}>
+        <option value="">every status</option>
+        ${STATUSES.map((s) => html`<option key=${s} value=${s}>${s}</option>`)}
+      </select>
+    </div>
+    <${Problem} error=${read.error} again=${read.again} />
+    <div class="panel">
+      ${!read.data && !read.error ? html`<${Waits} />` : ""}
+      ${read.data && !runs.length ? html`<${Empty}>${status || name ? "No such run." : "No runs yet: outlast run -- COMMAND begins one."}</${Empty}>` : ""}
+      ${runs.length ? html`<table class="cards">
+        <thead><tr><th scope="col">Run</th><th scope="col">Status</th><th scope="col">Spent, usd</th>
+          <th scope="col" class="num">Calls</th><th scope="col" class="num">Attempts</th><th scope="col" class="num">Took</th><th scope="col" class="num">Began</th></tr></thead>
+        <tbody>${runs.map((run, n) => html`<${Row} key=${run.run} run=${run} at=${n === at} />`)}</tbody>
+      </table>` : ""}
+    </div>
+    <div class="buttons">
+      ${cursors.length ? html`<button onClick=${() => turn(cursors.slice(0, -1))}>Newer</button>` : ""}
+      ${read.data?.cursor ? html`<button onClick=${() => turn([...cursors, read.data.cursor])}>Older</button>` : ""}
+    </div>`;
+}
+
+function Row({ run, at }) {
+  const end = run.ended_at ?? Date.now() * 1000;
+  const job = run.job;
+  const tags = Object.entries(run.tags ?? {});
+  return html`<tr class=${at ? "at" : ""}>
+    <td>
+      <${To} path=${["run", run.run]} class="name">${line(run.name ?? job?.name ?? run.run, 80)}</${To}>
+      ${run.name || job ? html`<span class="under mono">${clean(run.run)}</span>` : ""}
+      ${tags.length ? html`<span class="under">${tags.map(([k, v]) => html`<span key=${k} class="tag">${line(v ? `${k}=${v}` : k, 40)}</span>`)}</span>` : ""}
+    </td>
+    <td><${State} of=${run.status} word=${run.stop_requested && run.status === "running" ? "stopping" : run.status} />
+      ${run.pending_approvals ? html`<span class="under care">${some(run.pending_approvals, "approval")} waiting</span>`
+        : run.why ? html`<span class="under" title=${clean(run.why)}>${line(run.why, 70)}</span>` : ""}
+      ${job ? html`<span class="under">${count(job.done)} of ${some(job.items, "item")}${job.failed + job.dead ? `, ${job.failed + job.dead} failed` : ""}</span>` : ""}
+    </td>
+    <td class="whole"><${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} /></td>
+    <td class="num wide">${count(run.calls)}</td>
+    <td class="num wide">${count(run.attempts)}</td>
+    <td class="num wide">${run.began_at ? span((end - run.began_at) / 1000) : "–"}</td>
+    <td class="num wide soft">${ago(run.began_at ?? run.created_at)}</td>
+  </tr>`;
+}

@@ -1,0 +1,96 @@
+// Amounts, times and names as people read them.
+
+// Characters that steer a terminal or turn the direction of text: a name could show what it is not.
+const STEERING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Text of a run, a model or a person, without what would deceive. */
+export const clean = (text) => String(text ?? "").replace(STEERING, "\ufffd");
+
+/** The same in one line, at most `most` characters. */
+export function line(text, most = 200) {
+  const one = clean(text).replace(/[\n\t]+/g, " ");
+  return one.length > most ? one.slice(0, most - 1) + "…" : one;
+}
+
+const PLAIN = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+export const count = (n) => PLAIN.format(n ?? 0);
+
+/** "1 call", "2 calls". */
+export const some = (n, word) => `${count(n)} ${n === 1 ? word : word.endsWith("y") ? word.slice(0, -1) + "ies" : word + "s"}`;
+
+/** Nano-dollars as dollars: two decimals, and more where the amount is small. */
+export function usd(nano) {
+  if (nano === null || nano === undefined) return "–";
+  const dollars = nano / 1e9;
+  if (dollars === 0) return "0.00";
+  const size = Math.abs(dollars);
+  return dollars.toFixed(size >= 1 ? 2 : size >= 0.01 ? 3 : size >= 0.0001 ? 5 : 7);
+}
+
+/** Milliseconds as "3.2 s", "4m 10s", "2h 5m", "3d 4h". */
+export function span(ms) {
+  if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
+  if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
+  const s = ms / 1000;
+  if (s < 60) return `${s < 10 ? s.toFixed(1) : Math.round(s)} s`;
+  const m = Math.floor(s / 60);
+  if (m < 60) return `${m}m ${Math.floor(s % 60)}s`;
+  const h = Math.floor(m / 60);
+  return h < 48 ? `${h}h ${m % 60}m` : `${Math.floor(h / 24)}d ${h % 24}h`;
+}
+
+const two = (n) => String(n).padStart(2, "0");
+
+/** Microseconds as local time: the day too, unless it is today. */
+export function when(micros, seconds = true) {
+  if (!micros) return "–";
+  const at = new Date(micros / 1000);
+  const clock = `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? ":" + two(at.getSeconds()) : ""}`;
+  const sameDay = at.toDateString() === new Date().toDateString();
+  return sameDay ? clock : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+}
+
+export const ago = (micros, now = Date.now()) => (micros ? `${span(Math.max(0, now - micros / 1000))} ago` : "–");
+
+/** A time that may be microseconds or RFC 3339, as microseconds. */
+export function micros(at) {
+  if (at === null || at === undefined) return null;
+  return typeof at === "number" ? at : Date.parse(at) * 1000;
+}
+
+const UNITS = {
+  cost_nano_usd: "dollars", tokens: "tokens", calls: "calls", loops: "loops",
+  wall_ms: "wall time", active_ms: "active time", restarts: "restarts",
+};
+export const unitWord = (unit) => UNITS[unit] ?? unit;
+export function amount(unit, value) {
+  if (value === null || value === undefined) return "–";
+  if (unit === "cost_nano_usd") return `${usd(value)} usd`;
+  return unit.endsWith("_ms") ? span(value) : count(value);
+}
+
+/** JSON text as indented lines, and other text as it is. */
+export function pretty(value) {
+  if (typeof value !== "string") return clean(JSON.stringify(value, null, 2));
+  try {
+    return clean(JSON.stringify(JSON.parse(value), null, 2));
+  } catch {
+    return clean(value);
+  }
+}
+
+/** How an attempt ended, in words. */
+export function ended(a) {
+  const exit = a.exit;
+  if (!a.ended_at) return "up";
+  if (!exit) return "ended";
+  if (exit.outage) return clean(exit.outage);
+  if (exit.oom) return "killed for its memory";
+  if (exit.lost) return "killed with its supervisor";
+  if (exit.signal) return `died of signal ${exit.signal}${exit.signal === 9 ? " (SIGKILL)" : ""}`;
+  if (exit.stopped) return "stopped";
+  if (exit.at_limit) return "usage limit of the provider";
+  if (exit.for_room) return "waits for a budget";
+  if (exit.code) return `died: exit code ${exit.code}`;
+  return exit.code === 0 ? "exit code 0" : "ended";
+}

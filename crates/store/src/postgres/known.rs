@@ -1,0 +1,344 @@
+//! Rows that a transaction has read, as its operations left them.
+//!
+//! What was read stays true until the transaction ends, because it holds the lock of all writers. So each row is read
+//! once, later operations of the group see the changes of earlier ones here, and each row is written once, at the end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use outlast_core::{
+    engine::loaded::{Loaded, NewPayload, Numbers, Table},
+    envelope::{Envelope, budget::Budget},
+    events::{NewEvent, delivery::Delivery},
+    journal::{Entry, Kind, State},
+    run::{
+        Run, Spec,
+        attempt::Attempt,
+        instance::{Instance, Lease},
+    },
+    state::{
+        Committed, Name, Namespace, Position,
+        rows::{Compactable, Current, Rows, Trimmed},
+    },
+    store::load::Key,
+    words::{
+        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq, Slot},
+        row::{Row, Touch},
+    },
+};
+
+/// Rows of one table by their keys.
+pub type Held<T> = BTreeMap<<T as Table>::Id, Row<T>>;
+
+/// Table whose rows are held here.
+pub trait Hold: Table + Clone {
+    fn held(known: &Known) -> &Held<Self>;
+    fn held_mut(known: &mut Known) -> &mut Held<Self>;
+}
+
+macro_rules! hold {
+    ($($rows:ident: $row:ty,)+) => {
+        $(impl Hold for $row {
+            fn held(known: &Known) -> &Held<Self> {
+                &known.$rows
+            }
+            fn held_mut(known: &mut Known) -> &mut Held<Self> {
+                &mut known.$rows
+            }
+        })+
+    };
+}
+
+hold! {
+    instances: Instance,
+    runs: Run,
+    envelopes: Envelope,
+    budgets: Budget,
+    attempts: Attempt,
+    leases: Lease,
+    entries: Entry,
+}
+
+/// Rows that a transaction has read and changed.
+#[derive(Default)]
+pub struct Known {
+    asked: BTreeSet<Mark>,
+    /// Next free numbers in the database. Rows inserted since move them.
+    pub numbers: Option<Numbers>,
+    pub instances: Held<Instance>,
+    pub runs: Held<Run>,
+    pub envelopes: Held<Envelope>,
+    pub budgets: Held<Budget>,
+    pub attempts: Held<Attempt>,
+    pub leases: Held<Lease>,
+    pub entries: Held<Entry>,
+    pub specs: BTreeMap<RunNo, Row<Spec>>,
+    pub deliveries: BTreeMap<String, Row<Delivery>>,
+    /// Events to be written, in order.
+    pub events: Vec<NewEvent>,
+    /// Payloads to be written, by run, entry, role and part.
+    pub payloads: BTreeMap<(RunNo, Seq, i64, u32), NewPayload>,
+    pub state: StateKnown,
+}
+
+/// State that a transaction has read and changed.
+#[derive(Default)]
+pub struct StateKnown {
+    pub position: Position,
+    pub namespaces: HashMap<String, Namespace>,
+    pub old_ids: HashMap<String, (i64, Micros)>,
+    pub keys: HashMap<Arc<Name>, Current>,
+    /// Outcomes of transactions by their ids.
+    pub outcomes: HashMap<String, Committed>,
+    /// Keys with older versions, by the text of the key that asked for them.
+    pub compactable: HashMap<String, Vec<Compactable>>,
+    /// Changes to be written, one after the other.
+    pub changes: Vec<Rows>,
+}
+
+/// Key that was asked for. Keys that hold names are kept as their text, which is unique.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    Numbered(Key<'static>),
+    Named(String),
+}
+
+impl Mark {
+    fn of(key: &Key<'_>) -> Mark {
+        Mark::Numbered(match *key {
+            Key::Numbers => Key::Numbers,
+            Key::Instance(no) => Key::Instance(no),
+            Key::Run(no) => Key::Run(no),
+            Key::Envelope(no) => Key::Envelope(no),
+            Key::Budgets => Key::Budgets,
+            Key::Budget(no) => Key::Budget(no),
+            Key::Attempt(run, no) => Key::Attempt(run, no),
+            Key::OpenAttempts(run) => Key::OpenAttempts(run),
+            Key::Spec(run) => Key::Spec(run),
+            Key::Lease(run, slot) => Key::Lease(run, slot),
+            Key::Leases(run) => Key::Leases(run),
+            Key::LeasesOf(instance) => Key::LeasesOf(instance),
+            Key::Entry(run, seq) => Key::Entry(run, seq),
+            Key::Matching(run, key) => Key::Matching(run, key),
+            Key::OpenCalls(instance) => Key::OpenCalls(instance),
+            Key::Position => Key::Position,
+            Key::RunById(_)
+            | Key::Labelled(..)
+            | Key::Newest(_)
+            | Key::Namespace(_)
+            | Key::State(_)
+            | Key::Transaction(_)
+            | Key::Delivery(_)
+            | Key::Compactable { .. } => return Mark::Named(format!("{key:?}")),
+        })
+    }
+}
+
+impl Known {
+    /// Returns those of `keys` that the database has to be asked for, each once, and notes that it was.
+    pub fn unknown<'a>(&mut self, keys: &[Key<'a>]) -> Vec<Key<'a>> {
+        keys.iter().filter(|key| !self.holds(key) && self.asked.insert(Mark::of(key))).copied().collect()
+    }
+
+    /// Returns whether the key's only row was read under another key.
+    fn holds(&self, key: &Key<'_>) -> bool {
+        match *key {
+            Key::Instance(no) => self.instances.contains_key(&no),
+            Key::Run(no) => self.runs.contains_key(&no),
+            Key::Envelope(no) => self.envelopes.contains_key(&no),
+            Key::Budget(no) => self.budgets.contains_key(&no),
+            Key::Attempt(run, no) => self.attempts.contains_key(&(run, no)),
+            Key::Lease(run, slot) => self.leases.contains_key(&(run, slot)),
+            Key::Entry(run, seq) => self.entries.contains_key(&(run, seq)),
+            _ => false,
+        }
+    }
+
+    /// Adds rows as the database has them. A row that is known already is kept as it is.
+    pub fn learn<T: Hold>(&mut self, found: Vec<T>) {
+        for value in found {
+            T::held_mut(self).entry(value.id()).or_insert_with(|| Row::read(value));
+        }
+    }
+
+    /// Adds the rows that `key` names, all of which are known, to `into`.
+    pub fn answer(&self, key: &Key<'_>, into: &mut Loaded) {
+        match *key {
+            Key::Numbers => into.numbers = Some(self.next_numbers()),
+            Key::Instance(no) => one(&self.instances, no, into),
+            Key::RunById(id) => all(&self.runs, into, |run| run.id == *id),
+            Key::Run(no) => one(&self.runs, no, into),
+            Key::Envelope(no) => one(&self.envelopes, no, into),
+            Key::Budgets => all(&self.budgets, into, |_| true),
+            Key::Budget(no) => one(&self.budgets, no, into),
+            Key::Attempt(run, no) => one(&self.attempts, (run, no), into),
+            Key::OpenAttempts(run) => {
+                within(&self.attempts, ends_of_attempts(run), into, Attempt::is_open);
+            }
+            Key::Labelled(run, label) => {
+                let is = |attempt: &Attempt| attempt.label.as_deref() == Some(label);
+                within(&self.attempts, ends_of_attempts(run), into, is);
+            }
+            Key::Spec(run) => {
+                let spec = self.specs.get(&run).map(|row| row.value.clone());
+                into.known_specs.extend(spec.map(|spec| (run, spec)));
+            }
+            Key::Lease(run, slot) => one(&self.leases, (run, slot), into),
+            Key::Leases(run) => {
+                within(&self.leases, ((run, Slot(i64::MIN)), (run, Slot(i64::MAX))), into, |_| true);
+            }
+            Key::LeasesOf(instance) => all(&self.leases, into, |lease| lease.instance == instance),
+            Key::Entry(run, seq) => one(&self.entries, (run, seq), into),
+            Key::Matching(run, key) => {
+                within(&self.entries, ends_of_entries(run), into, |e| e.match_key == Some(key));
+            }
+            Key::Newest(newest) => {
+                let (from, to) = ends_of_entries(newest.run);
+                let entries = self.entries.range(from..=to).rev().map(|(_, row)| &row.value);
+                into.extend(entries.filter(|e| newest.is(e)).take(1).cloned());
+            }
+            Key::OpenCalls(instance) => {
+                let is = |e: &Entry| {
+                    e.state == State::Open && e.kind == Kind::Call && e.instance == Some(instance)
+                };
+                all(&self.entries, into, is);
+            }
+            Key::Delivery(name) => {
+                into.deliveries.extend(self.deliveries.get(name).map(|row| row.value.clone()))
+            }
+            Key::Position => into.state.position = self.state.position,
+            Key::Namespace(name) => {
+                let head = self.state.namespaces.get(name).cloned();
+                into.state.namespaces.extend(head.map(|head| (name.to_owned(), Row::read(head))));
+                let old = self.state.old_ids.get(name).copied();
+                into.state.old_ids.extend(old.map(|old| (name.to_owned(), old)));
+            }
+            Key::State(name) => {
+                let current = self.state.keys.get(name).cloned();
+                into.state.keys.extend(current.map(|current| (name.clone(), Row::read(current))));
+            }
+            Key::Transaction(id) => into.state.outcome = self.state.outcomes.get(id).cloned(),
+            Key::Compactable { .. } => {
+                let found = self.state.compactable.get(&format!("{key:?}"));
+                into.state.compactable = found.cloned().unwrap_or_default();
+            }
+        }
+    }
+
+    fn next_numbers(&self) -> Numbers {
+        let next = self.numbers.unwrap_or_default();
+        let after = |last: Option<i64>| last.map_or(0, |no| no + 1);
+        Numbers {
+            run: next.run.max(RunNo(after(self.runs.keys().last().map(|no| no.0)))),
+            envelope: next.envelope.max(EnvelopeNo(after(self.envelopes.keys().last().map(|no| no.0)))),
+            instance: next.instance.max(InstanceNo(after(self.instances.keys().last().map(|no| no.0)))),
+        }
+    }
+
+    /// Takes the changes that an operation made to its rows.
+    pub fn keep(&mut self, l: Loaded) {
+        self.merge(l.instances);
+        self.merge(l.runs);
+        self.merge(l.envelopes);
+        self.merge(l.budgets);
+        self.merge(l.attempts);
+        self.merge(l.leases);
+        self.merge(l.entries);
+        self.specs.extend(l.specs.into_iter().map(|(run, spec)| (run, Row::insert(spec))));
+        for p in l.payloads {
+            self.payloads.insert((p.run, p.seq, p.role.code(), p.payload.part), p);
+        }
+        self.deliveries.extend(l.new_delivery.map(|d| (d.name.clone(), Row::insert(d))));
+        self.events.extend(l.events);
+        if l.state.is_touched() {
+            self.state.keep(l.state);
+        }
+    }
+
+    fn merge<T: Hold>(&mut self, rows: Vec<Row<T>>) {
+        let held = T::held_mut(self);
+        for mut row in rows.into_iter().filter(|row| row.touch != Touch::Read) {
+            let inserted = held.get(&row.value.id()).is_some_and(|before| before.touch == Touch::Insert);
+            if inserted {
+                row.touch = Touch::Insert;
+            }
+            held.insert(row.value.id(), row);
+        }
+    }
+
+    /// Returns whether a query for the key has to see the changes of the state, which nobody looks through here.
+    pub fn is_in_the_way_of(&self, key: &Key<'_>) -> bool {
+        matches!(key, Key::Compactable { .. }) && !self.state.changes.is_empty()
+    }
+
+    /// Notes that all changes are written. Of the state, everything is read anew: the database has numbered its rows.
+    pub fn is_written(&mut self) {
+        fn read<T: Hold>(known: &mut Known) {
+            T::held_mut(known).values_mut().for_each(|row| row.touch = Touch::Read);
+        }
+        read::<Instance>(self);
+        read::<Run>(self);
+        read::<Envelope>(self);
+        read::<Budget>(self);
+        read::<Attempt>(self);
+        read::<Lease>(self);
+        read::<Entry>(self);
+        self.specs.values_mut().for_each(|row| row.touch = Touch::Read);
+        self.deliveries.values_mut().for_each(|row| row.touch = Touch::Read);
+        self.events.clear();
+        self.payloads.clear();
+        self.state = StateKnown::default();
+        self.asked.retain(|mark| !matches!(mark, Mark::Numbered(Key::Position) | Mark::Named(_)));
+    }
+}
+
+impl StateKnown {
+    fn keep(&mut self, rows: Rows) {
+        self.position = self.position.max(rows.position);
+        for (name, row) in &rows.namespaces {
+            self.namespaces.insert(name.clone(), row.value.clone());
+        }
+        for (name, row) in rows.keys.iter().filter(|(_, row)| row.touch != Touch::Read) {
+            // `moved` tells what one operation did.
+            self.keys.insert(name.clone(), Current { moved: false, ..row.value.clone() });
+        }
+        for c in &rows.commits {
+            if let Some(id) = &c.transaction {
+                let outcome = Committed { commit: c.commit, at: c.at, versions: Vec::new() };
+                self.outcomes.entry((**id).to_owned()).or_insert(outcome);
+            }
+        }
+        for f in &rows.forgettings {
+            self.old_ids.remove(&f.namespace);
+        }
+        // A key that is named by its number alone may be here under its name.
+        for r in &rows.removals {
+            if let Trimmed::No(no) = r.key {
+                self.keys.values_mut().filter(|c| c.no == no).for_each(|c| c.oldest = r.below);
+            }
+        }
+        self.changes.push(rows);
+    }
+}
+
+fn one<T: Hold>(held: &Held<T>, id: T::Id, into: &mut Loaded) {
+    into.extend(held.get(&id).map(|row| row.value.clone()));
+}
+
+fn all<T: Hold>(held: &Held<T>, into: &mut Loaded, is: impl Fn(&T) -> bool) {
+    into.extend(held.values().map(|row| &row.value).filter(|value| is(value)).cloned());
+}
+
+fn within<T: Hold>(held: &Held<T>, (from, to): (T::Id, T::Id), into: &mut Loaded, is: impl Fn(&T) -> bool) {
+    into.extend(held.range(from..=to).map(|(_, row)| &row.value).filter(|value| is(value)).cloned());
+}
+
+fn ends_of_attempts(run: RunNo) -> ((RunNo, AttemptNo), (RunNo, AttemptNo)) {
+    ((run, AttemptNo(i64::MIN)), (run, AttemptNo(i64::MAX)))
+}
+
+fn ends_of_entries(run: RunNo) -> ((RunNo, Seq), (RunNo, Seq)) {
+    ((run, Seq(i64::MIN)), (run, Seq(i64::MAX)))
+}

@@ -1,0 +1,131 @@
+//! What a group asks of PostgreSQL, counted by the relay: round trips and statements do not grow with the group.
+
+use outlast_core::{
+    engine::{
+        op::Verb,
+        state::put::{Change, Put},
+    },
+    state::Name,
+    store::{Ask as _, Durability},
+    words::id::RunNo,
+};
+
+use crate::{
+    agent::{Agent, FULL},
+    beds::{Opened, open_at},
+    private_postgres::Database,
+    relay::{Passed, Relay},
+    stage::Stage,
+};
+
+/// A database behind a relay, and an agent on it.
+fn scene() -> (Database, Relay, Stage) {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let s = Stage::on(Opened(open_at(&database.url_at(relay.directory()), true).unwrap()));
+    (database, relay, s)
+}
+
+/// What `act` asked.
+fn asked<T>(relay: &Relay, act: impl FnOnce() -> T) -> (Passed, T) {
+    relay.passed();
+    let out = act();
+    (relay.passed(), out)
+}
+
+#[track_caller]
+fn takes_two_round_trips<T>(relay: &Relay, act: impl FnOnce() -> T) -> T {
+    let (passed, out) = asked(relay, act);
+    assert_eq!(passed.round_trips, 2, "{passed:?}");
+    out
+}
+
+/// The agent's run has been loaded before, so that its envelopes are known.
+fn warm(s: &Stage) -> Agent {
+    let agent = s.process("p").claim(s.run("r").cost(1000 * FULL).create());
+    agent.buys("first", 100);
+    agent
+}
+
+#[test]
+fn a_step_takes_two_round_trips_to_open_and_two_to_record() {
+    let (_database, relay, s) = scene();
+    let agent = warm(&s);
+    let seq = takes_two_round_trips(&relay, || agent.begins("step"));
+    takes_two_round_trips(&relay, || agent.ask(agent.record(seq, "result")).unwrap());
+}
+
+#[test]
+fn a_call_takes_two_round_trips_to_admit_and_two_to_settle() {
+    let (_database, relay, s) = scene();
+    let agent = warm(&s);
+    let seq = takes_two_round_trips(&relay, || agent.call("call"));
+    takes_two_round_trips(&relay, || agent.done(seq, 100));
+}
+
+#[test]
+fn a_change_of_the_state_takes_two_round_trips() {
+    let (_database, relay, s) = scene();
+    warm(&s);
+    for _ in 0..2 {
+        takes_two_round_trips(&relay, || s.ask(put()).unwrap());
+    }
+}
+
+fn put() -> Put {
+    let changes = ["one", "two"].map(|key| Change::set(Name::new("n", "a", key), b"v")).into();
+    Put { changes, ..Put::default() }
+}
+
+/// Runs the operations as one group: they are queued while another server holds the store's lock.
+fn as_one_group<V: Verb>(database: &Database, s: &Stage, relay: &Relay, verbs: Vec<V>) -> Passed {
+    let store = s.store();
+    let (first, tickets): (_, Vec<_>) = database.while_locked(|| {
+        let first = store.ask(put(), Durability::Synced);
+        database.wait_for_a_waiting_server();
+        relay.passed();
+        let tickets = verbs.into_iter().map(|verb| store.ask(verb, Durability::Synced)).collect();
+        (first, tickets)
+    });
+    first.wait().unwrap();
+    tickets.into_iter().for_each(|ticket| drop(ticket.wait().unwrap()));
+    relay.passed()
+}
+
+/// Bug: sixty-four runs of one server recorded no more steps than one run.
+/// Consequence: a store on PostgreSQL was as slow as its round trips, whatever was queued.
+/// Cause: a group asked for each row by itself, and wrote each by itself.
+#[test]
+fn a_group_of_sixty_four_steps_asks_no_more_than_a_group_of_two() {
+    let (database, relay, s) = scene();
+    let process = s.process("p");
+    let agents: Vec<Agent> =
+        (0..64).map(|i| process.claim(s.run(&format!("r{i}")).cost(1000 * FULL).create())).collect();
+    let steps = |of: &[Agent], key: &str| of.iter().map(|agent| agent.step(key)).collect::<Vec<_>>();
+    let few = as_one_group(&database, &s, &relay, steps(&agents[..2], "a"));
+    let many = as_one_group(&database, &s, &relay, steps(&agents, "b"));
+    assert_eq!(many.statements, few.statements);
+    let journal = |run: RunNo| s.journal(run).len();
+    assert_eq!(agents.iter().map(|a| journal(a.run)).sum::<usize>(), 66);
+
+    let records = |of: &[Agent], key: &str| {
+        let record = |agent: &Agent| agent.record(agent.begins(key), "result");
+        of.iter().map(record).collect::<Vec<_>>()
+    };
+    let few = as_one_group(&database, &s, &relay, records(&agents[..2], "c"));
+    let many = as_one_group(&database, &s, &relay, records(&agents, "d"));
+    assert_eq!(many.statements, few.statements);
+}
+
+/// Operations of one group that build on each other see what the earlier ones did, and each row is written once.
+#[test]
+fn sixty_four_steps_of_one_run_are_written_as_one_row_of_it() {
+    let (database, relay, s) = scene();
+    let agent = warm(&s);
+    let steps = |n: usize| (0..n).map(|i| agent.step(&format!("{n}/{i}"))).collect::<Vec<_>>();
+    let few = as_one_group(&database, &s, &relay, steps(2));
+    let many = as_one_group(&database, &s, &relay, steps(64));
+    assert_eq!(many.statements, few.statements);
+    let numbers: Vec<i64> = s.journal(agent.run).iter().map(|entry| entry.seq.0).collect();
+    assert_eq!(numbers, (1..=67).collect::<Vec<_>>(), "no number is lost or given twice");
+}
