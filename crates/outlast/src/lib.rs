@@ -14,6 +14,7 @@ pub mod guard;
 pub mod logs;
 pub mod loops;
 pub mod mcp;
+pub mod notify;
 pub mod program;
 pub mod render;
 pub mod serve;
@@ -151,6 +152,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Repair(ref args) => {
             printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
+        Command::Notify(ref args) => {
+            printed_code(look, |page| commands::notify::notify(args, &context, page))
         }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {

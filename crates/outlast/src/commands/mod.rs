@@ -20,6 +20,7 @@ pub mod jobs;
 pub mod journal;
 pub mod logs;
 pub mod ls;
+pub mod notify;
 pub mod prices;
 pub mod repair;
 pub mod resolve;
