@@ -10,29 +10,22 @@ import { World, axe, press, says, tab, text, until } from "./world.mjs";
 
 const EVIL = `<img src=x onerror=alert(1)><svg onload=alert(2)><a href="javascript:alert(3)">x</a>`;
 
-let world, browser, problems, ui;
+let world, browser, problems;
 before(async () => {
   world = await World.make();
   browser = await world.browser();
-  ui = await world.ui();
+  // The page is of a store that is there.
+  await world.told("run", "--name", "first", "--", "true");
 });
 after(() => world?.end());
 
-/** A tab of a visitor who has come by a new link. */
-async function visitor() {
-  problems = [];
-  const page = await tab(browser, ui.origin, problems);
-  const link = ui.link ?? (await fresh()).link;
-  ui.link = null;
+/** A tab of a visitor who has come by a link of a page of its own. */
+async function visitor(...flags) {
+  const { link, origin } = await world.ui(...flags);
+  const page = await tab(browser, origin, (problems = []));
   await page.goto(link);
   await page.waitForSelector("header.top");
-  return page;
-}
-
-/** Another page of the same store, with a link that is not used. */
-async function fresh(...flags) {
-  ui = await world.ui(...flags);
-  return ui;
+  return Object.assign(page, { link, origin });
 }
 
 const rows = (page) => page.$$eval("table.cards tbody tr", (all) => all.map((row) => row.innerText));
@@ -184,22 +177,18 @@ test("what agents and people wrote stays text", async () => {
 });
 
 test("a link works once, and its secret stays nowhere", async () => {
-  const { link } = await fresh();
-  ui.link = null;
-  const page = await tab(browser, ui.origin, (problems = []));
-  await page.goto(link);
-  await page.waitForSelector("header.top");
-  const secret = new URL(link).hash.slice(4);
+  const page = await visitor();
+  const secret = new URL(page.link).hash.slice(4);
   assert.ok(!(await page.evaluate(() => location.href)).includes(secret));
   assert.deepEqual(await page.cookies(), []);
   assert.deepEqual(await page.evaluate(() => [Object.keys(localStorage), document.cookie]), [[], ""]);
   // The tab is let in again after it was loaded again; another tab is not.
   await page.reload();
   await page.waitForSelector("header.top");
-  const other = await tab(browser, ui.origin, problems);
-  await other.goto(link);
+  const other = await tab(browser, page.origin, problems);
+  await other.goto(page.link);
   await says(other, /link is used/);
-  await other.goto(`${ui.origin}/`);
+  await other.goto(`${page.origin}/`);
   await says(other, "outlast ui");
   assert.deepEqual(problems, []);
   await page.close();
@@ -241,7 +230,7 @@ test("a page of another port of this host reads nothing and acts on nothing", as
       document.body.append(frame);
     });
     return { tries, framed, stored: sessionStorage.length };
-  }, ui.origin, bearer);
+  }, page.origin, bearer);
   for (const [what, , length] of got.tries) assert.equal(length, 0, what);
   assert.equal(got.framed, "no document");
   assert.equal(got.stored, 0);
@@ -251,14 +240,12 @@ test("a page of another port of this host reads nothing and acts on nothing", as
 });
 
 test("a page that only looks has no act", async () => {
-  await fresh("--read-only");
-  const page = await visitor();
+  const page = await visitor("--read-only");
   await open(page, "watched");
   await says(page, "Journal");
   const acts = await page.$$eval("button", (all) => all.map((b) => b.innerText.trim()).filter((word) => ["Stop", "Fork", "Cancel", "Raise budget", "Approve", "Retry"].includes(word)));
   assert.deepEqual(acts, []);
   await page.close();
-  ui = await world.ui();
 });
 
 for (const [width, scheme] of [[1440, "light"], [1440, "dark"], [390, "light"], [390, "dark"]]) {

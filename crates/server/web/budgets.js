@@ -21,7 +21,7 @@ function pace(budget, u) {
   const used = u.spent / u.limit;
   if (used >= 1) return html`<span class="bad">used up</span>`;
   const projected = used / share;
-  if (projected <= 1) return html`<span class="soft">lasts: ${Math.round(100 * projected)} % by the end at this pace</span>`;
+  if (projected <= 1) return html`<span class="soft">${Math.round(100 * projected)} % of it by the end, at this pace</span>`;
   const left = ((1 - used) / (used / share)) * LENGTH[budget.per];
   return html`<span class="care">used up in ${span(left / 1000)} at this pace</span>`;
 }

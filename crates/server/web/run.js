@@ -9,7 +9,7 @@ import { Timeline } from "./timeline.js";
 import { Meter, Problem, State, To, Waits } from "./parts.js";
 import { ago, amount, clean, count, ended, line, some, span, unitWord, usd, when } from "./words.js";
 
-const PAGE = 2000;
+const PAGE = 1000;
 
 /**
  * Reads all entries of a run, page by page, and then what is new and what was open. A run that is over and whole is not
@@ -68,7 +68,8 @@ export function Run({ id, looks }) {
   const entries = useEntries(id, live);
   const [chosen, choose] = useState(null);
   const [act, ask] = useState(null);
-  const attempts = told?.attempts ?? [];
+  // The same attempts are the same list: a timeline is not laid out anew for nothing.
+  const attempts = useMemo(() => told?.attempts ?? [], [JSON.stringify(told?.attempts)]);
   useKeys((key) => {
     if (key === "u" || key === "Escape") location.hash = "#/runs";
     else if (key === "x" && !looks) ask("stop");
@@ -136,7 +137,7 @@ function Partings({ run, attempts }) {
   if (!parted.length) return null;
   return html`<div class="note care">
     ${parted.map((a) => html`<p key=${a.attempt}>Attempt ${a.attempt} left its recorded past at
-      <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}>: it asked something new while
+      <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}>: it asked something new while${" "}
       ${some(a.diverged_untaken, "recorded answer")} were left.</p>`)}
     <p class="soft mono">outlast journal ${clean(run.run)} --divergence</p>
   </div>`;
