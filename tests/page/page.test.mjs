@@ -153,9 +153,9 @@ test("spend, budgets, jobs and the state are shown", async () => {
 });
 
 test("what agents and people wrote stays text", async () => {
-  await world.runs(EVIL, [
-    { say: `${EVIL} <script>alert(4)</script> http://evil.example/x.png`, model: "gpt-5-mini" }, { say: "x", model: "<b>model</b>" },
-    { ask: { tool: "<iframe src=//evil.example>", arguments: { a: EVIL } } }, { wait: "end" },
+  const run = await world.runs(EVIL, [
+    { say: `${EVIL} <script>alert(4)</script> http://evil.example/x.png` },
+    { ask: { tool: "<iframe src=//evil.example>", arguments: { a: EVIL } } }, { wait: "go" }, { say: "x", model: "<b>model</b>" },
   ], "--tag", `team=${EVIL}`);
   const page = await visitor();
   await until("it is listed", async () => (await text(page)).includes("<img src=x"));
@@ -171,6 +171,12 @@ test("what agents and people wrote stays text", async () => {
       inline: [...document.querySelectorAll("*")].filter((e) => [...e.attributes].some((a) => a.name.startsWith("on"))).length,
     }));
     assert.deepEqual(found, { strange: 0, links: [], inline: 0 }, view);
+    // A model without a price halts the run, and the reason names it.
+    if (view === "approvals") {
+      await run.go("go");
+      await page.evaluate((id) => { location.hash = `#/run/${id}`; }, id);
+      await says(page, "<b>model</b>");
+    }
   }
   assert.deepEqual(problems, []);
   await page.close();
@@ -241,20 +247,32 @@ test("a page of another port of this host reads nothing and acts on nothing", as
 
 test("a page that only looks has no act", async () => {
   const page = await visitor("--read-only");
-  await open(page, "watched");
+  await open(page, "first");
   await says(page, "Journal");
   const acts = await page.$$eval("button", (all) => all.map((b) => b.innerText.trim()).filter((word) => ["Stop", "Fork", "Cancel", "Raise budget", "Approve", "Retry"].includes(word)));
   assert.deepEqual(acts, []);
   await page.close();
 });
 
+/** A run with two lives, as pictures want it; made once. */
+let sample;
+const sampled = () => (sample ??= (async () => {
+  await world.told("budgets", "set", "all-of-us", "--usd", "50", "--per", "day");
+  const run = await world.runs("sample", [
+    { say: "first question" }, { say: "second question" }, { die: "dead" }, { say: "third question" }, { ask: { tool: "deploy", arguments: { to: "prod" } } }, { wait: "end" },
+  ], "--tag", "team=research");
+  await until("it has asked", async () => (await world.told("approvals")).includes("deploy"));
+  return run;
+})());
+
 for (const [width, scheme] of [[1440, "light"], [1440, "dark"], [390, "light"], [390, "dark"]]) {
   test(`at ${width} px in ${scheme} nothing is out of sight or out of reach`, async () => {
+    await sampled();
     const page = await visitor();
     await page.setViewport({ width, height: width > 500 ? 1000 : 844 });
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
-    const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name === "watched").run;
-    for (const [view, wanted] of [["runs", "watched"], [`run/${id}`, "Journal"], [`run/${id}/3`, "third question"], ["approvals", "Approvals"], ["spend", "gpt-5-mini"], ["budgets", "all-of-us"], ["jobs", "No batch"], ["state/notes/ann/plan", "step"]]) {
+    const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name === "sample").run;
+    for (const [view, wanted] of [["runs", "sample"], [`run/${id}`, "replayed to attempt 2"], [`run/${id}/3`, "third question"], ["approvals", "Approvals"], ["spend", "gpt-5-mini"], ["budgets", "all-of-us"], ["jobs", "No batch"], ["state", "Namespaces"]]) {
       await page.evaluate((view) => { location.hash = `#/${view}`; }, view);
       await says(page, wanted);
       if (process.env.OUTLAST_SHOTS) await page.screenshot({ path: `${process.env.OUTLAST_SHOTS}/${view.split("/")[0]}${view.split("/").length}-${width}-${scheme}.png` });

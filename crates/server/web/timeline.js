@@ -36,7 +36,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
   const height = Math.min(full, MOST_HEIGHT);
 
   useEffect(() => {
-    const sized = new ResizeObserver(() => fit(box.current.clientWidth));
+    const sized = new ResizeObserver(() => box.current && fit(box.current.clientWidth));
     sized.observe(box.current);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const turned = () => paint((n) => n + 1);
