@@ -161,7 +161,7 @@ test("what agents and people wrote stays text", async () => {
   await until("it is listed", async () => (await text(page)).includes("<img src=x"));
   const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name?.includes("onerror")).run;
   const views = [["runs", "<svg onload"], [`run/${id}`, "<img src=x"], [`run/${id}/1`, "<script>alert(4)"], ["approvals", "<iframe"], ["spend", "gpt-5-mini"],
-    ["run/..%2f..%2fv1", "no run"], [`jobs/${id}`, "no batch job"], ["state/%3Cimg%3E/a/b", "State"]];
+    ["run/..%2f..%2fv1", "unknown run"], [`jobs/${id}`, "no batch job"], ["state/%3Cimg%3E/a/b", "State"]];
   for (const [view, wanted] of views) {
     await page.evaluate((view) => { location.hash = `#/${view}`; }, view);
     await until(`${view} says ${wanted}`, async () => (await text(page)).toLowerCase().includes(wanted.toLowerCase()));

@@ -255,14 +255,14 @@ function draw(c, { width, height, gutter, head, across, x, view, scale, layout, 
       c.fillStyle = a.died ? p.bad : p.soft;
       c.fillText(clipped(c, `${said}${saved ? " · " + saved : ""}`, width - after - 8), after, top + 10);
     } else {
-      c.fillText(title, 14, top + tall / 2 - (saved ? 14 : 7));
+      c.fillText(title, 14, top + tall / 2 - (saved ? 8 : 0));
       const after = 14 + Math.max(16, c.measureText(title).width) + 8;
       c.font = `11.5px ${font}`;
       c.fillStyle = a.died ? p.bad : p.soft;
-      c.fillText(clipped(c, said, gutter - after - 6), after, top + tall / 2 - (saved ? 14 : 7));
+      c.fillText(clipped(c, said, gutter - after - 6), after, top + tall / 2 - (saved ? 8 : 0));
       if (saved) {
         c.fillStyle = p.good;
-        c.fillText(clipped(c, saved, gutter - 22), 14, top + tall / 2 + 4);
+        c.fillText(clipped(c, saved, gutter - 22), 14, top + tall / 2 + 9);
       }
     }
     c.strokeStyle = p.line;
