@@ -138,7 +138,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
         }
         Command::Retry(RetryArgs { ref job, .. })
-        | Command::Export(ExportArgs { ref job })
+        | Command::Export(ExportArgs { ref job, .. })
         | Command::Snapshot(SnapshotArgs { run: ref job, .. })
         | Command::Fork(ForkArgs { run: ref job, .. })
             if jsonl::is_file(job) =>
