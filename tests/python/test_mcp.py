@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -72,6 +73,16 @@ class Client:
     def kill(self):
         self.process.kill()
         self.process.wait()
+
+    def server(self):
+        """The pid of the server that the recorder has started; none between two of them."""
+        children = [file.read_text().split() for file in Path(f"/proc/{self.process.pid}/task").glob("*/children")]
+        return next((int(pid) for pids in children for pid in pids), None)
+
+    def kill_one(self, victim):
+        pid = self.process.pid if victim == "recorder" else self.server()
+        if pid:
+            os.kill(pid, signal.SIGKILL)
 
     def close(self):
         self.process.stdin.close()
@@ -201,9 +212,7 @@ def test_a_read_whose_server_dies_is_made_again_by_itself(bed):
     gate = Path(bed.pause())
     id = client.call("look", {"text": "a", "wait": str(gate)})
     bed.wait_for_effect(1)
-    children = Path(f"/proc/{client.process.pid}/task").glob("*/children")
-    (server,) = {pid for file in children for pid in file.read_text().split()}
-    os.kill(int(server), signal.SIGKILL)
+    client.kill_one("server")
     bed.wait_for_effect(2)
     gate.touch()
     assert client.answer(id)["result"]["content"]
@@ -241,6 +250,16 @@ def test_calls_with_the_clients_id_are_the_same_calls_in_any_order(bed):
     assert second.calls("append", {"text": "a"}, "toolu_3") not in (one, two)
     assert len(bed.effects()) == 3
     second.close()
+
+
+def test_an_answer_that_was_read_is_none_to_a_call_under_a_new_id(bed):
+    first = bed.recorder()
+    one = first.calls("append", {"text": "a"}, "toolu_1")
+    first.close()
+    second = bed.recorder()
+    assert second.calls("append", {"text": "a"}, "toolu_2") != one
+    second.close()
+    assert len(bed.effects()) == 2
 
 
 def test_two_equal_calls_at_once_are_two_before_and_after_a_death(bed):
@@ -378,3 +397,63 @@ def test_outside_of_a_run_it_says_what_to_do(bed):
 def test_a_command_that_is_none_is_said_at_once(bed):
     done = bed.outlast("mcp", "--run", "r", "--", "no-such-server", check=False)
     assert done.returncode == 2 and "no-such-server cannot be started" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_killed_a_call_is_done_once_or_told(bed, seed):
+    """An agent that makes the same calls in each life; recorder and server are killed at moments that a seed chooses."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    texts, told = [f"t{n}" for n in range(8)], set()
+    for life in range(12):
+        client = bed.recorder()
+        victim, moment = chance.choice(["recorder", "server"]), chance.uniform(0, 0.15)
+        killer = threading.Timer(moment, client.kill_one, [victim])
+        if life < 11:
+            killer.start()
+        try:
+            for text in texts:
+                result = client.calls("append", {"text": text})
+                if is_unknown(result):
+                    told.add(text)
+            killer.join() if life < 11 else client.close()
+        except (AssertionError, BrokenPipeError, ValueError):
+            pass
+        finally:
+            killer.cancel()
+            client.kill()
+    done = [text for _, text in bed.effects()]
+    assert len(done) == len(set(done)), "nothing is done twice"
+    assert set(texts) - set(done) <= told, "what was not done was told"
+    unsure = {entry["seq"] for entry in bed.journal() if entry["state"] == "unknown"}
+    assert len(unsure) == len(told)
+
+
+CUT_OFF = """
+    import json, os, subprocess, sys
+    outlast, server, log, gate = sys.argv[1:5]
+    command = [outlast, "mcp", "--name", "log", "--", sys.executable, server, log]
+    mcp = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    params = {"name": "append", "arguments": {"text": "a", "wait": gate}}
+    mcp.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}) + "\\n")
+    mcp.stdin.flush()
+    print(mcp.stdout.readline(), flush=True)
+"""
+
+
+def test_a_call_that_a_killed_supervisor_cut_off_is_told_to_the_resumed_agent(bed, home):
+    agent = home / "agent.py"
+    agent.write_text(textwrap.dedent(CUT_OFF))
+    words = ["--store", bed.store, "run", "--run", bed.run_id, "--", sys.executable, agent]
+    words += [outlast_program(), SERVER, bed.log, bed.pause()]
+    command = [str(word) for word in [outlast_program(), *words]]
+    run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    bed.wait_for_effect(1)
+    run.kill()
+    run.wait()
+    resumed = bed.outlast("resume", bed.run_id)
+    line = next(line for line in resumed.stdout.splitlines() if line.startswith("{"))
+    assert is_unknown(json.loads(line)["result"]), line
+    assert bed.effects() == [("append", "a")]
+    shown = bed.outlast("show", bed.run_id).stdout
+    assert f"in doubt: log/append → outlast resolve {bed.run_id} 1" in shown, shown

@@ -37,8 +37,20 @@ pub fn run(ledger: Arc<Ledger>, tools: Tools, command: &[OsString]) -> Result<u8
         read_lines(io::stdin().lock(), |line| client.send(Event::Client(line)).is_ok());
         let _ = client.send(Event::ClientClosed);
     });
-    let host = Host { ledger: ledger.clone(), events, out, command: command.to_vec(), server: None, life: 0 };
-    let code = runtime.block_on(host.drive(inbox, tools));
+    let marks = Marks::default();
+    let host = Host {
+        ledger: ledger.clone(),
+        events,
+        out,
+        command: command.to_vec(),
+        server: None,
+        marks: marks.clone(),
+    };
+    let code = runtime.block_on(async {
+        let code = host.drive(inbox, tools).await;
+        marks.made().await;
+        code
+    });
     ledger.leave()?;
     code
 }
@@ -49,7 +61,27 @@ struct Host {
     out: Writer,
     command: Vec<OsString>,
     server: Option<Server>,
-    life: u64,
+    marks: Marks,
+}
+
+/// Marks of delivery that are on their way to the store. An answer without its mark would be given to another call.
+#[derive(Clone, Default)]
+struct Marks(Arc<Mutex<Vec<tokio::task::JoinHandle<()>>>>);
+
+impl Marks {
+    fn add(&self, mark: tokio::task::JoinHandle<()>) {
+        let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        marks.retain(|mark| !mark.is_finished());
+        marks.push(mark);
+    }
+
+    /// Waits until all are made.
+    async fn made(&self) {
+        let marks = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for mark in marks {
+            let _ = mark.await;
+        }
+    }
 }
 
 struct Server {
@@ -122,13 +154,13 @@ impl Host {
         match deed {
             Deed::ToClient { line, mark: None } => self.out.write(line, || {}),
             Deed::ToClient { line, mark: Some(seq) } => {
-                let runtime = tokio::runtime::Handle::current();
+                let (runtime, marks) = (tokio::runtime::Handle::current(), self.marks.clone());
                 self.out.write(line, move || {
-                    runtime.spawn(async move {
+                    marks.add(runtime.spawn(async move {
                         if let Err(e) = ledger.delivered(seq).await {
                             tracing::warn!(error = %e, "an answer was not marked as delivered");
                         }
-                    });
+                    }));
                 });
             }
             Deed::ToServer(line) => {
@@ -164,7 +196,6 @@ impl Host {
     /// Starts the server. Its environment is this process's own.
     fn start(&mut self) -> Result<(), CliError> {
         self.end_server();
-        self.life += 1;
         let (program, arguments) =
             self.command.split_first().ok_or_else(|| io::Error::other("no command"))?;
         let mut child = Command::new(program)

@@ -136,8 +136,11 @@ impl Ledger {
         let (store, context) = (self.store.clone(), self.context.clone());
         let program = format!("mcp {}", self.server);
         let joined = tokio::task::spawn_blocking(move || {
-            // A proxy that was killed a moment ago is known to be dead before its calls are looked for.
-            crate::serve::proxy_setup::join(store, &context, &program)
+            let node = crate::serve::proxy_setup::join(store, &context, &program)?;
+            // A recorder that was killed a moment ago has to be known as dead before its calls are looked for: what a
+            // live one makes is its own.
+            node.await_verdicts()?;
+            Ok::<_, CliError>(node)
         });
         let node = joined.await.map_err(|e| std::io::Error::other(e.to_string()))??;
         self.runtime.spawn(node.clone().keep_alive());

@@ -47,7 +47,7 @@ fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Told, store::Err
         outcome: words(entry, &value),
         value: json!({
             "seq": entry.seq,
-            "id": entry.key,
+            "id": entry.tool.as_ref().map_or(&entry.key, |tool| &tool.id),
             "attempt": entry.attempt,
             "state": entry.state.name(),
             "opened_at": time::rfc3339(entry.opened_at),

@@ -79,6 +79,23 @@ pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
     write::<Entry>(known, &mut all)?;
     many(&mut all, payload_sql, known.payloads.values(), payload)?;
     known.state.changes.iter().for_each(|rows| state::statements(rows, &mut all));
+    let deliveries = known.deliveries.values().filter(|row| row.touch != Touch::Read);
+    many(&mut all, delivery_sql, deliveries, |row| {
+        let d = &row.value;
+        let text = Cell::Text(Some(to_json(d)?.into()));
+        Ok(vec![Cell::Name(Some(&d.name)), Cell::Int(Some(d.version)), text])
+    })?;
+    let names = ["at", "run_no", "seq", "kind", "about"];
+    many(
+        &mut all,
+        || POSTGRES.insert("events", &names),
+        known.events.iter(),
+        |e| {
+            let (run, seq) = (Cell::Int(e.run.map(|no| no.0)), Cell::Int(e.seq.map(|seq| seq.0)));
+            let (kind, about) = (e.kind.name().into(), e.about.to_string().into());
+            Ok(vec![Cell::Int(Some(e.at.0)), run, seq, Cell::Text(Some(kind)), Cell::Text(Some(about))])
+        },
+    )?;
     Ok(all)
 }
 
@@ -158,6 +175,8 @@ pub async fn forget(
     for sql in state::FORGET {
         client.execute_typed(sql, params![namespace.as_bytes()]).await?;
     }
+    let sql = "DELETE FROM outlast.events WHERE run_no = $1 AND kind <> 'run_removed'";
+    client.execute_typed(sql, params![run.0]).await?;
     client.execute_typed("DELETE FROM outlast.runs WHERE no = $1", params![run.0]).await?;
     client.execute_typed("DELETE FROM outlast.envelopes WHERE no = $1", params![envelope.0]).await.map(drop)
 }
@@ -211,6 +230,11 @@ fn many<'a, R>(
 
 fn spec_sql() -> String {
     format!("{} {}", POSTGRES.insert("specs", &["run_no", "spec"]), replacing(&["run_no"], &["spec"]))
+}
+
+fn delivery_sql() -> String {
+    let insert = POSTGRES.insert("deliveries", &["name", "version", "delivery"]);
+    format!("{insert} {}", replacing(&["name"], &["version", "delivery"]))
 }
 
 fn payload_sql() -> String {

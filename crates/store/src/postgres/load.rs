@@ -104,6 +104,7 @@ impl<'a> Batch<'a> {
                 | Key::Namespace(_)
                 | Key::State(_)
                 | Key::Transaction(_)
+                | Key::Delivery(_)
                 | Key::Compactable { .. } => b.others.push(*key),
             }
         }
@@ -230,6 +231,14 @@ impl Finder<'_> {
             Key::State(name) => {
                 if let Some(current) = state::current(client, name).await? {
                     self.known.borrow_mut().state.keys.entry(name.clone()).or_insert(current);
+                }
+            }
+            Key::Delivery(name) => {
+                let sql = "SELECT delivery FROM outlast.deliveries WHERE name = $1";
+                let found = maybe(client, sql, params![name.as_bytes()], |row| rows::json(row, 0)).await?;
+                if let Some(found) = found {
+                    let deliveries = &mut self.known.borrow_mut().deliveries;
+                    deliveries.entry(name.to_owned()).or_insert_with(|| Row::read(found));
                 }
             }
             Key::Transaction(id) => {
