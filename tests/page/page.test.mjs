@@ -275,7 +275,7 @@ for (const [width, scheme] of [[1440, "light"], [1440, "dark"], [390, "light"], 
     for (const [view, wanted] of [["runs", "nightly report"], [`run/${id}`, "replayed to attempt 3"], [`run/${id}/3`, "question 3"], ["approvals", "Approvals"], ["spend", "gpt-5-mini"], ["budgets", "all-of-us"], ["jobs", "No batch"], ["state", "Namespaces"]]) {
       await page.evaluate((view) => { location.hash = `#/${view}`; }, view);
       await says(page, wanted);
-      if (process.env.OUTLAST_SHOTS) await page.screenshot({ path: `${process.env.OUTLAST_SHOTS}/${view.split("/")[0]}${view.split("/").length}-${width}-${scheme}.png` });
+      if (process.env.OUTLAST_SHOTS) await page.screenshot({ path: `${process.env.OUTLAST_SHOTS}/${view.split("/")[0]}${view.split("/").length}-${width}-${scheme}.png`, clip: { x: 0, y: 0, width, height: 760 } });
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       assert.ok(wide <= 0, `${view} is ${wide} px too wide`);
       await page.evaluate(await readFile(axe, "utf8"));
