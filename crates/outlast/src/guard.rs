@@ -19,7 +19,7 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{Command, ServiceVerb, state::StateCommand},
+    cli::{Command, McpArgs, ServiceVerb, notify::NotifyVerb, state::StateCommand},
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -50,6 +50,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Run(args) => ("run", Begins(args.run.as_ref())),
         Command::Agent(_) => ("agent", Free),
         Command::Hook(_) => ("hook", Free),
+        Command::Mcp(McpArgs { run: Some(run), .. }) => ("mcp", Begins(Some(run))),
+        Command::Mcp(_) => ("mcp", Free),
         // It only gives up rights.
         Command::Confined(_) => ("confined", Free),
         // Whoever serves a store answers for anybody, with a token of its own making.
@@ -97,6 +99,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Ctx(_) => ("ctx", Free),
         Command::ShellInit(_) => ("shell-init", Free),
         Command::ShellLoop(_) => ("shell-loop", Free),
+        // Whoever tells can send what it likes to a person's endpoints.
+        Command::Notify(args) => ("notify", if_changes(!matches!(args.verb, None | Some(NotifyVerb::Ls)))),
         Command::Service(args) => ("service", if_changes(args.verb != ServiceVerb::Status && !args.print)),
         Command::Doctor(_) => ("doctor", Free),
         Command::Completions(_) => ("completions", Free),

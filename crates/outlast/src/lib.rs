@@ -13,6 +13,8 @@ pub mod commands;
 pub mod guard;
 pub mod logs;
 pub mod loops;
+pub mod mcp;
+pub mod notify;
 pub mod program;
 pub mod render;
 pub mod serve;
@@ -113,6 +115,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Resume(args) => supervisor::resume(args, context),
         Command::Agent(args) => agent::seat::agent(args, context),
         Command::Hook(_) => agent::hook::hook(&context),
+        Command::Mcp(args) => mcp::mcp(args, context),
         Command::Serve(args) => serve::serve(args, context),
         Command::Ui(args) => serve::ui::ui(&args, context),
         Command::Watch(args) => {
@@ -135,7 +138,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
         }
         Command::Retry(RetryArgs { ref job, .. })
-        | Command::Export(ExportArgs { ref job })
+        | Command::Export(ExportArgs { ref job, .. })
         | Command::Snapshot(SnapshotArgs { run: ref job, .. })
         | Command::Fork(ForkArgs { run: ref job, .. })
             if jsonl::is_file(job) =>
@@ -149,6 +152,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Repair(ref args) => {
             printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
+        Command::Notify(ref args) => {
+            printed_code(look, |page| commands::notify::notify(args, &context, page))
         }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {

@@ -9,6 +9,7 @@ mod cost;
 mod decimal;
 mod lookup;
 mod overrides;
+pub mod rebought;
 mod rows;
 mod table;
 mod unasked;

@@ -151,6 +151,9 @@ pub struct Supervision {
     /// Confinement that keeps the agent from the store's directory, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confine: Option<Confine>,
+    /// Whether an agent's settings are such that its resumption sends the same tools and system text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub warm_resume: bool,
 }
 
 /// Confinement of a run's agents: the store and the providers' keys are hidden from them.

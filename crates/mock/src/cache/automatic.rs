@@ -24,6 +24,9 @@ const LIVES_LONG: Duration = Duration::from_secs(24 * 3600);
 pub struct Steps {
     hashes: Vec<Hash>,
     lives: Duration,
+    /// Bytes of what the model reads, and of the whole body, by which input is billed.
+    prompt_bytes: u64,
+    body_bytes: u64,
 }
 
 impl Steps {
@@ -32,7 +35,8 @@ impl Steps {
     /// Requests with different `prompt_cache_key`s are sent to different machines, and share no cache.
     pub fn read(body: &[u8]) -> Steps {
         let shortest = (SHORTEST * TOKEN_BYTES) as usize;
-        let none = Steps { hashes: Vec::new(), lives: LIVES };
+        let body_bytes = body.len() as u64;
+        let none = Steps { hashes: Vec::new(), lives: LIVES, prompt_bytes: 1, body_bytes };
         if body.len() < shortest {
             return none;
         }
@@ -49,7 +53,8 @@ impl Steps {
         }
         // The steps below the shortest prefix are no entries of their own.
         hashes.drain(..hashes.len().min((SHORTEST / STEP) as usize - 1));
-        Steps { hashes, lives: if long { LIVES_LONG } else { LIVES } }
+        let lives = if long { LIVES_LONG } else { LIVES };
+        Steps { hashes, lives, prompt_bytes: prompt.len() as u64, body_bytes }
     }
 
     pub(super) fn pass(&self, cache: &mut Cache, now: Duration) -> Cached {
@@ -58,7 +63,8 @@ impl Steps {
             cache.write(*hash, self.lives, now);
         }
         let steps = known.map_or(0, |at| at as u64 + SHORTEST / STEP);
-        Cached { read: steps * STEP * TOKEN_BYTES, ..Cached::default() }
+        let read = steps * STEP * TOKEN_BYTES * self.body_bytes / self.prompt_bytes;
+        Cached { read, ..Cached::default() }
     }
 }
 
@@ -75,7 +81,10 @@ mod tests {
     use super::*;
 
     fn read(cache: &mut Cache, body: &Value, at_s: u64) -> u64 {
-        Steps::read(body.to_string().as_bytes()).pass(cache, Duration::from_secs(at_s)).read / TOKEN_BYTES
+        Steps::read(body.to_string().as_bytes()).pass(cache, Duration::from_secs(at_s)).read
+            / TOKEN_BYTES
+            / STEP
+            * STEP
     }
 
     fn body(messages: &[&str], more: Value) -> Value {

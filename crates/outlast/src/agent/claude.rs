@@ -17,6 +17,12 @@ use crate::settings::surroundings::Surroundings;
 
 pub struct Claude;
 
+/// Model for titles and the like, which a base URL would have the session's own model do.
+const SMALL_MODEL: &str = "claude-haiku-4-5";
+
+/// Ending of a model's name that asks for its long context. Requests name the model without it.
+const LONG_CONTEXT: &str = "[1m]";
+
 /// First words that are subcommands and no prompt.
 const SUBCOMMANDS: [&str; 16] = [
     "agents",
@@ -176,6 +182,7 @@ impl Adapter for Claude {
         let pieces = pieces(line);
         let mut added = vec!["--resume".to_owned(), session.to_owned()];
         added.extend(settings(with));
+        added.extend(with.model.iter().flat_map(|model| ["--model".to_owned(), model.clone()]));
         let gone = ["--session-id", "-r", "--resume", "-c", "--continue", "--fork-session", "--from-pr"];
         let kept = pieces.iter().filter(|piece| match piece {
             Piece::Word(_) => false,
@@ -193,6 +200,16 @@ impl Adapter for Claude {
             && let Some(token) = env.remove(&OsString::from("ANTHROPIC_API_KEY"))
         {
             env.insert("ANTHROPIC_AUTH_TOKEN".into(), token);
+        }
+        if with.is_anthropic {
+            // The program switches these off for any base URL that is not Anthropic's own.
+            let mut unless_set = |name: &str, others: &[&str], value: &str| {
+                if !others.iter().chain([&name]).any(|n| env.contains_key(&OsString::from(n))) {
+                    env.insert(name.into(), value.into());
+                }
+            };
+            unless_set("ENABLE_TOOL_SEARCH", &[], "true");
+            unless_set("ANTHROPIC_DEFAULT_HAIKU_MODEL", &["ANTHROPIC_SMALL_FAST_MODEL"], SMALL_MODEL);
         }
         if let Some(name) = &with.name {
             env.insert("ANTHROPIC_CUSTOM_HEADERS".into(), format!("X-Outlast-Agent: {name}").into());
@@ -218,6 +235,18 @@ impl Adapter for Claude {
             serde_json::from_str::<Value>(line).is_ok_and(|v| v["type"] == "user" || v["type"] == "assistant")
         };
         transcript.lines().any(is_user)
+    }
+
+    fn model(&self, line: &Line, request: &Value) -> Option<String> {
+        let pieces = pieces(line);
+        if has(&pieces, &["--model"]) {
+            return None;
+        }
+        // A session file names the model as requests do: a resumption from it would lose the long context.
+        let long = format!("{}{LONG_CONTEXT}", request["model"].as_str()?);
+        let system = request["system"].as_array()?;
+        let is_long = system.iter().any(|block| block["text"].as_str().is_some_and(|t| t.contains(&long)));
+        is_long.then_some(long)
     }
 
     fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
@@ -338,6 +367,38 @@ mod tests {
             "claude --resume OURS --settings /s.json --tools a b",
         );
         check("claude mcp list", true, "claude mcp list", "claude --resume OURS --settings /s.json");
+    }
+
+    #[test]
+    fn a_session_with_the_long_context_is_resumed_with_it() {
+        let request = |text: &str| {
+            let system = serde_json::json!([{"type": "text", "text": "x"}, {"type": "text", "text": text}]);
+            serde_json::json!({"model": "claude-opus-4-8", "system": system})
+        };
+        let long = request("The exact model ID is claude-opus-4-8[1m].");
+        let model = |text: &str, request: &Value| Claude.model(&line(text), request);
+        assert_eq!(model("claude -p hello", &long).as_deref(), Some("claude-opus-4-8[1m]"));
+        assert_eq!(model("claude -p hello", &request("The exact model ID is claude-opus-4-8.")), None);
+        assert_eq!(model("claude -p --model opus hello", &long), None, "the person's own word stays");
+        let with = With { model: Some("m[1m]".into()), ..With::default() };
+        let resumed = Claude.resume(&line("claude -p hello"), &with, ID, "NOTE").join(" ");
+        assert_eq!(resumed, format!("claude --resume {ID} --model m[1m] -p -- NOTE"));
+    }
+
+    #[test]
+    fn what_a_base_url_switches_off_is_restored_before_anthropic_itself_only() {
+        let of = |is_anthropic, set: &[&str]| {
+            let mut env: BTreeMap<OsString, OsString> =
+                set.iter().map(|name| (name.into(), "own".into())).collect();
+            Claude.environment(&mut env, &With { is_anthropic, ..With::default() });
+            env.into_iter().map(|(n, v)| format!("{}={}", n.display(), v.display())).collect::<Vec<_>>()
+        };
+        assert_eq!(of(false, &[]), Vec::<String>::new());
+        let small = format!("ANTHROPIC_DEFAULT_HAIKU_MODEL={SMALL_MODEL}");
+        assert_eq!(of(true, &[]), [small.as_str(), "ENABLE_TOOL_SEARCH=true"]);
+        assert_eq!(of(true, &["ENABLE_TOOL_SEARCH"]), [small.as_str(), "ENABLE_TOOL_SEARCH=own"]);
+        let own = ["ANTHROPIC_SMALL_FAST_MODEL=own", "ENABLE_TOOL_SEARCH=true"];
+        assert_eq!(of(true, &["ANTHROPIC_SMALL_FAST_MODEL"]), own);
     }
 
     #[test]

@@ -5,13 +5,15 @@ use std::{
     ffi::OsString,
     io::IsTerminal as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use outlast_core::{
+    body,
     engine::actor::Actor,
     envelope::unit::Unit,
-    journal::Kind,
-    run::attempt::Attempt,
+    journal::{Kind, State},
+    run::{Record, attempt::Attempt},
     store::{self, Ask as _, Durability, RunView, Store},
     words::{
         clock::random,
@@ -19,6 +21,7 @@ use outlast_core::{
     },
 };
 use outlast_server::door::Providers;
+use serde_json::Value;
 
 use super::{
     Adapter, Choice, Names, Reading, With,
@@ -27,16 +30,21 @@ use super::{
     line::Line,
     note,
     session::{self, Session},
+    transcript::{self, Kept, Mended},
     truth::{self, Left},
 };
 use crate::{
     program::{context::Context, error::CliError, run_directory::RunDirectory, say::say},
     render,
+    serve::proxy_setup,
 };
 use outlast_process::exit::Exit;
 
 /// Number of resumptions in a row that exit with 1 and make no request, after which the session is given up.
 const FUTILE: u32 = 2;
+
+/// Number of newest calls whose requests are looked at for the session's model.
+const LOOK_AT: usize = 8;
 
 const UNKNOWN_END: &str = "it is not known how";
 
@@ -69,6 +77,8 @@ pub struct Conduct {
     resumed: bool,
     futile: u32,
     remarked: bool,
+    /// Whether the run keeps what its agent says: its requests, and its session's files.
+    keeps_files: bool,
 }
 
 /// Name, command line and directory of an agent.
@@ -108,6 +118,11 @@ impl Conduct {
             has_usd_limit: view.envelope.limits[Unit::CostNanoUsd].is_some() || view.run.charges.len() > 1,
             name: place.name.clone(),
             piped,
+            is_anthropic: providers.map_or_else(
+                || !view.spec.upstreams.contains_key("anthropic"),
+                |p| p.anthropic.base == proxy_setup::ANTHROPIC,
+            ),
+            warm: view.spec.command.as_ref().is_some_and(|c| c.supervision.warm_resume),
             ..With::default()
         };
         let run_files = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
@@ -129,6 +144,7 @@ impl Conduct {
             resumed: false,
             futile: 0,
             remarked: false,
+            keeps_files: view.run.policy.record == Record::All,
         }))
     }
 
@@ -156,6 +172,9 @@ impl Conduct {
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
         self.adapter.environment(env, &self.with);
         self.with.settings = self.settings(!text(env, "OUTLAST_STORE").is_empty());
+        if self.with.warm && self.with.settings.is_some() {
+            env.insert(hook::GIT.into(), "1".into());
+        }
         if !std::mem::replace(&mut self.remarked, true) {
             self.adapter.remarks(&self.line, &self.with).iter().for_each(|remark| say(remark));
         }
@@ -163,6 +182,7 @@ impl Conduct {
         let iteration = attempts.iter().find(|a| a.no == actor.attempt).map_or(0, |a| a.iteration);
         self.key = session::key(self.name.as_deref(), iteration);
         self.session = session::find(store, self.run, &self.key)?;
+        self.mend(store);
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
         let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
@@ -188,8 +208,84 @@ impl Conduct {
         if !self.reading.headless {
             self.leave_note(&note, env);
         }
+        self.with.model = self.model(store, &known)?;
         let argv = self.adapter.resume(&self.line, &self.with, &known, &note);
         Ok(Launch { argv, resumes: true, headless: self.reading.headless })
+    }
+
+    /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
+    /// take another one.
+    fn model(&self, store: &dyn Store, session: &str) -> Result<Option<String>, store::Error> {
+        let entries = truth::newest_entries(store, self.run)?;
+        for call in
+            entries.iter().rev().filter(|e| e.kind == Kind::Call && e.state == State::Done).take(LOOK_AT)
+        {
+            let Some(body) = body::stored(store, self.run, call.seq)? else { continue };
+            let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let is_its = request["metadata"]["user_id"].as_str().is_some_and(|id| id.contains(session));
+            // Titles and the like are asked without tools.
+            let is_turn = request["tools"].as_array().is_some_and(|tools| !tools.is_empty());
+            if is_its
+                && is_turn
+                && let Some(model) = self.adapter.model(&self.line, &request)
+            {
+                return Ok(Some(model));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns what keeps copies of the session's files; `None` without a session or its files' place, or where prompts stay
+    /// off the disk.
+    pub fn kept(&self) -> Option<Kept> {
+        let session = self.session.as_ref().filter(|s| !s.spoiled && self.keeps_files)?;
+        Some(Kept { run: self.run, session: session.id.clone(), directory: self.transcripts.clone()? })
+    }
+
+    /// Copies the session's files while the attempt of `actor` runs; `None` where none are kept. Dropped, it ends.
+    pub fn follow(
+        &self,
+        store: Arc<dyn Store>,
+        actor: Actor,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let directory =
+            self.transcripts.clone().filter(|_| self.keeps_files && self.reading.names != Names::Nothing)?;
+        let (run, key) = (self.run, self.key.clone());
+        let kept = move |store: &dyn Store| {
+            let session = session::find(store, run, &key)?.filter(|session| !session.spoiled);
+            Ok(session.map(|session| Kept { run, session: session.id, directory: directory.clone() }))
+        };
+        Some(transcript::follow(store, actor, kept, move |store| metered(store, run, actor.attempt)))
+    }
+
+    /// Puts session files back that are damaged or gone, and says so.
+    fn mend(&self, store: &dyn Store) {
+        let Some(kept) = self.kept() else { return };
+        match kept.mend(store) {
+            Ok(mended) => {
+                for Mended { path, damaged } in mended {
+                    let path = path.display();
+                    say(&match damaged {
+                        Some(beside) => {
+                            format!(
+                                "the session file {path} was damaged, and is put back (it is {})",
+                                beside.display()
+                            )
+                        }
+                        None => format!("the session file {path} was gone, and is put back"),
+                    });
+                }
+            }
+            Err(e) => say(&format!("session files could not be checked: {e}")),
+        }
+    }
+
+    /// Copies what the session's files have gained in an attempt that made calls.
+    async fn keep(&self, store: &dyn Store, actor: Actor) {
+        let Some(kept) = self.kept() else { return };
+        if let Err(e) = kept.keep(store, actor).await {
+            say(&format!("the session's files could not be copied: {e}"));
+        }
     }
 
     /// Returns the session to resume, if one has begun.
@@ -253,7 +349,7 @@ impl Conduct {
         let installed =
             self.run_files.make().and_then(|()| crate::program()).map_err(|e| e.to_string()).and_then(
                 |program| {
-                    hooks::install(&self.files, &self.directory, theirs.as_deref(), &program)
+                    hooks::install(&self.files, &self.directory, theirs.as_deref(), &program, self.with.warm)
                         .map_err(|e| e.to_string())
                 },
             );
@@ -324,6 +420,10 @@ impl Conduct {
             let spoiled = Session { spoiled: true, ..known.clone() };
             store.ask(session::keep(actor, self.key.clone(), &spoiled), Durability::Synced).await?;
             self.futile = 0;
+        }
+        // Without a call nothing was said; and a copy alone is no progress of an agent that dies at its start.
+        if metered {
+            self.keep(store, actor).await;
         }
         // An agent that has finished has nothing in flight. For an agent in a script the supervisor records
         // the outcome, because it ends the processes.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     asked::Of,
+    git,
     inside::Inside,
     truth::{self, Outcome},
 };
@@ -25,6 +26,9 @@ const BLOCK: u8 = 2;
 
 /// Variable with the path of the note for a resumed agent.
 pub const NOTE: &str = "OUTLAST_AGENT_NOTE";
+
+/// Variable that asks the hook to tell git's status at the start of a conversation.
+pub const GIT: &str = "OUTLAST_AGENT_GIT";
 
 /// Handles the event on standard input. Returns the exit code.
 ///
@@ -41,8 +45,14 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
         Some("SessionStart") => {
             // After /clear the person begins something else, so the note is left out.
             let goes_on = ["startup", "resume", "compact"].iter().any(|source| event["source"] == *source);
-            if let Some(note) = told(context).filter(|_| goes_on) {
-                let context = json!({"hookEventName": "SessionStart", "additionalContext": note});
+            let note = told(context).filter(|_| goes_on);
+            // A resumed conversation has the status of its start, and whatever else git told since.
+            let git = context.around.var(GIT).filter(|_| event["source"] != "resume");
+            let git = git.and_then(|_| git::status(context.around.directory()));
+            let told: Vec<String> = git.into_iter().chain(note).collect();
+            if !told.is_empty() {
+                let told = told.join("\n\n");
+                let context = json!({"hookEventName": "SessionStart", "additionalContext": told});
                 println!("{}", json!({"hookSpecificOutput": context}));
             }
             Ok(exit_code::OK)

@@ -21,6 +21,10 @@ const TIMEOUT: u32 = 60;
 /// Events that our hooks handle.
 const EVENTS: [&str; 4] = ["SessionStart", "PreToolUse", "PostToolUse", "PostToolUseFailure"];
 
+/// Claude Code's setting for its words about git: the status in the system text, which changes with each file, and the
+/// instructions for commits.
+const GIT_INSTRUCTIONS: &str = "includeGitInstructions";
+
 /// Error of merging the user's settings with ours.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -33,15 +37,22 @@ pub enum Error {
 }
 
 /// Writes the settings with our hooks into `directory` and returns the file. `theirs` are the user's
-/// settings: a file below `base`, or JSON. `program` is the `outlast` that the hooks run.
+/// settings: a file below `base`, or JSON. `program` is the `outlast` that the hooks run. `warm` keeps git's
+/// status out of the system text, unless the user's settings say where it is to be.
 pub fn install(
     directory: &Path,
     base: &Path,
     theirs: Option<&str>,
     program: &Path,
+    warm: bool,
 ) -> Result<PathBuf, Error> {
     let theirs = theirs.map(|text| read(text, base)).transpose()?.unwrap_or_default();
-    let merged = merged(theirs, &format!("{} {MARK}", quoted(&program.to_string_lossy())));
+    let mut merged = merged(theirs, &format!("{} {MARK}", quoted(&program.to_string_lossy())));
+    if let Value::Object(settings) = &mut merged
+        && warm
+    {
+        settings.entry(GIT_INSTRUCTIONS).or_insert(Value::Bool(false));
+    }
     let path = directory.join("settings.json");
     write(directory, &path, merged.to_string().as_bytes())
         .map_err(|why| Error::NotWritten { path: path.clone(), why })?;
@@ -113,7 +124,7 @@ mod tests {
         let agent = base.join("agent");
         let program = Path::new("/opt/it's/outlast");
         for theirs in [Some("theirs.json"), Some(r#" {"a": 1}"#), None] {
-            let path = install(&agent, base, theirs, program).unwrap();
+            let path = install(&agent, base, theirs, program, false).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             let written: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
             assert_eq!(written["a"], if theirs.is_some() { json!(1) } else { Value::Null });
@@ -121,9 +132,23 @@ mod tests {
             assert_eq!(command, r"'/opt/it'\''s/outlast' hook claude");
         }
         for theirs in ["missing.json", "{", "theirs.json/x"] {
-            assert!(install(&agent, base, Some(theirs), program).is_err(), "{theirs}");
+            assert!(install(&agent, base, Some(theirs), program, false).is_err(), "{theirs}");
         }
         fs::write(base.join("list.json"), "[]").unwrap();
-        assert!(install(&agent, base, Some("list.json"), program).is_err());
+        assert!(install(&agent, base, Some("list.json"), program, false).is_err());
+    }
+
+    #[test]
+    fn a_warm_resumption_leaves_gits_status_out_unless_the_person_wants_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for (theirs, warm, wanted) in [
+            ("{}", false, Value::Null),
+            ("{}", true, json!(false)),
+            (r#"{"includeGitInstructions": true}"#, true, json!(true)),
+        ] {
+            let path = install(dir.path(), dir.path(), Some(theirs), Path::new("/o"), warm).unwrap();
+            let written: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            assert_eq!(written[GIT_INSTRUCTIONS], wanted, "{theirs}");
+        }
     }
 }

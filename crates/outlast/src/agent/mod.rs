@@ -12,6 +12,7 @@ pub mod codex;
 pub mod conduct;
 pub mod declared;
 pub mod eyes;
+pub mod git;
 pub mod hook;
 pub mod hooks;
 pub mod inside;
@@ -21,6 +22,7 @@ pub mod note;
 pub mod options;
 pub mod seat;
 pub mod session;
+pub mod transcript;
 pub mod truth;
 
 use std::{
@@ -30,6 +32,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use self::{eyes::Patterns, line::Line};
 use crate::{
@@ -77,6 +80,12 @@ pub struct With {
     pub piped: bool,
     /// Value to send in `X-Outlast-Agent`, when several agents share a run.
     pub name: Option<String>,
+    /// Model to resume the session with, where the program would take another one.
+    pub model: Option<String>,
+    /// Whether the calls go on to Anthropic itself, whose features a base URL switches off.
+    pub is_anthropic: bool,
+    /// Whether the prompt is to stay the same in every life of the run.
+    pub warm: bool,
 }
 
 /// Process left by an agent's tool, as its environment shows.
@@ -119,6 +128,11 @@ pub trait Adapter: Send + Sync {
     /// Returns whether a session file's text is a conversation that can be resumed.
     fn is_begun(&self, _transcript: &str) -> bool {
         true
+    }
+    /// Returns the model that a resumption has to name, given a request of the session; `None` if the program finds it by
+    /// itself.
+    fn model(&self, _line: &Line, _request: &Value) -> Option<String> {
+        None
     }
     /// Returns the patterns to search for in the program's output.
     fn patterns(&self) -> Patterns {

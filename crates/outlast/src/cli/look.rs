@@ -72,6 +72,9 @@ pub struct JournalArgs {
     /// Where an attempt left its recorded past: both requests, and the first place in which they differ
     #[arg(long, conflicts_with = "follow")]
     pub divergence: bool,
+    /// What each restart bought again that the provider's cache had, and the first byte in which its request differs
+    #[arg(long, conflicts_with_all = ["follow", "divergence", "entry", "grep"])]
+    pub cache: bool,
 }
 
 /// Print what a run's agent printed

@@ -33,6 +33,9 @@ pub struct SuperviseArgs {
     /// Hide the store and the providers' keys from it; as root, by running it as another user
     #[arg(long, value_name = "USER", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub confine: Option<String>,
+    /// Keep Claude Code's prompt the same when it is resumed, so that its provider's cache still has it
+    #[arg(long)]
+    pub warm_resume: bool,
 }
 
 /// What holds a limit of memory.
@@ -61,6 +64,7 @@ impl SuperviseArgs {
                 "" => Confine::Namespace,
                 user => Confine::User(user.to_owned()),
             }),
+            warm_resume: self.warm_resume,
         }
     }
 }

@@ -34,6 +34,9 @@ pub fn journal(
     if let Some(entry) = args.entry {
         return super::exchange::one(store, &view, args, entry, page);
     }
+    if args.cache {
+        return super::resume_tax::print(store, &view, page);
+    }
     if args.divergence {
         return super::divergence::divergence(store, &view, page);
     }

@@ -26,7 +26,7 @@ use crate::{
 use outlast_process::identity::{self, Liveness};
 
 const OPENAI: &str = "https://api.openai.com";
-const ANTHROPIC: &str = "https://api.anthropic.com";
+pub const ANTHROPIC: &str = "https://api.anthropic.com";
 const GEMINI: &str = "https://generativelanguage.googleapis.com";
 
 /// Largest answer, in bytes. It is in memory until it is recorded.

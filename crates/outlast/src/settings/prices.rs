@@ -71,6 +71,11 @@ pub fn of_run(
     Ok((table, said))
 }
 
+/// Returns the prices that a run keeps; the built-in ones for a run from before prices were kept.
+pub fn of_view(view: &RunView) -> Result<PriceTable, CliError> {
+    table(view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()))
+}
+
 /// Gives a run that was halted for an unknown price the prices that are typed now, or lets what has none be `free`, and
 /// says so. Other runs stay unchanged. Returns the run as it stands then.
 pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs, free: bool) -> Result<RunView, CliError> {

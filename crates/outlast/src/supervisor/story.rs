@@ -9,6 +9,10 @@ use outlast_core::{
 use serde_json::{Map, Value, json};
 
 use crate::{
+    commands::{
+        journal,
+        resume_tax::{self, Tax},
+    },
     program::{
         error::CliError,
         say::{line, say},
@@ -95,16 +99,18 @@ pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
 pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool) -> Result<(), CliError> {
     let Some(view) = store.run(run)? else { return Ok(()) };
     let (run, e) = (&view.run, &view.envelope);
+    let attempts = store.attempts(run.no)?;
     let mut o = Map::new();
     o.insert("run".into(), run.id.as_str().into());
     o.insert("name".into(), view.spec.name.clone().into());
     o.insert("status".into(), run.status.name().into());
     o.insert("exit_code".into(), exit_code.into());
-    o.insert("attempts".into(), store.attempts(run.no)?.len().into());
+    o.insert("attempts".into(), attempts.len().into());
     o.insert("calls".into(), e.spent[Unit::Calls].into());
     o.insert("tokens".into(), e.spent.tokens().into());
     put_money(&mut o, "spent", Some(e.spent.cost()));
     put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
+    Tax::of(&resume_tax::resumptions(store, &view, &attempts, &journal::all(store, run.no)?)?).put(&mut o);
     o.insert("replayed_answers".into(), run.replayed.into());
     o.insert("halt_code".into(), run.halt.as_ref().map(|halt| halt.code.clone()).into());
     o.insert("next".into(), json!(next(&view)));

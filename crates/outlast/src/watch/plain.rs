@@ -41,6 +41,7 @@ pub fn follow(
             diff: false,
             grep: None,
             divergence: false,
+            cache: false,
         };
         return journal::journal(store, &args, &mut Page::new(&mut out, look), wait);
     }

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, Proc, kill, marked, text, until};
 
+mod kept_sessions;
+mod resume_tax;
 mod streaming;
 
 /// The program. These stories are part of `make test-clients`, which installs it.

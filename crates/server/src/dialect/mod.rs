@@ -17,6 +17,7 @@ pub mod openai_chat;
 pub mod openai_embeddings;
 pub mod openai_responses;
 mod outage;
+pub mod prompt;
 mod rate_limits;
 pub mod refusal;
 pub mod request;

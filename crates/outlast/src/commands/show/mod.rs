@@ -22,8 +22,10 @@ use outlast_core::{
 
 use self::money::Calls;
 use super::{
+    busy_waiting::BusyWaiting,
     evidence::{self, Evidence},
     journal,
+    resume_tax::{self, Tax},
 };
 use crate::{
     agent::{self, session},
@@ -81,6 +83,9 @@ struct Story {
     lines: usize,
     /// Recorded answers that the newest attempt has not asked for.
     untaken: Untaken,
+    /// Input that restarts bought again although the provider's cache had it.
+    tax: Tax,
+    waiting: BusyWaiting,
     /// Session id of a CLI agent, and the path of its transcript.
     session: Option<(String, Option<PathBuf>)>,
     /// Approvals that wait for a decision.
@@ -129,6 +134,8 @@ impl Story {
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
             approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
+            waiting: BusyWaiting::find(store, &entries)?,
+            tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
             attempts,

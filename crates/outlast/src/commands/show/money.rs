@@ -9,7 +9,10 @@ use outlast_core::{
 };
 
 use super::Story;
-use crate::render::amount::{bill, some, usd};
+use crate::{
+    agent::{Adapter as _, claude::Claude, line::Line},
+    render::amount::{bill, some, usd},
+};
 
 /// Totals over the run's calls.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +77,8 @@ impl Story {
             let saved = usd(run.saved_nano_usd);
             out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
         }
+        out.extend(self.tax.line().map(|line| format!("{line}{}", self.avoidable())));
+        out.extend(self.waiting.line());
         if self.untaken.answers > 0 {
             out.push(format!("untaken   {}, not asked for again so far", self.untaken));
         }
@@ -106,6 +111,18 @@ impl Story {
             out.push(format!("unbacked  {unbacked}: may be billed for lost tries, and no budget holds it"));
         }
         out
+    }
+
+    /// Tells how much of the resume tax a setting would have saved; empty if none would.
+    fn avoidable(&self) -> String {
+        let Some(command) = &self.view.spec.command else { return String::new() };
+        let is_claude = Line::read(&command.argv).is_some_and(|line| Claude.matches(&line.program));
+        match self.tax.head_tokens {
+            tokens if tokens > 0 && is_claude && !command.supervision.warm_resume => {
+                format!("; --warm-resume keeps the prompt the same ({tokens} of them)")
+            }
+            _ => String::new(),
+        }
     }
 
     /// Tells what calls that a subscription pays for would cost.
