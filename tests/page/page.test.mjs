@@ -254,13 +254,13 @@ test("a page that only looks has no act", async () => {
   await page.close();
 });
 
-/** A run with two lives, as pictures want it; made once. */
+/** A run with three lives, as pictures want it; made once. */
 let sample;
 const sampled = () => (sample ??= (async () => {
   await world.told("budgets", "set", "all-of-us", "--usd", "50", "--per", "day");
-  const run = await world.runs("sample", [
-    { say: "first question" }, { say: "second question" }, { die: "dead" }, { say: "third question" }, { ask: { tool: "deploy", arguments: { to: "prod" } } }, { wait: "end" },
-  ], "--tag", "team=research");
+  const says = (from, to) => Array.from({ length: to - from }, (_, n) => ({ say: `question ${from + n}: what does chapter ${from + n} say?` }));
+  const plan = [...says(1, 5), { die: "first" }, ...says(5, 10), { die: "second" }, ...says(10, 14), { ask: { tool: "deploy", arguments: { to: "prod" } } }, { wait: "end" }];
+  const run = await world.runs("nightly report", plan, "--tag", "team=research");
   await until("it has asked", async () => (await world.told("approvals")).includes("deploy"));
   return run;
 })());
@@ -271,11 +271,11 @@ for (const [width, scheme] of [[1440, "light"], [1440, "dark"], [390, "light"], 
     const page = await visitor();
     await page.setViewport({ width, height: width > 500 ? 1000 : 844 });
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
-    const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name === "sample").run;
-    for (const [view, wanted] of [["runs", "sample"], [`run/${id}`, "replayed to attempt 2"], [`run/${id}/3`, "third question"], ["approvals", "Approvals"], ["spend", "gpt-5-mini"], ["budgets", "all-of-us"], ["jobs", "No batch"], ["state", "Namespaces"]]) {
+    const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name === "nightly report").run;
+    for (const [view, wanted] of [["runs", "nightly report"], [`run/${id}`, "replayed to attempt 3"], [`run/${id}/3`, "question 3"], ["approvals", "Approvals"], ["spend", "gpt-5-mini"], ["budgets", "all-of-us"], ["jobs", "No batch"], ["state", "Namespaces"]]) {
       await page.evaluate((view) => { location.hash = `#/${view}`; }, view);
       await says(page, wanted);
-      if (process.env.OUTLAST_SHOTS) await page.screenshot({ path: `${process.env.OUTLAST_SHOTS}/${view.split("/")[0]}${view.split("/").length}-${width}-${scheme}.png` });
+      if (process.env.OUTLAST_SHOTS) await page.screenshot({ path: `${process.env.OUTLAST_SHOTS}/${view.split("/")[0]}${view.split("/").length}-${width}-${scheme}.png`, clip: { x: 0, y: 0, width, height: 760 } });
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       assert.ok(wide <= 0, `${view} is ${wide} px too wide`);
       await page.evaluate(await readFile(axe, "utf8"));

@@ -65,7 +65,7 @@ export class World {
       OUTLAST_STORE: path.join(world.directory, "store.db"),
     };
     await writeFile(path.join(world.directory, "agent.py"), AGENT);
-    const provider = await world.starts(["mock", "--listen", "127.0.0.1:0"], /http:\/\/[0-9.:]+/);
+    const provider = await world.starts(["mock", "--listen", "127.0.0.1:0", "--latency", "100ms"], /http:\/\/[0-9.:]+/);
     world.env.OPENAI_BASE_URL = `${provider}/v1`;
     return world;
   }

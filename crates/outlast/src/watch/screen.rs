@@ -150,7 +150,8 @@ fn runs(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
         let run = &view.run;
         let began = run.began_at.unwrap_or(run.created_at);
         let why = run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone());
-        let asks = run.approvals.as_ref().map_or(0, |asked| asked.pending(seen.now));
+        let asks = run.approvals.as_ref().filter(|_| !run.status.is_ended());
+        let asks = asks.map_or(0, |asked| asked.pending(seen.now));
         let note = match asks {
             0 => why.unwrap_or_default(),
             n => format!("{} waiting", some(i64::try_from(n).unwrap_or(0), "approval")),
