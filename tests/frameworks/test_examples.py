@@ -9,7 +9,7 @@ import pytest
 
 from bed import ROOT, SOURCES, outlast_program
 
-EXAMPLES = ["with_openai_agents"]
+EXAMPLES = ["with_langgraph", "with_openai_agents", "with_pydantic_ai"]
 
 
 @pytest.fixture

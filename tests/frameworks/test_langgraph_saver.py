@@ -1,6 +1,7 @@
 """`OutlastSaver`: the published conformance suite, restarts, second writers, prunes, and the bytes on the disk."""
 
 import asyncio
+import dataclasses
 import itertools
 import operator
 import os
@@ -11,6 +12,7 @@ from typing import Annotated, TypedDict
 import pytest
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
@@ -67,6 +69,15 @@ def test_the_published_conformance_suite_is_passed_in_full(home):
     report = asyncio.run(validate(saver))
     assert report.conformance_level() == "FULL" and len(report.results) == 8
     assert all(r.passed for r in report.results.values())
+
+
+def test_postgres_passes_the_suite_too(home):
+    @checkpointer_test(name="OutlastSaver on PostgreSQL")
+    async def saver():
+        yield OutlastSaver(os.environ["OUTLAST_TEST_POSTGRES"])
+
+    report = asyncio.run(validate(saver))
+    assert all(r.passed for r in report.results.values()) and len(report.results) == 8
 
 
 def test_another_process_goes_on_where_the_thread_was(home, rt):
@@ -261,11 +272,11 @@ def test_a_prune_keeps_the_answers_of_several_interrupts(rt):
         builder.add_edge(START, name)
     saver = OutlastSaver(rt)
     graph = builder.compile(checkpointer=saver)
-    asked = graph.invoke({"said": []}, config())["__interrupt__"]
-    graph.invoke(Command(resume={asked[0].id: "yes"}), config())
+    asked = {i.value: i.id for i in graph.invoke({"said": []}, config())["__interrupt__"]}
+    graph.invoke(Command(resume={asked["a"]: "yes"}), config())
     saver.prune(["t"])
     graph = builder.compile(checkpointer=OutlastSaver(rt))
-    assert graph.invoke(Command(resume={asked[1].id: "no"}), config())["said"] == ["yes", "no"]
+    assert graph.invoke(Command(resume={asked["b"]: "no"}), config())["said"] == ["yes", "no"]
     assert sorted(done) == [("a", "yes"), ("b", "no")]
 
 
@@ -293,6 +304,17 @@ def test_only_known_types_are_built_when_they_are_read(rt):
     assert not isinstance(saver.get_tuple(place).checkpoint["channel_values"]["x"], Foreign)
 
 
+def test_types_that_are_named_are_built_when_they_are_read(rt):
+    place = put(OutlastSaver(rt), x=Order(5))
+    assert OutlastSaver(rt, types=[Order]).get_tuple(place).checkpoint["channel_values"]["x"] == Order(5)
+    assert OutlastSaver(rt).get_tuple(place).checkpoint["channel_values"]["x"] != Order(5)
+
+
+@dataclasses.dataclass
+class Order:
+    cents: int
+
+
 class Foreign:
     def __init__(self, n):
         self.n = n
@@ -313,6 +335,47 @@ def test_a_database_of_sqlite_saver_is_imported_and_gone_on_with(home, rt):
     graph = talk(6, saver)
     assert [(s.values, s.next, s.metadata) for s in graph.get_state_history(config())] == before
     assert len(graph.invoke(None, config())["said"]) == 6
+
+
+def journey(saver, durability, inner):
+    """Interrupts, answers, time travel and updates of a graph with a subgraph: what each of them gave."""
+    within = StateGraph(Talk)
+    within.add_node("first", lambda state: {"said": ["first"]})
+    within.add_node("ask", lambda state: {"said": [interrupt("well?")]})
+    within.add_edge(START, "first")
+    within.add_edge("first", "ask")
+    builder = StateGraph(Talk)
+    builder.add_node("begin", lambda state: {"said": ["begin"]})
+    builder.add_node("within", within.compile(checkpointer=inner))
+    builder.add_node("end", lambda state: {"said": ["end"]})
+    for edge in ((START, "begin"), ("begin", "within"), ("within", "end")):
+        builder.add_edge(*edge)
+    graph, how = builder.compile(checkpointer=saver), {"durability": durability}
+
+    async def of_tasks():
+        await graph.ainvoke({"said": ["x"]}, config("tasks"), **how)
+        return await graph.ainvoke(Command(resume="y"), config("tasks"), **how)
+
+    graph.invoke({"said": []}, config(), **how)
+    yield len(graph.get_state(config(), subgraphs=True).tasks)
+    yield graph.invoke(Command(resume="yes"), config(), **how)
+    graph.invoke({"said": ["again"]}, config(), **how)
+    yield graph.invoke(Command(resume="no"), config(), **how)
+    old = [s for s in graph.get_state_history(config()) if s.next == ("within",)][-1]
+    graph.invoke(None, old.config, **how)
+    yield graph.invoke(Command(resume="other"), config(), **how)
+    graph.update_state(graph.update_state(config(), {"said": ["one"]}), {"said": ["two"]})
+    yield graph.get_state(config()).values
+    graph.update_state(old.config, {"said": ["fork"]})
+    yield graph.get_state(config()).values
+    yield asyncio.run(of_tasks())
+    yield [(s.values, s.next, s.metadata["step"]) for s in graph.get_state_history(config())]
+
+
+@pytest.mark.parametrize("inner", [None, True])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_graph_goes_as_it_does_in_memory(rt, durability, inner):
+    assert list(journey(OutlastSaver(rt), durability, inner)) == list(journey(InMemorySaver(), durability, inner))
 
 
 KILLED = """

@@ -10,29 +10,22 @@ import { World, axe, press, says, tab, text, until } from "./world.mjs";
 
 const EVIL = `<img src=x onerror=alert(1)><svg onload=alert(2)><a href="javascript:alert(3)">x</a>`;
 
-let world, browser, problems, ui;
+let world, browser, problems;
 before(async () => {
   world = await World.make();
   browser = await world.browser();
-  ui = await world.ui();
+  // The page is of a store that is there.
+  await world.told("run", "--name", "first", "--", "true");
 });
 after(() => world?.end());
 
-/** A tab of a visitor who has come by a new link. */
-async function visitor() {
-  problems = [];
-  const page = await tab(browser, ui.origin, problems);
-  const link = ui.link ?? (await fresh()).link;
-  ui.link = null;
+/** A tab of a visitor who has come by a link of a page of its own. */
+async function visitor(...flags) {
+  const { link, origin } = await world.ui(...flags);
+  const page = await tab(browser, origin, (problems = []));
   await page.goto(link);
   await page.waitForSelector("header.top");
-  return page;
-}
-
-/** Another page of the same store, with a link that is not used. */
-async function fresh(...flags) {
-  ui = await world.ui(...flags);
-  return ui;
+  return Object.assign(page, { link, origin });
 }
 
 const rows = (page) => page.$$eval("table.cards tbody tr", (all) => all.map((row) => row.innerText));
@@ -160,15 +153,15 @@ test("spend, budgets, jobs and the state are shown", async () => {
 });
 
 test("what agents and people wrote stays text", async () => {
-  await world.runs(EVIL, [
-    { say: `${EVIL} <script>alert(4)</script> http://evil.example/x.png`, model: "gpt-5-mini" }, { say: "x", model: "<b>model</b>" },
-    { ask: { tool: "<iframe src=//evil.example>", arguments: { a: EVIL } } }, { wait: "end" },
+  const run = await world.runs(EVIL, [
+    { say: `${EVIL} <script>alert(4)</script> http://evil.example/x.png` },
+    { ask: { tool: "<iframe src=//evil.example>", arguments: { a: EVIL } } }, { wait: "go" }, { say: "x", model: "<b>model</b>" },
   ], "--tag", `team=${EVIL}`);
   const page = await visitor();
   await until("it is listed", async () => (await text(page)).includes("<img src=x"));
   const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name?.includes("onerror")).run;
   const views = [["runs", "<svg onload"], [`run/${id}`, "<img src=x"], [`run/${id}/1`, "<script>alert(4)"], ["approvals", "<iframe"], ["spend", "gpt-5-mini"],
-    ["run/..%2f..%2fv1", "no run"], [`jobs/${id}`, "no batch job"], ["state/%3Cimg%3E/a/b", "State"]];
+    ["run/..%2f..%2fv1", "unknown run"], [`jobs/${id}`, "no batch job"], ["state/%3Cimg%3E/a/b", "State"]];
   for (const [view, wanted] of views) {
     await page.evaluate((view) => { location.hash = `#/${view}`; }, view);
     await until(`${view} says ${wanted}`, async () => (await text(page)).toLowerCase().includes(wanted.toLowerCase()));
@@ -178,28 +171,30 @@ test("what agents and people wrote stays text", async () => {
       inline: [...document.querySelectorAll("*")].filter((e) => [...e.attributes].some((a) => a.name.startsWith("on"))).length,
     }));
     assert.deepEqual(found, { strange: 0, links: [], inline: 0 }, view);
+    // A model without a price halts the run, and the reason names it.
+    if (view === "approvals") {
+      await run.go("go");
+      await page.evaluate((id) => { location.hash = `#/run/${id}`; }, id);
+      await says(page, "<b>model</b>");
+    }
   }
   assert.deepEqual(problems, []);
   await page.close();
 });
 
 test("a link works once, and its secret stays nowhere", async () => {
-  const { link } = await fresh();
-  ui.link = null;
-  const page = await tab(browser, ui.origin, (problems = []));
-  await page.goto(link);
-  await page.waitForSelector("header.top");
-  const secret = new URL(link).hash.slice(4);
+  const page = await visitor();
+  const secret = new URL(page.link).hash.slice(4);
   assert.ok(!(await page.evaluate(() => location.href)).includes(secret));
   assert.deepEqual(await page.cookies(), []);
   assert.deepEqual(await page.evaluate(() => [Object.keys(localStorage), document.cookie]), [[], ""]);
   // The tab is let in again after it was loaded again; another tab is not.
   await page.reload();
   await page.waitForSelector("header.top");
-  const other = await tab(browser, ui.origin, problems);
-  await other.goto(link);
+  const other = await tab(browser, page.origin, problems);
+  await other.goto(page.link);
   await says(other, /link is used/);
-  await other.goto(`${ui.origin}/`);
+  await other.goto(`${page.origin}/`);
   await says(other, "outlast ui");
   assert.deepEqual(problems, []);
   await page.close();
@@ -241,7 +236,7 @@ test("a page of another port of this host reads nothing and acts on nothing", as
       document.body.append(frame);
     });
     return { tries, framed, stored: sessionStorage.length };
-  }, ui.origin, bearer);
+  }, page.origin, bearer);
   for (const [what, , length] of got.tries) assert.equal(length, 0, what);
   assert.equal(got.framed, "no document");
   assert.equal(got.stored, 0);
@@ -251,23 +246,33 @@ test("a page of another port of this host reads nothing and acts on nothing", as
 });
 
 test("a page that only looks has no act", async () => {
-  await fresh("--read-only");
-  const page = await visitor();
-  await open(page, "watched");
+  const page = await visitor("--read-only");
+  await open(page, "first");
   await says(page, "Journal");
   const acts = await page.$$eval("button", (all) => all.map((b) => b.innerText.trim()).filter((word) => ["Stop", "Fork", "Cancel", "Raise budget", "Approve", "Retry"].includes(word)));
   assert.deepEqual(acts, []);
   await page.close();
-  ui = await world.ui();
 });
+
+/** A run with two lives, as pictures want it; made once. */
+let sample;
+const sampled = () => (sample ??= (async () => {
+  await world.told("budgets", "set", "all-of-us", "--usd", "50", "--per", "day");
+  const run = await world.runs("sample", [
+    { say: "first question" }, { say: "second question" }, { die: "dead" }, { say: "third question" }, { ask: { tool: "deploy", arguments: { to: "prod" } } }, { wait: "end" },
+  ], "--tag", "team=research");
+  await until("it has asked", async () => (await world.told("approvals")).includes("deploy"));
+  return run;
+})());
 
 for (const [width, scheme] of [[1440, "light"], [1440, "dark"], [390, "light"], [390, "dark"]]) {
   test(`at ${width} px in ${scheme} nothing is out of sight or out of reach`, async () => {
+    await sampled();
     const page = await visitor();
     await page.setViewport({ width, height: width > 500 ? 1000 : 844 });
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
-    const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name === "watched").run;
-    for (const [view, wanted] of [["runs", "watched"], [`run/${id}`, "Journal"], [`run/${id}/3`, "third question"], ["approvals", "Approvals"], ["spend", "gpt-5-mini"], ["budgets", "all-of-us"], ["jobs", "No batch"], ["state/notes/ann/plan", "step"]]) {
+    const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name === "sample").run;
+    for (const [view, wanted] of [["runs", "sample"], [`run/${id}`, "replayed to attempt 2"], [`run/${id}/3`, "third question"], ["approvals", "Approvals"], ["spend", "gpt-5-mini"], ["budgets", "all-of-us"], ["jobs", "No batch"], ["state", "Namespaces"]]) {
       await page.evaluate((view) => { location.hash = `#/${view}`; }, view);
       await says(page, wanted);
       if (process.env.OUTLAST_SHOTS) await page.screenshot({ path: `${process.env.OUTLAST_SHOTS}/${view.split("/")[0]}${view.split("/").length}-${width}-${scheme}.png` });

@@ -1,11 +1,10 @@
 // The world around a test of the page: a store, a fake provider, runs that die, a server, and a browser.
 
-import { spawn, execFile } from "node:child_process";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { spawn } from "node:child_process";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { promisify } from "node:util";
 
 const OUTLAST = process.env.OUTLAST_BIN;
 const MODULES = process.env.OUTLAST_TEST_MODULES;
@@ -87,16 +86,23 @@ export class World {
     return found[0];
   }
 
+  /** Runs a command to its end, and returns what it printed. */
   async told(...argv) {
-    return (await promisify(execFile)(OUTLAST, argv, { cwd: this.directory, env: this.env })).stdout;
+    const child = spawn(OUTLAST, argv, { cwd: this.directory, env: this.env, stdio: ["ignore", "pipe", "pipe"] });
+    let [said, wrong] = ["", ""];
+    child.stdout.on("data", (more) => (said += more));
+    child.stderr.on("data", (more) => (wrong += more));
+    const code = await new Promise((go) => child.once("close", go));
+    if (code !== 0) throw new Error(`${argv.join(" ")} ended with ${code}: ${wrong}`);
+    return said;
   }
 
   /** Begins a run that acts by `plan`, and returns a function that lets it go on where it waits. */
   async runs(name, plan, ...flags) {
     const here = path.join(this.directory, `run-${this.children.length}`);
-    await promisify(execFile)("mkdir", ["-p", here]);
+    await mkdir(here);
     await writeFile(path.join(here, "plan.json"), JSON.stringify(plan));
-    await this.starts(["run", "--name", name, "--max-restart-delay", "10ms", ...flags, "--", "python3", path.join(this.directory, "agent.py"), here], /budget/, here);
+    await this.starts(["run", "--name", name, ...flags, "--", "python3", path.join(this.directory, "agent.py"), here], /budget/, here);
     const child = this.last;
     return { child, go: (word) => writeFile(path.join(here, word), "") };
   }

@@ -19,7 +19,7 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{Command, McpArgs, ServiceVerb, state::StateCommand},
+    cli::{Command, McpArgs, ServiceVerb, notify::NotifyVerb, state::StateCommand},
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -99,6 +99,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Ctx(_) => ("ctx", Free),
         Command::ShellInit(_) => ("shell-init", Free),
         Command::ShellLoop(_) => ("shell-loop", Free),
+        // Whoever tells can send what it likes to a person's endpoints.
+        Command::Notify(args) => ("notify", if_changes(!matches!(args.verb, None | Some(NotifyVerb::Ls)))),
         Command::Service(args) => ("service", if_changes(args.verb != ServiceVerb::Status && !args.print)),
         Command::Doctor(_) => ("doctor", Free),
         Command::Completions(_) => ("completions", Free),

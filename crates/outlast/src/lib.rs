@@ -14,6 +14,7 @@ pub mod guard;
 pub mod logs;
 pub mod loops;
 pub mod mcp;
+pub mod notify;
 pub mod program;
 pub mod render;
 pub mod serve;
@@ -137,7 +138,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
         }
         Command::Retry(RetryArgs { ref job, .. })
-        | Command::Export(ExportArgs { ref job })
+        | Command::Export(ExportArgs { ref job, .. })
         | Command::Snapshot(SnapshotArgs { run: ref job, .. })
         | Command::Fork(ForkArgs { run: ref job, .. })
             if jsonl::is_file(job) =>
@@ -151,6 +152,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Repair(ref args) => {
             printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
+        Command::Notify(ref args) => {
+            printed_code(look, |page| commands::notify::notify(args, &context, page))
         }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {

@@ -36,7 +36,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
   const height = Math.min(full, MOST_HEIGHT);
 
   useEffect(() => {
-    const sized = new ResizeObserver(() => fit(box.current.clientWidth));
+    const sized = new ResizeObserver(() => box.current && fit(box.current.clientWidth));
     sized.observe(box.current);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const turned = () => paint((n) => n + 1);
@@ -250,17 +250,19 @@ function draw(c, { width, height, gutter, head, across, x, view, scale, layout, 
     const saved = lane.replayed ? `↺ ${count(lane.replayed)} replayed, ${usd(lane.saved)}` : "";
     if (narrow) {
       c.fillText(title, 8, top + 10);
+      const after = 8 + Math.max(14, c.measureText(title).width) + 8;
       c.font = `12px ${font}`;
       c.fillStyle = a.died ? p.bad : p.soft;
-      c.fillText(clipped(c, `${said}${saved ? " · " + saved : ""}`, width - 40), 30, top + 10);
+      c.fillText(clipped(c, `${said}${saved ? " · " + saved : ""}`, width - after - 8), after, top + 10);
     } else {
-      c.fillText(title, 14, top + tall / 2 - (saved ? 14 : 7));
+      c.fillText(title, 14, top + tall / 2 - (saved ? 8 : 0));
+      const after = 14 + Math.max(16, c.measureText(title).width) + 8;
       c.font = `11.5px ${font}`;
       c.fillStyle = a.died ? p.bad : p.soft;
-      c.fillText(clipped(c, said, gutter - 48), 38, top + tall / 2 - (saved ? 14 : 7));
+      c.fillText(clipped(c, said, gutter - after - 6), after, top + tall / 2 - (saved ? 8 : 0));
       if (saved) {
         c.fillStyle = p.good;
-        c.fillText(clipped(c, saved, gutter - 22), 14, top + tall / 2 + 4);
+        c.fillText(clipped(c, saved, gutter - 22), 14, top + tall / 2 + 9);
       }
     }
     c.strokeStyle = p.line;

@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     io::IsTerminal as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use outlast_core::{
@@ -12,7 +13,7 @@ use outlast_core::{
     engine::actor::Actor,
     envelope::unit::Unit,
     journal::{Kind, State},
-    run::attempt::Attempt,
+    run::{Record, attempt::Attempt},
     store::{self, Ask as _, Durability, RunView, Store},
     words::{
         clock::random,
@@ -29,6 +30,7 @@ use super::{
     line::Line,
     note,
     session::{self, Session},
+    transcript::{self, Kept, Mended},
     truth::{self, Left},
 };
 use crate::{
@@ -75,6 +77,8 @@ pub struct Conduct {
     resumed: bool,
     futile: u32,
     remarked: bool,
+    /// Whether the run keeps what its agent says: its requests, and its session's files.
+    keeps_files: bool,
 }
 
 /// Name, command line and directory of an agent.
@@ -140,6 +144,7 @@ impl Conduct {
             resumed: false,
             futile: 0,
             remarked: false,
+            keeps_files: view.run.policy.record == Record::All,
         }))
     }
 
@@ -177,6 +182,7 @@ impl Conduct {
         let iteration = attempts.iter().find(|a| a.no == actor.attempt).map_or(0, |a| a.iteration);
         self.key = session::key(self.name.as_deref(), iteration);
         self.session = session::find(store, self.run, &self.key)?;
+        self.mend(store);
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
         let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
@@ -227,6 +233,59 @@ impl Conduct {
             }
         }
         Ok(None)
+    }
+
+    /// Returns what keeps copies of the session's files; `None` without a session or its files' place, or where prompts stay
+    /// off the disk.
+    pub fn kept(&self) -> Option<Kept> {
+        let session = self.session.as_ref().filter(|s| !s.spoiled && self.keeps_files)?;
+        Some(Kept { run: self.run, session: session.id.clone(), directory: self.transcripts.clone()? })
+    }
+
+    /// Copies the session's files while the attempt of `actor` runs; `None` where none are kept. Dropped, it ends.
+    pub fn follow(
+        &self,
+        store: Arc<dyn Store>,
+        actor: Actor,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let directory =
+            self.transcripts.clone().filter(|_| self.keeps_files && self.reading.names != Names::Nothing)?;
+        let (run, key) = (self.run, self.key.clone());
+        let kept = move |store: &dyn Store| {
+            let session = session::find(store, run, &key)?.filter(|session| !session.spoiled);
+            Ok(session.map(|session| Kept { run, session: session.id, directory: directory.clone() }))
+        };
+        Some(transcript::follow(store, actor, kept, move |store| metered(store, run, actor.attempt)))
+    }
+
+    /// Puts session files back that are damaged or gone, and says so.
+    fn mend(&self, store: &dyn Store) {
+        let Some(kept) = self.kept() else { return };
+        match kept.mend(store) {
+            Ok(mended) => {
+                for Mended { path, damaged } in mended {
+                    let path = path.display();
+                    say(&match damaged {
+                        Some(beside) => {
+                            format!(
+                                "the session file {path} was damaged, and is put back (it is {})",
+                                beside.display()
+                            )
+                        }
+                        None => format!("the session file {path} was gone, and is put back"),
+                    });
+                }
+            }
+            Err(e) => say(&format!("session files could not be checked: {e}")),
+        }
+    }
+
+    /// Copies what the session's files have gained in an attempt that made calls.
+    async fn keep(&self, store: &dyn Store, actor: Actor) {
+        let Some(kept) = self.kept() else { return };
+        if let Err(e) = kept.keep(store, actor).await {
+            say(&format!("the session's files could not be copied: {e}"));
+        }
     }
 
     /// Returns the session to resume, if one has begun.
@@ -361,6 +420,10 @@ impl Conduct {
             let spoiled = Session { spoiled: true, ..known.clone() };
             store.ask(session::keep(actor, self.key.clone(), &spoiled), Durability::Synced).await?;
             self.futile = 0;
+        }
+        // Without a call nothing was said; and a copy alone is no progress of an agent that dies at its start.
+        if metered {
+            self.keep(store, actor).await;
         }
         // An agent that has finished has nothing in flight. For an agent in a script the supervisor records
         // the outcome, because it ends the processes.

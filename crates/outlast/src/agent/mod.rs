@@ -22,6 +22,7 @@ pub mod note;
 pub mod options;
 pub mod seat;
 pub mod session;
+pub mod transcript;
 pub mod truth;
 
 use std::{

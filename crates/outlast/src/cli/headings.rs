@@ -9,7 +9,10 @@ pub const HEADINGS: [(&str, &[&str]); 8] = [
     ("Jobs", &["jobs", "inspect", "retry", "export"]),
     ("State", &["state", "snapshot", "fork"]),
     ("Loops", &["ctx", "shell-init"]),
-    ("Upkeep", &["doctor", "service", "rm", "gc", "verify", "repair", "completions", "mock", "help"]),
+    (
+        "Upkeep",
+        &["doctor", "notify", "service", "rm", "gc", "verify", "repair", "completions", "mock", "help"],
+    ),
 ];
 
 /// Columns before what a command is about.

@@ -55,15 +55,18 @@ pub struct RetryArgs {
     pub reuse_answers: bool,
 }
 
-/// Print a job's results, a line of JSON for each
+/// Print a job's results, a line of JSON for each; or a run's conversations
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .result"
+    after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .result\n  outlast export nightly --transcript > nightly.md"
 )]
 pub struct ExportArgs {
     /// The job: its name, its run's id or the start of it; or a JSONL file of results
     #[arg(value_name = "JOB|FILE.jsonl")]
     pub job: String,
+    /// The conversations of a run as Markdown, or with --json as JSON
+    #[arg(long)]
+    pub transcript: bool,
 }
 
 /// Forget a run that has ended, with the runs below it and all that was kept of them

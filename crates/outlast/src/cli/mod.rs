@@ -8,6 +8,7 @@ pub mod headings;
 pub mod jobs;
 pub mod look;
 pub mod mcp;
+pub mod notify;
 pub mod prices;
 pub mod run;
 pub mod serve;
@@ -35,6 +36,7 @@ pub use self::{
         SpendArgs,
     },
     mcp::McpArgs,
+    notify::NotifyArgs,
     prices::PricesArgs,
     run::{AgentArgs, AttachArgs, ConfinedArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
@@ -117,6 +119,7 @@ pub enum Command {
     ShellInit(ShellInitArgs),
     #[command(hide = true)]
     ShellLoop(ShellLoopArgs),
+    Notify(NotifyArgs),
     Service(ServiceArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),

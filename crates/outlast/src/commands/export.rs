@@ -36,6 +36,9 @@ struct Line<'a> {
 
 /// Prints the results. Values are read one by one, so that memory holds only the keys.
 pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(), CliError> {
+    if args.transcript {
+        return super::transcript::export(store, &args.job, page);
+    }
     let view = find::job(store, &args.job)?;
     let (run, name) = (view.run.no, jobs::name(&view));
     let mut rows: Vec<ItemRow> = Vec::new();

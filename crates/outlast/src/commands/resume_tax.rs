@@ -205,10 +205,8 @@ pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), C
     for one in &found {
         one.print(page)?;
     }
-    Ok(match Tax::of(&found).line() {
-        Some(line) => page.line(&line)?,
-        None => page.line("nothing was bought again that the cache had")?,
-    })
+    let line = Tax::of(&found).line();
+    Ok(page.line(line.as_deref().unwrap_or("nothing was bought again that the cache had"))?)
 }
 
 impl Resumption {

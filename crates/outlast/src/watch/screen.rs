@@ -172,9 +172,9 @@ fn runs(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
         Constraint::Min(16),
         Constraint::Length(28),
         Constraint::Length(6),
-        Constraint::Length(5),
+        Constraint::Length(7),
     ];
-    let mut titles = vec!["status", "run", "spent, usd", " calls", "  age"];
+    let mut titles = vec!["status", "run", "spent, usd", " calls", "    age"];
     if wide {
         columns.push(Constraint::Fill(2));
         titles.push("why");

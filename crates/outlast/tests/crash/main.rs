@@ -7,6 +7,7 @@
 mod agents;
 mod bad_input;
 mod bed;
+mod busy_waiting;
 mod cli_agents;
 mod declared_agents;
 mod fleet;
@@ -14,6 +15,7 @@ mod guardian;
 mod guards;
 mod in_flight;
 mod kept;
+mod kept_sessions;
 mod kills;
 mod limits;
 mod loop_bed;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
 
@@ -161,8 +162,18 @@ class ToolSpec:
             warn_if_lost(self.name)
             return fn(*args, **kwargs)
         call = ToolCall(self, current.run, fn, id)
-        asked = {**{str(n): arg for n, arg in enumerate(args)}, **kwargs} if shown is None else shown
-        return call.awaited(args, kwargs, asked) if is_async(fn) else call.waited(args, kwargs, asked)
+        if self.approve and shown is None:
+            shown = _by_name(fn, args, kwargs)
+        return call.awaited(args, kwargs, shown) if is_async(fn) else call.waited(args, kwargs, shown)
+
+
+def _by_name(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of their parameters, as a person reads them."""
+    try:
+        return dict(inspect.signature(fn).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        # The call itself says what is wrong with it.
+        return {**{str(n): arg for n, arg in enumerate(args)}, **kwargs}
 
 
 class ToolCall:

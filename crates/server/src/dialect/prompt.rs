@@ -186,9 +186,9 @@ fn unmark(block: &mut Value) {
 
 /// Returns the surroundings of a byte, on the bounds of characters.
 fn excerpt(text: &str, byte: usize) -> String {
-    let start = text.floor_char_boundary(byte.saturating_sub(BEFORE));
-    let end = text.ceil_char_boundary((start + EXCERPT).min(text.len()));
-    text[start..end].to_owned()
+    let bound = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let start = bound(byte.saturating_sub(BEFORE));
+    text[start..bound(start + EXCERPT)].to_owned()
 }
 
 #[cfg(test)]

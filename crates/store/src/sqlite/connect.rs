@@ -4,7 +4,7 @@ use std::{
     collections::hash_map::RandomState,
     fs::{DirBuilder, File, OpenOptions},
     hash::BuildHasher as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -50,13 +50,23 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
     }
     // An empty file is never a new store, as `make` gives a store its name only once it has content. The file's data
     // was lost, and creating a store over it would hide that.
-    if std::fs::metadata(path).map_err(|e| open_error(e.to_string()))?.len() == 0 {
+    let found = std::fs::metadata(path).map_err(|e| open_error(e.to_string()))?;
+    if found.len() == 0 {
         return Err(Error::Corrupt {
             what: format!(
                 "{} is empty (0 bytes), and a store never is; if it is not one that was lost, remove it",
                 path.display()
             ),
         });
+    }
+    // SQLite knows a log by its name: under each name the store would have another log, and pay again for what is in
+    // the other one.
+    if found.nlink() > 1 {
+        let names = found.nlink();
+        let why = format!(
+            "it has {names} names (hard links), and a store has one; remove the others, or open a copy"
+        );
+        return Err(open_error(why));
     }
     // Checked for the same reason: SQLite would silently open the file read-only. `access` is used rather
     // than opening the file, since closing any descriptor of it would drop the POSIX locks that another handle of

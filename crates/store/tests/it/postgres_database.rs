@@ -10,9 +10,13 @@ use std::{
 
 use outlast_core::{
     engine::state::put::{Change, Put},
+    events::{Mark, Wanted},
     state::Name,
     store::{Ask as _, Durability, state::Scan},
-    words::{clock::Clock, id::Micros},
+    words::{
+        clock::Clock,
+        id::{Micros, RunNo},
+    },
 };
 
 use crate::{
@@ -404,4 +408,39 @@ fn nothing_depends_on_the_databases_own_settings() {
     a.buys("one", 100);
     s.ask(put("k\\")).unwrap();
     assert!(s.store().state("n", "a", "k\\").unwrap().is_some());
+}
+
+/// Numbers are drawn before a commit: a server that commits late has a smaller number than what others committed since.
+#[test]
+fn an_event_that_is_committed_late_is_skipped_by_no_reader() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let read = |after| s.store().events(&Wanted { after, limit: 100, run: None }).unwrap();
+    let early = s.run("early").create();
+    let first = loop {
+        match read(Mark::default()).pop() {
+            Some(event) => break event,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(first.run, Some(early));
+    // Another server has its number and its transaction, and has not committed yet.
+    let late = database.begun(
+        "INSERT INTO outlast.events (at, run_no, kind, about) VALUES (1, 77, 'run_created', '{\"run\": \"late\"}')",
+    );
+    let later = s.run("later").create();
+    let number = "SELECT max(no)::text FROM outlast.events";
+    assert_eq!(database.value(number).as_deref(), Some("3"), "the number between is the late one's");
+    assert_eq!(read(first.mark), [], "what comes after it waits");
+    assert_eq!(s.store().newest_event().unwrap(), first.mark);
+    late.commit();
+    let rest = loop {
+        let rest = read(first.mark);
+        match rest.len() {
+            2 => break rest,
+            _ => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(rest.iter().map(|e| e.run).collect::<Vec<_>>(), [Some(RunNo(77)), Some(later)]);
+    assert_eq!(read(rest[1].mark), []);
 }

@@ -134,3 +134,25 @@ fn sixty_four_steps_of_one_run_are_written_as_one_row_of_it() {
     let numbers: Vec<i64> = s.journal(agent.run).iter().map(|entry| entry.seq.0).collect();
     assert_eq!(numbers, (1..=67).collect::<Vec<_>>(), "no number is lost or given twice");
 }
+
+/// Usual statements get names, and are parsed and planned once. Behind a pooler that gives each transaction another
+/// server's connection they get none: there the name could be another's.
+#[test]
+fn statements_have_names_unless_a_pooler_parts_the_transactions() {
+    for pooled in [false, true] {
+        let (_database, relay, s) = scene();
+        if pooled {
+            relay.spoil_tokens();
+        }
+        let agent = warm(&s);
+        let step = |key: &str| {
+            let seq = agent.begins(key);
+            agent.ask(agent.record(seq, "result")).unwrap();
+        };
+        ["one", "two", "three"].into_iter().for_each(step);
+        assert_eq!(relay.passed().named == 0, pooled);
+        step("four");
+        assert_eq!(relay.passed().named, 0, "each is prepared once");
+        assert_eq!(s.journal(agent.run).len(), 5);
+    }
+}

@@ -1,16 +1,22 @@
 //! All of a run's story, for `outlast show -v`.
 
-use outlast_core::run::{Run, attempt::Attempt};
+use outlast_core::{
+    journal::Entry,
+    run::{Run, attempt::Attempt},
+};
 use serde_json::json;
 
 use super::{super::budget, ENTRIES, Story, as_typed, life::Life};
-use crate::render::{
-    amount::some,
-    approval as shown_approval, entry,
-    look::{self, Look, Paint, clean},
-    next::next,
-    table::{Cell, Side, Table},
-    time,
+use crate::{
+    agent::transcript,
+    render::{
+        amount::some,
+        approval as shown_approval, entry,
+        look::{self, Look, Paint, clean},
+        next::next,
+        table::{Cell, Side, Table},
+        time,
+    },
 };
 
 /// Number of newest attempts that are shown to people; JSON has all.
@@ -175,8 +181,11 @@ impl Story {
         if self.entries.is_empty() {
             return String::new();
         }
-        let from = self.entries.len().saturating_sub(ENTRIES);
-        entry::table(&self.entries[from..]).render(look, 2)
+        // Copies of the agent's session are many, and no work of the run's.
+        let work = self.entries.iter().filter(|e| !transcript::is_copy(e));
+        let mut newest: Vec<Entry> = work.rev().take(ENTRIES).cloned().collect();
+        newest.reverse();
+        entry::table(&newest).render(look, 2)
     }
 }
 

@@ -22,6 +22,7 @@ use outlast_core::{
 
 use self::money::Calls;
 use super::{
+    busy_waiting::BusyWaiting,
     evidence::{self, Evidence},
     journal,
     resume_tax::{self, Tax},
@@ -84,6 +85,7 @@ struct Story {
     untaken: Untaken,
     /// Input that restarts bought again although the provider's cache had it.
     tax: Tax,
+    waiting: BusyWaiting,
     /// Session id of a CLI agent, and the path of its transcript.
     session: Option<(String, Option<PathBuf>)>,
     /// Approvals that wait for a decision.
@@ -132,6 +134,7 @@ impl Story {
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
             approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
+            waiting: BusyWaiting::find(store, &entries)?,
             tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),

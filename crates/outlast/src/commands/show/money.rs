@@ -78,6 +78,7 @@ impl Story {
             out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
         }
         out.extend(self.tax.line().map(|line| format!("{line}{}", self.avoidable())));
+        out.extend(self.waiting.line());
         if self.untaken.answers > 0 {
             out.push(format!("untaken   {}, not asked for again so far", self.untaken));
         }

@@ -34,6 +34,8 @@ impl Story {
         put_money(&mut money, "in_doubt", Some(e.doubt.cost()));
         put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
         self.tax.put(&mut money);
+        money.insert("busy_waiting_calls".into(), self.waiting.calls.into());
+        put_money(&mut money, "busy_waiting", Some(self.waiting.cost_nano_usd));
         money.insert("upstream_retries".into(), self.calls.tried_again.into());
         money.insert("estimated_calls".into(), self.calls.estimated.into());
         put_bill(&mut money, "overrun", self.calls.overrun);

@@ -106,12 +106,20 @@ impl Driver {
             self.outage.note(&seen).iter().for_each(|news| say(news));
         }
         let died = self.died.take();
+        let copies = self.conduct.as_ref().and_then(|conduct| conduct.follow(self.store.clone(), actor));
+        let copies = copies.map(tokio::spawn);
         let mut watch = self.watch(&hold, claims.attempt);
         watch.goes_on_itself = launch.resumes;
         (watch.after, watch.printed) = (died, printed);
         // At a terminal the agent would wait in a menu.
         watch.stop_at_limit |= on_terminal;
-        let outcome = attempt::run(command, output, watch).await?;
+        let outcome = attempt::run(command, output, watch).await;
+        if let Some(copies) = copies {
+            copies.abort();
+            // One copy at a time: what is under way is finished or dropped first.
+            let _ = copies.await;
+        }
+        let outcome = outcome?;
         if let Err(e) = self.settle(actor, &outcome).await {
             say(&format!("what became of the agent's tools could not be recorded: {e}"));
         }

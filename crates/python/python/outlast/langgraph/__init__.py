@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .saver import OutlastSaver as OutlastSaver
+from .store import OutlastStore as OutlastStore
 
 if TYPE_CHECKING:
     from .tools import OutlastTools as OutlastTools, task as task
 
-__all__ = ["OutlastSaver", "OutlastTools", "task"]
+__all__ = ["OutlastSaver", "OutlastStore", "OutlastTools", "task"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,8 @@ from . import rows
 from .delta import applied
 
 if TYPE_CHECKING:
-    from .thread import Change, Rows
+    from ..state.table import Change
+    from .thread import Rows
 
 
 @dataclasses.dataclass

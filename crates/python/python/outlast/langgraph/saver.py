@@ -23,8 +23,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # type: igno
 from .. import runtime
 from ..errors import Conflict
 from ..waiting import done
+from ..state.table import Change
 from . import prune, rows
-from .thread import Blob, Change, History, Rows, read_blob
+from .thread import Blob, History, Rows, read_blob
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -51,12 +52,16 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     the thread never forks silently. A fork from an older checkpoint that was named by its id is meant, and allowed. Inside
     `with rt.run(…)` each write carries the run's fence, too.
 
-    Values are msgpack; only LangGraph's own types, LangChain's and those of your graph are built when they are read (give
-    `serde=` for others).
+    When a checkpoint is read, only LangGraph's and LangChain's own types are built, and the classes in `types`; others come
+    as plain data, and LangGraph logs their names. With LANGGRAPH_STRICT_MSGPACK=true in the environment, LangGraph adds
+    the types of your graph's state itself. `serde` is a serializer of your own instead.
     """
 
-    def __init__(self, store: "str | os.PathLike[str] | Runtime | None" = None, *, serde: Any = None) -> None:
-        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=None))
+    def __init__(
+        self, store: "str | os.PathLike[str] | Runtime | None" = None, *, types: Sequence[type] = (), serde: Any = None
+    ) -> None:
+        allowed = [(cls.__module__, cls.__name__) for cls in types] or None
+        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=allowed))
         self._rows = Rows(runtime.of(store))
         self._lock = threading.Lock()
         # By thread and namespace: the newest checkpoint as this saver has seen it, and the version of that word.
@@ -84,7 +89,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         named = get_checkpoint_id(config) if config else None
         until = get_checkpoint_id(before) if before else None
         found: list[tuple[str, str, str]] = []
-        for thread in [_place(config)[0]] if config else self._rows.threads():
+        for thread in [_place(config)[0]] if config else self._rows.agents():
             ns = config["configurable"].get("checkpoint_ns") if config else None
             for key in self._rows.keys(thread, "c/" if ns is None else rows.checkpoints(ns)):
                 id = key.rpartition("/")[2]
@@ -278,7 +283,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Erases the checkpoints that LangGraph's runs of these ids made, in all threads."""
         wanted = set(map(str, run_ids))
-        for thread in self._rows.threads() if wanted else []:
+        for thread in self._rows.agents() if wanted else []:
             prune.keep(self._rows, thread, self.serde, lambda ns, found: {
                 c.id for c in found if str(c.metadata.get("run_id")) not in wanted
             })  # fmt: skip
@@ -373,7 +378,9 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     def _forget(self, thread: str) -> None:
         """Forgets what was seen of a thread: it is read again."""
         with self._lock:
-            self._heads = {place: head for place, head in self._heads.items() if place[0] != thread}
+            # In place: a compiled graph has a shallow copy of the saver.
+            for head in [head for head in self._heads if head[0] == thread]:
+                del self._heads[head]
             for named in [named for named in self._named if named[0] == thread]:
                 del self._named[named]
             for place in [place for place in self._bases if place[0] == thread]:

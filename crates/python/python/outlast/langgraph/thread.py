@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any
 
-from .. import _native, scope
 from ..errors import Conflict
+from ..state.table import Table
 from . import rows
 from .delta import applied, difference
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
-
-#: A key and its new value; None deletes it. The last is the version that the key must have.
-Change = tuple[str, bytes | None, int | None]
-
-# Changes of one commit, where many rows go.
-_AT_ONCE = 5_000
-# Rows of one page.
-_PAGE = 500
 
 # A chain of differences is as long as this before its length alone asks for the whole value.
 _CHAIN = 256
@@ -29,64 +21,16 @@ _HELD = 64 << 20
 _STEPS = 4
 
 
-class Rows:
+class Rows(Table):
     """The rows of all threads in a store."""
 
     def __init__(self, runtime: "Runtime") -> None:
-        self.runtime = runtime
-        self._states = _native.States.of(runtime._engine)
-        # What was deleted leaves no value behind.
-        runtime._engine.keep_newest(rows.NAMESPACE)
+        super().__init__(runtime, rows.NAMESPACE)
 
     def get(self, thread: str, key: str) -> tuple[int, Any]:
         """A row's version and value. None for a row that is not there; its version counts on."""
-        found = self._states.get(rows.NAMESPACE, thread, key)
-        if found is None:
-            return 0, None
-        return found[1], None if found[2] is None else rows.unpack(found[2])
-
-    def scan(self, thread: str, prefix: str) -> Iterator[tuple[str, int, bytes]]:
-        """Keys, versions and packed values of all rows below a prefix, in the order of their keys, at one moment."""
-        position, after = self._states.position(), None
-        while True:
-            page = self._states.scan(rows.NAMESPACE, thread, prefix, after, position, _PAGE)
-            for key, version, value, *_ in page:
-                if value is not None:
-                    yield key, version, value
-            if len(page) < _PAGE:
-                return
-            after = page[-1][0]
-
-    def keys(self, thread: str, prefix: str) -> list[str]:
-        position = self._states.position()
-        found: list[str] = []
-        while True:
-            page = self._states.keys(rows.NAMESPACE, thread, prefix, found[-1] if found else None, position, _PAGE * 10)
-            found += page
-            if len(page) < _PAGE * 10:
-                return found
-
-    def threads(self) -> list[str]:
-        return self._states.agents(rows.NAMESPACE)
-
-    def submit(self, thread: str, changes: list[Change]) -> "_native.Ticket":
-        """Begins a commit. Inside a run of the same store it carries the run's fence: a process that lost the run writes nothing."""
-        made = [(rows.NAMESPACE, thread, key, value, expected) for key, value, expected in changes]
-        current = scope.variable.get()
-        run = current.run if current is not None else None
-        seat = run._seat if run is not None and run._runtime is self.runtime else None
-        return self.runtime._engine.put(made) if seat is None else seat.put(made)
-
-    def commit(self, thread: str, changes: list[Change]) -> None:
-        """Commits: on disk before it returns. Errors: `Conflict`, `LeaseLost`."""
-        if changes:
-            self.submit(thread, changes).wait()
-
-    def remove(self, thread: str, keys: list[str], first: list[Change]) -> None:
-        """Removes rows in several commits, the first of which has the changes `first`."""
-        changes = [*first, *((key, None, None) for key in keys)]
-        for start in range(0, len(changes), _AT_ONCE):
-            self.commit(thread, changes[start : start + _AT_ONCE])
+        version, value, _ = self.row(thread, key)
+        return version, None if value is None else rows.unpack(value)
 
 
 class Blob:

@@ -1,0 +1,367 @@
+//! Copies of a CLI agent's session files, kept in the store with the run, and put back where a file is damaged or gone.
+//!
+//! A session file is JSON lines and only grows. Each checkpoint holds what has been added since the one before it, so a
+//! copy costs what is new. A file that was written anew is copied anew. Sub-agents' files, in the directory that bears
+//! the session's name, are copied with it.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use outlast_core::{
+    engine::{
+        actor::Actor,
+        step::checkpoint::{Checkpoint, OURS},
+    },
+    journal::{Entry, Kind, Role, payload::Payload},
+    store::{self, Ask as _, Durability, Sought, Store},
+    words::id::{RunNo, Seq, Slot},
+};
+use serde::{Deserialize, Serialize};
+
+/// Time between two looks at whether the files have grown.
+const EVERY: Duration = Duration::from_secs(3);
+
+/// Most bytes of one checkpoint.
+const CHUNK: usize = 4 << 20;
+
+/// Deepest directory of sub-agents' files below the session's own.
+const DEPTH: usize = 3;
+
+/// Session whose files are kept, and the directory below which its program keeps them.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub run: RunNo,
+    pub session: String,
+    pub directory: PathBuf,
+}
+
+/// One file's newest part in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    /// Place of the part's first byte in the file.
+    offset: usize,
+    len: usize,
+    /// Checkpoint with the part before it; `None` for the first one.
+    before: Option<i64>,
+}
+
+/// File that was put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mended {
+    pub path: PathBuf,
+    /// Place of the damaged file; `None` if there was none.
+    pub damaged: Option<PathBuf>,
+}
+
+impl Kept {
+    /// Copies what the session's files have gained. Returns the number of bytes.
+    ///
+    /// Errors: the store's. A file that cannot be read now is left for the next time.
+    pub async fn keep(&self, store: &dyn Store, actor: Actor) -> Result<usize, store::Error> {
+        let mut all = 0;
+        let mut known = self.list(store)?;
+        for name in self.found() {
+            let Ok(bytes) = fs::read(self.directory.join(&name)) else { continue };
+            let whole = whole_lines(&bytes);
+            let newest = self.newest(store, &name)?;
+            let from = match &newest {
+                None => 0,
+                // Cut, or written anew and short: only a resumption judges that.
+                Some((_, part, _)) if bytes.len() < part.offset + part.len => continue,
+                Some((_, part, last)) if bytes[part.offset..part.offset + part.len] != **last => 0,
+                Some((_, part, _)) => part.offset + part.len,
+            };
+            let new = whole.get(from..).unwrap_or_default();
+            if new.is_empty() || !is_sound(new) {
+                continue;
+            }
+            if !known.contains(&name) {
+                known.push(name.clone());
+                let value = serde_json::to_vec(&known).unwrap_or_default();
+                self.save(store, actor, self.key(), &value).await?;
+            }
+            let mut before = newest.filter(|_| from > 0).map(|(seq, ..)| seq.0);
+            for (at, chunk) in new.chunks(CHUNK).enumerate() {
+                let part = Part { offset: from + at * CHUNK, len: chunk.len(), before };
+                let mut value = serde_json::to_vec(&part).unwrap_or_default();
+                value.push(b'\n');
+                value.extend_from_slice(chunk);
+                before = Some(self.save(store, actor, self.key_of(&name), &value).await?.0);
+                all += chunk.len();
+            }
+        }
+        Ok(all)
+    }
+
+    /// Checks the session's files, and puts back those that are damaged or gone. The damaged file stays beside.
+    ///
+    /// Errors: the store's; the file system's as text.
+    pub fn mend(&self, store: &dyn Store) -> Result<Vec<Mended>, Error> {
+        let mut out = Vec::new();
+        for name in self.list(store)? {
+            let Some((_, part, last)) = self.newest(store, &name)? else { continue };
+            let path = self.directory.join(&name);
+            let found = match fs::read(&path) {
+                Ok(bytes) => Some(bytes),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+                Err(why) => return Err(Error::File { path, why }),
+            };
+            let end = part.offset + part.len;
+            if let Some(bytes) = &found
+                && bytes.get(part.offset..end).is_some_and(|own| own == last)
+                && is_sound(bytes)
+            {
+                continue;
+            }
+            // A sound file that holds something else was written anew by its program: it is its own truth, if it
+            // holds no less.
+            if found.as_ref().is_some_and(|bytes| bytes.len() >= end && is_sound(bytes)) {
+                continue;
+            }
+            let mut copy = self.restore(store, &name)?;
+            if let Some(more) = found.as_ref().and_then(|bytes| bytes.strip_prefix(copy.as_slice())) {
+                let sound = more.split_inclusive(|b| *b == b'\n').take_while(|line| is_sound(line)).flatten();
+                copy.extend(whole_lines(&sound.copied().collect::<Vec<u8>>()));
+            }
+            let damaged = put_back(&path, &copy).map_err(|why| Error::File { path: path.clone(), why })?;
+            out.push(Mended { path, damaged });
+        }
+        Ok(out)
+    }
+
+    /// Reads a file's copy from its parts.
+    fn restore(&self, store: &dyn Store, name: &str) -> Result<Vec<u8>, store::Error> {
+        let mut parts = Vec::new();
+        let mut next = self.newest(store, name)?;
+        while let Some((_, part, bytes)) = next {
+            parts.push(bytes);
+            next = part.before.map(|seq| self.part(store, name, Seq(seq))).transpose()?;
+        }
+        parts.reverse();
+        Ok(parts.concat())
+    }
+
+    fn newest(&self, store: &dyn Store, name: &str) -> Result<Option<(Seq, Part, Vec<u8>)>, store::Error> {
+        let key = self.key_of(name);
+        let entry = store.newest(self.run, &Sought::done(Kind::Checkpoint, &key))?;
+        entry.map(|entry| self.part(store, name, entry.seq)).transpose()
+    }
+
+    fn part(&self, store: &dyn Store, name: &str, seq: Seq) -> Result<(Seq, Part, Vec<u8>), store::Error> {
+        let corrupt = |what: &str| store::Error::Corrupt {
+            what: format!("the copy of the session file {name}, entry {seq}: {what}"),
+        };
+        let payload = store.payload(self.run, seq, Role::Value)?.ok_or_else(|| corrupt("it is missing"))?;
+        let bytes = payload.decode().map_err(|e| corrupt(&e.to_string()))?;
+        let end = bytes.iter().position(|b| *b == b'\n').ok_or_else(|| corrupt("it has no head"))?;
+        let part: Part = serde_json::from_slice(&bytes[..end]).map_err(|e| corrupt(&e.to_string()))?;
+        let body = bytes[end + 1..].to_vec();
+        match body.len() == part.len && part.before.is_none_or(|before| before < seq.0) {
+            true => Ok((seq, part, body)),
+            false => Err(corrupt("its length is another")),
+        }
+    }
+
+    /// Returns the files that have a copy, below the directory.
+    fn list(&self, store: &dyn Store) -> Result<Vec<String>, store::Error> {
+        let key = self.key();
+        let Some(entry) = store.newest(self.run, &Sought::done(Kind::Checkpoint, &key))? else {
+            return Ok(Vec::new());
+        };
+        let corrupt = |e: String| store::Error::Corrupt { what: format!("checkpoint {key}: {e}") };
+        let Some(kept) = store.payload(self.run, entry.seq, Role::Value)? else { return Ok(Vec::new()) };
+        let bytes = kept.decode().map_err(|e| corrupt(e.to_string()))?;
+        let names: Vec<String> = serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
+        // A name that leads elsewhere was not written by us.
+        Ok(names.into_iter().filter(|name| is_below(name)).collect())
+    }
+
+    /// Returns the bytes of all its files now.
+    fn bytes(&self) -> u64 {
+        let size = |name: &String| fs::metadata(self.directory.join(name)).map_or(0, |m| m.len());
+        self.found().iter().map(size).sum()
+    }
+
+    /// Finds the session's files: its own, and those of its sub-agents.
+    fn found(&self) -> Vec<String> {
+        let Some(own) = super::transcript(&self.directory, &self.session) else { return Vec::new() };
+        let mut all = vec![own.clone()];
+        let mut level = vec![own.with_extension("")];
+        for _ in 0..DEPTH {
+            let mut below = Vec::new();
+            for entry in level.iter().flat_map(fs::read_dir).flatten().flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => below.push(entry.path()),
+                    Ok(kind) if kind.is_file() && entry.path().extension().is_some_and(|e| e == "jsonl") => {
+                        all.push(entry.path());
+                    }
+                    _ => {}
+                }
+            }
+            level = below;
+        }
+        let name = |path: PathBuf| Some(path.strip_prefix(&self.directory).ok()?.to_str()?.to_owned());
+        all.into_iter().filter_map(name).collect()
+    }
+
+    fn key(&self) -> String {
+        format!("{OURS}transcripts:{}", self.session)
+    }
+
+    fn key_of(&self, name: &str) -> String {
+        format!("{OURS}transcript:{name}")
+    }
+
+    async fn save(
+        &self,
+        store: &dyn Store,
+        actor: Actor,
+        name: String,
+        value: &[u8],
+    ) -> Result<Seq, store::Error> {
+        let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name, value: Payload::encode(value) };
+        store.ask(checkpoint, Durability::Committed).await
+    }
+}
+
+/// Returns whether an entry is a part of a session file's copy.
+pub fn is_copy(entry: &Entry) -> bool {
+    let ours = |key: &str| key.strip_prefix(OURS).is_some_and(|rest| rest.starts_with("transcript"));
+    entry.kind == Kind::Checkpoint && entry.key.as_deref().is_some_and(ours)
+}
+
+/// Copies a session's files as they grow, until it is aborted. `kept` finds the session, once the agent has one.
+///
+/// Nothing is copied before the attempt has made a call: a copy alone is no progress of an agent that dies at its start.
+pub async fn follow(
+    store: Arc<dyn Store>,
+    actor: Actor,
+    kept: impl Fn(&dyn Store) -> Result<Option<Kept>, store::Error>,
+    has_called: impl Fn(&dyn Store) -> Result<bool, store::Error>,
+) {
+    let mut seen = 0;
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let copied = async {
+            let Some(kept) = kept(store.as_ref())? else { return Ok(()) };
+            let bytes = kept.bytes();
+            if bytes != seen && has_called(store.as_ref())? {
+                kept.keep(store.as_ref(), actor).await?;
+                seen = bytes;
+            }
+            Ok::<_, store::Error>(())
+        };
+        // The end of the attempt copies the rest, and says what is wrong.
+        if let Err(error) = copied.await {
+            tracing::debug!(%error, "the session's files are not copied now");
+        }
+    }
+}
+
+/// Error of putting a session back.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error("{}: {why}", path.display())]
+    File { path: PathBuf, why: io::Error },
+}
+
+/// Returns the bytes up to the end of the last whole line.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+    &bytes[..end]
+}
+
+/// Returns whether each line is JSON, and the last one is whole.
+fn is_sound(bytes: &[u8]) -> bool {
+    let is_json = |line: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok();
+    bytes.is_empty()
+        || bytes.ends_with(b"\n")
+            && bytes.split(|b| *b == b'\n').all(|line| line.trim_ascii().is_empty() || is_json(line))
+}
+
+fn is_below(name: &str) -> bool {
+    let mut parts = Path::new(name).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
+}
+
+/// Writes a file of the person alone (0600), whole or not at all. Returns where the file that was there is now.
+fn put_back(path: &Path, bytes: &[u8]) -> io::Result<Option<PathBuf>> {
+    use std::io::Write as _;
+    if let Some(parent) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    let beside = |ending: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let new = beside(".outlast-new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    let damaged = (0..)
+        .map(|n| beside(&if n == 0 { ".damaged".to_owned() } else { format!(".damaged-{n}") }))
+        .find(|damaged| fs::symlink_metadata(damaged).is_err());
+    let damaged = match damaged {
+        Some(damaged) if path.exists() => {
+            fs::rename(path, &damaged)?;
+            Some(damaged)
+        }
+        _ => None,
+    };
+    fs::rename(&new, path)?;
+    Ok(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_sound_if_each_line_is_json_and_the_last_one_whole() {
+        for (text, wanted) in [
+            ("", true),
+            ("{\"a\":1}\n\n[2]\n", true),
+            ("{\"a\":1}\n{\"b\"", false),
+            ("{\"a\":1}\n{\"b\":\n{\"c\":1}\n", false),
+            ("{\"a\":1}", false),
+            ("\0\0\0\n", false),
+        ] {
+            assert_eq!(is_sound(text.as_bytes()), wanted, "{text:?}");
+        }
+        assert_eq!(whole_lines(b"a\nb"), b"a\n");
+        assert_eq!(whole_lines(b"ab"), b"");
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_not_followed() {
+        for (name, wanted) in
+            [("p/a.jsonl", true), ("../a", false), ("/a", false), ("p/../../a", false), ("", false)]
+        {
+            assert_eq!(is_below(name), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_put_back_is_for_the_person_alone_and_what_was_there_stays_beside() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p/q/s.jsonl");
+        assert_eq!(put_back(&path, b"1\n").unwrap(), None);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        for (ending, text) in [(".damaged", "1\n"), (".damaged-1", "2\n")] {
+            let beside =
+                put_back(&path, if ending == ".damaged" { b"2\n" } else { b"3\n" }).unwrap().unwrap();
+            assert!(beside.to_str().unwrap().ends_with(ending), "{beside:?}");
+            assert_eq!(fs::read_to_string(&beside).unwrap(), text);
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"3\n");
+    }
+}

@@ -1,0 +1,138 @@
+//! `outlast export RUN --transcript`: a run's conversations as people read them, in Markdown or, with `--json`, in JSON.
+//!
+//! They are read off the recorded requests and answers, whatever the agent was. A conversation is told once, as its last
+//! call had it, with that call's answer.
+
+use std::fmt::Write as _;
+
+use outlast_core::{
+    journal::{Entry, Kind, State},
+    store::Store,
+};
+use outlast_server::{
+    dialect::{
+        conversation::{Part, Turn},
+        prompt::Prompt,
+    },
+    read::exchange::{self, Exchange},
+};
+use serde_json::{Value, json};
+
+use super::journal;
+use crate::{
+    program::{error::CliError, find},
+    render::{amount::some, look::Page, text::clean, time},
+};
+
+/// Most newest calls among which conversations are looked for.
+const CALLS: usize = 5000;
+
+/// One conversation as its last call had it.
+struct Conversation {
+    last: Entry,
+    calls: usize,
+    turns: Vec<Turn>,
+}
+
+/// Prints the conversations of a run, in the order in which they ended.
+pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliError> {
+    let view = find::run(store, run)?;
+    let found = conversations(store, journal::all(store, view.run.no)?)?;
+    if page.look.json {
+        let told: Vec<Value> = found.iter().map(Conversation::object).collect();
+        return Ok(page.json(&json!({ "run": view.run.id, "conversations": told }))?);
+    }
+    page.line(&format!("# {}", one_line(view.spec.name.as_deref().unwrap_or(view.run.id.as_str()))))?;
+    if found.is_empty() {
+        return Ok(page.line("\nNo request is kept.")?);
+    }
+    for one in &found {
+        page.text(&one.markdown())?;
+    }
+    Ok(())
+}
+
+/// Finds the conversations of a run, newest calls first: what a call's request begins with, an earlier one has said.
+fn conversations(store: &dyn Store, entries: Vec<Entry>) -> Result<Vec<Conversation>, CliError> {
+    let is_call = |e: &Entry| e.kind == Kind::Call && e.state == State::Done;
+    let mut found: Vec<(Prompt, Conversation)> = Vec::new();
+    for entry in entries.into_iter().rev().filter(is_call).take(CALLS) {
+        let exchange = Exchange::read(store, entry)?;
+        let Some(body) = exchange.body() else { continue };
+        let prompt = Prompt::read(&body);
+        let turns = exchange.turns();
+        // A later request that still holds the turns of this one tells it too. A shorter one was begun anew.
+        let known = found
+            .iter_mut()
+            .find(|(later, known)| later.continues(&prompt) && known.turns.len() >= turns.len());
+        match known {
+            Some((_, known)) => known.calls += 1,
+            None => {
+                let turns = turns.into_iter().chain(exchange.answered()).collect();
+                found.push((prompt, Conversation { last: exchange.entry, calls: 1, turns }));
+            }
+        }
+    }
+    found.reverse();
+    Ok(found.into_iter().map(|(_, conversation)| conversation).collect())
+}
+
+impl Conversation {
+    fn model(&self) -> &str {
+        self.last.call.as_ref().map_or("", |call| call.model.as_str())
+    }
+
+    fn object(&self) -> Value {
+        json!({
+            "model": self.model(),
+            "calls": self.calls,
+            "last": self.last.seq,
+            "at": time::rfc3339(self.last.opened_at),
+            "turns": self.turns.iter().map(exchange::turn).collect::<Vec<_>>(),
+        })
+    }
+
+    fn markdown(&self) -> String {
+        let (calls, at) = (some(self.calls as i64, "call"), time::rfc3339(self.last.opened_at));
+        let mut out = format!("\n## {}, {calls}, the last at {at}\n", one_line(self.model()));
+        for turn in &self.turns {
+            let _ = write!(out, "\n### {}\n", one_line(&turn.role));
+            for part in &turn.parts {
+                let text = match part {
+                    Part::Text(text) => format!("\n{}\n", clean(text).trim_end()),
+                    Part::Thinking(text) => format!("\n*Thinking:*\n\n{}\n", fenced(text)),
+                    Part::Call { name, input, .. } => {
+                        format!("\n**{}**\n\n{}\n", one_line(name), fenced(input))
+                    }
+                    Part::Result { text, .. } => format!("\n*Result:*\n\n{}\n", fenced(text)),
+                    Part::Other { what, bytes } => format!("\n*{}, {bytes} bytes*\n", one_line(what)),
+                };
+                out.push_str(&text);
+            }
+        }
+        out
+    }
+}
+
+/// Sets a text between fences longer than any run of backticks in it, so that it cannot end its block.
+fn fenced(text: &str) -> String {
+    let text = clean(text);
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}\n{}\n{fence}", text.trim_end())
+}
+
+fn one_line(text: &str) -> String {
+    clean(text).replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_with_fences_of_its_own_stays_one_block() {
+        assert_eq!(fenced("a"), "```\na\n```");
+        assert_eq!(fenced("```\nx\n````\n"), "`````\n```\nx\n````\n`````");
+    }
+}
