@@ -450,7 +450,8 @@ def test_a_call_that_a_killed_supervisor_cut_off_is_told_to_the_resumed_agent(be
     run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     bed.wait_for_effect(1)
     run.kill()
-    run.wait()
+    # The guardian is killed; its pipes close when the supervisor and all that it started have ended, too.
+    run.communicate()
     resumed = bed.outlast("resume", bed.run_id)
     line = next(line for line in resumed.stdout.splitlines() if line.startswith("{"))
     assert is_unknown(json.loads(line)["result"]), line

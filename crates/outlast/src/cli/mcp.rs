@@ -42,5 +42,5 @@ pub struct McpArgs {
 const EXAMPLES: &str = "\
 Examples:
   outlast mcp --run inbox-7 --name mail -- mail-server --stdio
-  outlast mcp --reads 'get_*' --idempotent put_file -- npx -y @modelcontextprotocol/server-filesystem .
-  claude mcp add mail -- outlast mcp --name mail -- mail-server --stdio     for agents under outlast run";
+  outlast mcp --reads 'get_*' --idempotent put_file -- npx -y my-server
+  claude mcp add mail -- outlast mcp --name mail -- mail-server    for agents under outlast run";
