@@ -77,9 +77,8 @@ impl BusyWaiting {
     /// Returns the line about it; `None` if there is too little to tell.
     pub fn line(&self) -> Option<String> {
         let (calls, cost) = (some(self.calls, "call"), usd(self.cost_nano_usd));
-        (self.calls >= FEWEST).then(|| {
-            format!("waited    {cost} usd for {calls} of the last {} that were told nothing new", self.of)
-        })
+        (self.calls >= FEWEST)
+            .then(|| format!("waited    {cost} usd for {calls} told nothing new, of the last {}", self.of))
     }
 }
 
