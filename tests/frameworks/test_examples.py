@@ -31,7 +31,7 @@ def test_an_example_killed_in_every_tool_pays_and_charges_once(home, provider, e
 
     def life(*words):
         line = [sys.executable, ROOT / f"examples/frameworks/{example}.py", *words]
-        return subprocess.run(line, cwd=home, env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run(line, cwd=home, env=env, capture_output=True, text=True, timeout=300)
 
     for customer in ("ann", "bob", "cid"):
         died = life("--die-in", customer)

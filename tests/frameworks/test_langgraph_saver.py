@@ -39,6 +39,9 @@ def config(thread="t", **more):
     return {"configurable": {"thread_id": thread, **more}, "recursion_limit": 1000}
 
 
+# Read when the module is loaded: each test's environment is cleared of ours.
+POSTGRES = os.environ.get("OUTLAST_TEST_POSTGRES")
+
 VERSIONS = itertools.count(1)
 
 
@@ -72,9 +75,11 @@ def test_the_published_conformance_suite_is_passed_in_full(home):
 
 
 def test_postgres_passes_the_suite_too(home):
+    assert POSTGRES, "OUTLAST_TEST_POSTGRES is not set: run `make test-clients`, or scripts/private-postgres.sh"
+
     @checkpointer_test(name="OutlastSaver on PostgreSQL")
     async def saver():
-        yield OutlastSaver(os.environ["OUTLAST_TEST_POSTGRES"])
+        yield OutlastSaver(POSTGRES)
 
     report = asyncio.run(validate(saver))
     assert all(r.passed for r in report.results.values()) and len(report.results) == 8
