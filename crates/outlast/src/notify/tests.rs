@@ -49,6 +49,8 @@ impl Hook {
                     }
                     line.clear();
                 }
+                // A connection that was cut before its request was whole.
+                let Some(id) = head.get("webhook-id").cloned() else { continue };
                 let length = head.get("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
                 let mut body = vec![0; length];
                 if reader.read_exact(&mut body).is_err() {
@@ -56,7 +58,6 @@ impl Hook {
                 }
                 let status = answers();
                 if status == 200 {
-                    let id = head.get("webhook-id").cloned().unwrap_or_default();
                     let body = String::from_utf8(body).unwrap();
                     keep.lock().unwrap_or_else(PoisonError::into_inner).push((id, body));
                 }
