@@ -129,7 +129,7 @@ async fn nothing_is_lost_to_an_endpoint_that_fails_half_the_time_and_to_delivere
     let mut turn = 0_u32;
     let hook = Hook::start(move || {
         turn += 1;
-        if turn % 2 == 0 { 503 } else { 200 }
+        if turn.is_multiple_of(2) { 503 } else { 200 }
     });
     let first = scene.process();
     Deliverer::new(scene.store.clone(), hook.notify(), move || first).round().await;
