@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{Response, request::Parts};
+use http::{HeaderValue, Response, request::Parts};
 
 use crate::{
     http::refused,
@@ -20,7 +20,12 @@ pub async fn answer(host: &Arc<Host>, parts: &Parts) -> Option<Response<AnswerBo
     read::find(&parts.method, who::path(&parts.uri))?;
     Some(match let_in(host, parts) {
         Ok((reader, parts)) => read::answer(host, reader, &parts).await,
-        Err(e) => refused(&e),
+        Err(e) => {
+            // As for calls: whoever is not let in is not let in later.
+            let mut response = refused(&e);
+            response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+            response
+        }
     })
 }
 

@@ -298,3 +298,60 @@ async fn each_opening_and_closing_of_a_runs_entries_is_given_once_whatever_the_p
     }
     drop(slow);
 }
+
+/// Follower of the events, as a browser is one.
+struct Follower {
+    stream: tokio::net::TcpStream,
+    had: String,
+}
+
+impl Follower {
+    async fn start(server: &Server, target: &str, header: &str) -> Follower {
+        use tokio::io::AsyncWriteExt as _;
+        let mut stream = tokio::net::TcpStream::connect(server.addr).await.unwrap();
+        let head =
+            format!("GET {target} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n{header}\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        Follower { stream, had: String::new() }
+    }
+
+    /// Reads on until `text` has come. Returns all that came.
+    async fn until(&mut self, text: &str) -> String {
+        use tokio::io::AsyncReadExt as _;
+        while !self.had.contains(text) {
+            let mut some = [0; 4096];
+            let n = self.stream.read(&mut some).await.unwrap();
+            assert!(n > 0, "the stream ended before {text}: {}", self.had);
+            self.had.push_str(&String::from_utf8_lossy(&some[..n]));
+        }
+        self.had.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_pushed_as_they_happen_and_resumed_after_the_last_id() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    Api::Chat.says("hello").run("r").to(&server).await.ok();
+    let mut follower = Follower::start(&server, "/v1/events?kind=status", "").await;
+    let begun = follower.until("\"to\":\"running\"").await;
+    assert!(begun.contains("content-type: text/event-stream"), "{begun}");
+    Ask::new("POST", "/v1/runs/r/complete").to(&server).await.ok();
+    let all = follower.until("\"to\":\"completed\"").await;
+    let id = |text: &str| {
+        let before = &all[..all.find(text).unwrap()];
+        before.rsplit("id: ").next().unwrap().lines().next().unwrap().to_owned()
+    };
+    let (running, completed) = (id("\"to\":\"running\""), id("\"to\":\"completed\""));
+    drop(follower);
+    let resumed = format!("last-event-id: {running}\r\n");
+    let rest = Follower::start(&server, "/v1/events?kind=status", &resumed).await.until("\"to\":").await;
+    assert!(rest.contains("\"to\":\"completed\"") && !rest.contains("\"to\":\"running\""), "{rest}");
+    // After the last one nothing comes but the cursor, and what happens then.
+    let resumed = format!("last-event-id: {completed}\r\n");
+    let mut end = Follower::start(&server, "/v1/events?kind=status", &resumed).await;
+    end.until("event: cursor").await;
+    Api::Chat.says("hello").run("later").to(&server).await.ok();
+    let rest = end.until("\"to\":").await;
+    assert!(rest.contains("\"run\":\"later\"") && !rest.contains("\"run\":\"r\""), "{rest}");
+}

@@ -60,6 +60,10 @@ const VALUES: &str = "LEFT JOIN outlast.payloads p ON p.run_no = e.run_no AND p.
 /// Condition for events whose transaction, and all before it, have ended: no event of a smaller mark can come later.
 const ENDED: &str = "transaction < txid_snapshot_xmin(txid_current_snapshot())";
 
+/// Transaction of the mark in $1. One that this server has not begun yet is of the server that a dump came from, whose
+/// events count as those of transaction 0 here.
+const FROM: &str = "CASE WHEN $1 >= txid_snapshot_xmax(txid_current_snapshot()) THEN 0 ELSE $1 END";
+
 fn token_key(row: &Row) -> Result<TokenKey, Error> {
     let bad = || Error::Corrupt { what: "a token key is not 32 bytes".into() };
     let name: &str = rows::get(row, 0)?;
@@ -250,7 +254,7 @@ impl Store for PostgresStore {
             let columns = "transaction, no, at, run_no, seq, kind, about";
             let of_run = if run.is_some() { "run_no = $4" } else { "$4::bigint IS NULL" };
             let rest = format!(
-                "outlast.events WHERE {of_run} AND (transaction, no) > ($1, $2) AND {ENDED} \
+                "outlast.events WHERE {of_run} AND (transaction, no) > ({FROM}, $2) AND {ENDED} \
                  ORDER BY transaction, no LIMIT $3"
             );
             let event = |row: &Row| tables::event(&mut Cursor::new(row));

@@ -136,7 +136,7 @@ pub async fn make(
 ) -> Result<(), Error> {
     suits(client, place).await?;
     if found(client, place).await? == Found::Store && has_events(client).await? {
-        return Ok(());
+        return settle_events(client).await;
     }
     client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failure)?;
     let done = tables(client, place, create, fresh_meta).await;
@@ -216,6 +216,18 @@ async fn tables(
 async fn has_events(client: &Client) -> Result<bool, Error> {
     let sql = "SELECT to_regclass('outlast.events') IS NOT NULL";
     rows::get(&client.query_typed_one(sql, &[]).await.map_err(failure)?, 0)
+}
+
+/// Moves events of transactions that this server has not begun yet to the front: a dump was restored to another server,
+/// whose transactions are counted anew. They would not be given out for as long as that count is behind.
+async fn settle_events(client: &Client) -> Result<(), Error> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM outlast.events \
+               WHERE transaction >= txid_snapshot_xmax(txid_current_snapshot()))";
+    let moved: bool = rows::get(&client.query_typed_one(sql, &[]).await.map_err(failure)?, 0)?;
+    if !moved {
+        return Ok(());
+    }
+    client.batch_execute("UPDATE outlast.events SET transaction = 0").await.map_err(failure)
 }
 
 /// Adds the tables that were added within a format, under the lock of all writers.

@@ -472,3 +472,24 @@ fn an_event_that_is_committed_late_is_skipped_by_no_reader() {
     assert_eq!(rest.iter().map(|e| e.run).collect::<Vec<_>>(), [Some(RunNo(77)), Some(later)]);
     assert_eq!(read(rest[1].mark), []);
 }
+
+/// A restored dump has events of transactions that its new server has not begun yet.
+#[test]
+fn events_of_a_restored_dump_are_given_out_and_its_readers_go_on() {
+    let database = Database::new();
+    let stage = || Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let s = stage();
+    let old = s.run("old").create();
+    drop(s);
+    database.execute("UPDATE outlast.events SET transaction = 9000000000000000");
+    let s = stage();
+    let new = s.run("new").create();
+    let runs = |after| -> Vec<_> {
+        s.store().events(&Wanted { after, limit: 100, run: None }).unwrap().iter().map(|e| e.run).collect()
+    };
+    while runs(Mark::default()).len() < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(runs(Mark::default()), [Some(old), Some(new)]);
+    assert_eq!(runs(Mark { transaction: 9_000_000_000_000_000, no: 1 }), [Some(new)]);
+}
