@@ -1,6 +1,6 @@
 # make demo [USD=0.25]   an agent and its proxy are killed; the receipt beside a clean run's
 # make test              everything that is checked, but for what needs programs of others
-# make test-clients      Claude Code, Codex and npm's clients, as they are published (installs them by npm)
+# make test-clients      Claude Code, Codex, npm's clients, Python's frameworks, the page in Chromium (installs them)
 # make python            the wheel of the Python package, with the `outlast` command in it
 # make bench             the cost of it all, beside the disk, nginx and a direct call
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
@@ -33,8 +33,8 @@ demo: build venv
 test: system venv
 	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test.sh
 
-test-clients: system venv
-	@scripts/setup.sh npm
+test-clients: system venv .venv-clients/ready
+	@scripts/setup.sh npm chromium
 	@OUTLAST_BIN=$(abspath $(OUTLAST)) PYTHON=$(abspath $(PYTHON)) scripts/test-clients.sh
 
 bench: venv
@@ -77,6 +77,12 @@ venv: .venv/ready
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
+.venv-clients/ready: requirements-clients.txt | system
+	@echo "making .venv-clients"
+	@python3 -m venv --clear .venv-clients
+	@.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-clients.txt
+	@touch $@
+
 clean:
-	rm -rf .venv .run
+	rm -rf .venv .venv-clients .run
 	cargo clean

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|npm|nginx…
+# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|npm|chromium|nginx…
 #
 # What is missing is installed from Debian when we are root; else its package is named, and nothing is changed.
 set -euo pipefail
@@ -12,6 +12,7 @@ has() {
     ps) command -v ps >/dev/null && command -v setsid >/dev/null ;;
     shells) command -v bash >/dev/null && command -v dash >/dev/null && command -v zsh >/dev/null ;;
     npm) command -v npm >/dev/null && command -v node >/dev/null ;;
+    chromium) command -v chromium >/dev/null ;;
     nginx) command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] ;;
     *) echo "setup: what is $1?" >&2; exit 2 ;;
     esac
@@ -25,6 +26,7 @@ packages() {
     ps) echo procps util-linux ;;
     shells) echo bash dash zsh ;;
     npm) echo nodejs npm ;;
+    chromium) echo chromium fonts-dejavu-core ;;
     nginx) echo nginx-light ;;
     esac
 }

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Checks with programs of others: Claude Code and Codex as they are published, and every method of npm's clients; called by
-# `make test-clients`. A program that cannot be installed fails the tests that need it.
+# Checks with programs of others: Claude Code and Codex as they are published, every method of npm's clients, Python's
+# frameworks, and the page in Debian's Chromium; called by `make test-clients`. A program that cannot be installed fails the
+# tests that need it.
 #
 # Ends with the line `N passed, N failed`. OUTLAST_BIN and PYTHON name the programs.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/checks.sh
 
-trap 'rm -f "$log"' EXIT
+postgres=$(mktemp -d)
+chmod 711 "$postgres"
+trap 'rm -f "$log"; scripts/private-postgres.sh stop "$postgres/server"; rm -rf "$postgres"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -19,11 +22,30 @@ agents() {
     fi
 }
 
+# Node's own runner counts in a shape of its own.
+page() {
+    local code=0 out
+    out=$(mktemp)
+    OUTLAST_TEST_MODULES=$(scripts/page-modules.sh "${CARGO_TARGET_DIR:-target}/page") \
+        node --test --test-concurrency=1 --test-reporter=spec tests/page/ >"$out" 2>&1 || code=$?
+    cat "$out"
+    awk '/^ℹ pass /{ good = $3 } /^ℹ fail /{ bad = $3 } END { printf "%d passed, %d failed in the page\n", good, bad }' "$out"
+    rm -f "$out"
+    return "$code"
+}
+
 OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
 export OUTLAST_TEST_CLIS
 
 check "the program" cargo build --workspace --quiet
 tests "Claude Code and Codex" agents
 tests "npm's clients" "$PYTHON" -m pytest -q -m clients tests/python
+if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server"); then
+    echo "the private PostgreSQL did not start" >&2
+    exit 1
+fi
+export OUTLAST_TEST_POSTGRES
+tests "Python's frameworks" .venv-clients/bin/python -m pytest -q -n 2 tests/frameworks
+tests "the page in Chromium" page
 
 summary

@@ -177,7 +177,7 @@ def test_a_denied_call_is_not_made(rt):
     done = []
     tool = charge(done, approve=True)
     with rt.run("r") as run:
-        run.approve("charge", {"0": 6}, side_effect="", timeout=1)  # nobody is asked for what only reads
+        run.approve("charge", {"amount": 6}, side_effect="", timeout=1)  # nobody is asked for what only reads
         said = threading.Thread(target=deny, args=(rt,))
         said.start()
         with pytest.raises(outlast.ApprovalDenied):
@@ -191,7 +191,7 @@ def deny(rt):
     while not (found := json.loads(types(rt.place, "approvals", "--json"))["approvals"]):
         assert time.monotonic() < until
         time.sleep(0.02)
-    assert found[0]["arguments"] == {"0": 5}
+    assert found[0]["arguments"] == {"amount": 5}
     types(rt.place, "approve", found[0]["id"], "--deny")
 
 

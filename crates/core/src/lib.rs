@@ -7,6 +7,7 @@ pub mod body;
 pub mod call;
 pub mod engine;
 pub mod envelope;
+pub mod events;
 pub mod journal;
 pub mod memory;
 pub mod price;

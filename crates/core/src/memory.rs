@@ -22,6 +22,7 @@ use crate::{
         budget::{Budget, BudgetView},
         unit::Unit,
     },
+    events::{self, Event, Mark, Wanted, delivery::Delivery},
     journal::{
         Entry, Kind, Role, State,
         job::ItemRow,
@@ -60,6 +61,8 @@ pub struct Tables {
     pub entries: BTreeMap<(RunNo, Seq), Entry>,
     pub payloads: BTreeMap<(RunNo, Seq, Role, u32), Payload>,
     pub state: StateTables,
+    pub events: Vec<Event>,
+    pub deliveries: BTreeMap<String, Delivery>,
 }
 
 /// Store in memory.
@@ -192,6 +195,7 @@ impl Tables {
                     .filter(|e| e.instance == Some(no) && e.state == State::Open && e.kind == Kind::Call)
                     .cloned(),
             ),
+            Key::Delivery(name) => l.deliveries.extend(self.deliveries.get(name).cloned()),
             Key::Position => l.state.position = self.state.position(),
             Key::Namespace(name) => self.state.load_namespace(l, name),
             Key::State(name) => self.state.load_key(l, name),
@@ -220,6 +224,12 @@ impl Tables {
         put(&mut self.leases, l.leases);
         put(&mut self.entries, l.entries);
         self.state.apply(l.state);
+        self.deliveries.extend(l.new_delivery.map(|d| (d.name.clone(), d)));
+        for e in l.events {
+            let no = self.events.last().map_or(1, |last| last.mark.no + 1);
+            let mark = Mark { transaction: 0, no };
+            self.events.push(Event { mark, at: e.at, run: e.run, seq: e.seq, kind: e.kind, about: e.about });
+        }
         self.specs.extend(l.specs);
         for (run, envelope, namespace) in l.forgotten {
             self.runs.remove(&run);
@@ -230,6 +240,7 @@ impl Tables {
             self.entries.retain(|key, _| key.0 != run);
             self.payloads.retain(|key, _| key.0 != run);
             self.state.forget(&namespace);
+            self.events.retain(|e| e.run != Some(run) || e.kind == events::Kind::RunRemoved);
         }
         for p in l.payloads {
             let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
@@ -414,6 +425,24 @@ impl Store for MemoryStore {
         let inner = self.lock();
         let parts = inner.committed.payloads.range((run, seq, role, 0)..=(run, seq, role, u32::MAX));
         Ok(Payload::join(parts.map(|(_, p)| p.clone()).collect()))
+    }
+
+    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+        let inner = self.lock();
+        let after = inner.committed.events.iter().filter(|e| e.mark > wanted.after);
+        Ok(after
+            .filter(|e| wanted.run.is_none_or(|run| e.run == Some(run)))
+            .take(wanted.limit)
+            .cloned()
+            .collect())
+    }
+
+    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
+        Ok(self.lock().committed.deliveries.values().cloned().collect())
+    }
+
+    fn newest_event(&self) -> Result<Mark, Error> {
+        Ok(self.lock().committed.events.last().map(|e| e.mark).unwrap_or_default())
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {

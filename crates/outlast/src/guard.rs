@@ -19,7 +19,7 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{Command, ServiceVerb, state::StateCommand},
+    cli::{Command, McpArgs, ServiceVerb, notify::NotifyVerb, state::StateCommand},
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -50,12 +50,16 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Run(args) => ("run", Begins(args.run.as_ref())),
         Command::Agent(_) => ("agent", Free),
         Command::Hook(_) => ("hook", Free),
+        Command::Mcp(McpArgs { run: Some(run), .. }) => ("mcp", Begins(Some(run))),
+        Command::Mcp(_) => ("mcp", Free),
         // It only gives up rights.
         Command::Confined(_) => ("confined", Free),
         // Whoever serves a store answers for anybody, with a token of its own making.
         Command::Serve(_) => ("serve", Persons),
         // Whoever has its link decides.
         Command::Ui(args) => ("ui", if_changes(!args.read_only)),
+        // Its keys that decide are checked when they are typed.
+        Command::Watch(_) => ("watch", Free),
         Command::Ls(_) => ("ls", Free),
         Command::Show(_) => ("show", Free),
         Command::Journal(_) => ("journal", Free),
@@ -95,6 +99,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Ctx(_) => ("ctx", Free),
         Command::ShellInit(_) => ("shell-init", Free),
         Command::ShellLoop(_) => ("shell-loop", Free),
+        // Whoever tells can send what it likes to a person's endpoints.
+        Command::Notify(args) => ("notify", if_changes(!matches!(args.verb, None | Some(NotifyVerb::Ls)))),
         Command::Service(args) => ("service", if_changes(args.verb != ServiceVerb::Status && !args.print)),
         Command::Doctor(_) => ("doctor", Free),
         Command::Completions(_) => ("completions", Free),
@@ -107,6 +113,15 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
 /// Errors: `not_a_persons` in a process of a run; those of the run's token and of the store.
 pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     let (verb, rule) = rule(command);
+    check_rule(verb, rule, context)
+}
+
+/// Checks that a person types here, who may do what `verb` does. Errors: as [`check`].
+pub fn check_persons(verb: &'static str, context: &Context) -> Result<(), CliError> {
+    check_rule(verb, Rule::Persons, context)
+}
+
+fn check_rule(verb: &'static str, rule: Rule, context: &Context) -> Result<(), CliError> {
     let with_token = context.around.var(TOKEN).is_some();
     // The token is what makes a run inside of a run its child.
     if rule == Rule::Free || (matches!(rule, Rule::Begins(None)) && with_token) {
@@ -236,6 +251,7 @@ mod tests {
             "outlast budgets",
             "outlast ls",
             "outlast ui --read-only",
+            "outlast watch",
             "outlast show r",
             "outlast approvals",
             "outlast resolve r",

@@ -13,11 +13,14 @@ pub mod commands;
 pub mod guard;
 pub mod logs;
 pub mod loops;
+pub mod mcp;
+pub mod notify;
 pub mod program;
 pub mod render;
 pub mod serve;
 pub mod settings;
 pub mod supervisor;
+pub mod watch;
 
 use std::{
     ffi::OsString,
@@ -112,8 +115,14 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Resume(args) => supervisor::resume(args, context),
         Command::Agent(args) => agent::seat::agent(args, context),
         Command::Hook(_) => agent::hook::hook(&context),
+        Command::Mcp(args) => mcp::mcp(args, context),
         Command::Serve(args) => serve::serve(args, context),
         Command::Ui(args) => serve::ui::ui(&args, context),
+        Command::Watch(args) => {
+            let store = context.open(false, Default::default())?;
+            look_after(&*store, &context);
+            watch::watch(&*store, &args, &context)
+        }
         Command::Ctx(ref args) => {
             let store = context.open(false, Default::default())?;
             printed(look, |page| commands::ctx::ctx(&*store, args, &context, page))
@@ -143,6 +152,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Repair(ref args) => {
             printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
+        Command::Notify(ref args) => {
+            printed_code(look, |page| commands::notify::notify(args, &context, page))
         }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {

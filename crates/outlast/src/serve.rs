@@ -17,13 +17,14 @@ use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
 use crate::{
     cli::{ServeArgs, serve::LogFormat, ui::link},
+    notify,
     program::{
         context::Context,
         error::{CliError, MachineError},
         exit_code, log,
         say::say,
     },
-    settings::policies,
+    settings::{notify as settings_notify, policies},
 };
 
 /// Longest time that gRPC calls in flight may go on after the stop.
@@ -37,6 +38,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
     }
     // Bad settings are refused before anything is opened.
     let config = settings::config(&args, &context)?;
+    let told = settings_notify::load(&context.around)?;
     let token = config.access.api_token.clone();
     let drain = Duration::from_millis(u64::try_from(args.drain_ms).unwrap_or(0));
     let tell = |text: &str| match args.log {
@@ -79,6 +81,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             let stopped = async { drop(stopped.await) };
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, token, stopped)));
         }
+        let telling = notify::Delivering::start(told, node.store().clone(), node.clone());
         let beat = tokio::spawn(node.clone().keep_alive());
         let (drain_now, told_to_drain) = oneshot::channel();
         // One stream counts both signals: of two streams, one can still hold the first signal unread when the
@@ -99,6 +102,9 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             () = proxy.serve(listener, async { drop(told_to_drain.await) }, drain) => false,
             () = twice => true,
         };
+        if let Some(telling) = telling.filter(|_| !at_once) {
+            telling.finish().await;
+        }
         following.abort();
         ending.inspect(tokio::task::JoinHandle::abort);
         beat.abort();

@@ -45,6 +45,15 @@ impl Ancestor {
         self.environ.split(|&b| b == 0).any(set)
     }
 
+    /// Returns the value that the variable had when its program began.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let value = |entry: &[u8]| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            String::from_utf8(value.to_vec()).ok()
+        };
+        self.environ.split(|&b| b == 0).find_map(value)
+    }
+
     /// Returns whether one of its arguments is this word.
     pub fn has_argument(&self, word: &str) -> bool {
         self.arguments.split(|&b| b == 0).any(|argument| argument == word.as_bytes())
@@ -77,6 +86,10 @@ mod tests {
         assert_eq!(
             ["A_B", "C", "A", "B", "1"].map(|v| found.began_with(v)),
             [true, true, false, false, false]
+        );
+        assert_eq!(
+            ["A_B", "C", "B"].map(|v| found.variable(v)),
+            [Some("1".into()), Some(String::new()), None]
         );
         assert_eq!(["run", "ru", "outlast run"].map(|w| found.has_argument(w)), [true, false, false]);
         assert_eq!(found.group("outlast-run-"), Some("outlast-run-f0-2"));

@@ -11,7 +11,7 @@ use outlast_core::{
     engine::{
         item::{expect_items::ExpectItems, reset_item::ResetItem},
         run::{raise::Raise, start::Start},
-        state::put::Put,
+        state::{put::Put, retain::Retain},
     },
     envelope::{
         Refusal,
@@ -19,6 +19,7 @@ use outlast_core::{
     },
     journal::{Kind, job::ItemRow},
     run::{OnDivergence, Policy, Spec, status::Status},
+    state::Keep,
     store::{Ask as _, Durability, Error, Page, RunView, Sought},
     words::{
         clock::random,
@@ -347,6 +348,13 @@ impl Engine {
         let core = self.shared.core()?;
         let put = Put { changes: changes_of(changes), ..Put::default() };
         Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.post.clone(), Arc::default()))
+    }
+
+    /// Lets a namespace of the state keep only the newest version of each key, from its next changes on. Synced.
+    fn keep_newest(&self, py: Python<'_>, namespace: String) -> PyResult<()> {
+        let core = self.shared.core()?;
+        let retain = Retain { actor: None, namespace, keep: Keep::Last(1) };
+        Ok(py.detach(|| core.store.ask_here(retain, Durability::Synced).wait()).map_err(Failure::from)?)
     }
 
     /// Returns the address of this process's proxy, which the first call starts.

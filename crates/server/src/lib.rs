@@ -9,6 +9,7 @@ pub mod door;
 pub mod grpc;
 pub mod http;
 pub mod node;
+pub mod notify;
 pub mod page;
 pub mod proxy;
 pub mod read;

@@ -1,5 +1,7 @@
 // The page's only way to the server: the read API and the acts below /v1, with a bearer of this tab alone.
 
+import { exact } from "./words.js";
+
 const KEY = "outlast.bearer";
 const WHO = "outlast.who";
 
@@ -18,7 +20,7 @@ export const session = {
   keepWho: (name) => sessionStorage.setItem(WHO, name),
 };
 
-async function ask(method, path, body) {
+async function ask(method, path, body, parse = JSON.parse) {
   const headers = {};
   const bearer = session.bearer();
   if (bearer) headers.authorization = `Bearer ${bearer}`;
@@ -35,7 +37,7 @@ async function ask(method, path, body) {
   const text = await response.text();
   let told = {};
   try {
-    told = text ? JSON.parse(text) : {};
+    told = text ? parse(text) : {};
   } catch {
     told = { error: { message: text.slice(0, 200) } };
   }
@@ -51,6 +53,8 @@ const query = (words) => {
 const part = encodeURIComponent;
 
 export const get = (path, words) => ask("GET", path + query(words));
+// Where values of people and programs are shown, a number is shown as it was written.
+const getExact = (path, words) => ask("GET", path + query(words), undefined, exact);
 export const post = (path, body) => ask("POST", path, body ?? {});
 
 export const about = () => ask("GET", "/ui/about");
@@ -60,12 +64,12 @@ export const runs = (words) => get("/v1/runs", words);
 export const run = (id) => get(`/v1/runs/${part(id)}/summary`);
 export const attempts = (id) => get(`/v1/runs/${part(id)}/attempts`);
 export const entries = (id, words) => get(`/v1/runs/${part(id)}/entries`, words);
-export const entry = (id, seq) => get(`/v1/runs/${part(id)}/entries/${part(seq)}`);
+export const entry = (id, seq) => getExact(`/v1/runs/${part(id)}/entries/${part(seq)}`);
 export const items = (id, words) => get(`/v1/runs/${part(id)}/items`, words);
 export const jobs = (words) => get("/v1/jobs", words);
 export const spend = (words) => get("/v1/spend", words);
 export const budgets = () => get("/v1/budgets");
-export const approvals = (words) => get("/v1/approvals", words);
+export const approvals = (words) => getExact("/v1/approvals", words);
 export const decide = (one, approve, by) =>
   post(`/v1/approvals/${part(one.id)}`, {
     decision: approve ? "approve" : "deny", decidedBy: by || "page", argumentsDigest: one.argumentsDigest,
@@ -76,6 +80,6 @@ export const namespaces = (words) => get("/v1/state/namespaces", words);
 export const agents = (namespace) => get("/v1/state/agents", { namespace });
 export const keys = (words) => get("/v1/state/keys", words);
 export const value = (namespace, agent, key, words) =>
-  get(`/v1/state/${part(namespace)}/${part(agent)}/${part(key)}`, words);
+  getExact(`/v1/state/${part(namespace)}/${part(agent)}/${part(key)}`, words);
 export const history = (namespace, agent, key, words) =>
-  get(`/v1/state/${part(namespace)}/${part(agent)}/${part(key)}/history`, words);
+  getExact(`/v1/state/${part(namespace)}/${part(agent)}/${part(key)}/history`, words);

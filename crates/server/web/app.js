@@ -94,6 +94,7 @@ function Page({ about, looks, leave }) {
   useEffect(() => {
     const [place, name] = path;
     document.title = name ? `${clean(name)} · Outlast` : `${PLACES.find((p) => p[0] === place)?.[1] ?? "Runs"} · Outlast`;
+    document.querySelector("nav.main [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
   }, [path.join("/")]);
   // g and then a letter leads to a place, as in other programs with many of them.
   const [going, begin] = useState(false);

@@ -21,7 +21,7 @@ function pace(budget, u) {
   const used = u.spent / u.limit;
   if (used >= 1) return html`<span class="bad">used up</span>`;
   const projected = used / share;
-  if (projected <= 1) return html`<span class="soft">lasts: ${Math.round(100 * projected)} % by the end at this pace</span>`;
+  if (projected <= 1) return html`<span class="soft">${Math.round(100 * projected)} % of it by the end, at this pace</span>`;
   const left = ((1 - used) / (used / share)) * LENGTH[budget.per];
   return html`<span class="care">used up in ${span(left / 1000)} at this pace</span>`;
 }
@@ -37,10 +37,10 @@ export function Budgets() {
     ${budgets.map((b) => html`<section key=${b.name} class="panel" aria-label=${line(b.name, 80)}>
       <div class="bar"><strong>${line(b.name, 80)}</strong><span class="soft">${b.per === "total" || !b.until ? "over all time" : `per ${b.per}: ${line(b.period, 40)}, until ${when(b.until, false)}`}</span>
         ${b.tag ? html`<span class="tag">${line(b.tag, 80)}</span>` : ""}</div>
-      <table><thead><tr><th scope="col">Unit</th><th scope="col">Spent</th><th scope="col" class="num">In flight</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">Left</th><th scope="col">Pace</th></tr></thead>
+      <div class="scroll" tabindex="0" role="group" aria-label="Table"><table><thead><tr><th scope="col">Unit</th><th scope="col">Spent</th><th scope="col" class="num">In flight</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">Left</th><th scope="col">Pace</th></tr></thead>
         <tbody>${b.units.map((u) => html`<tr key=${u.unit}><td>${unitWord(u.unit)}</td><td><${Meter} spent=${u.spent} held=${u.reserved} limit=${u.limit} unit=${u.unit} /></td>
           <td class="num">${u.reserved ? amount(u.unit, u.reserved) : ""}</td><td class="num">${u.in_doubt ? amount(u.unit, u.in_doubt) : ""}</td>
-          <td class="num ${u.remaining <= 0 ? "bad" : ""}">${amount(u.unit, u.remaining)}</td><td>${pace(b, u)}</td></tr>`)}</tbody></table>
+          <td class="num ${u.remaining <= 0 ? "bad" : ""}">${amount(u.unit, u.remaining)}</td><td>${pace(b, u)}</td></tr>`)}</tbody></table></div>
       ${b.waiting.length ? html`<div class="in care">${some(b.waiting.length, "run")} ${b.waiting.length === 1 ? "waits" : "wait"} for it:
         ${b.waiting.slice(0, 20).map((id) => html` <${To} key=${id} path=${["run", id]}>${line(id, 60)}</${To}>`)}</div>` : ""}
     </section>`)}`;

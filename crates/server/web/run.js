@@ -9,13 +9,13 @@ import { Timeline } from "./timeline.js";
 import { Meter, Problem, State, To, Waits } from "./parts.js";
 import { ago, amount, clean, count, ended, line, some, span, unitWord, usd, when } from "./words.js";
 
-const PAGE = 2000;
+const PAGE = 1000;
 
 /**
- * Reads all entries of a run, page by page, and then what is new and what was open. A run that is over and whole is not
- * read again.
+ * Reads all entries of a run, page by page, and then what is new and what was open. An answer that is replayed changes an
+ * entry that was closed long ago: when the run's count of them grows, all is read again. A run that is over is not.
  */
-function useEntries(id, live) {
+function useEntries(id, live, replayed) {
   const kept = useRef(new Map());
   const [all, tell] = useState({ list: [], whole: false, error: null });
   useEffect(() => {
@@ -24,12 +24,14 @@ function useEntries(id, live) {
     kept.current = new Map();
     tell({ list: [], whole: false, error: null });
     let after = 0;
+    let counted = 0;
     const look = async () => {
       try {
         if (document.hidden) throw null;
         const map = kept.current;
         // Open entries and lost calls may change: they are read again from the oldest of them on.
-        let from = after;
+        let from = replayed.current === counted ? after : 0;
+        counted = replayed.current;
         for (const e of map.values()) {
           if ((e.state === "open" || e.state === "unknown") && e.seq - 1 < from) from = Math.max(e.seq - 1, after - PAGE);
         }
@@ -62,13 +64,16 @@ function useEntries(id, live) {
 
 export function Run({ id, looks }) {
   const live = useRef(true);
+  const replayed = useRef(0);
   const read = useRead(() => Promise.all([api.run(id), api.attempts(id)]), [id], 1500);
   const [run, told] = read.data ?? [];
+  replayed.current = run?.replayed ?? 0;
   live.current = !run || !["completed", "failed", "cancelled"].includes(run.status);
-  const entries = useEntries(id, live);
+  const entries = useEntries(id, live, replayed);
   const [chosen, choose] = useState(null);
   const [act, ask] = useState(null);
-  const attempts = told?.attempts ?? [];
+  // The same attempts are the same list: a timeline is not laid out anew for nothing.
+  const attempts = useMemo(() => told?.attempts ?? [], [JSON.stringify(told?.attempts)]);
   useKeys((key) => {
     if (key === "u" || key === "Escape") location.hash = "#/runs";
     else if (key === "x" && !looks) ask("stop");
@@ -106,7 +111,7 @@ function Why({ run, attempts }) {
   const notes = [];
   if (run.halt) notes.push(["bad", `Halted: ${run.halt.message}`, run.halt.hint]);
   else if (run.why) notes.push([run.status === "failed" ? "bad" : "care", run.why]);
-  if (run.pending_approvals) notes.push(["care", `${some(run.pending_approvals, "approval")} waiting for a person`, null, "approvals"]);
+  if (run.pending_approvals && !run.ended_at) notes.push(["care", `${some(run.pending_approvals, "approval")} waiting for a person`, null, "approvals"]);
   if (run.status === "interrupted") notes.push(["care", `It stands still${last?.died ? `: attempt ${last.attempt} ${ended(last)}` : ""}.`, `outlast resume ${run.run}`]);
   if (run.status === "sleeping" && run.wake_at) notes.push(["care", `It sleeps until ${when(run.wake_at)}.`]);
   return notes.map(([kind, text, hint, to], n) => html`<div key=${n} class="note ${kind}">
@@ -136,7 +141,7 @@ function Partings({ run, attempts }) {
   if (!parted.length) return null;
   return html`<div class="note care">
     ${parted.map((a) => html`<p key=${a.attempt}>Attempt ${a.attempt} left its recorded past at
-      <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}>: it asked something new while
+      <${To} path=${["run", run.run, a.diverged_at]}> entry ${a.diverged_at}</${To}>: it asked something new while${" "}
       ${some(a.diverged_untaken, "recorded answer")} were left.</p>`)}
     <p class="soft mono">outlast journal ${clean(run.run)} --divergence</p>
   </div>`;
@@ -159,7 +164,7 @@ function Lives({ attempts, entries }) {
     }
     return found;
   }, [entries]);
-  return html`<div class="scroll"><table>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
     <thead><tr><th scope="col">#</th><th scope="col">Began</th><th scope="col">Up</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col">How it ended</th></tr></thead>
     <tbody>${attempts.slice(-50).reverse().map((a) => {
       const of = calls.get(a.attempt);
@@ -177,7 +182,7 @@ function Lives({ attempts, entries }) {
 
 function Budget({ units }) {
   const used = units.filter((u) => u.limit !== null || u.spent > 0);
-  return html`<div class="scroll"><table>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
     <thead><tr><th scope="col">Unit</th><th scope="col">Spent</th><th scope="col" class="num">In flight</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">Left</th></tr></thead>
     <tbody>${used.map((u) => html`<tr key=${u.unit}>
       <td>${unitWord(u.unit)}</td>

@@ -69,8 +69,8 @@ function Row({ run, at }) {
       ${tags.length ? html`<span class="under">${tags.map(([k, v]) => html`<span key=${k} class="tag">${line(v ? `${k}=${v}` : k, 40)}</span>`)}</span>` : ""}
     </td>
     <td><${State} of=${run.status} word=${run.stop_requested && run.status === "running" ? "stopping" : run.status} />
-      ${run.pending_approvals ? html`<span class="under care">${some(run.pending_approvals, "approval")} waiting</span>`
-        : run.why ? html`<span class="under" title=${clean(run.why)}>${line(run.why, 70)}</span>` : ""}
+      ${run.pending_approvals && !run.ended_at ? html`<span class="under care">${some(run.pending_approvals, "approval")} waiting</span>` : ""}
+      ${run.why ? html`<span class="under" title=${clean(run.why)}>${line(run.why, 70)}</span>` : ""}
       ${job ? html`<span class="under">${count(job.done)} of ${some(job.items, "item")}${job.failed + job.dead ? `, ${job.failed + job.dead} failed` : ""}</span>` : ""}
     </td>
     <td class="whole"><${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} /></td>

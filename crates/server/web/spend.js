@@ -40,11 +40,11 @@ export function Spend() {
       ${!read.data ? (read.error ? "" : html`<${Waits} />`) : lines.length ? html`<div class="in"><${Plot} lines=${lines} by=${key} groups=${groups} /></div>`
         : html`<${Empty}>No call in this time.</${Empty}>`}
     </section>
-    ${groups.length ? html`<section class="panel"><h2>By ${by === "tag" ? tag : by}</h2><table>
+    ${groups.length ? html`<section class="panel"><h2>By ${by === "tag" ? tag : by}</h2><div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
       <thead><tr><th scope="col">${by === "tag" ? line(tag, 40) : by}</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">usd</th></tr></thead>
       <tbody>${groups.slice(0, 200).map((g) => html`<tr key=${g.name}><td>${line(g.name || "(none)", 120)}</td><td class="num">${count(g.calls)}</td><td class="num">${count(g.tokens)}</td>
         <td class="num">${g.doubt ? usd(g.doubt) : ""}</td><td class="num">${usd(g.spent)}</td></tr>`)}</tbody>
-    </table></section>` : ""}`;
+    </table></div></section>` : ""}`;
 }
 
 /** Sums of each group, the dearest first. */

@@ -86,7 +86,7 @@ function Key({ namespace, agent, name, at }) {
       <div class="in">${!read.data ? html`<${Waits} />` : read.data.none ? html`<span class="soft">It is not there${at === null ? "" : " at that commit"}.</span>` : html`<pre>${shown(read.data)}</pre>`}</div>
     </section>
     <section class="panel" aria-labelledby="past"><h2 id="past">History</h2>
-      <div class="scroll"><table><thead><tr><th scope="col">Version</th><th scope="col">Commit</th><th scope="col">When</th><th scope="col">By</th><th scope="col">Value</th></tr></thead>
+      <div class="scroll" tabindex="0" role="group" aria-label="Table"><table><thead><tr><th scope="col">Version</th><th scope="col">Commit</th><th scope="col">When</th><th scope="col">By</th><th scope="col">Value</th></tr></thead>
       <tbody>${versions.slice().reverse().map((one) => html`<tr key=${one.version} class=${one.version === version ? "at" : ""}>
         <td><button aria-expanded=${one.version === version} onClick=${() => choose(one.version === version ? null : one.version)}>${one.version}</button></td>
         <td>${one.commit}</td><td class="nowrap">${when(one.at)}</td><td>${one.run ? html`<${To} path=${["run", one.run]}>${line(one.run, 30)}</${To}>` : ""}</td><td class="mono">${line(shown(one), 60)}</td></tr>`)}</tbody></table></div>

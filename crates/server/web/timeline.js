@@ -21,7 +21,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
   const [tip, point] = useState(null);
   const [scroll, move] = useState(0);
   const [colours, paint] = useState(0);
-  const layout = useMemo(() => lanesOf(entries, attempts), [entries, attempts]);
+  const layout = useMemo(() => lanesOf(entries, attempts, run.replayed), [entries, attempts, run.replayed]);
   const narrow = width < 640;
   const gutter = narrow ? 0 : 176;
   const head = narrow ? 18 : 0;
@@ -36,7 +36,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
   const height = Math.min(full, MOST_HEIGHT);
 
   useEffect(() => {
-    const sized = new ResizeObserver(() => fit(box.current.clientWidth));
+    const sized = new ResizeObserver(() => box.current && fit(box.current.clientWidth));
     sized.observe(box.current);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const turned = () => paint((n) => n + 1);
@@ -165,7 +165,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
     </div>
     <div class="legend">
       <span><i class="k-done"></i>call, as wide as it took and as high as it cost</span><span><i class="k-replayed"></i>replayed to a later attempt</span>
-      <span><i class="k-failed"></i>failed</span><span><i class="k-unknown"></i>in doubt</span><span><i class="k-step"></i>step or item</span><span><b class="bad">✗</b> death</span>
+      <span><i class="k-failed"></i>failed</span><span><i class="k-unknown"></i>in doubt</span><span><i class="k-step"></i>step or item</span><span><b class="bad">✗</b> death</span><span><b class="good">↺</b> replayed in it, and the usd saved</span>
     </div>
     <div id="chosen" class="bar" style=${{ borderTop: "1px solid var(--line)", borderBottom: 0 }} aria-live="polite">
       ${at ? html`<${Told} e=${at} flat /> <span style=${{ flex: 1 }}></span><a href=${`#/run/${encodeURIComponent(run.run)}/${at.seq}`}>Read it</a>`
@@ -247,20 +247,22 @@ function draw(c, { width, height, gutter, head, across, x, view, scale, layout, 
     c.font = `600 12px ${font}`;
     const title = `${a.attempt}${a.label ? "  " + line(a.label, 12) : ""}`;
     const said = `${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)} · ${a.died ? ended(a) : a.ended_at ? ended(a) : "up"}`;
-    const saved = lane.replayed ? `↺ ${count(lane.replayed)} replayed, ${usd(lane.saved)} saved` : "";
+    const saved = lane.replayed ? `↺ ${count(lane.replayed)} replayed, ${usd(lane.saved)}` : "";
     if (narrow) {
       c.fillText(title, 8, top + 10);
+      const after = 8 + Math.max(14, c.measureText(title).width) + 8;
       c.font = `12px ${font}`;
       c.fillStyle = a.died ? p.bad : p.soft;
-      c.fillText(clipped(c, `${said}${saved ? " · " + saved : ""}`, width - 40), 30, top + 10);
+      c.fillText(clipped(c, `${said}${saved ? " · " + saved : ""}`, width - after - 8), after, top + 10);
     } else {
-      c.fillText(title, 14, top + tall / 2 - (saved ? 14 : 7));
+      c.fillText(title, 14, top + tall / 2 - (saved ? 8 : 0));
+      const after = 14 + Math.max(16, c.measureText(title).width) + 8;
       c.font = `11.5px ${font}`;
       c.fillStyle = a.died ? p.bad : p.soft;
-      c.fillText(clipped(c, said, gutter - 48), 38, top + tall / 2 - (saved ? 14 : 7));
+      c.fillText(clipped(c, said, gutter - after - 6), after, top + tall / 2 - (saved ? 8 : 0));
       if (saved) {
         c.fillStyle = p.good;
-        c.fillText(clipped(c, saved, gutter - 22), 14, top + tall / 2 + 4);
+        c.fillText(clipped(c, saved, gutter - 22), 14, top + tall / 2 + 9);
       }
     }
     c.strokeStyle = p.line;

@@ -69,15 +69,25 @@ export function amount(unit, value) {
   return unit.endsWith("_ms") ? span(value) : count(value);
 }
 
-/** JSON text as indented lines, and other text as it is. */
+/** A value as indented lines, in which what steers or cannot be seen is written out. Text that is JSON counts as such. */
 export function pretty(value) {
-  if (typeof value !== "string") return clean(JSON.stringify(value, null, 2));
+  const escaped = (text) => text.replace(STEERING, (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`);
+  if (typeof value !== "string") return escaped(JSON.stringify(value, null, 2) ?? "");
   try {
-    return clean(JSON.stringify(JSON.parse(value), null, 2));
+    return escaped(JSON.stringify(exact(value), null, 2));
   } catch {
     return clean(value);
   }
 }
+
+/** Parses JSON so that a number is shown as it was written: a browser's own numbers have 53 bits. */
+export function exact(text) {
+  const kept = (key, value, how) =>
+    typeof value === "number" && how?.source && String(value) !== how.source && JSON.rawJSON ? JSON.rawJSON(how.source) : value;
+  return JSON.parse(text, kept);
+}
+
+const SIGNALS = { 1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU" };
 
 /** How an attempt ended, in words. */
 export function ended(a) {
@@ -87,7 +97,7 @@ export function ended(a) {
   if (exit.outage) return clean(exit.outage);
   if (exit.oom) return "killed for its memory";
   if (exit.lost) return "killed with its supervisor";
-  if (exit.signal) return `died of signal ${exit.signal}${exit.signal === 9 ? " (SIGKILL)" : ""}`;
+  if (exit.signal) return `died: ${SIGNALS[exit.signal] ?? `signal ${exit.signal}`}`;
   if (exit.stopped) return "stopped";
   if (exit.at_limit) return "usage limit of the provider";
   if (exit.for_room) return "waits for a budget";

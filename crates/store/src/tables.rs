@@ -9,6 +9,7 @@ use outlast_core::{
         budget::Budget,
         unit::{Amounts, Unit},
     },
+    events::{self, Event, Mark},
     journal::{
         Entry, Kind, State,
         job::{ItemRow, Job},
@@ -330,6 +331,21 @@ fn detail(e: &Entry) -> Json<Cell<'_>> {
         (None, Some(item)) => json(item),
         (None, None) => maybe_json(e.step.as_ref()),
     }
+}
+
+/// Reads an event from the columns transaction, no, at, run, seq, kind, about.
+pub fn event<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Event, R> {
+    Ok(Event {
+        mark: Mark { transaction: row.int()?, no: row.int()? },
+        at: Micros(row.int()?),
+        run: row.maybe_int()?.map(RunNo),
+        seq: row.maybe_int()?.map(Seq),
+        kind: {
+            let name = row.text()?;
+            events::Kind::parse(name).ok_or_else(|| row.bad(format!("no kind of event {name:?}")))?
+        },
+        about: row.json()?,
+    })
 }
 
 /// Returns `SELECT columns FROM rest`.

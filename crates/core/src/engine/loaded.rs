@@ -9,6 +9,7 @@ use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 use crate::{
     engine::{Error, actor::Actor},
     envelope::{Envelope, budget::Budget},
+    events::{NewEvent, delivery::Delivery},
     journal::{Entry, Kind, Opening, Role, payload::Payload},
     run::{
         Run, Spec,
@@ -63,6 +64,8 @@ pub enum Need {
     /// Recorded outcome of the transaction with this id.
     Transaction(Arc<str>),
     Namespace(String),
+    /// Standing of the deliveries to an endpoint.
+    Delivery(Arc<str>),
     /// Keys of a namespace that have older versions, after key number `after`, in the order of their numbers.
     Compactable {
         namespace: String,
@@ -185,6 +188,12 @@ pub struct Loaded {
     pub state: state::rows::Rows,
     /// Runs to delete with everything that belongs to them: (run, envelope, namespace).
     pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
+    /// Events of the decision, to be written with its rows.
+    pub events: Vec<NewEvent>,
+    /// Standing of the deliveries that the decision asked for, as stored.
+    pub deliveries: Vec<Delivery>,
+    /// Standing to write.
+    pub new_delivery: Option<Delivery>,
     /// Declared lookups; only a strict store keeps them.
     pub declared: Option<Box<Declared>>,
 }
@@ -197,6 +206,7 @@ impl Loaded {
             || !self.specs.is_empty()
             || !self.payloads.is_empty()
             || !self.forgotten.is_empty()
+            || self.new_delivery.is_some()
     }
 
     /// Adds the rows of one query, as stored. A row that was loaded before is kept unchanged.

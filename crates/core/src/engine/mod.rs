@@ -8,6 +8,7 @@ pub mod budget;
 pub mod call;
 pub mod item;
 pub mod loaded;
+pub mod notify;
 pub mod op;
 pub mod rule;
 pub mod run;

@@ -23,6 +23,7 @@ use crate::{
             return_item::ReturnItem,
         },
         loaded::Need,
+        notify::put_delivery::PutDelivery,
         run::{
             adopt::Adopt,
             await_provider::{AwaitProvider, ProviderAnswered},
@@ -109,13 +110,16 @@ macro_rules! ops {
             }
         )*
 
-        /// Decides `op` on the rows that were loaded for it. Pure: `now` is the store's clock.
+        /// Decides `op` on the rows that were loaded for it, and derives its events. Pure: `now` is the store's clock.
         pub fn decide(
             op: &Op,
             loaded: &mut crate::engine::loaded::Loaded,
             now: crate::words::id::Micros,
         ) -> Result<Outcome, crate::engine::Error> {
-            match op { $(Op::$verb(v) => v.decide(loaded, now).map(Outcome::$outcome)),* }
+            let before = crate::events::Before::of(loaded);
+            let outcome = match op { $(Op::$verb(v) => v.decide(loaded, now).map(Outcome::$outcome)),* }?;
+            loaded.events = before.derive(loaded, now);
+            Ok(outcome)
         }
     };
 }
@@ -180,4 +184,5 @@ ops! {
     ApplyBudget => BudgetApplied(usize),
     RequestApproval => ApprovalAsked(approval::Answer),
     DecideApproval => ApprovalDecided(approval::Answer),
+    PutDelivery => DeliveryPut(bool),
 }

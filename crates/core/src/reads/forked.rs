@@ -8,6 +8,7 @@ use std::{
 use crate::{
     engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
+    events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, origin::Origin, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -215,6 +216,15 @@ impl Store for Forked {
     }
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
         self.inner.budgets()
+    }
+    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+        self.inner.events(wanted)
+    }
+    fn newest_event(&self) -> Result<Mark, Error> {
+        self.inner.newest_event()
+    }
+    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
+        self.inner.deliveries()
     }
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
         self.inner.live_instances()

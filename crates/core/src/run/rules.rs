@@ -9,7 +9,7 @@ pub struct Rules {
     /// Name of the policy.
     pub policy: String,
     /// Tools that may be called; any, if there is no list. A name that ends in `*` matches every tool with that
-    /// prefix.
+    /// prefix. `SERVER/TOOL` is a server's tool; a name without a slash is the tool of any server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
     /// Tool calls that need an approval first; none, if empty.
@@ -50,11 +50,15 @@ impl Rules {
     }
 }
 
+/// Tells whether a pattern names the tool. A pattern without a slash names the tool of any server: a rule for `pay` holds
+/// for `bank/pay`.
 fn fits(pattern: &str, tool: &str) -> bool {
-    match pattern.strip_suffix('*') {
+    let names = |tool: &str| match pattern.strip_suffix('*') {
         Some(start) => tool.starts_with(start),
         None => pattern == tool,
-    }
+    };
+    let own = tool.split_once('/').map(|(_, own)| own).filter(|_| !pattern.contains('/'));
+    names(tool) || own.is_some_and(names)
 }
 
 #[cfg(test)]
@@ -86,6 +90,9 @@ mod tests {
         check("db_", true);
         check("db", false);
         check("", false);
+        check("web/search", true);
+        check("web/searching", false);
+        check("search/web", false);
         assert!(Rules::default().allows("anything"));
         assert!(!Rules { tools: Some(Vec::new()), ..Rules::default() }.allows("anything"));
     }
@@ -101,6 +108,8 @@ mod tests {
         check("search", None, true);
         check("pay", Some("write"), true);
         check("pay", Some("read"), false);
+        check("bank/pay", None, true);
+        check("bank/db_drop", Some("read"), true);
         check("db_drop", Some(""), true);
         check("search", Some(""), false);
         assert!(!Rules::default().requires("pay", None));

@@ -52,6 +52,7 @@ pub enum Key<'a> {
     /// Newest position of the state.
     Position,
     Namespace(&'a str),
+    Delivery(&'a str),
     /// Newest version of a state key.
     State(&'a Arc<Name>),
     /// Recorded outcome of the transaction with this id.
@@ -238,6 +239,7 @@ impl<'a> Rounds<'a> {
             Need::Windows(Some(_)) => {}
             Need::Attempt(run, no) => self.ask(Key::Attempt(*run, *no)),
             Need::Spec(run) => self.ask(Key::Spec(*run)),
+            Need::Delivery(name) => self.ask(Key::Delivery(name)),
             Need::OpenAttempts(run) => self.ask(Key::OpenAttempts(*run)),
             Need::Labelled(run, label) => self.ask(Key::Labelled(*run, label)),
             Need::Lease(run, slot) => self.ask(Key::Lease(*run, *slot)),

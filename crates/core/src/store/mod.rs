@@ -20,6 +20,7 @@ use crate::{
         op::{Op, Outcome, Verb},
     },
     envelope::{Envelope, budget::BudgetView},
+    events::{self, Event, Mark, delivery::Delivery},
     journal::{
         Entry, Role, State,
         job::ItemRow,
@@ -137,6 +138,13 @@ pub trait Store: Reads + Send + Sync {
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
     /// Returns the stored bytes, with the parts of a long payload joined.
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error>;
+    /// Returns events after a mark, in the order in which the store gives them out. No event with a smaller mark comes
+    /// later: where several processes commit at once, events wait for the transactions that began before theirs.
+    fn events(&self, wanted: &events::Wanted) -> Result<Vec<Event>, Error>;
+    /// Returns the mark of the newest event that [`Store::events`] gives out now.
+    fn newest_event(&self) -> Result<Mark, Error>;
+    /// Returns the standing of the deliveries to every endpoint that was ever delivered to, by name.
+    fn deliveries(&self) -> Result<Vec<Delivery>, Error>;
     fn live_instances(&self) -> Result<Vec<Instance>, Error>;
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;

@@ -186,19 +186,20 @@ pub struct CancelArgs {
     pub reason: Option<String>,
 }
 
-/// Say what came of steps that may happen at most once and were cut off
+/// Say what came of steps and tool calls that were cut off and are not repeated
 ///
-/// Such a step does not run again by itself: nobody but a person can look whether it had its effect. Without STEP
-/// the steps in doubt are listed. The run goes on with what was said when its program is started again.
+/// Neither a step that may happen at most once nor a tool call runs again by itself: nobody but a person can look
+/// whether it had its effect. Without STEP those in doubt are listed. The run goes on with what was said when its
+/// program is started again.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast resolve order-7\n  outlast resolve order-7 charge --result '{\"receipt\": \"A-17\"}'\n  outlast resolve order-7 charge --failed \"the card was declined\"\n  outlast resolve order-7 charge --rerun"
+    after_help = "Examples:\n  outlast resolve order-7\n  outlast resolve order-7 charge --result '{\"receipt\": \"A-17\"}'\n  outlast resolve order-7 charge --failed \"the card was declined\"\n  outlast resolve order-7 charge --rerun\n  outlast resolve order-7 12 --result '\"sent\"'      a tool call, by its entry"
 )]
 pub struct ResolveArgs {
     /// The run: its id, its name, or the start of its id
     #[arg(value_name = "RUN")]
     pub run: String,
-    /// The step: its key, or its name where one step of it is in doubt
+    /// The step: its key, or its name where one step of it is in doubt. The tool call: its entry's number, or its tool
     #[arg(value_name = "STEP")]
     pub step: Option<String>,
     /// It had its effect, and this is its result

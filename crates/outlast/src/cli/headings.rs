@@ -2,14 +2,17 @@
 
 /// Each heading with its commands, in the order in which they are shown.
 pub const HEADINGS: [(&str, &[&str]); 8] = [
-    ("Run", &["run", "resume", "attach", "stop", "wake", "cancel", "agent", "serve"]),
-    ("Look", &["ui", "ls", "show", "logs", "journal"]),
+    ("Run", &["run", "resume", "attach", "stop", "wake", "cancel", "agent", "mcp", "serve"]),
+    ("Look", &["ui", "watch", "ls", "show", "logs", "journal"]),
     ("Money", &["budget", "budgets", "spend", "prices"]),
     ("Decide", &["approvals", "approve", "resolve"]),
     ("Jobs", &["jobs", "inspect", "retry", "export"]),
     ("State", &["state", "snapshot", "fork"]),
     ("Loops", &["ctx", "shell-init"]),
-    ("Upkeep", &["doctor", "service", "rm", "gc", "verify", "repair", "completions", "mock", "help"]),
+    (
+        "Upkeep",
+        &["doctor", "notify", "service", "rm", "gc", "verify", "repair", "completions", "mock", "help"],
+    ),
 ];
 
 /// Columns before what a command is about.

@@ -7,6 +7,8 @@ pub mod ctx;
 pub mod headings;
 pub mod jobs;
 pub mod look;
+pub mod mcp;
+pub mod notify;
 pub mod prices;
 pub mod run;
 pub mod serve;
@@ -33,13 +35,15 @@ pub use self::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
         SpendArgs,
     },
+    mcp::McpArgs,
+    notify::NotifyArgs,
     prices::PricesArgs,
     run::{AgentArgs, AttachArgs, ConfinedArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
-    ui::UiArgs,
+    ui::{UiArgs, WatchArgs},
 };
 /// Crash recovery for AI agents: a run outlasts its processes
 ///
@@ -80,8 +84,10 @@ pub enum Command {
     Hook(HookArgs),
     #[command(hide = true)]
     Confined(ConfinedArgs),
+    Mcp(McpArgs),
     Serve(ServeArgs),
     Ui(UiArgs),
+    Watch(WatchArgs),
     Ls(LsArgs),
     Show(ShowArgs),
     Journal(JournalArgs),
@@ -113,6 +119,7 @@ pub enum Command {
     ShellInit(ShellInitArgs),
     #[command(hide = true)]
     ShellLoop(ShellLoopArgs),
+    Notify(NotifyArgs),
     Service(ServiceArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),

@@ -25,3 +25,20 @@ pub struct UiArgs {
 pub fn link(address: SocketAddr, secret: &str) -> String {
     format!("http://{address}/#in={secret}")
 }
+
+/// Watch runs as they go, in the terminal
+///
+/// Lists the runs, or follows one: its attempts, its calls as they happen, its spend. Approvals are decided by a key. Where
+/// standard output is no terminal, each change is a plain line.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  outlast watch\n  outlast watch nightly\n  ssh -t host outlast watch\n  outlast watch nightly --plain | tee nightly.log"
+)]
+pub struct WatchArgs {
+    /// The run: its id, its name, or the start of its id; all runs where none is named
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Print plain lines, on a terminal too
+    #[arg(long)]
+    pub plain: bool,
+}

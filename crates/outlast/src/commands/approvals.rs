@@ -91,7 +91,7 @@ fn pending(store: &dyn Store, of: &View) -> Result<usize, CliError> {
 }
 
 /// Login name of the person who runs the command, from `USER` or `LOGNAME`; "command" if neither is set.
-fn user(around: &Surroundings) -> String {
+pub fn user(around: &Surroundings) -> String {
     let named = |name| around.var(name).and_then(|v| v.to_str()).map(str::to_owned);
     named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "command".into())
 }

@@ -1,4 +1,4 @@
-//! `outlast resolve RUN STEP`: lets a person decide the outcome of a step in doubt.
+//! `outlast resolve RUN STEP`: lets a person decide the outcome of a step or tool call in doubt.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,6 +11,7 @@ use outlast_core::{
 };
 use serde_json::{Value, json};
 
+use super::resolve_tool;
 use crate::{
     cli::ResolveArgs,
     program::{
@@ -29,7 +30,11 @@ const LISTED: usize = 10;
 pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result<(), CliError> {
     let view = find::run_to(store, &args.run, Verb::Change)?;
     let doubted = in_doubt(store, view.run.no)?;
-    let Some(asked) = &args.step else { return list(&view, &doubted, page) };
+    let calls = resolve_tool::in_doubt(store, view.run.no)?;
+    let Some(asked) = &args.step else { return list(&view, &[doubted, calls].concat(), page) };
+    if let Some(call) = resolve_tool::meant(&view, &calls, asked)? {
+        return resolve_tool::resolve(store, &view, call, args, page);
+    }
     let (failed, value, told) = said(args)?;
     let entry = meant(&view, &doubted, asked)?;
     let key = entry.key.clone().unwrap_or_default();
@@ -145,12 +150,12 @@ fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result<(), CliErr
     let id = view.run.id.as_str();
     let came = |e: &Entry| if e.state == State::Failed { "raised" } else { "cut off" };
     if page.look.json {
-        let row = |e: &Entry| json!({ "step": e.key, "seq": e.seq.0, "attempt": e.attempt.0, "came": came(e), "opened_at_us": e.opened_at.0 });
+        let row = |e: &Entry| json!({ "step": e.key, "kind": e.kind.name(), "seq": e.seq.0, "attempt": e.attempt.0, "came": came(e), "opened_at_us": e.opened_at.0 });
         let steps: Vec<Value> = doubted.iter().map(row).collect();
         return Ok(page.json(&json!({ "run": id, "in_doubt": steps }))?);
     }
     if doubted.is_empty() {
-        return Ok(page.line("no step in doubt")?);
+        return Ok(page.line("no step or tool call in doubt")?);
     }
     for e in doubted {
         let key = e.key.as_deref().unwrap_or_default();

@@ -131,6 +131,15 @@ fn marks(e: &Entry) -> Vec<String> {
         Some(step) if step.at_most_once && e.state == State::Open => marks.push("at most once".into()),
         _ => {}
     }
+    if let Some(tool) = &e.tool {
+        match e.state {
+            State::Open if !tool.is_sent() => marks.push("not sent yet".into()),
+            State::Unknown => marks.push("in doubt".into()),
+            _ if tool.resolved => marks.push("said by a person".into()),
+            _ => {}
+        }
+        marks.extend((tool.sends > 1).then(|| format!("sent {} times", tool.sends)));
+    }
     if let Some(approval) = &e.approval {
         marks.push(ApprovalId { run: e.run, seq: e.seq }.to_string());
         marks.extend(match &approval.decision {
@@ -204,6 +213,12 @@ pub fn json(run: &str, e: &Entry) -> Value {
         put("try", step.try_no.into());
         put("at_most_once", step.at_most_once.into());
         put("resolved_by_person", step.resolved.into());
+    }
+    if let Some(tool) = &e.tool {
+        put("tool", tool.name().into());
+        put("tool_call_id", tool.id.clone().into());
+        put("sends", tool.sends.into());
+        put("resolved_by_person", tool.resolved.into());
     }
     if let Some(approval) = &e.approval {
         put("approval", ApprovalId { run: e.run, seq: e.seq }.to_string().into());

@@ -1,7 +1,7 @@
 //! Tool calls of agents as `show` prints them, with their outcomes.
 
 use outlast_core::{
-    journal::{Entry, Kind, Role},
+    journal::{Entry, Kind, Role, State},
     store::{self, Store},
     words::id::{RunNo, Seq},
 };
@@ -15,7 +15,8 @@ pub struct Told {
     at: String,
     tool: String,
     input: String,
-    outcome: Option<Outcome>,
+    /// Outcome in words.
+    outcome: String,
     value: Value,
 }
 
@@ -43,10 +44,10 @@ fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Told, store::Err
         at: time::moment(entry.opened_at),
         tool: text("tool"),
         input: text("input"),
-        outcome: serde_json::from_value(value.clone()).ok(),
+        outcome: words(entry, &value),
         value: json!({
             "seq": entry.seq,
-            "id": entry.key,
+            "id": entry.tool.as_ref().map_or(&entry.key, |tool| &tool.id),
             "attempt": entry.attempt,
             "state": entry.state.name(),
             "opened_at": time::rfc3339(entry.opened_at),
@@ -59,10 +60,23 @@ fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Told, store::Err
     })
 }
 
+/// Returns the outcome in words: of a call that went through Outlast by its state, else as the hooks saw it.
+fn words(entry: &Entry, value: &Value) -> String {
+    let seen: Option<Outcome> = serde_json::from_value(value.clone()).ok();
+    match (entry.state, &entry.tool) {
+        (State::Open, Some(tool)) if !tool.is_sent() => "not sent yet".into(),
+        (State::Open, _) => "open".into(),
+        (State::Done, Some(_)) => "done".into(),
+        (State::Failed, Some(_)) => "failed".into(),
+        (State::Void, _) => "not made".into(),
+        (State::Unknown, _) => format!("in doubt (`outlast resolve RUN {}`)", entry.seq),
+        (_, None) => seen.as_ref().map_or_else(|| "open".into(), note::outcome),
+    }
+}
+
 impl Told {
     pub fn line(&self) -> String {
-        let outcome = self.outcome.as_ref().map_or_else(|| "open".into(), note::outcome);
-        format!("{}  {} `{}`: {outcome}", self.at, self.tool, self.input)
+        format!("{}  {} `{}`: {}", self.at, self.tool, self.input, self.outcome)
     }
 
     pub fn json(&self) -> Value {

@@ -16,7 +16,7 @@ use crate::settings::{
     budgets,
     declared::{BadDeclaration, Declared},
     file::{self, Error, FILE, Origin, read, table},
-    masks, policies,
+    masks, notify, policies,
     surroundings::Surroundings,
     upstreams,
 };
@@ -206,6 +206,7 @@ struct File {
     upstreams: bool,
     /// Whether it names budgets.
     budgets: bool,
+    notify: bool,
 }
 
 /// Reads the tables `[agents.NAME]`: see [`Declared`].
@@ -233,8 +234,14 @@ pub fn agents(around: &Surroundings, command: &clap::Command) -> Result<Vec<Decl
 impl File {
     fn parse(text: &str, path: PathBuf, known: &Known) -> Result<File, Error> {
         let table = table(text, &path)?;
-        let mut file =
-            File { path, settings: BTreeMap::new(), agents: Vec::new(), upstreams: false, budgets: false };
+        let mut file = File {
+            path,
+            settings: BTreeMap::new(),
+            agents: Vec::new(),
+            upstreams: false,
+            budgets: false,
+            notify: false,
+        };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
                 (None, toml::Value::Table(agents)) if key == AGENTS => {
@@ -243,6 +250,7 @@ impl File {
                 (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
                 // The command of that name has no settings.
                 (_, toml::Value::Table(_)) if key == budgets::TABLE => file.budgets = true,
+                (_, toml::Value::Table(_)) if key == notify::TABLE => file.notify = true,
                 // Read by the code that needs it.
                 (None, toml::Value::Table(_)) if key == masks::TABLE => {}
                 (None, toml::Value::Table(tables)) if key == policies::TABLE => {
@@ -292,11 +300,15 @@ impl File {
         if let Some(agent) = self.agents.first() {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
         }
-        let is_door =
-            |long: &str| long.ends_with("-base-url") || matches!(long, "allow-host" | "until" | "env-file");
+        let is_door = |long: &str| {
+            long.ends_with("-base-url")
+                || matches!(long, "allow-host" | "until" | "env-file" | "trust" | "reads" | "idempotent")
+        };
         let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());
         let table = |there: bool, name: &str| there.then(|| name.to_owned());
-        let tables = table(self.upstreams, upstreams::TABLE).or(table(self.budgets, budgets::TABLE));
+        let tables = table(self.upstreams, upstreams::TABLE)
+            .or(table(self.budgets, budgets::TABLE))
+            .or(table(self.notify, notify::TABLE));
         match door.or(tables) {
             None => Ok(()),
             Some(key) => Err(Error::NotHere { path: self.path.clone(), key }),

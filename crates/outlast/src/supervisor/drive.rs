@@ -56,6 +56,7 @@ use crate::{
         conduct::{Conduct, Place},
         truth::Left,
     },
+    notify::Delivering,
     program::{
         context::Context,
         error::{CliError, MachineError, RunError},
@@ -65,6 +66,7 @@ use crate::{
     },
     render::amount::some,
     serve::proxy_setup,
+    settings::notify,
 };
 use outlast_process::{
     attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals,
@@ -104,6 +106,9 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
         let mut driver = Driver::start(plan).await?;
         let code = driver.attempts().await;
         driver.stop().await;
+        if let Some(telling) = driver.telling.take() {
+            telling.finish().await;
+        }
         code
     });
     // Ends the heartbeat task: it would register this process again after it has left.
@@ -131,6 +136,8 @@ struct Driver {
     spawner: Spawner,
     signals: Signals,
     beat: Arc<Beat>,
+    /// Deliverer of messages, if the person has endpoints.
+    telling: Option<Delivering>,
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
     grace: Option<Duration>,
@@ -254,6 +261,8 @@ impl Driver {
         }
         let signals = Signals::install()?;
         let beat = Beat::start(node.clone(), view.run.no);
+        let told = notify::load(&context.around)?;
+        let telling = Delivering::start(told, store.clone(), node.clone());
         tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
             directory,
@@ -279,6 +288,7 @@ impl Driver {
             outage_rules: outage::Rules::of(&flags),
             asked: 0,
             outage: outage::Told::default(),
+            telling,
             cleared: None,
             died: None,
             iteration: None,

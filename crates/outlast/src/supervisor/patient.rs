@@ -16,6 +16,7 @@ use std::{
 use outlast_core::{
     engine::op::Op,
     envelope::{Envelope, budget::BudgetView},
+    events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, token::TokenKey},
     state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
@@ -121,6 +122,9 @@ impl Store for Patient {
         envelope(no: EnvelopeNo) -> Option<Envelope>;
         budgets() -> Vec<BudgetView>;
         attempts(run: RunNo) -> Vec<Attempt>;
+        events(wanted: &Wanted) -> Vec<Event>;
+        newest_event() -> Mark;
+        deliveries() -> Vec<Delivery>;
         entry(run: RunNo, seq: Seq) -> Option<Entry>;
         entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;
         items(run: RunNo, page: &Page) -> Vec<(ItemRow, Option<Payload>)>;

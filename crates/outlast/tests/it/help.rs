@@ -8,6 +8,7 @@ fn help_is_as_recorded() {
         "",
         "run",
         "agent",
+        "mcp",
         "serve",
         "ls",
         "show",

@@ -147,6 +147,7 @@ fn heavy_dependencies_live_in_one_crate_each() {
         ("tokio-postgres", "crates/store"),
         ("hyper-rustls", "crates/server"),
         ("clap", "crates/outlast"),
+        ("ratatui", "crates/outlast"),
         ("pyo3", "crates/python"),
     ] {
         for (krate, _) in ARROWS {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
 
@@ -71,20 +72,7 @@ def tool(
         label = name or getattr(fn, "__name__", None)
         if not isinstance(label, str):
             raise TypeError(f"outlast.tool wants a name for {fn!r}: outlast.tool(name=…)(…)")
-        spec = ToolSpec(label, effect, approve, in_doubt, timeout)
-
-        @functools.wraps(fn)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            return spec.call(fn, args, kwargs)
-
-        if not is_async(fn):
-            return called  # type: ignore[return-value]
-
-        @functools.wraps(fn)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await called(*args, **kwargs)
-
-        return awaited  # type: ignore[return-value]
+        return ToolSpec(label, effect, approve, in_doubt, timeout).wrap(fn)
 
     return decorate(fn) if fn is not None else decorate
 
@@ -145,6 +133,22 @@ class ToolSpec:
         if self.in_doubt not in ("raise", "tell"):
             raise ValueError(f"tool {self.name!r}: in_doubt wants 'raise' or 'tell', had {self.in_doubt!r}")
 
+    def wrap(self, fn: F) -> F:
+        """A function whose calls are calls of this tool."""
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return self.call(fn, args, kwargs)
+
+        if not is_async(fn):
+            return called  # type: ignore[return-value]
+
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await called(*args, **kwargs)
+
+        return awaited  # type: ignore[return-value]
+
     def call(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None = None, shown: Any = None
     ) -> Any:
@@ -158,8 +162,18 @@ class ToolSpec:
             warn_if_lost(self.name)
             return fn(*args, **kwargs)
         call = ToolCall(self, current.run, fn, id)
-        asked = {**{str(n): arg for n, arg in enumerate(args)}, **kwargs} if shown is None else shown
-        return call.awaited(args, kwargs, asked) if is_async(fn) else call.waited(args, kwargs, asked)
+        if self.approve and shown is None:
+            shown = _by_name(fn, args, kwargs)
+        return call.awaited(args, kwargs, shown) if is_async(fn) else call.waited(args, kwargs, shown)
+
+
+def _by_name(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of their parameters, as a person reads them."""
+    try:
+        return dict(inspect.signature(fn).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        # The call itself says what is wrong with it.
+        return {**{str(n): arg for n, arg in enumerate(args)}, **kwargs}
 
 
 class ToolCall:

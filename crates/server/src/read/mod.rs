@@ -6,6 +6,7 @@
 
 mod attempts;
 mod entries;
+mod events;
 pub mod exchange;
 mod jobs;
 mod runs;
@@ -41,6 +42,7 @@ pub enum Does {
     Iterations,
     Items,
     Jobs,
+    Events,
 }
 
 /// A route. `{…}` in the path is one segment, percent-encoded. Its method is GET.
@@ -66,6 +68,7 @@ pub const ROUTES: &[Route] = &[
     route("/v1/runs/{id}/iterations", Does::Iterations, &[]),
     route("/v1/runs/{id}/items", Does::Items, &["standing", "after", "limit", "values"]),
     route("/v1/jobs", Does::Jobs, &["status", "name", "tag", "since", "until", "cursor", "limit"]),
+    route("/v1/events", Does::Events, &["run", "kind", "after", "limit"]),
 ];
 
 /// Finds the route of a request, and returns the values of its `{…}` segments, not decoded. They must not be empty.
@@ -113,13 +116,18 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
         Does::Entry => entries::one(asked).await,
         Does::Raw => entries::raw(asked).await,
         Does::Items => jobs::items(asked).await,
+        Does::Events => events::events(asked, parts).await,
     }
 }
 
 impl Asked<'_> {
     /// Reads the run that the path names. Errors: `unknown_run`; `foreign_run` for the bearer of another run's token.
     async fn run(&self) -> Result<RunView, Error> {
-        let text = self.path.first().map_or("", String::as_str);
+        self.named(self.path.first().map_or("", String::as_str)).await
+    }
+
+    /// Reads the run of an id. Errors: as for `run`.
+    async fn named(&self, text: &str) -> Result<RunView, Error> {
         let unknown = || {
             let id = text.chars().take(140).collect();
             Error::from(store::Error::from(engine::Error::UnknownRun { id }))

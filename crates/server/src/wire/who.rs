@@ -167,6 +167,10 @@ pub fn caller(
     let (path_token, target) = split_path(target);
     let (query_tokens, target) = split_query(&target);
     let credentials = credentials(headers)?;
+    // A page calls no provider. Passed on as the caller's own key, its bearer would leave the machine.
+    if credentials.iter().any(|c| c.1.starts_with(sessions::PREFIX)) {
+        return Err(NotLetIn::NoToken);
+    }
 
     let mut tokens: Vec<&str> = Vec::new();
     tokens.extend(path_token.as_deref());

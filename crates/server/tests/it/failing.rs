@@ -8,6 +8,7 @@ use std::sync::{
 use outlast_core::{
     engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
+    events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -140,6 +141,15 @@ impl Store for Failing {
     }
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.inner.payload(run, seq, role)
+    }
+    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+        self.inner.events(wanted)
+    }
+    fn newest_event(&self) -> Result<Mark, Error> {
+        self.inner.newest_event()
+    }
+    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
+        self.inner.deliveries()
     }
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
         self.inner.live_instances()

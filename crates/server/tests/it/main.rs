@@ -14,6 +14,7 @@ mod fleet;
 mod gemini;
 mod masks;
 mod named;
+mod page;
 mod rates;
 mod reads;
 mod replay;

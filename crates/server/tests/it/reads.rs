@@ -220,3 +220,81 @@ async fn the_bearer_of_a_run_token_reads_its_own_run_and_no_other() {
     let refused = elsewhere.header("origin", "https://elsewhere.example").to(&server).await;
     assert_eq!(refused.status, 403);
 }
+
+fn kinds(told: &Value) -> Vec<String> {
+    told["events"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_given_once_from_a_cursor_on() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    Api::Chat.says("hello").run("r").to(&server).await.ok();
+    let first = get(&server, "/v1/events").await;
+    assert_eq!(kinds(&first), ["run_created", "status", "attempt_began"]);
+    assert_eq!(first["events"][1]["about"]["to"], "running");
+    let cursor = first["cursor"].as_str().unwrap().to_owned();
+    assert_eq!(kinds(&get(&server, &format!("/v1/events?after={cursor}")).await), [""; 0]);
+    Ask::new("POST", "/v1/runs/r/complete").to(&server).await.ok();
+    let rest = get(&server, &format!("/v1/events?after={cursor}")).await;
+    assert_eq!(kinds(&rest), ["status", "attempt_ended"], "{rest}");
+    assert!(rest["events"].as_array().unwrap().iter().all(|e| e["run"] == "r"));
+    let after_one = rest["events"][0]["cursor"].as_str().unwrap();
+    assert_eq!(kinds(&get(&server, &format!("/v1/events?after={after_one}")).await), ["attempt_ended"]);
+    assert_eq!(
+        kinds(&get(&server, "/v1/events?kind=run_created,attempt_ended").await),
+        ["run_created", "attempt_ended"]
+    );
+    assert_eq!(kinds(&get(&server, "/v1/events?after=now").await), [""; 0]);
+    for wrong in ["after=x", "after=1", "kind=halts", "limit=0", "since=1"] {
+        refuses(&server, &format!("/v1/events?{wrong}"), (400, "bad_request")).await;
+    }
+    refuses(&server, "/v1/events?run=none", (404, "unknown_run")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_opening_and_closing_of_a_runs_entries_is_given_once_whatever_the_page() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    Api::Chat.says("one").run("r").to(&server).await.ok();
+    let slow = Api::Chat.streams("two\nmock: hang").run("r").open(server.addr).await;
+    crate::rig::until("the call is on its way", || {
+        let run = server.run("r").run.no;
+        server.store.entries(run, outlast_core::words::id::Seq(1), 9).unwrap().len() == 1
+    })
+    .await;
+    Api::Chat.says("three").run("r").to(&server).await.ok();
+    for limit in [1, 2, 3, 200] {
+        let (mut given, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = get(&server, &format!("/v1/events?run=r&limit={limit}{cursor}")).await;
+            let events = page["events"].as_array().unwrap();
+            if events.is_empty() {
+                break;
+            }
+            let entry = |e: &&Value| e["kind"].as_str().unwrap().starts_with("entry_");
+            given.extend(
+                events.iter().filter(entry).map(|e| format!("{} {}", e["kind"].as_str().unwrap(), e["seq"])),
+            );
+            cursor = format!("&after={}", page["cursor"].as_str().unwrap());
+        }
+        given.sort();
+        let wanted =
+            ["entry_closed 1", "entry_closed 3", "entry_opened 1", "entry_opened 2", "entry_opened 3"];
+        assert_eq!(given, wanted, "pages of {limit}");
+    }
+    // Every event's own cursor goes on after it.
+    let all = get(&server, "/v1/events?run=r").await;
+    let all = all["events"].as_array().unwrap();
+    for (n, event) in all.iter().enumerate() {
+        let rest =
+            get(&server, &format!("/v1/events?run=r&after={}", event["cursor"].as_str().unwrap())).await;
+        let place = |e: &Value| format!("{} {}", e["kind"], e["seq"]);
+        let mut wanted: Vec<String> = all[n + 1..].iter().map(place).collect();
+        let mut had: Vec<String> = rest["events"].as_array().unwrap().iter().map(place).collect();
+        wanted.sort();
+        had.sort();
+        assert_eq!(had, wanted, "after {event}");
+    }
+    drop(slow);
+}

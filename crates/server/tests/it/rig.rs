@@ -41,7 +41,7 @@ use outlast_core::{
 };
 use outlast_mock as mock;
 use outlast_server::{
-    door::{Access, AuthHeader, Config, Key, Named, Provider, Providers, Proxy, Seen},
+    door::{Access, AuthHeader, Config, Key, Named, Provider, Providers, Proxy, Seen, Sessions, Shows},
     node::{Census, Node},
     state::{StateDesk, Writer},
 };
@@ -237,6 +237,24 @@ impl Rig {
 
     /// A server whose transactions are decided by `conflicts`.
     pub async fn serve_state(&self, config: Config, conflicts: Conflicts) -> Server {
+        self.serve_made(config, conflicts, |proxy| proxy).await
+    }
+
+    /// A server that shows the page, and the sessions of its visitors.
+    pub async fn serve_page(&self, config: Config, shows: Shows, read_only: bool) -> (Server, Arc<Sessions>) {
+        let entropy = Arc::new(SeededEntropy::new(4711));
+        let sessions = Sessions::new(self.clock.clone(), entropy, read_only);
+        let theirs = sessions.clone();
+        let server = self.serve_made(config, Conflicts::Expected, move |p| p.with_page(shows, theirs)).await;
+        (server, sessions)
+    }
+
+    async fn serve_made(
+        &self,
+        config: Config,
+        conflicts: Conflicts,
+        made_with: impl FnOnce(Proxy) -> Proxy + Send + 'static,
+    ) -> Server {
         let pid = self.pids.fetch_add(1, Ordering::SeqCst);
         let store = self.store(pid);
         let (census, clock) = (self.killed.clone(), self.clock.clone());
@@ -253,7 +271,7 @@ impl Rig {
             let proxy = Proxy::new(node.clone(), &*entropy, config, Some(observer)).unwrap();
             let clock = node.clock().clone();
             let desk = StateDesk::new(store.clone(), clock, entropy, conflicts, Writer::NoRun);
-            (runtime, store, node, proxy.with_state(desk.clone()), desk)
+            (runtime, store, node, made_with(proxy.with_state(desk.clone())), desk)
         });
         let (runtime, store, node, proxy, desk) = made.await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

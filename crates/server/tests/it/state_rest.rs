@@ -6,7 +6,7 @@ use outlast_core::{envelope::unit::Limits, run::Policy};
 use outlast_mock as mock;
 use outlast_server::{
     compat::riskkernel,
-    door::{Access, Config, FLEET, PROBES},
+    door::{ACTS, Access, Config, FLEET, PROBES},
     http::{ROUTES, Route, approvals},
     read,
 };
@@ -315,10 +315,12 @@ fn the_openapi_file_has_the_routes_and_no_other() {
         let words = r.query.iter().map(|w| (*w).to_owned()).collect();
         ("GET".to_owned(), r.path.to_owned(), words)
     });
+    let acts = ACTS.iter().map(|(path, _)| ("POST".to_owned(), (*path).to_owned(), Vec::new()));
     let known = |query: &[&str]| query.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     let approvals =
         approvals::ROUTES.iter().map(|r| (r.method.to_owned(), r.path.to_owned(), known(r.query)));
-    let routes = state.chain(approvals).chain(probes).chain(riskkernel).chain(fleet).chain(read).collect();
+    let routes =
+        state.chain(approvals).chain(probes).chain(riskkernel).chain(fleet).chain(read).chain(acts).collect();
     assert_eq!(told, routes);
     // Every schema that is named is there, and every one that is there is named.
     let schemas = file["components"]["schemas"].as_object().unwrap();

@@ -6,7 +6,7 @@ use std::{
     task::Poll,
 };
 
-use futures_util::future::maybe_done;
+use futures_util::future::{MaybeDone, maybe_done};
 use outlast_core::{
     engine::loaded::NewPayload,
     envelope::{Envelope, budget::Budget},
@@ -27,9 +27,10 @@ use tokio_postgres::{Client, error::SqlState};
 use super::{
     error::failure,
     known::{Hold, Known},
+    named::Named,
     rows::{no_json, to_json},
     state,
-    statement::{Param, params},
+    statement::{Ask as _, Param, params},
 };
 use crate::{
     rows::{Cell, Dialect, Stored, Write, cells, exactly, replacing},
@@ -51,14 +52,14 @@ pub enum Values<'a> {
 }
 
 impl Statement<'_> {
-    async fn run(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+    async fn run(&self, client: &Named) -> Result<(), tokio_postgres::Error> {
         let params: Vec<Param<'_>> = match &self.values {
             Values::One(cells) => cells.iter().map(Cell::param).collect(),
             Values::Many(arrays) => {
                 arrays.iter().filter_map(|array| Some((array as _, array.first()?.array_type()))).collect()
             }
         };
-        client.execute_typed(&self.sql, &params).await.map(drop)
+        client.execute(&self.sql, &params).await.map(drop)
     }
 }
 
@@ -78,6 +79,23 @@ pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
     write::<Entry>(known, &mut all)?;
     many(&mut all, payload_sql, known.payloads.values(), payload)?;
     known.state.changes.iter().for_each(|rows| state::statements(rows, &mut all));
+    let deliveries = known.deliveries.values().filter(|row| row.touch != Touch::Read);
+    many(&mut all, delivery_sql, deliveries, |row| {
+        let d = &row.value;
+        let text = Cell::Text(Some(to_json(d)?.into()));
+        Ok(vec![Cell::Name(Some(&d.name)), Cell::Int(Some(d.version)), text])
+    })?;
+    let names = ["at", "run_no", "seq", "kind", "about"];
+    many(
+        &mut all,
+        || POSTGRES.insert("events", &names),
+        known.events.iter(),
+        |e| {
+            let (run, seq) = (Cell::Int(e.run.map(|no| no.0)), Cell::Int(e.seq.map(|seq| seq.0)));
+            let (kind, about) = (e.kind.name().into(), e.about.to_string().into());
+            Ok(vec![Cell::Int(Some(e.at.0)), run, seq, Cell::Text(Some(kind)), Cell::Text(Some(about))])
+        },
+    )?;
     Ok(all)
 }
 
@@ -97,12 +115,16 @@ pub enum Failed {
     Last(tokio_postgres::Error),
 }
 
-/// Runs the statements, then `last` behind them, all in one round trip.
-pub async fn run(client: &Client, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
+/// Runs the statements, then `last` behind them, all in one round trip. Prepares with them the statements that were sent
+/// without a name so far.
+pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
+    let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
     let mut all: Vec<_> = statements.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();
+    for one in &mut preparing {
+        send(one.as_mut()).await;
+    }
     for one in &mut all {
-        // Polled once, in order, to be sent. What fails here was not sent: a COMMIT would make the rest of the group
-        // durable without it.
+        // What fails here was not sent: a COMMIT would make the rest of the group durable without it.
         send(one.as_mut()).await;
         if let Some(Err(_)) = one.as_mut().output_mut()
             && let Some(Err(e)) = one.as_mut().take_output()
@@ -110,16 +132,24 @@ pub async fn run(client: &Client, statements: &[Statement<'_>], last: &str) -> R
             return Err(Failed::Unsent(e));
         }
     }
-    let mut end = pin!(maybe_done(client.batch_execute(last)));
+    let mut end = pin!(maybe_done(client.client.batch_execute(last)));
     send(end.as_mut()).await;
-    for mut one in all {
-        one.as_mut().await;
-        if let Some(Err(e)) = one.as_mut().take_output() {
-            return Err(Failed::Statement(e));
-        }
+    for one in preparing {
+        done(one).await.map_err(Failed::Statement)?;
+    }
+    for one in all {
+        done(one).await.map_err(Failed::Statement)?;
     }
     end.as_mut().await;
     end.take_output().unwrap_or(Ok(())).map_err(Failed::Last)
+}
+
+async fn done<F>(mut statement: Pin<Box<MaybeDone<F>>>) -> Result<(), tokio_postgres::Error>
+where
+    F: Future<Output = Result<(), tokio_postgres::Error>>,
+{
+    statement.as_mut().await;
+    statement.as_mut().take_output().unwrap_or(Ok(()))
 }
 
 /// Polls a statement once: it is then under way, or has failed.
@@ -145,6 +175,8 @@ pub async fn forget(
     for sql in state::FORGET {
         client.execute_typed(sql, params![namespace.as_bytes()]).await?;
     }
+    let sql = "DELETE FROM outlast.events WHERE run_no = $1 AND kind <> 'run_removed'";
+    client.execute_typed(sql, params![run.0]).await?;
     client.execute_typed("DELETE FROM outlast.runs WHERE no = $1", params![run.0]).await?;
     client.execute_typed("DELETE FROM outlast.envelopes WHERE no = $1", params![envelope.0]).await.map(drop)
 }
@@ -198,6 +230,11 @@ fn many<'a, R>(
 
 fn spec_sql() -> String {
     format!("{} {}", POSTGRES.insert("specs", &["run_no", "spec"]), replacing(&["run_no"], &["spec"]))
+}
+
+fn delivery_sql() -> String {
+    let insert = POSTGRES.insert("deliveries", &["name", "version", "delivery"]);
+    format!("{insert} {}", replacing(&["name"], &["version", "delivery"]))
 }
 
 fn payload_sql() -> String {

@@ -52,8 +52,10 @@ pub fn failure(e: tokio_postgres::Error) -> Error {
 /// session ends (FATAL, PANIC, a cut connection), or if a proxy in between reports that it does not know.
 pub fn rolled_back(e: &tokio_postgres::Error) -> bool {
     e.as_db_error().is_some_and(|db| {
-        db.parsed_severity() == Some(Severity::Error)
-            && !db.code().code().starts_with("08")
-            && *db.code() != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
+        // A transaction that stood still was ended before its COMMIT came.
+        *db.code() == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
+            || db.parsed_severity() == Some(Severity::Error)
+                && !db.code().code().starts_with("08")
+                && *db.code() != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
     })
 }

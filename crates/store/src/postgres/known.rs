@@ -11,6 +11,7 @@ use std::{
 use outlast_core::{
     engine::loaded::{Loaded, NewPayload, Numbers, Table},
     envelope::{Envelope, budget::Budget},
+    events::{NewEvent, delivery::Delivery},
     journal::{Entry, Kind, State},
     run::{
         Run, Spec,
@@ -74,6 +75,9 @@ pub struct Known {
     pub leases: Held<Lease>,
     pub entries: Held<Entry>,
     pub specs: BTreeMap<RunNo, Row<Spec>>,
+    pub deliveries: BTreeMap<String, Row<Delivery>>,
+    /// Events to be written, in order.
+    pub events: Vec<NewEvent>,
     /// Payloads to be written, by run, entry, role and part.
     pub payloads: BTreeMap<(RunNo, Seq, i64, u32), NewPayload>,
     pub state: StateKnown,
@@ -126,6 +130,7 @@ impl Mark {
             | Key::Namespace(_)
             | Key::State(_)
             | Key::Transaction(_)
+            | Key::Delivery(_)
             | Key::Compactable { .. } => return Mark::Named(format!("{key:?}")),
         })
     }
@@ -200,6 +205,9 @@ impl Known {
                 };
                 all(&self.entries, into, is);
             }
+            Key::Delivery(name) => {
+                into.deliveries.extend(self.deliveries.get(name).map(|row| row.value.clone()))
+            }
             Key::Position => into.state.position = self.state.position,
             Key::Namespace(name) => {
                 let head = self.state.namespaces.get(name).cloned();
@@ -242,6 +250,8 @@ impl Known {
         for p in l.payloads {
             self.payloads.insert((p.run, p.seq, p.role.code(), p.payload.part), p);
         }
+        self.deliveries.extend(l.new_delivery.map(|d| (d.name.clone(), Row::insert(d))));
+        self.events.extend(l.events);
         if l.state.is_touched() {
             self.state.keep(l.state);
         }
@@ -276,6 +286,8 @@ impl Known {
         read::<Lease>(self);
         read::<Entry>(self);
         self.specs.values_mut().for_each(|row| row.touch = Touch::Read);
+        self.deliveries.values_mut().for_each(|row| row.touch = Touch::Read);
+        self.events.clear();
         self.payloads.clear();
         self.state = StateKnown::default();
         self.asked.retain(|mark| !matches!(mark, Mark::Numbered(Key::Position) | Mark::Named(_)));

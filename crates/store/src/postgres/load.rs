@@ -25,10 +25,10 @@ use outlast_core::{
         row::Row,
     },
 };
-use tokio_postgres::Client;
 
 use super::{
     known::{Hold, Known},
+    named::Named,
     rows, state,
     statement::{Param, all, many, maybe, params},
 };
@@ -55,10 +55,20 @@ struct Batch<'a> {
     leases_of_instances: Vec<i64>,
     entries: (Vec<i64>, Vec<i64>),
     matching: (Vec<i64>, Vec<Vec<u8>>),
-    newest: (Vec<i64>, Vec<i64>, Vec<&'a [u8]>, Vec<&'a [u8]>, Vec<i64>),
+    newest: Sought<'a>,
     open_calls: Vec<i64>,
     /// Keys that a group seldom has several of, each with a statement of its own.
     others: Vec<Key<'a>>,
+}
+
+/// Searches for newest entries, an element of each array for each.
+#[derive(Default)]
+struct Sought<'a> {
+    runs: Vec<i64>,
+    kinds: Vec<i64>,
+    keys: Vec<&'a [u8]>,
+    scopes: Vec<&'a [u8]>,
+    upto: Vec<i64>,
 }
 
 impl<'a> Batch<'a> {
@@ -80,11 +90,11 @@ impl<'a> Batch<'a> {
                 Key::Entry(run, seq) => push(&mut b.entries, (run.0, seq.0)),
                 Key::Matching(run, key) => push(&mut b.matching, (run.0, key.0.to_vec())),
                 Key::Newest(Newest { run, kind, scope, key, upto }) => {
-                    b.newest.0.push(run.0);
-                    b.newest.1.push(kind.code());
-                    b.newest.2.push(key.as_bytes());
-                    b.newest.3.push(scope.as_bytes());
-                    b.newest.4.push(upto.map_or(i64::MAX, |seq| seq.0));
+                    b.newest.runs.push(run.0);
+                    b.newest.kinds.push(kind.code());
+                    b.newest.keys.push(key.as_bytes());
+                    b.newest.scopes.push(scope.as_bytes());
+                    b.newest.upto.push(upto.map_or(i64::MAX, |seq| seq.0));
                 }
                 Key::OpenCalls(instance) => b.open_calls.push(instance.0),
                 Key::Numbers
@@ -94,6 +104,7 @@ impl<'a> Batch<'a> {
                 | Key::Namespace(_)
                 | Key::State(_)
                 | Key::Transaction(_)
+                | Key::Delivery(_)
                 | Key::Compactable { .. } => b.others.push(*key),
             }
         }
@@ -113,7 +124,7 @@ macro_rules! pairs {
     };
 }
 /// Adds the rows that `keys` name to `known`.
-pub async fn fetch(client: &Client, keys: &[Key<'_>], known: &mut Known) -> Result<()> {
+pub async fn fetch(client: &Named, keys: &[Key<'_>], known: &mut Known) -> Result<()> {
     let open_calls = format!("WHERE state = {OPEN} AND kind = {CALL} AND instance = ANY($1)");
     let find = &Finder { client, known: RefCell::new(known) };
     let b = &Batch::of(keys);
@@ -139,7 +150,7 @@ pub async fn fetch(client: &Client, keys: &[Key<'_>], known: &mut Known) -> Resu
     rows!(Entry, pairs!("run_no", "seq"), b.entries.0, b.entries.1);
     rows!(Entry, pairs!("run_no", "match_key"), b.matching.0, b.matching.1);
     rows!(Entry, &open_calls, b.open_calls);
-    if !b.newest.0.is_empty() {
+    if !b.newest.runs.is_empty() {
         all.push(Box::pin(find.newest(b)));
     }
     if !b.specs.is_empty() {
@@ -150,7 +161,7 @@ pub async fn fetch(client: &Client, keys: &[Key<'_>], known: &mut Known) -> Resu
 }
 
 struct Finder<'a> {
-    client: &'a Client,
+    client: &'a Named,
     /// Borrowed only between two awaits.
     known: RefCell<&'a mut Known>,
 }
@@ -173,8 +184,8 @@ impl Finder<'_> {
              CROSS JOIN LATERAL ({newest}) AS found",
             Entry::NAMES
         );
-        let (run, kind, key, scope, upto) = &b.newest;
-        let params = params![*run, *kind, *key, *scope, *upto];
+        let of = &b.newest;
+        let params = params![of.runs, of.kinds, of.keys, of.scopes, of.upto];
         let found = all(self.client, &sql, params, rows::row::<Entry>).await?;
         self.known.borrow_mut().learn(found);
         Ok(())
@@ -220,6 +231,14 @@ impl Finder<'_> {
             Key::State(name) => {
                 if let Some(current) = state::current(client, name).await? {
                     self.known.borrow_mut().state.keys.entry(name.clone()).or_insert(current);
+                }
+            }
+            Key::Delivery(name) => {
+                let sql = "SELECT delivery FROM outlast.deliveries WHERE name = $1";
+                let found = maybe(client, sql, params![name.as_bytes()], |row| rows::json(row, 0)).await?;
+                if let Some(found) = found {
+                    let deliveries = &mut self.known.borrow_mut().deliveries;
+                    deliveries.entry(name.to_owned()).or_insert_with(|| Row::read(found));
                 }
             }
             Key::Transaction(id) => {

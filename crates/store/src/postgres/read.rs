@@ -9,6 +9,7 @@ use outlast_core::{
         budget::{Budget, BudgetView},
         unit::MOST_PER_CALL,
     },
+    events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -55,6 +56,9 @@ async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
 /// Join of an entry's value, if it is one part of at most $5 stored bytes in role $4.
 const VALUES: &str = "LEFT JOIN outlast.payloads p ON p.run_no = e.run_no AND p.seq = e.seq AND p.role = $4 \
     AND p.part = 0 AND length(p.bytes) <= $5";
+
+/// Condition for events whose transaction, and all before it, have ended: no event of a smaller mark can come later.
+const ENDED: &str = "transaction < txid_snapshot_xmin(txid_current_snapshot())";
 
 fn token_key(row: &Row) -> Result<TokenKey, Error> {
     let bad = || Error::Corrupt { what: "a token key is not 32 bytes".into() };
@@ -239,6 +243,40 @@ impl Store for PostgresStore {
         })
     }
 
+    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+        let Wanted { run, after, limit } = *wanted;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.readers.run(async move |c: &Client| {
+            let columns = "transaction, no, at, run_no, seq, kind, about";
+            let of_run = if run.is_some() { "run_no = $4" } else { "$4::bigint IS NULL" };
+            let rest = format!(
+                "outlast.events WHERE {of_run} AND (transaction, no) > ($1, $2) AND {ENDED} \
+                 ORDER BY transaction, no LIMIT $3"
+            );
+            let event = |row: &Row| tables::event(&mut Cursor::new(row));
+            let run = run.map(|no| no.0);
+            all(c, &select(columns, &rest), params![after.transaction, after.no, limit, run], event).await
+        })
+    }
+
+    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let sql = "SELECT delivery FROM outlast.deliveries ORDER BY name";
+            all(c, sql, params![], |row| rows::json(row, 0)).await
+        })
+    }
+
+    fn newest_event(&self) -> Result<Mark, Error> {
+        let newest = self.readers.run(async move |c: &Client| {
+            let sql = format!(
+                "SELECT transaction, no FROM outlast.events WHERE {ENDED} ORDER BY transaction DESC, no DESC LIMIT 1"
+            );
+            let mark = |row: &Row| Ok(Mark { transaction: rows::get(row, 0)?, no: rows::get(row, 1)? });
+            maybe(c, &sql, params![], mark).await
+        })?;
+        Ok(newest.unwrap_or_default())
+    }
+
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
         self.readers.run(async move |c: &Client| {
             many(c, &format!("WHERE life = {LIVE} ORDER BY no"), params![]).await
@@ -285,7 +323,9 @@ impl Store for PostgresStore {
     }
 
     fn now(&self) -> Result<Micros, Error> {
-        let told = self.readers.run(async move |c: &Client| maybe(c, NOW, params![], rows::number).await)?;
+        let told = self
+            .readers
+            .run(async move |c: &Client| maybe(c, &format!("SELECT {NOW}"), params![], rows::number).await)?;
         self.time.now(told.map(Micros))
     }
 

@@ -25,6 +25,19 @@ pub const LOCK: &str = "SELECT pg_advisory_xact_lock(31372865309864820)";
 // The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and indexed by their
 // hash (they may be long). JSON escapes NUL and is text. Text that is searched for is collated "C", so that a new
 // version of the system's collations cannot break an index. Payloads arrive already compressed.
+/// Tables of events and of their deliveries, added within format 4: a store that has none yet gets it when it is opened.
+///
+/// Numbers are drawn before a commit, so their order is not that of the commits. Each row has its transaction too, and
+/// readers leave out those that are not below every transaction in progress.
+const EVENTS: &str = "
+CREATE TABLE outlast.events (
+    no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, transaction bigint NOT NULL DEFAULT txid_current(),
+    at bigint NOT NULL, run_no bigint, seq bigint, kind text COLLATE \"C\" NOT NULL, about text NOT NULL);
+CREATE INDEX events_in_order ON outlast.events (transaction, no);
+CREATE INDEX events_of_runs ON outlast.events (run_no, transaction, no) WHERE run_no IS NOT NULL;
+CREATE TABLE outlast.deliveries (name bytea PRIMARY KEY, version bigint NOT NULL, delivery text NOT NULL);
+";
+
 fn tables_of_runs() -> String {
     format!(
         "
@@ -87,6 +100,7 @@ CREATE INDEX entries_by_match ON outlast.entries (run_no, match_key, seq) WHERE 
 CREATE INDEX entries_by_key ON outlast.entries (run_no, kind, sha256(key), sha256(scope), seq)
     WHERE key IS NOT NULL;
 
+{EVENTS}
 CREATE TABLE outlast.payloads (
     run_no bigint NOT NULL, seq bigint NOT NULL, role bigint NOT NULL, part bigint NOT NULL,
     codec bigint NOT NULL, key_id bigint NOT NULL, len bigint NOT NULL,
@@ -121,7 +135,7 @@ pub async fn make(
     fresh_meta: Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
     suits(client, place).await?;
-    if found(client, place).await? == Found::Store {
+    if found(client, place).await? == Found::Store && has_events(client).await? {
         return Ok(());
     }
     client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failure)?;
@@ -177,8 +191,11 @@ async fn tables(
     client.batch_execute(LOCK).await.map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
     match found(client, place).await? {
-        Found::Store => return Ok(()),
-        Found::Older => return migrate(client, place).await,
+        Found::Store => return add_tables(client).await,
+        Found::Older => {
+            migrate(client, place).await?;
+            return add_tables(client).await;
+        }
         Found::Nothing => {}
     }
     if !create {
@@ -196,11 +213,24 @@ async fn tables(
     Ok(())
 }
 
+async fn has_events(client: &Client) -> Result<bool, Error> {
+    let sql = "SELECT to_regclass('outlast.events') IS NOT NULL";
+    rows::get(&client.query_typed_one(sql, &[]).await.map_err(failure)?, 0)
+}
+
+/// Adds the tables that were added within a format, under the lock of all writers.
+async fn add_tables(client: &Client) -> Result<(), Error> {
+    if has_events(client).await? {
+        return Ok(());
+    }
+    client.batch_execute(EVENTS).await.map_err(failure)
+}
+
 /// Brings the tables to this program's format, under the lock of all writers. Errors: `Open` while a process of the
 /// older version uses the store.
 async fn migrate(client: &Client, place: &str) -> Result<(), Error> {
     let live = many::<Instance>(client, &format!("WHERE life = {LIVE}"), params![]).await?;
-    let now = rows::get(&client.query_typed_one(NOW, &[]).await.map_err(failure)?, 0)?;
+    let now = rows::get(&client.query_typed_one(&format!("SELECT {NOW}"), &[]).await.map_err(failure)?, 0)?;
     is_idle(&live, Micros(now), place)?;
     client.batch_execute(&from_3("outlast.", "bigint")).await.map_err(failure)?;
     let sql = "UPDATE outlast.meta SET value = $1 WHERE key = 'format'";

@@ -1,7 +1,8 @@
 //! Statements with typed parameters.
 //!
-//! Each is sent as an unnamed statement with the types of its parameters. That takes one round trip, and leaves no
-//! prepared statement that PgBouncer in transaction mode would not find on its next connection.
+//! Each is sent with the types of its parameters, which takes one round trip. Readers send unnamed statements, which
+//! leave nothing behind that PgBouncer in transaction mode would not find on its next connection; the writer's have
+//! names where that is safe (`named`).
 
 use outlast_core::store::Error;
 use tokio_postgres::{
@@ -61,38 +62,54 @@ macro_rules! params {
 }
 pub(super) use params;
 
-/// Returns at most one row of a query.
+/// Connection on which statements are sent.
+pub trait Ask {
+    async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error>;
+    async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, tokio_postgres::Error>;
+}
+
+impl Ask for Client {
+    async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.query_typed(sql, params).await
+    }
+
+    async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, tokio_postgres::Error> {
+        self.execute_typed(sql, params).await
+    }
+}
+
+/// Returns the first row of a query, if any.
 pub async fn maybe<T>(
-    client: &Client,
+    client: &impl Ask,
     sql: &str,
     params: &[Param<'_>],
     map: fn(&Row) -> Result<T, Error>,
 ) -> Result<Option<T>, Error> {
-    let row = client.query_typed_opt(sql, params).await.map_err(failure)?;
-    row.as_ref().map(map).transpose()
+    let rows = client.query(sql, params).await.map_err(failure)?;
+    rows.first().map(map).transpose()
 }
 
 pub async fn all<T>(
-    client: &Client,
+    client: &impl Ask,
     sql: &str,
     params: &[Param<'_>],
     map: fn(&Row) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
-    client.query_typed(sql, params).await.map_err(failure)?.iter().map(map).collect()
+    client.query(sql, params).await.map_err(failure)?.iter().map(map).collect()
 }
 
 /// Returns at most one row of a table.
-pub async fn one<T: Stored>(client: &Client, rest: &str, params: &[Param<'_>]) -> Result<Option<T>, Error> {
+pub async fn one<T: Stored>(client: &impl Ask, rest: &str, params: &[Param<'_>]) -> Result<Option<T>, Error> {
     maybe(client, &rows::select::<T>(rest), params, rows::row).await
 }
 
-pub async fn many<T: Stored>(client: &Client, rest: &str, params: &[Param<'_>]) -> Result<Vec<T>, Error> {
+pub async fn many<T: Stored>(client: &impl Ask, rest: &str, params: &[Param<'_>]) -> Result<Vec<T>, Error> {
     all(client, &rows::select::<T>(rest), params, rows::row).await
 }
 
 /// Writes exactly one row. An update that matches none is an error, since the row was loaded before.
-pub async fn write_one(client: &Client, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
-    match client.execute_typed(sql, params).await.map_err(failure)? {
+pub async fn write_one(client: &impl Ask, sql: &str, params: &[Param<'_>]) -> Result<(), Error> {
+    match client.execute(sql, params).await.map_err(failure)? {
         1 => Ok(()),
         n => Err(Error::Corrupt { what: format!("wanted to write one row, wrote {n}: {sql}") }),
     }

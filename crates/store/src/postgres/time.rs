@@ -7,8 +7,9 @@ use outlast_core::{
     words::{clock::Clock, id::Micros},
 };
 
-/// Query for the database's clock in microseconds. Read under the lock, so that time does not go back between servers.
-pub const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+/// Expression for the database's clock in microseconds. Read under the lock, so that time does not go back between
+/// servers.
+pub const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Source of `now`. An injected clock overrides the database's, which is read in either case.
 #[derive(Clone)]

@@ -1,13 +1,11 @@
 //! Writer thread's backend for PostgreSQL.
 
 use std::{
-    future::Future,
     mem::take,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use futures_util::future::join;
 use outlast_core::{
     engine::loaded::{Loaded, Need},
     run::instance::Instance,
@@ -20,18 +18,16 @@ use outlast_core::{
         row::Touch,
     },
 };
-use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
+use tokio_postgres::error::SqlState;
 
 use super::{
     address::Address,
     apply::{self, Failed, write_failure},
-    connect::ConnectError,
     error::{failure, rolled_back},
     known::Known,
     load,
-    schema::LOCK,
-    time::{NOW, Time},
+    session::{Begun, Session, Standstill},
+    time::Time,
 };
 use crate::{
     Durability, Options,
@@ -64,6 +60,10 @@ pub struct PostgresWriter {
     known: Known,
     /// Process and number of the group's last operation, to be written with the commit.
     count: Option<(InstanceNo, i64)>,
+    /// Time that the next transaction may stand still.
+    standstill: Standstill,
+    /// Whether a pooler stands in between that parts a session's transactions, so that no statement may have a name.
+    is_pooled: bool,
 }
 
 /// Database that cannot be reached.
@@ -88,6 +88,8 @@ impl PostgresWriter {
             edges: Edges::default(),
             known: Known::default(),
             count: None,
+            standstill: Standstill::Short,
+            is_pooled: false,
         }
     }
 
@@ -101,7 +103,7 @@ impl PostgresWriter {
             return Err(error.clone());
         }
         loop {
-            match Session::connect(&self.address) {
+            match Session::connect(&self.address, !self.is_pooled) {
                 Ok(session) => {
                     self.away = None;
                     return Ok(session);
@@ -145,31 +147,41 @@ impl PostgresWriter {
         self.failed = false;
         self.registering.clear();
         self.count = None;
-        self.known = Known::default();
-        let keys = self.known.unknown(keys);
         if let Some(session) = self.session.take() {
-            match session.begin(synced, &keys, &mut self.known) {
-                (Ok(now), loaded) => return self.opened(session, now, loaded),
-                (Err(e), _) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Err(failure(e)),
+            match self.begin_in(&session, synced, keys) {
+                Begun::In(now, loaded) => return self.opened(session, now, loaded),
+                Begun::Failed(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                    return Err(failure(e));
+                }
+                Begun::Elsewhere => self.is_pooled = true,
                 // The session was cut while idle, or its server has become read-only. Nothing was begun, so another
                 // session can be tried at no cost.
-                (Err(_), _) => {}
+                Begun::Failed(_) => {}
             }
         }
-        let session = self.reach()?;
-        let (begun, loaded) = session.begin(synced, &keys, &mut self.known);
-        self.opened(session, begun.map_err(failure)?, loaded)
+        loop {
+            let session = self.reach()?;
+            match self.begin_in(&session, synced, keys) {
+                Begun::In(now, loaded) => return self.opened(session, now, loaded),
+                Begun::Failed(e) => return Err(failure(e)),
+                // A session without a token begins wherever it is.
+                Begun::Elsewhere => self.is_pooled = true,
+            }
+        }
     }
 
-    fn opened(
-        &mut self,
-        session: Session,
-        now: Option<Micros>,
-        loaded: Result<(), Error>,
-    ) -> Result<Micros, Error> {
+    /// Begins a transaction of which nothing is known yet.
+    fn begin_in(&mut self, session: &Session, synced: bool, keys: &[Key<'_>]) -> Begun {
+        self.known = Known::default();
+        let keys = self.known.unknown(keys);
+        session.begin(synced, self.standstill, &keys, &mut self.known)
+    }
+
+    fn opened(&mut self, session: Session, now: Micros, loaded: Result<(), Error>) -> Result<Micros, Error> {
+        // A session in which reading failed is dropped: the server rolls back, and statements get their names anew.
+        loaded?;
         self.session = Some(session);
-        let now = loaded.and_then(|()| self.time.now(now));
-        now.inspect_err(|_| self.rollback())
+        self.time.now(Some(now))
     }
 
     /// Reads what the operations of a group need beyond the first round, each round of all of them at once.
@@ -210,11 +222,14 @@ impl PostgresWriter {
 
     /// Asks once, in a new session, whether the group is committed. `None` if the database could not be asked.
     fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
-        let session = Session::connect(&self.address).ok()?;
+        let session = Session::connect(&self.address, !self.is_pooled).ok()?;
         let mut known = Known::default();
-        let (begun, loaded) = session.begin(true, &[Key::Instance(instance)], &mut known);
-        begun.ok()?;
-        let _ = session.run(session.client.batch_execute("ROLLBACK"));
+        let Begun::In(_, loaded) =
+            session.begin(true, Standstill::Long, &[Key::Instance(instance)], &mut known)
+        else {
+            return None;
+        };
+        let _ = session.run(session.client.client.batch_execute("ROLLBACK"));
         loaded.ok()?;
         self.session = Some(session);
         let found = known.instances.get(&instance).map(|row| &row.value);
@@ -224,7 +239,7 @@ impl PostgresWriter {
                 .filter(|r| r.no == i.no)
                 .all(|r| r.identity == i.identity && r.registered_at == i.registered_at)
         };
-        Some(found.is_some_and(|i| i.op_counter >= counter && ours(&i)))
+        Some(found.is_some_and(|i| i.op_counter >= counter && ours(i)))
     }
 }
 
@@ -265,7 +280,7 @@ impl Backend for PostgresWriter {
         self.known = Known::default();
         self.within(|s, _| {
             let forget = async |(run, envelope, namespace): &(_, _, String)| {
-                apply::forget(&s.client, *run, *envelope, namespace).await
+                apply::forget(&s.client.client, *run, *envelope, namespace).await
             };
             forgotten.iter().try_for_each(|one| s.run(forget(one))).map_err(failure)
         })
@@ -284,6 +299,11 @@ impl Backend for PostgresWriter {
         let Some(session) = self.session.take() else {
             return Err(CommitFailed::RolledBack(Error::Unavailable { why: why() }));
         };
+        if session.is_cut() {
+            self.standstill = Standstill::Long;
+            let why = "the database ended the transaction, which had stood still for too long".to_owned();
+            return Err(CommitFailed::RolledBack(Error::Unavailable { why }));
+        }
         let done = {
             let mut statements = match apply::statements(&self.known) {
                 Ok(statements) => statements,
@@ -296,8 +316,15 @@ impl Backend for PostgresWriter {
             statements.extend(self.count.map(|(instance, counter)| apply::counting(instance, counter)));
             session.run(apply::run(&session.client, &statements, "COMMIT"))
         };
+        self.is_pooled |= session.client.is_refused();
+        if let Err(Failed::Statement(e)) = &done
+            && e.code() == Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT)
+        {
+            self.standstill = Standstill::Long;
+        }
         match done {
             Ok(()) => {
+                self.standstill = Standstill::Short;
                 self.session = Some(session);
                 Ok(())
             }
@@ -310,8 +337,10 @@ impl Backend for PostgresWriter {
     }
 
     fn rollback(&mut self) {
-        // A session that cannot roll back is dropped, and the server rolls back for it.
-        self.session = self.session.take().filter(|s| s.run(s.client.batch_execute("ROLLBACK")).is_ok());
+        // A session that failed, or cannot roll back, is dropped, and the server rolls back for it.
+        let failed = self.failed;
+        let rolls_back = |s: &Session| s.run(s.client.client.batch_execute("ROLLBACK")).is_ok();
+        self.session = self.session.take().filter(|s| !failed && rolls_back(s));
     }
 
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
@@ -331,63 +360,5 @@ impl Backend for PostgresWriter {
 
     fn tells_later(&self) -> bool {
         true
-    }
-}
-
-/// A connection and the runtime that drives it, on the writer's thread.
-struct Session {
-    // Declared first to be dropped first: the connection ends with its client.
-    client: Client,
-    runtime: Runtime,
-}
-
-impl Session {
-    fn connect(address: &Address) -> Result<Session, ConnectError> {
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| ConnectError { why: format!("no runtime: {e}"), may_pass: true })?;
-        let client = runtime.block_on(address.connect())?;
-        Ok(Session { client, runtime })
-    }
-
-    fn run<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    /// Begins a transaction, takes the lock, reads the clock and then what `keys` name, in one round trip. Returns the
-    /// failure to begin, and the failure to read.
-    ///
-    /// All waits are bounded: ours for another server's lock, and another server's for ours if this process or its
-    /// machine stops within a transaction.
-    fn begin(
-        &self,
-        synced: bool,
-        keys: &[Key<'_>],
-        known: &mut Known,
-    ) -> (Result<Option<Micros>, tokio_postgres::Error>, Result<(), Error>) {
-        // An unsynced commit becomes durable with the next synced one, as its record precedes that one's. The level is
-        // always set: `off` as the database's default must not make a synced group unsynced.
-        let level = if synced {
-            "SELECT set_config('synchronous_commit', 'on', true) \
-             WHERE current_setting('synchronous_commit') = 'off'"
-        } else {
-            "SET LOCAL synchronous_commit = off"
-        };
-        let sql = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
-             SET LOCAL idle_in_transaction_session_timeout = '15s'; {LOCK}; {level}; {NOW}"
-        );
-        let (begun, loaded) = self.run(async {
-            let begun = self.client.simple_query(&sql);
-            join(begun, load::fetch(&self.client, keys, known)).await
-        });
-        let now = begun.map(|messages| {
-            messages.iter().rev().find_map(|m| match m {
-                SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok().map(Micros),
-                _ => None,
-            })
-        });
-        (now, loaded)
     }
 }

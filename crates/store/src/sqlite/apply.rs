@@ -49,6 +49,15 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     }
     l.payloads.iter().try_for_each(|p| payloads::put(conn, p))?;
     state::apply(conn, &l.state)?;
+    if let Some(d) = &l.new_delivery {
+        let sql = "INSERT OR REPLACE INTO deliveries (name, version, delivery) VALUES (?1, ?2, ?3)";
+        execute(conn, sql, params![d.name, d.version, to_json(d)?])?;
+    }
+    for e in &l.events {
+        let sql = "INSERT INTO events (at, run_no, seq, kind, about) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let (run, seq) = (e.run.map(|no| no.0), e.seq.map(|seq| seq.0));
+        execute(conn, sql, params![e.at.0, run, seq, e.kind.name(), e.about.to_string()])?;
+    }
     l.forgotten.iter().try_for_each(|(run, envelope, namespace)| forget(conn, *run, *envelope, namespace))
 }
 
@@ -135,6 +144,7 @@ fn forget(conn: &Connection, run: RunNo, envelope: EnvelopeNo, namespace: &str) 
         execute(conn, &format!("DELETE FROM {table} WHERE run_no = ?1"), (run.0,))?;
     }
     state::forget(conn, namespace)?;
+    execute(conn, "DELETE FROM events WHERE run_no = ?1 AND kind <> 'run_removed'", (run.0,))?;
     execute(conn, "DELETE FROM runs WHERE no = ?1", (run.0,))?;
     execute(conn, "DELETE FROM envelopes WHERE no = ?1", (envelope.0,))
 }

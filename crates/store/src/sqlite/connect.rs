@@ -4,7 +4,7 @@ use std::{
     collections::hash_map::RandomState,
     fs::{DirBuilder, File, OpenOptions},
     hash::BuildHasher as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -50,13 +50,23 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
     }
     // An empty file is never a new store, as `make` gives a store its name only once it has content. The file's data
     // was lost, and creating a store over it would hide that.
-    if std::fs::metadata(path).map_err(|e| open_error(e.to_string()))?.len() == 0 {
+    let found = std::fs::metadata(path).map_err(|e| open_error(e.to_string()))?;
+    if found.len() == 0 {
         return Err(Error::Corrupt {
             what: format!(
                 "{} is empty (0 bytes), and a store never is; if it is not one that was lost, remove it",
                 path.display()
             ),
         });
+    }
+    // SQLite knows a log by its name: under each name the store would have another log, and pay again for what is in
+    // the other one.
+    if found.nlink() > 1 {
+        let names = found.nlink();
+        let why = format!(
+            "it has {names} names (hard links), and a store has one; remove the others, or open a copy"
+        );
+        return Err(open_error(why));
     }
     // Checked for the same reason: SQLite would silently open the file read-only. `access` is used rather
     // than opening the file, since closing any descriptor of it would drop the POSIX locks that another handle of
@@ -137,9 +147,10 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Refuses to create a store beside the log of a missing one. SQLite would take the log for the new store's.
+/// Refuses to create a store beside what is left of a missing one. SQLite would take the log for the new store's, and a
+/// mark says that there was a store: a fresh start would pay again for all that it had.
 fn refuse_orphans(path: &Path) -> Result<(), Error> {
-    for suffix in ["-wal", "-shm"] {
+    for suffix in ["-wal", "-shm", "-mark"] {
         let mut beside = path.as_os_str().to_owned();
         beside.push(suffix);
         let beside = Path::new(&beside);
@@ -169,11 +180,6 @@ fn make(path: &Path) -> Result<(), Error> {
     let conn = Connection::open_with_flags(&unnamed.0, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failure)?;
     conn.pragma_update(None, "application_id", schema::APPLICATION_ID).map_err(failure)?;
     conn.close().map_err(|(_, e)| failure(e))?;
-    // The mark of a store that was here once says nothing about the new one.
-    match std::fs::remove_file(log::mark_of_store(path)) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
-        _ => {}
-    }
     unnamed.name(path).map_err(failed)?;
     // Syncs the directory too, so that the name survives a loss of power.
     File::open(directory).and_then(|d| d.sync_all()).map_err(failed)

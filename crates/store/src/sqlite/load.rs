@@ -115,6 +115,10 @@ impl Finder<'_> {
                 l.extend(many::<Entry>(self.conn, &open_calls(), (instance.0,))?);
             }
             Key::Position => l.state.position = state::position(self.conn)?,
+            Key::Delivery(name) => {
+                let sql = "SELECT delivery FROM deliveries WHERE name = ?1";
+                l.deliveries.extend(maybe(self.conn, sql, (name,), rows::json)?);
+            }
             Key::Namespace(name) => state::load_namespace(self.conn, l, name)?,
             Key::State(name) => state::load_key(self.conn, l, name)?,
             Key::Transaction(id) => l.state.outcome = state::outcome(self.conn, id)?,

@@ -38,7 +38,7 @@ use crate::{
 use file::StoreFile;
 
 pub use connect::{MIN_SQLITE, sqlite_version};
-pub use log::{Repaired, Rest, SyncMode, mark_of_store, repair};
+pub use log::{Repaired, Rest, SyncMode, repair};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -64,6 +64,7 @@ impl SqliteStore {
         })?;
         if format != FORMAT {
             migrate::migrate(&mut conn, path, options.clock.now())?;
+            schema::add_tables(&mut conn)?;
         }
         file.opened()?;
         let file = Arc::new(file);

@@ -70,6 +70,9 @@ impl Pending {
             payloads: _,
             state,
             forgotten,
+            events,
+            deliveries: _,
+            new_delivery,
             declared: _,
         } = l;
         let waits = |row: &Row<Run>| {
@@ -86,6 +89,8 @@ impl Pending {
             && read(leases)
             && specs.is_empty()
             && forgotten.is_empty()
+            && events.is_empty()
+            && new_delivery.is_none()
             && !state.is_touched()
     }
 

@@ -7,6 +7,7 @@ use outlast_core::{
         budget::{Budget, BudgetView},
         unit::MOST_PER_CALL,
     },
+    events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -213,6 +214,33 @@ impl Store for SqliteStore {
 
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.with_reader(|c| payloads::get(c, run, seq, role).map_err(failure))
+    }
+
+    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+        let limit = i64::try_from(wanted.limit).unwrap_or(i64::MAX);
+        let columns = "0, no, at, run_no, seq, kind, about";
+        let event = |row: &rusqlite::Row<'_>| tables::event(&mut Cursor::new(row));
+        self.with_reader(|c| match wanted.run {
+            Some(run) => {
+                let rest =
+                    "events INDEXED BY events_of_runs WHERE run_no = ?3 AND no > ?1 ORDER BY no LIMIT ?2";
+                all(c, &tables::select(columns, rest), (wanted.after.no, limit, run.0), event)
+            }
+            None => {
+                let rest = "events WHERE no > ?1 ORDER BY no LIMIT ?2";
+                all(c, &tables::select(columns, rest), (wanted.after.no, limit), event)
+            }
+        })
+    }
+
+    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
+        self.with_reader(|c| all(c, "SELECT delivery FROM deliveries ORDER BY name", [], rows::json))
+    }
+
+    fn newest_event(&self) -> Result<Mark, Error> {
+        let newest =
+            self.with_reader(|c| maybe(c, "SELECT max(no) FROM events", [], |r| r.get::<_, Option<i64>>(0)))?;
+        Ok(Mark { transaction: 0, no: newest.flatten().unwrap_or(0) })
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {

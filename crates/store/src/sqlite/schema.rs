@@ -18,6 +18,15 @@ pub const APPLICATION_ID: i64 = 0x4f55_544c;
 // to save a sort. A payload's id is derived from its entry's (see `payloads.rs`), so it needs no index, which saves
 // each commit one page. A short value in its entry's row saves another. Indexes on open rows are partial, so that a
 // sweep costs only what is open.
+/// Tables of events and of their deliveries, added within format 4: a store that has none yet gets it when it is opened. A number is never given
+/// out twice, because the newest row is never removed.
+const EVENTS: &str = "
+CREATE TABLE events (
+    no INTEGER PRIMARY KEY, at INTEGER NOT NULL, run_no INTEGER, seq INTEGER, kind TEXT NOT NULL, about TEXT NOT NULL);
+CREATE INDEX events_of_runs ON events (run_no, no) WHERE run_no IS NOT NULL;
+CREATE TABLE deliveries (name TEXT PRIMARY KEY, version INTEGER NOT NULL, delivery TEXT NOT NULL) WITHOUT ROWID;
+";
+
 fn tables_of_runs() -> String {
     format!(
         "
@@ -80,6 +89,7 @@ CREATE INDEX approvals_open ON entries (opened_at, run_no, seq) WHERE kind = {AP
 CREATE INDEX entries_by_match ON entries (run_no, match_key, seq) WHERE match_key IS NOT NULL;
 CREATE INDEX entries_by_key ON entries (run_no, kind, key, scope, seq) WHERE key IS NOT NULL;
 
+{EVENTS}
 CREATE TABLE payloads (
     id INTEGER PRIMARY KEY, codec INTEGER NOT NULL, key_id INTEGER NOT NULL, len INTEGER NOT NULL,
     sha256 BLOB NOT NULL, bytes BLOB NOT NULL);
@@ -124,13 +134,24 @@ pub fn make(
 ) -> Result<i64, Error> {
     match found(conn, place)? {
         0 => {}
-        format => return Ok(format),
+        format => {
+            if format == FORMAT {
+                add_tables(conn)?;
+            }
+            return Ok(format);
+        }
     }
     let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
     match found_in(&tx, place)? {
         0 => {}
-        format => return Ok(format),
+        format => {
+            drop(tx);
+            if format == FORMAT {
+                add_tables(conn)?;
+            }
+            return Ok(format);
+        }
     }
     tx.execute_batch(&tables_of_runs()).map_err(failure)?;
     tx.execute_batch(state::schema::TABLES).map_err(failure)?;
@@ -141,4 +162,22 @@ pub fn make(
     }
     tx.commit().map_err(failure)?;
     Ok(FORMAT)
+}
+
+/// Adds the tables that were added within a format.
+pub fn add_tables(conn: &mut Connection) -> Result<(), Error> {
+    let has = |conn: &Connection| -> Result<bool, Error> {
+        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'events'";
+        conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map(|n| n > 0).map_err(failure)
+    };
+    if has(conn)? {
+        return Ok(());
+    }
+    let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
+    // Read again under the lock: another process may have added them meanwhile.
+    if has(&tx)? {
+        return Ok(());
+    }
+    tx.execute_batch(EVENTS).map_err(failure)?;
+    tx.commit().map_err(failure)
 }

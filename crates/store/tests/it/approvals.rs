@@ -68,7 +68,7 @@ impl Agent {
 
     /// Asks, and it is pending.
     #[track_caller]
-    fn pends(&self, tool: &str, arguments: &str) -> ApprovalId {
+    pub fn pends(&self, tool: &str, arguments: &str) -> ApprovalId {
         let answer = self.asks(tool, arguments);
         assert_eq!((answer.status, answer.required), (Is::Pending, true));
         answer.id.unwrap()
@@ -80,7 +80,7 @@ fn says(id: ApprovalId, approve: bool) -> DecideApproval {
 }
 
 #[track_caller]
-fn decides(s: &Stage, id: ApprovalId, approve: bool) -> Is {
+pub fn decides(s: &Stage, id: ApprovalId, approve: bool) -> Is {
     s.ask(says(id, approve)).unwrap().status
 }
 

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use outlast_core::{
     reads::forked::Forked,
     store::{Error, Store},
-    words::clock::{ManualClock, SeededEntropy},
+    words::clock::{Clock, ManualClock, SeededEntropy},
 };
 use outlast_store::{Durability, Options, STORE_WAIT, open, postgres::PostgresStore};
 
@@ -25,7 +25,13 @@ pub fn open_waiting(place: &str, store_wait: Duration) -> Arc<dyn Store> {
     open(place, Options { store_wait, ..options }).unwrap()
 }
 
-fn options(clock: Arc<ManualClock>, create: bool) -> Options {
+/// Opens a PostgreSQL store whose transactions take the time from `clock`.
+pub fn open_under(clock: Arc<dyn Clock>, url: &str, create: bool) -> Arc<dyn Store> {
+    let options = options(clock.clone(), create);
+    Arc::new(Forked::new(Arc::new(PostgresStore::open_under(clock, url, options).unwrap())))
+}
+
+fn options(clock: Arc<dyn Clock>, create: bool) -> Options {
     Options {
         durability: Durability::Full,
         clock,
@@ -79,12 +85,7 @@ impl Postgres {
         let url = self.database.url();
         match &self.clock {
             None => open_at(&url, create).unwrap(),
-            Some(clock) => {
-                let options = options(clock.clone(), create);
-                Arc::new(Forked::new(Arc::new(
-                    PostgresStore::open_under(clock.clone(), &url, options).unwrap(),
-                )))
-            }
+            Some(clock) => open_under(clock.clone(), &url, create),
         }
     }
 }

@@ -313,3 +313,62 @@ fn goes_on(bench: &mut Bench, had: u64) {
     files.log().truncate(end.min(9000));
     bench.is_told_with(&files, "was committed up to byte");
 }
+
+// Bug: an older copy of the store's file, or another store's file, lay under a younger log.
+// Consequence: the log was put over it: a file of two times that nobody could read, or the other store's content gone, in
+// silence.
+// Cause: a log was held to its mark, and not to the file that it changes.
+#[test]
+fn a_file_that_is_not_the_one_of_its_log_is_told_and_left_as_it_is() {
+    let mut bench = Bench::new();
+    bench.killed_after(30);
+    let old = Files::of(&bench.path);
+    let (had, mut other) = (bench.put as i64, Bench::new());
+    other.killed_after(90);
+    bench.killed_after(300);
+    let young = bench.killed_after(3);
+    bench.is_whole_with(&young);
+    for (file, has) in [(&old, had), (&Files::of(&other.path), 90)] {
+        let mut mixed = young.clone();
+        mixed.0.insert("", file.0[""].clone());
+        bench.is_told_with(&mixed, "another one");
+        assert_eq!(fs::read(&bench.path).unwrap(), file.0[""], "nothing is written into it");
+        let done = bench.repaired();
+        assert_eq!((done.rest, fs::read(done.kept.unwrap()).unwrap()), (Rest::File, young.0["-wal"].clone()));
+        assert_eq!(count(&*bench.open()), has);
+    }
+}
+
+#[test]
+fn a_file_that_has_got_a_part_of_its_log_is_the_logs_own() {
+    let mut bench = Bench::new();
+    bench.killed_after(30);
+    // Checkpoints bring the file forward, while a reader keeps the log from beginning anew.
+    let store = bench.open();
+    bench.write(&*store, 5);
+    let reader = bench.foreign();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM meta").unwrap();
+    for _ in 0..20 {
+        bench.write(&*store, 3);
+        let conn = bench.foreign();
+        conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+        let elsewhere = bench.directory.path().join("copy.db");
+        Files::of(&bench.path).put_at(&elsewhere);
+        assert_eq!(count(&*open_at(place(&elsewhere), false).unwrap()), bench.put as i64);
+    }
+}
+
+#[test]
+fn a_file_that_was_made_smaller_under_its_log_is_the_logs_own() {
+    let mut bench = Bench::new();
+    bench.killed_after(200);
+    let store = bench.open();
+    bench.write(&*store, 2);
+    let conn = bench.foreign();
+    conn.execute_batch("DELETE FROM items; VACUUM").unwrap();
+    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+    let files = Files::of(&bench.path);
+    drop((conn, store));
+    files.put_at(&bench.path);
+    open_at(place(&bench.path), false).unwrap();
+}

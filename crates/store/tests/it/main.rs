@@ -36,6 +36,7 @@ mod calls;
 mod checkpoints;
 mod concurrency;
 mod doubt;
+mod events;
 mod forget;
 mod forks;
 mod history;
@@ -273,6 +274,15 @@ macro_rules! stories {
                 a_budget_that_cannot_be_is_refused,
                 a_budget_outlives_the_process,
                 starting_a_run_again_charges_it_to_nothing_new,
+            ;
+            events:
+                what_happens_to_a_run_is_an_event_of_its_commit_and_ordinary_work_is_none,
+                a_budget_tells_each_share_of_its_limit_once,
+                a_lost_call_and_a_bill_beyond_its_hold_are_told,
+                an_approval_is_told_when_it_is_asked_for_and_when_it_is_decided,
+                what_a_refusal_leaves_unwritten_is_no_event,
+                a_removed_run_leaves_one_event_and_no_number_is_given_out_twice,
+                one_of_two_deliverers_writes_and_the_other_learns_it,
             ;
             approvals:
                 a_run_waits_until_a_person_decides_and_the_decision_is_durable,

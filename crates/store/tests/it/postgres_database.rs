@@ -1,16 +1,27 @@
 //! What only the PostgreSQL store can do wrong: other people's databases, cut connections, outages.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use outlast_core::{
     engine::state::put::{Change, Put},
+    events::{Mark, Wanted},
     state::Name,
     store::{Ask as _, Durability, state::Scan},
-    words::id::Micros,
+    words::{
+        clock::Clock,
+        id::{Micros, RunNo},
+    },
 };
 
 use crate::{
-    beds::{Opened, open_at, open_waiting},
+    bed::BEGINNING,
+    beds::{Opened, open_at, open_under, open_waiting},
     private_postgres::Database,
     relay::{Cut, Relay},
     stage::{Stage, everything},
@@ -318,6 +329,66 @@ fn who_waits_for_an_unclear_commit_is_told_the_truth() {
     }
 }
 
+/// Bug: a server that was stopped in the middle of a group kept all others waiting for 15 s.
+/// Consequence: one frozen process stopped the whole fleet.
+/// Cause: the database ended a transaction only after it had stood still for as long.
+#[test]
+fn a_server_that_freezes_within_a_group_stops_no_other() {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let frozen = Stage::on(Opened(open_at(&database.url_at(relay.directory()), true).unwrap()));
+    let other = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    relay.cut_next(Cut::Frozen);
+    let held = frozen.store().submit(put("held").into(), Durability::Synced);
+    while !relay.has_cut() {
+        std::thread::yield_now();
+    }
+    // The lock would be waited for 30 s, and nobody thaws the one that holds it.
+    other.ask(put("other")).unwrap();
+    relay.thaw();
+    held.wait().unwrap();
+    let version = |key| other.store().state("n", "a", key).unwrap().map(|item| item.version);
+    assert_eq!(["held", "other"].map(version), [Some(1); 2], "each is done once");
+}
+
+/// Bug: a transaction that the database had ended before its COMMIT was sent was told as one of unknown outcome.
+/// Consequence: work that could be done again at once was refused.
+/// Cause: the end of the session was noticed only by the COMMIT's failure.
+#[test]
+fn a_group_that_froze_before_its_commit_is_done_again() {
+    let database = Arc::new(Database::new());
+    let clock = Arc::new(CutsSessions { database: database.clone(), is_armed: AtomicBool::new(false) });
+    let s = Stage::on(Opened(open_under(clock.clone(), &database.url(), true)));
+    s.ask(put("k")).unwrap();
+    clock.is_armed.store(true, Ordering::SeqCst);
+    s.ask(put("k")).unwrap();
+    assert!(!clock.is_armed.load(Ordering::SeqCst));
+    assert_eq!(s.store().state("n", "a", "k").unwrap().unwrap().version, 2, "done once");
+}
+
+/// A clock that is read within each transaction, and once ends all sessions.
+struct CutsSessions {
+    database: Arc<Database>,
+    is_armed: AtomicBool,
+}
+
+impl Clock for CutsSessions {
+    fn now(&self) -> Micros {
+        if self.is_armed.swap(false, Ordering::SeqCst) {
+            self.database.cut_connections();
+        }
+        BEGINNING
+    }
+
+    fn monotonic_ms(&self) -> u64 {
+        0
+    }
+
+    fn boottime_ms(&self) -> u64 {
+        0
+    }
+}
+
 #[test]
 fn nothing_depends_on_the_databases_own_settings() {
     let database = Database::new();
@@ -337,4 +408,39 @@ fn nothing_depends_on_the_databases_own_settings() {
     a.buys("one", 100);
     s.ask(put("k\\")).unwrap();
     assert!(s.store().state("n", "a", "k\\").unwrap().is_some());
+}
+
+/// Numbers are drawn before a commit: a server that commits late has a smaller number than what others committed since.
+#[test]
+fn an_event_that_is_committed_late_is_skipped_by_no_reader() {
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let read = |after| s.store().events(&Wanted { after, limit: 100, run: None }).unwrap();
+    let early = s.run("early").create();
+    let first = loop {
+        match read(Mark::default()).pop() {
+            Some(event) => break event,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(first.run, Some(early));
+    // Another server has its number and its transaction, and has not committed yet.
+    let late = database.begun(
+        "INSERT INTO outlast.events (at, run_no, kind, about) VALUES (1, 77, 'run_created', '{\"run\": \"late\"}')",
+    );
+    let later = s.run("later").create();
+    let number = "SELECT max(no)::text FROM outlast.events";
+    assert_eq!(database.value(number).as_deref(), Some("3"), "the number between is the late one's");
+    assert_eq!(read(first.mark), [], "what comes after it waits");
+    assert_eq!(s.store().newest_event().unwrap(), first.mark);
+    late.commit();
+    let rest = loop {
+        let rest = read(first.mark);
+        match rest.len() {
+            2 => break rest,
+            _ => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(rest.iter().map(|e| e.run).collect::<Vec<_>>(), [Some(RunNo(77)), Some(later)]);
+    assert_eq!(read(rest[1].mark), []);
 }

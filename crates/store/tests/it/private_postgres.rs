@@ -81,6 +81,16 @@ impl Database {
             .unwrap();
     }
 
+    /// A transaction of another session that has run `sql` and has not ended.
+    pub fn begun(&self, sql: &str) -> Begun<'_> {
+        let client = self.runtime.block_on(async {
+            let client = connect(&self.config()).await.unwrap();
+            client.batch_execute(&format!("BEGIN; {sql}")).await.unwrap();
+            client
+        });
+        Begun { database: self, client }
+    }
+
     /// The first column of the first row, as text.
     pub fn value(&self, sql: &str) -> Option<String> {
         self.runtime.block_on(async { value(&connect(&self.config()).await.unwrap(), sql).await })
@@ -174,4 +184,16 @@ async fn value(client: &Client, sql: &str) -> Option<String> {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
     })
+}
+
+/// A transaction that has not ended.
+pub struct Begun<'a> {
+    database: &'a Database,
+    client: Client,
+}
+
+impl Begun<'_> {
+    pub fn commit(self) {
+        self.database.runtime.block_on(self.client.batch_execute("COMMIT")).unwrap();
+    }
 }

@@ -6,7 +6,7 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     thread,
@@ -21,6 +21,8 @@ pub enum Cut {
     BeforeCommit,
     /// The server commits, and its answer is lost.
     AfterCommit,
+    /// The server sees the COMMIT, and all that came with it, only after `Relay::thaw`.
+    Frozen,
 }
 
 /// The simple query `COMMIT`, as it is on the wire.
@@ -40,12 +42,17 @@ pub struct Passed {
     /// How often the client asked something with nothing left to be answered.
     pub round_trips: usize,
     pub statements: usize,
+    /// Statements that were given a name.
+    pub named: usize,
 }
 
 #[derive(Default)]
 struct Shared {
     cut: AtomicU8,
     passed: Mutex<Passed>,
+    is_thawed: Mutex<bool>,
+    thawed: Condvar,
+    spoils_tokens: AtomicBool,
 }
 
 /// One connection, as both of its directions see it.
@@ -97,6 +104,17 @@ impl Relay {
         self.shared.cut.load(Ordering::SeqCst) == Cut::Nowhere as u8
     }
 
+    /// From now on, sessions find another's token in their server's connection, as behind a pooler.
+    pub fn spoil_tokens(&self) {
+        self.shared.spoils_tokens.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets what is frozen go on.
+    pub fn thaw(&self) {
+        *self.shared.is_thawed.lock().unwrap() = true;
+        self.shared.thawed.notify_all();
+    }
+
     /// What passed, over all connections, since this was last called.
     pub fn passed(&self) -> Passed {
         std::mem::take(&mut *self.shared.passed.lock().unwrap())
@@ -119,13 +137,19 @@ enum Way {
 
 impl Link {
     /// Looks at what the client sends.
-    fn asked(&self, shared: &Shared, messages: &mut Messages, bytes: &[u8]) -> Way {
-        let types = messages.types(bytes);
+    fn asked(&self, shared: &Shared, messages: &mut Messages, bytes: &mut [u8]) -> Way {
+        if shared.spoils_tokens.load(Ordering::SeqCst) {
+            spoil_token(bytes);
+        }
+        let all = messages.complete(bytes);
+        let types: Vec<u8> = all.iter().map(|message| message[0]).collect();
         let mut open = self.open.lock().unwrap();
         let mut passed = shared.passed.lock().unwrap();
-        passed.round_trips += usize::from(*open == 0 && types.iter().any(|t| b"PQ".contains(t)));
-        passed.statements += types.iter().filter(|t| b"PQ".contains(t)).count();
+        passed.round_trips += usize::from(*open == 0 && types.iter().any(|t| b"PBQ".contains(t)));
+        passed.statements += types.iter().filter(|t| b"EQ".contains(t)).count();
+        passed.named += all.iter().filter(|message| message[0] == b'P' && message[5] != 0).count();
         *open += types.iter().filter(|t| b"QS".contains(t)).count();
+        drop((open, passed));
         if !bytes.ends_with(COMMIT) {
             return Way::On;
         }
@@ -135,13 +159,18 @@ impl Link {
                 self.is_lost.store(true, Ordering::SeqCst);
                 Way::On
             }
+            x if x == Cut::Frozen as u8 => {
+                let is_thawed = shared.is_thawed.lock().unwrap();
+                drop(shared.thawed.wait_while(is_thawed, |is_thawed| !*is_thawed).unwrap());
+                Way::On
+            }
             _ => Way::On,
         }
     }
 
     /// Looks at what the server sends.
     fn answered(&self, messages: &mut Messages, bytes: &[u8]) -> Way {
-        let ready = messages.types(bytes).iter().filter(|t| **t == b'Z').count();
+        let ready = messages.complete(bytes).iter().filter(|message| message[0] == b'Z').count();
         let mut open = self.open.lock().unwrap();
         *open = open.saturating_sub(ready);
         match self.is_lost.load(Ordering::SeqCst) {
@@ -152,7 +181,15 @@ impl Link {
     }
 }
 
-/// Reads the types of messages off a stream of them.
+/// Overwrites a session's token.
+fn spoil_token(bytes: &mut [u8]) {
+    let name = b"set_config('outlast.session', '";
+    if let Some(at) = bytes.windows(name.len()).position(|part| part == name) {
+        bytes[at + name.len()..][..32].fill(b'0');
+    }
+}
+
+/// Reads messages off a stream of them.
 #[derive(Default)]
 struct Messages {
     /// The client's first message has no type.
@@ -161,29 +198,31 @@ struct Messages {
 }
 
 impl Messages {
-    /// The types of the messages that end with these bytes.
-    fn types(&mut self, bytes: &[u8]) -> Vec<u8> {
+    /// The messages with a type that end with these bytes.
+    fn complete(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         self.rest.extend(bytes);
-        let mut types = Vec::new();
+        let mut all = Vec::new();
         loop {
             let head = usize::from(!self.untyped);
-            let Some(length) = self.rest.get(head..head + 4) else { return types };
+            let Some(length) = self.rest.get(head..head + 4) else { return all };
             let end = head + u32::from_be_bytes(length.try_into().unwrap()) as usize;
             if self.rest.len() < end {
-                return types;
+                return all;
             }
             let message: Vec<u8> = self.rest.drain(..end).collect();
-            types.extend(message.first().filter(|_| !self.untyped));
+            if !self.untyped {
+                all.push(message);
+            }
             self.untyped = false;
         }
     }
 }
 
 /// Copies one direction until an end is gone or `look` says where to cut.
-fn pass(mut from: UnixStream, mut to: UnixStream, mut look: impl FnMut(&[u8]) -> Way) {
+fn pass(mut from: UnixStream, mut to: UnixStream, mut look: impl FnMut(&mut [u8]) -> Way) {
     let mut buffer = [0; 256 << 10];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
-        let way = look(&buffer[..n]);
+        let way = look(&mut buffer[..n]);
         if way == Way::Cut || (way == Way::On && to.write_all(&buffer[..n]).is_err()) {
             break;
         }

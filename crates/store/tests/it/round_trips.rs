@@ -2,6 +2,7 @@
 
 use outlast_core::{
     engine::{
+        call::settle::Close,
         op::Verb,
         state::put::{Change, Put},
     },
@@ -11,7 +12,7 @@ use outlast_core::{
 };
 
 use crate::{
-    agent::{Agent, FULL},
+    agent::{Agent, FULL, bill},
     beds::{Opened, open_at},
     private_postgres::Database,
     relay::{Passed, Relay},
@@ -52,7 +53,8 @@ fn a_step_takes_two_round_trips_to_open_and_two_to_record() {
     let (_database, relay, s) = scene();
     let agent = warm(&s);
     let seq = takes_two_round_trips(&relay, || agent.begins("step"));
-    takes_two_round_trips(&relay, || agent.ask(agent.record(seq, "result")).unwrap());
+    let record = agent.record(seq, "result");
+    takes_two_round_trips(&relay, || agent.ask(record).unwrap());
 }
 
 #[test]
@@ -60,7 +62,8 @@ fn a_call_takes_two_round_trips_to_admit_and_two_to_settle() {
     let (_database, relay, s) = scene();
     let agent = warm(&s);
     let seq = takes_two_round_trips(&relay, || agent.call("call"));
-    takes_two_round_trips(&relay, || agent.done(seq, 100));
+    let settle = agent.settle(seq, Close::Done(bill(100)));
+    takes_two_round_trips(&relay, || agent.ask(settle).unwrap());
 }
 
 #[test]
@@ -80,6 +83,8 @@ fn put() -> Put {
 /// Runs the operations as one group: they are queued while another server holds the store's lock.
 fn as_one_group<V: Verb>(database: &Database, s: &Stage, relay: &Relay, verbs: Vec<V>) -> Passed {
     let store = s.store();
+    // From here on its namespace is there, and it asks the same each time.
+    s.ask(put()).unwrap();
     let (first, tickets): (_, Vec<_>) = database.while_locked(|| {
         let first = store.ask(put(), Durability::Synced);
         database.wait_for_a_waiting_server();
@@ -128,4 +133,26 @@ fn sixty_four_steps_of_one_run_are_written_as_one_row_of_it() {
     assert_eq!(many.statements, few.statements);
     let numbers: Vec<i64> = s.journal(agent.run).iter().map(|entry| entry.seq.0).collect();
     assert_eq!(numbers, (1..=67).collect::<Vec<_>>(), "no number is lost or given twice");
+}
+
+/// Usual statements get names, and are parsed and planned once. Behind a pooler that gives each transaction another
+/// server's connection they get none: there the name could be another's.
+#[test]
+fn statements_have_names_unless_a_pooler_parts_the_transactions() {
+    for pooled in [false, true] {
+        let (_database, relay, s) = scene();
+        if pooled {
+            relay.spoil_tokens();
+        }
+        let agent = warm(&s);
+        let step = |key: &str| {
+            let seq = agent.begins(key);
+            agent.ask(agent.record(seq, "result")).unwrap();
+        };
+        ["one", "two", "three"].into_iter().for_each(step);
+        assert_eq!(relay.passed().named == 0, pooled);
+        step("four");
+        assert_eq!(relay.passed().named, 0, "each is prepared once");
+        assert_eq!(s.journal(agent.run).len(), 5);
+    }
 }

@@ -169,6 +169,23 @@ fn what_is_no_database_is_refused_and_left_alone() {
     }
 }
 
+// Bug: a store was opened under two names of one file at once.
+// Consequence: two logs over one file; what was recorded under one name was paid again under the other.
+// Cause: SQLite knows a log, and the locks of its index, by the name.
+#[test]
+fn a_store_with_two_names_is_refused_under_both() {
+    let (_directory, path) = directory();
+    create_runs(&open_at(place(&path), true).unwrap(), 1);
+    let other = path.with_file_name("other.db");
+    fs::hard_link(&path, &other).unwrap();
+    for name in [&path, &other] {
+        let refused = open_at(place(name), false).map(drop).unwrap_err();
+        assert!(refused.code() == "store_open" && refused.to_string().contains("2 names"), "{refused}");
+    }
+    fs::remove_file(&other).unwrap();
+    open_at(place(&path), false).unwrap();
+}
+
 #[test]
 fn a_store_whose_pages_were_overwritten_is_no_fresh_start() {
     let (_directory, path) = directory();

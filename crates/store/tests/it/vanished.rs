@@ -256,9 +256,13 @@ fn a_commit_to_files_that_went_meanwhile_is_not_acknowledged() {
 // Bug: a store whose file was moved away was made anew at its place.
 // Consequence: the log that was left there was taken for the new store's, and put its pages over it.
 // Cause: SQLite knows a log by its name.
+//
+// Bug: a store whose file and log were deleted was made anew, though its mark lay there.
+// Consequence: a restart was a fresh start, which paid again for all that was recorded, without a word.
+// Cause: the mark of a missing store was deleted as saying nothing about the new one.
 #[test]
-fn a_store_is_not_made_beside_the_log_of_a_missing_one() {
-    for suffix in ["-wal", "-shm"] {
+fn a_store_is_not_made_beside_what_is_left_of_a_missing_one() {
+    for suffix in ["-wal", "-shm", "-mark"] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("outlast.db");
         fs::write(beside(&path, suffix), "what is left").unwrap();

@@ -1,6 +1,9 @@
 //! A run's story on one screen of 80 columns and 24 lines, with room left for a line above it and the prompt.
 
-use outlast_core::envelope::unit::Unit;
+use outlast_core::{
+    envelope::unit::Unit,
+    journal::{Entry, Kind, State},
+};
 
 use super::{super::budget, Story, as_typed, life::Life};
 use crate::render::{
@@ -76,7 +79,7 @@ impl Story {
             .map(|looping| format!("  {}", clean_line(&looping, WIDTH - 2)))
             .into_iter()
             .collect();
-        let asked: Vec<String> = self
+        let mut asked: Vec<String> = self
             .approvals
             .iter()
             .take(APPROVALS)
@@ -85,6 +88,7 @@ impl Story {
                 clean_line(&format!("  asks a person: {what}"), WIDTH)
             })
             .collect();
+        asked.extend(self.doubted_tools());
         let left = room.saturating_sub(out.len() + asked.len());
         out.extend(self.newest_attempts(look, left));
         let left = room.saturating_sub(out.len() + asked.len());
@@ -92,6 +96,17 @@ impl Story {
         out.extend(asked);
         out.truncate(room);
         out
+    }
+
+    /// Tells the newest tool calls that nobody knows the outcome of, and what a person may type.
+    fn doubted_tools(&self) -> Vec<String> {
+        let doubted = self.entries.iter().rev().filter(|e| e.kind == Kind::Tool && e.state == State::Unknown);
+        let id = &self.view.run.id;
+        let line = |e: &Entry| {
+            let tool = e.key.as_deref().unwrap_or_default();
+            clean_line(&format!("  in doubt: {tool} → outlast resolve {id} {}", e.seq), WIDTH)
+        };
+        doubted.take(APPROVALS).map(line).collect()
     }
 
     fn newest_attempts(&self, look: Look, room: usize) -> Vec<String> {

@@ -12,6 +12,8 @@ pub enum InsideError {
     NotInARun,
     #[error("this process belongs to no run: OUTLAST_RUN_ID and OUTLAST_TOKEN are not set")]
     NoRunHere,
+    #[error("`outlast mcp` records the tools of a run, and this process and those above it belong to none")]
+    NoRunForTools,
     #[error("OUTLAST_TOKEN is none of the store {store}: {why}")]
     BadToken { why: TokenError, store: String },
     #[error("this process is confined, and does not see the store of its run")]
@@ -49,6 +51,7 @@ impl InsideError {
         match self {
             InsideError::NotInARun => "not_in_a_run",
             InsideError::NoRunHere => "no_run_here",
+            InsideError::NoRunForTools => "no_run_here",
             InsideError::BadToken { why, .. } => why.code(),
             InsideError::ForeignRun { .. } => "foreign_run",
             InsideError::Confined => "confined",
@@ -68,6 +71,9 @@ impl InsideError {
             }
             InsideError::NoRunHere => {
                 "start its script with `outlast run -- CMD`, or put eval \"$(outlast shell-init --run NAME)\" into it"
+            }
+            InsideError::NoRunForTools => {
+                "name one with --run ID, or start the client under `outlast run -- CMD`"
             }
             InsideError::BadToken { .. } => "a process of a run finds the run's store in OUTLAST_STORE",
             InsideError::ForeignRun { .. } => "take both from the same run's environment",

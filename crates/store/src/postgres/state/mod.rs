@@ -3,6 +3,12 @@
 mod read;
 pub mod schema;
 
+use super::{
+    apply::{Statement, Values},
+    rows::{get, name as text, number},
+    statement::{Ask, all, maybe, params},
+};
+use crate::rows::{Cell, exactly};
 use outlast_core::{
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
@@ -12,14 +18,6 @@ use outlast_core::{
     store::Error,
     words::{id::Micros, row::Touch},
 };
-use tokio_postgres::Client;
-
-use super::{
-    apply::{Statement, Values},
-    rows::{get, name as text, number},
-    statement::{all, maybe, params},
-};
-use crate::rows::{Cell, exactly};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -29,7 +27,7 @@ const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, o.com
     WHERE c.namespace_no = n.no AND c.commit_no > n.forgotten ORDER BY c.commit_no LIMIT 1 OFFSET $2) o ON true \
     WHERE sha256(n.name) = sha256($1)";
 
-pub async fn position(client: &Client) -> Result<Position> {
+pub async fn position(client: &impl Ask) -> Result<Position> {
     let sql = "SELECT coalesce(max(position), 0) FROM outlast.items";
     Ok(Position(maybe(client, sql, params![], number).await?.unwrap_or(0)))
 }
@@ -37,7 +35,7 @@ pub async fn position(client: &Client) -> Result<Position> {
 type Head = (Namespace, Option<(i64, Micros)>);
 
 /// Returns a namespace, and which of its ids may be forgotten: see `Rows::old_ids`.
-pub async fn head(client: &Client, name: &str) -> Result<Option<Head>> {
+pub async fn head(client: &impl Ask, name: &str) -> Result<Option<Head>> {
     let behind = AT_ONCE as i64 - 1;
     maybe(client, HEAD, params![name.as_bytes(), behind], |r| {
         let old = get::<Option<i64>>(r, 5)?.zip(get::<Option<i64>>(r, 6)?.map(Micros));
@@ -46,7 +44,7 @@ pub async fn head(client: &Client, name: &str) -> Result<Option<Head>> {
     .await
 }
 
-pub async fn current(client: &Client, name: &Name) -> Result<Option<Current>> {
+pub async fn current(client: &impl Ask, name: &Name) -> Result<Option<Current>> {
     let sql = "SELECT k.version, k.live, k.position, k.commit_no, k.at, k.first, k.oldest, k.progress, k.no \
                FROM outlast.namespaces n JOIN outlast.agents a ON a.namespace_no = n.no AND sha256(a.name) = sha256($2) \
                JOIN outlast.keys k ON k.agent_no = a.no AND sha256(k.key) = sha256($3) \
@@ -70,7 +68,7 @@ pub async fn current(client: &Client, name: &Name) -> Result<Option<Current>> {
 }
 
 pub async fn compactable(
-    client: &Client,
+    client: &impl Ask,
     namespace: &str,
     before: Option<i64>,
     after: i64,
@@ -89,7 +87,7 @@ pub async fn compactable(
     .await
 }
 
-pub async fn outcome(client: &Client, id: &str) -> Result<Option<Committed>> {
+pub async fn outcome(client: &impl Ask, id: &str) -> Result<Option<Committed>> {
     let sql = "SELECT commit_no, at FROM outlast.commits \
                WHERE txn IS NOT NULL AND sha256(txn) = sha256($1) LIMIT 1";
     maybe(client, sql, params![id.as_bytes()], |r| {

@@ -14,6 +14,8 @@
 //! | a point | a log of other salts or none, and the database has the page of the point, or a later change counter | whole: a program that writes no marks closed the store |
 //! | a point | a log of other salts or none, and the database has neither | **told**: the log is gone |
 //! | closed | the change counter in the database is lower than in the mark | **told**: an older file was put back |
+//! | a base of this log | the file lacks a page that it had when the log began, and no frame has it as the file has it | **told**: an older file was put back, or another store's |
+//! | any | no store | **told**: a new store is not made beside the mark of one that is missing |
 //! | any | a trailer in the log has the log's salts, and the log ends before its point | **told**: flipped |
 //! | no point of this log | behind the first bad frame a whole commit and more follow, checksum by checksum | **told**: flipped |
 //! | no point of this log | else | whole |
@@ -33,12 +35,16 @@
 //! | a directory that takes no new file | none, or an older one |
 //! | `outlast repair --accept-shorter` | closed, and asks nothing |
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use outlast_core::store::Error;
 use rusqlite::Connection;
 
 use super::{
+    base::Base,
     database::Database,
     frames::{Frames, word},
     mark::{self, Mark, Point},
@@ -103,8 +109,11 @@ pub fn find(conn: &Connection, store: &Path) -> Result<Option<Missing>, Error> {
         }),
         None => None,
     };
+    let base = File::open(&mark).ok().and_then(|mark| Base::read(&mark));
+    let of_base = || base.and_then(|base| base.differs(&frames, &database));
     let has_point = claim.is_some_and(|point| frames.salts == Some(point.salts));
     let missing = of_mark
+        .or_else(of_base)
         .or_else(|| Mark::in_trailers(&frames).and_then(|point| behind(&point, &frames, &database)))
         .or_else(|| {
             let is_flipped = !has_point && frames.goes_on_behind_damage();

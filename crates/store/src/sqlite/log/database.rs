@@ -4,7 +4,7 @@ use std::{ffi::c_void, marker::PhantomData};
 
 use rusqlite::{
     Connection,
-    ffi::{self, SQLITE_FCNTL_FILE_POINTER, SQLITE_OK, sqlite3_file},
+    ffi::{self, SQLITE_FCNTL_FILE_POINTER, SQLITE_OK, sqlite3_file, sqlite3_filename},
 };
 
 use super::frames::word;
@@ -25,6 +25,20 @@ impl Database<'_> {
         Database { file, of: PhantomData }
     }
 
+    /// Returns the database file of the log that SQLite has open under `name`; null: none, which has no pages.
+    ///
+    /// # Safety
+    /// `name` is the name that SQLite gave to the log's `xOpen`, or null, and the log is still open while the result is used.
+    pub unsafe fn under<'a>(name: sqlite3_filename) -> Database<'a> {
+        // SAFETY: the caller's.
+        let file = if name.is_null() {
+            std::ptr::null_mut()
+        } else {
+            unsafe { ffi::sqlite3_database_file_object(name) }
+        };
+        Database { file, of: PhantomData }
+    }
+
     /// Returns the change counter in the file's header.
     pub fn counter(&self) -> Option<u32> {
         self.read(24, 4).map(|bytes| word(&bytes, 0))
@@ -32,12 +46,28 @@ impl Database<'_> {
 
     /// Returns a page of the file.
     pub fn page(&self, no: u32) -> Option<Vec<u8>> {
-        let len = match self.read(16, 2)?[..] {
-            [0, 1] => 65536,
-            [high, low] => usize::from(u16::from_be_bytes([high, low])),
-            _ => return None,
-        };
+        let len = self.page_len()?;
         self.read(i64::from(no.checked_sub(1)?) * len as i64, len)
+    }
+
+    /// Returns the number of pages of the file.
+    pub fn pages(&self) -> Option<u32> {
+        let mut len = 0;
+        // SAFETY: as in `read`.
+        let code = unsafe {
+            let size = self.file.as_ref()?.pMethods.as_ref()?.xFileSize?;
+            size(self.file, &raw mut len)
+        };
+        let pages = len.checked_div(self.page_len()? as i64)?;
+        (code == SQLITE_OK).then_some(u32::try_from(pages).ok()?)
+    }
+
+    fn page_len(&self) -> Option<usize> {
+        match self.read(16, 2)?[..] {
+            [0, 1] => Some(65536),
+            [high, low] => Some(usize::from(u16::from_be_bytes([high, low]))),
+            _ => None,
+        }
     }
 
     fn read(&self, at: i64, len: usize) -> Option<Vec<u8>> {

@@ -133,6 +133,13 @@ impl Frames {
         self.pages(LOG_HEADER, self.committed as usize)
     }
 
+    /// Returns whether a commit of this log left the database with fewer than `pages` pages.
+    pub fn shrinks_below(&self, pages: u32) -> bool {
+        let frames =
+            (LOG_HEADER..self.committed as usize).step_by(self.step()).filter_map(|at| self.frame(at));
+        frames.filter(Frame::is_commit).any(|frame| word(frame.header, 4) < pages)
+    }
+
     /// Returns the pages of this log behind the committed part, but for the first that is not valid.
     pub fn pages_behind_damage(&self) -> impl Iterator<Item = (u32, &[u8])> {
         let committed = (self.committed as usize).max(LOG_HEADER);

@@ -15,13 +15,17 @@ use std::{
     sync::OnceLock,
 };
 
-use super::frames::{Checksum, FRAME_HEADER, Frames, LOG_HEADER, Salts, eight, word};
+use super::{
+    base::Base,
+    database::Database,
+    frames::{Checksum, FRAME_HEADER, Frames, LOG_HEADER, Salts, eight, word},
+};
 
 /// First bytes of a mark. The last one is the version of its layout.
 const MAGIC: [u8; 8] = *b"outlmrk\x01";
 const POINT: usize = 40;
 const CACHE: usize = 16;
-const LEN: usize = 8 + CACHE + 2 * POINT + 8;
+pub const LEN: usize = 8 + CACHE + 2 * POINT + 8;
 
 /// End of a commit in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,6 +184,8 @@ pub struct Marker {
     /// Mark before the commit that is being synced.
     before: Option<Mark>,
     counter: u32,
+    /// Log whose base is known to stand behind the mark.
+    based: Option<Salts>,
 }
 
 impl Marker {
@@ -194,6 +200,7 @@ impl Marker {
             is_new: false,
             before: None,
             counter: 0,
+            based: None,
         }
     }
 
@@ -244,12 +251,22 @@ impl Marker {
     }
 
     /// Writes the mark of the newest commit. A mark that cannot be written stays older, and asks less.
-    pub fn mark(&mut self, is_synced: bool) {
+    ///
+    /// The first mark of a log notes pages of `database` under it.
+    pub fn mark(&mut self, is_synced: bool, database: &Database<'_>) {
         let Some(point) = self.newest.filter(|_| std::mem::take(&mut self.is_new)) else { return };
         let mut mark = self.before.take().or_else(|| self.read()).unwrap_or_default();
         let Some(file) = &self.file else { return };
         let known = if mark.cache == self.cache { mark.committed.counter } else { mark.synced.counter };
         self.counter = self.counter.max(known);
+        if self.based != Some(point.salts) {
+            self.based = Some(point.salts);
+            if Base::read(file).is_none_or(|base| base.salts != point.salts)
+                && let Some(base) = Base::of(point.salts, mark.committed.page, database)
+            {
+                base.write(file);
+            }
+        }
         mark.cache = self.cache;
         mark.committed = Point { counter: self.counter, ..point };
         if is_synced {
@@ -320,6 +337,11 @@ pub fn sum(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    fn none() -> Database<'static> {
+        // SAFETY: no name.
+        unsafe { Database::under(std::ptr::null()) }
+    }
+
     /// Writes a frame as SQLite does, and returns where it ends.
     fn frame(marker: &mut Marker, at: u64, commit: u32) -> u64 {
         let mut header = [1; FRAME_HEADER];
@@ -341,13 +363,13 @@ mod tests {
         };
         let spilled = frame(&mut marker, 32, 0);
         let synced = frame(&mut marker, spilled, 9);
-        marker.mark(true);
+        marker.mark(true, &none());
         assert_eq!(claims(), [synced, synced]);
         let committed = frame(&mut marker, synced, 9);
-        marker.mark(false);
+        marker.mark(false, &none());
         assert_eq!(claims(), [committed, synced]);
         // Nothing new: a sync before the next commit is complete asks nothing more.
-        marker.mark(true);
+        marker.mark(true, &none());
         assert_eq!(claims(), [committed, synced]);
         Mark::close(&path).unwrap();
         assert_eq!(claims(), [0, 0]);
@@ -359,7 +381,7 @@ mod tests {
         let path = directory.path().join("outlast.db-mark");
         let mut marker = Marker::new(path.clone(), 7);
         frame(&mut marker, 32, 9);
-        marker.mark(true);
+        marker.mark(true, &none());
         let bytes = std::fs::read(&path).unwrap();
         assert!(Mark::from_bytes(&bytes).is_some());
         for bit in 0..bytes.len() * 8 {

@@ -9,6 +9,7 @@
 //! A mark beside the store (`mark.rs`) says how far the log was committed. It is checked when a store is opened
 //! (`check.rs`).
 
+mod base;
 mod check;
 mod database;
 mod filesystem;
@@ -45,10 +46,9 @@ pub use check::{check, fault_of_mark};
 pub use filesystem::SyncMode;
 pub use repair::{Repaired, Rest, repair};
 
+use database::Database;
 use gathering::{Disk, Gathering, Trailer};
 use mark::{Mark, Marker};
-
-pub use mark::path_of as mark_of_store;
 
 /// Name of the VFS as registered with SQLite.
 const NAME: &CStr = c"outlast";
@@ -141,6 +141,8 @@ struct Log {
     writes_through: bool,
     gathering: Gathering,
     marker: Marker,
+    /// Name under which SQLite has the log open.
+    name: sqlite3_filename,
 }
 
 /// Method table for logs, with our functions in it, and SQLite's table that it was made from.
@@ -183,6 +185,7 @@ unsafe extern "C" fn open(
         gathering: Gathering::default(),
         marker: Marker::new(mark_of(path.as_ref()), device),
         file: own,
+        name,
     });
     // SAFETY: `szOsFile` has room for the pointer; the file is ours until SQLite closes it.
     unsafe {
@@ -238,7 +241,7 @@ unsafe fn ours_in(file: *mut sqlite3_file) -> *mut *mut Log {
 unsafe fn with_log(
     file: *mut sqlite3_file,
     act: impl FnOnce(&mut Gathering, &mut OnDisk<'_>, u64) -> Result<(), c_int>,
-    marked: impl FnOnce(&mut Marker, u64),
+    marked: impl FnOnce(&mut Marker, u64, &Database<'_>),
 ) -> c_int {
     // SAFETY: only files that `open` gave our methods come here, and SQLite uses a connection's files on
     // one thread at a time.
@@ -257,7 +260,8 @@ unsafe fn with_log(
         COMMIT.set((commit, log.gathering.kept(commit)));
     }
     match done {
-        Ok(()) => marked(&mut log.marker, commit),
+        // SAFETY: SQLite closes the database after its log.
+        Ok(()) => marked(&mut log.marker, commit, &unsafe { Database::under(log.name) }),
         Err(code) => return code,
     }
     SQLITE_OK
@@ -270,10 +274,10 @@ unsafe extern "C" fn write(file: *mut sqlite3_file, bytes: *const c_void, len: c
         with_log(
             file,
             |gathering, disk, commit| gathering.write(disk, commit, at as u64, bytes),
-            |marker, commit| {
+            |marker, commit, database| {
                 // What is gathered is in the file only when it is synced.
                 if marker.saw(at as u64, bytes) && commit == 0 {
-                    marker.mark(false);
+                    marker.mark(false, database);
                 }
             },
         )
@@ -291,10 +295,10 @@ unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
                 disk.sync_flags = flags;
                 gathering.sync(disk, commit, trailer.as_ref().map(|(at, bytes)| Trailer { at: *at, bytes }))
             },
-            |marker, commit| {
+            |marker, commit, database| {
                 // A checkpoint syncs the log too, without the write lock.
                 if commit != 0 {
-                    marker.mark(true);
+                    marker.mark(true, database);
                 }
             },
         )
@@ -311,7 +315,7 @@ unsafe extern "C" fn read(file: *mut sqlite3_file, into: *mut c_void, len: c_int
                 let read = disk.base.xRead.ok_or(ffi::SQLITE_IOERR_READ)?;
                 ended(read(file, into, len, at))
             },
-            |_, _| (),
+            |_, _, _| (),
         )
     }
 }
@@ -327,7 +331,7 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: i64) -> c_int {
                 let truncate = disk.base.xTruncate.ok_or(ffi::SQLITE_IOERR_TRUNCATE)?;
                 ended(truncate(file, size))
             },
-            |_, _| (),
+            |_, _, _| (),
         )
     }
 }

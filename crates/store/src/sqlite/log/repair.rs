@@ -12,6 +12,7 @@ use outlast_core::store::Error;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::{
+    base::Base,
     check::{Missing, claim, find, is_in, lacks, log_of, place_of},
     database::Database,
     frames::Frames,
@@ -37,7 +38,7 @@ pub enum Rest {
     Everything,
     /// The database file and the commits in the log up to this byte.
     Before { byte: u64 },
-    /// The database file as it is. The log is gone, or its whole part is older than the file.
+    /// The database file as it is. The log is gone, its whole part is older than the file, or it is another file's.
     File,
 }
 
@@ -62,7 +63,13 @@ pub fn repair(path: &Path, accepts: bool) -> Result<Option<Repaired>, Error> {
     let Some(missing) = find(&conn, &store)? else { return Ok(None) };
     let log = log_of(&store);
     let frames = Frames::read(&log).map_err(failed)?;
-    let rest = rest(&frames, claim(&store), &Database::of(&conn));
+    let base = fs::File::open(mark::path_of(&store)).ok().and_then(|mark| Base::read(&mark));
+    let database = Database::of(&conn);
+    // A log of another file is put over none.
+    let rest = match base.and_then(|base| base.differs(&frames, &database)) {
+        Some(_) => Rest::File,
+        None => rest(&frames, claim(&store), &database),
+    };
     let newest = fs::metadata(mark::path_of(&store)).and_then(|found| found.modified()).ok();
     if !accepts {
         return Ok(Some(Repaired { missing, newest, rest, kept: None }));

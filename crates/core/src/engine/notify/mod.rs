@@ -1,0 +1,3 @@
+//! Verbs of deliveries to endpoints.
+
+pub mod put_delivery;

@@ -1,0 +1,35 @@
+//! Records how far the deliveries to an endpoint have come.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::{Loaded, Need},
+    },
+    events::delivery::Delivery,
+    words::id::Micros,
+};
+
+/// Writes `delivery` in place of the stored one, if that still has its version. Answers whether it was written.
+///
+/// Two deliverers of one endpoint never both believe that they are it: each change names the version that it saw.
+#[derive(Clone, Debug)]
+pub struct PutDelivery {
+    pub delivery: Delivery,
+}
+
+impl PutDelivery {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Delivery(Arc::from(self.delivery.name.as_str()))]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<bool, Error> {
+        let stored = l.deliveries.iter().find(|d| d.name == self.delivery.name).map_or(0, |d| d.version);
+        if stored != self.delivery.version {
+            return Ok(false);
+        }
+        l.new_delivery = Some(Delivery { version: stored + 1, ..self.delivery.clone() });
+        Ok(true)
+    }
+}

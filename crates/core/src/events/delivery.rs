@@ -1,0 +1,115 @@
+//! Delivery of events to an endpoint: how far it has come, what failed, and who delivers.
+
+use serde::{Deserialize, Serialize};
+
+use super::Mark;
+use crate::words::id::{InstanceNo, Micros};
+
+/// Most failed letters of an endpoint that are kept for another try. Beyond it the oldest are given up.
+pub const MOST_WAITING: usize = 1_000;
+
+/// Most given-up letters that are kept for a person's `retry`. Older ones are only counted.
+pub const MOST_DEAD: usize = 1_000;
+
+/// Standing of the deliveries to one endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Delivery {
+    /// Name of the endpoint, from the person's settings.
+    pub name: String,
+    /// Number of changes so far: a change names the version that it was made on.
+    pub version: i64,
+    /// Process that delivers. Another takes its place when it is dead or has left.
+    pub holder: Option<InstanceNo>,
+    /// Events up to this mark were delivered, left out by the rules, or are among `waiting` and `dead`.
+    pub cursor: Mark,
+    /// Letters that failed and are sent again.
+    pub waiting: Vec<Letter>,
+    /// Letters that were given up.
+    pub dead: Vec<Letter>,
+    /// Number of given-up letters that are not kept any more.
+    pub dropped: i64,
+    /// Number of letters that were delivered.
+    pub delivered: i64,
+}
+
+/// Event that was not delivered so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Letter {
+    pub mark: Mark,
+    pub tries: u32,
+    /// Time of the next try.
+    pub next_at: Micros,
+    /// Reason why the last try failed.
+    pub why: String,
+}
+
+impl Delivery {
+    /// Adds a letter that failed for the first time, or puts one back with one try more. After `most` tries it is given up.
+    pub fn failed(&mut self, letter: Letter, most: u32) {
+        self.waiting.retain(|had| had.mark != letter.mark);
+        if letter.tries >= most {
+            return self.give_up(letter);
+        }
+        self.waiting.push(letter);
+        if self.waiting.len() > MOST_WAITING {
+            let oldest = self.waiting.remove(0);
+            self.give_up(oldest);
+        }
+    }
+
+    /// Removes a letter that was delivered.
+    pub fn sent(&mut self, mark: Mark) {
+        self.waiting.retain(|had| had.mark != mark);
+        self.delivered += 1;
+    }
+
+    /// Puts the given-up letters back, to be tried at once, and those that wait too. Returns how many.
+    pub fn retry(&mut self, now: Micros) -> usize {
+        let again = std::mem::take(&mut self.dead);
+        self.waiting.extend(again.into_iter().map(|letter| Letter { tries: 0, ..letter }));
+        self.waiting.iter_mut().for_each(|letter| letter.next_at = now);
+        self.waiting.len()
+    }
+
+    fn give_up(&mut self, letter: Letter) {
+        self.dead.push(letter);
+        if self.dead.len() > MOST_DEAD {
+            self.dead.remove(0);
+            self.dropped += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(no: i64, tries: u32) -> Letter {
+        Letter { mark: Mark { transaction: 0, no }, tries, ..Letter::default() }
+    }
+
+    #[test]
+    fn a_letter_is_tried_again_until_it_is_given_up_and_a_retry_brings_it_back() {
+        let mut delivery = Delivery::default();
+        delivery.failed(letter(1, 1), 3);
+        delivery.failed(letter(1, 2), 3);
+        assert_eq!((delivery.waiting.len(), delivery.dead.len()), (1, 0));
+        delivery.failed(letter(1, 3), 3);
+        assert_eq!((delivery.waiting.len(), delivery.dead.len()), (0, 1));
+        assert_eq!(delivery.retry(Micros(9)), 1);
+        assert_eq!(delivery.waiting, [Letter { next_at: Micros(9), ..letter(1, 0) }]);
+        delivery.sent(Mark { transaction: 0, no: 1 });
+        assert_eq!((delivery.waiting.len(), delivery.delivered), (0, 1));
+    }
+
+    #[test]
+    fn what_is_kept_for_an_endpoint_that_stays_down_is_bounded_and_counted() {
+        let mut delivery = Delivery::default();
+        let all = (MOST_WAITING + MOST_DEAD + 5) as i64;
+        (0..all).for_each(|no| delivery.failed(letter(no, 1), 3));
+        assert_eq!((delivery.waiting.len(), delivery.dead.len(), delivery.dropped), (1_000, 1_000, 5));
+        assert_eq!(delivery.dead[0].mark.no, 5, "the oldest went first");
+    }
+}

@@ -1,0 +1,95 @@
+//! Events: what happened to runs, attempts, approvals and budgets, as whoever is told of it reads it.
+//!
+//! Events are rows, written in the commit of what they tell. They are derived from the rows of each decision, before and
+//! after it (see `derive`), so that no verb has to know of them. Ordinary calls and steps make no event.
+
+pub mod delivery;
+mod derive;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use derive::Before;
+
+use crate::words::id::{Micros, RunNo, Seq};
+
+macro_rules! kinds {
+    ($($kind:ident $name:literal $doc:literal;)+) => {
+        /// Kind of an event.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Kind { $(#[doc = $doc] $kind),+ }
+
+        impl Kind {
+            pub const ALL: &[Kind] = &[$(Kind::$kind),+];
+
+            /// Returns the stable name, under which the kind is also stored.
+            pub fn name(self) -> &'static str {
+                match self { $(Kind::$kind => $name),+ }
+            }
+        }
+    };
+}
+
+kinds! {
+    RunCreated "run_created" "A run was created.";
+    RunRemoved "run_removed" "A run was removed with its journal.";
+    Status "status" "A run's status changed: `from`, `to`, and why.";
+    AttemptBegan "attempt_began" "An attempt began.";
+    AttemptEnded "attempt_ended" "An attempt ended: `died` tells whether by a death.";
+    Diverged "diverged" "A restarted agent asked something new while recorded answers were untaken.";
+    ApprovalAsked "approval_asked" "A person is asked for an approval.";
+    ApprovalDecided "approval_decided" "An approval was decided, or blocked by the run's policy.";
+    Budget "budget" "A budget crossed 50, 80 or 100 percent of a limit.";
+    Overrun "overrun" "More was billed for a call than it held.";
+    Doubt "doubt" "The outcome of a call or step became unknown.";
+    OutageBegan "outage_began" "A run waits for its provider.";
+    OutageEnded "outage_ended" "The provider that a run waited for answers again.";
+}
+
+impl Kind {
+    pub fn parse(text: &str) -> Option<Kind> {
+        Kind::ALL.iter().copied().find(|kind| kind.name() == text)
+    }
+}
+
+/// Event that a decision adds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewEvent {
+    pub at: Micros,
+    /// Run that it is about; `None` for a named budget.
+    pub run: Option<RunNo>,
+    pub seq: Option<Seq>,
+    pub kind: Kind,
+    /// JSON object of the facts. Holds no prompt and no answer.
+    pub about: Value,
+}
+
+/// Place of an event in the order in which a store gives events out: the transaction that wrote it, then its number.
+///
+/// The transaction is 0 in stores with one writer at a time, whose numbers are in the order of their commits. Where
+/// several commit at once, a number alone does not tell whether a smaller one is still to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Mark {
+    pub transaction: i64,
+    pub no: i64,
+}
+
+/// Stored event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub mark: Mark,
+    pub at: Micros,
+    pub run: Option<RunNo>,
+    pub seq: Option<Seq>,
+    pub kind: Kind,
+    pub about: Value,
+}
+
+/// Selects a page of events, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    pub run: Option<RunNo>,
+    pub after: Mark,
+    pub limit: usize,
+}

@@ -1,0 +1,46 @@
+//! `outlast mcp`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use outlast_core::words::id::RunId;
+
+/// Record an MCP server's tool calls: none is lost, and none is silently made twice
+///
+/// Stands between an MCP client and the server that CMD starts, both on standard input and output. Each tools/call is
+/// on disk before it is sent, and its answer before the client sees it. In the next life of its run a call that was
+/// answered is answered from the journal; one that was cut off is sent again if its tool only reads or is idempotent, and
+/// else the model is told that nobody knows, until outlast resolve says. Everything else passes as it is.
+///
+/// Under outlast run it belongs to the run around it.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct McpArgs {
+    /// The run, outside of outlast run: an id of your own for one task. Its next start is its next life
+    #[arg(long, value_name = "ID")]
+    pub run: Option<RunId>,
+    /// Name of the server in the journal and in policies; else the program's
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Policy of a run that --run creates: its tools, and those that need an approval
+    #[arg(long, value_name = "NAME", requires = "run")]
+    pub policy: Option<String>,
+    /// Believe the server which of its tools only read, and which are idempotent
+    #[arg(long)]
+    pub trust: bool,
+    /// A tool that only reads, whatever the server says; NAME* for several; can be repeated
+    #[arg(long, value_name = "TOOL")]
+    pub reads: Vec<String>,
+    /// A tool whose second call has no further effect; NAME* for several; can be repeated
+    #[arg(long, value_name = "TOOL")]
+    pub idempotent: Vec<String>,
+    /// The server's command and its arguments
+    #[arg(help_heading = "Arguments", value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  outlast mcp --run inbox-7 --name mail -- mail-server --stdio
+  outlast mcp --reads 'get_*' --idempotent put_file -- npx -y @modelcontextprotocol/server-filesystem .
+  claude mcp add mail -- outlast mcp --name mail -- mail-server --stdio     for agents under outlast run";

@@ -1,0 +1,170 @@
+//! `outlast notify [ls | retry | test]`: the endpoints that are told what happens.
+
+use outlast_core::{
+    engine::notify::put_delivery::PutDelivery,
+    events::delivery::Delivery,
+    store::{Ask as _, Durability, Store},
+};
+use outlast_server::notify::Poster;
+use serde_json::{Value, json};
+
+use crate::{
+    cli::{NotifyArgs, notify::NotifyVerb},
+    notify::{self, message::Message},
+    program::{
+        context::Context,
+        error::{CliError, MachineError},
+        exit_code,
+    },
+    render::{
+        look::{Page, Paint},
+        table::{Cell, Side, Table},
+        time,
+    },
+    settings::notify::{Endpoint, Notify, Shape, Way, load},
+};
+
+/// Most times that a change is made again because a deliverer was faster.
+const AGAIN: usize = 100;
+
+/// Runs the command. `test` needs no store.
+pub fn notify(args: &NotifyArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    let told = load(&context.around)?;
+    match args.verb.as_ref().unwrap_or(&NotifyVerb::Ls) {
+        NotifyVerb::Ls => list(&*context.open(false, Default::default())?, &told, page),
+        NotifyVerb::Retry(only) => {
+            let store = context.open(false, Default::default())?;
+            retry(&*store, &told, only.name.as_deref(), page)
+        }
+        NotifyVerb::Test(only) => test(context, &told, only.name.as_deref(), page),
+    }
+}
+
+fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliError> {
+    let standings = notify::standings(store, told)?;
+    let way = |name: &str| told.endpoints.iter().find(|e| e.name == name).map(way);
+    if page.look.json {
+        let one = |d: &Delivery| {
+            let letters = |all: &[outlast_core::events::delivery::Letter]| -> Value {
+                let letter = |l: &outlast_core::events::delivery::Letter| json!({"event": l.mark.no, "tries": l.tries, "next_at": time::rfc3339(l.next_at), "why": l.why});
+                all.iter().map(letter).collect()
+            };
+            json!({
+                "endpoint": d.name, "way": way(&d.name), "delivered": d.delivered, "waiting": letters(&d.waiting),
+                "dead": letters(&d.dead), "dropped": d.dropped,
+            })
+        };
+        let all: Vec<Value> = standings.values().map(one).collect();
+        page.json(&json!({ "endpoints": all }))?;
+        return Ok(exit_code::OK);
+    }
+    if standings.is_empty() {
+        page.line("no endpoint is told what happens; see [notify] in docs/guides/notify.md")?;
+        return Ok(exit_code::OK);
+    }
+    let mut table = Table::new(&[
+        ("endpoint", Side::Left),
+        ("way", Side::Left),
+        ("delivered", Side::Right),
+        ("waiting", Side::Right),
+        ("given up", Side::Right),
+        ("last failure", Side::Left),
+    ]);
+    for d in standings.values() {
+        let why = d.waiting.last().or(d.dead.last()).map(|letter| letter.why.clone()).unwrap_or_default();
+        let given_up = i64::try_from(d.dead.len()).unwrap_or(i64::MAX).saturating_add(d.dropped);
+        table.row(vec![
+            Cell::whole(&d.name),
+            way(&d.name).unwrap_or_else(|| "(not configured)".into()).into(),
+            d.delivered.to_string().into(),
+            d.waiting.len().to_string().into(),
+            given_up.to_string().into(),
+            Cell::painted(why, Paint::Faint),
+        ]);
+    }
+    let look = page.look;
+    page.text(&table.render(look, 0))?;
+    Ok(exit_code::OK)
+}
+
+/// Describes the way to an endpoint, without what may be secret of it.
+fn way(endpoint: &Endpoint) -> String {
+    match &endpoint.way {
+        Way::Command(argv) => format!("command {}", argv.first().map_or("", String::as_str)),
+        Way::Post { to, shape, secret } => {
+            let shape = match (shape, secret) {
+                (Shape::Webhook, Some(_)) => "signed webhook",
+                (Shape::Webhook, None) => "webhook",
+                (Shape::Ntfy, _) => "ntfy",
+                (Shape::Slack, _) => "slack",
+                (Shape::Discord, _) => "discord",
+            };
+            format!("{shape} {}", to.shown())
+        }
+    }
+}
+
+fn retry(store: &dyn Store, told: &Notify, only: Option<&str>, page: &mut Page) -> Result<u8, CliError> {
+    let standings = notify::standings(store, told)?;
+    named(only, standings.keys().map(String::as_str))?;
+    for name in standings.keys().filter(|name| only.is_none_or(|only| only == *name)) {
+        let mut letters = 0;
+        // A deliverer may write at the same time: then its change is read, and this one made on it.
+        for _ in 0..AGAIN {
+            let Some(mut delivery) = store.deliveries()?.into_iter().find(|d| d.name == *name) else { break };
+            letters = delivery.retry(store.now()?);
+            if letters == 0 || store.ask(PutDelivery { delivery }, Durability::Synced).wait()? {
+                break;
+            }
+        }
+        page.line(&format!("{name}: {letters} to be tried again by the process that delivers"))?;
+    }
+    Ok(exit_code::OK)
+}
+
+fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -> Result<u8, CliError> {
+    named(only, told.endpoints.iter().map(|e| e.name.as_str()))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Runtime)?;
+    let mut code = exit_code::OK;
+    let now = context.clock.now();
+    let mut all = Vec::new();
+    for endpoint in told.endpoints.iter().filter(|e| only.is_none_or(|only| only == e.name)) {
+        let message = Message::test(&endpoint.name, now);
+        let sent = runtime.block_on(notify::send(&Poster::new(), endpoint, &message, now));
+        if sent.is_err() {
+            code = exit_code::REFUSED;
+        }
+        let said = match &sent {
+            Ok(()) => "delivered".to_owned(),
+            Err(why) => format!("not delivered: {why}"),
+        };
+        match page.look.json {
+            true => {
+                all.push(json!({ "endpoint": endpoint.name, "delivered": sent.is_ok(), "why": sent.err() }))
+            }
+            false => page.line(&format!("{}: {said}", endpoint.name))?,
+        }
+    }
+    if page.look.json {
+        page.json(&json!({ "endpoints": all }))?;
+    } else if told.endpoints.is_empty() {
+        page.line("no endpoint is configured; see [notify] in docs/guides/notify.md")?;
+    }
+    Ok(code)
+}
+
+/// Checks that an endpoint has the name that was typed.
+fn named<'a>(only: Option<&str>, known: impl Iterator<Item = &'a str>) -> Result<(), CliError> {
+    let known: Vec<&str> = known.collect();
+    match only.filter(|only| !known.contains(only)) {
+        None => Ok(()),
+        Some(only) => Err(CliError::Usage {
+            message: format!("no endpoint is named {only:?}"),
+            hint: Some(format!(
+                "there is: {}",
+                if known.is_empty() { "none".into() } else { known.join(", ") }
+            )),
+        }),
+    }
+}

@@ -1,0 +1,436 @@
+//! The recorder's side of the store: reserves tool calls, asks for approvals, records answers.
+
+use std::{sync::Arc, time::Duration};
+
+use outlast_core::{
+    engine::{
+        self,
+        actor::Actor,
+        approval::request_approval::{Asker, RequestApproval},
+        call::delivered::Delivered,
+        run::{
+            claim::{Claim, Claimed},
+            end_attempt::{EndAttempt, Then},
+        },
+        step::record::Record as Close,
+        tool::{
+            give_up_tool::GiveUpTool,
+            reserve_tool::{ReserveTool, Reserved},
+            send_tool::SendTool,
+        },
+    },
+    journal::{
+        Kind, Opening, Role, State,
+        approval::{Answer, Status},
+        iteration_scope,
+        payload::Payload,
+    },
+    run::{Record, attempt::Exit, rules::Rules},
+    store::{self, Ask as _, Durability, Store},
+    words::{
+        digest::Digest,
+        id::{AttemptNo, InstanceNo, RunId, RunNo, Seq, Slot},
+    },
+};
+use outlast_server::node::Node;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use super::{
+    message::{self, ToolCall},
+    tools::Manner,
+};
+use crate::program::{context::Context, error::CliError, say::say};
+
+/// Pause between two looks at a call that another process makes, and at an approval that is pending.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Longest time for which a person's decision may be awaited, over all calls again.
+const EXPIRES_MS: i64 = outlast_core::journal::approval::EXPIRES_MS;
+
+/// The attempt that calls belong to.
+#[derive(Clone, Copy, Debug)]
+pub enum Seat {
+    /// A supervisor drives the attempt; this process bears its token.
+    Inside { attempt: AttemptNo, slot: Slot, iteration: i64 },
+    /// This process claims an attempt of its own.
+    Alone,
+}
+
+/// Process and attempt in whose name calls are recorded. Known at the first call: a server that is only listed costs
+/// the store nothing.
+struct Life {
+    node: Arc<Node>,
+    /// Instance that claimed the attempt, where this process did.
+    claimed_by: Option<InstanceNo>,
+    attempt: AttemptNo,
+    slot: Slot,
+    scope: Arc<str>,
+    /// Answers of earlier lives to calls without an id.
+    earlier: usize,
+}
+
+pub struct Ledger {
+    pub context: Context,
+    pub store: Arc<dyn Store>,
+    pub run: RunNo,
+    pub id: RunId,
+    pub seat: Seat,
+    /// Name of the server.
+    pub server: String,
+    pub record: Record,
+    pub rules: Option<Rules>,
+    life: OnceCell<Life>,
+    /// Runtime that renews the heartbeat.
+    runtime: tokio::runtime::Handle,
+}
+
+/// Next deed for a call that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The call is on disk, with this idempotency key.
+    Send {
+        opening: Opening,
+        key: String,
+        /// Whether no earlier life has made it.
+        new: bool,
+        /// Whether it is marked as sent.
+        sent: bool,
+        /// Whether a person, or a policy, is to be asked before it is sent.
+        asks: bool,
+        /// Answers of earlier lives to calls without an id.
+        earlier: usize,
+    },
+    /// The answer is known; `seq` is to be marked once the client has it.
+    Answer { seq: Option<Seq>, body: String },
+}
+
+impl Ledger {
+    pub fn new(
+        context: Context,
+        store: Arc<dyn Store>,
+        view: &outlast_core::store::RunView,
+        seat: Seat,
+        server: String,
+        runtime: tokio::runtime::Handle,
+    ) -> Ledger {
+        Ledger {
+            context,
+            store,
+            run: view.run.no,
+            id: view.run.id.clone(),
+            seat,
+            server,
+            record: view.run.policy.record,
+            rules: view.spec.rules.clone(),
+            life: OnceCell::new(),
+            runtime,
+        }
+    }
+
+    async fn life(&self) -> Result<&Life, CliError> {
+        self.life.get_or_try_init(|| self.begin()).await
+    }
+
+    async fn begin(&self) -> Result<Life, CliError> {
+        let (store, context) = (self.store.clone(), self.context.clone());
+        let program = format!("mcp {}", self.server);
+        let joined = tokio::task::spawn_blocking(move || {
+            let node = crate::serve::proxy_setup::join(store, &context, &program)?;
+            // A recorder that was killed a moment ago has to be known as dead before its calls are looked for: what a
+            // live one makes is its own.
+            node.await_verdicts()?;
+            Ok::<_, CliError>(node)
+        });
+        let node = joined.await.map_err(|e| std::io::Error::other(e.to_string()))??;
+        self.runtime.spawn(node.clone().keep_alive());
+        let (claimed_by, attempt, slot, iteration) = match self.seat {
+            Seat::Inside { attempt, slot, iteration } => (None, attempt, slot, iteration),
+            Seat::Alone => {
+                let claim = Claim {
+                    run: self.run,
+                    slot: Slot::ANY,
+                    instance: node.instance(),
+                    label: None,
+                    fresh: false,
+                    restart: false,
+                };
+                match self.store.ask(claim, Durability::Synced).await? {
+                    Claimed::Attempt { attempt, slot, iteration, .. } => {
+                        (Some(node.instance()), attempt, slot, iteration)
+                    }
+                    Claimed::Refused(refusal) => {
+                        let (id, why) = (self.id.to_string(), refusal.code);
+                        return Err(store::Error::Engine(engine::Error::RunHalted { id, why }).into());
+                    }
+                }
+            }
+        };
+        let scope = iteration_scope(iteration);
+        let earlier = self.earlier(&scope, attempt)?;
+        Ok(Life { node, claimed_by, attempt, slot, scope, earlier })
+    }
+
+    /// Counts the answers of earlier lives that calls without an id may get.
+    fn earlier(&self, scope: &str, attempt: AttemptNo) -> Result<usize, store::Error> {
+        const PAGE: usize = 1000;
+        let (mut after, mut count) = (Seq(0), 0);
+        loop {
+            let page = self.store.entries(self.run, after, PAGE)?;
+            let Some(last) = page.last() else { return Ok(count) };
+            after = last.seq;
+            count += page
+                .iter()
+                .filter(|e| e.kind == Kind::Tool && *e.scope == *scope && e.delivered_to != Some(attempt))
+                .filter(|e| matches!(e.state, State::Done | State::Failed))
+                .filter(|e| e.tool.as_ref().is_some_and(|t| t.server == self.server && t.id.is_none()))
+                .count();
+        }
+    }
+
+    fn actor(&self, life: &Life) -> Actor {
+        let instance = life.claimed_by.unwrap_or_else(|| life.node.instance());
+        Actor { run: self.run, attempt: life.attempt, instance }
+    }
+
+    /// Returns the name by which people and policies know a tool.
+    pub fn name(&self, tool: &str) -> String {
+        format!("{}/{tool}", self.server)
+    }
+
+    /// Puts the call on disk, or finds its answer. Waits while another process makes the same call.
+    ///
+    /// `leaves`: the call leaves as soon as this returns. Else it has to be marked by [`Ledger::leaves`] first.
+    pub async fn reserve(
+        &self,
+        call: &ToolCall,
+        manner: Manner,
+        leaves: bool,
+        anew: bool,
+    ) -> Result<Verdict, CliError> {
+        let life = self.life().await?;
+        let asks = self.asks(&call.tool, manner);
+        let reserve = ReserveTool {
+            actor: self.actor(life),
+            slot: life.slot,
+            scope: life.scope.clone(),
+            server: self.server.clone(),
+            tool: call.tool.clone(),
+            id: call.id.clone(),
+            arguments: call.digest,
+            about: Payload::encode(self.about(call).to_string().as_bytes()),
+            repeatable: manner.repeatable(),
+            leaves: leaves && !asks,
+            anew: anew && manner == Manner::Reads,
+        };
+        loop {
+            let reserve = ReserveTool { actor: self.actor(life), ..reserve.clone() };
+            let key = reserve.match_key();
+            return match self.ask(life, reserve).await? {
+                Reserved::Send { opening, new } => {
+                    // Stable over all lives of the run, and another one for each other call: a database that lost its
+                    // last commits gives numbers out again.
+                    let key = Digest::of(format!("{}\0{}\0{key}", self.id, opening.seq).as_bytes());
+                    Ok(Verdict::Send {
+                        opening,
+                        key: key.to_string()[..32].to_owned(),
+                        new,
+                        sent: leaves && !asks,
+                        asks,
+                        earlier: life.earlier,
+                    })
+                }
+                Reserved::Recorded { seq, .. } => {
+                    Ok(Verdict::Answer { seq: Some(seq), body: self.kept(seq)? })
+                }
+                Reserved::InDoubt { seq } => Ok(self.doubt(seq, &call.tool)),
+                Reserved::InFlight { .. } => {
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+            };
+        }
+    }
+
+    /// Tells whether a policy forbids the tool, or wants a person to be asked.
+    fn asks(&self, tool: &str, manner: Manner) -> bool {
+        let name = self.name(tool);
+        self.rules.as_ref().is_some_and(|rules| {
+            !rules.allows(&name) || Rules::ask_for(Some(rules), &name, manner.side_effect())
+        })
+    }
+
+    /// Asks for the approval that the policy wants, and waits for the decision, at most `patience`.
+    ///
+    /// Errors: those of `RequestApproval`.
+    pub async fn approved(
+        &self,
+        call: &ToolCall,
+        manner: Manner,
+        opening: Opening,
+        patience: Duration,
+    ) -> Result<Approval, CliError> {
+        let life = self.life().await?;
+        let request = RequestApproval {
+            asker: Asker::Attempt { actor: self.actor(life), slot: life.slot },
+            // One approval for each call: the same call again, later, is asked for again.
+            key: Some(format!("tool:{}", opening.seq)),
+            tool: self.name(&call.tool),
+            side_effect: manner.side_effect().map(str::to_owned),
+            arguments: Payload::encode(call.arguments.as_bytes()),
+            expires_ms: EXPIRES_MS,
+        };
+        let mut answer = self.store.ask(request, Durability::Synced).await?;
+        let name = self.name(&call.tool);
+        if let (Status::Pending, Some(id)) = (answer.status, answer.id) {
+            say(&format!("{name} waits for a person: outlast approve {id}"));
+        }
+        let until = tokio::time::Instant::now() + patience;
+        while answer.status == Status::Pending && tokio::time::Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+            let Some(id) = answer.id else { break };
+            let entry = self.store.entry(id.run, id.seq)?;
+            let now = self.store.now()?;
+            answer = entry.and_then(|e| Answer::of(&e, now)).unwrap_or(answer);
+        }
+        let id = answer.id.map(|id| id.to_string()).unwrap_or_default();
+        let policy = self.rules.as_ref().map(|r| r.policy.clone()).unwrap_or_default();
+        let said = answer.decision.as_ref();
+        let reason = said.and_then(|d| d.reason.as_ref()).map(|r| format!(": {r}")).unwrap_or_default();
+        let by = said.map(|d| d.by.clone()).unwrap_or_default();
+        Ok(match answer.status {
+            Status::Approved => Approval::Given,
+            Status::Pending => Approval::Pending(message::told(
+                &format!(
+                    "{name} was not called yet: it waits for a person's approval ({id}). Call it again, with the same arguments, to wait on."
+                ),
+                json!({"outlast/outcome": "pending", "outlast/approval": id}),
+            )),
+            Status::Denied => Approval::Refused(format!("{name} was not called: {by} denied it{reason}")),
+            Status::Blocked => {
+                Approval::Refused(format!("{name} was not called: the policy {policy} does not have it"))
+            }
+            Status::Timeout | Status::Void => {
+                Approval::Refused(format!("{name} was not called: nobody approved it in time"))
+            }
+        })
+    }
+
+    /// Marks a reserved call as sent. Only then it may leave.
+    pub async fn leaves(&self, opening: Opening) -> Result<(), CliError> {
+        let life = self.life().await?;
+        let send = SendTool { opening, attempt: life.attempt, slot: life.slot };
+        self.store.ask(send, Durability::Synced).await?;
+        Ok(())
+    }
+
+    /// Records a call's answer. Only then its client may see it.
+    pub async fn record(&self, opening: Opening, body: &str, failed: bool) -> Result<(), CliError> {
+        let kept = match self.record {
+            Record::Digests => json!({"sha256": Digest::of(body.as_bytes())}).to_string(),
+            _ => format!("{{{body}}}"),
+        };
+        let value = Payload::encode(kept.as_bytes());
+        let close = Close { opening, value, failed, again: false, changes: Vec::new() };
+        self.store.ask(close, Durability::Synced).await?;
+        Ok(())
+    }
+
+    /// Closes a call that gets no answer, and returns what its client is told.
+    pub async fn give_up(&self, opening: Opening, tool: &str) -> Result<Verdict, CliError> {
+        let state = self.store.ask(GiveUpTool { opening }, Durability::Synced).await?;
+        if state == State::Unknown {
+            return Ok(self.doubt(opening.seq, tool));
+        }
+        let text = format!("{} was not called: its server is not there", self.name(tool));
+        Ok(Verdict::Answer { seq: None, body: message::told(&text, json!({"outlast/outcome": "not sent"})) })
+    }
+
+    /// Marks that the client has an answer: another life or process does not give it again. Not synced: a loss of power
+    /// leaves nobody who had it.
+    pub async fn delivered(&self, seq: Seq) -> Result<(), CliError> {
+        let life = self.life().await?;
+        let mark = Delivered { run: self.run, seq, attempt: life.attempt, count: 0, replayed: false };
+        self.store.ask(mark, Durability::Committed).await?;
+        Ok(())
+    }
+
+    /// Ends this process's life on the store. Calls in flight are judged by whoever asks for them next.
+    pub fn leave(&self) -> Result<(), CliError> {
+        let Some(life) = self.life.get() else { return Ok(()) };
+        if let Some(instance) = life.claimed_by {
+            let end = EndAttempt {
+                run: self.run,
+                attempt: life.attempt,
+                instance,
+                exit: Exit { code: Some(0), ..Exit::default() },
+                active_ms: 0,
+                then: Then::Interrupt { by_person: false },
+            };
+            self.store.ask(end, Durability::Synced).wait()?;
+        }
+        Ok(life.node.leave()?)
+    }
+
+    /// Asks the store, and once more after this process was declared dead: a machine that slept, a stopped process.
+    async fn ask(&self, life: &Life, reserve: ReserveTool) -> Result<Reserved, CliError> {
+        match self.store.ask(reserve.clone(), Durability::Synced).await {
+            Err(why @ store::Error::Engine(engine::Error::InstanceDead)) if life.claimed_by.is_none() => {
+                life.node.goes_on_after(&why, reserve.actor.instance).await?;
+                let again = ReserveTool { actor: self.actor(life), ..reserve };
+                Ok(self.store.ask(again, Durability::Synced).await?)
+            }
+            answered => Ok(answered?),
+        }
+    }
+
+    /// Returns what is told of a call in doubt: the same words in each life, since a replayed model may depend on them.
+    fn doubt(&self, seq: Seq, tool: &str) -> Verdict {
+        let text = format!(
+            "outcome unknown: {} was cut off before its answer came, and may have been done. Look before you repeat it.",
+            self.name(tool)
+        );
+        let facts = json!({"outlast/outcome": "unknown", "outlast/run": self.id, "outlast/entry": seq});
+        Verdict::Answer { seq: Some(seq), body: message::told(&text, facts) }
+    }
+
+    /// Returns the recorded answer of a call.
+    fn kept(&self, seq: Seq) -> Result<String, CliError> {
+        let missing =
+            || store::Error::Corrupt { what: format!("entry {seq} of run {}: its answer", self.id) };
+        let bytes = self.store.payload(self.run, seq, Role::Value)?.ok_or_else(missing)?;
+        let bytes = bytes.decode().map_err(|_| missing())?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| missing())?;
+        let body = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(missing)?;
+        if body.starts_with("\"sha256\"") {
+            let text = "the call was made in an earlier life of this run, which records no answers. Look at what it did before you repeat it.";
+            return Ok(message::told(text, json!({"outlast/outcome": "done", "outlast/entry": seq})));
+        }
+        Ok(body.to_owned())
+    }
+
+    /// Returns the description of a call, for people. What a run does not record of its prompts is left out here, too.
+    fn about(&self, call: &ToolCall) -> Value {
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let mut about = json!({
+            "tool": self.name(&call.tool),
+            "id": call.id,
+            "input_digest": call.digest,
+        });
+        if self.record == Record::All {
+            about["input"] = crate::agent::note::excerpt(&call.arguments).into();
+            about["arguments"] = arguments;
+        }
+        about
+    }
+}
+
+/// A person's decision on a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Approval {
+    Given,
+    /// Nobody has decided yet: the answer for a client that cannot wait on.
+    Pending(String),
+    /// The call is not made, and why.
+    Refused(String),
+}

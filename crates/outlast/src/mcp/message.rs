@@ -1,0 +1,254 @@
+//! Messages of MCP: one JSON object a line, read as far as the recorder needs.
+//!
+//! A message is passed on as the bytes that came, so that unknown fields, spellings of numbers and the order of members
+//! survive, in each version of the protocol. Rejected: a typed model of the protocol (`rmcp`), which drops what it does
+//! not know when it writes a message again.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use outlast_core::words::digest::Digest;
+use outlast_server::dialect::canonical::canonical_value;
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+/// Member of `_meta` by which a tool gets the idempotency key of its call: the same in each life.
+pub const KEY: &str = "outlast/idempotencyKey";
+
+/// Members of `_meta` by which clients name a tool call: the id that the model's answer gave it.
+const IDS: [&str; 2] = ["claudecode/toolUseId", "outlast/toolCallId"];
+
+/// JSON-RPC's codes of errors.
+pub const PARSE: i64 = -32700;
+pub const INVALID: i64 = -32600;
+pub const PARAMS: i64 = -32602;
+pub const INTERNAL: i64 = -32603;
+
+/// Members of a message. Duplicate members are refused: two readers could take them for two messages.
+#[derive(Debug, Deserialize)]
+pub struct Message<'a> {
+    #[serde(borrow, default)]
+    pub id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub method: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub params: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub error: Option<&'a RawValue>,
+}
+
+/// Reads a line. Errors: the code and text of JSON-RPC's error.
+pub fn read(line: &[u8]) -> Result<Message<'_>, (i64, String)> {
+    if line.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[') {
+        return Err((INVALID, "batches are not recorded: send each message on a line of its own".into()));
+    }
+    serde_json::from_slice(line).map_err(|e| (PARSE, format!("not a message of JSON-RPC: {e}")))
+}
+
+/// What a `tools/call` asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    pub tool: String,
+    /// The client's id of the call.
+    pub id: Option<String>,
+    /// Token by which the client wants to hear of progress, as raw JSON.
+    pub progress: Option<String>,
+    /// Arguments in canonical JSON.
+    pub arguments: String,
+    /// Digest of all that is asked, in canonical JSON; `_meta` belongs to the request, and not to the call.
+    pub digest: Digest,
+}
+
+impl ToolCall {
+    /// Reads the parameters of a `tools/call`. Errors: what is wrong with them.
+    pub fn read(params: Option<&RawValue>) -> Result<ToolCall, String> {
+        let params = params.ok_or("tools/call without params")?.get();
+        // Refuses duplicate members, at any depth.
+        canonical(params)?;
+        let members: BTreeMap<Cow<'_, str>, &RawValue> =
+            serde_json::from_str(params).map_err(|e| format!("params: {e}"))?;
+        let meta: Value = members
+            .get("_meta")
+            .map_or(Ok(Value::Null), |m| serde_json::from_str(m.get()))
+            .unwrap_or_default();
+        let name = members.get("name").ok_or("params have no name")?;
+        let mut asked = String::new();
+        for (member, value) in members.iter().filter(|(member, _)| *member != "_meta") {
+            asked.push_str(&format!("{}:{}\n", json!(member), canonical(value.get())?));
+        }
+        Ok(ToolCall {
+            tool: serde_json::from_str(name.get()).map_err(|e| format!("the tool's name: {e}"))?,
+            id: IDS.iter().find_map(|id| meta[*id].as_str()).map(str::to_owned),
+            progress: meta.get("progressToken").filter(|t| !t.is_null()).map(Value::to_string),
+            arguments: members.get("arguments").map_or(Ok("{}".into()), |a| canonical(a.get()))?,
+            digest: Digest::of(asked.as_bytes()),
+        })
+    }
+}
+
+fn canonical(json: &str) -> Result<String, String> {
+    let bytes = canonical_value(json.as_bytes()).map_err(|e| e.to_string())?;
+    String::from_utf8(bytes).map_err(|e| e.to_string())
+}
+
+/// Returns the line of a `tools/call` with the idempotency key in its `_meta`; every other byte stays. A client's own key
+/// stays, too.
+pub fn with_key(line: &[u8], key: &str) -> Vec<u8> {
+    let member = format!("\"{KEY}\":{}", json!(key));
+    let Some(params) = read(line).ok().and_then(|m| m.params) else { return line.to_vec() };
+    let Ok(members) = serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(params.get()) else {
+        return line.to_vec();
+    };
+    let (object, member) = match members.get("_meta") {
+        Some(meta) if meta.get().starts_with('{') => (meta.get(), member),
+        // Another `_meta` is the server's to refuse.
+        Some(_) => return line.to_vec(),
+        None => (params.get(), format!("\"_meta\":{{{member}}}")),
+    };
+    let has_key = serde_json::from_str::<Value>(object).is_ok_and(|v| v.get(KEY).is_some());
+    if has_key {
+        return line.to_vec();
+    }
+    // A raw value is a part of the line that it was read from.
+    let at = object.as_ptr() as usize - line.as_ptr() as usize + 1;
+    let empty = object[1..].trim_start().starts_with('}');
+    let mut out = line[..at].to_vec();
+    out.extend_from_slice(member.as_bytes());
+    out.extend_from_slice(if empty { b"" } else { b"," });
+    out.extend_from_slice(&line[at..]);
+    out
+}
+
+/// Returns the line of a request under another id.
+pub fn with_id(line: &[u8], id: &str) -> Vec<u8> {
+    let Some(had) = read(line).ok().and_then(|m| m.id) else { return line.to_vec() };
+    let at = had.get().as_ptr() as usize - line.as_ptr() as usize;
+    [&line[..at], id.as_bytes(), &line[at + had.get().len()..]].concat()
+}
+
+/// Returns the line of an answer: `body` is the member `"result":…` or `"error":…`.
+pub fn answer(id: &str, body: &str) -> Vec<u8> {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}").into_bytes()
+}
+
+/// Returns the member of an answer as it is recorded: its bytes as they came.
+pub fn recorded(message: &Message<'_>) -> Option<String> {
+    match (message.result, message.error) {
+        (Some(result), _) => Some(format!("\"result\":{}", result.get())),
+        (None, Some(error)) => Some(format!("\"error\":{}", error.get())),
+        (None, None) => None,
+    }
+}
+
+/// Tells whether a recorded answer says that the tool failed.
+pub fn is_failure(message: &Message<'_>) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Outcome {
+        #[serde(default)]
+        is_error: bool,
+    }
+    message.error.is_some()
+        || message.result.is_some_and(|r| serde_json::from_str::<Outcome>(r.get()).is_ok_and(|o| o.is_error))
+}
+
+/// Returns the member of an answer that tells the model of a failure, with facts for programs.
+pub fn told(text: &str, facts: Value) -> String {
+    let result = json!({"content": [{"type": "text", "text": text}], "isError": true, "_meta": facts});
+    format!("\"result\":{result}")
+}
+
+/// Returns the member of an answer that is an error of the protocol.
+pub fn error(code: i64, message: &str) -> String {
+    format!("\"error\":{}", json!({"code": code, "message": message}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(json: &str) -> Result<ToolCall, String> {
+        let raw: &RawValue = serde_json::from_str(json).unwrap();
+        ToolCall::read(Some(raw))
+    }
+
+    #[test]
+    fn a_call_is_known_by_all_it_asks_and_not_by_its_request() {
+        let call = params(r#"{"name":"a","arguments":{"x":1,"y":[2]}}"#).unwrap();
+        assert_eq!((call.tool.as_str(), call.arguments.as_str()), ("a", r#"{"x":1,"y":[2]}"#));
+        let same = r#"{"_meta":{"progressToken":7,"claudecode/toolUseId":"toolu_1"},"arguments":{"y":[2],"x":1},"name":"\u0061"}"#;
+        let same = params(same).unwrap();
+        assert_eq!(
+            (same.digest, same.id.as_deref(), same.progress.as_deref()),
+            (call.digest, Some("toolu_1"), Some("7"))
+        );
+        for other in [
+            r#"{"name":"b","arguments":{"x":1,"y":[2]}}"#,
+            r#"{"name":"a","arguments":{"x":1.0,"y":[2]}}"#,
+            r#"{"name":"a","arguments":{"x":1,"y":[2]},"requestState":"s"}"#,
+            r#"{"name":"a","arguments":{"x":1,"y":[2]},"inputResponses":{}}"#,
+            r#"{"name":"a"}"#,
+        ] {
+            assert_ne!(params(other).unwrap().digest, call.digest, "{other}");
+        }
+        for bad in [
+            r#"{"arguments":{}}"#,
+            r#"{"name":1}"#,
+            r#"{"name":"a","name":"b"}"#,
+            r#"{"name":"a","arguments":{"x":1,"x":2}}"#,
+            "[]",
+        ] {
+            assert!(params(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_key_is_added_and_every_other_byte_stays() {
+        let check = |line: &str, wanted: &str| {
+            let had = String::from_utf8(with_key(line.as_bytes(), "k")).unwrap();
+            assert_eq!(had, wanted);
+        };
+        check(
+            r#"{"id":1, "method":"tools/call","params":{ "name":"a","new":1e400}}"#,
+            r#"{"id":1, "method":"tools/call","params":{"_meta":{"outlast/idempotencyKey":"k"}, "name":"a","new":1e400}}"#,
+        );
+        check(r#"{"params":{"_meta":{ }}}"#, r#"{"params":{"_meta":{"outlast/idempotencyKey":"k" }}}"#);
+        check(
+            r#"{"params":{"_meta":{"a":{}},"x":0}}"#,
+            r#"{"params":{"_meta":{"outlast/idempotencyKey":"k","a":{}},"x":0}}"#,
+        );
+        for left in [
+            r#"{"params":{"_meta":{"outlast/idempotencyKey":"own"}}}"#,
+            r#"{"params":{"_meta":null}}"#,
+            r#"{"params":[]}"#,
+            "no json",
+        ] {
+            check(left, left);
+        }
+    }
+
+    #[test]
+    fn a_message_is_one_object_without_duplicates() {
+        assert!(read(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).is_ok());
+        assert_eq!(read(br#" [{"id":1}]"#).unwrap_err().0, INVALID);
+        for bad in [&br#"{"method":"ping","method":"tools/call"}"#[..], b"{", b"", b"\xff"] {
+            assert_eq!(read(bad).unwrap_err().0, PARSE);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_recorded_as_it_came() {
+        let line = br#"{"jsonrpc":"2.0","id":"x","result":{"content":[ ],"isError":true,"n":1E2}}"#;
+        let message = read(line).unwrap();
+        let body = recorded(&message).unwrap();
+        assert_eq!(body, r#""result":{"content":[ ],"isError":true,"n":1E2}"#);
+        assert!(is_failure(&message));
+        assert_eq!(
+            answer("7", &body),
+            br#"{"jsonrpc":"2.0","id":7,"result":{"content":[ ],"isError":true,"n":1E2}}"#
+        );
+        assert!(!is_failure(&read(br#"{"result":{"content":[]}}"#).unwrap()));
+        assert!(is_failure(&read(br#"{"error":{}}"#).unwrap()));
+    }
+}

@@ -1,0 +1,141 @@
+//! `outlast mcp -- CMD`: a recorder between an MCP client and a server, both over standard input and output.
+//!
+//! `session` decides, `host` carries out, `ledger` is the store's side. `message` reads as much of a line as is needed,
+//! and `tools` knows which tools may be called again.
+
+mod host;
+mod ledger;
+mod message;
+mod session;
+mod tools;
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use outlast_core::{
+    engine::run::start::Start,
+    run::Spec,
+    store::{Ask as _, Durability, RunView, Store},
+    words::id::RunId,
+};
+use outlast_process::ancestry;
+
+use self::{
+    ledger::{Ledger, Seat},
+    tools::Tools,
+};
+use crate::{
+    agent::inside::{Inside, TOKEN},
+    cli::McpArgs,
+    program::{
+        context::{CONFINED, Context},
+        error::{CliError, InsideError, MachineError},
+        find,
+    },
+    settings::{place::Place, policies},
+};
+
+/// Variables that a run's process has, and that MCP clients do not pass to their servers.
+const INHERITED: [&str; 3] = [TOKEN, "OUTLAST_STORE", CONFINED];
+
+/// Longest name of a server.
+const MAX_NAME: usize = 64;
+
+/// Records the tool calls between the client on standard input and output, and the server that it starts. Returns the
+/// exit code.
+pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
+    let name = name(&args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(MachineError::Runtime)?;
+    let (context, store, view, seat) = match &args.run {
+        Some(id) => {
+            let (store, view) = own_run(id, &args, &context)?;
+            (context, store, view, Seat::Alone)
+        }
+        None => {
+            let context = inherited(context)?;
+            let inside = Inside::of(&context)?.ok_or(InsideError::NoRunForTools)?;
+            let attempts = inside.store.attempts(inside.claims.run)?;
+            let found = attempts.into_iter().find(|a| a.no == inside.claims.attempt);
+            let iteration = found.map_or(inside.view.run.iteration, |a| a.iteration);
+            let seat = Seat::Inside { attempt: inside.claims.attempt, slot: inside.claims.slot, iteration };
+            (context, inside.store, inside.view, seat)
+        }
+    };
+    let ledger = Ledger::new(context, store, &view, seat, name, runtime.handle().clone());
+    let tools = Tools::new(args.trust, args.reads, args.idempotent);
+    let _guard = runtime.enter();
+    let code = host::run(Arc::new(ledger), tools, &args.command);
+    // The thread that reads the client's input cannot be interrupted.
+    runtime.shutdown_background();
+    code
+}
+
+/// Returns the server's name: as given, else the file name of the command's last word that names a file or package.
+fn name(args: &McpArgs) -> Result<String, CliError> {
+    let given = match &args.name {
+        Some(name) => name.clone(),
+        None => {
+            let program = args.command.first().map(|c| Path::new(c).file_stem().unwrap_or_default());
+            program.unwrap_or_default().to_string_lossy().into_owned()
+        }
+    };
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if given.is_empty() || given.len() > MAX_NAME || !given.chars().all(fits) {
+        return Err(CliError::Usage {
+            message: format!("a server's name is 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -, had {given:?}"),
+            hint: Some("give it one with --name".into()),
+        });
+    }
+    Ok(given)
+}
+
+/// Finds the run of this id, or creates it: without limits, since tools are not metered.
+fn own_run(id: &RunId, args: &McpArgs, context: &Context) -> Result<(Arc<dyn Store>, RunView), CliError> {
+    let store = context.open(true, Default::default())?;
+    if let Some(no) = store.run_no(id)? {
+        let view = find::view(store.as_ref(), no)?;
+        if let Some(policy) = &args.policy
+            && view.spec.rules.as_ref().is_none_or(|rules| rules.policy != *policy)
+        {
+            return Err(CliError::Usage {
+                message: format!("run {id} exists, and keeps the policy that it was created with"),
+                hint: Some("leave --policy out, or give another --run".into()),
+            });
+        }
+        return Ok((store, view));
+    }
+    let policy = args
+        .policy
+        .as_deref()
+        .map(|name| policies::named(&context.around, store.as_ref(), name))
+        .transpose()?;
+    let spec = Spec {
+        tags: [("kind".to_owned(), "mcp".to_owned())].into(),
+        rules: policy.as_ref().map(|p| p.rules.clone()),
+        ..Spec::default()
+    };
+    let limits = policy.as_ref().map(|p| p.limits).unwrap_or_default();
+    let start = Start { limits, spec, ..Start::new(id.clone()) };
+    let started = store.ask(start, Durability::Synced).wait()?;
+    let view = find::view(store.as_ref(), started.run)?;
+    Ok((store, view))
+}
+
+/// Returns the context with the run's variables of the processes above this one, where its own environment has none: MCP
+/// clients start their servers without them.
+fn inherited(context: Context) -> Result<Context, CliError> {
+    if context.around.is_set(TOKEN) {
+        return Ok(context);
+    }
+    let line = ancestry::line();
+    let Some(above) = line.iter().find(|above| above.began_with(TOKEN)) else { return Ok(context) };
+    let variables: BTreeMap<String, String> =
+        INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), above.variable(name)?))).collect();
+    let store = variables.get("OUTLAST_STORE").cloned();
+    let around = context.around.clone().with(variables);
+    let place = store.map_or(Ok(context.place.clone()), |store| Place::decide(Some(&store), &around))?;
+    Ok(Context { around, place, ..context })
+}

@@ -1,0 +1,689 @@
+//! The recorder between one client and one server: events in, deeds out. Without I/O, so that each order of deaths and
+//! answers is a test.
+//!
+//! Only `tools/call` is recorded. Its life: reserved (on disk) → approved, where a policy wants it → marked as sent →
+//! out → answered → recorded → shown. Everything else passes both ways as it came. A server that dies is started again:
+//! its session is opened as the client opened it, requests that only read are sent again, and each tool call is sent
+//! again if it may be repeated, else its client is told that nobody knows.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use outlast_core::{
+    journal::Opening,
+    words::{digest::Digest, id::Seq},
+};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+
+use super::{
+    ledger::{Approval, Verdict},
+    message::{self, INTERNAL, INVALID, Message, PARAMS, ToolCall},
+    tools::{Manner, Tools},
+};
+
+/// Starts of a server without an answer between them, after which it is given up.
+const MOST_STARTS: u32 = 5;
+
+/// Longest wait for a person's decision before a client without progress is told to call again.
+pub const PATIENCE_MS: u64 = 45_000;
+
+/// Interval between two notices of progress to a client that waits for a decision.
+pub const PROGRESS_MS: u64 = 5_000;
+
+/// Number of a tool call in this session.
+pub type No = u64;
+
+#[derive(Debug)]
+pub enum Event {
+    Client(Vec<u8>),
+    ClientClosed,
+    Server(Vec<u8>),
+    /// The server's process is gone, or cannot be started; how, in words.
+    ServerEnded(String),
+    Reserved(No, Result<Verdict, String>),
+    Approved(No, Result<Approval, String>),
+    Left(No, Result<(), String>),
+    Recorded(No, Result<(), String>),
+    GivenUp(No, Result<Verdict, String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Show the line to the client; then mark the answer as delivered.
+    ToClient {
+        line: Vec<u8>,
+        mark: Option<Seq>,
+    },
+    ToServer(Vec<u8>),
+    /// Start the server, after a pause.
+    Start {
+        pause_ms: u64,
+    },
+    Reserve {
+        no: No,
+        call: ToolCall,
+        manner: Manner,
+        leaves: bool,
+        anew: bool,
+    },
+    Approve {
+        no: No,
+        call: ToolCall,
+        manner: Manner,
+        opening: Opening,
+        patience_ms: u64,
+    },
+    Leave {
+        no: No,
+        opening: Opening,
+    },
+    Record {
+        no: No,
+        opening: Opening,
+        body: String,
+        failed: bool,
+    },
+    GiveUp {
+        no: No,
+        opening: Opening,
+        tool: String,
+    },
+    /// Nothing is left to do.
+    Quit {
+        /// Why the server is given up, if it is.
+        why: Option<String>,
+    },
+}
+
+/// Tool call of the client in this session.
+struct Call {
+    /// Id of the request, as raw JSON.
+    id: String,
+    line: Vec<u8>,
+    call: ToolCall,
+    manner: Manner,
+    phase: Phase,
+    /// Whether the client has cancelled the request: it gets no answer.
+    withdrawn: bool,
+    /// Notices of progress sent while a person is waited for.
+    notices: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Reserving,
+    Approving(Open),
+    /// On disk, and not marked as sent.
+    Reserved(Open),
+    /// Being marked as sent.
+    Leaving(Open),
+    /// Marked as sent, and not with this server yet.
+    Ready(Open),
+    Out(Open),
+    /// The answer that came is being recorded.
+    Recording(Open, Vec<u8>),
+    /// Being closed without an answer of the server.
+    Closing,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    opening: Opening,
+    key: String,
+}
+
+/// Request that passes unrecorded.
+struct Plain {
+    method: String,
+    line: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Server {
+    Starting,
+    /// Opening the session that the client had with the one before: the id of our `initialize`.
+    Greeting(String),
+    Up,
+    /// Given up.
+    Gone,
+}
+
+enum Queued {
+    Line(Vec<u8>),
+    Call(No),
+}
+
+pub struct Session {
+    /// What is known of the server's tools.
+    tools: Tools,
+    server: Server,
+    calls: HashMap<No, Call>,
+    next: No,
+    plain: HashMap<String, Plain>,
+    /// Requests of the server that the client has not answered, by their ids.
+    asked: HashSet<String>,
+    /// What waits for the server to be up.
+    queue: VecDeque<Queued>,
+    /// The client's `initialize`, once it was answered, and what it set since: repeated to a server that is started again.
+    greeting: Option<Vec<u8>>,
+    initialized: Option<Vec<u8>>,
+    level: Option<Vec<u8>>,
+    subscriptions: Vec<(String, Vec<u8>)>,
+    /// Ids of our own requests, whose answers nobody waits for.
+    own: HashSet<String>,
+    own_ids: u64,
+    /// Starts since the server last answered the client.
+    starts: u32,
+    /// Calls that were reserved, and whose client went away before a person decided.
+    released: HashMap<Digest, Vec<Open>>,
+    /// Recorded answers given to calls without an id.
+    replayed: usize,
+    /// Whether this life has left the path of the one before.
+    diverged: bool,
+    closing: bool,
+    deeds: Vec<Deed>,
+}
+
+impl Session {
+    pub fn new(tools: Tools) -> (Session, Vec<Deed>) {
+        let session = Session {
+            tools,
+            server: Server::Starting,
+            calls: HashMap::new(),
+            next: 0,
+            plain: HashMap::new(),
+            asked: HashSet::new(),
+            queue: VecDeque::new(),
+            greeting: None,
+            initialized: None,
+            level: None,
+            subscriptions: Vec::new(),
+            own: HashSet::new(),
+            own_ids: 0,
+            starts: 0,
+            released: HashMap::new(),
+            replayed: 0,
+            diverged: false,
+            closing: false,
+            deeds: Vec::new(),
+        };
+        (session, vec![Deed::Start { pause_ms: 0 }])
+    }
+
+    pub fn on(&mut self, event: Event) -> Vec<Deed> {
+        match event {
+            Event::Client(line) => self.client(line),
+            Event::ClientClosed => self.closing = true,
+            Event::Server(line) => self.server(line),
+            Event::ServerEnded(how) => self.server_ended(&how),
+            Event::Reserved(no, verdict) => self.reserved(no, verdict),
+            Event::Approved(no, approval) => self.approved(no, approval),
+            Event::Left(no, left) => self.left(no, left),
+            Event::Recorded(no, recorded) => self.recorded(no, recorded),
+            Event::GivenUp(no, verdict) => self.reserved(no, verdict),
+        }
+        if self.closing && self.calls.values().all(|call| !call.phase.may_be_answered()) {
+            self.deeds.push(Deed::Quit { why: None });
+        }
+        std::mem::take(&mut self.deeds)
+    }
+
+    /// Tells that the server was started: what waits for it may go.
+    pub fn started(&mut self) -> Vec<Deed> {
+        self.starts += 1;
+        match self.greeting.clone() {
+            Some(greeting) => {
+                let id = self.own_id();
+                self.deeds.push(Deed::ToServer(message::with_id(&greeting, &id)));
+                self.server = Server::Greeting(id);
+            }
+            None => self.up(),
+        }
+        std::mem::take(&mut self.deeds)
+    }
+
+    fn client(&mut self, line: Vec<u8>) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let message = match message::read(&line) {
+            Ok(message) => message,
+            Err((code, text)) => return self.refuse("null", code, &text),
+        };
+        let id = message.id.map(|id| id.get().to_owned());
+        match (message.method.as_deref(), id) {
+            (Some("tools/call"), Some(id)) => {
+                let call = ToolCall::read(message.params);
+                self.call(id, call, line);
+            }
+            // Nobody could be told of its outcome, and a server that took it would do what is recorded nowhere.
+            (Some("tools/call"), None) => {}
+            (Some(method), Some(id)) => {
+                let method = method.to_owned();
+                self.remember(&method, message.params, &line);
+                self.plain.insert(id, Plain { method, line: line.clone() });
+                self.pass(line);
+            }
+            (Some("notifications/cancelled"), None) => self.cancelled(message.params, line.clone()),
+            (Some(method), None) => {
+                if method == "notifications/initialized" {
+                    self.initialized = Some(line.clone());
+                }
+                self.pass(line);
+            }
+            // An answer to a question of a server that is gone is nobody's.
+            (None, Some(id)) => {
+                if self.asked.remove(&id) {
+                    self.pass(line);
+                }
+            }
+            (None, None) => self.refuse("null", INVALID, "neither a request nor an answer"),
+        }
+    }
+
+    /// Keeps what a server that is started again has to be told.
+    fn remember(&mut self, method: &str, params: Option<&RawValue>, line: &[u8]) {
+        #[derive(Deserialize)]
+        struct Subscription {
+            uri: String,
+        }
+        let uri = || params.and_then(|p| serde_json::from_str::<Subscription>(p.get()).ok()).map(|s| s.uri);
+        match method {
+            "logging/setLevel" => self.level = Some(line.to_vec()),
+            "resources/subscribe" => self.subscriptions.extend(uri().map(|uri| (uri, line.to_vec()))),
+            "resources/unsubscribe" => {
+                let gone = uri();
+                self.subscriptions.retain(|(uri, _)| Some(uri) != gone.as_ref());
+            }
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, id: String, call: Result<ToolCall, String>, line: Vec<u8>) {
+        let call = match call {
+            Ok(call) => call,
+            Err(why) => return self.refuse(&id, PARAMS, &why),
+        };
+        if self.calls.values().any(|c| c.id == id && !c.withdrawn) {
+            return self.refuse(&id, INVALID, "this id is of a request that is not answered yet");
+        }
+        let manner = self.tools.manner(&call.tool);
+        let no = self.next;
+        self.next += 1;
+        // A call that waited for a person and is made again waits on, under the same entry.
+        let waiting = self.released.get_mut(&call.digest).and_then(Vec::pop);
+        let phase = match waiting {
+            Some(open) => Phase::Approving(open),
+            None => Phase::Reserving,
+        };
+        let made = Call { id, line, call, manner, phase, withdrawn: false, notices: 0 };
+        self.calls.insert(no, made);
+        match &self.calls[&no].phase {
+            Phase::Approving(_) => self.approve(no),
+            _ => {
+                let call = self.calls[&no].call.clone();
+                let (leaves, anew) = (self.server == Server::Up, self.diverged && call.id.is_none());
+                self.deeds.push(Deed::Reserve { no, call, manner, leaves, anew });
+            }
+        }
+    }
+
+    fn cancelled(&mut self, params: Option<&RawValue>, line: Vec<u8>) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Cancelled<'a> {
+            #[serde(borrow)]
+            request_id: Option<&'a RawValue>,
+        }
+        let named = params.and_then(|p| serde_json::from_str::<Cancelled<'_>>(p.get()).ok());
+        let id = named.and_then(|c| c.request_id).map(|id| id.get().to_owned());
+        let found = id.as_ref().and_then(|id| {
+            self.calls.iter().find(|(_, call)| call.id == *id && !call.withdrawn).map(|(no, _)| *no)
+        });
+        let Some(no) = found else {
+            id.iter().for_each(|id| drop(self.plain.remove(id)));
+            return self.pass(line);
+        };
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        call.withdrawn = true;
+        match call.phase.clone() {
+            // The server may have finished all the same: its answer is recorded if it comes.
+            Phase::Out(_) => self.pass(line),
+            // Never sent: nothing has happened, and nothing will.
+            Phase::Reserved(open) => {
+                self.unqueue(no);
+                self.give_up(no, open);
+            }
+            _ => {}
+        }
+    }
+
+    fn server(&mut self, line: Vec<u8>) {
+        let Ok(message) = message::read(&line) else {
+            // A server that prints to standard output what is no message is not the client's trouble.
+            return;
+        };
+        let id = message.id.map(|id| id.get().to_owned());
+        match (&message.method, id) {
+            (Some(_), Some(id)) => {
+                self.asked.insert(id);
+                self.show(line);
+            }
+            (Some(_), None) => self.show(line),
+            (None, Some(id)) if self.own.remove(&id) => self.greeted(&id),
+            (None, Some(id)) => self.answered(&id, &message, &line),
+            (None, None) => self.show(line),
+        }
+    }
+
+    /// The server answered a request of ours.
+    fn greeted(&mut self, id: &str) {
+        if self.server != Server::Greeting(id.to_owned()) {
+            return;
+        }
+        let initialized = self.initialized.clone();
+        self.deeds.extend(initialized.map(Deed::ToServer));
+        let kept: Vec<Vec<u8>> =
+            self.level.iter().chain(self.subscriptions.iter().map(|(_, line)| line)).cloned().collect();
+        for line in kept {
+            let id = self.own_id();
+            self.deeds.push(Deed::ToServer(message::with_id(&line, &id)));
+        }
+        self.up();
+    }
+
+    fn answered(&mut self, id: &str, message: &Message<'_>, line: &[u8]) {
+        let out = |call: &Call| matches!(&call.phase, Phase::Out(_)) && call.id == id;
+        if let Some(no) = self.calls.iter().find(|(_, call)| out(call)).map(|(no, _)| *no) {
+            let (Some(call), Some(body)) = (self.calls.get_mut(&no), message::recorded(message)) else {
+                return;
+            };
+            if let Phase::Out(open) = call.phase.clone() {
+                let (opening, failed) = (open.opening, message::is_failure(message));
+                call.phase = Phase::Recording(open, line.to_vec());
+                self.starts = 0;
+                self.deeds.push(Deed::Record { no, opening, body, failed });
+            }
+            return;
+        }
+        let Some(plain) = self.plain.remove(id) else { return };
+        self.starts = 0;
+        match (plain.method.as_str(), message.result) {
+            ("initialize", Some(_)) => self.greeting = Some(plain.line),
+            ("tools/list", Some(result)) => self.tools.learn(result),
+            _ => {}
+        }
+        self.show(line.to_vec());
+    }
+
+    fn server_ended(&mut self, how: &str) {
+        if self.server == Server::Gone {
+            return;
+        }
+        self.server = Server::Starting;
+        self.own.clear();
+        for id in std::mem::take(&mut self.asked) {
+            let params = json!({"reason": "the server ended"});
+            let line = format!(
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{id},\"reason\":{}}}}}",
+                params["reason"]
+            );
+            self.show(line.into_bytes());
+        }
+        let gives_up = self.starts >= MOST_STARTS;
+        let mut out: Vec<No> =
+            self.calls.iter().filter(|(_, c)| matches!(c.phase, Phase::Out(_))).map(|(no, _)| *no).collect();
+        out.sort_unstable();
+        for no in out {
+            let Some(call) = self.calls.get_mut(&no) else { continue };
+            let Phase::Out(open) = call.phase.clone() else { continue };
+            match call.manner.repeatable() && !call.withdrawn && !gives_up {
+                true => {
+                    call.phase = Phase::Ready(open);
+                    self.queue.push_back(Queued::Call(no));
+                }
+                false => self.give_up(no, open),
+            }
+        }
+        if gives_up {
+            return self.given_up(how);
+        }
+        // What passes unrecorded asks the server for what it knows: it is asked again.
+        let is_queued = |line: &Vec<u8>| self.queue.iter().any(|q| matches!(q, Queued::Line(l) if l == line));
+        let mut again: Vec<&Plain> = self.plain.values().filter(|plain| !is_queued(&plain.line)).collect();
+        again.sort_by_key(|plain| plain.method != "initialize");
+        let again: Vec<Vec<u8>> = again.into_iter().map(|plain| plain.line.clone()).collect();
+        again.into_iter().rev().for_each(|line| self.queue.push_front(Queued::Line(line)));
+        if self.closing {
+            return;
+        }
+        let pause_ms = u64::from(self.starts.saturating_sub(1)) * 300;
+        self.deeds.push(Deed::Start { pause_ms });
+    }
+
+    /// The server does not stay up: everything that waits for it is refused.
+    fn given_up(&mut self, how: &str) {
+        self.server = Server::Gone;
+        self.queue.clear();
+        let text =
+            format!("the server ended {MOST_STARTS} times without an answer, the last time with {how}");
+        let plain: Vec<String> = self.plain.drain().map(|(id, _)| id).collect();
+        plain.iter().for_each(|id| self.refuse(id, INTERNAL, &text));
+        let waiting: Vec<(No, Open)> = self
+            .calls
+            .iter()
+            .filter_map(|(no, call)| match &call.phase {
+                Phase::Reserved(open) | Phase::Ready(open) => Some((*no, open.clone())),
+                _ => None,
+            })
+            .collect();
+        waiting.into_iter().for_each(|(no, open)| self.give_up(no, open));
+        self.closing = true;
+        self.deeds.push(Deed::Quit { why: Some(text) });
+    }
+
+    /// A call is on disk, or its answer is known.
+    fn reserved(&mut self, no: No, verdict: Result<Verdict, String>) {
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        match verdict {
+            Ok(Verdict::Send { opening, key, new, sent, asks, earlier }) => {
+                let open = Open { opening, key };
+                self.diverged |= new && call.call.id.is_none() && earlier > self.replayed;
+                if call.withdrawn {
+                    return self.give_up(no, open);
+                }
+                match (sent, asks) {
+                    (_, true) => {
+                        call.phase = Phase::Approving(open);
+                        self.approve(no);
+                    }
+                    (true, _) => {
+                        call.phase = Phase::Ready(open);
+                        self.go(no);
+                    }
+                    (false, _) => {
+                        call.phase = Phase::Reserved(open);
+                        self.go(no);
+                    }
+                }
+            }
+            Ok(Verdict::Answer { seq, body }) => {
+                self.replayed +=
+                    usize::from(call.call.id.is_none() && matches!(call.phase, Phase::Reserving));
+                self.answer(no, &body, seq);
+            }
+            Err(why) => {
+                let body = message::error(INTERNAL, &format!("the tool was not called: {why}"));
+                self.answer(no, &body, None);
+            }
+        }
+    }
+
+    fn approve(&mut self, no: No) {
+        let Some(call) = self.calls.get(&no) else { return };
+        let Phase::Approving(open) = &call.phase else { return };
+        let patience_ms = if call.call.progress.is_some() { PROGRESS_MS } else { PATIENCE_MS };
+        let (opening, manner) = (open.opening, call.manner);
+        self.deeds.push(Deed::Approve { no, call: call.call.clone(), manner, opening, patience_ms });
+    }
+
+    fn approved(&mut self, no: No, approval: Result<Approval, String>) {
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        let Phase::Approving(open) = call.phase.clone() else { return };
+        if call.withdrawn && !matches!(approval, Ok(Approval::Refused(_))) {
+            // The next equal call waits on.
+            self.released.entry(call.call.digest).or_default().push(open);
+            self.calls.remove(&no);
+            return;
+        }
+        match approval {
+            Ok(Approval::Given) => {
+                call.phase = Phase::Reserved(open);
+                self.go(no);
+            }
+            Ok(Approval::Pending(body)) => match call.call.progress.clone() {
+                Some(token) => {
+                    call.notices += 1;
+                    let line = format!(
+                        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{token},\"progress\":{},\"message\":\"waits for a person's approval\"}}}}",
+                        call.notices
+                    );
+                    self.show(line.into_bytes());
+                    self.approve(no);
+                }
+                None => {
+                    self.released.entry(call.call.digest).or_default().push(open);
+                    self.answer(no, &body, None);
+                }
+            },
+            Ok(Approval::Refused(text)) => {
+                let body = message::told(&text, json!({"outlast/outcome": "refused"}));
+                let line = message::answer(&call.id, &body);
+                let opening = open.opening;
+                call.phase = Phase::Recording(open, line);
+                self.deeds.push(Deed::Record { no, opening, body, failed: true });
+            }
+            Err(why) => {
+                let body = message::error(INTERNAL, &format!("the tool was not called: {why}"));
+                self.answer(no, &body, None);
+            }
+        }
+    }
+
+    /// Sends a call as far as the server's state allows.
+    fn go(&mut self, no: No) {
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        if self.server != Server::Up {
+            self.queue.push_back(Queued::Call(no));
+            return;
+        }
+        match call.phase.clone() {
+            Phase::Reserved(open) => {
+                let opening = open.opening;
+                call.phase = Phase::Leaving(open);
+                self.deeds.push(Deed::Leave { no, opening });
+            }
+            Phase::Ready(open) => {
+                self.deeds.push(Deed::ToServer(message::with_key(&call.line, &open.key)));
+                call.phase = Phase::Out(open);
+            }
+            _ => {}
+        }
+    }
+
+    fn left(&mut self, no: No, left: Result<(), String>) {
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        let Phase::Leaving(open) = call.phase.clone() else { return };
+        match left {
+            Ok(()) => {
+                call.phase = Phase::Ready(open);
+                self.go(no);
+            }
+            Err(why) => {
+                let body = message::error(INTERNAL, &format!("the tool was not called: {why}"));
+                self.answer(no, &body, None);
+            }
+        }
+    }
+
+    fn recorded(&mut self, no: No, recorded: Result<(), String>) {
+        let Some(call) = self.calls.get(&no) else { return };
+        let Phase::Recording(open, line) = call.phase.clone() else { return };
+        match recorded {
+            Ok(()) if call.withdrawn => drop(self.calls.remove(&no)),
+            Ok(()) => {
+                self.calls.remove(&no);
+                self.deeds.push(Deed::ToClient { line, mark: Some(open.opening.seq) });
+            }
+            Err(why) => {
+                let text = format!("the tool was called, and its answer could not be recorded: {why}");
+                self.answer(no, &message::error(INTERNAL, &text), None);
+            }
+        }
+    }
+
+    fn give_up(&mut self, no: No, open: Open) {
+        let Some(call) = self.calls.get_mut(&no) else { return };
+        call.phase = Phase::Closing;
+        let tool = call.call.tool.clone();
+        self.deeds.push(Deed::GiveUp { no, opening: open.opening, tool });
+    }
+
+    fn up(&mut self) {
+        self.server = Server::Up;
+        for queued in std::mem::take(&mut self.queue) {
+            match queued {
+                Queued::Line(line) => self.deeds.push(Deed::ToServer(line)),
+                Queued::Call(no) => self.go(no),
+            }
+        }
+    }
+
+    /// Passes a line to the server, or keeps it until the server is up.
+    fn pass(&mut self, line: Vec<u8>) {
+        match self.server {
+            Server::Up => self.deeds.push(Deed::ToServer(line)),
+            _ => self.queue.push_back(Queued::Line(line)),
+        }
+    }
+
+    fn show(&mut self, line: Vec<u8>) {
+        self.deeds.push(Deed::ToClient { line, mark: None });
+    }
+
+    fn refuse(&mut self, id: &str, code: i64, text: &str) {
+        self.show(message::answer(id, &message::error(code, text)));
+    }
+
+    /// Answers a call that is over.
+    fn answer(&mut self, no: No, body: &str, mark: Option<Seq>) {
+        let Some(call) = self.calls.remove(&no) else { return };
+        if !call.withdrawn {
+            self.deeds.push(Deed::ToClient { line: message::answer(&call.id, body), mark });
+        }
+    }
+
+    fn unqueue(&mut self, no: No) {
+        self.queue.retain(|q| !matches!(q, Queued::Call(queued) if *queued == no));
+    }
+
+    fn own_id(&mut self) -> String {
+        self.own_ids += 1;
+        let id = json!(format!("outlast-{}", self.own_ids)).to_string();
+        self.own.insert(id.clone());
+        id
+    }
+}
+
+impl Phase {
+    /// Tells whether the call may still get an answer of the server that is worth waiting for.
+    fn may_be_answered(&self) -> bool {
+        matches!(
+            self,
+            Phase::Out(_) | Phase::Recording(..) | Phase::Leaving(_) | Phase::Ready(_) | Phase::Closing
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! The session's answers to deaths, cancellations and decisions, in each order.
+
+use outlast_core::words::id::{InstanceNo, OpNo, RunNo};
+use serde_json::Value;
+
+use super::*;
+
+const CALL: &str =
+    r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"append","arguments":{"x":1}}}"#;
+const DONE: &str = r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}}"#;
+
+fn opening(seq: i64) -> Opening {
+    Opening { run: RunNo(1), seq: Seq(seq), instance: InstanceNo(1), op: OpNo(1) }
+}
+
+fn send(seq: i64) -> Verdict {
+    Verdict::Send { opening: opening(seq), key: "k".into(), new: true, sent: true, asks: false, earlier: 0 }
+}
+
+/// A session whose server is up.
+struct Stage {
+    session: Session,
+}
+
+impl Stage {
+    fn with(tools: Tools) -> Stage {
+        let (mut session, deeds) = Session::new(tools);
+        assert_eq!(deeds, [Deed::Start { pause_ms: 0 }]);
+        assert!(session.started().is_empty());
+        Stage { session }
+    }
+
+    fn new() -> Stage {
+        Stage::with(Tools::default())
+    }
+
+    fn client(&mut self, line: &str) -> Vec<Deed> {
+        self.session.on(Event::Client(line.as_bytes().to_vec()))
+    }
+
+    fn server(&mut self, line: &str) -> Vec<Deed> {
+        self.session.on(Event::Server(line.as_bytes().to_vec()))
+    }
+
+    fn dies(&mut self) -> Vec<Deed> {
+        self.session.on(Event::ServerEnded("signal 9".into()))
+    }
+
+    /// A call that is with the server; `manner` as the tools say.
+    fn out(&mut self) {
+        assert!(matches!(&self.client(CALL)[..], [Deed::Reserve { no: 0, leaves: true, anew: false, .. }]));
+        let deeds = self.session.on(Event::Reserved(0, Ok(send(5))));
+        let [Deed::ToServer(line)] = &deeds[..] else { panic!("{deeds:?}") };
+        let line: Value = serde_json::from_slice(line).unwrap();
+        assert_eq!(line["params"]["_meta"]["outlast/idempotencyKey"], "k");
+    }
+}
+
+fn shown(deed: &Deed) -> (Value, Option<Seq>) {
+    let Deed::ToClient { line, mark } = deed else { panic!("not shown: {deed:?}") };
+    (serde_json::from_slice(line).unwrap(), *mark)
+}
+
+fn to_server(line: &str) -> Deed {
+    Deed::ToServer(line.as_bytes().to_vec())
+}
+
+#[test]
+fn an_answer_is_shown_after_it_is_recorded() {
+    let mut s = Stage::new();
+    s.out();
+    let deeds = s.server(DONE);
+    let [Deed::Record { no: 0, body, failed: false, .. }] = &deeds[..] else { panic!("{deeds:?}") };
+    assert_eq!(body, r#""result":{"content":[]}"#);
+    let deeds = s.session.on(Event::Recorded(0, Ok(())));
+    assert_eq!(deeds, [Deed::ToClient { line: DONE.into(), mark: Some(Seq(5)) }]);
+}
+
+#[test]
+fn an_answer_that_cannot_be_recorded_is_not_shown() {
+    let mut s = Stage::new();
+    s.out();
+    s.server(DONE);
+    let deeds = s.session.on(Event::Recorded(0, Err("disk".into())));
+    let (line, mark) = shown(&deeds[0]);
+    assert!(line["error"]["message"].as_str().unwrap().contains("could not be recorded: disk"));
+    assert_eq!(mark, None);
+}
+
+#[test]
+fn a_call_that_cannot_be_reserved_is_not_made() {
+    let mut s = Stage::new();
+    s.client(CALL);
+    let deeds = s.session.on(Event::Reserved(0, Err("lost".into())));
+    let (line, _) = shown(&deeds[0]);
+    assert!(line["error"]["message"].as_str().unwrap().contains("the tool was not called: lost"));
+    assert_eq!(deeds.len(), 1);
+}
+
+#[test]
+fn a_call_that_its_server_died_in_is_told_and_never_sent_again() {
+    let mut s = Stage::new();
+    s.out();
+    let deeds = s.dies();
+    let [Deed::GiveUp { no: 0, .. }, Deed::Start { .. }] = &deeds[..] else { panic!("{deeds:?}") };
+    assert!(s.session.started().is_empty(), "nothing is sent to the next server");
+    let told = Verdict::Answer { seq: Some(Seq(5)), body: message::told("unknown", Value::Null) };
+    let deeds = s.session.on(Event::GivenUp(0, Ok(told)));
+    let (line, mark) = shown(&deeds[0]);
+    assert_eq!((line["result"]["isError"].as_bool(), mark), (Some(true), Some(Seq(5))));
+}
+
+#[test]
+fn a_call_that_may_be_repeated_is_sent_to_the_next_server() {
+    let mut s = Stage::with(Tools::new(false, vec!["append".into()], Vec::new()));
+    s.out();
+    assert!(matches!(&s.dies()[..], [Deed::Start { .. }]));
+    assert!(matches!(&s.session.started()[..], [Deed::ToServer(_)]));
+    assert!(matches!(&s.server(DONE)[..], [Deed::Record { no: 0, .. }]));
+}
+
+#[test]
+fn a_call_that_is_reserved_while_the_server_is_down_is_marked_before_it_leaves() {
+    let mut s = Stage::new();
+    s.dies();
+    assert!(matches!(&s.client(CALL)[..], [Deed::Reserve { leaves: false, .. }]));
+    let Verdict::Send { opening, key, new, .. } = send(5) else { unreachable!() };
+    let verdict = Verdict::Send { opening, key, new, sent: false, asks: false, earlier: 0 };
+    assert!(s.session.on(Event::Reserved(0, Ok(verdict))).is_empty());
+    assert_eq!(s.session.started(), [Deed::Leave { no: 0, opening }]);
+    assert!(matches!(&s.session.on(Event::Left(0, Ok(())))[..], [Deed::ToServer(_)]));
+}
+
+#[test]
+fn the_session_is_opened_again_as_the_client_opened_it() {
+    let mut s = Stage::new();
+    let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"new":1e400}}"#;
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let level = r#"{"id":1,"method":"logging/setLevel","params":{"level":"debug"}}"#;
+    assert_eq!(s.client(initialize), [to_server(initialize)]);
+    assert_eq!(s.server(r#"{"id":0,"result":{}}"#).len(), 1);
+    assert_eq!(s.client(initialized), [to_server(initialized)]);
+    s.client(level);
+    s.server(r#"{"id":1,"result":{}}"#);
+    let list = r#"{"id":2,"method":"tools/list"}"#;
+    assert_eq!(s.client(list), [to_server(list)]);
+    s.dies();
+    let again = initialize.replace("\"id\":0", "\"id\":\"outlast-1\"");
+    assert_eq!(s.session.started(), [to_server(&again)]);
+    // What comes meanwhile waits, and the greeting's answer is ours.
+    let ping = r#"{"id":3,"method":"ping"}"#;
+    assert!(s.client(ping).is_empty());
+    let deeds = s.server(r#"{"id":"outlast-1","result":{}}"#);
+    let level = level.replace("\"id\":1", "\"id\":\"outlast-2\"");
+    assert_eq!(deeds, [initialized, &level, list, ping].map(to_server));
+    assert!(s.server(r#"{"id":"outlast-2","result":{}}"#).is_empty());
+    assert_eq!(s.server(r#"{"id":2,"result":{"tools":[]}}"#).len(), 1);
+}
+
+#[test]
+fn a_question_of_a_server_that_died_is_withdrawn_and_its_answer_dropped() {
+    let mut s = Stage::new();
+    assert_eq!(s.server(r#"{"id":9,"method":"elicitation/create"}"#).len(), 1);
+    let deeds = s.dies();
+    let (line, _) = shown(&deeds[0]);
+    assert_eq!(
+        (&line["method"], &line["params"]["requestId"]),
+        (&json!("notifications/cancelled"), &json!(9))
+    );
+    s.session.started();
+    assert!(s.client(r#"{"id":9,"result":{}}"#).is_empty());
+    s.server(r#"{"id":9,"method":"elicitation/create"}"#);
+    assert_eq!(s.client(r#"{"id":9,"result":{}}"#).len(), 1);
+}
+
+#[test]
+fn a_cancelled_call_is_recorded_if_its_answer_comes_and_not_shown() {
+    let mut s = Stage::new();
+    s.out();
+    let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":7}}"#;
+    assert_eq!(s.client(cancel), [to_server(cancel)]);
+    assert!(matches!(&s.server(DONE)[..], [Deed::Record { .. }]));
+    assert!(s.session.on(Event::Recorded(0, Ok(()))).is_empty());
+}
+
+#[test]
+fn a_call_that_is_cancelled_before_it_left_never_leaves() {
+    let mut s = Stage::new();
+    s.client(CALL);
+    assert!(s.client(r#"{"method":"notifications/cancelled","params":{"requestId":7}}"#).is_empty());
+    assert!(matches!(&s.session.on(Event::Reserved(0, Ok(send(5))))[..], [Deed::GiveUp { .. }]));
+}
+
+fn asked(seq: i64) -> Verdict {
+    Verdict::Send { opening: opening(seq), key: "k".into(), new: true, sent: false, asks: true, earlier: 0 }
+}
+
+#[test]
+fn a_call_that_a_person_approves_is_marked_and_sent() {
+    let mut s = Stage::new();
+    s.client(CALL);
+    let deeds = s.session.on(Event::Reserved(0, Ok(asked(5))));
+    assert!(matches!(&deeds[..], [Deed::Approve { no: 0, patience_ms: PATIENCE_MS, .. }]));
+    let deeds = s.session.on(Event::Approved(0, Ok(Approval::Given)));
+    assert_eq!(deeds, [Deed::Leave { no: 0, opening: opening(5) }]);
+    assert!(matches!(&s.session.on(Event::Left(0, Ok(())))[..], [Deed::ToServer(_)]));
+}
+
+#[test]
+fn a_call_that_nobody_decided_in_time_waits_on_when_it_is_made_again() {
+    let mut s = Stage::new();
+    s.client(CALL);
+    s.session.on(Event::Reserved(0, Ok(asked(5))));
+    let pending = message::told("pending", Value::Null);
+    let deeds = s.session.on(Event::Approved(0, Ok(Approval::Pending(pending))));
+    let (line, mark) = shown(&deeds[0]);
+    assert_eq!((line["result"]["isError"].as_bool(), mark), (Some(true), None));
+    let deeds = s.client(&CALL.replace("\"id\":7", "\"id\":8"));
+    let [Deed::Approve { no: 1, opening: same, .. }] = &deeds[..] else { panic!("{deeds:?}") };
+    assert_eq!(*same, opening(5));
+}
+
+#[test]
+fn a_client_that_hears_of_progress_waits_as_long_as_it_takes() {
+    let mut s = Stage::new();
+    s.client(&CALL.replace("\"arguments\"", "\"_meta\":{\"progressToken\":\"t\"},\"arguments\""));
+    let deeds = s.session.on(Event::Reserved(0, Ok(asked(5))));
+    assert!(matches!(&deeds[..], [Deed::Approve { patience_ms: PROGRESS_MS, .. }]));
+    for n in 1..4 {
+        let deeds = s.session.on(Event::Approved(0, Ok(Approval::Pending(String::new()))));
+        let (line, _) = shown(&deeds[0]);
+        assert_eq!((&line["params"]["progressToken"], &line["params"]["progress"]), (&json!("t"), &json!(n)));
+        assert!(matches!(&deeds[1], Deed::Approve { .. }));
+    }
+}
+
+#[test]
+fn a_refusal_is_recorded_before_it_is_shown() {
+    let mut s = Stage::new();
+    s.client(CALL);
+    s.session.on(Event::Reserved(0, Ok(asked(5))));
+    let deeds = s.session.on(Event::Approved(0, Ok(Approval::Refused("denied".into()))));
+    assert!(matches!(&deeds[..], [Deed::Record { failed: true, .. }]));
+    let deeds = s.session.on(Event::Recorded(0, Ok(())));
+    assert_eq!(shown(&deeds[0]).0["result"]["content"][0]["text"], "denied");
+}
+
+#[test]
+fn reads_are_live_once_this_life_has_left_the_path_of_the_last() {
+    let mut s = Stage::with(Tools::new(false, vec!["get".into()], Vec::new()));
+    let call = |id: i64, tool: &str| {
+        format!(r#"{{"id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{}}}}}}"#)
+    };
+    let replayed = |seq: i64| Verdict::Answer { seq: Some(Seq(seq)), body: "\"result\":{}".into() };
+    // Two answers of the life before; the first is taken, and then comes a call that it did not make.
+    assert!(matches!(&s.client(&call(1, "get"))[..], [Deed::Reserve { anew: false, .. }]));
+    s.session.on(Event::Reserved(0, Ok(replayed(1))));
+    s.client(&call(2, "other"));
+    let new = Verdict::Send {
+        opening: opening(3),
+        key: "k".into(),
+        new: true,
+        sent: true,
+        asks: false,
+        earlier: 2,
+    };
+    s.session.on(Event::Reserved(1, Ok(new)));
+    assert!(matches!(&s.client(&call(3, "get"))[..], [Deed::Reserve { anew: true, .. }]));
+}
+
+#[test]
+fn a_server_that_does_not_stay_up_is_given_up_and_everybody_told() {
+    let mut s = Stage::new();
+    s.client(r#"{"id":1,"method":"initialize"}"#);
+    for _ in 1..MOST_STARTS {
+        assert!(matches!(&s.dies()[..], [Deed::Start { .. }]));
+        assert_eq!(s.session.started().len(), 1, "asked again");
+    }
+    let deeds = s.dies();
+    let (line, _) = shown(&deeds[0]);
+    assert!(line["error"]["message"].as_str().unwrap().contains("the last time with signal 9"));
+    assert!(matches!(&deeds[1], Deed::Quit { why: Some(_) }));
+}
+
+#[test]
+fn what_is_no_message_is_refused_and_what_is_unknown_passes() {
+    let mut s = Stage::new();
+    for (line, code) in [("{", -32700), ("[]", INVALID), ("{}", INVALID)] {
+        assert_eq!(shown(&s.client(line)[0]).0["error"]["code"], code, "{line}");
+    }
+    let bad = r#"{"id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#;
+    assert_eq!(shown(&s.client(bad)[0]).0["error"]["code"], PARAMS);
+    assert!(s.client(r#"{"method":"tools/call","params":{"name":"a"}}"#).is_empty(), "nobody could be told");
+    assert!(s.client(" ").is_empty());
+    let odd = r#"{"method":"server/discover","id":"x", "params":{"?":1.0}}"#;
+    assert_eq!(s.client(odd), [to_server(odd)]);
+    s.out();
+    assert_eq!(shown(&s.client(CALL)[0]).0["error"]["code"], INVALID, "an id that is in use");
+}
+
+#[test]
+fn the_recorder_ends_when_its_client_is_gone_and_no_answer_is_due() {
+    let mut s = Stage::new();
+    s.out();
+    assert!(s.session.on(Event::ClientClosed).is_empty());
+    s.server(DONE);
+    let deeds = s.session.on(Event::Recorded(0, Ok(())));
+    assert!(matches!(deeds.last(), Some(Deed::Quit { why: None })));
+}

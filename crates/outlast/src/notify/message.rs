@@ -1,0 +1,154 @@
+//! Messages: an event as an endpoint gets it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use outlast_core::{events::Event, words::id::Micros};
+use outlast_server::notify::Post;
+use serde_json::{Value, json};
+
+use super::topic::Topic;
+use crate::{
+    render::{amount::usd, time},
+    settings::notify::{Endpoint, Shape, Way},
+};
+
+/// Most characters of a message's text.
+const LONGEST: usize = 500;
+
+/// An event as a person is told of it.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Stable id: that of the event and the endpoint.
+    pub id: String,
+    pub topic: &'static str,
+    /// Id of the run; `None` for a named budget.
+    pub run: Option<String>,
+    pub title: String,
+    pub text: String,
+    pub at: Micros,
+    pub event: Value,
+}
+
+impl Message {
+    /// Builds the message of an event. `run`: id and name of its run.
+    pub fn of(event: &Event, topic: Topic, endpoint: &str, run: Option<(String, Option<String>)>) -> Message {
+        let shown = match &run {
+            Some((id, Some(name))) => format!("run {name} ({id})"),
+            Some((id, None)) => format!("run {id}"),
+            None => event.about["budget"].as_str().map_or("outlast".into(), |name| format!("budget {name}")),
+        };
+        let run = run.map(|(id, _)| id);
+        Message {
+            id: format!("evt_{}_{}_{endpoint}", event.mark.transaction, event.mark.no),
+            topic: topic.name(),
+            title: format!("{shown}: {}", says(topic)),
+            text: text(event, topic, run.as_deref()).chars().take(LONGEST).collect(),
+            at: event.at,
+            event: json!({
+                "no": event.mark.no, "at": event.at.0, "kind": event.kind.name(), "run": run, "seq": event.seq,
+                "about": event.about,
+            }),
+            run,
+        }
+    }
+
+    /// Builds a message that only shows that an endpoint is reached.
+    pub fn test(endpoint: &str, now: Micros) -> Message {
+        Message {
+            id: format!("evt_test_{}_{endpoint}", now.0),
+            topic: "test",
+            run: None,
+            title: "outlast: a test".into(),
+            text: "this endpoint is reached".into(),
+            at: now,
+            event: Value::Null,
+        }
+    }
+
+    /// Returns the message as JSON, for webhooks and commands.
+    pub fn json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "type": self.topic,
+            "timestamp": time::rfc3339(self.at),
+            "data": { "run": self.run, "title": self.title, "text": self.text, "event": self.event },
+        })
+    }
+
+    /// Returns the post to an endpoint; `None` for a command.
+    pub fn post(&self, endpoint: &Endpoint, now: Micros) -> Option<Post> {
+        let Way::Post { shape, secret, .. } = &endpoint.way else { return None };
+        let both = format!("{}\n{}", self.title, self.text);
+        let mut headers = BTreeMap::new();
+        let (body, content_type): (String, _) = match shape {
+            Shape::Webhook => (self.json().to_string(), "application/json"),
+            Shape::Slack => (json!({ "text": both }).to_string(), "application/json"),
+            // Nobody is pinged by what a run is called.
+            Shape::Discord => (
+                json!({ "content": both, "allowed_mentions": { "parse": [] } }).to_string(),
+                "application/json",
+            ),
+            Shape::Ntfy => {
+                let title: String = self.title.chars().filter(|c| !c.is_control()).collect();
+                headers.insert("title", title);
+                headers.insert("x-outlast-id", self.id.clone());
+                (self.text.clone(), "text/plain; charset=utf-8")
+            }
+        };
+        let secret = secret.clone().filter(|_| *shape == Shape::Webhook);
+        let (id, at_s) = (self.id.clone(), now.0.div_euclid(1_000_000));
+        Some(Post { id, at_s, body: Bytes::from(body), content_type, headers, secret })
+    }
+}
+
+fn says(topic: Topic) -> &'static str {
+    match topic {
+        Topic::Halted => "halted at a limit",
+        Topic::Failed => "failed",
+        Topic::Completed => "completed",
+        Topic::Cancelled => "cancelled",
+        Topic::Interrupted => "interrupted",
+        Topic::Waiting => "waits for a budget",
+        Topic::UsageLimit => "sleeps until its usage limit is over",
+        Topic::Approval => "asks for an approval",
+        Topic::Budget50 => "half of a limit is spent",
+        Topic::Budget80 => "80 % of a limit is spent",
+        Topic::Budget100 => "a limit is spent",
+        Topic::Overrun => "more was billed than a call held",
+        Topic::Doubt => "the outcome of a call is unknown",
+        Topic::Outage => "its provider is out",
+        Topic::OutageEnded => "its provider answers again",
+        Topic::Death => "its agent died",
+        Topic::Diverged => "the restarted agent asked something new",
+    }
+}
+
+/// Returns what a person needs to know, and what to type.
+fn text(event: &Event, topic: Topic, run: Option<&str>) -> String {
+    let about = &event.about;
+    let word = |key: &str| about[key].as_str().unwrap_or_default();
+    let show = run.map_or_else(String::new, |run| format!("\noutlast show {run}"));
+    match topic {
+        Topic::Approval => {
+            let id = word("id");
+            format!("{}\noutlast approve {id}, or outlast approve {id} --deny", word("tool"))
+        }
+        Topic::Budget50 | Topic::Budget80 | Topic::Budget100 => {
+            let amount = |key: &str| match about[key].as_i64() {
+                Some(nano) if word("unit") == "cost_nano_usd" => format!("{} usd", usd(nano)),
+                Some(n) => format!("{n} {}", word("unit")),
+                None => String::new(),
+            };
+            format!("{} of {} spent", amount("spent"), amount("limit"))
+        }
+        Topic::Overrun => {
+            format!("{} usd beyond its hold{show}", usd(about["nano_usd"].as_i64().unwrap_or(0)))
+        }
+        Topic::Doubt => {
+            let held = usd(about["held_nano_usd"].as_i64().unwrap_or(0));
+            format!("a {} holds {held} usd until its outcome is known{show}", word("kind"))
+        }
+        _ => format!("{}{show}", word("message")).trim_start().to_owned(),
+    }
+}

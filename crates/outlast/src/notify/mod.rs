@@ -1,0 +1,276 @@
+//! Telling a person what happens: messages of events, delivered at least once.
+//!
+//! Each endpoint has a row in the store: how far its deliveries have come, what failed, and which process delivers. A
+//! process takes the place of one that is dead or has left, and goes on where that stopped. A message's id is that of its
+//! event and endpoint, so that whoever gets one twice can tell.
+
+mod command;
+pub mod message;
+pub mod topic;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use outlast_core::{
+    engine::notify::put_delivery::PutDelivery,
+    events::{
+        Event, Wanted,
+        delivery::{Delivery, Letter},
+    },
+    run::instance::Life,
+    store::{self, Ask as _, Durability, Store},
+    words::id::{InstanceNo, Micros, RunNo},
+};
+use outlast_server::{node::Node, notify::Poster};
+
+use crate::settings::notify::{Endpoint, Notify, Way};
+use message::Message;
+use topic::Topic;
+
+/// Interval between two looks for new events.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Longest time for which a process that is about to end goes on delivering.
+const LAST: Duration = Duration::from_secs(10);
+
+/// Most events that are looked at between two commits of an endpoint's standing. A kill repeats at most these.
+const BATCH: usize = 20;
+
+/// Most failed letters that are tried again between two commits.
+const AGAIN: usize = 5;
+
+/// Number of tries after which a letter is given up: about two days.
+const MOST_TRIES: u32 = 60;
+
+/// First pause after a failure, in milliseconds, and the longest. It doubles with each try.
+const FIRST_PAUSE_MS: i64 = 5_000;
+const LONGEST_PAUSE_MS: i64 = 3_600_000;
+
+/// Deliverer of one process.
+pub struct Deliverer {
+    store: Arc<dyn Store>,
+    /// Number of this process, which changes when it was declared dead and registered again.
+    me: Box<dyn Fn() -> InstanceNo + Send + Sync>,
+    notify: Notify,
+    poster: Poster,
+}
+
+/// Tasks of a deliverer.
+pub struct Delivering {
+    deliverer: Arc<Deliverer>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Delivering {
+    /// Starts to deliver; `None` where nothing is configured.
+    pub fn start(notify: Notify, store: Arc<dyn Store>, node: Arc<Node>) -> Option<Delivering> {
+        if notify == Notify::default() {
+            return None;
+        }
+        let deliverer = Arc::new(Deliverer::new(store, notify, move || node.instance()));
+        let delivering = deliverer.clone();
+        let mut tasks = vec![tokio::spawn(async move {
+            loop {
+                delivering.round().await;
+                tokio::time::sleep(LOOK).await;
+            }
+        })];
+        if let Some((to, every_ms)) = deliverer.notify.heartbeat.clone() {
+            let poster = deliverer.poster.clone();
+            tasks.push(tokio::spawn(async move {
+                let every = Duration::from_millis(u64::try_from(every_ms).unwrap_or(60_000));
+                loop {
+                    if let Err(e) = poster.get(&to).await {
+                        tracing::warn!("the heartbeat of {}: {e}", to.shown());
+                    }
+                    tokio::time::sleep(every).await;
+                }
+            }));
+        }
+        Some(Delivering { deliverer, tasks })
+    }
+
+    /// Delivers what is there, for a short while at most, and ends.
+    pub async fn finish(self) {
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        for task in self.tasks {
+            let _ = task.await;
+        }
+        let all = async { while self.deliverer.round().await {} };
+        if tokio::time::timeout(LAST, all).await.is_err() {
+            tracing::warn!(
+                "messages are left to be delivered by the next process of Outlast's on this store"
+            );
+        }
+    }
+}
+
+impl Deliverer {
+    fn new(
+        store: Arc<dyn Store>,
+        notify: Notify,
+        me: impl Fn() -> InstanceNo + Send + Sync + 'static,
+    ) -> Deliverer {
+        Deliverer { store, me: Box::new(me), notify, poster: Poster::new() }
+    }
+
+    /// Delivers what is due. Returns whether more may be due at once.
+    async fn round(&self) -> bool {
+        let mut more = false;
+        for endpoint in &self.notify.endpoints {
+            match self.to(endpoint).await {
+                Ok(again) => more |= again,
+                // The store is away: the next round asks again.
+                Err(e) => tracing::warn!("messages to {}: {e}", endpoint.name),
+            }
+        }
+        more
+    }
+
+    /// Delivers what is due to one endpoint, unless another process does.
+    async fn to(&self, endpoint: &Endpoint) -> Result<bool, store::Error> {
+        let me = (self.me)();
+        let name = endpoint.name.clone();
+        let Some(mut delivery) = self.read(move |store| held(store, &name, me)).await? else {
+            return Ok(false);
+        };
+        if delivery.holder != Some(me) {
+            delivery.holder = Some(me);
+            if !self.put(&mut delivery).await? {
+                return Ok(false);
+            }
+        }
+        let now = self.read(|store| store.now()).await?;
+        let due: Vec<Letter> =
+            delivery.waiting.iter().filter(|letter| letter.next_at <= now).take(AGAIN).cloned().collect();
+        let wanted = Wanted { run: None, after: delivery.cursor, limit: BATCH };
+        let events = self.read(move |store| store.events(&wanted)).await?;
+        if due.is_empty() && events.is_empty() {
+            return Ok(false);
+        }
+        let more = events.len() == BATCH || due.len() == AGAIN;
+        for letter in due {
+            let event = self.event(&letter).await?;
+            let topic = event.as_ref().and_then(Topic::of);
+            match event.zip(topic) {
+                Some((event, topic)) => {
+                    self.deliver(endpoint, &mut delivery, &event, topic, letter.tries).await?
+                }
+                // Its run was removed since.
+                None => delivery.waiting.retain(|had| had.mark != letter.mark),
+            }
+        }
+        for event in events {
+            delivery.cursor = event.mark;
+            let Some(topic) = Topic::of(&event).filter(|topic| endpoint.topics.contains(topic)) else {
+                continue;
+            };
+            // While the endpoint is down, a new message waits with those before it.
+            match delivery.waiting.first().map(|first| (first.next_at, first.why.clone())) {
+                Some((next_at, why)) if next_at > now => {
+                    delivery.failed(Letter { mark: event.mark, tries: 0, next_at, why }, MOST_TRIES);
+                }
+                _ => self.deliver(endpoint, &mut delivery, &event, topic, 0).await?,
+            }
+        }
+        Ok(self.put(&mut delivery).await? && more)
+    }
+
+    /// Sends one message, and notes what became of it.
+    async fn deliver(
+        &self,
+        endpoint: &Endpoint,
+        delivery: &mut Delivery,
+        event: &Event,
+        topic: Topic,
+        tries: u32,
+    ) -> Result<(), store::Error> {
+        let no = event.run;
+        let run = self.read(move |store| run_of(store, no)).await?;
+        let message = Message::of(event, topic, &endpoint.name, run);
+        let now = self.read(|store| store.now()).await?;
+        match send(&self.poster, endpoint, &message, now).await {
+            Ok(()) => delivery.sent(event.mark),
+            Err(why) => {
+                tracing::warn!("{}: {} was not delivered: {why}", endpoint.name, message.id);
+                let pause = FIRST_PAUSE_MS.saturating_mul(1 << tries.min(16)).min(LONGEST_PAUSE_MS);
+                let next_at = now.plus_ms(pause);
+                delivery.failed(Letter { mark: event.mark, tries: tries + 1, next_at, why }, MOST_TRIES);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the event of a letter again; `None` if it is not kept any more.
+    async fn event(&self, letter: &Letter) -> Result<Option<Event>, store::Error> {
+        let mark = letter.mark;
+        self.read(move |store| {
+            let mut after = mark;
+            after.no -= 1;
+            let found = store.events(&Wanted { run: None, after, limit: 1 })?;
+            Ok(found.into_iter().find(|event| event.mark == mark))
+        })
+        .await
+    }
+
+    /// Writes the standing; false if another process has written since.
+    async fn put(&self, delivery: &mut Delivery) -> Result<bool, store::Error> {
+        let put = PutDelivery { delivery: delivery.clone() };
+        let written = self.store.ask(put, Durability::Committed).await?;
+        delivery.version += 1;
+        Ok(written)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,
+    ) -> Result<T, store::Error> {
+        let store = self.store.clone();
+        tokio::task::spawn_blocking(move || look(&*store)).await.map_err(|_| store::Error::Closed)?
+    }
+}
+
+/// Returns the standing of an endpoint, as far as this process may deliver: `None` while another living one does. A new
+/// endpoint is told what happens from now on.
+fn held(store: &dyn Store, name: &str, me: InstanceNo) -> Result<Option<Delivery>, store::Error> {
+    let Some(delivery) = store.deliveries()?.into_iter().find(|d| d.name == name) else {
+        let cursor = store.newest_event()?;
+        return Ok(Some(Delivery { name: name.to_owned(), cursor, ..Delivery::default() }));
+    };
+    let Some(holder) = delivery.holder.filter(|holder| *holder != me) else { return Ok(Some(delivery)) };
+    let lives = store.instance(holder)?.is_some_and(|instance| instance.life == Life::Live);
+    Ok((!lives).then_some(delivery))
+}
+
+/// Returns the id and name of a run.
+fn run_of(store: &dyn Store, no: Option<RunNo>) -> Result<Option<(String, Option<String>)>, store::Error> {
+    let view = no.map(|no| store.run(no)).transpose()?.flatten();
+    Ok(view.map(|view| (view.run.id.to_string(), view.spec.name)))
+}
+
+/// Sends a message to an endpoint, once.
+pub async fn send(
+    poster: &Poster,
+    endpoint: &Endpoint,
+    message: &Message,
+    now: Micros,
+) -> Result<(), String> {
+    match (&endpoint.way, message.post(endpoint, now)) {
+        (Way::Post { to, .. }, Some(post)) => poster.post(to, post).await.map_err(|e| e.to_string()),
+        (Way::Command(argv), _) => command::run(argv.clone(), message.json().to_string()).await,
+        (Way::Post { .. }, None) => Err("there is no message".into()),
+    }
+}
+
+/// Returns the standing of each configured endpoint, and of those that were configured once.
+pub fn standings(store: &dyn Store, notify: &Notify) -> Result<BTreeMap<String, Delivery>, store::Error> {
+    let mut all: BTreeMap<String, Delivery> =
+        store.deliveries()?.into_iter().map(|d| (d.name.clone(), d)).collect();
+    for endpoint in &notify.endpoints {
+        all.entry(endpoint.name.clone())
+            .or_insert_with(|| Delivery { name: endpoint.name.clone(), ..Delivery::default() });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Deliveries to an endpoint that is down half the time, by processes that are killed.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use outlast_core::{
+    engine::run::{
+        declare_dead::DeclareDead,
+        register::Register,
+        start::Start,
+        tell::{Tell, Word},
+    },
+    events::Kind,
+    memory::MemoryStore,
+    run::instance::Identity,
+    words::{
+        clock::{Clock as _, ManualClock},
+        id::RunId,
+    },
+};
+use outlast_server::notify::{Secret, Target};
+
+use super::*;
+use crate::settings::notify::Shape;
+
+/// Webhook of a test: it answers as `answers` says, and keeps what it took.
+struct Hook {
+    address: SocketAddr,
+    taken: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl Hook {
+    fn start(mut answers: impl FnMut() -> u16 + Send + 'static) -> Hook {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, taken) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<_>>>::default());
+        let keep = taken.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut reader = BufReader::new(stream);
+                let (mut line, mut head) = (String::new(), BTreeMap::new());
+                while reader.read_line(&mut line).is_ok_and(|n| n > 2) {
+                    if let Some((name, value)) = line.trim_end().split_once(": ") {
+                        head.insert(name.to_lowercase(), value.to_owned());
+                    }
+                    line.clear();
+                }
+                let length = head.get("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
+                let mut body = vec![0; length];
+                if reader.read_exact(&mut body).is_err() {
+                    continue;
+                }
+                let status = answers();
+                if status == 200 {
+                    let id = head.get("webhook-id").cloned().unwrap_or_default();
+                    let body = String::from_utf8(body).unwrap();
+                    keep.lock().unwrap_or_else(PoisonError::into_inner).push((id, body));
+                }
+                let answer = format!(
+                    "HTTP/1.1 {status} x\r\nlocation: http://{address}/else\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                );
+                let _ = reader.get_mut().write_all(answer.as_bytes());
+            }
+        });
+        Hook { address, taken }
+    }
+
+    fn taken(&self) -> Vec<(String, String)> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn notify(&self) -> Notify {
+        let to = Target::parse(&format!("http://{}/hook", self.address)).unwrap();
+        let secret = Some(Secret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap());
+        let way = Way::Post { to, shape: Shape::Webhook, secret };
+        let endpoint = Endpoint { name: "hook".into(), way, topics: vec![Topic::Cancelled] };
+        Notify { endpoints: vec![endpoint], heartbeat: None }
+    }
+}
+
+struct Scene {
+    clock: Arc<ManualClock>,
+    store: Arc<dyn Store>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let clock = Arc::new(ManualClock::new(Micros(1_700_000_000_000_000)));
+        Scene { store: Arc::new(MemoryStore::new(clock.clone())), clock }
+    }
+
+    fn process(&self) -> InstanceNo {
+        self.store.run_verb(Register { identity: Identity::default() }, Durability::Synced).unwrap()
+    }
+
+    fn dies(&self, instance: InstanceNo) {
+        let heartbeat_seen = self.store.instance(instance).unwrap().unwrap().heartbeat;
+        self.store
+            .run_verb(DeclareDead { instance, heartbeat_seen, left: false }, Durability::Synced)
+            .unwrap();
+    }
+
+    /// A run is created and cancelled: one message.
+    fn news(&self, id: &str) {
+        let run = self.store.run_verb(Start::new(RunId::new(id).unwrap()), Durability::Synced).unwrap().run;
+        self.store.run_verb(Tell { run, word: Word::Cancel { reason: None } }, Durability::Synced).unwrap();
+    }
+
+    /// Ids of the messages that have to arrive.
+    fn wanted(&self) -> Vec<String> {
+        let all = self.store.events(&Wanted { limit: 100_000, ..Wanted::default() }).unwrap();
+        let cancelled = all.iter().filter(|e| e.kind == Kind::Status);
+        cancelled.map(|e| format!("evt_0_{}_hook", e.mark.no)).collect()
+    }
+
+    fn standing(&self) -> Delivery {
+        self.store.deliveries().unwrap().remove(0)
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_lost_to_an_endpoint_that_fails_half_the_time_and_to_deliverers_that_are_killed() {
+    let scene = Scene::new();
+    let mut turn = 0_u32;
+    let hook = Hook::start(move || {
+        turn += 1;
+        if turn % 2 == 0 { 503 } else { 200 }
+    });
+    let first = scene.process();
+    Deliverer::new(scene.store.clone(), hook.notify(), move || first).round().await;
+    // The endpoint is known from now on: nobody delivers while these happen.
+    scene.dies(first);
+    (0..200).for_each(|n| scene.news(&format!("run-{n}")));
+    let wanted = scene.wanted();
+    assert_eq!(wanted.len(), 200);
+    let mut kills = 0;
+    while wanted.iter().any(|id| !hook.taken().iter().any(|(had, _)| had == id)) {
+        let me = scene.process();
+        let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+        // Cut anywhere: between a message and the commit that records it, too.
+        let cut = Duration::from_millis(3 + kills % 40);
+        let _ = tokio::time::timeout(cut, async { while deliverer.round().await {} }).await;
+        scene.dies(me);
+        scene.clock.advance_ms(60_000);
+        kills += 1;
+    }
+    let mut bodies: BTreeMap<String, String> = BTreeMap::new();
+    for (id, body) in hook.taken() {
+        assert!(wanted.contains(&id), "{id} was never to be sent");
+        let before = bodies.insert(id, body.clone());
+        assert!(before.is_none_or(|before| before == body), "one id is one message");
+    }
+    assert_eq!(scene.standing().dead, []);
+}
+
+#[tokio::test]
+async fn a_living_deliverer_is_left_alone_and_a_dead_one_is_replaced() {
+    let scene = Scene::new();
+    let hook = Hook::start(|| 200);
+    let (a, b) = (scene.process(), scene.process());
+    let of = |me| Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+    of(a).round().await;
+    scene.news("r");
+    of(b).round().await;
+    assert_eq!((hook.taken().len(), scene.standing().holder), (0, Some(a)));
+    scene.dies(a);
+    of(b).round().await;
+    assert_eq!((hook.taken().len(), scene.standing().holder), (1, Some(b)));
+    of(b).round().await;
+    assert_eq!(hook.taken().len(), 1, "delivered once");
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed_and_what_stays_refused_is_given_up_until_a_person_retries() {
+    let scene = Scene::new();
+    let hook = Hook::start(|| 302);
+    let me = scene.process();
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+    deliverer.round().await;
+    scene.news("r");
+    for _ in 0..MOST_TRIES {
+        deliverer.round().await;
+        scene.clock.advance_ms(u64::try_from(LONGEST_PAUSE_MS).unwrap());
+    }
+    let mut standing = scene.standing();
+    assert_eq!((standing.waiting.len(), standing.dead.len(), standing.delivered), (0, 1, 0));
+    assert!(standing.dead[0].why.contains("redirects are not followed"), "{}", standing.dead[0].why);
+    assert_eq!(hook.taken(), []);
+    assert_eq!(standing.retry(scene.clock.now()), 1);
+    assert!(scene.store.run_verb(PutDelivery { delivery: standing }, Durability::Synced).unwrap());
+    deliverer.round().await;
+    assert_eq!((scene.standing().waiting.len(), scene.standing().waiting[0].tries), (1, 1));
+}

@@ -1,0 +1,102 @@
+//! Topics: kinds of news that a person may want to be told, by the events that they come from.
+
+use outlast_core::events::{Event, Kind};
+
+macro_rules! topics {
+    ($($topic:ident $name:literal;)+) => {
+        /// Kind of news.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Topic { $($topic),+ }
+
+        impl Topic {
+            pub const ALL: &[Topic] = &[$(Topic::$topic),+];
+
+            /// Returns the name in settings and messages.
+            pub fn name(self) -> &'static str {
+                match self { $(Topic::$topic => $name),+ }
+            }
+        }
+    };
+}
+
+topics! {
+    Halted "halted";
+    Failed "failed";
+    Completed "completed";
+    Cancelled "cancelled";
+    Interrupted "interrupted";
+    Waiting "waiting";
+    UsageLimit "usage_limit";
+    Approval "approval";
+    Budget50 "budget_50";
+    Budget80 "budget_80";
+    Budget100 "budget_100";
+    Overrun "overrun";
+    Doubt "doubt";
+    Outage "outage";
+    OutageEnded "outage_ended";
+    Death "death";
+    Diverged "diverged";
+}
+
+impl Topic {
+    /// Topics that are told where nothing else is said. A death is followed by a restart or by a failure.
+    pub const USUAL: [Topic; 11] = [
+        Topic::Halted,
+        Topic::Failed,
+        Topic::Completed,
+        Topic::UsageLimit,
+        Topic::Approval,
+        Topic::Budget80,
+        Topic::Budget100,
+        Topic::Overrun,
+        Topic::Doubt,
+        Topic::Outage,
+        Topic::OutageEnded,
+    ];
+
+    /// Returns the topic of an event; `None` for an event that is no news to a person.
+    pub fn of(event: &Event) -> Option<Topic> {
+        let about = &event.about;
+        Some(match event.kind {
+            Kind::Status => match about["to"].as_str()? {
+                "halted" => Topic::Halted,
+                "failed" => Topic::Failed,
+                "completed" => Topic::Completed,
+                "cancelled" => Topic::Cancelled,
+                "interrupted" => Topic::Interrupted,
+                "sleeping" => Topic::UsageLimit,
+                // An approval and an outage have events of their own.
+                "waiting" if about["code"].as_str().is_some_and(|code| code.ends_with("_exceeded")) => {
+                    Topic::Waiting
+                }
+                _ => return None,
+            },
+            Kind::ApprovalAsked => Topic::Approval,
+            Kind::Budget => match about["percent"].as_i64()? {
+                100.. => Topic::Budget100,
+                80.. => Topic::Budget80,
+                _ => Topic::Budget50,
+            },
+            Kind::Overrun => Topic::Overrun,
+            Kind::Doubt => Topic::Doubt,
+            Kind::OutageBegan => Topic::Outage,
+            Kind::OutageEnded => Topic::OutageEnded,
+            Kind::AttemptEnded if about["died"] == true => Topic::Death,
+            Kind::Diverged => Topic::Diverged,
+            Kind::AttemptEnded
+            | Kind::AttemptBegan
+            | Kind::RunCreated
+            | Kind::RunRemoved
+            | Kind::ApprovalDecided => return None,
+        })
+    }
+}
+
+/// Parses a topic's name. Errors: the message names all topics.
+pub fn parse(name: &str) -> Result<Topic, String> {
+    Topic::ALL.iter().copied().find(|topic| topic.name() == name).ok_or_else(|| {
+        let known: Vec<&str> = Topic::ALL.iter().map(|topic| topic.name()).collect();
+        format!("events: {name:?} is none of {}", known.join(", "))
+    })
+}

@@ -1,0 +1,213 @@
+//! Endpoints that are told what happens: `[notify]` of the user's own `outlast.toml`.
+//!
+//! A directory's file may name none: whoever can change a checkout could have a command run, or read what happens.
+
+use std::path::{Path, PathBuf};
+
+use outlast_server::notify::{Secret, Target};
+use serde::Deserialize;
+
+use crate::{
+    cli::values,
+    notify::topic::{self, Topic},
+    settings::{
+        file::{self, Error, Origin},
+        surroundings::Surroundings,
+    },
+};
+
+/// Name of the table.
+pub const TABLE: &str = "notify";
+
+/// Name of the endpoint that `[notify] command` makes.
+const COMMAND: &str = "command";
+
+/// Default interval of the sign of life.
+const HEARTBEAT_MS: i64 = 60_000;
+
+/// Shape of the messages of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    /// JSON, signed by Standard Webhooks if there is a secret.
+    #[default]
+    Webhook,
+    Ntfy,
+    Slack,
+    Discord,
+}
+
+/// Way to an endpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    Post {
+        to: Target,
+        shape: Shape,
+        secret: Option<Secret>,
+    },
+    /// Program with its arguments. It gets the message as JSON on its standard input; no shell reads it.
+    Command(Vec<String>),
+}
+
+/// Endpoint that is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Endpoint {
+    pub name: String,
+    pub way: Way,
+    /// Topics that are told.
+    pub topics: Vec<Topic>,
+}
+
+/// All that `[notify]` says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Notify {
+    pub endpoints: Vec<Endpoint>,
+    /// Address that is asked again and again while a process of Outlast's lives, and its interval in milliseconds.
+    pub heartbeat: Option<(Target, i64)>,
+}
+
+/// Endpoint as it is written in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    url: Option<String>,
+    #[serde(default)]
+    shape: Shape,
+    secret_env: Option<String>,
+    secret_file: Option<PathBuf>,
+    command: Option<Vec<String>>,
+    events: Option<Vec<String>>,
+}
+
+/// Reads what `[notify]` says. Errors name the file and the key in it.
+pub fn load(around: &Surroundings) -> Result<Notify, Error> {
+    let Some((path, table)) = file::own_tables(around, TABLE)? else { return Ok(Notify::default()) };
+    let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
+    let bad = |key: &str, why: String| Error::BadValue {
+        origin: Origin::File { path: path.clone(), key: format!("{TABLE}.{key}") },
+        why,
+    };
+    let mut notify = Notify::default();
+    let names: Option<Result<Vec<String>, _>> = table.get("events").map(|value| value.clone().try_into());
+    let names = names.transpose().map_err(|_| bad("events", "wanted a list of names".into()))?;
+    let all = topics(names.as_deref()).map_err(|why| bad("events", why))?;
+    let all = all.unwrap_or_else(|| Topic::USUAL.to_vec());
+    let mut every = HEARTBEAT_MS;
+    for (key, value) in table {
+        match (key.as_str(), value) {
+            ("events", _) => {}
+            (COMMAND, value) => {
+                let argv = argv(value).map_err(|why| bad(&key, why))?;
+                let way = Way::Command(argv);
+                notify.endpoints.push(Endpoint { name: COMMAND.into(), way, topics: all.clone() });
+            }
+            ("heartbeat", toml::Value::String(url)) => {
+                let to = Target::parse(&url).map_err(|e| bad(&key, e.to_string()))?;
+                notify.heartbeat = Some((to, every));
+            }
+            ("heartbeat_every", toml::Value::String(text)) => {
+                every = values::ms(&text).map_err(|e| bad(&key, e.to_string()))?.max(1_000);
+            }
+            (_, toml::Value::Table(written)) => {
+                let read = endpoint(&key, written, &all, &directory, around);
+                notify.endpoints.push(read.map_err(|why| bad(&key, why))?);
+            }
+            (_, _) => {
+                let why = "wanted command, events, heartbeat, heartbeat_every, or a table [notify.NAME]";
+                return Err(bad(&key, why.into()));
+            }
+        }
+    }
+    notify.heartbeat = notify.heartbeat.map(|(to, _)| (to, every));
+    Ok(notify)
+}
+
+fn endpoint(
+    name: &str,
+    written: toml::Table,
+    all: &[Topic],
+    directory: &Path,
+    around: &Surroundings,
+) -> Result<Endpoint, String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
+        return Err("its name: wanted 1 to 64 of A-Z a-z 0-9 . _ -".into());
+    }
+    let written: Written = toml::Value::Table(written)
+        .try_into()
+        .map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let events = topics(written.events.as_deref())?;
+    let secret = secret(&written, directory, around)?;
+    let way = match (&written.url, &written.command) {
+        (Some(url), None) => {
+            let to = Target::parse(url).map_err(|e| format!("url: {e}"))?;
+            Way::Post { to, shape: written.shape, secret }
+        }
+        (None, Some(argv)) if !argv.is_empty() => Way::Command(argv.clone()),
+        _ => return Err("wanted url or command, one of them".into()),
+    };
+    Ok(Endpoint { name: name.to_owned(), way, topics: events.unwrap_or_else(|| all.to_vec()) })
+}
+
+/// Reads the secret from a variable or a file. It is never written into the settings themselves.
+fn secret(written: &Written, directory: &Path, around: &Surroundings) -> Result<Option<Secret>, String> {
+    let text = match (&written.secret_env, &written.secret_file) {
+        (Some(name), _) => {
+            let value = around.var(name).and_then(|value| value.to_str().map(str::to_owned));
+            value.ok_or_else(|| format!("secret_env: the variable {name} is not set"))?
+        }
+        (None, Some(file)) => {
+            let path = directory.join(file);
+            std::fs::read_to_string(&path).map_err(|e| format!("secret_file: {}: {e}", path.display()))?
+        }
+        (None, None) => return Ok(None),
+    };
+    Secret::parse(&text).map(Some).map_err(|e| e.to_string())
+}
+
+fn argv(value: toml::Value) -> Result<Vec<String>, String> {
+    let argv: Result<Vec<String>, _> = value.try_into();
+    argv.ok()
+        .filter(|argv| !argv.is_empty())
+        .ok_or_else(|| "wanted a list: [\"program\", \"argument\"]".into())
+}
+
+fn topics(names: Option<&[String]>) -> Result<Option<Vec<Topic>>, String> {
+    names.map(|names| names.iter().map(|name| topic::parse(name)).collect()).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Endpoint, String> {
+        let around = Surroundings::default();
+        endpoint("phone", text.parse().unwrap(), &Topic::USUAL, Path::new("/nowhere"), &around)
+    }
+
+    #[test]
+    fn an_endpoint_is_read_as_it_is_written_or_refused_with_what_was_wanted() {
+        let plain = read("url = \"https://ntfy.sh/mine\"\nshape = \"ntfy\"\nevents = [\"halted\"]").unwrap();
+        assert_eq!(plain.topics, [Topic::Halted]);
+        assert!(matches!(plain.way, Way::Post { shape: Shape::Ntfy, secret: None, .. }));
+        let command = read("command = [\"mail\", \"me\"]").unwrap();
+        assert_eq!(
+            (command.topics.as_slice(), command.way),
+            (&Topic::USUAL[..], Way::Command(vec!["mail".into(), "me".into()]))
+        );
+        for (text, wanted) in [
+            ("", "wanted url or command"),
+            ("command = []", "wanted url or command"),
+            ("url = \"https://x\"\ncommand = [\"y\"]", "one of them"),
+            ("url = \"http://hooks.example/\"", "this machine only"),
+            ("url = \"https://169.254.169.254/\"", "never posted to"),
+            ("url = \"https://x\"\nsecret = \"whsec_x\"", "unknown field `secret`"),
+            ("url = \"https://x\"\nsecret_env = \"NOT_SET\"", "NOT_SET is not set"),
+            ("url = \"https://x\"\nevents = [\"halt\"]", "halt"),
+            ("url = \"https://x\"\nshape = \"mail\"", "unknown variant"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+}

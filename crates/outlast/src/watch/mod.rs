@@ -1,0 +1,168 @@
+//! `outlast watch [RUN]`: runs as they go, on a terminal; plain lines where it is none.
+//!
+//! `look` reads the store, `screen` draws what was read, `plain` prints it as lines, and this file takes the keys.
+
+mod look;
+mod plain;
+mod screen;
+
+use std::time::{Duration, Instant};
+
+use outlast_core::{
+    engine::approval::decide_approval::DecideApproval,
+    store::{Ask as _, Durability, Store},
+    words::id::RunNo,
+};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use self::look::Look;
+use crate::{
+    cli::WatchArgs,
+    commands::approvals::user,
+    guard,
+    program::{context::Context, error::CliError, exit_code, find},
+};
+
+/// Time between two looks at the store.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What is on the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Runs,
+    Run(RunNo),
+    Approvals,
+}
+
+/// What the person has chosen.
+struct Desk {
+    place: Place,
+    /// Place to which `Esc` leads back.
+    before: Place,
+    /// Run that is marked in the list. A number of a row would slide as runs come.
+    run: Option<RunNo>,
+    /// Approval that is marked.
+    approval: Option<outlast_core::journal::approval::ApprovalId>,
+    /// What the last key came to, in one line.
+    said: Option<String>,
+}
+
+/// Watches until the person leaves, or, where no terminal is there, until the run has ended. Returns the exit code.
+pub fn watch(store: &dyn Store, args: &WatchArgs, context: &Context) -> Result<u8, CliError> {
+    let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?.map(|view| view.run.no);
+    if !context.is_on_terminal || args.plain || context.look.json {
+        plain::follow(store, run, context.look, &mut || std::thread::sleep(LOOK))?;
+        return Ok(exit_code::OK);
+    }
+    let place = run.map_or(Place::Runs, Place::Run);
+    let mut desk = Desk { place, before: Place::Runs, run, approval: None, said: None };
+    // Restores the terminal also when this process panics.
+    let mut terminal = ratatui::try_init()?;
+    let done = go(store, context, &mut desk, &mut terminal);
+    ratatui::restore();
+    done.map(|()| exit_code::OK)
+}
+
+fn go(
+    store: &dyn Store,
+    context: &Context,
+    desk: &mut Desk,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> Result<(), CliError> {
+    let mut seen = Look::at(store, desk.place)?;
+    let mut looked = Instant::now();
+    loop {
+        desk.mark(&seen);
+        terminal.draw(|frame| screen::draw(frame, desk, &seen, &context.place.to_string()))?;
+        let typed = event::poll(LOOK.saturating_sub(looked.elapsed()))?;
+        if typed
+            && let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+            && desk.take(key, &seen, store, context)
+        {
+            return Ok(());
+        }
+        if typed || looked.elapsed() >= LOOK {
+            seen = Look::at(store, desk.place)?;
+            looked = Instant::now();
+        }
+    }
+}
+
+impl Desk {
+    /// Marks the first row where what was marked is no longer there.
+    fn mark(&mut self, seen: &Look) {
+        if !seen.runs.iter().any(|view| Some(view.run.no) == self.run) {
+            self.run = seen.runs.first().map(|view| view.run.no);
+        }
+        if !seen.approvals.iter().any(|view| Some(view.id) == self.approval) {
+            self.approval = seen.approvals.first().map(|view| view.id);
+        }
+    }
+
+    /// Takes a key. Returns whether the person leaves.
+    fn take(&mut self, key: KeyEvent, seen: &Look, store: &dyn Store, context: &Context) -> bool {
+        self.said = None;
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Char('q') => return true,
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left => match self.place {
+                Place::Runs => {}
+                Place::Run(_) => self.place = Place::Runs,
+                Place::Approvals => self.place = self.before,
+            },
+            KeyCode::Char('p') if self.place != Place::Approvals => {
+                (self.before, self.place) = (self.place, Place::Approvals);
+            }
+            KeyCode::Char('r') => self.place = Place::Runs,
+            KeyCode::Down | KeyCode::Char('j') => self.step(seen, 1),
+            KeyCode::Up | KeyCode::Char('k') => self.step(seen, -1),
+            KeyCode::Enter | KeyCode::Right if self.place == Place::Runs => {
+                self.place = self.run.map_or(Place::Runs, Place::Run);
+            }
+            KeyCode::Char('a') if self.place == Place::Approvals => self.decide(true, seen, store, context),
+            KeyCode::Char('d') if self.place == Place::Approvals => self.decide(false, seen, store, context),
+            _ => {}
+        }
+        false
+    }
+
+    fn step(&mut self, seen: &Look, by: isize) {
+        fn next<T: Copy + PartialEq>(all: &[T], at: Option<T>, by: isize) -> Option<T> {
+            let now = all.iter().position(|one| Some(*one) == at).unwrap_or(0);
+            all.get(now.saturating_add_signed(by).min(all.len().saturating_sub(1))).copied()
+        }
+        match self.place {
+            Place::Approvals => {
+                let all: Vec<_> = seen.approvals.iter().map(|view| view.id).collect();
+                self.approval = next(&all, self.approval, by);
+            }
+            _ => {
+                let all: Vec<_> = seen.runs.iter().map(|view| view.run.no).collect();
+                self.run = next(&all, self.run, by);
+            }
+        }
+    }
+
+    /// Decides the marked approval, as `outlast approve` does: over the arguments that are on the screen, or not at all.
+    fn decide(&mut self, approve: bool, seen: &Look, store: &dyn Store, context: &Context) {
+        let Some(view) = seen.approvals.iter().find(|view| Some(view.id) == self.approval) else { return };
+        let decision = DecideApproval {
+            id: view.id,
+            digest: Some(view.detail.digest),
+            approve,
+            reason: None,
+            by: user(&context.around),
+        };
+        let may = guard::check_persons("approve", context);
+        let done = may.and_then(|()| Ok(store.ask(decision, Durability::Synced).wait()?));
+        let word = if approve { "approved" } else { "denied" };
+        self.said = Some(match done {
+            Ok(_) => format!("{word} {} ({})", view.id, view.detail.tool),
+            Err(e) => e.to_string(),
+        });
+        let all: Vec<_> = seen.approvals.iter().map(|view| view.id).collect();
+        let at = all.iter().position(|id| *id == view.id).unwrap_or(0);
+        self.approval = all.get(at + 1).or(all.get(at.wrapping_sub(1))).copied();
+    }
+}

@@ -1,0 +1,83 @@
+//! Watching without a terminal: a line for each change, as a log has them.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write as _},
+};
+
+use outlast_core::{
+    envelope::unit::Unit,
+    store::{RunView, Store},
+    words::id::RunNo,
+};
+use serde_json::json;
+
+use super::{Place, look::Look};
+use crate::{
+    cli::JournalArgs,
+    commands::journal,
+    program::error::CliError,
+    render::{
+        amount::usd,
+        look::{Look as Printed, Page, clean_line},
+        time,
+    },
+};
+
+/// Follows one run's journal until the run has ended, or else the status of every run, for ever.
+pub fn follow(
+    store: &dyn Store,
+    run: Option<RunNo>,
+    look: Printed,
+    wait: &mut dyn FnMut(),
+) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    if let Some(view) = run.map(|no| store.run(no)).transpose()?.flatten() {
+        let args = JournalArgs {
+            run: view.run.id.to_string(),
+            follow: true,
+            entry: None,
+            raw: false,
+            diff: false,
+            grep: None,
+            divergence: false,
+            cache: false,
+        };
+        return journal::journal(store, &args, &mut Page::new(&mut out, look), wait);
+    }
+    let mut known: HashMap<RunNo, String> = HashMap::new();
+    loop {
+        let seen = Look::at(store, Place::Runs)?;
+        // Oldest first, as a log goes on.
+        for view in seen.runs.iter().rev() {
+            let line = line(view, look);
+            if known.insert(view.run.no, line.clone()).as_ref() != Some(&line) {
+                match look.json {
+                    true => writeln!(out, "{line}")?,
+                    false => writeln!(out, "{}  {line}", time::moment(seen.now))?,
+                }
+            }
+        }
+        out.flush()?;
+        wait();
+    }
+}
+
+fn line(view: &RunView, look: Printed) -> String {
+    let (run, e) = (&view.run, &view.envelope);
+    if look.json {
+        let line = json!({
+            "run": run.id,
+            "name": view.spec.name,
+            "status": run.status.name(),
+            "calls": e.spent[Unit::Calls],
+            "spent_nano_usd": e.spent.cost(),
+            "limit_nano_usd": e.limits[Unit::CostNanoUsd],
+        });
+        return line.to_string();
+    }
+    let of = e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {}", usd(limit)));
+    let name = clean_line(view.spec.name.as_deref().unwrap_or_default(), 40);
+    let calls = e.spent[Unit::Calls];
+    format!("{}  {name}  {}  {} usd{of}, {calls} calls", run.id, run.status.name(), usd(e.spent.cost()))
+}

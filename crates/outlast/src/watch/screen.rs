@@ -1,0 +1,371 @@
+//! The screen of `outlast watch`. It is drawn from what was read, and knows no store.
+
+use outlast_core::{
+    envelope::unit::Unit,
+    journal::{Entry, Kind, State},
+    reads::approvals::View,
+    run::status::Status,
+    store::RunView,
+    words::id::Micros,
+};
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span, Text},
+    widgets::{Cell, Paragraph, Row, Table, TableState, Wrap},
+};
+
+use super::{
+    Desk, Place,
+    look::{Look, Watched},
+};
+use crate::render::{
+    amount::{some, usd},
+    entry, exit,
+    look::clean_line,
+    next::next,
+    short::short,
+    time,
+};
+
+const FAINT: Style = Style::new().fg(Color::DarkGray);
+const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+const AT: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+/// Most attempts of a run that are shown.
+const ATTEMPTS: usize = 5;
+
+pub(super) fn draw(frame: &mut Frame, desk: &Desk, seen: &Look, store: &str) {
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)])
+            .areas(frame.area());
+    frame.render_widget(heading(desk, seen, store, head.width), head);
+    match (desk.place, &seen.run) {
+        (Place::Approvals, _) => approvals(frame, body, desk, seen),
+        (Place::Run(_), Some(watched)) => run(frame, body, watched, seen),
+        (Place::Run(_), None) => frame.render_widget(Line::styled("the run was removed", FAINT), body),
+        (Place::Runs, _) => runs(frame, body, desk, seen),
+    }
+    frame.render_widget(footing(desk), foot);
+}
+
+fn heading<'a>(desk: &Desk, seen: &Look, store: &str, width: u16) -> Line<'a> {
+    let waiting = seen.approvals.len();
+    let title = match desk.place {
+        Place::Runs => format!("{} ", some(i64::try_from(seen.runs.len()).unwrap_or(0), "run")),
+        Place::Run(_) => "run ".into(),
+        Place::Approvals => "approvals ".into(),
+    };
+    let asks = match waiting {
+        0 => Span::raw(""),
+        n => Span::styled(format!(" {n} waiting for you (p) "), Style::new().fg(Color::Yellow).patch(STRONG)),
+    };
+    let room = usize::from(width).saturating_sub(title.len() + 40);
+    Line::from(vec![
+        Span::styled(" outlast ", AT),
+        Span::styled(format!(" {title}"), STRONG),
+        asks,
+        Span::styled(format!(" {}", clean_line(store, room.max(10))), FAINT),
+    ])
+}
+
+fn footing<'a>(desk: &Desk) -> Line<'a> {
+    if let Some(said) = &desk.said {
+        return Line::styled(format!(" {}", clean_line(said, 200)), STRONG);
+    }
+    let keys = match desk.place {
+        Place::Runs => " ↑↓ choose   Enter opens   p approvals   q quits",
+        Place::Run(_) => " Esc back   p approvals   q quits",
+        Place::Approvals => " ↑↓ choose   a approves   d denies   Esc back   q quits",
+    };
+    Line::styled(keys, FAINT)
+}
+
+/// A status as a sign and a word: colour alone tells nothing.
+fn status<'a>(status: Status) -> Span<'a> {
+    let (sign, colour) = match status {
+        Status::Running => ("●", Color::Blue),
+        Status::Waiting => ("◐", Color::Yellow),
+        Status::Sleeping => ("☾", Color::DarkGray),
+        Status::Interrupted => ("‖", Color::Yellow),
+        Status::Halted => ("■", Color::Red),
+        Status::Completed => ("✓", Color::Green),
+        Status::Failed => ("✗", Color::Red),
+        Status::Cancelled => ("–", Color::DarkGray),
+    };
+    Span::styled(format!("{sign} {}", status.name()), Style::new().fg(colour))
+}
+
+fn state<'a>(state: State) -> Span<'a> {
+    let (sign, colour) = match state {
+        State::Open => ("○", Color::Blue),
+        State::Done => ("✓", Color::Green),
+        State::Failed => ("✗", Color::Red),
+        State::Void => ("–", Color::DarkGray),
+        State::Unknown => ("?", Color::Yellow),
+    };
+    Span::styled(format!("{sign} {}", state.name()), Style::new().fg(colour))
+}
+
+/// Spend against a limit, as a bar of `width` cells and in words.
+fn meter<'a>(view: &RunView, width: usize) -> Line<'a> {
+    let e = &view.envelope;
+    let (spent, held) = (e.spent.cost(), e.reserved[Unit::CostNanoUsd]);
+    let Some(limit) = e.limits[Unit::CostNanoUsd] else {
+        let room = " ".repeat(width);
+        return Line::from(vec![Span::raw(room), Span::raw(format!(" {} usd", usd(spent)))]);
+    };
+    let cells = |amount: i64| -> usize {
+        let share = if limit > 0 { amount.max(0) as f64 / limit as f64 } else { 1.0 };
+        ((share * width as f64).ceil() as usize).min(width)
+    };
+    let (full, reserved) = (cells(spent), cells(spent.saturating_add(held)));
+    let colour = match spent {
+        s if s >= limit => Color::Red,
+        s if s >= limit / 10 * 8 => Color::Yellow,
+        _ => Color::Blue,
+    };
+    Line::from(vec![
+        Span::styled("█".repeat(full), Style::new().fg(colour)),
+        Span::styled("▒".repeat(reserved - full), Style::new().fg(colour)),
+        Span::styled("░".repeat(width - reserved), FAINT),
+        Span::raw(format!(" {} of {}", usd(spent), usd(limit))),
+    ])
+}
+
+fn name(view: &RunView) -> String {
+    let job = view.run.job.as_ref().map(|job| job.name.as_str());
+    let named = view.spec.name.as_deref().or(job);
+    named.map_or_else(|| short(view), |name| clean_line(name, 80))
+}
+
+fn runs(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
+    if seen.runs.is_empty() {
+        let text = "no runs yet: outlast run -- COMMAND begins one";
+        return frame.render_widget(Line::styled(format!(" {text}"), FAINT), area);
+    }
+    let wide = area.width >= 120;
+    let rows = seen.runs.iter().map(|view| {
+        let run = &view.run;
+        let began = run.began_at.unwrap_or(run.created_at);
+        let why = run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone());
+        let asks = run.approvals.as_ref().map_or(0, |asked| asked.pending(seen.now));
+        let note = match asks {
+            0 => why.unwrap_or_default(),
+            n => format!("{} waiting", some(i64::try_from(n).unwrap_or(0), "approval")),
+        };
+        let mut cells = vec![
+            Cell::from(Line::from(status(run.status))),
+            Cell::from(Line::styled(name(view), STRONG)),
+            Cell::from(meter(view, 8)),
+            Cell::from(Line::from(view.envelope.spent[Unit::Calls].to_string()).right_aligned()),
+            Cell::from(Line::from(time::age(seen.now.ms_since(began))).right_aligned()),
+        ];
+        if wide {
+            cells.push(Cell::from(Line::styled(clean_line(&note, 160), FAINT)));
+        }
+        Row::new(cells)
+    });
+    let mut columns = vec![
+        Constraint::Length(13),
+        Constraint::Min(16),
+        Constraint::Length(28),
+        Constraint::Length(6),
+        Constraint::Length(7),
+    ];
+    let mut titles = vec!["status", "run", "spent, usd", " calls", "    age"];
+    if wide {
+        columns.push(Constraint::Fill(2));
+        titles.push("why");
+    }
+    let header = Row::new(titles).style(FAINT);
+    let table = Table::new(rows, columns).header(header).row_highlight_style(AT).column_spacing(1);
+    let at = seen.runs.iter().position(|view| Some(view.run.no) == desk.run);
+    frame.render_stateful_widget(table, area, &mut TableState::default().with_selected(at));
+}
+
+fn run(frame: &mut Frame, area: Rect, watched: &Watched, seen: &Look) {
+    let mut head = story(watched, seen, area.width);
+    let tall = u16::try_from(head.len()).unwrap_or(u16::MAX).min(area.height.saturating_sub(4));
+    head.truncate(usize::from(tall));
+    let [top, bottom] = Layout::vertical([Constraint::Length(tall), Constraint::Min(1)]).areas(area);
+    frame.render_widget(Paragraph::new(Text::from(head)), top);
+    journal(frame, bottom, watched);
+}
+
+/// The lines above a run's journal.
+fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
+    let (view, run) = (&watched.view, &watched.view.run);
+    let room = usize::from(width.saturating_sub(3)).max(20);
+    let mut lines = vec![Line::from(vec![
+        Span::raw(" "),
+        Span::styled(clean_line(&name(view), 40), STRONG),
+        Span::raw("  "),
+        status(run.status),
+        Span::styled(format!("  {}", run.id), FAINT),
+    ])];
+    let why = run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone());
+    lines.extend(
+        why.map(|why| Line::styled(format!(" {}", clean_line(&why, room)), Style::new().fg(Color::Red))),
+    );
+    let mut money = meter(view, 20).spans;
+    money.insert(0, Span::raw(" "));
+    money.push(Span::raw(format!(
+        " usd   {}   {} replayed, {} usd saved",
+        some(view.envelope.spent[Unit::Calls], "call"),
+        run.replayed,
+        usd(run.saved_nano_usd)
+    )));
+    lines.push(Line::from(money));
+    if let Some(job) = &run.job {
+        let c = &job.counts;
+        let (over, bad) = (c.done + c.skipped, c.failed + c.dead);
+        lines.push(Line::raw(format!(" {over} of {} items, {bad} failed", c.total())));
+    }
+    lines.push(Line::raw(""));
+    let earlier = watched.attempts.len().saturating_sub(ATTEMPTS);
+    for a in watched.attempts.iter().skip(earlier) {
+        let up = a.ended_at.unwrap_or(seen.now).ms_since(a.started_at);
+        let (how, style) = match &a.exit {
+            _ if a.is_open() => ("up".to_owned(), Style::new().fg(Color::Blue)),
+            Some(exit) if a.died() => (format!("✗ {}", exit::words(exit)), Style::new().fg(Color::Red)),
+            Some(exit) => (exit::words(exit), Style::new()),
+            None => ("ended".to_owned(), Style::new()),
+        };
+        lines.push(Line::from(vec![
+            Span::styled(format!(" attempt {:<3}", a.no.0), STRONG),
+            Span::raw(format!("{}  {:>8}  ", time::moment(a.started_at), time::span(up))),
+            Span::styled(clean_line(&how, room.saturating_sub(44).max(10)), style),
+        ]));
+    }
+    if earlier > 0 {
+        lines.push(Line::styled(format!(" {earlier} attempts before these"), FAINT));
+    }
+    let next = next(view);
+    if !matches!(run.status, Status::Running) {
+        lines.push(Line::styled(format!(" {}", clean_line(&next.text, room)), FAINT));
+        lines.extend(next.commands.iter().take(2).map(|c| Line::raw(format!(" → {}", clean_line(c, room)))));
+    }
+    lines.push(Line::raw(""));
+    lines
+}
+
+/// The newest entries, as many as there is room for.
+fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
+    let room = usize::from(area.height.saturating_sub(1));
+    let newest = &watched.entries[watched.entries.len().saturating_sub(room)..];
+    let rows = newest.iter().map(|e| {
+        Row::new(vec![
+            Cell::from(Line::from(e.seq.to_string()).right_aligned()),
+            Cell::from(Line::styled(clock(e.opened_at), FAINT)),
+            Cell::from(e.kind.name()),
+            Cell::from(Line::from(state(e.state))),
+            Cell::from(clean_line(&entry::what(e), 60)),
+            Cell::from(Line::from(took(e)).right_aligned()),
+            Cell::from(Line::from(cost(e)).right_aligned()),
+            Cell::from(Line::from(format!("@{}", e.attempt.0)).right_aligned()),
+        ])
+    });
+    let columns = [
+        Constraint::Length(6),
+        Constraint::Length(8),
+        Constraint::Length(10),
+        Constraint::Length(9),
+        Constraint::Fill(1),
+        Constraint::Length(8),
+        Constraint::Length(12),
+        Constraint::Length(4),
+    ];
+    let titles = ["     #", "time", "kind", "state", "what", "    took", "         usd", "   @"];
+    let table = Table::new(rows, columns).header(Row::new(titles).style(FAINT)).column_spacing(1);
+    frame.render_widget(table, area);
+}
+
+/// The time of day.
+fn clock(at: Micros) -> String {
+    let moment = time::moment(at);
+    moment.split([' ', 'T']).nth(1).unwrap_or(&moment).chars().take(8).collect()
+}
+
+fn took(e: &Entry) -> String {
+    e.closed_at.map_or_else(|| "…".to_owned(), |at| time::span(at.ms_since(e.opened_at)))
+}
+
+fn cost(e: &Entry) -> String {
+    match (e.kind, e.held.cost()) {
+        (Kind::Call, 0) => usd(e.spent.cost()),
+        (Kind::Call, held) => format!("≤{}", usd(held + e.spent.cost())),
+        _ => String::new(),
+    }
+}
+
+fn approvals(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
+    let Some(at) = seen.approvals.iter().position(|view| Some(view.id) == desk.approval) else {
+        return frame.render_widget(Line::styled(" nobody waits for you", FAINT), area);
+    };
+    let rows = u16::try_from(seen.approvals.len()).unwrap_or(u16::MAX).min(area.height / 3) + 1;
+    let [list, one] = Layout::vertical([Constraint::Length(rows), Constraint::Min(1)]).areas(area);
+    let listed = seen.approvals.iter().map(|view| {
+        Row::new(vec![
+            Cell::from(Line::styled(clean_line(&view.detail.tool, 40), STRONG)),
+            Cell::from(clean_line(view.run.as_str(), 60)),
+            Cell::from(Line::from(time::age(seen.now.ms_since(view.asked_at))).right_aligned()),
+        ])
+    });
+    let columns = [Constraint::Length(24), Constraint::Fill(1), Constraint::Length(6)];
+    let header = Row::new(["tool", "run", " asked"]).style(FAINT);
+    let table = Table::new(listed, columns).header(header).row_highlight_style(AT);
+    frame.render_stateful_widget(table, list, &mut TableState::default().with_selected(Some(at)));
+    frame.render_widget(asked(&seen.approvals[at], seen.now), one);
+}
+
+/// One approval with its arguments, which are what is decided over.
+fn asked<'a>(view: &View, now: Micros) -> Paragraph<'a> {
+    let left = view.detail.expires_at.ms_since(now).max(0);
+    let effect = view.detail.side_effect.as_deref().map_or_else(String::new, |e| format!(" ({e})"));
+    let mut lines = vec![
+        Line::raw(""),
+        Line::from(vec![
+            Span::styled(
+                format!(" {}{}", clean_line(&view.detail.tool, 60), clean_line(&effect, 30)),
+                STRONG,
+            ),
+            Span::styled(format!("  {}, {} left", view.id, time::about(left)), FAINT),
+        ]),
+    ];
+    let text = String::from_utf8_lossy(&view.arguments);
+    let pretty = serde_json::from_str::<Box<serde_json::value::RawValue>>(&text).map(|raw| raw.to_string());
+    let shown = crate::render::text::clean(pretty.as_deref().unwrap_or(&text));
+    lines.extend(shown.lines().map(|line| Line::raw(format!(" {line}"))));
+    Paragraph::new(lines).wrap(Wrap { trim: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+
+    fn drawn(desk: &Desk, seen: &Look, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, desk, seen, "/home/ann/outlast.db")).unwrap();
+        terminal.backend().to_string()
+    }
+
+    fn desk(place: Place) -> Desk {
+        Desk { place, before: Place::Runs, run: None, approval: None, said: None }
+    }
+
+    #[test]
+    fn a_screen_of_any_size_is_drawn() {
+        let seen = Look::default();
+        for (width, height) in [(1, 1), (10, 3), (80, 24), (200, 50), (400, 2)] {
+            for place in [Place::Runs, Place::Run(outlast_core::words::id::RunNo(1)), Place::Approvals] {
+                drawn(&desk(place), &seen, width, height);
+            }
+        }
+        let told = drawn(&desk(Place::Runs), &seen, 80, 24);
+        assert!(told.contains("no runs yet") && told.contains("q quits"), "{told}");
+    }
+}

@@ -1,0 +1,78 @@
+"""Rows that a plug-in keeps in a namespace of the state: the newest version of each only, so that what is deleted is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterator
+
+from .. import _native, scope
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+#: A key and its new value; None deletes it. The last is the version that the key must have.
+Change = tuple[str, bytes | None, int | None]
+
+# Changes of one commit, where many rows go.
+_AT_ONCE = 5_000
+# Rows and keys of one page.
+_ROWS = 500
+_KEYS = 5_000
+
+
+class Table:
+    """The rows of one namespace, below its agents. Values are JSON texts."""
+
+    def __init__(self, runtime: "Runtime", namespace: str) -> None:
+        self.runtime = runtime
+        self._namespace = namespace
+        self._states = _native.States.of(runtime._engine)
+        runtime._engine.keep_newest(namespace)
+
+    def row(self, agent: str, key: str) -> tuple[int, bytes | None, int]:
+        """A row's version, value and time (milliseconds since the Unix epoch). A row that was deleted has a version, and no value."""
+        found = self._states.get(self._namespace, agent, key)
+        return (0, None, 0) if found is None else (found[1], found[2], found[4] // 1000)
+
+    def scan(self, agent: str, prefix: str) -> Iterator[tuple[str, int, bytes]]:
+        """Keys, versions and values of all rows below a prefix, in the order of their keys, at one moment."""
+        position, after = self._states.position(), None
+        while True:
+            page = self._states.scan(self._namespace, agent, prefix, after, position, _ROWS)
+            for key, version, value, *_ in page:
+                if value is not None:
+                    yield key, version, value
+            if len(page) < _ROWS:
+                return
+            after = page[-1][0]
+
+    def keys(self, agent: str, prefix: str) -> list[str]:
+        position = self._states.position()
+        found: list[str] = []
+        while True:
+            page = self._states.keys(self._namespace, agent, prefix, found[-1] if found else None, position, _KEYS)
+            found += page
+            if len(page) < _KEYS:
+                return found
+
+    def agents(self) -> list[str]:
+        """All agents, also those whose rows are all deleted."""
+        return self._states.agents(self._namespace)
+
+    def submit(self, agent: str, changes: list[Change]) -> "_native.Ticket":
+        """Begins a commit. Inside a run of the same store it carries the run's fence: a process that lost the run writes nothing."""
+        made = [(self._namespace, agent, key, value, expected) for key, value, expected in changes]
+        current = scope.variable.get()
+        run = current.run if current is not None else None
+        seat = run._seat if run is not None and run._runtime is self.runtime else None
+        return self.runtime._engine.put(made) if seat is None else seat.put(made)
+
+    def commit(self, agent: str, changes: list[Change]) -> None:
+        """Commits: on disk before it returns. Errors: `Conflict`, `LeaseLost`."""
+        if changes:
+            self.submit(agent, changes).wait()
+
+    def remove(self, agent: str, keys: list[str], first: list[Change]) -> None:
+        """Removes rows in as few commits as may be, the first of which has the changes `first`."""
+        changes = [*first, *((key, None, None) for key in keys)]
+        for start in range(0, len(changes), _AT_ONCE):
+            self.commit(agent, changes[start : start + _AT_ONCE])

@@ -1,0 +1,339 @@
+//! Events: pages in JSON, or a stream of server-sent events that goes on.
+//!
+//! Events of all runs are rows of the store. For one run, the openings and closings of its entries are given too. They
+//! are no rows: the cursor holds how far the journal was seen and which entries were open then.
+
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header, request::Parts};
+use outlast_core::{
+    events::{Event, Kind, Mark, Wanted},
+    journal::{Entry, State},
+    store::{self, RunView, Store},
+    words::id::{RunNo, Seq},
+};
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{Asked, Reader, json, of_type, show};
+use crate::{
+    proxy::host::Host,
+    state::Error,
+    wire::body::{AnswerBody, Piece},
+};
+
+/// Default number of events in a page. `MOST` is the largest.
+const PAGE: usize = 200;
+const MOST: usize = 1_000;
+
+/// Most entries of one run that may be open at a cursor. Those above it are told of when they close, as opened and closed.
+const MOST_OPEN: usize = 1_000;
+
+/// Interval between two looks for new events while a client follows.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Silence after which a comment is sent, so that intermediaries keep the connection.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// Number of pieces buffered for the client.
+const AHEAD: usize = 4;
+
+const OPENED: &str = "entry_opened";
+const CLOSED: &str = "entry_closed";
+
+/// Place in the events, after which a reader goes on. Its text is opaque to clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    mark: Mark,
+    /// Newest entry of the run that was seen; 0 for a reader of all runs.
+    seen: Seq,
+    /// Entries up to `seen` that were open when they were looked at.
+    open: Vec<Seq>,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.mark.transaction, self.mark.no)?;
+        if self.seen > Seq(0) {
+            let open: Vec<String> = self.open.iter().map(Seq::to_string).collect();
+            write!(f, ".{}.{}", self.seen, open.join("_"))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Cursor, Error> {
+        let bad = || Error::BadRequest("the cursor is none that was given here".into());
+        let number = |word: &str| word.parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(bad);
+        let words: Vec<&str> = text.split('.').collect();
+        let (mark, rest) = match words.as_slice() {
+            [transaction, no, rest @ ..] => {
+                (Mark { transaction: number(transaction)?, no: number(no)? }, rest)
+            }
+            _ => return Err(bad()),
+        };
+        let (seen, open) = match rest {
+            [] => (Seq(0), Vec::new()),
+            [seen, open] => {
+                let open = open.split('_').filter(|word| !word.is_empty());
+                let open = open.map(|word| number(word).map(Seq)).collect::<Result<Vec<_>, _>>()?;
+                (Seq(number(seen)?), open)
+            }
+            _ => return Err(bad()),
+        };
+        if open.len() > MOST_OPEN {
+            return Err(bad());
+        }
+        Ok(Cursor { mark, seen, open })
+    }
+}
+
+/// Reader of events from a cursor on.
+#[derive(Clone)]
+struct Reading {
+    run: Option<RunView>,
+    /// Names of the kinds to give; all if empty.
+    kinds: Vec<&'static str>,
+    cursor: Cursor,
+    limit: usize,
+}
+
+impl Reading {
+    /// Reads the next events, each with the cursor after it, and moves on. Empty when there are none yet.
+    fn page(&mut self, store: &dyn Store) -> Result<Vec<(Value, String)>, store::Error> {
+        let mut given = Vec::new();
+        let no = self.run.as_ref().map(|view| view.run.no);
+        let wanted = Wanted { run: no, after: self.cursor.mark, limit: self.limit };
+        let mut ids: BTreeMap<RunNo, Option<String>> = BTreeMap::new();
+        for event in store.events(&wanted)? {
+            self.cursor.mark = event.mark;
+            let run = match event.run {
+                None => None,
+                Some(no) => match ids.get(&no) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let id = store.run(no)?.map(|view| view.run.id.to_string());
+                        ids.entry(no).or_insert(id).clone()
+                    }
+                },
+            };
+            if self.gives(event.kind.name()) {
+                given.push((row(&event, run), self.cursor.to_string()));
+            }
+        }
+        if let Some(run) = no.filter(|_| given.len() < self.limit) {
+            self.entries(store, run, &mut given)?;
+        }
+        Ok(given)
+    }
+
+    /// Adds the openings and closings of entries since the cursor.
+    fn entries(
+        &mut self,
+        store: &dyn Store,
+        run: RunNo,
+        given: &mut Vec<(Value, String)>,
+    ) -> Result<(), store::Error> {
+        for seq in self.cursor.open.clone() {
+            if given.len() >= self.limit {
+                return Ok(());
+            }
+            let Some(entry) = store.entry(run, seq)? else { continue };
+            if entry.state != State::Open {
+                self.cursor.open.retain(|open| *open != seq);
+                self.give(CLOSED, &entry, given);
+            }
+        }
+        let room = (self.limit - given.len()).div_ceil(2).max(1);
+        for entry in store.entries(run, self.cursor.seen, room)? {
+            if entry.state == State::Open && self.cursor.open.len() >= MOST_OPEN {
+                // It is looked at again when others have closed.
+                return Ok(());
+            }
+            // One move of the cursor gives both, so that no reader has the half of it.
+            self.cursor.seen = entry.seq;
+            if entry.state == State::Open {
+                self.cursor.open.push(entry.seq);
+                self.give(OPENED, &entry, given);
+                continue;
+            }
+            let before = given.len();
+            self.give(OPENED, &entry, given);
+            self.give(CLOSED, &entry, given);
+            // A reader that stops between the two begins with the closing: the entry counts as open there.
+            if given.len() == before + 2 {
+                let mut between = self.cursor.clone();
+                between.open.push(entry.seq);
+                given[before].1 = between.to_string();
+            }
+        }
+        Ok(())
+    }
+
+    fn gives(&self, kind: &str) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&kind)
+    }
+
+    fn give(&self, kind: &'static str, entry: &Entry, given: &mut Vec<(Value, String)>) {
+        let Some(view) = self.run.as_ref().filter(|_| self.gives(kind)) else { return };
+        let at = if kind == CLOSED { entry.closed_at.unwrap_or(entry.opened_at) } else { entry.opened_at };
+        let id = view.run.id.as_str();
+        let told = json!({
+            "no": null, "at": at.0, "kind": kind, "run": id, "seq": entry.seq, "about": show::entry(id, entry),
+        });
+        given.push((told, self.cursor.to_string()));
+    }
+
+    /// Moves to the end: what happens from now on is given.
+    fn skip(&mut self, store: &dyn Store) -> Result<(), store::Error> {
+        self.cursor.mark = store.newest_event()?;
+        if let Some(view) = &self.run {
+            let last = store.run(view.run.no)?.map_or(0, |view| view.run.next_seq.0 - 1);
+            let from = (last - MOST_OPEN as i64).max(0);
+            let near = store.entries(view.run.no, Seq(from), MOST_OPEN)?;
+            let open = near.iter().filter(|e| e.state == State::Open).map(|e| e.seq).collect();
+            self.cursor = Cursor { seen: Seq(last), open, ..self.cursor.clone() };
+        }
+        Ok(())
+    }
+}
+
+fn row(event: &Event, run: Option<String>) -> Value {
+    json!({
+        "no": event.mark.no,
+        "at": event.at.0,
+        "kind": event.kind.name(),
+        "run": run,
+        "seq": event.seq,
+        "about": event.about,
+    })
+}
+
+/// Answers with a page, or with a stream where the client accepts one.
+pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBody>, Error> {
+    let query = &asked.query;
+    let run = match (asked.reader, query.text("run")) {
+        (_, Some(id)) => Some(asked.named(id).await?),
+        (Reader::Run(own), None) => asked.read(move |store| store.run(own)).await?,
+        (Reader::All, None) => None,
+    };
+    let names: Vec<&'static str> = Kind::ALL.iter().map(|kind| kind.name()).chain([OPENED, CLOSED]).collect();
+    let kinds = super::words(query, "kind", &names, |name| name)?;
+    let streams = parts
+        .headers
+        .get(header::ACCEPT)
+        .and_then(|v| v.to_str().ok())
+        .is_some_and(|v| v.contains("text/event-stream"));
+    let last = parts.headers.get("last-event-id").filter(|_| streams);
+    let last = last.map(|v| v.to_str().unwrap_or_default());
+    let (cursor, from_now) = match last.or(query.text("after")) {
+        None => (Cursor::default(), false),
+        Some("now") => (Cursor::default(), true),
+        Some(text) => (text.parse()?, false),
+    };
+    let limit = query.limit(PAGE, MOST)?;
+    let reading = Reading { run, kinds, cursor, limit };
+    let reading = asked
+        .read(move |store| {
+            let mut reading = reading;
+            if from_now {
+                reading.skip(store)?;
+            }
+            Ok(reading)
+        })
+        .await?;
+    if streams {
+        let (sender, pieces) = mpsc::channel(AHEAD);
+        tokio::spawn(feed(asked.host.clone(), reading, sender));
+        let mut response = of_type(Bytes::new(), "text/event-stream").map(|_| AnswerBody::stream(pieces));
+        response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+        return Ok(response);
+    }
+    let (given, cursor) = asked
+        .read(move |store| {
+            let mut reading = reading;
+            let given = reading.page(store)?;
+            Ok((given, reading.cursor.to_string()))
+        })
+        .await?;
+    let given = given.into_iter().map(|(mut event, cursor)| {
+        event["cursor"] = cursor.into();
+        event
+    });
+    json(&json!({ "events": given.collect::<Vec<_>>(), "cursor": cursor }))
+}
+
+/// Sends events as they come, until the client leaves or the server is about to end.
+async fn feed(host: Arc<Host>, mut reading: Reading, to: mpsc::Sender<Piece>) {
+    let mut said = Instant::now();
+    // The cursor goes out at once: a client that loses its connection before the first event misses none.
+    let mut text = format!("id: {}\nevent: cursor\ndata: {{}}\n\n", reading.cursor);
+    loop {
+        if !text.is_empty() {
+            said = Instant::now();
+            if to.send(Piece::Frame(Bytes::from(std::mem::take(&mut text)))).await.is_err() {
+                return;
+            }
+        }
+        let store = host.store.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let given = reading.page(&*store);
+            (reading, given)
+        });
+        let Ok((again, given)) = read.await else { return };
+        reading = again;
+        match given {
+            Ok(given) => {
+                for (event, cursor) in &given {
+                    let kind = event["kind"].as_str().unwrap_or_default();
+                    text.push_str(&format!("id: {cursor}\nevent: {kind}\ndata: {event}\n\n"));
+                }
+                if !given.is_empty() {
+                    continue;
+                }
+            }
+            // The client comes again with its cursor.
+            Err(e) => {
+                let data = json!({ "code": e.code(), "message": e.to_string() });
+                let _ = to.send(Piece::Frame(format!("event: error\ndata: {data}\n\n").into())).await;
+                let _ = to.send(Piece::End).await;
+                return;
+            }
+        }
+        if host.is_draining() {
+            let _ = to.send(Piece::End).await;
+            return;
+        }
+        if said.elapsed() >= QUIET {
+            text.push_str(":\n\n");
+        }
+        tokio::select! {
+            () = to.closed() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_given() {
+        let cursors = [
+            Cursor::default(),
+            Cursor { mark: Mark { transaction: 812, no: 7 }, ..Cursor::default() },
+            Cursor { seen: Seq(9), ..Cursor::default() },
+            Cursor { mark: Mark { transaction: 0, no: 3 }, seen: Seq(9), open: vec![Seq(2), Seq(8)] },
+        ];
+        for cursor in cursors {
+            assert_eq!(cursor.to_string().parse::<Cursor>().unwrap(), cursor);
+        }
+        for text in ["", "7", "x.1", "-1.2", "0.1.2", "0.1.2.x", "0.1.2.3.4", "0.1.-2."] {
+            assert!(text.parse::<Cursor>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Session of the writer: a connection, the runtime that drives it, and the beginning of a transaction.
+
+use std::{fmt::Display, future::Future};
+
+use futures_util::future::join;
+use outlast_core::{
+    store::{Error, load::Key},
+    words::id::Micros,
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::yield_now,
+};
+use tokio_postgres::SimpleQueryMessage;
+
+use super::{
+    address::Address, connect::ConnectError, error::chain, known::Known, load, named::Named, schema::LOCK,
+    time::NOW,
+};
+
+/// Longest time that a transaction stands still before the database ends it.
+///
+/// A server that is frozen within a group (a stopped process, a suspended machine) keeps the others waiting no longer
+/// than this. Usually a transaction stands still for the milliseconds that a group's decisions take.
+#[derive(Clone, Copy)]
+pub enum Standstill {
+    Short,
+    /// For a transaction that is done again after it was ended so: it comes through on a machine that is slow.
+    Long,
+}
+
+impl Standstill {
+    fn sql(self) -> &'static str {
+        match self {
+            Standstill::Short => "800ms",
+            Standstill::Long => "15s",
+        }
+    }
+}
+
+/// A connection and the runtime that drives it, on the writer's thread.
+pub struct Session {
+    // Declared first to be dropped first: the connection ends with its client.
+    pub client: Named,
+    runtime: Runtime,
+}
+
+/// Outcome of a BEGIN.
+pub enum Begun {
+    /// A transaction stands open, begun at this time. Reading may have failed in it.
+    In(Micros, Result<(), Error>),
+    Failed(tokio_postgres::Error),
+    /// The transaction was begun on a server's connection that holds another session's token, and has no effect.
+    Elsewhere,
+}
+
+impl Session {
+    /// Connects. `named`: statements may have names.
+    pub fn connect(address: &Address, named: bool) -> Result<Session, ConnectError> {
+        let no = |what: &str, e: &dyn Display| ConnectError { why: format!("{what}: {e}"), may_pass: true };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|e| no("no runtime", &e))?;
+        let client = runtime.block_on(address.connect())?;
+        let mut token = None;
+        if named {
+            let mut random = [0; 16];
+            getrandom::fill(&mut random).map_err(|e| no("no random token", &e))?;
+            let text = format!("{:032x}", u128::from_le_bytes(random));
+            let sql = format!("SELECT set_config('outlast.session', '{text}', false)");
+            runtime.block_on(client.batch_execute(&sql)).map_err(|e| no("no session", &chain(&e)))?;
+            token = Some(text);
+        }
+        Ok(Session { client: Named::new(client, token), runtime })
+    }
+
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// Returns whether the database has ended the session, as far as is known without asking it.
+    pub fn is_cut(&self) -> bool {
+        self.run(async {
+            // The connection is driven once, with whatever has arrived for it.
+            yield_now().await;
+            yield_now().await;
+        });
+        self.client.client.is_closed()
+    }
+
+    /// Begins a transaction, takes the lock, reads the clock and then what `keys` name, in one round trip.
+    ///
+    /// All waits are bounded: ours for another server's lock, and another server's for ours if this process or its
+    /// machine stops within a transaction. A statement with a name is planned once, whatever its parameters (from
+    /// PostgreSQL 12 on), and for indexes: its plan may have been made for a table that was still small.
+    pub fn begin(&self, synced: bool, standstill: Standstill, keys: &[Key<'_>], known: &mut Known) -> Begun {
+        // An unsynced commit becomes durable with the next synced one, as its record precedes that one's. The level is
+        // always set: `off` as the database's default must not make a synced group unsynced.
+        let level = if synced {
+            "SELECT set_config('synchronous_commit', 'on', true) \
+             WHERE current_setting('synchronous_commit') = 'off'"
+        } else {
+            "SET LOCAL synchronous_commit = off"
+        };
+        let sql = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
+             SET LOCAL idle_in_transaction_session_timeout = '{}'; SET LOCAL enable_seqscan = off; \
+             SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off; \
+             SELECT set_config('plan_cache_mode', 'force_generic_plan', true) \
+             WHERE current_setting('server_version_num')::int >= 120000; {LOCK}; {level}; \
+             SELECT {NOW}, coalesce(current_setting('outlast.session', true), '')",
+            standstill.sql()
+        );
+        let (begun, loaded) = self.run(async {
+            let begun = self.client.client.simple_query(&sql);
+            join(begun, load::fetch(&self.client, keys, known)).await
+        });
+        let messages = match begun {
+            Ok(messages) => messages,
+            Err(e) => return Begun::Failed(e),
+        };
+        let told = messages.iter().rev().find_map(|m| match m {
+            SimpleQueryMessage::Row(row) => Some((Micros(row.get(0)?.parse().ok()?), row.get(1)?)),
+            _ => None,
+        });
+        let untold = || Error::Unavailable { why: "the database did not tell its time".into() };
+        let Some((now, token)) = told else { return Begun::In(Micros(0), Err(untold())) };
+        if self.client.token.as_ref().is_some_and(|ours| ours != token) {
+            // The session is dropped with the transaction.
+            return Begun::Elsewhere;
+        }
+        Begun::In(now, loaded)
+    }
+}

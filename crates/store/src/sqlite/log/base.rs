@@ -1,0 +1,81 @@
+//! Base of a log: pages of the database file as they were when the log began, kept behind the mark.
+//!
+//! A log holds changes of one file. SQLite knows a log by its name alone, and puts it over whatever file lies there: an
+//! older copy that was put back, or another store. Such a file lacks a page that the log's own file had, or has got from
+//! the log since.
+
+use std::{fs::File, os::unix::fs::FileExt as _};
+
+use super::{
+    check::Missing,
+    database::Database,
+    frames::{Frames, Salts, eight, word},
+    mark::{self, LEN as MARK_LEN},
+};
+
+const PAGE: usize = 12;
+const LEN: usize = 8 + 2 * PAGE + 8;
+
+/// Pages of the database file under a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Log that the pages are from.
+    pub salts: Salts,
+    /// Number and sum of two pages.
+    pages: [(u32, u64); 2],
+}
+
+impl Base {
+    /// Reads the base of the log that began with `salts`. `newest`: page that was written last in the log before, which
+    /// an older copy of the file has in an older version; the file's last page is the other one.
+    ///
+    /// To be called under SQLite's write lock and before the log's first commit is seen by others: nobody changes the
+    /// file then.
+    pub fn of(salts: Salts, newest: u32, database: &Database<'_>) -> Option<Base> {
+        let last = database.pages()?;
+        let newest = if (1..=last).contains(&newest) { newest } else { 1 };
+        let page = |no| Some((no, mark::sum(&database.page(no)?)));
+        Some(Base { salts, pages: [page(newest)?, page(last)?] })
+    }
+
+    /// Reads the base behind a mark; `None` if there is none, or a damaged one.
+    pub fn read(mark: &File) -> Option<Base> {
+        let mut bytes = [0; LEN];
+        mark.read_exact_at(&mut bytes, MARK_LEN as u64).ok()?;
+        let (content, stored) = bytes.split_at(LEN - 8);
+        if mark::sum(content).to_be_bytes() != stored {
+            return None;
+        }
+        let page = |at| (word(content, at), u64::from_be_bytes(eight(content, at + 4)));
+        Some(Base { salts: eight(content, 0), pages: [page(8), page(8 + PAGE)] })
+    }
+
+    /// Writes the base behind a mark. One that cannot be written asks nothing.
+    pub fn write(&self, mark: &File) {
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(&self.salts);
+        for (place, (no, sum)) in bytes[8..].chunks_exact_mut(PAGE).zip(self.pages) {
+            place[..4].copy_from_slice(&no.to_be_bytes());
+            place[4..].copy_from_slice(&sum.to_be_bytes());
+        }
+        let sum = mark::sum(&bytes[..LEN - 8]);
+        bytes[LEN - 8..].copy_from_slice(&sum.to_be_bytes());
+        let _ = mark.write_all_at(&bytes, MARK_LEN as u64);
+    }
+
+    /// Returns in what `database` is not the file that `log` began with. Says nothing of another log.
+    pub fn differs(&self, log: &Frames, database: &Database<'_>) -> Option<Missing> {
+        let has = |(no, sum): (u32, u64)| {
+            let found = database.page(no);
+            let found = found.as_deref();
+            found.is_some_and(|page| mark::sum(page) == sum)
+                || log.pages_before_damage().any(|(of, page)| of == no && found == Some(page))
+                || log.shrinks_below(no)
+        };
+        let (no, _) =
+            self.pages.into_iter().find(|page| !has(*page)).filter(|_| log.salts == Some(self.salts))?;
+        Some(format!(
+            "the file is older than the log, or another one: its page {no} is not the one that the log began with"
+        ))
+    }
+}

@@ -1,0 +1,98 @@
+"""The Claude Agent SDK: sessions in the store, their id from the run, and hooks that record tools and fail closed."""
+
+import asyncio
+
+import pytest
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, project_key_for_directory
+from claude_agent_sdk.testing import run_session_store_conformance
+
+import outlast
+from outlast.claude_agent import OutlastSessionStore, ToolHooks, options, session_id
+
+KEY = {"project_key": "p", "session_id": "s"}
+
+
+def entry(n, **more):
+    return {"type": "user", "n": n, **more}
+
+
+def test_the_published_contracts_are_kept(home):
+    count = iter(range(100))
+    for method in ("append", "load", "list_sessions", "list_session_summaries", "delete", "list_subkeys"):
+        assert callable(getattr(OutlastSessionStore, method))
+    asyncio.run(run_session_store_conformance(lambda: OutlastSessionStore(home / f"{next(count)}.db")))
+
+
+def test_an_entry_is_appended_once_over_processes_and_retries(rt):
+    async def main():
+        one, two = OutlastSessionStore(rt), OutlastSessionStore(rt)
+        await one.append(KEY, [entry(1, uuid="a"), entry(2)])
+        await two.append(KEY, [entry(1, uuid="a"), entry(3, uuid="b"), entry(3, uuid="b")])
+        await one.append(KEY, [entry(3, uuid="b"), entry(4, uuid="c")])
+        assert [e["n"] for e in await OutlastSessionStore(rt).load(KEY)] == [1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_keys_of_any_text_do_not_meet(rt):
+    async def main():
+        store = OutlastSessionStore(rt)
+        keys = [{"project_key": a, "session_id": b} for a, b in (("a/b", "c"), ("a", "b/c"), ("a%2Fb", "c"), ("é", "\n"))]
+        for n, key in enumerate(keys):
+            await store.append(key, [entry(n)])
+        assert [await store.load(key) for key in keys] == [[entry(n)] for n in range(4)]
+        assert await store.list_sessions("a") == [{"session_id": "b/c", "mtime": pytest.approx(1.8e12, rel=0.5)}]
+
+    asyncio.run(main())
+
+
+def test_a_run_goes_on_in_its_own_session(rt, home):
+    asked = []
+
+    async def life():
+        async with rt.run("r"):
+            made = options(ClaudeAgentOptions(cwd=str(home), hooks={"PreToolUse": [HookMatcher(matcher="Bash")]}))
+            asked.append((made.session_id, made.resume))
+            assert [m.matcher for m in made.hooks["PreToolUse"]] == ["Bash", None] and made.session_store_flush == "eager"
+            await made.session_store.append({"project_key": project_key_for_directory(str(home)), "session_id": session_id_of("r")}, [entry(1)])
+            raise ZeroDivisionError
+
+    def session_id_of(run):
+        return session_id(rt.run(run))
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(life())
+    assert asked == [(session_id_of("r"), None), (None, session_id_of("r"))] and session_id_of("q") != session_id_of("r")
+    with rt.run("q"), pytest.raises(ValueError, match="they are the run's"):
+        options(ClaudeAgentOptions(resume="x"))
+
+
+def asked(name, **given):
+    return {"tool_name": name, "tool_input": given}
+
+
+def test_a_tool_that_a_death_cut_off_is_told_once_and_then_called(rt):
+    def life(name, *events):
+        said = []
+        with pytest.raises(ZeroDivisionError):
+            with rt.run("r") as run:
+                hooks = ToolHooks(run)
+                for event in events:
+                    said.append(asyncio.run(getattr(hooks, event)(asked(name, command="pay 5"), "id", None)))
+                raise ZeroDivisionError
+        return [s.get("hookSpecificOutput", {}).get("permissionDecision") for s in said]
+
+    assert life("Bash", "before") == [None]
+    assert life("Bash", "before", "before", "after", "before", "after") == ["deny", None, None, None, None]
+    assert life("Bash", "before") == [None]
+    assert life("Read", "before") == life("Read", "before") == [None]
+
+
+def test_a_tool_that_cannot_be_recorded_is_not_called(rt):
+    with rt.run("r") as run:
+        hooks = ToolHooks(run)
+        rt._engine.claim("r", True)  # another attempt takes the run over
+        with pytest.raises(outlast.LeaseLost):
+            asyncio.run(hooks.before(asked("Bash", command="pay 5"), "id", None))
+        assert hooks.hooks()["PreToolUse"][0].on_failure == "block"

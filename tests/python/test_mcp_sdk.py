@@ -1,0 +1,48 @@
+"""The official SDK's client and server, direct and through `outlast mcp`: the same results, in both eras."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import mcp
+import pytest
+from conftest import outlast_program
+
+SERVER = Path(__file__).with_name("mcp_sdk_server.py")
+
+
+async def everything(command, mode):
+    words = [str(word) for word in command]
+    progress, told = [], {}
+
+    async def on_progress(done, total, message):
+        progress.append((done, total, message))
+
+    async with mcp.Client(mcp.StdioServerParameters(command=words[0], args=words[1:]), mode=mode) as client:
+        told["tools"] = (await client.list_tools()).model_dump()
+        told["add"] = (await client.call_tool("add", {"a": 1, "b": 2})).model_dump()
+        told["again"] = (await client.call_tool("add", {"a": 1, "b": 2})).model_dump()
+        told["fails"] = (await client.call_tool("fails", {})).model_dump()
+        told["slow"] = (await client.call_tool("slow", {"steps": 3}, progress_callback=on_progress)).model_dump()
+        told["resource"] = (await client.read_resource("note://ann")).model_dump()
+        told["prompts"] = (await client.list_prompts()).model_dump()
+        told["prompt"] = (await client.get_prompt("greet", {"name": "ann"})).model_dump()
+        told["bad"] = (await client.call_tool("add", {"a": "x"})).model_dump()
+        told["version"] = client.protocol_version
+        try:
+            await client.read_resource("other://x")
+        except mcp.MCPError as e:
+            told["error"] = str(e)
+    return told, progress
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_the_sdk_sees_the_same_direct_through_and_replayed(home, mode):
+    server = [sys.executable, SERVER]
+    recorder = [outlast_program(), "--store", home / "runs.db", "mcp", "--run", "r", "--name", "sdk", "--"]
+    direct = asyncio.run(everything(server, mode))
+    assert direct[0]["add"]["structured_content"] == {"result": 3} and direct[0]["fails"]["is_error"]
+    assert len(direct[1]) == 3
+    assert asyncio.run(everything([*recorder, *server], mode)) == direct
+    replayed = asyncio.run(everything([*recorder, *server], mode))
+    assert replayed == (direct[0], []), "recorded answers have no progress"
