@@ -6,19 +6,21 @@
 //! its session is opened as the client opened it, requests that only read are sent again, and each tool call is sent
 //! again if it may be repeated, else its client is told that nobody knows.
 
+mod call;
+mod deed;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use outlast_core::{
-    journal::Opening,
-    words::{digest::Digest, id::Seq},
-};
+use outlast_core::words::{digest::Digest, id::Seq};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
+use self::call::{Call, Open, Phase, Plain, Queued, Server};
+pub use self::deed::{Deed, Event, No};
 use super::{
     ledger::{Approval, Verdict},
     message::{self, INTERNAL, INVALID, Message, PARAMS, ToolCall},
-    tools::{Manner, Tools},
+    tools::Tools,
 };
 
 /// Starts of a server without an answer between them, after which it is given up.
@@ -29,129 +31,6 @@ pub const PATIENCE_MS: u64 = 45_000;
 
 /// Interval between two notices of progress to a client that waits for a decision.
 pub const PROGRESS_MS: u64 = 5_000;
-
-/// Number of a tool call in this session.
-pub type No = u64;
-
-#[derive(Debug)]
-pub enum Event {
-    Client(Vec<u8>),
-    ClientClosed,
-    Server(Vec<u8>),
-    /// The server's process is gone, or cannot be started; how, in words.
-    ServerEnded(String),
-    Reserved(No, Result<Verdict, String>),
-    Approved(No, Result<Approval, String>),
-    Left(No, Result<(), String>),
-    Recorded(No, Result<(), String>),
-    GivenUp(No, Result<Verdict, String>),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// Show the line to the client; then mark the answer as delivered.
-    ToClient {
-        line: Vec<u8>,
-        mark: Option<Seq>,
-    },
-    ToServer(Vec<u8>),
-    /// Start the server, after a pause.
-    Start {
-        pause_ms: u64,
-    },
-    Reserve {
-        no: No,
-        call: ToolCall,
-        manner: Manner,
-        leaves: bool,
-        anew: bool,
-    },
-    Approve {
-        no: No,
-        call: ToolCall,
-        manner: Manner,
-        opening: Opening,
-        patience_ms: u64,
-    },
-    Leave {
-        no: No,
-        opening: Opening,
-    },
-    Record {
-        no: No,
-        opening: Opening,
-        body: String,
-        failed: bool,
-    },
-    GiveUp {
-        no: No,
-        opening: Opening,
-        tool: String,
-    },
-    /// Nothing is left to do.
-    Quit {
-        /// Why the server is given up, if it is.
-        why: Option<String>,
-    },
-}
-
-/// Tool call of the client in this session.
-struct Call {
-    /// Id of the request, as raw JSON.
-    id: String,
-    line: Vec<u8>,
-    call: ToolCall,
-    manner: Manner,
-    phase: Phase,
-    /// Whether the client has cancelled the request: it gets no answer.
-    withdrawn: bool,
-    /// Notices of progress sent while a person is waited for.
-    notices: u32,
-}
-
-#[derive(Clone, Debug)]
-enum Phase {
-    Reserving,
-    Approving(Open),
-    /// On disk, and not marked as sent.
-    Reserved(Open),
-    /// Being marked as sent.
-    Leaving(Open),
-    /// Marked as sent, and not with this server yet.
-    Ready(Open),
-    Out(Open),
-    /// The answer that came is being recorded.
-    Recording(Open, Vec<u8>),
-    /// Being closed without an answer of the server.
-    Closing,
-}
-
-#[derive(Clone, Debug)]
-struct Open {
-    opening: Opening,
-    key: String,
-}
-
-/// Request that passes unrecorded.
-struct Plain {
-    method: String,
-    line: Vec<u8>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Server {
-    Starting,
-    /// Opening the session that the client had with the one before: the id of our `initialize`.
-    Greeting(String),
-    Up,
-    /// Given up.
-    Gone,
-}
-
-enum Queued {
-    Line(Vec<u8>),
-    Call(No),
-}
 
 pub struct Session {
     /// What is known of the server's tools.
@@ -423,10 +302,8 @@ impl Session {
         self.server = Server::Starting;
         self.own.clear();
         for id in std::mem::take(&mut self.asked) {
-            let params = json!({"reason": "the server ended"});
             let line = format!(
-                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{id},\"reason\":{}}}}}",
-                params["reason"]
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{id},\"reason\":\"the server ended\"}}}}"
             );
             self.show(line.into_bytes());
         }
@@ -492,20 +369,12 @@ impl Session {
                 if call.withdrawn {
                     return self.give_up(no, open);
                 }
-                match (sent, asks) {
-                    (_, true) => {
-                        call.phase = Phase::Approving(open);
-                        self.approve(no);
-                    }
-                    (true, _) => {
-                        call.phase = Phase::Ready(open);
-                        self.go(no);
-                    }
-                    (false, _) => {
-                        call.phase = Phase::Reserved(open);
-                        self.go(no);
-                    }
-                }
+                call.phase = match (sent, asks) {
+                    (_, true) => Phase::Approving(open),
+                    (true, false) => Phase::Ready(open),
+                    (false, false) => Phase::Reserved(open),
+                };
+                if asks { self.approve(no) } else { self.go(no) }
             }
             Ok(Verdict::Answer { seq, body }) => {
                 self.replayed +=
@@ -672,16 +541,6 @@ impl Session {
         let id = json!(format!("outlast-{}", self.own_ids)).to_string();
         self.own.insert(id.clone());
         id
-    }
-}
-
-impl Phase {
-    /// Tells whether the call may still get an answer of the server that is worth waiting for.
-    fn may_be_answered(&self) -> bool {
-        matches!(
-            self,
-            Phase::Out(_) | Phase::Recording(..) | Phase::Leaving(_) | Phase::Ready(_) | Phase::Closing
-        )
     }
 }
 

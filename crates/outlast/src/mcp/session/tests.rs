@@ -1,6 +1,9 @@
 //! The session's answers to deaths, cancellations and decisions, in each order.
 
-use outlast_core::words::id::{InstanceNo, OpNo, RunNo};
+use outlast_core::{
+    journal::Opening,
+    words::id::{InstanceNo, OpNo, RunNo},
+};
 use serde_json::Value;
 
 use super::*;

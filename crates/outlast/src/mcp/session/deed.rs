@@ -1,0 +1,74 @@
+//! What a session hears and what it wants done.
+
+use outlast_core::{journal::Opening, words::id::Seq};
+
+use crate::mcp::{
+    ledger::{Approval, Verdict},
+    message::ToolCall,
+    tools::Manner,
+};
+
+/// Number of a tool call in this session.
+pub type No = u64;
+
+#[derive(Debug)]
+pub enum Event {
+    Client(Vec<u8>),
+    ClientClosed,
+    Server(Vec<u8>),
+    /// The server's process is gone, or cannot be started; how, in words.
+    ServerEnded(String),
+    Reserved(No, Result<Verdict, String>),
+    Approved(No, Result<Approval, String>),
+    Left(No, Result<(), String>),
+    Recorded(No, Result<(), String>),
+    GivenUp(No, Result<Verdict, String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Show the line to the client; then mark the answer as delivered.
+    ToClient {
+        line: Vec<u8>,
+        mark: Option<Seq>,
+    },
+    ToServer(Vec<u8>),
+    /// Start the server, after a pause.
+    Start {
+        pause_ms: u64,
+    },
+    Reserve {
+        no: No,
+        call: ToolCall,
+        manner: Manner,
+        leaves: bool,
+        anew: bool,
+    },
+    Approve {
+        no: No,
+        call: ToolCall,
+        manner: Manner,
+        opening: Opening,
+        patience_ms: u64,
+    },
+    Leave {
+        no: No,
+        opening: Opening,
+    },
+    Record {
+        no: No,
+        opening: Opening,
+        body: String,
+        failed: bool,
+    },
+    GiveUp {
+        no: No,
+        opening: Opening,
+        tool: String,
+    },
+    /// Nothing is left to do.
+    Quit {
+        /// Why the server is given up, if it is.
+        why: Option<String>,
+    },
+}
