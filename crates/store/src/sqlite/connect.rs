@@ -61,7 +61,7 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
     }
     // SQLite knows a log by its name: under each name the store would have another log, and pay again for what is in
     // the other one.
-    if found.nlink() > 1 {
+    if found.is_file() && found.nlink() > 1 {
         let names = found.nlink();
         let why = format!(
             "it has {names} names (hard links), and a store has one; remove the others, or open a copy"
