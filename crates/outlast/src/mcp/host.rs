@@ -95,8 +95,7 @@ impl Host {
         mut inbox: mpsc::UnboundedReceiver<Event>,
         tools: Tools,
     ) -> Result<u8, CliError> {
-        let (mut session, deeds) = Session::new(tools);
-        let mut deeds = Vec::from(deeds);
+        let (mut session, mut deeds) = Session::new(tools);
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
         let mut deadline = None;

@@ -6,7 +6,6 @@
 //! not the locks.
 
 use std::{
-    fs,
     os::unix::fs::symlink,
     path::Path,
     sync::{
