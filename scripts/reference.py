@@ -43,6 +43,9 @@ def tables(source: str) -> dict[str, list[str]]:
         else:
             body = re.search(r"struct Written \{\n(.*?)\n\}", rest, re.S)
         found[name] = re.findall(r"^    (?:pub )?([a-z_]+):", body.group(1), re.M)
+        # A table that has tables of names within says its own keys where it refuses another.
+        own = re.search(r'"wanted ([a-z_, ]+), or a table \[' + name, rest)
+        found[name] += own.group(1).split(", ") if own else []
     return found
 
 
