@@ -340,6 +340,24 @@ fn a_file_that_is_not_the_one_of_its_log_is_told_and_left_as_it_is() {
 }
 
 #[test]
+fn another_stores_file_under_the_first_log_of_a_store_is_told() {
+    let mut other = Bench::new();
+    other.killed_after(90);
+    let other = Files::of(&other.path);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outlast.db");
+    // All but the first page of this store is in its log alone.
+    let store = open_at(place(&path), true).unwrap();
+    put(&*store, 1, Durability::Synced);
+    let mut files = Files::of(&path);
+    drop(store);
+    let bench = Bench { directory, path, put: 1 };
+    bench.is_whole_with(&files);
+    files.0.insert("", other.0[""].clone());
+    bench.is_told_with(&files, "another one");
+}
+
+#[test]
 fn a_file_that_has_got_a_part_of_its_log_is_the_logs_own() {
     let mut bench = Bench::new();
     bench.killed_after(30);

@@ -4,7 +4,7 @@
 //! older copy that was put back, or another store. Such a file lacks a page that the log's own file had, or has got from
 //! the log since.
 
-use std::{fs::File, os::unix::fs::FileExt as _};
+use std::{collections::HashMap, fs::File, os::unix::fs::FileExt as _};
 
 use super::{
     check::Missing,
@@ -65,15 +65,31 @@ impl Base {
 
     /// Returns in what `database` is not the file that `log` began with. Says nothing of another log.
     pub fn differs(&self, log: &Frames, database: &Database<'_>) -> Option<Missing> {
-        let has = |(no, sum): (u32, u64)| {
-            let found = database.page(no);
-            let found = found.as_deref();
-            found.is_some_and(|page| mark::sum(page) == sum)
-                || log.pages_before_damage().any(|(of, page)| of == no && found == Some(page))
-                || log.shrinks_below(no)
+        if log.salts != Some(self.salts) {
+            return None;
+        }
+        let is_of_log = |no: u32, found: &[u8]| {
+            log.pages_before_damage().any(|(of, page)| of == no && page == found) || log.shrinks_below(no)
         };
-        let (no, _) =
-            self.pages.into_iter().find(|page| !has(*page)).filter(|_| log.salts == Some(self.salts))?;
+        let has = |(no, sum): (u32, u64)| match database.page(no) {
+            Some(page) => mark::sum(&page) == sum || is_of_log(no, &page),
+            None => log.shrinks_below(no),
+        };
+        // What lies behind the page that was the last one then has come from the log. Zeros: a loss of power in the middle
+        // of a checkpoint.
+        let grown = || {
+            let mut of_log: HashMap<u32, Vec<&[u8]>> = HashMap::new();
+            log.pages_before_damage().for_each(|(no, page)| of_log.entry(no).or_default().push(page));
+            let is_strange = |no: &u32| {
+                let found = database.page(*no).unwrap_or_default();
+                let versions = of_log.get(no).map(Vec::as_slice).unwrap_or_default();
+                found.iter().any(|byte| *byte != 0) && !versions.contains(&found.as_slice())
+            };
+            let [_, (last, _)] = self.pages;
+            (last + 1..=database.pages()?).find(is_strange).filter(|no| !log.shrinks_below(*no))
+        };
+        let lacks = self.pages.into_iter().find(|page| !has(*page)).map(|(no, _)| no);
+        let no = lacks.or_else(grown)?;
         Some(format!(
             "the file is older than the log, or another one: its page {no} is not the one that the log began with"
         ))
