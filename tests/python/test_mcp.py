@@ -112,7 +112,7 @@ class Bed:
         return client
 
     def effects(self):
-        """What the tools did: (tool, text)."""
+        """Effects of the tools: (tool, text)."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [tuple(line.split()[:2]) for line in lines if not line.startswith("initialize")]
 

@@ -196,7 +196,7 @@ def deny(rt):
 
 
 def types(store, *words):
-    """What a person types."""
+    """Runs a command as a person types it."""
     return subprocess.check_output([outlast_program(), "--store", store, *words], text=True)
 
 

@@ -1,7 +1,7 @@
 //! Resume tax: input that a restarted agent bought again although its last call had left it in the provider's cache.
 //! Told in `show` and at a run's end; `outlast journal RUN --cache` names the first byte that differs.
 //!
-//! It is derived from the recorded requests and their usage when somebody asks: no call is slower for it.
+//! The tax is derived from the recorded requests and their usage when somebody asks: no call is slower for it.
 
 use outlast_core::{
     body,

@@ -16,7 +16,7 @@ const RUNS: usize = 200;
 const ENTRIES: i64 = 200;
 const APPROVALS: usize = 100;
 
-/// What was read.
+/// Rows that were read.
 #[derive(Default)]
 pub struct Look {
     pub now: Micros,

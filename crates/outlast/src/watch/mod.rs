@@ -26,7 +26,7 @@ use crate::{
 /// Time between two looks at the store.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What is on the screen.
+/// Content of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Runs,
@@ -34,7 +34,7 @@ enum Place {
     Approvals,
 }
 
-/// What the person has chosen.
+/// Choices of the person.
 struct Desk {
     place: Place,
     /// Place to which `Esc` leads back.
@@ -43,7 +43,7 @@ struct Desk {
     run: Option<RunNo>,
     /// Approval that is marked.
     approval: Option<outlast_core::journal::approval::ApprovalId>,
-    /// What the last key came to, in one line.
+    /// Outcome of the last key, in one line.
     said: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which addresses are posted to.
+//! Addresses that messages may be posted to.
 //!
 //! `https` everywhere, `http` to this machine only. Link-local addresses are refused, because a cloud's metadata service
 //! is at one. A name that is not `localhost` may not lead to this machine: whoever controls the name could turn a post

@@ -1,6 +1,6 @@
 //! The page: its files, and the exchange of a link for a session.
 //!
-//! What the page shows it reads from the routes below `/v1`, like any other caller. The files hold no data, so nobody has
+//! The page reads all it shows from the routes below `/v1`, like any other caller. The files hold no data, so nobody has
 //! to be let in to get them; the `Host` header is checked all the same.
 
 mod files;
@@ -32,7 +32,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       base-uri 'none'; frame-ancestors 'none'; form-action 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";
 
-/// What a listener shows of the page.
+/// Part of the page that a listener shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
     /// The page beside the proxy, as `outlast serve` does.

@@ -1,4 +1,4 @@
-//! What a group asks of PostgreSQL, counted by the relay: round trips and statements do not grow with the group.
+//! Round trips of a group to PostgreSQL, counted by the relay: round trips and statements do not grow with the group.
 
 use outlast_core::{
     engine::{
@@ -27,7 +27,7 @@ fn scene() -> (Database, Relay, Stage) {
     (database, relay, s)
 }
 
-/// What `act` asked.
+/// Counts of what `act` asked.
 fn asked<T>(relay: &Relay, act: impl FnOnce() -> T) -> (Passed, T) {
     relay.passed();
     let out = act();

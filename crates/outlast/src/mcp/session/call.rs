@@ -1,4 +1,4 @@
-//! What a session knows of its server and of requests that are not answered yet.
+//! State of a session: its server, and the requests that are not answered yet.
 
 use outlast_core::journal::Opening;
 

@@ -1,4 +1,4 @@
-//! What a session hears and what it wants done.
+//! Events that a session hears, and deeds that it wants done.
 
 use outlast_core::{journal::Opening, words::id::Seq};
 

@@ -1,4 +1,4 @@
-//! What a resumption of the real programs buys again, at a context of more than 100,000 tokens, by a provider that bills
+//! Tokens that a resumption of the real programs buys again, at a context of more than 100,000 tokens, by a provider that bills
 //! its prompt cache as the real ones do.
 
 use serde_json::{Value, json};

@@ -168,7 +168,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 self._named.popitem(last=False)
 
     def get_delta_channel_history(self, *, config: Any, channels: Sequence[str]) -> dict[str, Any]:
-        """What the ancestors of a checkpoint wrote to delta channels, back to the nearest stored value of each."""
+        """Writes of the ancestors of a checkpoint to delta channels, back to the nearest stored value of each."""
         thread, ns = _place(config)
         writes: dict[str, list[Any]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
