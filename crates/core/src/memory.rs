@@ -61,7 +61,8 @@ pub struct Tables {
     pub entries: BTreeMap<(RunNo, Seq), Entry>,
     pub payloads: BTreeMap<(RunNo, Seq, Role, u32), Payload>,
     pub state: StateTables,
-    pub events: Vec<Event>,
+    /// Shared with the copies of these tables: events never change, and a simulator copies the tables at each write.
+    pub events: Vec<Arc<Event>>,
     pub deliveries: BTreeMap<String, Delivery>,
 }
 
@@ -228,7 +229,8 @@ impl Tables {
         for e in l.events {
             let no = self.events.last().map_or(1, |last| last.mark.no + 1);
             let mark = Mark { transaction: 0, no };
-            self.events.push(Event { mark, at: e.at, run: e.run, seq: e.seq, kind: e.kind, about: e.about });
+            let event = Event { mark, at: e.at, run: e.run, seq: e.seq, kind: e.kind, about: e.about };
+            self.events.push(Arc::new(event));
         }
         self.specs.extend(l.specs);
         for (run, envelope, namespace) in l.forgotten {
@@ -433,7 +435,7 @@ impl Store for MemoryStore {
         Ok(after
             .filter(|e| wanted.run.is_none_or(|run| e.run == Some(run)))
             .take(wanted.limit)
-            .cloned()
+            .map(|e| Event::clone(e))
             .collect())
     }
 

@@ -81,12 +81,14 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
         log::name()?,
     )
     .map_err(|e| open_error(e.to_string()))?;
-    prepare(&mut conn)?;
+    conn.busy_handler(Some(wait_for_lock)).map_err(failure)?;
     // A store with a damaged log is left as it is when this connection closes: no checkpoint, and no log deleted.
     let keeps_log = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
     conn.set_db_config(keeps_log, true).map_err(failure)?;
+    // Before anything that reads the schema: of a log and a file that do not belong together SQLite says only "malformed".
     log::check(&conn)?;
     conn.set_db_config(keeps_log, false).map_err(failure)?;
+    prepare(&mut conn)?;
     // Checked before the journal mode is set: that mode is stored in the file, and a foreign file must not be changed.
     schema::found(&mut conn, &path.display().to_string())?;
     let mode = enter_wal(&conn)?;

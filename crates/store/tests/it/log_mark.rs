@@ -357,6 +357,27 @@ fn another_stores_file_under_the_first_log_of_a_store_is_told() {
     bench.is_told_with(&files, "another one");
 }
 
+// Bug, consequence: as above, where the other store's file was moved in with the mark beside it.
+// Cause: the mark that came along says that its store was closed, and knows nothing of the log.
+#[test]
+fn another_stores_file_that_comes_with_its_own_mark_is_told() {
+    let (mut bench, mut other) = (Bench::new(), Bench::new());
+    bench.killed_after(30);
+    let young = bench.killed_after(3);
+    other.killed_after(90);
+    drop(other.open());
+    let other = Files::of(&other.path);
+    assert!(!other.0.contains_key("-wal"), "the other store is closed");
+    let mut mixed = young.clone();
+    mixed.0.insert("", other.0[""].clone());
+    mixed.0.insert("-mark", other.0["-mark"].clone());
+    bench.is_told_with(&mixed, "another one");
+    assert_eq!(fs::read(&bench.path).unwrap(), other.0[""], "nothing is written into it");
+    let done = bench.repaired();
+    assert_eq!((done.rest, fs::read(done.kept.unwrap()).unwrap()), (Rest::File, young.0["-wal"].clone()));
+    assert_eq!(count(&*bench.open()), 90);
+}
+
 #[test]
 fn a_file_that_has_got_a_part_of_its_log_is_the_logs_own() {
     let mut bench = Bench::new();

@@ -1,10 +1,11 @@
-//! Base of a log: pages of the database file as they were when the log began, kept behind the mark.
+//! Base of a log: pages of the database file as they were when the log began. Kept behind the mark, and with the mark in
+//! the log's trailer: a mark that came along with another file does not hide whose log lies there.
 //!
 //! A log holds changes of one file. SQLite knows a log by its name alone, and puts it over whatever file lies there: an
 //! older copy that was put back, or another store. Such a file lacks a page that the log's own file had, or has got from
 //! the log since.
 
-use std::{collections::HashMap, fs::File, os::unix::fs::FileExt as _};
+use std::{collections::HashMap, fs::File, os::unix::fs::FileExt as _, path::Path};
 
 use super::{
     check::Missing,
@@ -14,7 +15,7 @@ use super::{
 };
 
 const PAGE: usize = 12;
-const LEN: usize = 8 + 2 * PAGE + 8;
+pub const LEN: usize = 8 + 2 * PAGE + 8;
 
 /// Pages of the database file under a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,23 @@ impl Base {
     pub fn read(mark: &File) -> Option<Base> {
         let mut bytes = [0; LEN];
         mark.read_exact_at(&mut bytes, MARK_LEN as u64).ok()?;
-        let (content, stored) = bytes.split_at(LEN - 8);
+        Base::from_bytes(&bytes)
+    }
+
+    /// Returns the bases that are known of the log of the store at `store`: behind its mark, and in the log's trailer.
+    pub fn all(store: &Path, log: &Frames) -> impl Iterator<Item = Base> + Clone {
+        let of_mark = File::open(mark::path_of(store)).ok().and_then(|mark| Base::read(&mark));
+        [of_mark, Base::in_trailer(log)].into_iter().flatten()
+    }
+
+    /// Returns the base that the log's trailer names; `None` if no trailer is left, or an older outlast wrote it.
+    fn in_trailer(log: &Frames) -> Option<Base> {
+        let mut bases = log.gaps(MARK_LEN + LEN).filter_map(|gap| Base::from_bytes(&gap[MARK_LEN..]));
+        bases.find(|base| log.salts == Some(base.salts))
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Base> {
+        let (content, stored) = bytes.split_at_checked(LEN - 8)?;
         if mark::sum(content).to_be_bytes() != stored {
             return None;
         }
@@ -52,6 +69,10 @@ impl Base {
 
     /// Writes the base behind a mark. One that cannot be written asks nothing.
     pub fn write(&self, mark: &File) {
+        let _ = mark.write_all_at(&self.to_bytes(), MARK_LEN as u64);
+    }
+
+    pub fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&self.salts);
         for (place, (no, sum)) in bytes[8..].chunks_exact_mut(PAGE).zip(self.pages) {
@@ -60,7 +81,7 @@ impl Base {
         }
         let sum = mark::sum(&bytes[..LEN - 8]);
         bytes[LEN - 8..].copy_from_slice(&sum.to_be_bytes());
-        let _ = mark.write_all_at(&bytes, MARK_LEN as u64);
+        bytes
     }
 
     /// Returns in what `database` is not the file that `log` began with. Says nothing of another log.

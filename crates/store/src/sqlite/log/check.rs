@@ -14,7 +14,7 @@
 //! | a point | a log of other salts or none, and the database has the page of the point, or a later change counter | whole: a program that writes no marks closed the store |
 //! | a point | a log of other salts or none, and the database has neither | **told**: the log is gone |
 //! | closed | the change counter in the database is lower than in the mark | **told**: an older file was put back |
-//! | a base of this log | the file lacks a page that it had when the log began, and no frame has it as the file has it | **told**: an older file was put back, or another store's |
+//! | a base of this log, behind the mark or in the trailer | the file lacks a page that it had when the log began, and no frame has it as the file has it | **told**: an older file was put back, or another store's |
 //! | any | no store | **told**: a new store is not made beside the mark of one that is missing |
 //! | any | a trailer in the log has the log's salts, and the log ends before its point | **told**: flipped |
 //! | no point of this log | behind the first bad frame a whole commit and more follow, checksum by checksum | **told**: flipped |
@@ -35,10 +35,7 @@
 //! | a directory that takes no new file | none, or an older one |
 //! | `outlast repair --accept-shorter` | closed, and asks nothing |
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use outlast_core::store::Error;
 use rusqlite::Connection;
@@ -79,10 +76,12 @@ pub fn check(conn: &Connection) -> Result<(), Error> {
 pub fn lacks(conn: &Connection) -> Result<Option<Missing>, Error> {
     // Another process may commit or close meanwhile. Only under the write lock is a difference damage.
     let store = place_of(conn);
-    if find(conn, &store)?.is_none() {
-        return Ok(None);
+    let Some(seen) = find(conn, &store)? else { return Ok(None) };
+    match conn.execute_batch("BEGIN IMMEDIATE").map_err(failure) {
+        // A file and a log that do not belong together are often more than SQLite begins with.
+        Err(Error::Corrupt { .. }) => return Ok(Some(seen)),
+        begun => begun?,
     }
-    conn.execute_batch("BEGIN IMMEDIATE").map_err(failure)?;
     let found = find(conn, &store);
     conn.execute_batch("ROLLBACK").map_err(failure)?;
     found
@@ -109,8 +108,7 @@ pub fn find(conn: &Connection, store: &Path) -> Result<Option<Missing>, Error> {
         }),
         None => None,
     };
-    let base = File::open(&mark).ok().and_then(|mark| Base::read(&mark));
-    let of_base = || base.and_then(|base| base.differs(&frames, &database));
+    let of_base = || Base::all(store, &frames).find_map(|base| base.differs(&frames, &database));
     let has_point = claim.is_some_and(|point| frames.salts == Some(point.salts));
     let missing = of_mark
         .or_else(of_base)

@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    base::Base,
+    base::{self, Base},
     database::Database,
     frames::{Checksum, FRAME_HEADER, Frames, LOG_HEADER, Salts, eight, word},
 };
@@ -26,6 +26,8 @@ const MAGIC: [u8; 8] = *b"outlmrk\x01";
 const POINT: usize = 40;
 const CACHE: usize = 16;
 pub const LEN: usize = 8 + CACHE + 2 * POINT + 8;
+/// Length of a trailer: a mark and the log's base, zeros if that is not known.
+pub const TRAILER: usize = LEN + base::LEN;
 
 /// End of a commit in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,8 +186,8 @@ pub struct Marker {
     /// Mark before the commit that is being synced.
     before: Option<Mark>,
     counter: u32,
-    /// Log whose base is known to stand behind the mark.
-    based: Option<Salts>,
+    /// Base of the log, once it stands behind the mark.
+    base: Option<Base>,
 }
 
 impl Marker {
@@ -200,7 +202,7 @@ impl Marker {
             is_new: false,
             before: None,
             counter: 0,
-            based: None,
+            base: None,
         }
     }
 
@@ -243,11 +245,18 @@ impl Marker {
     ///
     /// The trailer goes to the disk with the commit, behind its last frame, and the next commit overwrites it. The log
     /// thus says how far it was synced even where a loss of power left an older mark; but for its last commit, which
-    /// may be torn.
-    pub fn trailer(&mut self) -> Option<(u64, [u8; LEN])> {
+    /// may be torn. The base says which file the log is of.
+    pub fn trailer(&mut self, database: &Database<'_>) -> Option<(u64, [u8; TRAILER])> {
         let point = self.newest.filter(|_| self.is_new)?;
         self.before = self.read();
-        Some((point.end, self.before?.to_bytes()))
+        let before = self.before.unwrap_or_default();
+        self.note_base(point.salts, before.committed.page, database);
+        let mut bytes = [0; TRAILER];
+        bytes[..LEN].copy_from_slice(&before.to_bytes());
+        if let Some(base) = self.base {
+            bytes[LEN..].copy_from_slice(&base.to_bytes());
+        }
+        Some((point.end, bytes))
     }
 
     /// Writes the mark of the newest commit. A mark that cannot be written stays older, and asks less.
@@ -256,25 +265,31 @@ impl Marker {
     pub fn mark(&mut self, is_synced: bool, database: &Database<'_>) {
         let Some(point) = self.newest.filter(|_| std::mem::take(&mut self.is_new)) else { return };
         let mut mark = self.before.take().or_else(|| self.read()).unwrap_or_default();
-        let Some(file) = &self.file else { return };
         let known = if mark.cache == self.cache { mark.committed.counter } else { mark.synced.counter };
         self.counter = self.counter.max(known);
-        if self.based != Some(point.salts) {
-            self.based = Some(point.salts);
-            if Base::read(file).is_none_or(|base| base.salts != point.salts)
-                && let Some(base) = Base::of(point.salts, mark.committed.page, database)
-            {
-                base.write(file);
-            }
-        }
+        self.note_base(point.salts, mark.committed.page, database);
         mark.cache = self.cache;
         mark.committed = Point { counter: self.counter, ..point };
         if is_synced {
             mark.synced = mark.committed;
         }
-        if file.write_all_at(&mark.to_bytes(), 0).is_err() {
+        if self.file.as_ref().is_some_and(|file| file.write_all_at(&mark.to_bytes(), 0).is_err()) {
             self.file = None;
         }
+    }
+
+    /// Notes pages of `database` behind the mark of a log that has none there yet. `newest`: as of `Base::of`.
+    fn note_base(&mut self, salts: Salts, newest: u32, database: &Database<'_>) {
+        let Some(file) = self.file.as_ref().filter(|_| self.base.is_none_or(|base| base.salts != salts))
+        else {
+            return;
+        };
+        let noted = Base::read(file).filter(|base| base.salts == salts);
+        self.base = noted.or_else(|| {
+            let base = Base::of(salts, newest, database)?;
+            base.write(file);
+            Some(base)
+        });
     }
 
     /// Reads the mark: other processes write it too, under the same lock.

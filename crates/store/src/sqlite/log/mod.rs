@@ -287,8 +287,9 @@ unsafe extern "C" fn write(file: *mut sqlite3_file, bytes: *const c_void, len: c
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: as in `with_log`.
     unsafe {
-        let marker = &mut (**ours_in(file)).marker;
-        let trailer = if COMMIT.get().0 != 0 { marker.trailer() } else { None };
+        let log = &mut **ours_in(file);
+        let is_commit = COMMIT.get().0 != 0;
+        let trailer = is_commit.then(|| log.marker.trailer(&Database::under(log.name))).flatten();
         with_log(
             file,
             |gathering, disk, commit| {

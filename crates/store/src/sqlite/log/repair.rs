@@ -55,20 +55,24 @@ pub fn repair(path: &Path, accepts: bool) -> Result<Option<Repaired>, Error> {
     conn.close().map_err(|(_, e)| failure(e))?;
     let conn = open(path)?;
     conn.busy_timeout(Duration::ZERO).map_err(failure)?;
-    // In this mode SQLite lets nobody else in, from the first read until the connection closes.
+    // In this mode SQLite lets nobody else in, from the first read until the connection closes, also where that read
+    // finds that the log and the file do not belong together.
     conn.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failure)?;
-    conn.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(())).map_err(failure)?;
+    match conn.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(())).map_err(failure) {
+        Err(Error::Corrupt { .. }) => {}
+        read => read?,
+    }
     let store = place_of(&conn);
     let failed = |e: std::io::Error| Error::Io { why: format!("cannot repair {}: {e}", store.display()) };
     let Some(missing) = find(&conn, &store)? else { return Ok(None) };
     let log = log_of(&store);
     let frames = Frames::read(&log).map_err(failed)?;
-    let base = fs::File::open(mark::path_of(&store)).ok().and_then(|mark| Base::read(&mark));
     let database = Database::of(&conn);
     // A log of another file is put over none.
-    let rest = match base.and_then(|base| base.differs(&frames, &database)) {
-        Some(_) => Rest::File,
-        None => rest(&frames, claim(&store), &database),
+    let is_anothers = Base::all(&store, &frames).any(|base| base.differs(&frames, &database).is_some());
+    let rest = match is_anothers {
+        true => Rest::File,
+        false => rest(&frames, claim(&store), &database),
     };
     let newest = fs::metadata(mark::path_of(&store)).and_then(|found| found.modified()).ok();
     if !accepts {
