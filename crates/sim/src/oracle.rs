@@ -53,7 +53,7 @@ pub struct Oracle {
     moved_ms: u64,
     /// Time at which a call of each run last found no turn at its upstream. It asks once a second, and others of its run
     /// wait behind it.
-    no_turn_ms: HashMap<RunNo, u64>,
+    held_up_ms: HashMap<RunNo, u64>,
 }
 
 impl Oracle {
@@ -206,14 +206,15 @@ impl Oracle {
         }
     }
 
-    /// Notes that a call of the run has no turn at its upstream, for its rate or for an outage.
-    pub fn lacks_turn(&mut self, now_ms: u64, run: RunNo) {
-        self.no_turn_ms.insert(run, now_ms);
+    /// Notes that calls of the run stood behind one that no room would have helped until now: it has no turn at its
+    /// upstream, for its rate or for an outage, or it wanted more than was free, and left.
+    pub fn held_up(&mut self, now_ms: u64, run: RunNo) {
+        self.held_up_ms.insert(run, now_ms);
     }
 
     /// Checks that a waiter was served at the end of its wait only if nothing could have woken it earlier.
     pub fn overslept(&mut self, now_ms: u64, run: RunNo, seq: Seq) {
-        let was_behind = self.no_turn_ms.get(&run).is_some_and(|ms| now_ms - ms < 1_500);
+        let was_behind = self.held_up_ms.get(&run).is_some_and(|ms| now_ms - ms < 1_500);
         if now_ms - self.moved_ms > 1_000 && !was_behind {
             self.find(format!(
                 "the waiter that got entry {seq} of run {run} was not woken when it could be served"

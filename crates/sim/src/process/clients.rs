@@ -126,7 +126,11 @@ impl Process {
                 let (code, retry) = (refused.code().to_owned(), refused.should_retry());
                 match refused {
                     Refused::AdmissionTimeout(_) if client.lacks_turn => out.saw("no turn in time"),
-                    Refused::AdmissionTimeout(_) => out.saw("admission timeout"),
+                    Refused::AdmissionTimeout(_) => {
+                        out.saw("admission timeout");
+                        // Whoever stood behind it is served from now on, often at the end of the same wait.
+                        out.oracle.held_up(out.now_ms(), client.request.run);
+                    }
                     _ => {}
                 }
                 refuse(c, &client.request, &code, retry, after, out);
@@ -171,7 +175,7 @@ impl Process {
         client.lacks_turn = admitting.later.is_some();
         if let Some(later) = &admitting.later {
             out.saw("no turn");
-            out.oracle.lacks_turn(out.now_ms(), client.request.run);
+            out.oracle.held_up(out.now_ms(), client.request.run);
             let ask = Input::AskTurn { connection: c, asked: client.asked };
             out.to_process(later.after_ms.min(1_000), self.index, ask);
         }
