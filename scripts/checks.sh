@@ -7,6 +7,23 @@ log=$(mktemp)
 passed=0 failed=0 broken=()
 declare -A aside_pid aside_log
 
+# Clippy stands in for the compiler of our own crates: what is linted is what is tested, and nothing is compiled for lints
+# alone. In both scripts, as another compiler makes another build.
+export RUSTC_WORKSPACE_WRAPPER=clippy-driver
+
+# Compiles everything once. A warning fails it.
+lints() {
+    local out code=0
+    out=$(mktemp)
+    cargo build --workspace --all-targets >"$out" 2>&1 || code=$?
+    if [ "$code" != 0 ] || grep -qE 'generated [0-9]+ warning' "$out"; then
+        grep -vE '^ +(Compiling|Downloaded|Downloading) ' "$out"
+        code=1
+    fi
+    rm -f "$out"
+    return "$code"
+}
+
 title() { printf '\n== %s\n' "$1"; }
 
 # check NAME COMMAND…: a check that counts as one.

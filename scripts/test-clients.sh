@@ -37,7 +37,7 @@ page() {
 OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
 export OUTLAST_TEST_CLIS
 
-check "the program" cargo build --workspace --quiet
+check "the build, with lints" lints
 tests "Claude Code and Codex" agents
 tests "npm's clients" "$PYTHON" -m pytest -q -m clients tests/python
 if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server"); then

@@ -60,10 +60,9 @@ documents_and_demos() {
 
 check "format" cargo fmt --all --check
 check "scripts" scripts_are_sound
-check "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
+check "the build, with lints" lints
 tests "Rust" nextest
 tests "Rust, examples in docs" doctests
-check "the program" cargo build --workspace --quiet
 aside "documents and demos" documents_and_demos
 # Many tests wait for processes that they have killed.
 tests "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python

@@ -96,6 +96,20 @@ pub fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
     read_stat_at(&format!("/proc/{pid}/stat"), &mut Vec::new())
 }
 
+/// Returns the length in bytes of the environment that a process's program began with. `None` while it executes another
+/// program, and where it may not be looked at.
+pub fn environment_len(pid: u32) -> Option<u64> {
+    let line = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let close = line.iter().rposition(|&b| b == b')')?;
+    let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // proc(5) counts from 1 and `rest` begins with field 3.
+    let address = |number: usize| fields.get(number - 3).and_then(|field| field.parse::<u64>().ok());
+    let (code, start, end) = (address(26)?, address(50)?, address(51)?);
+    // The kernel sets the address of the code last: before it, the environment ends where it begins for a moment.
+    if code == 0 || start == 0 { None } else { end.checked_sub(start) }
+}
+
 /// Reads all processes, in one pass that is not a snapshot: processes that fork or exit meanwhile may be
 /// missed.
 ///

@@ -14,5 +14,6 @@ pub mod page;
 pub mod proxy;
 pub mod read;
 pub mod state;
+mod trouble;
 pub mod version;
 pub mod wire;

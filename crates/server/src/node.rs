@@ -34,6 +34,8 @@ use tokio::sync::Notify;
 
 pub use outlast_core::call::membership::Inquest;
 
+use crate::trouble::Trouble;
+
 /// Interval between two heartbeats of a process.
 pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
 
@@ -62,6 +64,8 @@ pub struct Node {
     membership: Mutex<Membership>,
     /// Notified when the store took a heartbeat.
     renewed: Notify,
+    heartbeats: Trouble,
+    sweeps: Trouble,
 }
 
 impl Node {
@@ -77,8 +81,20 @@ impl Node {
         let instance = AtomicI64::new(no.0);
         let membership = Mutex::new(Membership::new(store.is_shared()));
         let (registering, renewed) = (tokio::sync::Mutex::default(), Notify::new());
-        let node =
-            Node { store, clock, entropy, census, identity, instance, registering, membership, renewed };
+        let (heartbeats, sweeps) = (Trouble::new("heartbeat not renewed"), Trouble::new("sweep failed"));
+        let node = Node {
+            store,
+            clock,
+            entropy,
+            census,
+            identity,
+            instance,
+            registering,
+            membership,
+            renewed,
+            heartbeats,
+            sweeps,
+        };
         node.membership().registered(no, node.now_ms());
         node.sweep()?;
         Ok(Arc::new(node))
@@ -103,6 +119,16 @@ impl Node {
     /// of it renews under its number, or when a commit is in doubt. The process has then registered again, and the runs
     /// that it drove have to be claimed again.
     pub async fn renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
+        let renewed = self.try_to_renew(active).await;
+        match &renewed {
+            // A verdict is no trouble of the store's.
+            Ok(_) | Err(Error::Engine(engine::Error::InstanceDead)) => self.heartbeats.note(None),
+            Err(e) => self.heartbeats.note(Some(e)),
+        };
+        renewed
+    }
+
+    async fn try_to_renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
         let instance = self.instance();
         let mut renewed = Err(engine::Error::InstanceDead.into());
         if let Some(renew) = self.renewal(active) {
@@ -190,6 +216,12 @@ impl Node {
     /// Declares instances dead that are certainly gone, or that did not renew for a whole lease during which this process
     /// did. Blocks on the store.
     pub fn sweep(&self) -> Result<Vec<Swept>, Error> {
+        let swept = self.try_to_sweep();
+        self.sweeps.note(swept.as_ref().err());
+        swept
+    }
+
+    fn try_to_sweep(&self) -> Result<Vec<Swept>, Error> {
         let live = self.store.live_instances()?;
         let is_gone = |who: &Identity| self.census.is_gone(who);
         let verdicts = self.membership().verdicts(&live, is_gone, self.now_ms());
@@ -251,12 +283,11 @@ impl Node {
     pub async fn keep_alive(self: Arc<Self>) {
         loop {
             tokio::time::sleep(HEARTBEAT).await;
-            if let Err(e) = self.renew(Vec::new()).await {
-                tracing::warn!(error = %e, "heartbeat not renewed");
-            }
+            // A failed one is logged, and the next one may succeed.
+            let _ = self.renew(Vec::new()).await;
             let node = self.clone();
             match tokio::task::spawn_blocking(move || node.sweep()).await {
-                Ok(Err(e)) => tracing::warn!(error = %e, "sweep failed"),
+                Ok(Err(_)) => {}
                 Ok(Ok(swept)) => {
                     for one in swept {
                         tracing::info!(?one, "swept what a dead process left");

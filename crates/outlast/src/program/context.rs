@@ -1,6 +1,9 @@
 //! Context that every command works with.
 
-use std::{ffi::OsString, io::IsTerminal as _, path::Path, sync::Arc, time::Duration};
+use std::{
+    ffi::OsString, fs::DirBuilder, io::IsTerminal as _, os::unix::fs::DirBuilderExt as _, path::Path,
+    sync::Arc, time::Duration,
+};
 
 use outlast_core::{
     store::{self, Store},
@@ -88,6 +91,9 @@ impl Context {
         if !create && self.has_no_file() {
             return Err(CliError::NoStore { place: self.place.to_string() });
         }
+        if create {
+            self.make_own_directory()?;
+        }
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
         let options = Options { durability, clock, entropy, create, store_wait: self.store_wait };
         match place::open_store(&self.place, options) {
@@ -96,6 +102,21 @@ impl Context {
                 Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())
             }
             opened => Ok(opened?),
+        }
+    }
+
+    /// Makes the directory of the default place, which nobody was asked for. Any other is the person's: a missing one is
+    /// often a wrong name.
+    fn make_own_directory(&self) -> Result<(), CliError> {
+        let own = self.around.state_directory();
+        match &self.place {
+            Place::File(path) if path.parent().is_some_and(|parent| own.as_deref() == Some(parent)) => {
+                let made =
+                    DirBuilder::new().recursive(true).mode(0o700).create(path.parent().unwrap_or(path));
+                let why = |e: std::io::Error| format!("its directory cannot be made: {e}");
+                Ok(made.map_err(|e| store::Error::Open { place: self.place.to_string(), why: why(e) })?)
+            }
+            _ => Ok(()),
         }
     }
 

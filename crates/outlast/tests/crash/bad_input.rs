@@ -36,7 +36,6 @@ fn store_that_cannot_be_read_is_refused_by_name_and_left_as_it_is() {
     ];
     each(cases, |(what, bytes, told)| {
         let bed = Bed::without_mock();
-        fs::create_dir(bed.path("state")).unwrap();
         fs::write(bed.store(), &bytes).unwrap();
         for line in EVERY_LOOK {
             let done = bed.does(line).code(69);
@@ -58,7 +57,7 @@ fn store_of_another_user_and_places_that_are_none_are_named() {
     bed.does(&["run", "--run", "r", "--", "true"]).code(0);
     for (place, told) in [
         (bed.path("work"), "unable to open"),
-        ("/proc/none/runs.db".into(), "No such file"),
+        ("/proc/none/runs.db".into(), "there is no directory /proc/none; make it first"),
         ("/etc/passwd/runs.db".into(), "Not a directory"),
     ] {
         let mut run = bed.outlast(&["run", "--", "true"]);
@@ -98,7 +97,6 @@ fn with_mounts(bed: &Bed, script: &str) -> Command {
 #[test]
 fn read_only_directory_is_refused_and_named() {
     let bed = Bed::new();
-    fs::create_dir(bed.path("state")).unwrap();
     let script = r#"
         mount -t tmpfs -o size=30m,mode=700 none $2/state
         $1 run --run r -- true
@@ -132,7 +130,6 @@ for i in range(100):
 #[test]
 fn full_disk_refuses_calls_and_loses_and_hides_nothing() {
     let bed = Bed::new();
-    fs::create_dir(bed.path("state")).unwrap();
     bed.write("fills.py", FILLS);
     let script = r#"
         mount -t tmpfs -o size=6m,mode=700 none $2/state

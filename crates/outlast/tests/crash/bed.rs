@@ -97,6 +97,7 @@ impl Bed {
         let dir = tempfile::Builder::new().prefix("outlast-crash-").tempdir().unwrap();
         let bed = Bed { dir, mock: None, outputs: AtomicU32::new(0) };
         fs::create_dir(bed.path("work")).unwrap();
+        fs::create_dir(bed.store().parent().unwrap()).unwrap();
         bed
     }
 

@@ -75,11 +75,11 @@ fn store_is_its_users_alone() {
     let mut run = Command::new("sh");
     run.args(["-c", "umask 000; exec \"$0\" run --run r -- sh -c 'echo up > ../up; while [ ! -e ../go ]; do sleep 0.02; done'", OUTLAST]);
     run.envs(bed.outlast(&[]).get_envs().filter_map(|(k, v)| Some((k, v?)))).stdin(Stdio::null());
-    run.current_dir(bed.path("work"));
+    run.env_remove("OUTLAST_STORE").current_dir(bed.path("work"));
     let run = bed.start(run);
     bed.until_file("up");
     // Also the write-ahead log, which is there now.
-    let state = bed.path("state");
+    let state = bed.path(".local/state/outlast");
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!(mode(&state), 0o700);
     let all = files(&state);
@@ -104,7 +104,7 @@ fn supervisors_environment_cannot_be_read_by_its_agent() {
         let binary = bed.path("outlast");
         fs::copy(OUTLAST, &binary).unwrap();
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-        for path in [bed.path(""), bed.path("work")] {
+        for path in [bed.path(""), bed.path("work"), bed.path("state")] {
             chown(path, Some(nobody), Some(nobody)).unwrap();
         }
         let mut as_nobody = Command::new("setpriv");

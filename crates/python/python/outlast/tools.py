@@ -7,7 +7,6 @@ life gets the outcome without a call. `ToolSpec.call` is for plug-ins of framewo
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import json
 from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
@@ -16,6 +15,7 @@ from . import approvals, classes, scope, steps
 from .errors import Error, NotSerializable, Skip, StepInDoubt, ToolFailed
 from .steps import StepSpec, is_async
 from .steps.decorator import warn_if_lost
+from .steps.spec import stand_in
 
 if TYPE_CHECKING:
     from .runs import Run
@@ -136,18 +136,7 @@ class ToolSpec:
     def wrap(self, fn: F) -> F:
         """A function whose calls are calls of this tool."""
 
-        @functools.wraps(fn)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            return self.call(fn, args, kwargs)
-
-        if not is_async(fn):
-            return called  # type: ignore[return-value]
-
-        @functools.wraps(fn)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await called(*args, **kwargs)
-
-        return awaited  # type: ignore[return-value]
+        return stand_in(fn, lambda args, kwargs: self.call(fn, args, kwargs))
 
     def call(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None = None, shown: Any = None

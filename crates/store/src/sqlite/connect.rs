@@ -2,9 +2,9 @@
 
 use std::{
     collections::hash_map::RandomState,
-    fs::{DirBuilder, File, OpenOptions},
+    fs::{File, OpenOptions},
     hash::BuildHasher as _,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -38,12 +38,16 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
     }
     // Checked for the sake of a clear message: SQLite calls this a read-only database.
     let directory = directory(path);
-    if directory.exists() {
-        rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
-            let why = std::io::Error::from(e);
-            open_error(format!("its directory cannot be written, and the log is kept there: {why}"))
-        })?;
+    if !directory.exists() {
+        let missing = directory.display();
+        return Err(open_error(format!(
+            "there is no directory {missing}; make it first, or name another place"
+        )));
     }
+    rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
+        let why = std::io::Error::from(e);
+        open_error(format!("its directory cannot be written, and the log is kept there: {why}"))
+    })?;
     if !exists {
         refuse_orphans(path)?;
         make(path)?;
@@ -174,17 +178,13 @@ fn refuse_orphans(path: &Path) -> Result<(), Error> {
 /// with the final name is never an interrupted creation.
 fn make(path: &Path) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::Open { place: path.display().to_string(), why: e.to_string() };
-    let directory = directory(path);
-    if !directory.exists() {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-    }
     let unnamed = Unnamed::beside(path).map_err(failed)?;
     let conn = Connection::open_with_flags(&unnamed.0, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failure)?;
     conn.pragma_update(None, "application_id", schema::APPLICATION_ID).map_err(failure)?;
     conn.close().map_err(|(_, e)| failure(e))?;
     unnamed.name(path).map_err(failed)?;
     // Syncs the directory too, so that the name survives a loss of power.
-    File::open(directory).and_then(|d| d.sync_all()).map_err(failed)
+    File::open(directory(path)).and_then(|d| d.sync_all()).map_err(failed)
 }
 
 /// A file under creation. Dropping it removes the temporary name.

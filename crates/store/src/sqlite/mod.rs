@@ -69,7 +69,7 @@ impl SqliteStore {
         file.opened()?;
         let file = Arc::new(file);
         drop(inside);
-        let (clock, ballast) = (options.clock.clone(), Ballast::make(path));
+        let (clock, ballast) = (options.clock.clone(), Ballast::make(&log::place_of(&conn)));
         let backend = writer::SqliteWriter::new(conn, file.clone(), clock, options.durability, ballast);
         let writer = Writer::start(backend)
             .map_err(|e| Error::Open { place, why: format!("cannot start the writer thread: {e}") })?;

@@ -113,7 +113,7 @@ fn a_read_only_disk(directory: &Path) {
         assert!(done.success());
     };
     remount("remount,ro");
-    for place_ in [store.clone(), directory.join("new/outlast.db")] {
+    for place_ in [store.clone(), directory.join("new.db")] {
         let error = open_at(place(&place_), true).map(|_| ()).unwrap_err();
         assert_eq!(error.code(), "store_open");
         assert!(error.to_string().contains("Read-only"), "{error}");

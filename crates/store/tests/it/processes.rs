@@ -100,6 +100,8 @@ fn a_file_that_was_open_at_a_fork_is_refused_in_the_child_under_any_name() {
     in_slot(&store, "before");
     has(&**store.lock().unwrap().as_ref().unwrap(), &["before"]);
     symlink(at("a.db"), at("link.db")).unwrap();
+    drop(open_at(place(&at("link.db")), false).unwrap());
+    assert!(at("a.db.ballast").exists() && !at("link.db.ballast").exists(), "one reserve of one file");
     let refusals = || {
         for name in ["a.db", "link.db"] {
             refused(open_at(place(&at(name)), false));

@@ -73,19 +73,25 @@ fn the_linked_sqlite_has_no_wal_reset_bug() {
 
 #[test]
 fn only_its_owner_reads_the_store() {
-    let (directory, _) = directory();
-    let inner = directory.path().join("a/b");
-    let path = inner.join("outlast.db");
+    let (directory, path) = directory();
     let store = open_at(place(&path), true).unwrap();
     create_runs(&store, 1);
-    for made in [directory.path().join("a"), inner.clone()] {
-        assert_eq!(mode(&made), 0o700, "{}", made.display());
-    }
-    let names: Vec<_> = files(&inner).into_iter().map(|f| f.0).collect();
+    let names: Vec<_> = files(directory.path()).into_iter().map(|f| f.0).collect();
     assert!(names.len() >= 3, "the file, its WAL and the WAL's index: {names:?}");
     for name in names {
         assert_eq!(mode(&name), 0o600, "{}", name.display());
     }
+}
+
+/// Bug: a store was made below directories that were not there. Consequence: of a name with a mistake in it, a fresh start
+/// that paid again. Cause: any missing directory was made.
+#[test]
+fn a_missing_directory_is_refused_and_not_made() {
+    let (directory, _) = directory();
+    let error = open_at(place(&directory.path().join("a/outlast.db")), true).map(|_| ()).unwrap_err();
+    assert_eq!(error.code(), "store_open");
+    assert!(error.to_string().contains("make it first"), "{error}");
+    assert!(files(directory.path()).is_empty());
 }
 
 #[test]

@@ -51,6 +51,7 @@ impl Scene {
     fn new() -> Scene {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("here/outlast.db");
+        fs::create_dir(directory.path().join("here")).unwrap();
         let store = open_at(place(&path), true).unwrap();
         start(&*store, "kept").unwrap();
         Scene { directory, path, store }
@@ -199,6 +200,7 @@ fn the_end_of_a_replaced_store_leaves_the_log_of_the_new_one() {
     let scene = Scene::new();
     let here = scene.path.parent().unwrap();
     fs::rename(here, scene.directory.path().join("there")).unwrap();
+    fs::create_dir(here).unwrap();
     let new = open_at(place(&scene.path), true).unwrap();
     start(&*new, "new").unwrap();
     drop(scene.store);

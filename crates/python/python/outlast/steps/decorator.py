@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import Any, Callable, TypeVar, overload
 
@@ -11,7 +10,7 @@ from ..errors import UnrecordedWarning
 from ..retry import Retry
 from ..warned import warn
 from .life import begin
-from .spec import StepSpec, is_async
+from .spec import StepSpec, stand_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,8 +45,7 @@ def step(
             raise TypeError(f"outlast.step wants a name for {fn!r}: outlast.step(name=…)(…)")
         spec = StepSpec(label, fn, None, Retry.of(retries), timeout, at_most_once)
 
-        @functools.wraps(fn)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             current = scope.variable.get()
             if current is None:
                 warn_if_lost(label)
@@ -56,15 +54,7 @@ def step(
                 return fn(*args, **kwargs)
             return begin(current.run, spec, args, kwargs)
 
-        if not is_async(fn):
-            return called  # type: ignore[return-value]
-
-        # A coroutine function, to `run.step` and to whoever else asks.
-        @functools.wraps(fn)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await called(*args, **kwargs)
-
-        return awaited  # type: ignore[return-value]
+        return stand_in(fn, call)
 
     return decorate(fn) if fn is not None else decorate
 

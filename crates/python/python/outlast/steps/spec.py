@@ -6,12 +6,14 @@ import functools
 import inspect
 import threading
 from types import FunctionType
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from .. import _native
 from ..errors import Unkeyable
 from ..identity import identity
 from ..retry import Retry
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # This much of an outer step's key stands as it is in the names of its inner steps.
 _LONG_KEY = 128
@@ -75,6 +77,23 @@ def is_async(fn: Callable[..., Any]) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+
+
+def stand_in(fn: F, call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> F:
+    """A function that passes for `fn`, a coroutine function if `fn` is one, and whose calls are calls of `call`."""
+
+    @functools.wraps(fn)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return call(args, kwargs)
+
+    if not is_async(fn):
+        return called  # type: ignore[return-value]
+
+    @functools.wraps(fn)
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        return await called(*args, **kwargs)
+
+    return awaited  # type: ignore[return-value]
 
 
 def nested(outer: str, name: str) -> str:

@@ -42,7 +42,7 @@ use rusqlite::ffi::{
     sqlite3_vfs,
 };
 
-pub use check::{check, fault_of_mark};
+pub use check::{check, fault_of_mark, place_of};
 pub use filesystem::SyncMode;
 pub use repair::{Repaired, Rest, repair};
 
