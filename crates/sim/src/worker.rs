@@ -344,7 +344,11 @@ impl Worker {
                 | Refused::RunHalted { .. }
                 | Refused::NotRunning { .. },
             )) => self.restart_in(out.rng.between(1_000, 5_000), out),
-            Err(Error::Engine(Refused::UnknownEntry { .. })) if out.troubled_ms + 1_000 < doing.opened_ms => {
+            // An instance that its process has left is declared dead by another process, after whatever was answered ahead.
+            Err(Error::Engine(Refused::UnknownEntry { .. }))
+                if out.troubled_ms + 1_000 < doing.opened_ms
+                    && out.instances[self.process] == Some(doing.opening.instance) =>
+            {
                 out.oracle.work.opening_lost(run, &key);
             }
             // An item that is held by this attempt is recorded once more, until it is known to be.
