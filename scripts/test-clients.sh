@@ -37,7 +37,13 @@ page() {
 OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
 export OUTLAST_TEST_CLIS
 
+rules() {
+    local promtool
+    promtool=$(scripts/promtool.sh "${CARGO_TARGET_DIR:-target}/promtool") && "$promtool" check rules docs/alerts.yml
+}
+
 check "the build, with lints" lints
+check "rules for alerts" rules
 tests "Claude Code and Codex" agents
 tests "npm's clients" "$PYTHON" -m pytest -q -m clients tests/python
 if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server"); then

@@ -32,6 +32,7 @@ use crate::{
         Admission, Run, Spec,
         attempt::Attempt,
         instance::{Instance, Lease, Life},
+        status::Status,
         token::TokenKey,
     },
     store::filter::ApprovalFilter,
@@ -370,6 +371,12 @@ impl Store for MemoryStore {
             .collect();
         let views: Result<Vec<_>, _> = numbers.into_iter().map(|no| self.run(no)).collect();
         Ok(views?.into_iter().flatten().collect())
+    }
+
+    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
+        let inner = self.lock();
+        let with = |status| inner.committed.runs.values().filter(|r| r.status == status).count() as i64;
+        Ok(Status::ALL.map(|status| (status, with(status))).into_iter().filter(|(_, n)| *n > 0).collect())
     }
 
     fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {

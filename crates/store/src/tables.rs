@@ -125,7 +125,7 @@ stored! { Run = "runs":
         Ok(Run {
             no: RunNo(row.int()?),
             id: RunId::new(row.text()?).map_err(|e| row.bad(e))?,
-            status: row.code("status", |code| Status::ALL.into_iter().find(|s| *s as i64 == code))?,
+            status: row.code("status", status_of)?,
             parent: row.maybe_int()?.map(RunNo),
             created_at: Micros(row.int()?),
             began_at: row.maybe_int()?.map(Micros),
@@ -404,6 +404,17 @@ pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
         state: row.code("state", State::from_code)?,
         closed_at: row.maybe_int()?.map(Micros),
     })
+}
+
+/// Counts of runs by status. The index on the status has all of it.
+pub const STATUSES: &str = "status, count(*)";
+
+pub fn status_count<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(Status, i64), R> {
+    Ok((row.code("status", status_of)?, row.int()?))
+}
+
+fn status_of(code: i64) -> Option<Status> {
+    Status::ALL.into_iter().find(|s| *s as i64 == code)
 }
 
 /// Reads a ledger line from the columns run, upstream, model, day, calls, tokens, spent, doubt, unbacked.

@@ -10,7 +10,7 @@ use crate::{
     envelope::{Envelope, budget::BudgetView},
     events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{attempt::Attempt, instance::Instance, origin::Origin, token::TokenKey},
+    run::{attempt::Attempt, instance::Instance, origin::Origin, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
         Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket, WHOLE_VALUE,
@@ -219,6 +219,9 @@ impl Store for Forked {
     }
     fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
         self.inner.events(wanted)
+    }
+    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
+        self.inner.statuses()
     }
     fn newest_event(&self) -> Result<Mark, Error> {
         self.inner.newest_event()

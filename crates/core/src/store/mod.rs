@@ -115,6 +115,8 @@ pub trait Store: Reads + Send + Sync {
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
     /// Returns the approvals of all runs or of one, newest request first.
+    /// Counts the runs of each status that some run has, in the order of their codes. Reads an index of all runs.
+    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error>;
     fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
     /// Returns the named budgets that were not removed, in the order of their creation.

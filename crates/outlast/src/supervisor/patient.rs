@@ -18,7 +18,7 @@ use outlast_core::{
     envelope::{Envelope, budget::BudgetView},
     events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{attempt::Attempt, instance::Instance, token::TokenKey},
+    run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
     store::{
         Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket, Which,
@@ -124,6 +124,7 @@ impl Store for Patient {
         attempts(run: RunNo) -> Vec<Attempt>;
         events(wanted: &Wanted) -> Vec<Event>;
         newest_event() -> Mark;
+        statuses() -> Vec<(Status, i64)>;
         deliveries() -> Vec<Delivery>;
         entry(run: RunNo, seq: Seq) -> Option<Entry>;
         entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;

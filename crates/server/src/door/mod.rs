@@ -11,6 +11,7 @@ mod idle;
 pub(crate) mod metrics;
 mod probes;
 mod read;
+mod run_metrics;
 mod state;
 
 use std::{

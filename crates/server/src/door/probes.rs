@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 
-use super::budget_metrics;
+use super::{budget_metrics, run_metrics};
 use crate::{
     proxy::host::Host,
     wire::{body::AnswerBody, refuse::Refusal, who},
@@ -54,6 +54,7 @@ fn metrics(host: &Host) -> Response<AnswerBody> {
     // When the store cannot be read, the counters in memory are still shown; `/readyz` reports the store.
     if let (Ok(budgets), Ok(now)) = (host.store.budgets(), host.store.now()) {
         text.push_str(&budget_metrics::text(&budgets, now));
+        text.push_str(&run_metrics::text(&*host.store, now).unwrap_or_default());
     }
     for (name, help, value) in [
         ("outlast_calls_in_flight", "Calls on their way upstream.", in_flight),

@@ -254,3 +254,41 @@ async fn policies_are_kept_under_their_names_in_the_words_of_riskkernel() {
     let state = "/v1/state/outlast%3Apolicies/policy/careful";
     refused(&sends(&supervised, &token, "PUT", state, json!({})).await, 403, "read_only_namespace");
 }
+
+#[tokio::test]
+async fn all_that_the_rules_for_alerts_look_at_is_measured() {
+    let (rig, server) = served().await;
+    let token = driven(&server, "asks").await;
+    driven(&server, "works").await;
+    let asked = sends(&server, &token, "POST", "/v1/approvals", deploy("prod")).await.json();
+    rig.clock.advance_ms(1_000_000);
+    let measured = async || sends(&server, API, "GET", "/metrics", Value::Null).await.text().to_owned();
+    let text = measured().await;
+    let value = |text: &str, name: &str| -> u64 {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap_or_else(|| panic!("{name} in\n{text}"));
+        line.trim().parse().unwrap()
+    };
+    assert_eq!(
+        ["running", "waiting", "failed"].map(|s| value(&text, &format!("outlast_runs{{status=\"{s}\"}}"))),
+        [1, 1, 0]
+    );
+    for age in ["outlast_oldest_approval_seconds ", "outlast_silence_seconds "] {
+        assert!((1_000..2_000).contains(&value(&text, age)), "{age}: {text}");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/alerts.yml");
+    let rules = std::fs::read_to_string(path).unwrap();
+    let words =
+        rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("outlast_"));
+    let names: std::collections::BTreeSet<&str> = words.collect();
+    assert!(names.len() >= 6, "{names:?}");
+    for name in names {
+        assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");
+    }
+    let said = json!({"decision": "deny", "decidedBy": "ann", "argumentsDigest": asked["argumentsDigest"]});
+    let one = format!("/v1/approvals/{}", asked["id"].as_str().unwrap());
+    assert_eq!(sends(&server, API, "POST", &one, said).await.status, 200);
+    assert_eq!(value(&measured().await, "outlast_oldest_approval_seconds "), 0);
+}

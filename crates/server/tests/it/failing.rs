@@ -10,7 +10,7 @@ use outlast_core::{
     envelope::{Envelope, budget::BudgetView},
     events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{attempt::Attempt, instance::Instance, token::TokenKey},
+    run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
         Durability, Error, LedgerLine, Page, Promise, RunFilter, RunView, Sought, StepRow, Store, Ticket,
@@ -144,6 +144,9 @@ impl Store for Failing {
     }
     fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
         self.inner.events(wanted)
+    }
+    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
+        self.inner.statuses()
     }
     fn newest_event(&self) -> Result<Mark, Error> {
         self.inner.newest_event()

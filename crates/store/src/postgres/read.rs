@@ -11,7 +11,7 @@ use outlast_core::{
     },
     events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
+    run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
         Durability, Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store,
@@ -30,8 +30,8 @@ use crate::{
     group::Hands,
     rows::Cursor,
     tables::{
-        self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, PAYLOAD, STEP, STEP_ROW, UNKNOWN, VALUE,
-        select,
+        self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, PAYLOAD, STATUSES, STEP, STEP_ROW, UNKNOWN,
+        VALUE, select,
     },
 };
 
@@ -122,6 +122,13 @@ impl Store for PostgresStore {
             params.push(param(&limit));
             let rest = format!("WHERE {} ORDER BY no DESC LIMIT ${}", wanted.join(" AND "), params.len());
             views(c, many(c, &rest, &params).await?).await
+        })
+    }
+
+    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
+        self.readers.run(async move |c: &Client| {
+            let rest = "outlast.runs GROUP BY status ORDER BY status";
+            all(c, &select(STATUSES, rest), params![], rows::status_count).await
         })
     }
 

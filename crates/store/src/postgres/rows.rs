@@ -5,6 +5,7 @@
 use bytes::BytesMut;
 use outlast_core::{
     journal::{job::ItemRow, payload::Payload},
+    run::status::Status,
     store::{Error, StepRow},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -148,6 +149,10 @@ pub fn item_row(row: &Row) -> Result<(ItemRow, Option<Payload>)> {
 pub fn result_row(row: &Row) -> Result<(ItemRow, Option<Payload>)> {
     let mut row = Cursor::new(row);
     Ok((tables::item_row(&mut row)?, tables::maybe_payload(&mut row)?))
+}
+
+pub fn status_count(row: &Row) -> Result<(Status, i64)> {
+    tables::status_count(&mut Cursor::new(row))
 }
 
 pub fn step_row(row: &Row) -> Result<(StepRow, Option<Payload>)> {

@@ -9,7 +9,7 @@ use outlast_core::{
     },
     events::{Event, Mark, Wanted, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{Run, Spec, attempt::Attempt, instance::Instance, token::TokenKey},
+    run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
         Durability, Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store,
@@ -28,7 +28,7 @@ use crate::{
     gate,
     group::Hands,
     rows::Cursor,
-    tables::{self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN},
+    tables::{self, APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STATUSES, STEP, STEP_ROW, UNKNOWN},
 };
 
 fn view(conn: &Connection, run: Run) -> Result<RunView, Error> {
@@ -140,6 +140,11 @@ impl Store for SqliteStore {
             let runs = many(c, &rest, params_from_iter(params))?;
             runs.into_iter().map(|run| view(c, run)).collect()
         })
+    }
+
+    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
+        let rest = "runs INDEXED BY runs_by_status GROUP BY status ORDER BY status";
+        self.with_reader(|c| all(c, &tables::select(STATUSES, rest), [], rows::status_count))
     }
 
     fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use outlast_core::{
     journal::{job::ItemRow, payload::Payload},
+    run::status::Status,
     store::StepRow,
 };
 use rusqlite::{
@@ -99,6 +100,10 @@ pub fn item_row(row: &Row<'_>) -> Result<(ItemRow, Option<Payload>)> {
 pub fn result_row(row: &Row<'_>) -> Result<(ItemRow, Option<Payload>)> {
     let mut row = Cursor::new(row);
     Ok((tables::item_row(&mut row)?, value(&mut row)?))
+}
+
+pub fn status_count(row: &Row<'_>) -> Result<(Status, i64)> {
+    tables::status_count(&mut Cursor::new(row))
 }
 
 pub fn step_row(row: &Row<'_>) -> Result<(StepRow, Option<Payload>)> {

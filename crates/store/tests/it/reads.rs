@@ -79,6 +79,7 @@ pub fn runs_are_found_by_status_and_by_command(s: &Stage) {
     assert_eq!(by(Some(Status::Interrupted), Some("k1")), ["a"]);
     assert_eq!(by(Some(Status::Failed), None), [] as [&str; 0]);
     assert_eq!(by(None, Some("k9")), [] as [&str; 0]);
+    assert_eq!(s.store().statuses().unwrap(), [(Status::Running, 1), (Status::Interrupted, 2)]);
 }
 
 pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
