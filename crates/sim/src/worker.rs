@@ -223,6 +223,7 @@ impl Worker {
     fn open(&mut self, task: usize, out: &mut Outside) {
         let (actor, slot) = (self.actor, Slot::DRIVER);
         let Some(doing) = self.doing.get_mut(task) else { return };
+        doing.opened_ms = out.now_ms();
         match &doing.task {
             Task::Step { key, at_most_once, retries, .. } => {
                 let how = match (at_most_once, out.rng.chance(60)) {
@@ -294,7 +295,7 @@ impl Worker {
                 if let Task::Step { at_most_once: true, .. } = doing.task {
                     out.oracle.work.runs_once(run, &key);
                 }
-                (doing.opening, doing.try_no, doing.opened_ms) = (opening, try_no, out.now_ms());
+                (doing.opening, doing.try_no) = (opening, try_no);
                 out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
             }
             Ok(Outcome::ItemClaimed(ItemClaim::Run(item))) => {
