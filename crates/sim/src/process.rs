@@ -236,9 +236,10 @@ impl Process {
             Input::ClientGone(c) => self.client_gone(c, out),
             Input::ClientGoneLate(c) => self.feed(c, Event::ClientGone, out),
             Input::WaitOver { connection, wait } => {
+                let just_woke = self.paused_until_ms + 1_000 > out.now_ms();
                 if let Some(client) = self.clients.get_mut(&connection).filter(|c| c.wait == wait) {
-                    // A process that slept over an hour's end has not told its waiters yet.
-                    client.waited_out = self.hour == out.hour();
+                    // A process that slept over an hour's end, or over what made room, has not told its waiters yet.
+                    client.waited_out = self.hour == out.hour() && !just_woke;
                     self.feed(connection, Event::WaitOver, out);
                 }
             }

@@ -64,3 +64,12 @@ fn a_waiter_may_stand_behind_a_larger_call_of_its_run() {
 fn an_opening_may_be_lost_with_its_instance_or_while_its_process_sleeps() {
     holds(&[280_197, 339_882]);
 }
+
+/// Bug: a waiter whose process slept through the moment in which room came back, and through the end of the wait, counted
+/// as one that nobody had woken.
+/// Consequence: one of 200,000 seeds was told as a violation, and was none.
+/// Cause: the oracle did not look at the sleep.
+#[test]
+fn nobody_is_woken_by_a_process_that_sleeps() {
+    holds(&[361_516]);
+}
