@@ -64,6 +64,7 @@ pub fn reserve(
             floor_cap: 0,
         },
         priced: true,
+        usual_cap: None,
         taken: Vec::new(),
         in_hand: Vec::new(),
         retry_count: 0,

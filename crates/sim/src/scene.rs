@@ -44,6 +44,11 @@ impl Ask {
         }
     }
 
+    /// Returns the usual cap of the run's answers, for the requests that name no cap: those of every second prompt.
+    pub fn usual_cap(&self) -> Option<u64> {
+        (self.prompt % 2 == 1).then_some(60)
+    }
+
     pub fn scope(&self, iteration: i64) -> Arc<str> {
         match self.item {
             0 => outlast_core::journal::iteration_scope(iteration),

@@ -356,6 +356,10 @@ impl Worker {
             Err(e) if !matches!(e, Error::Engine(_)) && doing.value.is_some() && doing.task.is_item() => {
                 out.to_worker(1_000, index, life, Input::Returns(task));
             }
+            // A claim that failed stops its batch. If the item is this attempt's after all, the next attempt has it.
+            Err(e) if !matches!(e, Error::Engine(_)) && doing.task.is_item() => {
+                self.restart_in(out.rng.between(1_000, 5_000), out);
+            }
             // What was written, or not, is found when the task is opened again.
             Err(_) => self.again(task, 1_000, out),
         }

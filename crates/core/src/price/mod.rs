@@ -13,6 +13,7 @@ pub mod rebought;
 mod rows;
 mod table;
 mod unasked;
+mod usual;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ pub use cost::cost;
 pub use lookup::{Found, Source};
 pub use overrides::PriceError;
 pub use table::PriceTable;
+pub use usual::Usual;
 
 use crate::words::{
     money::{NanoUsd, PicoUsdPerToken, nano_from_pico},

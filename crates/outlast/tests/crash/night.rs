@@ -121,7 +121,7 @@ fn kill_when_it_says(bed: &Bed, command: Command, what: &str) {
 }
 
 #[test]
-fn night_of_outages_with_two_kills_ends_with_a_run_that_is_done_and_paid_once() {
+fn night_of_outages_with_kills_ends_with_a_run_that_is_done_and_paid_once() {
     let bed = Bed::with_mock(&[
         "--outage",
         "ok 2 calls, refused 1s, ok 1 call, 529 9 calls, ok 1 call, key 9 calls, ok 1 call, quota 9 calls, ok 1 call, refused 1s",
@@ -130,6 +130,13 @@ fn night_of_outages_with_two_kills_ends_with_a_run_that_is_done_and_paid_once() 
     // The name of the provider is not found: nobody has the top-level domain `invalid` (RFC 6761).
     let nowhere = resume(&bed, &["--openai-base-url=http://provider.invalid:80/v1"]);
     kill_when_it_says(&bed, nowhere, "waiting: openai cannot be reached: its name is not found (DNS)");
+    // Who answers there speaks no TLS.
+    let plain = format!("--openai-base-url={}/v1", bed.mock_url().replacen("http://", "https://", 1));
+    kill_when_it_says(
+        &bed,
+        resume(&bed, &[&plain]),
+        "waiting: openai cannot be reached: the TLS handshake fails",
+    );
     let Done { code, text } = bed.run(resume(&bed, &[]));
     assert_eq!(code, 0, "{text}");
     for part in ["fails with 529", "refuses the key (401)", "the quota has ended", "openai answers again"] {

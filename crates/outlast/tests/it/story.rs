@@ -131,6 +131,7 @@ impl Story {
                 floor_cap: 256,
             },
             priced: true,
+            usual_cap: None,
             taken: Vec::new(),
             in_hand: Vec::new(),
             retry_count: 0,

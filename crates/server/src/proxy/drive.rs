@@ -230,6 +230,7 @@ impl Drive {
             idempotency_key: call.idempotency_key.clone(),
             bound: call.bound,
             priced: call.priced.is_known(),
+            usual_cap: self.usual_cap(),
             taken: admitting.taken,
             in_hand: admitting.in_hand,
             retry_count: call.retry_count,
@@ -244,6 +245,14 @@ impl Drive {
             false => self.host.store.ask(admit, Durability::Synced),
         };
         self.admission = Some(Asked { as_whom, began, pending });
+    }
+
+    /// Returns the usual cap of the run's answers, for a request that names none. What a request names is its client's choice.
+    fn usual_cap(&self) -> Option<u64> {
+        let call = &self.call;
+        let unnamed = call.request.cap.is_none();
+        let memory = unnamed.then(|| self.host.memories.of(call.seat.run))?;
+        memory.lock().usual(call.upstream_name(), &call.request.model)
     }
 
     async fn admitted(&mut self, result: Result<Admission, Error>) {

@@ -1,4 +1,4 @@
-//! Memory of a process about its runs: bases of bodies, their billed input, ids of kept answers, time in flight.
+//! Memory of a process about its runs: bases of bodies, billed tokens, ids of kept answers, time in flight.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -9,15 +9,20 @@ use bytes::Bytes;
 use outlast_core::{
     body::{Base, BodyBases, BodyRecord, Restoring},
     journal::Role,
+    price::Usual,
     store::Store,
     words::{
         clock::Clock,
         digest::Digest,
         id::{AttemptNo, RunNo, Seq},
+        usage::Usage,
     },
 };
 
 use super::seated::Seat;
+
+/// Most models of a run whose usual output is remembered.
+const MOST_MODELS: usize = 64;
 
 /// Memory of one run in this process.
 pub struct RunMemory(Mutex<Remembered>);
@@ -26,17 +31,26 @@ pub struct RunMemory(Mutex<Remembered>);
 pub struct Remembered {
     pub bases: BodyBases,
     billed: VecDeque<Billed>,
+    /// Length of the answers of each model, by upstream and name.
+    usual: HashMap<(String, String), Usual>,
     pub kept: Kept,
     /// By undriven attempt: calls in flight, and the monotonic time in ms up to which active time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }
 
-/// Billed input of a call, in tokens of its model.
+/// Billed tokens of a call, as its model counts them.
 struct Billed {
     seq: Seq,
     upstream: String,
     model: String,
-    input_tokens: u64,
+    input: u64,
+    output: u64,
+}
+
+impl Billed {
+    fn new(seq: Seq, upstream: String, model: String, usage: &Usage) -> Billed {
+        Billed { seq, upstream, model, input: usage.input_total(), output: usage.output }
+    }
 }
 
 impl RunMemory {
@@ -52,16 +66,26 @@ impl RunMemory {
 
 impl Remembered {
     fn bill(&mut self, billed: Billed) {
+        let model = (billed.upstream.clone(), billed.model.clone());
+        // A client may name any number of models.
+        if self.usual.len() < MOST_MODELS || self.usual.contains_key(&model) {
+            self.usual.entry(model).or_default().saw(billed.output);
+        }
         self.billed.push_back(billed);
         if self.billed.len() > 16 {
             self.billed.pop_front();
         }
     }
 
+    /// Returns the usual output cap of a model's answers, if enough of them are known.
+    pub fn usual(&self, upstream: &str, model: &str) -> Option<u64> {
+        self.usual.get(&(upstream.to_owned(), model.to_owned()))?.cap()
+    }
+
     /// Returns the input tokens that call `seq` was billed, if this model of this upstream counted them.
     pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
         let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
-        self.billed.iter().find(same).map(|b| b.input_tokens).filter(|n| *n > 0)
+        self.billed.iter().find(same).map(|b| b.input).filter(|n| *n > 0)
     }
 }
 
@@ -171,10 +195,9 @@ impl Memories {
         i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
     }
 
-    /// Records the input that a call was billed by a model of an upstream.
-    pub fn bill(&self, run: RunNo, seq: Seq, upstream: &str, model: &str, input_tokens: u64) {
-        let (upstream, model) = (upstream.to_owned(), model.to_owned());
-        self.of(run).lock().bill(Billed { seq, upstream, model, input_tokens });
+    /// Records the usage that a call was billed by a model of an upstream.
+    pub fn bill(&self, run: RunNo, seq: Seq, upstream: &str, model: &str, usage: &Usage) {
+        self.of(run).lock().bill(Billed::new(seq, upstream.to_owned(), model.to_owned(), usage));
     }
 
     /// Returns the run's memory. After a restart its first base is the newest stored body.
@@ -220,10 +243,9 @@ impl Memories {
 
     fn stored_bill(&self, run: RunNo, seq: Seq) -> Result<Option<Billed>, String> {
         let entry = self.store.entry(run, seq).map_err(|e| e.to_string())?;
-        Ok(entry.and_then(|e| e.call).and_then(|call| {
-            let input_tokens = call.usage?.input_total();
-            Some(Billed { seq, upstream: call.upstream, model: call.model, input_tokens })
-        }))
+        Ok(entry
+            .and_then(|e| e.call)
+            .and_then(|call| Some(Billed::new(seq, call.upstream, call.model, &call.usage?))))
     }
 
     /// Makes a replayed request a base again, as entry `seq` stores it: with its place in the chain of bases and its

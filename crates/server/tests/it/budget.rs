@@ -82,6 +82,41 @@ async fn a_hundred_concurrent_uncapped_calls_on_a_budget_of_twenty_are_no_more()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn calls_that_name_no_cap_go_side_by_side_near_the_end_of_a_budget() {
+    let rig = Rig::in_memory(fixed()).await;
+    // Less than one call of the model's largest answer; after eight answers, room for two of the usual length.
+    let config = Config {
+        admit_wait: Duration::from_millis(50),
+        default_limits: limit(Unit::CostNanoUsd, 8 * COST + 3_000_000),
+        ..rig.config()
+    };
+    let server = rig.serve_with(config).await;
+    for n in 0..8 {
+        Api::Chat.sends(&thousand(n)).to(&server).await.ok();
+    }
+    let hangs = |n: usize| {
+        let text = format!("mock: hang\n{n}{}", "x".repeat(930));
+        let body = json!({"model": "gpt-4o-mini", "messages": [{"role": "user", "content": text}]});
+        Api::Chat.sends(&body)
+    };
+    let first = hangs(1).throw(server.addr).await;
+    until("the first is in flight", || rig.mock.paid() == 9).await;
+    let second = hangs(2).throw(server.addr).await;
+    until("the second is beside it", || rig.mock.paid() == 10).await;
+    let sent = rig.mock.requests();
+    for request in &sent[8..] {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!(
+            body["max_tokens"].as_u64().or(body["max_completion_tokens"].as_u64()),
+            Some(4 * 500),
+            "{body}"
+        );
+    }
+    assert_eq!(hangs(3).to(&server).await.code(), "admission_timeout");
+    drop((first, second));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn other_units_hold_as_well_and_say_which_it_was() {
     for (unit, value, code, most) in [
         (Unit::Calls, 7, "call_budget_exceeded", 7),

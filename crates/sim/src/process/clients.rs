@@ -195,6 +195,7 @@ impl Process {
             idempotency_key: r.key.clone(),
             bound: r.ask.bound(),
             priced: r.ask.priced,
+            usual_cap: r.ask.usual_cap(),
             taken: admitting.taken,
             in_hand: admitting.in_hand,
             retry_count: r.retry,

@@ -40,6 +40,14 @@ fn nobody_is_judged_by_what_was_seen_before_an_outage() {
     holds(&[104_054]);
 }
 
+/// Bug: a worker waited for ever for an item that it held itself, by a claim whose commit was in doubt.
+/// Consequence: one of 60,000 seeds was told as a violation, and was none.
+/// Cause: the simulated worker claimed again in the same attempt; a batch that cannot claim ends, and so does its attempt.
+#[test]
+fn a_batch_that_cannot_claim_ends_its_attempt() {
+    holds(&[425_787]);
+}
+
 /// Bug: a waiter behind a call that an outage of its provider held counted as one that nobody had woken.
 /// Consequence: a seed was told as a violation, and was none.
 /// Cause: the oracle knew of rates, and not of outages.

@@ -256,6 +256,7 @@ fn admit(actor: Actor, tokens: u64, no: u64) -> Op {
         idempotency_key: None,
         bound,
         priced: true,
+        usual_cap: None,
         taken: Default::default(),
         in_hand: Default::default(),
         retry_count: 0,

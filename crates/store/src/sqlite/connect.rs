@@ -46,7 +46,11 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
     }
     rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
         let why = std::io::Error::from(e);
-        open_error(format!("its directory cannot be written, and the log is kept there: {why}"))
+        open_error(format!(
+            "its directory cannot be written, and the log is kept there: {why}; to look at it, copy the file with all \
+             that stand beside it under its name (`cp {}* ELSEWHERE`)",
+            path.display()
+        ))
     })?;
     if !exists {
         refuse_orphans(path)?;

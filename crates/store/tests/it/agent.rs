@@ -153,6 +153,7 @@ impl Agent {
                 idempotency_key: None,
                 bound: bound(100, 900),
                 priced: true,
+                usual_cap: None,
                 taken: self.taken.lock().unwrap().clone(),
                 in_hand: Vec::new(),
                 retry_count: 0,
@@ -285,6 +286,12 @@ impl Request<'_> {
 
     pub fn keyed(mut self, key: &str) -> Self {
         self.admit.idempotency_key = Some(key.into());
+        self
+    }
+
+    /// Names no output cap, in a run whose answers usually need `cap` tokens.
+    pub fn usually(mut self, cap: u64) -> Self {
+        self.admit.usual_cap = Some(cap);
         self
     }
 

@@ -58,6 +58,41 @@ pub fn a_call_is_clamped_to_what_fits(s: &Stage) {
     }
 }
 
+/// Bug: calls that named no output cap went one at a time near the end of a budget, six times slower than before.
+/// Cause: each held the model's largest answer, and the others waited for it.
+pub fn calls_without_a_cap_share_what_is_left_by_the_usual_one(s: &Stage) {
+    for unit in [Unit::CostNanoUsd, Unit::Tokens] {
+        let run = s.run(unit.name()).limit(unit, FULL + 2 * 450).create();
+        let a = s.process("p").claim(run);
+        a.request("fits whole").usually(350).goes();
+        for key in ["second", "third"] {
+            let (seq, cap) = a.request(key).usually(350).goes_clamped();
+            assert_eq!((cap, s.entry(a.run, seq).held[unit]), (350, 450));
+        }
+        a.request("fourth").usually(350).waits();
+    }
+}
+
+pub fn a_usual_cap_is_neither_below_the_floor_nor_above_the_calls_own(s: &Stage) {
+    let a = agent(s, Unit::CostNanoUsd, FULL - 1);
+    let (seq, cap) = a.request("x").usually(10).goes_clamped();
+    assert_eq!(cap, 256);
+    a.done(seq, FLOOR);
+    let b = s.process("p").claim(s.run("b").cost(FULL - 1).create());
+    assert_eq!(b.request("x").usually(2_000).goes_clamped().1, 899, "what fits is less");
+}
+
+pub fn a_lost_calls_retry_and_a_call_of_a_job_get_no_usual_cap(s: &Stage) {
+    let a = agent(s, Unit::CostNanoUsd, FULL + 500);
+    let lost = a.call("x");
+    a.lost(lost);
+    assert_eq!(a.request("x").retry(1).usually(300).goes(), outlast_core::words::id::Seq(2), "it inherits");
+    let job = s.process("p").works(s.run("job").job().cost(FULL + 500).create());
+    let (first, second) = (job.item("a"), job.item("b"));
+    job.in_item("a", &first).request("x").goes();
+    job.in_item("b", &second).request("y").usually(300).waits();
+}
+
 pub fn a_call_of_a_job_is_never_clamped(s: &Stage) {
     for (limit, fits) in [(FULL - 1, false), (FULL, true)] {
         let a = s.process("p").works(s.run(&format!("{limit}")).job().cost(limit).create());

@@ -79,6 +79,17 @@ impl Plan {
                 return Ok(Plan::Go { cap, inherit: true });
             }
         }
+        if lost.is_none() && run.job.is_none() {
+            // Calls that name no cap hold the model's whole maximum. Near a budget's end they would go one at a time.
+            let usual = op.usual_cap.map(|cap| cap.max(bound.floor_cap)).filter(|cap| *cap < bound.cap);
+            if let Some(cap) = usual
+                && room
+                    .shortfall(&(amounts((bound.cost_at(cap), bound.tokens_at(cap))) + others), &none)?
+                    .is_none()
+            {
+                return Ok(Plan::Go { cap: Some(cap), inherit: false });
+            }
+        }
         if room.live_in_refusing(&full)? {
             if room.fits_if_live_came_back(&floor, &inheritable)? {
                 let (e, u) = room.shortfall(&full, &none)?.ok_or(Error::NotLoaded("shortfall"))?;

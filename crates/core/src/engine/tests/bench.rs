@@ -126,6 +126,7 @@ impl Bench {
             idempotency_key: None,
             bound: r.bound(),
             priced: true,
+            usual_cap: None,
             taken: taken.to_vec(),
             in_hand: taken.to_vec(),
             retry_count: r.retry_count,

@@ -135,7 +135,7 @@ impl Carry {
             cost_nano_usd: s.cost_nano_usd,
         });
         let (run, model) = (call.seat.run, &call.request.model);
-        self.host.memories.bill(run, seq, call.upstream_name(), model, usage.input_total());
+        self.host.memories.bill(run, seq, call.upstream_name(), model, &usage);
         if !self.answer.outcome.kept.is_empty() {
             self.host.memories.of(run).lock().kept.add(&self.answer.outcome.kept);
         }
