@@ -48,7 +48,7 @@ pub fn writer(path: &Path, create: bool) -> Result<(StoreFile, Connection), Erro
         let why = std::io::Error::from(e);
         open_error(format!(
             "its directory cannot be written, and the log is kept there: {why}; to look at it, copy the file with all \
-             that stand beside it under its name (`cp {}* ELSEWHERE`)",
+             that stand beside it under its name (`cp -r {}* ELSEWHERE`)",
             path.display()
         ))
     })?;
