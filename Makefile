@@ -2,7 +2,7 @@
 # make test              everything that is checked, but for what needs programs of others
 # make test-clients      Claude Code, Codex, npm's clients, Python's frameworks, the page in Chromium (installs them)
 # make python            the wheel of the Python package, with the `outlast` command in it
-# make bench             the cost of it all, beside the disk, nginx and a direct call
+# make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
 # make bench-python      steps of the Python package, beside DBOS on SQLite and a JSONL file

@@ -1,5 +1,5 @@
 """Holds the documents to what is there: runs their commands, looks up the tests, files, codes and settings they name,
-and asks whether the generated pages are what `reference.py` would write.
+the figures that link to the benchmarks, and asks whether the generated pages are what `reference.py` would write.
 
     python scripts/check-docs.py [--outlast PATH] [DOCUMENT…]
 
@@ -162,6 +162,13 @@ def check_names(document: Path, rust: str) -> list[str]:
     return faults
 
 
+def check_figures(document: Path) -> list[str]:
+    """A figure that links to the benchmarks stands there."""
+    told = re.findall(r"\[([^\]]*[0-9][^\]]*)\]\([^)#]*benchmarks\.md\)", document.read_text())
+    page = (ROOT / "docs" / "benchmarks.md").read_text() if told else ""
+    return [f"docs/benchmarks.md does not have the figure {figure}" for figure in told if figure not in page]
+
+
 def check_codes(document: Path, rust: str) -> list[str]:
     """Every code that a `fn code` gives stands in the document, and the document has no other."""
     text = document.read_text()
@@ -193,7 +200,7 @@ def main() -> int:
     args = parser.parse_args()
     rust, broken, old = sources("**/*.rs"), 0, reference.stale(args.outlast.resolve())
     for document in args.documents or documents():
-        faults = check_names(document.resolve(), rust) + check_commands(args.outlast.resolve(), document)
+        faults = check_names(document.resolve(), rust) + check_figures(document) + check_commands(args.outlast.resolve(), document)
         if document.name == "errors.md":
             faults += check_codes(document, sources("*/src/**/*.rs") + sources("python/python/outlast/**/*.py"))
         if document.name == "settings.md":

@@ -1,4 +1,5 @@
-//! `make bench`: measures Outlast beside the physical limit and its peers, in one run, on one machine.
+//! `make bench`: measures Outlast beside the physical limit and its peers, in one run, on one machine, and writes
+//! `docs/benchmarks.md`.
 //!
 //! Prints ratios to measurements of the same minutes: a raw append + fdatasync loop on a growing file, the provider
 //! called directly, nginx in between. No figure here is a test.
@@ -7,6 +8,7 @@
 mod client;
 mod proxy;
 mod raw;
+mod report;
 mod servers;
 mod state;
 mod stats;
@@ -42,4 +44,7 @@ fn main() {
     proxy::measure(dir.path(), seconds, &raw);
     state::measure(dir.path(), seconds);
     supervisor::measure(dir.path(), seconds);
+    let page = Path::new("docs/benchmarks.md");
+    report::write(page).expect("the page is written");
+    println!("\nwritten: {}, and its picture beside it", page.display());
 }

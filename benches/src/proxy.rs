@@ -5,13 +5,14 @@ use std::path::Path;
 use crate::{
     client::{Load, Plan, load},
     raw::Raw,
+    report::{bar, row, section},
     servers,
-    stats::{row, verdict},
+    stats::verdict,
 };
 
 /// Measures the proxy and prints its figures.
 pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
-    println!("\n-- the proxy (load generator, fake provider and proxy on the same cores)");
+    section("the proxy (load generator, fake provider and proxy on the same cores)");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -57,6 +58,10 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
             let (p50, p99) = (l.total.p50(), l.total.p99());
             if name == "direct" {
                 direct[i] = (p50, p99);
+            }
+            match connections {
+                1 => bar("One call at a time, p50", "ms", name, p50),
+                _ => bar("Calls a second, 64 connections", "/s", name, l.per_second),
             }
             let (added50, added99) = (p50 - direct[i].0, p99 - direct[i].1);
             let mut figures = format!("{:.0}/s  p50 {p50:.3} ms  p99 {p99:.3} ms", l.per_second);

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::stats::{Samples, row};
+use crate::{
+    report::{row, section},
+    stats::Samples,
+};
 
 pub struct Raw {
     pub per_second: f64,
@@ -28,7 +31,7 @@ pub fn measure(dir: &Path, seconds: u64) -> Raw {
     }
     let per_second = samples.len() as f64 / began.elapsed().as_secs_f64();
     let p50_ms = samples.p50();
-    println!("-- the disk");
+    section("the disk");
     row(
         "raw append + fdatasync, growing file, 4 KiB",
         &format!("{per_second:.0}/s  p50 {p50_ms:.3} ms  p99 {:.3} ms", samples.p99()),

@@ -16,15 +16,16 @@ use prost_types::{Struct, Value, value::Kind};
 use tonic::{Status, transport::Channel};
 
 use crate::{
+    report::{row, section},
     servers,
-    stats::{row, verdict},
+    stats::verdict,
 };
 
 type Client = StatehouseServiceClient<Channel>;
 
 /// Measures the state and prints its figures.
 pub fn measure(dir: &Path, seconds: u64) {
-    println!("\n-- the state over gRPC (clients and server on the same cores)");
+    section("the state over gRPC (clients and server on the same cores)");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

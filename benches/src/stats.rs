@@ -38,11 +38,6 @@ impl Samples {
     }
 }
 
-/// Prints one row: a name, figures, and the target.
-pub fn row(name: &str, figures: &str, target: &str) {
-    println!("{name:<46} {figures:<44} {target}");
-}
-
 /// Returns a target's text with its verdict.
 pub fn verdict(reached: bool, text: &str) -> String {
     format!("{} {text}", if reached { "ok  " } else { "MISS" })

@@ -26,7 +26,8 @@ use outlast_core::{
 
 use crate::{
     raw::Raw,
-    stats::{Samples, row, verdict},
+    report::{row, section},
+    stats::{Samples, verdict},
 };
 
 fn open(path: &Path) -> Arc<dyn Store> {
@@ -102,7 +103,7 @@ fn hammer(
 
 /// Measures the store and prints its figures.
 pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
-    println!("\n-- the store (SQLite, durability full)");
+    section("the store (SQLite, durability full)");
     let path = dir.join("store.db");
     let store = open(&path);
     let instance = register(store.as_ref());

@@ -8,14 +8,15 @@ use std::{
 };
 
 use crate::{
+    report::{row, section},
     servers::{Server, outlast},
-    stats::{Samples, row, verdict},
+    stats::{Samples, verdict},
 };
 
 const RUNS: usize = 20;
 
 pub fn measure(dir: &Path, seconds: u64) {
-    println!("\n-- the supervisor");
+    section("the supervisor");
     overhead(dir);
     restart(dir);
     at_rest(dir, seconds);
