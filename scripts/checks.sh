@@ -40,7 +40,8 @@ check() {
     fi
 }
 
-# aside NAME COMMAND…: begins a check beside those that follow. `join NAME` waits for it, shows its output and counts it.
+# aside NAME COMMAND…: begins a check beside those that follow. `join KIND NAME` waits for it, shows its output and counts
+# it as a `check` or as `tests`.
 aside() {
     local name=$1
     shift
@@ -50,9 +51,9 @@ aside() {
 }
 
 join() {
-    local name=$1 code=0
+    local kind=$1 name=$2 code=0
     wait "${aside_pid[$name]}" || code=$?
-    check "$name" told "${aside_log[$name]}" "$code"
+    "$kind" "$name" told "${aside_log[$name]}" "$code"
     rm -f "${aside_log[$name]}"
 }
 
