@@ -43,8 +43,8 @@ pub fn request_approval(
     Ok(seat.submit(request, Durability::Synced)?)
 }
 
-/// Returns whether an approval is still pending. One that a clock ahead of now opened is to be asked for again, which
-/// sets its deadline right.
+/// Returns whether an approval is still pending. Returns false for one that was opened at a time after now, by a clock that
+/// was ahead: the caller then asks for the approval again, which corrects its deadline.
 #[pyfunction]
 pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResult<bool> {
     let core = engine.core()?;

@@ -226,8 +226,9 @@ pub fn base_of(name: &str, arguments: &str) -> String {
 
 #[pymethods]
 impl Recorded {
-    /// Takes and returns the key of a step that begins. Returns None and takes nothing if the step needs a closer
-    /// look: it is finished, or finished steps of its name are there instead.
+    /// Reserves and returns the key of the next step named `base`. Returns None and reserves nothing if the step may be
+    /// served from the journal: it is finished, or it is not recorded while later steps of that name are. The caller then
+    /// looks closer, and calls `take`.
     pub fn begin(&self, py: Python<'_>, base: &str) -> PyResult<Option<String>> {
         let here = strand::here(py)?;
         let mut memory = self.memory();

@@ -67,7 +67,8 @@ struct World {
     quiet_since_ms: Option<u64>,
 }
 
-/// Plays a seed to its end, or to the first violation.
+/// Simulates the world of a seed to its end, or to the first broken invariant. `bug` plants a known defect; `tell` keeps
+/// a line for each event, the story.
 pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
     let mut world = World::new(seed, bug, tell);
     let violation = world.play();

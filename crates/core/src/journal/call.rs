@@ -52,7 +52,7 @@ pub struct CallDetail {
     pub reserved: Amounts,
     /// Amounts taken over from the reservation of `retry_of`.
     pub inherited: Amounts,
-    /// Number of inheritances behind the call, one after the other.
+    /// Number of lost tries whose reservation was passed on to this call, each to the next: the length of that chain.
     pub inheritances: u8,
     pub http_status: Option<u16>,
     pub usage: Option<Usage>,
@@ -60,9 +60,9 @@ pub struct CallDetail {
     pub price_hash: Option<String>,
     /// Whether no usage arrived and the call was charged at its reservation.
     pub estimated: bool,
-    /// Amount billed beyond the call's hold, recorded in full.
+    /// Amount billed beyond what was reserved for the call, recorded in full.
     pub overrun_nano_usd: i64,
-    /// Tokens billed beyond the call's hold, recorded in full.
+    /// Tokens billed beyond what was reserved for the call, recorded in full.
     #[serde(skip_serializing_if = "is_zero")]
     pub overrun_tokens: i64,
     pub upstream_request_id: Option<String>,

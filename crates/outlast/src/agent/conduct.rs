@@ -242,7 +242,8 @@ impl Conduct {
         Some(Kept { run: self.run, session: session.id.clone(), directory: self.transcripts.clone()? })
     }
 
-    /// Copies the session's files while the attempt of `actor` runs; `None` where none are kept. Dropped, it ends.
+    /// Copies the agent's session files into the store, under the attempt of `actor`, until the result is dropped. Returns
+    /// `None` if the agent keeps no session files.
     pub fn follow(
         &self,
         store: Arc<dyn Store>,

@@ -216,7 +216,7 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
     }
 }
 
-/// Returns the file in which an agent of this user keeps the session.
+/// Returns the path of the file in which Claude Code or Codex, run by this user, keeps the session; `None` if there is none.
 pub fn transcript_of(session: &str) -> Option<PathBuf> {
     let around = Surroundings::of_process();
     let adapters: [&dyn Adapter; 2] = [&claude::Claude, &codex::Codex];

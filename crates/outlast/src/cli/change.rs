@@ -11,7 +11,7 @@ use crate::{program::error::CliError, render::amount::unit_word};
 
 /// Show a run's budget, or change its limits
 ///
-/// A halted run whose limit gets room again is interrupted: outlast resume goes on with it. Calls that wait
+/// Room at the limit that halted a run turns its status to interrupted: outlast resume then goes on with it. Calls that wait
 /// for room at that moment go on by themselves.
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_help = BUDGET_EXAMPLES)]

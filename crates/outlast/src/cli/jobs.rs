@@ -87,10 +87,10 @@ pub struct RmArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast gc --older-than 30d --dry-run\n  outlast gc --older-than 12h")]
 pub struct GcArgs {
-    /// Those that ended longer ago than this
+    /// Forget the runs that ended longer ago than this
     #[arg(long = "older-than", value_name = "TIME", value_parser = values::ms)]
     pub older_than_ms: i64,
-    /// Only say which
+    /// Only list the runs that would be forgotten
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -72,7 +72,7 @@ pub struct JournalArgs {
     /// Where an attempt left its recorded past: both requests, and the first place in which they differ
     #[arg(long, conflicts_with = "follow")]
     pub divergence: bool,
-    /// What each restart bought again that the provider's cache had, and the first byte in which its request differs
+    /// For each restart: the prompt tokens that were paid again although the provider had cached them, and the first byte in which the request differs from the earlier one
     #[arg(long, conflicts_with_all = ["follow", "divergence", "entry", "grep"])]
     pub cache: bool,
 }

@@ -47,10 +47,10 @@ pub struct RunArgs {
     /// Kill -9 the agent once, at call N or in the middle of its answer: call:N, call:N:mid
     #[arg(long, value_name = "POINT", value_parser = values::kill_at)]
     pub kill_at: Option<KillAt>,
-    /// Where the task's context is mirrored, of a new run [active_state.json in the run's own directory]
+    /// In a new run: the file to which the task's context (what `outlast ctx` records) is copied [default: active_state.json in the run's own directory]
     #[arg(long, value_name = "PATH")]
     pub state_file: Option<PathBuf>,
-    /// The CLI agent that is started: auto (by the command), claude, codex, none, or a declared one
+    /// The CLI agent that is started: auto (by the command), claude, codex, none, or one that `[agents]` of outlast.toml declares
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub agent: String,
     /// At a provider's usage limit stop an agent that would wait by itself; it is started again when that is over
@@ -98,7 +98,7 @@ Keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or fro
 #[derive(Args, Clone, Debug)]
 #[command(override_usage = "outlast agent [OPTIONS] [--] <CMD>...", after_help = AGENT_EXAMPLES)]
 pub struct AgentArgs {
-    /// Which agent it is: auto (by the command), claude, codex, none, or a declared one
+    /// The agent that CMD starts: auto (by the command), claude, codex, none, or one that `[agents]` of outlast.toml declares
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub agent: String,
     /// The command and its arguments
@@ -170,7 +170,7 @@ pub struct ResumeArgs {
     /// Whether the agent gets a terminal of its own: where it is started from one, always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
-    /// Let models without a known price count as free, in a run that is halted for one
+    /// Under a limit in usd, refuse a model without a known price (deny), or count it as free (free) [default: as the run was started]
     #[arg(long, value_name = "RULE", value_parser = values::unpriced())]
     pub unpriced: Option<Unpriced>,
     #[command(flatten)]

@@ -20,16 +20,16 @@ pub struct ServeArgs {
     /// Address and port; other than loopback only with an API token
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7077")]
     pub listen: SocketAddr,
-    /// A private file with the token that callers have to show
+    /// A private file with the token that callers have to show (Authorization: Bearer TOKEN)
     #[arg(long, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
     /// A name under which callers reach it, beside its addresses; can be repeated
     #[arg(long, value_name = "NAME", value_parser = values::host_name)]
     pub allow_host: Vec<String>,
-    /// Serve the state over gRPC too, as the Statehouse client speaks it
+    /// Serve the versioned state over gRPC too, for outlast.Statehouse and the published Statehouse client
     #[arg(long, value_name = "ADDRESS")]
     pub grpc: Option<SocketAddr>,
-    /// Rule between transactions that overlap: nothing, or who commits a key first
+    /// Two gRPC transactions that write the same key: the later one wins (last_writer), or it is refused (first_committer)
     #[arg(long, value_name = "RULE", default_value = "last_writer", value_parser = values::conflicts())]
     pub grpc_conflicts: Conflicts,
     /// How long calls in flight may go on after SIGTERM; what is left then is in doubt
@@ -41,7 +41,7 @@ pub struct ServeArgs {
     /// How many calls may be on their way to one provider at once, over all runs; further ones wait [default: any number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub upstream_concurrency: Option<u32>,
-    /// Requests and tokens that one provider is asked a minute at most, over all runs; further calls wait for their turn, up to --admit-wait [default: any number]
+    /// Requests and tokens that one provider is asked a minute at most, over all runs, for example 500rpm,200000tpm; further calls wait for their turn, up to --admit-wait [default: any number]
     #[arg(long, value_name = "RATE")]
     pub upstream_rate: Option<Rate>,
     /// What the log's lines are; with json each call is one
@@ -93,7 +93,7 @@ Examples:
   outlast serve
   outlast serve --listen 127.0.0.1:7077 --default-usd 2 --default-wall none
   outlast serve --listen 0.0.0.0:7077 --api-token-file /etc/outlast/token
-  outlast serve --grpc 127.0.0.1:50051 --grpc-conflicts first-committer
+  outlast serve --grpc 127.0.0.1:50051 --grpc-conflicts first_committer
 
 Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-run with each request.";
 

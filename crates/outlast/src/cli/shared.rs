@@ -52,7 +52,7 @@ pub struct LimitArgs {
     /// LLM calls
     #[arg(long, value_name = "N", value_parser = values::count_limit)]
     pub calls: Option<Limit>,
-    /// Turns of the agent's loop
+    /// Turns of the agent: each new call, unless the agent counts its turns itself
     #[arg(long, value_name = "N", value_parser = values::count_limit)]
     pub loops: Option<Limit>,
     /// Time since the run began, downtime included
@@ -130,13 +130,13 @@ pub struct PolicyArgs {
     /// Reserve each call's bound, or only watch what is spent
     #[arg(long, value_name = "RULE", default_value = "strict", value_parser = values::admission())]
     pub admission: run::Admission,
-    /// What a restarted agent's new call does while recorded answers are left
+    /// A restarted agent makes a call that is not recorded while recorded answers are left: send it (live), or halt the run (halt)
     #[arg(long, value_name = "RULE", default_value = "live", value_parser = values::on_divergence())]
     pub on_divergence: run::OnDivergence,
-    /// What is kept of calls; with `digests` nothing can be replayed
+    /// What is kept of calls: requests and answers (all), answers alone (answers), or neither (digests), with which nothing can be replayed
     #[arg(long, value_name = "WHAT", default_value = "all", value_parser = values::record())]
     pub record: run::Record,
-    /// A model without a known price, under a limit in usd
+    /// Under a limit in usd, refuse a model without a known price (deny), or count it as free (free)
     #[arg(long, value_name = "RULE", default_value = "deny", value_parser = values::unpriced())]
     pub unpriced: run::Unpriced,
     /// Stop the clock of `--wall` while an approval is pending
@@ -163,7 +163,7 @@ pub struct GrpcArgs {
     /// Serve the state to the command over gRPC; what it writes is the run's. A new run keeps it for its resumptions [without an address: 127.0.0.1:50051]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
     pub grpc: Option<SocketAddr>,
-    /// Rule between transactions over gRPC that overlap: nothing, or who commits a key first. A new run keeps it for its resumptions [default: last_writer]
+    /// Two gRPC transactions that write the same key: the later one wins (last_writer), or it is refused (first_committer). Kept with the run [default: last_writer]
     #[arg(long, value_name = "RULE", value_parser = values::conflicts())]
     pub grpc_conflicts: Option<Conflicts>,
 }
@@ -211,7 +211,7 @@ pub struct ProxyArgs {
     /// Longest pause between two calls that try whether a provider answers again
     #[arg(long = "outage-pause", value_name = "TIME", default_value = "5m", value_parser = values::ms, hide = true)]
     pub outage_pause_ms: i64,
-    /// How long an answer waits to be recorded
+    /// How long an answer waits to be recorded before its client gets an error
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
     /// How long operations and calls wait for a database that is away (PostgreSQL)

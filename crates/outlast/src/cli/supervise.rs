@@ -9,7 +9,7 @@ use super::values;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Processes (of a new run, for its whole life)")]
 pub struct SuperviseArgs {
-    /// Keep nothing of what it prints: it gets this command's own output
+    /// Keep nothing of what the command prints: it writes straight to this command's output
     #[arg(long)]
     pub no_logs: bool,
     /// Whether it gets a terminal of its own: where it is started from one, always, never

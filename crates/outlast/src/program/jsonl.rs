@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Start of a result, by which one that stands behind a torn line is found.
 const BEGINS: &str = "{\"job_id\"";
 
-/// Results of one job in a file.
+/// Results of one job, as they were read from its JSONL file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Results {
     /// Attempt of the newest line for each index in the input; `None` if the line names none.

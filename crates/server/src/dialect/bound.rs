@@ -53,7 +53,8 @@ pub const GEMINI_IMAGE: u64 = 8_192;
 /// Output of one server-side compaction, which `max_tokens` does not cap.
 pub const COMPACTION_OUTPUT: u64 = 20_000;
 
-/// Returns the image bound for one chat model; `low` is the client's `detail: low`.
+/// Returns the most input tokens that one image can be billed as by this chat model; `low`: the client asked for
+/// `detail: low`.
 pub fn openai_image(model: &str, low: bool) -> u64 {
     match (low, model.contains("4o-mini")) {
         (true, _) => OPENAI_IMAGE_LOW,

@@ -40,7 +40,7 @@ impl Wire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a request of `client` came on this connection.
+    /// Notes that a request arrived on this connection, and the client machine that answers it: it is told when the socket breaks.
     pub fn answering(&self, client: Client) {
         self.lock().answering = Some(client);
     }

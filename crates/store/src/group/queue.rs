@@ -85,8 +85,8 @@ impl Queue {
         mine.then(|| self.take())
     }
 
-    /// Keeps groups from running while an operation is answered ahead, and returns its number. `None` if a group runs or
-    /// other work is queued.
+    /// Keeps groups from running while one operation is answered ahead of its commit. Returns the operation's number, or
+    /// `None` if a group runs or other work is queued.
     pub fn begins_ahead(&mut self) -> Option<OpNo> {
         // Jobs answered ahead saw the same rows: two answers could name the same entry.
         let free = !self.closing && !self.busy && self.jobs.iter().all(|j| matches!(j.op, Op::Delivered(_)));

@@ -23,7 +23,7 @@ pub fn chain(e: &tokio_postgres::Error) -> String {
 /// Maps a PostgreSQL error to the store's error.
 ///
 /// Only the server's own trouble with its files becomes `Io`, which closes the store until it is reopened. All other
-/// errors either pass or guarantee that nothing was changed.
+/// errors are over by themselves, or guarantee that nothing was changed.
 pub fn failure(e: tokio_postgres::Error) -> Error {
     let why = chain(&e);
     let Some(code) = e.code() else {

@@ -64,7 +64,7 @@ pub struct Admit {
     /// Whether an earlier call of this run waits in this process, so that this one queues behind it, or the upstream
     /// has no turn for it now (`call::rate`). A recorded answer or a call in flight serves it all the same.
     pub behind: bool,
-    /// Active time not yet posted, for the time limit.
+    /// Active time that is not yet added to the run's envelope, in milliseconds. The time limit counts it.
     pub active_ms: i64,
     pub request: Option<Payload>,
 }

@@ -39,9 +39,9 @@ pub struct ClaimItem {
     /// Digest of the item's content, compared with the recorded one where both are known.
     pub content: Option<Digest>,
     pub version: Option<Digest>,
-    /// Effect of changed content.
+    /// Effect if the item's content differs from that of its last entry.
     pub on_change: OnChange,
-    /// Effect of changed code.
+    /// Effect if the code's version differs from that of its last entry.
     pub on_version: OnChange,
     /// Whether nothing else runs in this process, so that an item on its last try may be claimed.
     pub alone: bool,

@@ -45,10 +45,10 @@ impl AwaitProvider {
     }
 }
 
-/// Lets a run go on that waits for `upstream`, which has answered a call. Answers the run's status.
+/// Ends a run's wait for `upstream`, which has answered a call. Returns the run's status.
 ///
-/// A run without a driver is interrupted until it is resumed; one that waits for a person as well waits on. Asked for
-/// after a settlement that found the run waiting, and by nobody else: settlements load no leases.
+/// A run that no process drives becomes `interrupted`; one that waits for a person as well goes on waiting. The proxy
+/// submits it after a settlement that found the run waiting: a settlement itself cannot see whether the run is driven.
 #[derive(Clone, Debug)]
 pub struct ProviderAnswered {
     pub run: RunNo,

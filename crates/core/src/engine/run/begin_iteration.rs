@@ -58,7 +58,7 @@ impl BeginIteration {
     }
 }
 
-/// Returns the key of an iteration: its number counted from 1.
+/// Returns the journal's key of an iteration. `iteration` counts from 0, the key from 1.
 pub fn key(iteration: i64) -> String {
     (iteration + 1).to_string()
 }

@@ -10,11 +10,12 @@ use crate::{
     words::id::{Fence, InstanceNo, Micros, RunNo, Slot},
 };
 
-/// Takes the driver lease of a sleeping run, so that only one process wakes it; or of a run whose finished iteration
-/// is to be judged. Answers the time until which the run sleeps, or `None` when it does not sleep.
+/// Takes the driver lease of a sleeping run, so that only one process wakes it, or of a run whose finished iteration is
+/// checked against its `--until`. Returns the time until which the run sleeps, or `None` if it does not sleep.
 ///
-/// Synced. Idempotent: the process that has the lease writes nothing. Counts no attempt, no restart and no
-/// active time. Errors: `RunHeld` while another live process drives the run, asleep or not; `InstanceDead`.
+/// Synced: on disk before it returns. Idempotent: the process that has the lease writes nothing. Counts no attempt, no
+/// restart and no active time. Errors: `RunHeld` if another live process drives the run, asleep or not; `InstanceDead`
+/// if the calling process was declared dead.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub run: RunNo,
