@@ -1,7 +1,7 @@
 //! The next step for a run, in a few words and as commands to type.
 
 use outlast_core::{
-    envelope::Whose,
+    envelope::{Whose, unit::Unit},
     run::status::Status,
     store::RunView,
     words::outage::{Cause, Outage},
@@ -21,6 +21,13 @@ pub struct Next {
     pub text: String,
     /// Commands to type, in order.
     pub commands: Vec<String>,
+}
+
+/// Returns whether a command's run has ended without a call, so that nothing of it was recorded or limited.
+pub fn is_unmetered(view: &RunView) -> bool {
+    let run = &view.run;
+    let ended = matches!(run.status, Status::Completed | Status::Failed);
+    ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
 }
 
 /// Returns what is next for the run, as far as its own rows tell.
@@ -66,6 +73,9 @@ pub fn next(view: &RunView) -> Next {
         Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view)),
         Status::Sleeping => asleep(view, resume()),
         Status::Halted => halted(view, resume()),
+        Status::Completed if is_unmetered(view) => {
+            told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
+        }
         Status::Completed => told("", "nothing: it is done", Vec::new()),
         Status::Failed if run.error.as_deref().is_some_and(start_error::is_wrong_command) => {
             told("never started", "its command cannot be started: correct it and type it again", resume())

@@ -35,6 +35,10 @@ pub fn mock(args: MockArgs) -> Result<u8, CliError> {
         let address = listener.local_addr()?;
         // Printed as the first line of standard output: scripts that asked for port 0 read it.
         println!("http://{address}");
+        eprintln!(
+            "hint: with any keys in the environment: outlast run --openai-base-url=http://{address}/v1 \
+             --anthropic-base-url=http://{address} -- CMD"
+        );
         let stop = async {
             // Without a handler the default action ends the process just as well.
             let _ = tokio::signal::ctrl_c().await;

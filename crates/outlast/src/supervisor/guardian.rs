@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use outlast_core::words::id::RunId;
 use serde::{Deserialize, Serialize};
 
 use super::attempt::Hold;
@@ -25,6 +26,8 @@ use outlast_process::{
 /// Attempt's facts that whoever ends it in the supervisor's place has to know.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Told {
+    /// The run's id.
+    run: String,
     groups: Vec<PathBuf>,
     keep: Vec<String>,
     /// File for the tools' processes that were still alive.
@@ -49,16 +52,20 @@ pub fn stand(alone: bool) -> io::Result<()> {
 }
 
 /// Tells the guardian of the attempt that begins. `left`: where the next attempt looks for what was ended.
-pub fn tell(hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
+pub fn tell(run: &RunId, hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
     let groups = hold.group.iter().map(|group| group.path().to_owned()).collect();
-    let told = Told { groups, keep: hold.keep.clone(), left };
+    let told = Told { run: run.to_string(), groups, keep: hold.keep.clone(), left };
     guardian::tell(&serde_json::to_string(&told)?)
 }
 
 /// Ends what the supervisor left. After a usual end that is nobody, which costs one system call.
+///
+/// A supervisor that was killed could not say how its run goes on.
 fn bereaved(end: &Bereaved) {
+    let was_killed = end.exit.signal.is_some();
     match end_all(&end.told) {
-        Ok(0) => {}
+        Ok(0) if !was_killed => {}
+        Ok(0) => say(&format!("the supervisor was killed ({}), and its agent with it", end.exit)),
         Ok(left) => {
             say(&format!("the supervisor ended ({}): ended {} that it left", end.exit, some(left, "process")))
         }
@@ -66,12 +73,20 @@ fn bereaved(end: &Bereaved) {
             say(&format!("the supervisor ended ({}), and what it left could not be ended: {e}", end.exit))
         }
     }
+    if was_killed {
+        let run = read(&end.told).run;
+        say(format!("hint: go on with it: outlast resume {run}").trim_end());
+    }
+}
+
+fn read(told: &str) -> Told {
+    serde_json::from_str(told).unwrap_or_default()
 }
 
 /// Kills every process below this one at once: the kernel has killed the agent itself, and the run is free for
 /// another supervisor. Returns how many there were.
 fn end_all(told: &str) -> io::Result<i64> {
-    let Told { groups, keep, left } = serde_json::from_str(told).unwrap_or_default();
+    let Told { groups, keep, left, .. } = read(told);
     let tree = Tree { groups, keep, ..Tree::of_ours(Marker::new([]))? };
     let found = tree.survivors()?.len();
     if found > 0 {

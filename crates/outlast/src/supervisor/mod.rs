@@ -29,6 +29,7 @@ mod within;
 pub use choose::current_umask;
 
 use std::{
+    ffi::OsString,
     net::SocketAddr,
     path::Path,
     sync::Arc,
@@ -86,6 +87,23 @@ const TAKE_OVER: Duration = Duration::from_secs(60);
 /// Interval at which it is checked whether the other supervisor has left.
 const TAKE_OVER_LOOK: Duration = Duration::from_millis(100);
 
+/// Flags that people type behind the command by mistake.
+const OURS: [&str; 7] = ["--usd", "--tokens", "--calls", "--loops", "--wall", "--run", "--name"];
+
+/// Tells of a flag of ours behind a command that no `--` stands before: it goes to the command.
+fn tell_strayed(typed: &[OsString], command: &[String]) {
+    let Some((program, arguments)) = command.split_first() else { return };
+    if typed.iter().take_while(|word| *word != program.as_str()).any(|word| word == "--") {
+        return;
+    }
+    let is_ours = |word: &&String| OURS.contains(&word.split('=').next().unwrap_or_default());
+    if let Some(flag) = arguments.iter().find(is_ours) {
+        say(&format!(
+            "note: {flag} stands behind the command and goes to it; flags of outlast stand before the command"
+        ));
+    }
+}
+
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let asked = Asked { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
@@ -105,6 +123,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     if around.is_some() {
         within::show_keys(&mut keys, &context.around);
     }
+    tell_strayed(&context.typed, &args.command);
     // A typing mistake must not create a run, so everything is checked before the run exists.
     let prices = prices::to_keep(&args.proxy)?;
     let masks = masks::load(&context.around)?;

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     envelope::unit::Unit,
-    run::{Command, attempt::Attempt},
+    run::attempt::Attempt,
     store::{RunView, Store},
     words::{id::RunNo, money::NanoUsd},
 };
@@ -66,13 +66,22 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
 }
 
 /// Reports that the command asked the proxy for nothing, and why that may be.
-pub fn nothing_metered(command: &Command) {
+pub fn nothing_metered(view: &RunView) {
+    let Some(command) = &view.spec.command else { return };
     let program = command.argv.first().map_or("", String::as_str);
     say(&format!("NOTHING METERED: {program} asked the proxy for nothing: no call was recorded or limited"));
-    say(
-        "hint: a base URL written into the program (base_url=, baseURL:) passes the proxy by: remove it, or read it \
-         from OPENAI_BASE_URL or ANTHROPIC_BASE_URL",
-    );
+    // A child run has the keys of the run around it.
+    let has_key = !view.spec.keys.is_empty() || view.run.parent.is_some();
+    say(match has_key {
+        true => {
+            "hint: a base URL written into the program (base_url=, baseURL:) passes the proxy by: remove it, or read it \
+             from OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
+        }
+        false => {
+            "hint: no provider's key is in the environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY), and most \
+             programs make no call without one"
+        }
+    });
 }
 
 /// Reports which budget the run waits for, and what makes room there.

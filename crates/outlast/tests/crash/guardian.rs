@@ -59,7 +59,9 @@ fn nobody_outlives_a_killed_supervisor_or_its_killed_guardian() {
         if who.starts_with("supervisor") {
             // The command that was typed has ended: so has everything below it.
             assert!(!family.iter().any(|pid| runs(*pid)), "{who}");
-            done.tells(&["the supervisor ended (signal 9 (SIGKILL)): ended"]);
+            // Who was killed could not say how its run goes on.
+            let hint = "hint: go on with it: outlast resume r";
+            done.tells(&["the supervisor ended (signal 9 (SIGKILL)): ended", hint]);
         }
         until_gone(&family);
         until("the supervisor is gone", || (!runs(supervisor)).then_some(()));

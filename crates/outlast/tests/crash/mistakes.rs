@@ -44,6 +44,15 @@ if os.environ["OUTLAST_ATTEMPT"] == "1":
     assert_eq!(bed.spent("r", "restarts"), 1);
 }
 
+#[test]
+fn flag_behind_the_command_is_told() {
+    let bed = Bed::without_mock();
+    let strayed = bed.run(bed.outlast(&["run", "sh", "-c", "true", "sh", "--usd", "1"])).code(0);
+    strayed.tells(&["note: --usd stands behind the command and goes to it"]);
+    let meant = bed.run(bed.outlast(&["run", "--new", "--", "sh", "-c", "true", "sh", "--usd", "1"])).code(0);
+    assert!(!meant.text.contains("note:"), "{}", meant.text);
+}
+
 /// Bug: a program with a base URL of its own completed under a limit that held nothing. Consequence: its owner learned of
 /// it from the provider's bill. Cause: only CLI agents were asked whether they had made a call.
 #[test]
@@ -51,8 +60,17 @@ fn run_that_ends_without_a_call_says_that_nothing_was_metered() {
     let bed = Bed::new();
     let said = ["NOTHING METERED: sh asked the proxy for nothing", "base_url"];
     bed.run(shell(&bed, &["--run", "none"], "true")).code(0).tells(&said);
+    // Whoever looks later is told as well.
+    bed.does(&["show", "none"]).tells(&["NOTHING METERED: no call came through the proxy"]);
+    bed.does(&["ls"]).tells(&["NOTHING METERED"]);
     let metered = bed.run(Calls::new(1).under(&bed, &["--run", "one"])).code(0);
     assert!(!metered.text.contains("NOTHING METERED"), "{}", metered.text);
+    // Without a key most programs end before their first call.
+    let mut without = shell(&bed, &["--run", "without"], "true");
+    for key in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"] {
+        without.env_remove(key);
+    }
+    bed.run(without).tells(&["no provider's key is in the environment"]);
     // Recorded answers were metered once.
     let bed = Bed::new();
     let again = "test $OUTLAST_ATTEMPT = 1 || exit 0; exec \"$@\"";

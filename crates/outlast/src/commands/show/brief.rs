@@ -10,7 +10,7 @@ use crate::render::{
     amount::{some, usd},
     entry,
     look::{self, Look, Paint, clean, clean_line, exact_line},
-    next::next,
+    next::{is_unmetered, next},
     short::short,
     table::{Cell, Side, Table},
     text::wrapped,
@@ -93,6 +93,9 @@ impl Story {
         out.extend(self.newest_attempts(look, left));
         let left = room.saturating_sub(out.len() + asked.len());
         out.extend(self.last_death(left));
+        if out.len() + asked.len() < room {
+            out.extend(self.divergences().last().map(|line| clean_line(&format!("  {line}"), WIDTH)));
+        }
         out.extend(asked);
         out.truncate(room);
         out
@@ -186,6 +189,9 @@ impl Story {
             e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {} usd", usd(limit)));
         let (calls, tokens) = (e.spent[Unit::Calls], e.spent.tokens());
         let paid = match calls {
+            0 if is_unmetered(&self.view) => {
+                "NOTHING METERED: no call came through the proxy, and none was limited".into()
+            }
             0 => format!("no call so far; 0 usd{of}"),
             _ if self.view.spec.login.is_some() => self.list_price(),
             _ => format!(

@@ -157,7 +157,7 @@ impl Story {
         self.tools.iter().map(|tool| look::clean_line(&tool.line(), TOOL)).collect()
     }
 
-    fn divergences(&self) -> Vec<String> {
+    pub(super) fn divergences(&self) -> Vec<String> {
         // An agent that keeps its own conversation always asks something new when it is started again.
         if self.session.is_some() {
             return Vec::new();

@@ -189,7 +189,7 @@ impl Driver {
         let view = story::view(self.store.as_ref(), &self.view)?;
         let metered = self.asked > 0 || view.envelope.spent[Unit::Calls] > 0 || view.run.replayed > 0;
         if !metered && self.conduct.is_none() {
-            story::nothing_metered(&self.command);
+            story::nothing_metered(&view);
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ impl Driver {
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
-        guardian::tell(&hold, self.directory.as_ref().map(|own| own.left()))?;
+        guardian::tell(&self.view.run.id, &hold, self.directory.as_ref().map(|own| own.left()))?;
         let (eyes, printed) = self.eyes(claims.attempt);
         let (ends, output) = self.output(self.log(claims.attempt), eyes)?;
         let on_terminal = ends.terminal.is_some();
