@@ -53,7 +53,8 @@ impl Outages {
         Outages { longest_pause_ms, failing: HashMap::new() }
     }
 
-    /// Notes a call that failed. Returns the milliseconds to the next probe if there is an outage.
+    /// Notes a failed call to the upstream `way` (see [`Wants::way`](super::rates::Wants::way)). Returns the
+    /// milliseconds to the next probe; `None` if there is no outage.
     pub fn failed(&mut self, way: &Digest, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
         let longest = self.longest_pause_ms;
         let failing = self.failing.entry(*way).or_insert(Failing {
@@ -102,7 +103,7 @@ impl Outages {
         }
     }
 
-    /// Hands the place of the probe, if `from` has it, to the call that the request has become.
+    /// Makes the call `to`, which the request `from` has become, the probe in its place, if the request was the probe.
     pub fn becomes(&mut self, way: &Digest, from: ConnectionId, to: Key) {
         if let Some(failing) = self.failing.get_mut(way)
             && failing.probe == Some(Probe::Request(from))
@@ -111,7 +112,7 @@ impl Outages {
         }
     }
 
-    /// Takes the place of the probe back from a call that will not tell anything.
+    /// Makes another call the next probe, if `who` was it and ended without telling anything of the upstream.
     pub fn give_back(&mut self, way: &Digest, who: Probe) {
         if let Some(failing) = self.failing.get_mut(way) {
             failing.release(who);

@@ -79,7 +79,7 @@ pub struct Level {
 pub struct Levels {
     pub requests: Option<Level>,
     pub tokens: Option<Level>,
-    /// Milliseconds for which the provider refuses everything.
+    /// Milliseconds for which the provider refuses every call; `None` if it said no such thing.
     pub refuses_ms: Option<u64>,
 }
 
@@ -145,7 +145,7 @@ impl Lane {
         ticket
     }
 
-    /// Notes that the call leaves: its minute begins.
+    /// Notes that the call is sent upstream: the minute for which it counts begins.
     pub fn leaves(&mut self, ticket: Ticket, now_ms: u64) {
         if let Some(at) = self.leaving.iter().position(|w| w.ticket == ticket) {
             let leaving = self.leaving.swap_remove(at);
@@ -183,7 +183,8 @@ impl Lane {
         self.line.front().copied().filter(|_| at == 0)
     }
 
-    /// Returns whether no report is still in force and nobody waits.
+    /// Returns whether the lane can be dropped: nobody waits in it, and no limit that a provider reported is still in
+    /// force.
     pub fn is_idle(&self, now_ms: u64) -> bool {
         let over = |level: Option<Level>| level.is_none_or(|l| now_ms >= self.told_at_ms + 2 * l.reset_ms);
         self.line.is_empty() && over(self.levels.requests) && over(self.levels.tokens)

@@ -33,10 +33,10 @@ struct Upstream {
     told: HashMap<Account, Lane>,
 }
 
-/// Owner of provider limits: providers count by key and by model.
+/// Digest of the API key, and model: providers count their rate limits for each such pair.
 pub type Account = (Option<Digest>, String);
 
-/// Amounts that a call takes of its upstream's minute.
+/// Share of its upstream's requests and tokens per minute that a call takes.
 #[derive(Clone, Debug)]
 pub struct Wants {
     pub upstream: String,
@@ -154,7 +154,7 @@ impl Rates {
         told.entry(wants.account.clone()).or_default().tell(levels, now_ms);
     }
 
-    /// Notes that the call leaves. A call that leaves once more is counted once more, without waiting.
+    /// Notes that the call is sent upstream. A call that is sent once more is counted once more, without waiting.
     pub fn leaves(&mut self, turn: &mut Turn, now_ms: u64) {
         let Some(Upstream { all, .. }) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
         if std::mem::replace(&mut turn.left, true) {
@@ -164,7 +164,8 @@ impl Rates {
         all.leaves(turn.ticket, now_ms);
     }
 
-    /// Ends a turn with the tokens that the call used. `None`: nobody knows, and its bound stands.
+    /// Ends a turn with the tokens that the call used. `None`: the usage is unknown, and the call keeps counting with
+    /// its bound.
     pub fn over(&mut self, turn: Turn, tokens: Option<u64>) {
         if !turn.left {
             self.give_back(turn);

@@ -10,7 +10,7 @@ pub struct Unrecorded {
     bytes: u64,
 }
 
-/// Share of one unrecorded answer. Must be given back to [`Unrecorded::recorded`].
+/// One unrecorded answer's part of the count and of the memory. Must be given back to [`Unrecorded::recorded`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Held {
@@ -26,7 +26,7 @@ impl Held {
 }
 
 impl Unrecorded {
-    /// Creates a count that keeps up to `max_bytes` of answers in all.
+    /// Creates an empty count that keeps up to `max_bytes` of answers in all.
     pub fn new(max_bytes: u64) -> Unrecorded {
         Unrecorded { max_bytes, answers: 0, bytes: 0 }
     }

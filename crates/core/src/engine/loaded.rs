@@ -64,7 +64,7 @@ pub enum Need {
     /// Recorded outcome of the transaction with this id.
     Transaction(Arc<str>),
     Namespace(String),
-    /// Standing of the deliveries to an endpoint.
+    /// Stored row of the deliveries to an endpoint: how far they have come.
     Delivery(Arc<str>),
     /// Keys of a namespace that have older versions, after key number `after`, in the order of their numbers.
     Compactable {
@@ -190,9 +190,9 @@ pub struct Loaded {
     pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
     /// Events of the decision, to be written with its rows.
     pub events: Vec<NewEvent>,
-    /// Standing of the deliveries that the decision asked for, as stored.
+    /// Rows of deliveries to endpoints that the decision asked for, as stored.
     pub deliveries: Vec<Delivery>,
-    /// Standing to write.
+    /// Row of an endpoint's deliveries to write; `None` writes nothing.
     pub new_delivery: Option<Delivery>,
     /// Declared lookups; only a strict store keeps them.
     pub declared: Option<Box<Declared>>,
@@ -364,7 +364,7 @@ impl Loaded {
         Some(entry)
     }
 
-    /// Returns the opening that this operation made of entry `seq`.
+    /// Returns the opening of entry `seq`, which this operation opened or took over, as its closing has to present it.
     pub fn opening(&self, actor: &Actor, seq: Seq) -> Opening {
         Opening { run: actor.run, seq, instance: actor.instance, op: self.op }
     }

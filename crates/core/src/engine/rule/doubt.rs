@@ -11,7 +11,8 @@ use crate::{
     },
 };
 
-/// Returns the oldest lost call of this key that has no retry. The next call of the key is its retry.
+/// Returns the oldest lost call of this key that has no retry; `None` if there is none. The next call of the key is its
+/// retry.
 pub fn lost_without_retry(l: &Loaded, run: RunNo, key: MatchKey) -> Option<Seq> {
     l.entries
         .iter()
@@ -169,7 +170,7 @@ fn headroom(l: &Loaded, charges: &[EnvelopeNo], want: Amounts) -> Result<Amounts
     Ok(least)
 }
 
-/// Tells whether a try of the same request before this one was answered after all.
+/// Returns whether an earlier lost try of the same request was answered after all.
 pub fn is_answered_before(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     let earlier = |seq: &Seq| behind(l, run, *seq).map(|(lost, _)| lost);
     std::iter::successors(earlier(&seq), earlier)
