@@ -13,7 +13,7 @@ use crate::{
     scene::{Ask, Cast},
 };
 
-/// Event for an agent. The world drops an event for an earlier life.
+/// Event for an agent. The world drops an event that was meant for the agent before its last death.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Start another attempt.

@@ -41,7 +41,7 @@ pub(crate) enum Happening {
         input: worker::Input,
     },
     Trouble(Trouble),
-    /// The machine's clock is set right, which is ahead by so many milliseconds.
+    /// The machine's clock, which is ahead by so many milliseconds, is set right.
     ClockSetRight {
         by_ms: i64,
     },
@@ -63,11 +63,11 @@ pub struct Outside {
     pub(crate) order: u64,
     pub(crate) connections: u64,
     pub(crate) faults: u64,
-    /// Time until which each process cannot reach the store.
+    /// Time until which each process cannot reach the store, in simulated milliseconds.
     pub(crate) away_until_ms: Vec<u64>,
     /// Time until which something else than an outage of the whole store may keep each process from renewing.
     pub(crate) hampered_until_ms: Vec<u64>,
-    /// Instance of each process that is up.
+    /// Instance of each process; `None` if the process is down.
     pub instances: Vec<Option<InstanceNo>>,
     /// Time of the last trouble or fault.
     pub troubled_ms: u64,
@@ -84,7 +84,7 @@ impl Outside {
         self.clock.now()
     }
 
-    /// Returns the number of the hour, in which the named budget's window is the same.
+    /// Returns the number of the current hour since the Unix epoch: the named budget has one window for each hour.
     pub fn hour(&self) -> i64 {
         self.clock.now().0.div_euclid(3_600_000_000)
     }
@@ -101,7 +101,7 @@ impl Outside {
         self.at(self.now_ms() + after_ms, Happening::Worker { worker, life, input });
     }
 
-    /// Returns a value for `key` that is made only once.
+    /// Returns a value for `key` that no other call returns.
     pub fn fresh(&mut self, key: &str) -> String {
         format!("{key}#{}", self.new_connection())
     }

@@ -104,7 +104,7 @@ pub struct Scene {
     pub processes: usize,
     pub casts: Vec<Cast>,
     pub workers: Vec<Waves>,
-    /// Times at which a person gives an order.
+    /// Times at which a person gives an order, in simulated milliseconds.
     pub orders: Vec<u64>,
     pub parent_limits: Limits,
     /// Limits of the named budget, which starts anew every hour.

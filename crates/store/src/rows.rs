@@ -73,7 +73,7 @@ pub enum Write {
     /// Written with each change, though the value rarely differs. SQLite writes it only if it does: writing a status
     /// rewrites its index, which costs each commit one more page.
     Seldom,
-    /// Written when the row is inserted. Queries filter by it; no struct has a field for it.
+    /// Written when the row is inserted. Queries filter by the column; no struct has a field for it.
     Aside,
 }
 

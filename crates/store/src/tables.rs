@@ -406,7 +406,7 @@ pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
     })
 }
 
-/// Counts of runs by status. The index on the status has all of it.
+/// Columns that count runs by status. The index on the status holds all that they need.
 pub const STATUSES: &str = "status, count(*)";
 
 pub fn status_count<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(Status, i64), R> {

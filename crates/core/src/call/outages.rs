@@ -103,7 +103,7 @@ impl Outages {
         }
     }
 
-    /// Makes the call `to`, which the request `from` has become, the probe in its place, if the request was the probe.
+    /// Makes the call `to` the probe, if the request `from`, which has become that call, was the probe.
     pub fn becomes(&mut self, way: &Digest, from: ConnectionId, to: Key) {
         if let Some(failing) = self.failing.get_mut(way)
             && failing.probe == Some(Probe::Request(from))
@@ -112,7 +112,8 @@ impl Outages {
         }
     }
 
-    /// Makes another call the next probe, if `who` was it and ended without telling anything of the upstream.
+    /// Frees the place of the probe for another call, if `who` has it: `who` ended without telling anything of the
+    /// upstream.
     pub fn give_back(&mut self, way: &Digest, who: Probe) {
         if let Some(failing) = self.failing.get_mut(way) {
             failing.release(who);

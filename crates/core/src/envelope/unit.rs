@@ -68,7 +68,8 @@ impl Unit {
         }
     }
 
-    /// Tells whether a run's use of this unit also counts in its ancestors and windows.
+    /// Returns whether a run's use of this unit also counts in its ancestors' envelopes and in windows of named
+    /// budgets.
     pub fn propagates(self) -> bool {
         matches!(self, Unit::CostNanoUsd | Unit::Tokens | Unit::Calls)
     }
@@ -166,7 +167,7 @@ impl Amounts {
         self[Unit::Tokens]
     }
 
-    /// Returns the part that also counts in ancestors and windows.
+    /// Returns the part that also counts in ancestors' envelopes and in windows of named budgets.
     pub fn propagating(mut self) -> Self {
         for u in Unit::ALL {
             if !u.propagates() {

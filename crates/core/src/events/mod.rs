@@ -57,7 +57,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
     pub at: Micros,
-    /// Run that it is about; `None` for a named budget.
+    /// Run that the event is about; `None` for an event of a named budget.
     pub run: Option<RunNo>,
     pub seq: Option<Seq>,
     pub kind: Kind,
@@ -86,7 +86,7 @@ pub struct Event {
     pub about: Value,
 }
 
-/// Selects a page of events, in order.
+/// Query for a page of events, in the order of their marks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     pub run: Option<RunNo>,

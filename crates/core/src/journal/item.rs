@@ -13,7 +13,7 @@ pub enum Standing {
     #[default]
     Open,
     Done,
-    /// Failed. The item runs again at the next start.
+    /// Failed. The item runs again at the job's next start.
     Failed,
     /// Dead. The item runs again only when a person resets it.
     Dead,
@@ -62,7 +62,7 @@ pub struct ItemDetail {
     pub try_no: i64,
     /// Number of this entry's first try.
     pub first_try: i64,
-    /// Number of starts in which the item failed, this entry's own included.
+    /// Number of starts of the job in which the item failed, this entry's own included.
     #[serde(skip_serializing_if = "is_zero")]
     pub failed_starts: i64,
     /// Number of process deaths while the item was open.

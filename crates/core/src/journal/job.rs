@@ -15,10 +15,10 @@ pub const SCOPE: &str = "items";
 /// Number of process deaths after which an item that was open at each is dead: it kills whatever runs it.
 pub const MOST_DEATHS: i64 = 3;
 
-/// Number of starts after which an item that failed in each is dead.
+/// Number of starts of the job after which an item that failed in each of them is dead.
 pub const MOST_FAILED_STARTS: i64 = 3;
 
-/// Batch job data in a run's row.
+/// Data of a batch job in its run's row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Job {
@@ -121,7 +121,7 @@ pub enum OnChange {
 pub enum ItemClaim {
     /// The item is claimed: run it.
     Run(ItemRun),
-    /// There is nothing to run: the item is `Done`, `Skipped` or `Dead`, or `Failed` in this start.
+    /// There is nothing to run: the item is `Done`, `Skipped` or `Dead`, or has `Failed` since this start of the job.
     Ended { seq: Seq, standing: Standing },
     /// A live worker holds the item.
     Held { seq: Seq },

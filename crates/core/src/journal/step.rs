@@ -8,7 +8,7 @@ use crate::words::id::Seq;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepDetail {
-    /// Item or step in which the step was begun.
+    /// Item or step in which the step was begun; `None` outside of both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
     /// Whether the step was declared with retries: each try then has a scope of its own.

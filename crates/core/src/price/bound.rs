@@ -75,8 +75,8 @@ pub struct Bound {
     pub choices: u64,
     /// Output cap per choice: the request's, else the model's, else [`OUTPUT_CAP_UNKNOWN`].
     pub cap: u64,
-    /// Lowest cap worth sending the request with: the lesser of `cap` and 256 tokens beyond its thinking
-    /// budget.
+    /// Lowest output cap with which the request is worth sending: the lesser of `cap` and 256 tokens beyond its
+    /// thinking budget.
     pub floor_cap: u64,
 }
 

@@ -18,7 +18,7 @@ pub struct Usual {
 }
 
 impl Usual {
-    /// Notes an answer by its billed output. An answer without any tells nothing.
+    /// Notes an answer with `output` billed output tokens. An answer with 0 changes nothing.
     ///
     /// An answer that a usual cap cut off is as long as the cap: the next cap is four times as high.
     pub fn saw(&mut self, output: u64) {

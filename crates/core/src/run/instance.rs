@@ -35,8 +35,8 @@ pub struct Instance {
     pub no: InstanceNo,
     pub identity: Identity,
     pub life: Life,
-    /// Value that each renewal replaces by a random one. Nobody is judged by a timestamp: a verdict names the value it
-    /// saw, and a renewal the values that its process wrote.
+    /// Value that each renewal replaces by a random one. No process is declared dead by a timestamp: a verdict names
+    /// the value that it saw, and a renewal the values that its process wrote.
     pub heartbeat: i64,
     pub registered_at: Micros,
     pub last_seen: Micros,

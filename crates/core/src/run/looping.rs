@@ -11,7 +11,7 @@ pub const UNCHANGED: i64 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Looping {
-    /// Number of iterations after which the run is completed.
+    /// Number of iterations after which the run is completed; `None`: no such number.
     pub max_iterations: Option<i64>,
     /// Shell command that completes the run when it succeeds after an iteration.
     pub until: Option<String>,
@@ -19,12 +19,12 @@ pub struct Looping {
     pub input: Option<String>,
 }
 
-/// Progress of a loop. An iteration is finished when its agent ended with 0, and judged when it is decided what
-/// follows. After a death between the two it is still judged exactly once.
+/// Progress of a loop. An iteration is finished when its agent exited with 0, and judged when `JudgeIteration` has
+/// decided what follows. After a death between the two it is still judged exactly once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Turns {
-    /// Number of iterations whose agent ended with 0.
+    /// Number of iterations whose agent exited with 0.
     pub finished: i64,
     pub judged: i64,
     /// Digest of the files and context that the newest judged iteration left behind.
@@ -38,16 +38,16 @@ pub struct Turns {
 pub enum Verdict {
     /// The next iteration follows.
     Next,
-    /// `--until` succeeded.
+    /// The command of `--until` succeeded: the loop is done.
     Until,
-    /// `--max-iterations` are done.
+    /// The loop has done as many iterations as `--max-iterations` allows.
     Enough,
     /// [`UNCHANGED`] iterations in a row changed nothing.
     Stuck,
 }
 
 impl Turns {
-    /// Judges the iteration that is finished.
+    /// Decides what follows the iteration that is finished.
     ///
     /// `mark` is the digest of what the iteration left behind; `None` where that cannot be told, and then the
     /// iteration does not count as unchanged. Idempotent: an iteration is counted once.

@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// Policy for a call whose outcome is unknown.
+/// Policy for the charge of a call whose outcome is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
@@ -109,7 +109,8 @@ pub struct Command {
     pub umask: u32,
     /// Values of PATH, HOME and the variables named with `--env`.
     pub env: BTreeMap<String, String>,
-    /// Names of the variables that it was begun with. Their values are nowhere in the store, but for those in `env`.
+    /// Names of the environment variables that the command was begun with. Their values are nowhere in the store,
+    /// except those in `env`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
     /// Absolute path of a file of variables that each start reads.
@@ -120,7 +121,7 @@ pub struct Command {
     /// Absolute path of the mirror of the task's context, if not in the run's own directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_file: Option<String>,
-    /// Adapter that was asked for; without one, the command's own.
+    /// Agent adapter that the user named; `None`: the one that fits the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Settings of `--loop`, where the command is run again and again and each clean exit is an iteration.
@@ -132,7 +133,7 @@ pub struct Command {
     pub supervision: Supervision,
 }
 
-/// Settings by which the processes of a command are held, at each of its starts.
+/// Settings under which a command's processes are supervised, at each of its starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Supervision {
@@ -143,7 +144,7 @@ pub struct Supervision {
     pub orphans_wait_ms: i64,
     /// Names of programs that are left alone, together with their descendants.
     pub keep: Vec<String>,
-    /// Memory limit of all processes together or, with `memory_by_rlimit`, of each process's address space.
+    /// Memory limit, in bytes, of all processes together or, with `memory_by_rlimit`, of each process's address space.
     pub memory_bytes: Option<u64>,
     pub memory_by_rlimit: bool,
     /// Processor limit in percent of one processor: 150 is one and a half.
@@ -202,16 +203,16 @@ pub struct Spec {
     /// the run's own limits since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Prices the run began with, kept for all its life. Absent in runs that have no command.
+    /// Prices the run began with, kept for all its life. `None` in runs that have no command.
     pub prices: Option<Prices>,
     /// Masks applied when the run's requests are compared, kept for all its life. Absent: everything counts or,
     /// in a child run, the parent's masks apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masks: Option<Masks>,
-    /// Name of the batch job that the run is.
+    /// Name of the batch job that the run is; `None` if it is no job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Service of the run's state over gRPC, beside its proxy.
+    /// Service of the run's state over gRPC, beside its proxy; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<Grpc>,
     /// Tool rules of the run's policy, as they were when the run was created.
@@ -297,9 +298,9 @@ pub struct Run {
     pub job: Option<Box<Job>>,
     /// Progress of the loop, where the run is a loop.
     pub turns: Option<Box<Turns>>,
-    /// Time at which a sleeping run wakes.
+    /// Time at which a sleeping run wakes; `None` if it does not sleep.
     pub wake_at: Option<Micros>,
-    /// Approvals the run waits for. Set once a person was asked for something.
+    /// Approvals that the run waits for; `None` until the first is requested.
     pub approvals: Option<Box<Awaited>>,
 }
 
@@ -318,7 +319,8 @@ impl Run {
         (since - waited).max(0)
     }
 
-    /// Keeps the time that has passed, after the clock was set back by `us`.
+    /// Moves the run's times back by `us` microseconds after the clock was set back by as much, so that `wall_ms`
+    /// stays.
     pub fn set_back(&mut self, us: i64) {
         self.began_at = self.began_at.map(|at| Micros(at.0.saturating_sub(us)));
         if let Some(awaited) = &mut self.approvals {
@@ -326,13 +328,14 @@ impl Run {
         }
     }
 
-    /// Returns the outage of the provider that the run waits for, and since when.
+    /// Returns the outage of the provider that the run waits for, and the time since which it waits; `None` if it does
+    /// not.
     pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
         let refusal = self.halt.as_ref().filter(|_| self.status == Status::Waiting)?;
         Some((refusal.outage.as_ref()?, refusal.at))
     }
 
-    /// Tells whether an approval is pending.
+    /// Returns whether an approval is pending.
     pub fn awaits_a_person(&self, now: Micros) -> bool {
         self.approvals.as_ref().is_some_and(|a| a.pending(now) > 0)
     }

@@ -29,13 +29,13 @@ pub struct Requirement {
 }
 
 impl Rules {
-    /// Tells whether the tool may be called at all.
+    /// Returns whether the tool may be called at all.
     pub fn allows(&self, tool: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|pattern| fits(pattern, tool)))
     }
 
-    /// Tells whether a person has to be asked under `rules`. Without rules, a person is asked about every call, except one
-    /// that states that it has no side effect: an empty one.
+    /// Returns whether a person has to be asked under `rules`. Without rules, a person is asked about every call,
+    /// except one that states that it has no side effect: an empty one.
     pub fn ask_for(rules: Option<&Rules>, tool: &str, side_effect: Option<&str>) -> bool {
         rules.map_or(side_effect != Some(""), |rules| rules.requires(tool, side_effect))
     }

@@ -32,11 +32,12 @@ pub enum Moment {
 pub struct EventRange {
     pub namespace: String,
     pub agent: String,
-    /// First commit, inclusive.
+    /// First commit or time of the range, inclusive; `None`: from the beginning.
     pub from: Option<Moment>,
-    /// Last commit, inclusive.
+    /// Last commit or time of the range, inclusive; `None`: up to the newest.
     pub to: Option<Moment>,
-    /// Position of the last event seen; only later events are returned. To follow, ask again with the newest one.
+    /// Position of the last event seen; only later events are returned. To follow new events, ask again with the
+    /// position of the newest one.
     pub after: Position,
     pub limit: usize,
 }
@@ -53,7 +54,7 @@ pub struct EventPage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub item: Item,
-    /// Id under which the transaction was committed, if it had one.
+    /// Id under which the transaction was committed; `None` if it had none.
     pub transaction: Option<String>,
 }
 

@@ -50,7 +50,7 @@ impl Work {
         }
     }
 
-    /// Reports that a step's opening was answered and is not there, although nothing failed.
+    /// Reports that a step's opening was acknowledged and is not in the store, although nothing failed.
     pub fn opening_lost(&self, run: RunNo, key: &str) {
         self.find(format!("step {key} of run {run} was begun, and its opening is lost without a fault"));
     }

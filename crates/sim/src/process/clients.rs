@@ -33,10 +33,10 @@ use crate::{
 pub struct Client {
     pub request: Request,
     pub(super) attempt: Option<AttemptNo>,
-    /// Exchange that the answer comes from, if it comes from one.
+    /// Exchange of this process that the answer comes from; `None` if it comes from the store, or is not there yet.
     pub(super) source: Option<Rc<RefCell<Carried>>>,
     pub(super) receiving: Option<Seq>,
-    /// Result that the agent is given at the end.
+    /// Result that the agent is given at the end; `None` until it is known.
     pub(super) result: Option<agent::Input>,
     /// Delivery mark, until it is submitted.
     pub(super) mark: Option<Delivered>,

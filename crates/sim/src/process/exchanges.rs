@@ -44,7 +44,7 @@ pub struct Carried {
     pub frames: Vec<Frame>,
     metered: Option<Bill>,
     aborted: bool,
-    /// Last settlement.
+    /// Last settlement that was submitted; `None` before the first.
     pub last: Option<(Ending, Option<&'static str>)>,
     is_first_try: bool,
 }

@@ -105,13 +105,13 @@ pub fn counting<'a>(instance: InstanceNo, counter: i64) -> Statement<'a> {
     Statement { sql, values: Values::One(vec![Cell::Int(Some(instance.0)), Cell::Int(Some(counter))]) }
 }
 
-/// Failure to run statements and what follows on their heels.
+/// Failure to run statements and the command that is sent right behind them.
 pub enum Failed {
     /// A statement could not be sent, and nothing behind it was.
     Unsent(tokio_postgres::Error),
     /// A statement failed. PostgreSQL answers a COMMIT behind it with success, and rolls back.
     Statement(tokio_postgres::Error),
-    /// All statements were done, and what follows them failed.
+    /// All statements were done, and the command behind them failed.
     Last(tokio_postgres::Error),
 }
 
@@ -181,7 +181,7 @@ pub async fn forget(
     client.execute_typed("DELETE FROM outlast.envelopes WHERE no = $1", params![envelope.0]).await.map(drop)
 }
 
-/// Maps the failure of a write.
+/// Maps the failure of a write to the store's error: `Corrupt` if a row that was read could not be written back.
 pub fn write_failure(e: tokio_postgres::Error) -> Error {
     // So `exactly` fails.
     if e.code() == Some(&SqlState::DIVISION_BY_ZERO) {

@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Address {
-    /// Connects, and drives the connection on the current runtime. Takes a bounded time.
+    /// Connects to the database, and drives the connection on the current tokio runtime. Takes a bounded time.
     pub async fn connect(&self) -> Result<Client, ConnectError> {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
         let each = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);

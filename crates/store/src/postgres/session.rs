@@ -25,7 +25,8 @@ use super::{
 #[derive(Clone, Copy)]
 pub enum Standstill {
     Short,
-    /// For a transaction that is done again after it was ended so: it comes through on a machine that is slow.
+    /// For a transaction that is repeated because the database ended it for standing still: on a slow machine it then
+    /// succeeds.
     Long,
 }
 
@@ -47,7 +48,7 @@ pub struct Session {
 
 /// Outcome of a BEGIN.
 pub enum Begun {
-    /// A transaction stands open, begun at this time. Reading may have failed in it.
+    /// A transaction is open, begun at this time. The result tells whether its reads succeeded.
     In(Micros, Result<(), Error>),
     Failed(tokio_postgres::Error),
     /// The transaction was begun on a server's connection that holds another session's token, and has no effect.

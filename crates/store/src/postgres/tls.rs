@@ -39,7 +39,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns the mode of that name. libpq's `allow` is taken for `prefer`.
+    /// Returns the mode of that name; `None` for an unknown one. libpq's `allow` is taken for `prefer`.
     pub fn parse(name: &str) -> Option<Mode> {
         Some(match name {
             "disable" => Mode::Disable,

@@ -30,7 +30,7 @@ pub struct Cache {
     pub envelopes: HashMap<EnvelopeNo, Envelope>,
     /// All named budgets of the store.
     pub budgets: Option<Arc<Vec<Budget>>>,
-    /// `None`: the slot has no lease.
+    /// Leases by run and slot; `None`: the slot has no lease.
     pub leases: HashMap<(RunNo, Slot), Option<Lease>>,
     /// Open attempts by run. An entry is present only if it holds all open attempts of the run.
     pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
@@ -49,7 +49,7 @@ impl Cache {
         }
     }
 
-    /// Returns an open attempt, if the run's open attempts are cached.
+    /// Returns an open attempt of the run from the cache; `None` if it is not cached, or not open.
     pub fn open_attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {
         self.open.get(&run)?.iter().find(|a| a.no == no)
     }

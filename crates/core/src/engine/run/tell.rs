@@ -23,8 +23,8 @@ pub enum Word {
         reason: Option<String>,
     },
     Complete,
-    /// Completes a running run of header callers in which no entry was opened since `upto`, the next entry's number
-    /// then. Any other run stays as it is.
+    /// Completes a running run whose callers name it in an HTTP header, if no entry was opened since its next entry was
+    /// to be `upto`. Any other run stays as it is.
     Idle {
         upto: Seq,
     },

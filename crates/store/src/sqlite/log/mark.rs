@@ -26,19 +26,21 @@ const MAGIC: [u8; 8] = *b"outlmrk\x01";
 const POINT: usize = 40;
 const CACHE: usize = 16;
 pub const LEN: usize = 8 + CACHE + 2 * POINT + 8;
-/// Length of a trailer: a mark and the log's base, zeros if that is not known.
+/// Length in bytes of a trailer: a mark and the log's base, which is zeros if it is not known.
 pub const TRAILER: usize = LEN + base::LEN;
 
 /// End of a commit in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     pub salts: Salts,
-    /// Offset in the log behind the commit's last frame. 0: the log was in the database, and was given up.
+    /// Offset in the log behind the commit's last frame. 0: the log's content is in the database, and the log was
+    /// closed.
     pub end: u64,
     pub checksum: Checksum,
     /// Change counter of the database. SQLite only ever raises it, though not with every commit.
     pub counter: u32,
-    /// Number and sum of the page in the last frame: a database that has it has the whole log up to here.
+    /// Number of the page in the last frame; `page_sum` is its checksum. A database that has this page has the whole
+    /// log up to here.
     pub page: u32,
     pub page_sum: u64,
 }
@@ -142,7 +144,7 @@ impl Mark {
         bytes
     }
 
-    /// Returns the newest synced point of this log that a trailer in it names.
+    /// Returns the newest synced point of this log that a trailer in it names; `None` if there is none.
     pub fn in_trailers(log: &Frames) -> Option<Point> {
         let marks = log.gaps(LEN).filter_map(Mark::from_bytes).map(|mark| mark.synced);
         marks
