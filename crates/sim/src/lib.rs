@@ -35,7 +35,7 @@ pub enum Bug {
     ScopeIgnored,
     /// A call is sent again once the new try is submitted, before it is durable.
     TriedBeforeDurable,
-    /// Admissions of one group are decided on budgets read before the first of them.
+    /// All admissions of one group are decided on the budgets as they were before the group's first admission.
     StaleAdmission,
     /// A client that left keeps its answer until its driver notices.
     LeftUnnoticed,

@@ -180,8 +180,8 @@ impl Outside {
         self.hampered_until_ms[process] = self.hampered_until_ms[process].max(until);
     }
 
-    /// Checks a verdict given at `given_ms`: nobody is declared dead who lives, and whom only an outage of the whole store
-    /// silenced. An outage may come between a verdict and its commit.
+    /// Checks a verdict given at `given_ms`: no process is declared dead that lives and was silent only because of an
+    /// outage of the whole store. An outage may come between a verdict and its commit.
     pub fn judged(&mut self, verdict: &DeclareDead, given_ms: u64) {
         let who = self.instances.iter().position(|no| *no == Some(verdict.instance));
         if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < given_ms) {

@@ -58,7 +58,7 @@ pub enum Input {
         request: Request,
     },
     ClientGone(u64),
-    /// Planted defect: the end of a client is noticed only when its driver gets to it.
+    /// Planted defect: the process notices only now that a client has left.
     ClientGoneLate(u64),
     WaitOver {
         connection: u64,

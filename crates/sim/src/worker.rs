@@ -60,7 +60,7 @@ pub enum Input {
 /// Way in which an operation of a worker is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Its outcome is returned before its commit (`Store::ahead`), where that is possible.
+    /// The outcome is returned before the commit (`Store::ahead`), where that is possible.
     Ahead,
     Submitted(Durability),
 }

@@ -46,8 +46,8 @@ pub trait Backend: Fetch + Send {
     /// Returns whether the group that ended with `counter` is committed, asked on a fresh connection. Waits a bounded
     /// time for the answer. `None` if nobody can tell, or not yet.
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
-    /// Returns whether the store can go on after a commit whose outcome is unclear: `is_committed` tells it once the
-    /// database is back, and what another connection reads is what was committed.
+    /// Returns whether the store can go on after a commit whose outcome is unclear: `is_committed` returns the outcome
+    /// once the database is back, and another connection reads only what was committed.
     fn tells_later(&self) -> bool {
         false
     }

@@ -74,7 +74,7 @@ pub enum Action {
         opening: Opening,
         cap: Option<u64>,
     },
-    /// The client left before the request went out: open an `Exchange` that is told `NotSent` at once, so that the
+    /// The client left before the request went out: open an `Exchange` and feed it `NotSent` at once, so that the
     /// entry is settled as `void`, with repeats if the store fails. Nothing is sent.
     Drop(Opening),
     /// Attach to this process's exchange of the entry; feed its `Progress`, or `NotHere` if there is none.

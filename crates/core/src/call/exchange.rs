@@ -168,7 +168,7 @@ impl Ending {
     }
 }
 
-/// Part of an answer that its clients may be shown by now: what is not on disk yet is held back.
+/// Part of an answer that its clients may be shown so far. The rest is kept back until it is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub visible: Visible,
@@ -294,7 +294,7 @@ impl Exchange {
         self.is_held && self.phase == Phase::Resting
     }
 
-    /// Returns whether a held call may rest until `at_ms` after its first try.
+    /// Returns whether a call that rests in an outage may rest until `at_ms` milliseconds after its first try.
     pub fn may_rest_until(&self, at_ms: u64) -> bool {
         at_ms <= self.patience.hold_ms
     }

@@ -124,7 +124,8 @@ impl Lane {
         (self.requests_since, self.tokens_since) = (0, 0);
     }
 
-    /// Checks whether `who` may go now with this many tokens; the error is the milliseconds until it may ask again.
+    /// Checks whether `who` may be sent now with this many tokens. The error is the milliseconds until it may ask
+    /// again.
     ///
     /// A call that needs more than a whole minute's tokens goes when nothing else does.
     pub fn may_go(&mut self, who: ConnectionId, tokens: u64, now_ms: u64) -> Result<(), u64> {
@@ -133,7 +134,7 @@ impl Lane {
         if ready_ms == 0 && is_next { Ok(()) } else { Err(ready_ms) }
     }
 
-    /// Counts a call that may go from here on.
+    /// Counts a call that may be sent now, before it leaves.
     pub fn go(&mut self, tokens: u64, now_ms: u64) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -160,7 +161,7 @@ impl Lane {
         }
     }
 
-    /// Takes back a call that did not go after all, with the tokens it was counted with.
+    /// Uncounts a call that was not sent after all. `tokens` is the number that it was counted with.
     pub fn take_back(&mut self, ticket: Ticket, tokens: u64) {
         self.went.retain(|w| w.ticket != ticket);
         self.leaving.retain(|w| w.ticket != ticket);
@@ -175,7 +176,8 @@ impl Lane {
         }
     }
 
-    /// Removes a connection from the line. Returns the new first one, if that has changed.
+    /// Removes a connection from the line. Returns the new first one, which the caller feeds `MayRetry`; `None` if that
+    /// has not changed.
     #[must_use = "whoever is returned has to be told"]
     pub fn leave(&mut self, who: ConnectionId) -> Option<ConnectionId> {
         let at = self.line.iter().position(|w| *w == who)?;

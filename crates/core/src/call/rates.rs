@@ -50,8 +50,8 @@ pub struct Wants {
     pub bound: u64,
     /// Largest number of input tokens; part of `bound`.
     pub input_bound: u64,
-    /// Time the call would wait, in milliseconds. If a provider refuses for longer, it is asked all the same: its own
-    /// error tells more.
+    /// Time the call would wait, in milliseconds. If a provider refuses calls for longer, the call is sent all the
+    /// same: the provider's own error tells more.
     pub patience_ms: u64,
 }
 
@@ -100,8 +100,8 @@ pub struct Turn {
 }
 
 impl Rates {
-    /// Returns the turn of `who`, or the time to ask again, for which it has then lined up. Also returns the
-    /// connections that became the first of a line and have to be told.
+    /// Returns the turn of `who`, or else puts it in line and returns the time to ask again. Also returns the
+    /// connections that became the first of a line: the caller feeds them `MayRetry`.
     pub fn turn(
         &mut self,
         who: ConnectionId,
@@ -134,7 +134,8 @@ impl Rates {
         }
     }
 
-    /// Removes `who` from its lines. Returns the connections that became the first of a line and have to be told.
+    /// Removes `who` from its lines. Returns the connections that became the first of a line: the caller feeds them
+    /// `MayRetry`.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn leave(&mut self, who: ConnectionId, wants: &Wants) -> Vec<ConnectionId> {
         let Some(Upstream { all, told }) = self.upstreams.get_mut(&wants.upstream) else { return Vec::new() };

@@ -73,8 +73,8 @@ impl Waiters {
         sorted(queued.copied().chain(deciding).filter(|(_, p)| *p == place).map(|(c, _)| c))
     }
 
-    /// Returns every run's first waiter, to be told from time to time with jitter: room can come back in another
-    /// process, which reports nothing here.
+    /// Returns every run's first waiter. The caller lets each be decided again from time to time, with jitter: room can
+    /// come back in another process, which reports nothing here.
     pub fn firsts(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         self.runs.values().filter_map(|line| line.front()).map(|(c, _)| *c)
     }

@@ -40,9 +40,9 @@ pub struct Envelope {
     pub no: EnvelopeNo,
     pub owner: Owner,
     pub limits: Limits,
-    /// Amounts held by open entries and by entries in doubt.
+    /// Amounts reserved for open entries and for entries in doubt.
     pub reserved: Amounts,
-    /// Part of `reserved` that is held by entries whose outcome is unknown.
+    /// Part of `reserved` that is for entries whose outcome is unknown.
     pub doubt: Amounts,
     /// Amounts spent for good (posted). `wall_ms` is not kept here: it is the time since the run began.
     pub spent: Amounts,
@@ -59,7 +59,7 @@ impl Envelope {
         self.limits[unit].map(|l| l.saturating_sub(self.spent[unit]).saturating_sub(self.reserved[unit]))
     }
 
-    /// Returns the part of `reserved` that calls in flight hold. It may come back.
+    /// Returns the part of `reserved` that is for calls in flight. Settlements may give some of it back.
     pub fn live(&self, unit: Unit) -> i64 {
         self.reserved[unit] - self.doubt[unit]
     }
@@ -86,7 +86,7 @@ impl Envelope {
         self.spent += *amounts;
     }
 
-    /// Marks `amounts`, which an entry holds, as doubtful. They stay reserved.
+    /// Marks `amounts`, which are reserved for an entry, as in doubt. They stay reserved.
     pub fn doubt(&mut self, amounts: &Amounts) {
         self.doubt += *amounts;
     }
@@ -128,7 +128,7 @@ pub struct Refusal {
     /// Amount that was left under the limit.
     pub free: i64,
     pub limit: i64,
-    /// Part of the missing amount that is held by calls whose outcome is unknown.
+    /// Part of the missing amount that is reserved for calls whose outcome is unknown.
     pub doubt: i64,
     pub at: Micros,
     /// Owner of the budget that refuses; `None` if it is the run's own. While another owner refuses, the run waits and

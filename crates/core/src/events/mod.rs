@@ -65,7 +65,7 @@ pub struct NewEvent {
     pub about: Value,
 }
 
-/// Place of an event in the order in which a store gives events out: the transaction that wrote it, then its number.
+/// Position of an event in the order in which a store returns events: the transaction that wrote it, then its number.
 ///
 /// The transaction is 0 in stores with one writer at a time, whose numbers are in the order of their commits. Where
 /// several commit at once, a number alone does not tell whether a smaller one is still to come.

@@ -54,7 +54,7 @@ pub struct Entry {
     pub match_key: Option<MatchKey>,
     pub opened_at: Micros,
     pub closed_at: Option<Micros>,
-    /// Amounts the entry holds now in the envelopes its run is charged to.
+    /// Amounts reserved for the entry now, in the envelopes that its run is charged to.
     pub held: Amounts,
     /// Amounts posted for the entry. Items and steps repeat the charges of the calls made in them.
     pub spent: Amounts,
@@ -98,11 +98,11 @@ impl Entry {
         self.kind == Kind::Call && self.state == State::Unknown
     }
 
-    /// Returns the unbacked doubt: cost and tokens that may be billed for a lost call, and that no envelope holds or has
-    /// posted.
+    /// Returns the unbacked doubt: cost and tokens that may be billed for a lost call, and that no envelope has
+    /// reserved or spent.
     ///
-    /// While the outcome is unknown, the call's bound without what it still holds; once its retry has settled, the part
-    /// of the estimate for which the limits left no room.
+    /// While the outcome is unknown, the call's bound less what is still reserved for it; once its retry has settled,
+    /// the part of the estimate for which the limits left no room.
     pub fn unbacked(&self) -> Amounts {
         let Some(call) = &self.call else { return Amounts::default() };
         let missing = |bound: i64, held: i64| (bound - held).max(0);

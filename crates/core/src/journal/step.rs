@@ -19,7 +19,8 @@ pub struct StepDetail {
     /// retries.
     #[serde(skip_serializing_if = "is_zero")]
     pub first_try: i64,
-    /// Whether the step raised and was to be tried again. The next begin then continues the count of tries.
+    /// Whether the step raised an error and was to be tried again. The next `BeginStep` then continues the count of
+    /// tries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
     /// Whether a person decided the outcome.

@@ -25,7 +25,7 @@ pub enum Caching {
 }
 
 impl Caching {
-    /// Returns how long an entry lives without being read, in milliseconds.
+    /// Returns the time, in milliseconds, after which an entry of the provider's cache expires if it is not read.
     pub fn lives_ms(self) -> i64 {
         match self {
             Caching::Automatic => AUTOMATIC_MS,

@@ -9,7 +9,7 @@ const TIMES: u64 = 4;
 /// Lowest usual cap, in tokens.
 const LEAST: u64 = 1_024;
 
-/// Output of one model's answers to one run, as far as a process has seen them.
+/// Lengths of one model's answers in one run, as far as this process has seen them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usual {
     answers: u32,

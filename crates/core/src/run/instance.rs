@@ -12,7 +12,8 @@ pub struct Identity {
     /// Inode of the pid namespace. Pids compare only where the boot id and this inode are equal.
     pub pid_ns: u64,
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`: tells a recycled pid from its predecessor.
+    /// Field 22 of `/proc/PID/stat`: the start time, in clock ticks since boot, which tells two processes with the same
+    /// pid apart.
     pub start_time: u64,
     /// Program name for people: `outlast run`, `outlast serve`.
     pub program: String,

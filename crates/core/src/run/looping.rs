@@ -49,8 +49,8 @@ pub enum Verdict {
 impl Turns {
     /// Decides what follows the iteration that is finished.
     ///
-    /// `mark` is the digest of what the iteration left behind; `None` where that cannot be told, and then the
-    /// iteration does not count as unchanged. Idempotent: an iteration is counted once.
+    /// `mark` is the digest of what the iteration left behind; `None` if it cannot be determined: the iteration then
+    /// does not count as unchanged. Idempotent: an iteration is counted once.
     pub fn judge(&mut self, looping: &Looping, mark: Option<&str>, until: bool) -> Verdict {
         if self.judged < self.finished {
             self.judged = self.finished;
@@ -66,7 +66,7 @@ impl Turns {
         }
     }
 
-    /// Clears the count of unchanged iterations, when a person takes the loop up again.
+    /// Clears the count of unchanged iterations, when a person resumes the loop.
     pub fn forgive(&mut self) {
         self.unchanged = 0;
     }

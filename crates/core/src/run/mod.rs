@@ -37,12 +37,12 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
-    /// Charged at its reservation until its retry settles, then at the retry's cost.
+    /// The call is charged at its reservation until its retry settles, then at the retry's cost.
     #[default]
     AsRetry,
-    /// Charged at its reservation for ever.
+    /// The call is charged at its reservation for ever.
     Keep,
-    /// Not charged: the user bears the provider's bill.
+    /// The call is not charged: the user bears the provider's bill.
     Refund,
 }
 
@@ -205,7 +205,7 @@ pub struct Spec {
     pub limits: Option<Limits>,
     /// Prices the run began with, kept for all its life. `None` in runs that have no command.
     pub prices: Option<Prices>,
-    /// Masks applied when the run's requests are compared, kept for all its life. Absent: everything counts or,
+    /// Masks applied when the run's requests are compared, kept for all its life. `None`: everything counts or,
     /// in a child run, the parent's masks apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masks: Option<Masks>,

@@ -60,7 +60,7 @@ pub struct Claims {
     pub fence: Option<Fence>,
 }
 
-/// Reason why a text is not a token to trust. Never holds the text: errors are logged, tokens are not.
+/// Reason why a text is not a token to trust. Never contains the text: errors are logged, tokens are not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error("not a run token: wanted a text that starts with {PREFIX}")]

@@ -28,7 +28,7 @@ pub struct Current {
     /// Whether this operation changed `live` or `progress`, or made the first older version. A store finds keys
     /// by these; most writes leave them unchanged.
     pub moved: bool,
-    /// Store's own number of the key; 0 before it has one. No decision looks at it.
+    /// Store's own number of the key; 0 before the key has one. No decision looks at this number.
     pub no: i64,
 }
 

@@ -68,7 +68,7 @@ pub struct LedgerLine {
     pub calls: i64,
     pub tokens: i64,
     pub spent_nano_usd: i64,
-    /// Amount held by calls whose outcome is unknown.
+    /// Amount that stays reserved for calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
     /// Amount that may be billed for lost calls, and that no envelope has reserved or spent ([`Entry::unbacked`]).
     pub unbacked_nano_usd: i64,
@@ -80,7 +80,7 @@ pub const INLINE_VALUE: i64 = 16 << 10;
 /// Largest stored size, in bytes, of an item's result that is returned with the item: less than one part.
 pub const WHOLE_VALUE: i64 = PART_LEN as i64 - 1;
 
-/// Step as a resume needs it.
+/// Part of a step's entry that a resume reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRow {
     pub seq: Seq,

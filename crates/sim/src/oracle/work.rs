@@ -68,7 +68,8 @@ impl Work {
         });
     }
 
-    /// Checks an acknowledged swap: it made the version after the one that it expected, and nobody else made that.
+    /// Checks an acknowledged swap: it made the version after the one that it expected, and no other swap made the same
+    /// version.
     pub fn swapped(&mut self, key: &str, expected: i64, committed: &Committed, value: Option<&str>) {
         let version = expected + 1;
         if committed.versions != [version] {

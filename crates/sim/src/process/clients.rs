@@ -227,7 +227,7 @@ impl Process {
         out.to_process(delay, self.index, Input::Flushed(c));
     }
 
-    /// Notes that the answer reached the client's machine, where it is now and then lost.
+    /// Notes that the answer reached the client's machine. Now and then the answer is lost there.
     pub(super) fn flushed(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());

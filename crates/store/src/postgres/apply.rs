@@ -115,8 +115,8 @@ pub enum Failed {
     Last(tokio_postgres::Error),
 }
 
-/// Runs the statements, then `last` behind them, all in one round trip. Prepares with them the statements that were sent
-/// without a name so far.
+/// Runs the statements, then `last` behind them, all in one round trip. The same round trip prepares the statements
+/// that were sent without a name so far.
 pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
     let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
     let mut all: Vec<_> = statements.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();

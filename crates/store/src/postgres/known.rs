@@ -65,7 +65,8 @@ hold! {
 #[derive(Default)]
 pub struct Known {
     asked: BTreeSet<Mark>,
-    /// Next free numbers in the database. Rows inserted since move them.
+    /// Next free numbers in the database, as read. Rows that the transaction has inserted since have taken some of
+    /// them.
     pub numbers: Option<Numbers>,
     pub instances: Held<Instance>,
     pub runs: Held<Run>,
@@ -92,7 +93,7 @@ pub struct StateKnown {
     pub keys: HashMap<Arc<Name>, Current>,
     /// Outcomes of transactions by their ids.
     pub outcomes: HashMap<String, Committed>,
-    /// Keys with older versions, by the text of the key that asked for them.
+    /// State keys with older versions, by the text of the `Key::Compactable` that they were read under.
     pub compactable: HashMap<String, Vec<Compactable>>,
     /// Changes to be written, one after the other.
     pub changes: Vec<Rows>,

@@ -81,7 +81,7 @@ impl Session {
         self.runtime.block_on(future)
     }
 
-    /// Returns whether the database has ended the session, as far as is known without asking it.
+    /// Returns whether the session is known to have ended. Sends nothing to the database.
     pub fn is_cut(&self) -> bool {
         self.run(async {
             // The connection is driven once, with whatever has arrived for it.

@@ -46,7 +46,7 @@ impl Pending {
         }
     }
 
-    /// Returns whether all changes can wait. `before` holds the rows as loaded.
+    /// Returns whether all changes of `l` can wait for the group's end. `before` has the rows as loaded.
     ///
     /// Changes in a fork cannot, since changed entries of its parent are inserted behind newer ones. Nor can columns
     /// that an index finds or another statement writes: a run's status or budgets.

@@ -39,7 +39,8 @@ pub enum ForClient {
     Wait,
     /// Stop the timer of `--admit-wait`.
     WaitNoMore,
-    /// Run a new exchange: send the request upstream, its output cap lowered to `cap`. Answers come from it.
+    /// Run a new exchange: send the request upstream, with its output cap lowered to `cap` if that is set. The client's
+    /// answer comes from this exchange.
     Open { opening: Opening, cap: Option<u64> },
     /// Run a new exchange that is never sent: only its settlement is left to do.
     Drop(Opening),

@@ -21,8 +21,8 @@ use crate::{
 pub enum Source {
     /// A person's command.
     Command,
-    /// A settings file, read at a start. Unchanged terms change nothing, so that what a person has set, raised or
-    /// removed since then stays.
+    /// A settings file, read when a program starts. Terms that the file leaves unchanged change nothing, so that what a
+    /// person has set, raised or removed since then stays.
     File,
 }
 

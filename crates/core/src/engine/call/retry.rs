@@ -13,7 +13,7 @@ use crate::{
 
 /// Records the failed tries of an open call, and whether the next try is about to be sent.
 ///
-/// The reservation stays held. `resting`: nothing is on its way; `Committed` is enough, because without the note a
+/// The call keeps its reservation. `resting`: nothing is on its way; `Committed` is enough, because without the note a
 /// death makes the call `unknown`. Not `resting`: the next try is about to leave; `Synced`: intent before effect.
 /// Returns whether it may leave: not in a run that has ended, is halted or was stopped, and not after a time limit.
 /// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled` (the entry was swept).

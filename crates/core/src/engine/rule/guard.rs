@@ -97,8 +97,8 @@ fn lost(l: &Loaded, actor: &Actor) -> Error {
 /// Returns the live process that drives `slot`, with an open attempt there or between two attempts; `None` if none
 /// does.
 ///
-/// A lease lives as long as its instance, but holds only a run that goes on. Another process can take up a
-/// run at rest, since the fence keeps the old one out. A run with an open header attempt has been taken up by
+/// A lease lives as long as its instance, but keeps others from a run only while that run goes on. Another process can
+/// take up a run at rest, since the fence keeps the old one out. A run with an open header attempt has been taken up by
 /// header callers. Needs the lease and the open attempts.
 pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> {
     let lease = l.lease(run.no, slot)?;

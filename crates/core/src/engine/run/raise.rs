@@ -11,7 +11,7 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Adds to limits, sets them, or lifts them. A halted run whose tripped limit has room again goes
+/// Adds to limits, sets them, or lifts them. A halted run whose limit, the one that halted it, has room again goes
 /// to `interrupted`, or to `running` while an attempt is open.
 ///
 /// Synced. Errors: `BadLimit` when the result would be negative or there is no limit to add to.

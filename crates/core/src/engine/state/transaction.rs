@@ -35,7 +35,7 @@ pub struct Limits {
     pub bytes: usize,
     /// Largest size of all open transactions together, in stored bytes.
     pub total_bytes: usize,
-    /// Longest timeout; longer ones are shortened to it.
+    /// Longest timeout in milliseconds. A client's longer timeout is shortened to this.
     pub timeout_ms: u64,
 }
 

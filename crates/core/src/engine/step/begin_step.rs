@@ -155,8 +155,8 @@ pub fn append(
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The step is open: run it. `try_no` is 0 in a step without retries. `tries` counts the tries since it was begun
-    /// or given up, including this one, over all processes.
+    /// The step is open: run it. `try_no` is 0 in a step without retries. `tries` counts the tries since the step was
+    /// begun or last given up, including this one, over all processes.
     Run { opening: Opening, begun_before: bool, try_no: i64, tries: i64 },
     /// The step's result is recorded.
     Done { seq: Seq },

@@ -189,7 +189,7 @@ impl ReserveTool {
     }
 }
 
-/// Tells whether the process that has the entry lives.
+/// Returns whether `instance` is a live process; false for `None`.
 pub(super) fn lives(l: &Loaded, instance: Option<InstanceNo>) -> bool {
     instance.is_some_and(|no| guard::live(l, no).is_ok())
 }

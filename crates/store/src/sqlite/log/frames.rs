@@ -91,8 +91,8 @@ impl Frames {
 
     /// Returns whether a whole commit and the beginning of another lie behind the first frame that is not valid.
     ///
-    /// Each of them follows from the checksum of the frame before it. A write that a crash has cut leaves at most one
-    /// commit there.
+    /// The checksum of each such frame follows from that of the frame before it. A write that a crash has cut leaves at
+    /// most one commit there.
     pub fn goes_on_behind_damage(&self) -> bool {
         let Some(bad) = self.frame(self.valid) else { return false };
         let before = match self.frame(self.valid.wrapping_sub(self.step())) {

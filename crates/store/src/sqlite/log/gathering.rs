@@ -17,7 +17,8 @@ pub trait Disk {
     /// Syncs everything in the file, whichever connection wrote it.
     fn sync(&mut self) -> Result<(), Self::Error>;
 
-    /// Writes and syncs only these bytes. Returns false if it cannot; any number of them may then have been written.
+    /// Writes and syncs only these bytes. Returns false if the file system cannot; any number of the bytes may then
+    /// have been written.
     fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Self::Error>;
 }
 

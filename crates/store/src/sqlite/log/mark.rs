@@ -152,13 +152,14 @@ impl Mark {
             .max_by_key(|point| point.end)
     }
 
-    /// Notes that the log's content is in the database, and the log about to be deleted. Needs no mark to be there.
+    /// Records in the mark at `path` that the log's content is in the database and the log about to be deleted. Does
+    /// nothing if there is no mark.
     pub fn close(path: &Path) -> io::Result<()> {
         let Some(mark) = Mark::read(path).or_else(damaged_is_none)? else { return Ok(()) };
         Mark::reset(path, mark.committed.counter.max(mark.synced.counter))
     }
 
-    /// Replaces a mark that exists by one that asks no more than `counter` of the store.
+    /// Replaces an existing mark by one that asks of the store no more than the change counter `counter`.
     pub fn reset(path: &Path, counter: u32) -> io::Result<()> {
         let closed = Point::closed(counter);
         let mark = Mark { cache: [0; CACHE], synced: closed, committed: closed };
@@ -315,7 +316,7 @@ fn damaged_is_none(e: io::Error) -> io::Result<Option<Mark>> {
     if e.kind() == io::ErrorKind::InvalidData { Ok(None) } else { Err(e) }
 }
 
-/// Returns the device that holds the file, 0 if that cannot be told.
+/// Returns the number of the device that holds the file; 0 if it cannot be determined.
 pub fn device(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.dev())
 }
