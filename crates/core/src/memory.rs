@@ -259,8 +259,8 @@ impl Tables {
         self.runs[&e.run].charges.iter().chain(e.windows()).copied()
     }
 
-    /// Returns an inconsistency of the tables, if any: every envelope's sums must be those of its entries, no limit may
-    /// be passed except by an overrun, and no fence may be above its run's.
+    /// Returns an inconsistency of the tables, or `None`: every envelope's sums must be those of its entries, no limit
+    /// may be passed except by an overrun, and no fence may be above its run's.
     pub fn inconsistency(&self) -> Option<String> {
         let mut gone = Gone::default();
         let families: BTreeMap<EnvelopeNo, bool> =

@@ -69,7 +69,7 @@ pub struct Outside {
     pub(crate) hampered_until_ms: Vec<u64>,
     /// Instance of each process; `None` if the process is down.
     pub instances: Vec<Option<InstanceNo>>,
-    /// Time of the last trouble or fault.
+    /// Time of the last trouble or fault, in simulated milliseconds.
     pub troubled_ms: u64,
     pub(crate) died: Vec<usize>,
     pub(crate) story: Option<Mutex<Vec<String>>>,

@@ -78,7 +78,7 @@ pub enum Input {
         seq: Seq,
     },
     Flushed(u64),
-    /// The client's driver gets to the delivery mark.
+    /// The client's delivery mark is submitted now.
     Mark(u64),
     Upstream {
         run: RunNo,

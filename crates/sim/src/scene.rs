@@ -82,7 +82,7 @@ pub struct Cast {
 pub enum Trouble {
     KillProcess(usize),
     PauseProcess(usize, u64),
-    /// The process's machine sleeps, and its monotonic clock stands still.
+    /// The process's machine sleeps for so many milliseconds, and its monotonic clock stands still.
     SuspendProcess(usize, u64),
     PowerLoss,
     /// The store cannot be reached, by one process or by all. `loses`: it comes back without what was not synced.

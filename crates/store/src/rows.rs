@@ -319,7 +319,7 @@ impl<'a, R: Columns> Cursor<'a, R> {
         of(code).ok_or_else(|| self.bad(format!("no {what} {code}")))
     }
 
-    /// Reads cost, tokens and calls: the amounts an entry can hold and spend.
+    /// Reads cost, tokens and calls: the amounts that can be reserved and spent for an entry.
     pub fn amounts(&mut self) -> Read<Amounts, R> {
         Ok(Amounts::of(self.int()?, self.int()?).with(Unit::Calls, self.int()?))
     }

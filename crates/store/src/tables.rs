@@ -372,7 +372,7 @@ pub fn payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Payload, R> {
     })
 }
 
-/// Reads a joined payload that may be absent.
+/// Reads a joined payload; `None` if its columns are NULL.
 pub fn maybe_payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Option<Payload>, R> {
     let codec = Cursor::at(row.row, row.next).maybe_int()?;
     codec.map(|_| payload(row)).transpose()

@@ -84,7 +84,7 @@ pub enum Action {
     LoadAnswer(Seq),
     /// Forward the part that became visible: the head first, swallowed frames left out.
     Send(Visible),
-    /// End the answer cleanly; `Delivered` once it is flushed.
+    /// End the answer cleanly; feed `Delivered` once it is flushed.
     Finish,
     /// Answer with this refusal; no byte was sent.
     Refuse(Refused),

@@ -128,7 +128,7 @@ pub enum Ending {
     Done,
     /// The upstream sent an error status, or an answer that is not whole.
     Failed(Charge),
-    /// The request never left.
+    /// The request was never sent: nothing is charged.
     Void,
     /// The request may have reached the provider, and its outcome is not known.
     Unknown,
@@ -143,8 +143,8 @@ pub enum Charge {
 }
 
 impl Ending {
-    /// Converts to the engine's `Close`. `metered` is the bill of the provider's usage, if usage arrived that covers
-    /// the whole answer so far: Anthropic's `message_start` alone does not.
+    /// Converts the ending to the engine's `Close`. `metered` is the bill of the provider's usage, if usage arrived
+    /// that covers the whole answer so far: Anthropic's `message_start` alone does not.
     pub fn close(self, metered: Option<Bill>) -> Close {
         // Without usage the reservation stands, never zero: visible bytes miss hidden reasoning.
         let bill = || metered.unwrap_or(Bill::Reservation);

@@ -20,7 +20,7 @@ const FIRST_MS: u64 = 1_000;
 /// Interval at which held calls ask again while the probe is under way, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// Call that may be the probe.
+/// Request or call that probes an upstream during its outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// A request that has no entry yet.
@@ -53,8 +53,8 @@ impl Outages {
         Outages { longest_pause_ms, failing: HashMap::new() }
     }
 
-    /// Notes a failed call to the upstream `way` (see [`Wants::way`](super::rates::Wants::way)). Returns the
-    /// milliseconds to the next probe; `None` if there is no outage.
+    /// Notes a failed call to the upstream `way` (see `Wants::way`). Returns the milliseconds to the next probe; `None`
+    /// if there is no outage.
     pub fn failed(&mut self, way: &Digest, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
         let longest = self.longest_pause_ms;
         let failing = self.failing.entry(*way).or_insert(Failing {

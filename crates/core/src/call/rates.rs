@@ -19,7 +19,7 @@ const MANY: usize = 256;
 /// Assumed bytes per token of a text, close to a provider's own count.
 const BYTES_A_TOKEN: u64 = 4;
 
-/// Lanes of all upstreams.
+/// Lanes of all upstreams: each a line of calls that share rate limits.
 #[derive(Debug, Default)]
 pub struct Rates {
     upstreams: HashMap<String, Upstream>,
@@ -46,9 +46,9 @@ pub struct Wants {
     pub account: Account,
     /// Rate configured for the upstream.
     pub rate: Rate,
-    /// Largest number of tokens of the call.
+    /// Largest number of tokens that the call can use, input and output together.
     pub bound: u64,
-    /// Largest number of input tokens; part of `bound`.
+    /// Largest number of input tokens that the call can use; part of `bound`.
     pub input_bound: u64,
     /// Time the call would wait, in milliseconds. If a provider refuses calls for longer, the call is sent all the
     /// same: the provider's own error tells more.

@@ -60,7 +60,7 @@ pub enum Refused {
     /// The caller may not act for the run: 403, because SDKs retry 409.
     #[error(transparent)]
     NotAllowed(engine::Error),
-    /// Room did not come back in time. The run is not halted: 429.
+    /// Room in a budget did not come back in time. The run is not halted: 429.
     #[error("waited for room: {}", .0.message())]
     AdmissionTimeout(envelope::Refusal),
     /// The store cannot record: nothing goes out unrecorded.

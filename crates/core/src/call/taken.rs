@@ -24,7 +24,7 @@ pub struct Place {
     pub key: MatchKey,
 }
 
-/// Registry of taken candidates in one process.
+/// Registry of the answers that live connections of one process are receiving (taken candidates).
 #[derive(Debug, Default)]
 pub struct Taken {
     places: BTreeMap<Place, Meeting>,

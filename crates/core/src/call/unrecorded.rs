@@ -19,7 +19,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns whether the answer itself may stay in memory.
+    /// Returns whether the answer itself may stay in memory; if not, only its usage is kept.
     pub fn keeps_answer(&self) -> bool {
         self.kept.is_some()
     }

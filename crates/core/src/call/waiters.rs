@@ -10,7 +10,7 @@ use crate::{
     words::id::RunNo,
 };
 
-/// Waiters of one process.
+/// Calls of one process that wait for room in a budget.
 #[derive(Debug, Default)]
 pub struct Waiters {
     runs: BTreeMap<RunNo, VecDeque<(ConnectionId, Place)>>,

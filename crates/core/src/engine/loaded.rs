@@ -194,7 +194,7 @@ pub struct Loaded {
     pub deliveries: Vec<Delivery>,
     /// Row of an endpoint's deliveries to write; `None` writes nothing.
     pub new_delivery: Option<Delivery>,
-    /// Declared lookups; only a strict store keeps them.
+    /// Lookups that the operation declared; `None` in a store that is not strict.
     pub declared: Option<Box<Declared>>,
 }
 
@@ -354,7 +354,8 @@ impl Loaded {
         self.entries.push(Row::insert(Entry { opened_by: self.op, ..entry }));
     }
 
-    /// Moves an open entry to the actor. Closings of the process that had it are refused from now on.
+    /// Moves an open entry to the actor. Closings by the process that had the entry before are refused from now on.
+    /// `None` if the entry was not loaded.
     pub fn take_over(&mut self, actor: &Actor, seq: Seq) -> Option<&mut Entry> {
         let op = self.op;
         let entry = self.entry_mut(actor.run, seq)?;

@@ -134,7 +134,7 @@ pub struct Budget {
     /// nothing, so that changes made by a command since then stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configured: Option<Terms>,
-    /// Window that was charged last; `None` before the first call.
+    /// Window that was charged last; `None` if there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
     /// Windows that were charged before. They count again when a clock that had jumped ahead goes back.

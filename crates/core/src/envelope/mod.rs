@@ -123,9 +123,9 @@ const CALLS: i64 = 10;
 pub struct Refusal {
     pub code: String,
     pub unit: Option<Unit>,
-    /// Least amount the operation needed, in the unit.
+    /// Least amount that the operation needed, in `unit`.
     pub needs: i64,
-    /// Amount that was left under the limit.
+    /// Amount that was left under the limit, in `unit`.
     pub free: i64,
     pub limit: i64,
     /// Part of the missing amount that is reserved for calls whose outcome is unknown.

@@ -12,9 +12,9 @@ pub enum Unit {
     Tokens,
     Calls,
     Loops,
-    /// Time since the run began, downtime included.
+    /// Milliseconds since the run began, downtime included.
     WallMs,
-    /// Time while an attempt is open; a suspended machine does not count.
+    /// Milliseconds while an attempt is open; the time of a suspended machine does not count.
     ActiveMs,
     Restarts,
 }
@@ -43,7 +43,7 @@ impl Unit {
         }
     }
 
-    /// Returns the `code` of a refusal for this unit, the same in every face.
+    /// Returns the `code` of a refusal for this unit, the same in HTTP, gRPC and Python.
     pub fn refusal_code(self) -> &'static str {
         match self {
             Unit::CostNanoUsd => "dollar_budget_exceeded",

@@ -45,7 +45,7 @@ pub struct CallDetail {
     pub clamped_to: Option<u64>,
     /// Lost call that this call repeats; `None` if it repeats none.
     pub retry_of: Option<Seq>,
-    /// Most input tokens that the request can be billed.
+    /// Largest number of input tokens for which the request can be billed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_bound: Option<u64>,
     /// Amounts reserved for the call. They are its charge when no usage arrives, even if a retry has inherited the

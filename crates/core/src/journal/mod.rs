@@ -47,10 +47,10 @@ pub struct Entry {
     pub opened_by: OpNo,
     /// Scope of the entry. Replay never crosses it.
     pub scope: Arc<str>,
-    /// Name of the step, loop or checkpoint; key of the item.
+    /// Name of the step, loop or checkpoint; key of the item; `None` for an entry without a name, such as a call.
     pub key: Option<String>,
     /// Key by which a repeated call is found: request digest, scope and credential in one; of a tool call its server,
-    /// tool, arguments and scope.
+    /// tool, arguments and scope. `None` in entries of other kinds.
     pub match_key: Option<MatchKey>,
     pub opened_at: Micros,
     pub closed_at: Option<Micros>,

@@ -13,9 +13,9 @@ pub const UNCHANGED: i64 = 3;
 pub struct Looping {
     /// Number of iterations after which the run is completed; `None`: no such number.
     pub max_iterations: Option<i64>,
-    /// Shell command that completes the run when it succeeds after an iteration.
+    /// Shell command that completes the run when it succeeds after an iteration; `None` if there is none.
     pub until: Option<String>,
-    /// Absolute path of the file that each iteration reads anew as its standard input.
+    /// Absolute path of the file that each iteration reads anew as its standard input; `None` if there is none.
     pub input: Option<String>,
 }
 
@@ -27,7 +27,7 @@ pub struct Turns {
     /// Number of iterations whose agent exited with 0.
     pub finished: i64,
     pub judged: i64,
-    /// Digest of the files and context that the newest judged iteration left behind.
+    /// Digest of the files and context that the newest judged iteration left behind; `None` if not known.
     pub mark: Option<String>,
     /// Number of judged iterations in a row that left the same mark as the one before.
     pub unchanged: i64,

@@ -72,9 +72,9 @@ pub enum OnDivergence {
 pub enum Record {
     #[default]
     All,
-    /// Prompts stay off the disk.
+    /// Answers are kept, and prompts stay off the disk.
     Answers,
-    /// Only digests: nothing can be replayed after a restart.
+    /// Only digests are kept: nothing can be replayed after a restart.
     Digests,
 }
 
@@ -113,18 +113,19 @@ pub struct Command {
     /// except those in `env`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
-    /// Absolute path of a file of variables that each start reads.
+    /// Absolute path of a file of variables that each start reads; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env_file: Option<String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
-    /// Absolute path of the mirror of the task's context, if not in the run's own directory.
+    /// Absolute path of the file to which the task's context is copied; `None`: in the run's own directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_file: Option<String>,
     /// Agent adapter that the user named; `None`: the one that fits the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Settings of `--loop`, where the command is run again and again and each clean exit is an iteration.
+    /// Settings of `--loop`, under which the command is run again and again and each clean exit is an iteration; `None`
+    /// without a loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looping: Option<Looping>,
     /// Whether the agent is stopped at a usage limit instead of waiting by itself.
@@ -142,7 +143,7 @@ pub struct Supervision {
     pub pty: Pty,
     /// Time that processes left behind may go on after the agent's end, in milliseconds; 0 ends them at once.
     pub orphans_wait_ms: i64,
-    /// Names of programs that are left alone, together with their descendants.
+    /// Names of programs that are left running when the agent's processes are ended, together with their descendants.
     pub keep: Vec<String>,
     /// Memory limit, in bytes, of all processes together or, with `memory_by_rlimit`, of each process's address space.
     pub memory_bytes: Option<u64>,
@@ -152,7 +153,8 @@ pub struct Supervision {
     /// Confinement that keeps the agent from the store's directory, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confine: Option<Confine>,
-    /// Whether an agent's settings are such that its resumption sends the same tools and system text.
+    /// Whether the agent is set up to send the same tools and system text when it is resumed, so that the provider's
+    /// cache still holds them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warm_resume: bool,
 }
@@ -161,9 +163,9 @@ pub struct Supervision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confine {
-    /// A user namespace with the same user.
+    /// The agent runs as the same user in a user namespace of its own.
     Namespace,
-    /// Another user of the machine, by name.
+    /// The agent runs as another user of the machine, by name.
     User(String),
 }
 
@@ -196,11 +198,12 @@ pub struct Spec {
     /// Names of the provider keys' variables that were set when the run began. A resumption needs them again.
     /// Their values are nowhere in the store.
     pub keys: Vec<String>,
-    /// Subscription whose login pays for the calls: they have a list price, and are not billed.
+    /// Subscription whose login pays for the calls, which have a list price but are not billed; `None` if there is
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
-    /// Limits first asked for, kept where a later request for others is to be noticed. A person may have raised
-    /// the run's own limits since.
+    /// Limits first asked for, kept if a later request for other limits is to be noticed, else `None`. A person may
+    /// have raised the run's own limits since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     /// Prices the run began with, kept for all its life. `None` in runs that have no command.
@@ -215,7 +218,7 @@ pub struct Spec {
     /// Service of the run's state over gRPC, beside its proxy; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<Grpc>,
-    /// Tool rules of the run's policy, as they were when the run was created.
+    /// Tool rules of the run's policy, as they were when the run was created; `None` if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
 }
@@ -225,13 +228,13 @@ pub struct Spec {
 pub struct Grpc {
     /// Listening address as it was typed, `address:port`.
     pub address: String,
-    /// Rule that decides between transactions that overlap.
+    /// Rule by which a commit fails if transactions overlap.
     #[serde(default)]
     pub conflicts: Conflicts,
 }
 
 impl Spec {
-    /// Returns the run's loop settings, if the run is a loop.
+    /// Returns the run's loop settings; `None` if the run is no loop.
     pub fn looping(&self) -> Option<&Looping> {
         self.command.as_ref()?.looping.as_ref()
     }
@@ -242,7 +245,7 @@ impl Spec {
 pub struct Prices {
     /// Hash of the whole table, the built-in part included.
     pub hash: String,
-    /// User's price file on top of the built-in part.
+    /// User's price file, which replaces prices of the built-in part; `None` if there was none.
     pub file: Option<PriceFile>,
 }
 
@@ -259,9 +262,10 @@ pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Refusal that halted the run, or that names the budget or the provider it waits for.
+    /// Refusal that halted the run, or that names the budget or the provider that the run waits for; `None` if there is
+    /// none.
     pub halt: Option<Refusal>,
-    /// Reason why the run failed or was cancelled.
+    /// Reason why the run failed or was cancelled; `None` in any other status.
     pub error: Option<String>,
     pub parent: Option<RunNo>,
     /// Runs whose journals this fork shares, nearest first. Empty unless the run is a fork.
@@ -272,7 +276,8 @@ pub struct Run {
     pub budgets: Arc<[BudgetNo]>,
     pub policy: Policy,
     pub created_at: Micros,
-    /// Time at which the first attempt began; `wall_ms` counts from here. It is moved back with a clock that is set back.
+    /// Time at which the first attempt began, from which `wall_ms` counts; `None` before. If the clock is set back,
+    /// this time is moved back with it.
     pub began_at: Option<Micros>,
     pub ended_at: Option<Micros>,
     pub next_seq: Seq,
@@ -292,11 +297,12 @@ pub struct Run {
     pub replayed: i64,
     /// Cost of the replayed answers: money not paid again.
     pub saved_nano_usd: i64,
-    /// Key of the command and directory, so that typing the command again finds the run.
+    /// Key of the command and directory, by which typing the command again finds the run; `None` if it is not to be
+    /// found so.
     pub command_key: Option<String>,
-    /// Name and item counts, where the run is a batch job.
+    /// Name and item counts of a batch job; `None` if the run is no job.
     pub job: Option<Box<Job>>,
-    /// Progress of the loop, where the run is a loop.
+    /// Progress of the run's loop; `None` if the run is no loop.
     pub turns: Option<Box<Turns>>,
     /// Time at which a sleeping run wakes; `None` if it does not sleep.
     pub wake_at: Option<Micros>,

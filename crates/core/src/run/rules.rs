@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Rules {
     /// Name of the policy.
     pub policy: String,
-    /// Tools that may be called; any, if there is no list. A name that ends in `*` matches every tool with that
+    /// Tools that may be called; `None` allows any. A name that ends in `*` matches every tool with that
     /// prefix. `SERVER/TOOL` is a server's tool; a name without a slash is the tool of any server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,

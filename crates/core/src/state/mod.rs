@@ -81,7 +81,7 @@ pub struct Namespace {
     /// Time of the newest commit.
     pub at: Micros,
     pub keep: Keep,
-    /// Commit up to which transaction ids are forgotten.
+    /// Number of the commit up to which transaction ids are forgotten.
     pub forgotten: i64,
 }
 

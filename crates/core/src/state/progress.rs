@@ -72,8 +72,8 @@ pub fn furthest<'a>(prefix: &str, keys: impl Iterator<Item = (&'a str, Progress)
 }
 
 impl Progress {
-    /// Returns the `status` of a JSON object, if it is `done` or `pending`. A value with another status, or one
-    /// that is no JSON object, is no step's record.
+    /// Returns the `status` of a JSON object, if it is `done` or `pending`. `None` for a value with another status and
+    /// for one that is no JSON object.
     pub fn of(value: &[u8]) -> Option<Progress> {
         let first = value.iter().find(|b| !b.is_ascii_whitespace());
         if first != Some(&b'{') {

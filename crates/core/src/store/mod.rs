@@ -127,7 +127,7 @@ pub trait Store: Reads + Send + Sync {
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;
     /// Returns entries after `after`, in order, at most `limit`.
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
-    /// Returns the newest entry of each item of a job, in order, as a resume needs them; linear in the page.
+    /// Returns the newest entry of each item of a job, in the order of the entries. The time is linear in the page.
     /// With `values`, each comes with its recorded result or error if that is stored in at most `WHOLE_VALUE` bytes;
     /// larger ones are read with `payload`. One query.
     fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error>;

@@ -13,7 +13,7 @@ pub struct Scan {
     pub agent: String,
     /// Prefix that the keys must start with.
     pub prefix: String,
-    /// Last key of the previous page; only later keys are returned.
+    /// Last key of the previous page, after which this page begins; `None` for the first page.
     pub after: Option<String>,
     /// Position to read at. Pages of one scan agree when all are read at the same position.
     pub at: At,
@@ -96,9 +96,9 @@ pub trait Reads {
     /// Returns the newest position of the store, at which a transaction that begins now reads.
     fn state_position(&self) -> Result<Position, Error>;
     fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error>;
-    /// Returns namespaces after `after`, in the order of their UTF-8 bytes.
+    /// Returns at most `limit` namespaces after `after`, in the order of their UTF-8 bytes.
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error>;
-    /// Returns agents of a namespace after `after`, in the order of their UTF-8 bytes.
+    /// Returns at most `limit` agents of a namespace after `after`, in the order of their UTF-8 bytes.
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
     /// Returns the outcome of the transaction with this id. `None` when it was not committed, or was committed longer
     /// ago than ids are kept: see [`super::transaction::unknown`].

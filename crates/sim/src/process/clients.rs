@@ -283,7 +283,7 @@ impl Process {
     }
 }
 
-/// Returns the place at which identical requests of the client's attempt meet.
+/// Returns the key by which identical requests of the client's attempt are found.
 pub(super) fn place(client: &Client, attempt: AttemptNo, bug: Option<Bug>) -> Place {
     let r = &client.request;
     let scope = if bug == Some(Bug::ScopeIgnored) { "" } else { &r.scope };

@@ -49,9 +49,9 @@ pub enum Next {
     Group(Vec<Job>),
     /// Only lazy operations are queued: they are due after this time.
     After(Duration),
-    /// Nothing, or a group is running.
+    /// Nothing to do now: nothing is queued, or a group is running.
     Nothing,
-    /// Nothing any more: the queue is closed, and empty.
+    /// Nothing to do any more: the queue is closed, and empty.
     Closed,
 }
 
@@ -78,8 +78,8 @@ impl Queue {
         ticket
     }
 
-    /// Returns the group to run on the thread that has just queued an operation of `durability`, if nobody runs one
-    /// and nobody else waits.
+    /// Returns the group to run on the thread that has just queued an operation of `durability`, if nobody runs one and
+    /// nobody else waits; else `None`.
     pub fn take_mine(&mut self, durability: Durability) -> Option<Vec<Job>> {
         let mine = !self.busy && !self.closing && self.eager == 1 && durability != Durability::Lazy;
         mine.then(|| self.take())

@@ -34,7 +34,7 @@ pub struct ConnectError {
     pub why: String,
     /// Whether a later attempt may succeed without any intervention.
     pub may_pass: bool,
-    /// Whether there is no such database.
+    /// Whether the server says that there is no such database.
     pub is_gone: bool,
 }
 

@@ -238,7 +238,7 @@ impl Known {
         }
     }
 
-    /// Takes the changes that an operation made to its rows.
+    /// Takes over the changes that an operation made to its rows, for later operations of the group to see.
     pub fn keep(&mut self, l: Loaded) {
         self.merge(l.instances);
         self.merge(l.runs);

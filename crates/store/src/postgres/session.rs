@@ -56,7 +56,7 @@ pub enum Begun {
 }
 
 impl Session {
-    /// Connects. `named`: statements may have names.
+    /// Connects to the database. `named`: whether statements may be prepared under names.
     pub fn connect(address: &Address, named: bool) -> Result<Session, ConnectError> {
         let no = |what: &str, e: &dyn Display| ConnectError {
             why: format!("{what}: {e}"),

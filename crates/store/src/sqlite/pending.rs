@@ -111,7 +111,8 @@ impl Pending {
         self.entries.get(&(run, seq)).map(|row| &row.value)
     }
 
-    /// Returns the newest matching entry not yet inserted. Outside of forks, entries are only appended.
+    /// Returns the newest matching entry that is not yet inserted; `None` if there is none. Outside of forks, entries
+    /// are only appended.
     pub fn newest(&self, newest: &Newest<'_>) -> Option<&Entry> {
         let inserted = self.of(newest.run).rev().filter(|row| row.touch == Touch::Insert);
         inserted.map(|row| &row.value).find(|e| newest.is(e))

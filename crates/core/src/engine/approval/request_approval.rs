@@ -48,7 +48,7 @@ pub enum Asker {
 #[derive(Clone, Debug)]
 pub struct RequestApproval {
     pub asker: Asker,
-    /// The caller's own key of this request.
+    /// The caller's own key of this request; `None` if it names none.
     pub key: Option<String>,
     pub tool: String,
     pub side_effect: Option<String>,

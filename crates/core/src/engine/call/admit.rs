@@ -53,7 +53,8 @@ pub struct Admit {
     pub bound: Bound,
     /// Whether the price table knows the model. If not, `bound` has no cost.
     pub priced: bool,
-    /// Output cap that is enough for most answers ([`crate::price::Usual`]), if the request names none and one is known.
+    /// Output cap that is enough for most answers ([`crate::price::Usual`]), if the request names none and one is
+    /// known; else `None`.
     pub usual_cap: Option<u64>,
     pub taken: Vec<Seq>,
     /// Recorded answers that are being sent to this attempt. A client that has one whole may ask on before it is marked

@@ -43,7 +43,7 @@ impl Retry {
     }
 }
 
-/// Returns how a call closes whose tries all failed.
+/// Returns the outcome with which a call closes if all of its tries failed.
 ///
 /// A refused call counts as one call without cost; a call that never reached the upstream is `void`.
 pub fn close(tries: &[Option<u16>]) -> Close {

@@ -34,7 +34,7 @@ pub enum Close {
     Done(Bill),
     /// The upstream sent an error status or a broken answer.
     Failed(Bill),
-    /// The request never left: nothing is charged, not even a call.
+    /// The request was never sent: nothing is charged, not even a call.
     Void,
     /// The request may have reached the provider: the call stays charged at its reservation.
     Unknown,

@@ -198,7 +198,7 @@ pub fn is_job(l: &Loaded, run: RunNo) -> Result<(), Error> {
     run.job.as_ref().map(|_| ()).ok_or_else(|| Error::NotAJob { id: run.id.to_string() })
 }
 
-/// Returns the newest entry of an item, as `Need::Item` loaded it.
+/// Returns the newest entry of an item, as `Need::Item` loaded it; `None` if there is none.
 pub fn newest(l: &Loaded, run: RunNo, key: &str) -> Option<(Entry, ItemDetail)> {
     let entry = l
         .entries

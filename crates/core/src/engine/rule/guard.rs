@@ -110,7 +110,8 @@ pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> 
     (driven || between).then_some(holder)
 }
 
-/// Returns the attempt with this label. A label names one attempt of its run for ever. Needs `Labelled`.
+/// Returns the attempt with this label; `None` if there is none. A label names one attempt of its run for ever. Needs
+/// `Labelled`.
 pub fn labelled<'a>(l: &'a Loaded, run: &Run, label: &str) -> Option<&'a Attempt> {
     l.attempts.iter().map(|a| &a.value).find(|a| a.run == run.no && a.label.as_deref() == Some(label))
 }

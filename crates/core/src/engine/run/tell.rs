@@ -17,7 +17,7 @@ use crate::{
 /// Order that a person gives to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// End the agent and leave the run to be resumed.
+    /// Ends the agent, and leaves the run to be resumed.
     Stop,
     Cancel {
         reason: Option<String>,

@@ -253,7 +253,7 @@ fn distinct(changes: &[Change]) -> Vec<&str> {
 pub struct Put {
     pub actor: Option<(Actor, Slot)>,
     pub changes: Vec<Change>,
-    /// The caller's id of this transaction; known for at least [`outcome::KEPT_US`].
+    /// The caller's id of this transaction, which is remembered for at least [`outcome::KEPT_US`]; `None` for no id.
     pub transaction: Option<Arc<str>>,
 }
 

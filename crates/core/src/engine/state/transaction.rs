@@ -126,7 +126,8 @@ impl Transactions {
         Transactions { limits, ..Transactions::default() }
     }
 
-    /// Opens a transaction that reads at `snapshot`. The caller chooses the id and never uses it twice.
+    /// Opens a transaction that reads at `snapshot`. Without `timeout_ms`, [`DEFAULT_TIMEOUT_MS`] holds. The caller
+    /// chooses the id and never uses it twice.
     pub fn begin(
         &mut self,
         id: &str,

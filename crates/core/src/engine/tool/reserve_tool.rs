@@ -36,7 +36,7 @@ pub struct ReserveTool {
     pub scope: Arc<str>,
     pub server: String,
     pub tool: String,
-    /// The client's own id of the call.
+    /// The client's own id of the call; `None` from a client that gives none.
     pub id: Option<String>,
     /// Digest of everything that is asked of the tool, in canonical JSON.
     pub arguments: Digest,

@@ -32,7 +32,7 @@ pub enum Said {
     Done(Payload),
     /// The call failed, with this answer.
     Failed(Payload),
-    /// The call had no effect, and may be made.
+    /// The call had no effect, and may be made again.
     Rerun,
 }
 

@@ -17,7 +17,7 @@ use super::{
 const PAGE: usize = 12;
 pub const LEN: usize = 8 + 2 * PAGE + 8;
 
-/// Pages of the database file under a log.
+/// Two pages of the database file as they were when a log began, by which the file that belongs to the log is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
     /// Salts of the log that the pages lie under.

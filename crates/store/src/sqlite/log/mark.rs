@@ -245,6 +245,7 @@ impl Marker {
     }
 
     /// Returns the end of the commit that is about to be synced, and the mark of the commit before it: its trailer.
+    /// `None` if there is no new commit.
     ///
     /// The trailer goes to the disk with the commit, behind its last frame, and the next commit overwrites it. The log
     /// thus says how far it was synced even where a loss of power left an older mark; but for its last commit, which
@@ -334,7 +335,7 @@ fn cache(device: u64) -> Cache {
     cache
 }
 
-/// Returns a checksum that every change of one word changes.
+/// Returns a checksum of `bytes`. Every change of one word changes the checksum.
 pub fn sum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let mut lanes = [bytes.len() as u64, 1, 2, 3];
