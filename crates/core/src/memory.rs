@@ -114,12 +114,13 @@ impl MemoryStore {
         self.lock().commit(tables, durability);
     }
 
-    /// Returns the start from which a group commit of its own numbers its operations: a million for each.
+    /// Returns a number from which a simulator's own group commit numbers its operations. Each call sets a million
+    /// numbers apart.
     pub fn op_numbers(&self) -> OpNo {
         self.lock().next_op(1_000_000)
     }
 
-    /// Shows an oracle the committed tables, and the tables that a power loss would leave.
+    /// Calls `look` with the committed tables and with the tables that a power loss would leave, for an oracle.
     pub fn inspect<R>(&self, look: impl FnOnce(&Tables, &Tables) -> R) -> R {
         let inner = self.lock();
         look(&inner.committed, &inner.synced)
@@ -258,8 +259,8 @@ impl Tables {
         self.runs[&e.run].charges.iter().chain(e.windows()).copied()
     }
 
-    /// Returns an inconsistency of the tables, if any: every envelope's sums must be those of its entries, no limit may
-    /// be passed except by an overrun, and no fence may be above its run's.
+    /// Returns an inconsistency of the tables, or `None`: every envelope's sums must be those of its entries, no limit
+    /// may be passed except by an overrun, and no fence may be above its run's.
     pub fn inconsistency(&self) -> Option<String> {
         let mut gone = Gone::default();
         let families: BTreeMap<EnvelopeNo, bool> =

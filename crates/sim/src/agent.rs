@@ -13,12 +13,12 @@ use crate::{
     scene::{Ask, Cast},
 };
 
-/// Event for an agent. The world drops an event for an earlier life.
+/// Event for an agent. The world drops an event that was meant for the agent before its last death.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Start another attempt.
     Begin,
-    /// Result of the claim of a supervised attempt.
+    /// Attempt and iteration that the claim of a supervised attempt gave; `None` if the claim failed.
     Claimed(Option<(AttemptNo, i64)>),
     /// Send the current step.
     Next,
@@ -47,7 +47,7 @@ pub enum Input {
 #[derive(Clone, Copy, Debug)]
 pub struct Logical {
     pub ask: Ask,
-    /// Idempotency key, shared by all tries of this request and by no other.
+    /// Idempotency key, shared by all tries of this request and by no other; `None` if the SDK sends none.
     pub key: Option<u64>,
     pub retry: u32,
 }

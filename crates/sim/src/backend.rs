@@ -24,7 +24,8 @@ pub enum Fault {
     Write { after: usize, why: Why },
     /// The commit is refused, and rolled back.
     Refused,
-    /// The connection breaks at the commit. `told`: a later connection can tell what became of it.
+    /// The connection breaks at the commit. `told`: whether a later connection can tell if the transaction was
+    /// committed.
     Unclear { committed: bool, told: bool },
     /// The process dies before the commit, or after it but before learning of it.
     Crash { committed: bool },

@@ -35,7 +35,7 @@ pub enum Bug {
     ScopeIgnored,
     /// A call is sent again once the new try is submitted, before it is durable.
     TriedBeforeDurable,
-    /// Admissions of one group are decided on budgets read before the first of them.
+    /// All admissions of one group are decided on the budgets as they were before the group's first admission.
     StaleAdmission,
     /// A client that left keeps its answer until its driver notices.
     LeftUnnoticed,
@@ -55,7 +55,7 @@ pub enum Bug {
     SwapIgnored,
     /// A try is begun twice.
     TryCountedTwice,
-    /// A step that may happen once is begun like any other.
+    /// A step that may happen at most once is begun like any other.
     OnceForgotten,
     /// An observer counts the time in which it could not reach the store as the silence of others.
     SilenceThroughOutage,
@@ -63,19 +63,19 @@ pub enum Bug {
     ClockJumpSticks,
     /// A budget forgets all windows but its newest.
     WindowsForgotten,
-    /// Doubt that no headroom covers is recorded as less than it is.
+    /// The part of a lost call's estimate for which the limits left no room is recorded as less than it is.
     DoubtTooSmall,
-    /// Tokens billed beyond what a call held are recorded nowhere.
+    /// Tokens billed beyond what was reserved for a call are recorded nowhere.
     TokensBeyondUntold,
     /// The reservation of a call that was never sent is given back twice.
     RefundTwice,
-    /// An operation answered ahead is dropped with the group that fails.
+    /// An operation whose outcome was returned before its commit (`Store::ahead`) is dropped when its group fails.
     AheadLost,
-    /// A closing finds its entry by number, whoever opened that.
+    /// A closing finds its entry by number, even if another operation opened it.
     NumberReused,
     /// The queue stays busy after a group of several operations failed.
     QueueBusy,
-    /// Waiters are not told that a limit was raised, or a process swept.
+    /// Waiting calls are not told that a limit was raised, or that a dead process was swept.
     WakeLost,
     /// An instance that a commit in doubt ended is not declared left.
     FarewellForgotten,

@@ -56,7 +56,8 @@ pub fn play(seeds: Range<u64>) -> Played {
     played
 }
 
-/// Returns the first seed, on all cores, that finds the planted defect, and what it finds. A panic counts as found.
+/// Plays up to `budget` seeds on all cores. Returns the first that finds the planted defect, and what it finds; `None`
+/// if none does. A panic counts as found.
 pub fn find(bug: Bug, budget: u64) -> Option<(u64, String)> {
     let next = AtomicU64::new(0);
     let found = Mutex::new(None);

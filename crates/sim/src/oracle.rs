@@ -75,7 +75,8 @@ impl Oracle {
         self.moved_ms = now_ms;
     }
 
-    /// Notes that the client no longer receives it: it left, has the whole answer, or asks anew.
+    /// Notes that the client of `connection` no longer receives its answer: it left, has the whole answer, or asks
+    /// anew.
     pub fn gives_back(&mut self, connection: u64) {
         self.receiving.remove(&connection);
     }
@@ -86,7 +87,7 @@ impl Oracle {
         own.map(|r| r.2).collect()
     }
 
-    /// Invariant 9: a process that waits for nothing carries every entry that it has open.
+    /// Checks invariant 9: a process that waits for nothing carries every entry that it has open.
     pub fn carries(&self, disk: &MemoryStore, instance: InstanceNo, carried: impl Fn(Key) -> bool) {
         disk.inspect(|t, _| {
             let own = |e: &&Entry| is_call(e) && e.instance == Some(instance) && e.state == State::Open;
@@ -122,7 +123,7 @@ impl Oracle {
         self.unmarked.extend(lost);
     }
 
-    /// Invariants 1 (intent before effect) and 8 (fail closed).
+    /// Checks invariants 1 (intent before effect) and 8 (fail closed) of a request that the upstream received.
     pub fn sent(&mut self, disk: &MemoryStore, asked: &Asked) {
         disk.inspect(|_, synced| {
             let Some(e) = synced.entries.get(&(asked.run, asked.seq)) else {
@@ -151,7 +152,7 @@ impl Oracle {
         });
     }
 
-    /// Invariant 2: durable before visible.
+    /// Checks invariant 2 (durable before visible) of the part of an answer that a client is shown.
     pub fn shown(
         &mut self,
         disk: &MemoryStore,
@@ -206,8 +207,8 @@ impl Oracle {
         }
     }
 
-    /// Notes that calls of the run stood behind one that no room would have helped until now: it has no turn at its
-    /// upstream, for its rate or for an outage, or it wanted more than was free, and left.
+    /// Notes that calls of the run waited until now behind a call that no room in a budget would have helped. That call
+    /// has no turn at its upstream, for its rate or for an outage, or it wanted more than was free, and left.
     pub fn held_up(&mut self, now_ms: u64, run: RunNo) {
         self.held_up_ms.insert(run, now_ms);
     }
@@ -293,7 +294,7 @@ impl Oracle {
         }
     }
 
-    /// Invariants 3, 5 and 9, and the sums.
+    /// Checks invariants 3, 5 and 9, and the sums of the envelopes, on the tables of the disk.
     pub fn check_tables(&mut self, disk: &MemoryStore, provider: &Provider) {
         let commits = disk.snapshot().1;
         if std::mem::replace(&mut self.checked, commits) == commits {
@@ -386,7 +387,7 @@ impl Oracle {
         }
     }
 
-    /// Returns what is still open when everybody has finished, `None` if nothing is.
+    /// Returns what is still open when all agents and workers have finished; `None` if nothing is.
     pub fn at_rest(&self, disk: &MemoryStore) -> Option<String> {
         disk.inspect(|t, _| {
             let open = t.entries.values().find(|e| is_call(e) && e.state == State::Open)?;

@@ -41,7 +41,7 @@ pub(crate) enum Happening {
         input: worker::Input,
     },
     Trouble(Trouble),
-    /// The machine's clock is set right, which is ahead by so many milliseconds.
+    /// The machine's clock, which is ahead by so many milliseconds, is set right.
     ClockSetRight {
         by_ms: i64,
     },
@@ -63,13 +63,13 @@ pub struct Outside {
     pub(crate) order: u64,
     pub(crate) connections: u64,
     pub(crate) faults: u64,
-    /// Time until which each process cannot reach the store.
+    /// Time until which each process cannot reach the store, in simulated milliseconds.
     pub(crate) away_until_ms: Vec<u64>,
     /// Time until which something else than an outage of the whole store may keep each process from renewing.
     pub(crate) hampered_until_ms: Vec<u64>,
-    /// Instance of each process that is up.
+    /// Instance of each process; `None` if the process is down.
     pub instances: Vec<Option<InstanceNo>>,
-    /// Time of the last trouble or fault.
+    /// Time of the last trouble or fault, in simulated milliseconds.
     pub troubled_ms: u64,
     pub(crate) died: Vec<usize>,
     pub(crate) story: Option<Mutex<Vec<String>>>,
@@ -84,7 +84,7 @@ impl Outside {
         self.clock.now()
     }
 
-    /// Returns the number of the hour, in which the named budget's window is the same.
+    /// Returns the number of the current hour since the Unix epoch: the named budget has one window for each hour.
     pub fn hour(&self) -> i64 {
         self.clock.now().0.div_euclid(3_600_000_000)
     }
@@ -101,7 +101,7 @@ impl Outside {
         self.at(self.now_ms() + after_ms, Happening::Worker { worker, life, input });
     }
 
-    /// Returns a value for `key` that is made only once.
+    /// Returns a value for `key` that no other call returns.
     pub fn fresh(&mut self, key: &str) -> String {
         format!("{key}#{}", self.new_connection())
     }
@@ -180,8 +180,8 @@ impl Outside {
         self.hampered_until_ms[process] = self.hampered_until_ms[process].max(until);
     }
 
-    /// Checks a verdict given at `given_ms`: nobody is declared dead who lives, and whom only an outage of the whole store
-    /// silenced. An outage may come between a verdict and its commit.
+    /// Checks a verdict given at `given_ms`: no process is declared dead that lives and was silent only because of an
+    /// outage of the whole store. An outage may come between a verdict and its commit.
     pub fn judged(&mut self, verdict: &DeclareDead, given_ms: u64) {
         let who = self.instances.iter().position(|no| *no == Some(verdict.instance));
         if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < given_ms) {

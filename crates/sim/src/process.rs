@@ -58,7 +58,7 @@ pub enum Input {
         request: Request,
     },
     ClientGone(u64),
-    /// Planted defect: the end of a client is noticed only when its driver gets to it.
+    /// Planted defect: the process notices only now that a client has left.
     ClientGoneLate(u64),
     WaitOver {
         connection: u64,
@@ -78,7 +78,7 @@ pub enum Input {
         seq: Seq,
     },
     Flushed(u64),
-    /// The client's driver gets to the delivery mark.
+    /// The client's delivery mark is submitted now.
     Mark(u64),
     Upstream {
         run: RunNo,
@@ -149,13 +149,13 @@ struct Pending {
     receiving: Vec<Seq>,
 }
 
-/// One process, in one of its lives.
+/// One process, from a start to its end. A restarted process is another one.
 pub struct Process {
     pub index: usize,
     pub life: u64,
     pub is_up: bool,
     pub paused_until_ms: u64,
-    /// Time for which its machine was suspended, which its monotonic clock does not count.
+    /// Time for which the process's machine was suspended, in milliseconds. Its monotonic clock does not count it.
     pub slept_ms: u64,
     desk: Planted,
     membership: Membership,
@@ -205,7 +205,7 @@ impl Process {
         self.clients.is_empty() && self.exchanges.is_empty() && self.desk.is_empty()
     }
 
-    /// Returns its connections and exchanges, as text for people.
+    /// Returns the process's connections and exchanges, as text for people.
     pub fn business(&self) -> String {
         format!("connections {:?}, exchanges {:?}", self.clients.keys(), self.exchanges.keys())
     }

@@ -42,7 +42,7 @@ pub struct Served {
     pub answer: u64,
     /// Cost and tokens billed.
     pub billed: Amounts,
-    /// Part of them beyond what an equal request costs.
+    /// Part of `billed` beyond what an equal request costs.
     pub beyond: Amounts,
 }
 

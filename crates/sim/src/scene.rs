@@ -82,7 +82,7 @@ pub struct Cast {
 pub enum Trouble {
     KillProcess(usize),
     PauseProcess(usize, u64),
-    /// The process's machine sleeps, and its monotonic clock stands still.
+    /// The process's machine sleeps for so many milliseconds, and its monotonic clock stands still.
     SuspendProcess(usize, u64),
     PowerLoss,
     /// The store cannot be reached, by one process or by all. `loses`: it comes back without what was not synced.
@@ -104,7 +104,7 @@ pub struct Scene {
     pub processes: usize,
     pub casts: Vec<Cast>,
     pub workers: Vec<Waves>,
-    /// Times at which a person gives an order.
+    /// Times at which a person gives an order, in simulated milliseconds.
     pub orders: Vec<u64>,
     pub parent_limits: Limits,
     /// Limits of the named budget, which starts anew every hour.

@@ -82,12 +82,12 @@ impl FaultStore {
         self.writer.submit_here(op, durability, Duration::from_millis(now_ms))
     }
 
-    /// Answers `op` ahead of its commit, or gives it back.
+    /// Returns the outcome of `op` before its commit, or gives `op` back as the error.
     pub fn ahead(&mut self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
         self.writer.ahead(op, Duration::from_millis(now_ms))
     }
 
-    /// Plants a defect: answers `op`, and never writes it.
+    /// Plants a defect: returns the outcome of `op`, and never writes it.
     pub fn ahead_and_forgotten(&self, op: Op, now_ms: u64) -> Result<Result<Outcome, Error>, Op> {
         let backend = FaultBackend::new(self.disk.clone(), self.line.clone(), None);
         Steps::new(backend, self.disk.op_numbers()).ahead(op, Duration::from_millis(now_ms))

@@ -41,7 +41,7 @@ use outlast_core::{
 
 use crate::{agent::Mood, outside::Outside, process, rng::Rng};
 
-/// Event for a worker. The world drops an event for an earlier life.
+/// Event for a worker. The world drops an event that was meant for the worker before its last death.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Claim the run, on a process drawn by lot.
@@ -60,7 +60,7 @@ pub enum Input {
 /// Way in which an operation of a worker is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Answered ahead of its commit, where that is possible.
+    /// The outcome is returned before the commit (`Store::ahead`), where that is possible.
     Ahead,
     Submitted(Durability),
 }

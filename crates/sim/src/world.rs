@@ -49,7 +49,7 @@ const REST_MS: u64 = 30_000;
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub seed: u64,
-    /// Violation that the oracle found, with the story up to it if that was asked for.
+    /// Violation that the oracle found, with the story up to it if that was asked for; `None` if it found none.
     pub violation: Option<String>,
     pub story: Vec<String>,
     /// Simulated time at the end, in milliseconds.

@@ -18,7 +18,8 @@ pub enum CommitFailed {
 
 /// One database connection, as the writer thread uses it.
 pub trait Backend: Fetch + Send {
-    /// Keeps forks waiting until the result is dropped: held from a transaction's begin to its end.
+    /// Keeps forks waiting until the result is dropped: held from a transaction's begin to its end. `None` if forks
+    /// need not wait.
     fn enter(&self) -> Option<Inside> {
         None
     }
@@ -27,8 +28,8 @@ pub trait Backend: Fetch + Send {
     fn begin(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error>;
     /// Begins a read-only transaction and returns the store's `now`.
     fn begin_read(&mut self) -> Result<Micros, Error>;
-    /// Returns the state that loaded rows stand on. Any write, here or by another process, changes it.
-    /// `None` if the backend cannot tell.
+    /// Returns the version of the data that loaded rows were read from. Any write, here or by another process, changes
+    /// it. `None` if the backend cannot tell.
     fn ground(&self) -> Option<Ground> {
         None
     }
@@ -45,8 +46,8 @@ pub trait Backend: Fetch + Send {
     /// Returns whether the group that ended with `counter` is committed, asked on a fresh connection. Waits a bounded
     /// time for the answer. `None` if nobody can tell, or not yet.
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
-    /// Returns whether the store can go on after a commit whose outcome is unclear: `is_committed` tells it once the
-    /// database is back, and what another connection reads is what was committed.
+    /// Returns whether the store can go on after a commit whose outcome is unclear: `is_committed` returns the outcome
+    /// once the database is back, and another connection reads only what was committed.
     fn tells_later(&self) -> bool {
         false
     }

@@ -19,7 +19,7 @@ pub struct Ballast {
 }
 
 impl Ballast {
-    /// Creates the file if there is room. A missing file is no error: it is only a reserve.
+    /// Creates the reserve file beside `store` if there is room. A missing file is no error: it is only a reserve.
     pub fn make(store: &Path) -> Ballast {
         let mut path = store.as_os_str().to_owned();
         path.push(".ballast");
@@ -39,13 +39,13 @@ impl Ballast {
         written
     }
 
-    /// Deletes the file. Returns false if there was none.
+    /// Deletes the reserve file. Returns false if there was none.
     pub fn release(&mut self) -> bool {
         self.released = true;
         fs::remove_file(&self.path).is_ok()
     }
 
-    /// Returns whether disk space is short. Recreates the file once there is enough space again.
+    /// Returns whether disk space is short. Recreates the reserve file once there is enough space again.
     pub fn is_released(&mut self) -> bool {
         if !self.released {
             return false;

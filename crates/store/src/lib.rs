@@ -48,7 +48,7 @@ pub struct Options {
     pub store_wait: Duration,
 }
 
-/// Usual `store_wait`: longer than a server needs to restart, or to notice that this client is gone.
+/// Default of `store_wait`: longer than a database server needs to restart, or to notice that this client is gone.
 pub const STORE_WAIT: Duration = Duration::from_secs(60);
 
 /// Opens the store at `place`: a file path, or a `postgres://` or `postgresql://` URL.

@@ -7,16 +7,18 @@ use crate::format::FORMAT;
 /// Silence after which a process that is listed as live keeps nobody from migrating its store.
 const SILENT_MS: i64 = 15_000;
 
-/// Changes from format 3 to format 4, with the schema's prefix of each table.
+/// Returns the SQL that changes a store from format 3 to format 4. `prefix` comes before each table's name; `integer`
+/// is the database's integer type.
 ///
 /// Entries keep the number of the operation that opened them. Those of format 3 have none: 0.
 pub fn from_3(prefix: &str, integer: &str) -> String {
     format!("ALTER TABLE {prefix}entries ADD COLUMN opened_by {integer} NOT NULL DEFAULT 0")
 }
 
-/// Refuses to migrate a store that a process of an older version is using: its calls in flight could not be settled.
+/// Checks that no process uses a store that is about to be migrated: an older version could not settle its calls in
+/// flight.
 ///
-/// `instances` are those listed as live. Errors: `Open`, which names the process.
+/// `instances` are the store's instances listed as live. Errors: `Open`, which names the process.
 pub fn is_idle(instances: &[Instance], now: Micros, place: &str) -> Result<(), Error> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let is_gone = |i: &Instance| {

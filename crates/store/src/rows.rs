@@ -73,7 +73,7 @@ pub enum Write {
     /// Written with each change, though the value rarely differs. SQLite writes it only if it does: writing a status
     /// rewrites its index, which costs each commit one more page.
     Seldom,
-    /// Written when the row is inserted. Queries filter by it; no struct has a field for it.
+    /// Written when the row is inserted. Queries filter by the column; no struct has a field for it.
     Aside,
 }
 
@@ -319,7 +319,7 @@ impl<'a, R: Columns> Cursor<'a, R> {
         of(code).ok_or_else(|| self.bad(format!("no {what} {code}")))
     }
 
-    /// Reads cost, tokens and calls: the amounts an entry can hold and spend.
+    /// Reads cost, tokens and calls: the amounts that can be reserved and spent for an entry.
     pub fn amounts(&mut self) -> Read<Amounts, R> {
         Ok(Amounts::of(self.int()?, self.int()?).with(Unit::Calls, self.int()?))
     }

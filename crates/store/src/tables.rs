@@ -372,13 +372,13 @@ pub fn payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Payload, R> {
     })
 }
 
-/// Reads a joined payload that may be absent.
+/// Reads a joined payload; `None` if its columns are NULL.
 pub fn maybe_payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Option<Payload>, R> {
     let codec = Cursor::at(row.row, row.next).maybe_int()?;
     codec.map(|_| payload(row)).transpose()
 }
 
-/// Columns of an item as a resume needs them, fewer than those of an entry.
+/// Columns of an item that a resume reads ([`ItemRow`]), fewer than those of an entry.
 pub const ITEM_ROW: &str = "e.seq, e.key, e.attempt, e.opened_at, e.closed_at, e.spent_cost, e.spent_tokens, e.spent_calls, e.detail";
 
 pub fn item_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
@@ -393,7 +393,7 @@ pub fn item_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
     })
 }
 
-/// Columns of a step as a resume needs them.
+/// Columns of a step that a resume reads ([`StepRow`]).
 pub const STEP_ROW: &str = "e.seq, e.scope, e.key, e.state, e.closed_at";
 
 pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
@@ -406,7 +406,7 @@ pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
     })
 }
 
-/// Counts of runs by status. The index on the status has all of it.
+/// Columns that count runs by status. The index on the status holds all that they need.
 pub const STATUSES: &str = "status, count(*)";
 
 pub fn status_count<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(Status, i64), R> {

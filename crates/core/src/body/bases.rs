@@ -10,7 +10,8 @@ pub const MAX_BASES: usize = 8;
 /// Largest size of the kept bodies together: 16 MiB.
 pub const MAX_BASES_LEN: usize = 16 << 20;
 
-/// Body that others can be stored against, with its place in its own chain.
+/// Body of an earlier request, from which later bodies are stored as differences, with its depth in its own chain of
+/// bases.
 #[derive(Clone, Debug)]
 pub struct Base {
     pub seq: Seq,

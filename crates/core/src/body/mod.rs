@@ -63,32 +63,32 @@ pub const MAX_DEPTH: u32 = 4096;
 const VERSION: u8 = 1;
 const CHECKED: usize = 86;
 const CHECK: usize = 8;
-/// Length of the header that [`BodyRecord::to_bytes`] writes before the middle.
+/// Length in bytes of the header that [`BodyRecord::to_bytes`] writes before the middle.
 pub const HEADER_LEN: usize = CHECKED + CHECK;
 
 /// One request body as it is stored.
 ///
 /// `len = prefix + middle.len + suffix`, in bytes, and the prefix and the suffix do not overlap in
-/// the base. [`diff`] makes such records; others are refused wherever they are read.
+/// the base. [`diff`] makes such records; a record that breaks this is refused wherever it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyRecord {
     /// Entry of the same run whose body is the base; `None` if this body is stored whole.
     pub base: Option<Seq>,
-    /// Length of the base's body; 0 if there is none.
+    /// Length of the base's body in bytes; 0 if there is no base.
     pub base_len: u64,
-    /// Number of records below this one: 0 if the body is stored whole.
+    /// Number of bases below this record, each stored against the next: 0 if the body is stored whole.
     pub depth: u32,
-    /// Decoded bytes of all middles that restoring may read: this one's and those below.
+    /// Decoded bytes of all middles that restoring may read: this record's, and those of the bases below it.
     pub chain_len: u64,
     /// Number of bytes that the body and its base share at their start.
     pub prefix: u64,
     /// Number of further bytes that the body and its base share at their end.
     pub suffix: u64,
-    /// Length of the body.
+    /// Length of the body in bytes.
     pub len: u64,
     /// SHA-256 of the body.
     pub sha256: [u8; 32],
-    /// Bytes between prefix and suffix.
+    /// Bytes of the body between the shared prefix and the shared suffix.
     pub middle: Payload,
 }
 
@@ -164,7 +164,8 @@ impl BodyRecord {
         out
     }
 
-    /// Reads a BLOB. The middle shares its bytes, and is checked when the body is restored.
+    /// Parses a BLOB that [`BodyRecord::to_bytes`] wrote. The middle shares the BLOB's bytes; it is checked only when
+    /// the body is restored.
     pub fn from_bytes(mut blob: Bytes) -> Result<BodyRecord, BodyError> {
         // The version first: a newer layout may be shorter.
         match blob.first() {

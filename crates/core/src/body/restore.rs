@@ -67,7 +67,7 @@ impl Restoring {
         self.below.filter(|_| !self.pieces.is_empty()).map(|below| below.seq)
     }
 
-    /// Takes the record that was asked for.
+    /// Takes the record of the entry that [`Restoring::wants`] returned.
     pub fn give(&mut self, record: &BodyRecord) -> Result<(), BodyError> {
         let below = self.wanted()?;
         record.check()?;
@@ -83,7 +83,8 @@ impl Restoring {
         self.place(record)
     }
 
-    /// Takes the whole body that was asked for, where it is at hand: the chain ends with it.
+    /// Takes the whole body of the entry that [`Restoring::wants`] returned, where it is at hand. No further record is
+    /// then needed.
     pub fn give_body(&mut self, body: &[u8]) -> Result<(), BodyError> {
         let below = self.wanted()?;
         let (wanted, had) = (below.len, body.len() as u64);

@@ -18,20 +18,21 @@ use crate::{
 /// Event that the host reports to a connection.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The request was read whole. `stuck`: an answer of this process waits to be recorded.
+    /// The request was read whole. `stuck`: whether an earlier answer of this process still waits to be recorded.
     Arrived {
         stuck: bool,
     },
     /// The connection has its turn among identical requests (`Taken::line_up`, `Taken::leave_line`).
     Turn,
     Admitted(Result<Admission, store::Error>),
-    /// Room or a candidate may have come back, or the connection is now the first of its queue.
+    /// The connection may ask for admission again: room in a budget or a recorded answer may have become free, or the
+    /// connection is now the first of its queue.
     MayRetry,
-    /// `--admit-wait` is over.
+    /// The longest wait for admission (`--admit-wait`) is over.
     WaitOver,
     /// Progress of the exchange the connection is attached to: once when it attaches, then at every change.
     Progress(Progress),
-    /// The exchange to attach to is over already: the entry in the store tells more.
+    /// The exchange to attach to is over already. Its outcome is in the store's entry.
     NotHere,
     /// State of the entry that the connection polls.
     Polled(Result<State, store::Error>),
@@ -45,26 +46,27 @@ pub enum Event {
 /// Action of a connection. The desk carries out those on the registries itself, the others through its host, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// `Taken::line_up`; feed `Turn` when the connection has it.
+    /// Call `Taken::line_up`; feed `Turn` when the connection has it.
     LineUp,
-    /// `Taken::leave_line`; feed `Turn` to the connection it returns.
+    /// Call `Taken::leave_line`; feed `Turn` to the connection it returns.
     LeaveLine,
-    /// Submit `Admit`, `Synced`, with the registries' state at this moment; `Waiters::decides`.
+    /// Submit `Admit` with durability `Synced` and the registries' state at this moment, and call `Waiters::decides`.
     Admit,
-    /// `Waiters::enqueue`, and arm the admit-wait.
+    /// Call `Waiters::enqueue`, and start the timer of `--admit-wait`.
     Enqueue,
-    /// `Waiters::dequeue`; feed `MayRetry` to the connections it returns. Disarm the admit-wait.
+    /// Call `Waiters::dequeue`, feed `MayRetry` to the connections it returns, and stop the timer of `--admit-wait`.
     Dequeue,
-    /// `Taken::take`.
+    /// Call `Taken::take`.
     Take {
         seq: Seq,
         replays: bool,
     },
-    /// `Taken::give_back`; feed `MayRetry` to the connections that `Waiters::wake_identical` returns.
+    /// Call `Taken::give_back`; feed `MayRetry` to the connections that `Waiters::wake_identical` returns.
     GiveBack,
-    /// `Taken::mark_error`: a retry is to be an ordinary request.
+    /// Call `Taken::mark_error`: the request got an error and left no entry. A retry of it is then decided like a first
+    /// request.
     MarkError,
-    /// `Taken::retried`.
+    /// Call `Taken::retried`.
     Retried,
     /// Send the request upstream (with its output cap lowered to `cap`) under a new `Exchange`, and
     /// attach.
@@ -72,23 +74,23 @@ pub enum Action {
         opening: Opening,
         cap: Option<u64>,
     },
-    /// The client left before the request went out: open an `Exchange` that is told `NotSent` at once, so that the
+    /// The client left before the request went out: open an `Exchange` and feed it `NotSent` at once, so that the
     /// entry is settled as `void`, with repeats if the store fails. Nothing is sent.
     Drop(Opening),
-    /// Attach to this process's exchange of the entry: `Progress`, or `NotHere`.
+    /// Attach to this process's exchange of the entry; feed its `Progress`, or `NotHere` if there is none.
     Attach(Seq),
-    /// Look at the entry after a pause: it is in flight in another process.
+    /// Read the entry's state after a pause, and feed `Polled`: the call is in flight in another process.
     Poll(Seq),
     LoadAnswer(Seq),
     /// Forward the part that became visible: the head first, swallowed frames left out.
     Send(Visible),
-    /// End the answer cleanly; `Delivered` once it is flushed.
+    /// End the answer cleanly; feed `Delivered` once it is flushed.
     Finish,
     /// Answer with this refusal; no byte was sent.
     Refuse(Refused),
     /// End the begun answer with an error frame in its dialect, and never cleanly.
     BreakOff(Broken),
-    /// Submit `Delivered`, `Lazy`. Always before `GiveBack`.
+    /// Submit `Delivered` with durability `Lazy`. Always comes before `GiveBack`.
     MarkDelivered {
         seq: Seq,
         count: u32,
@@ -152,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether nothing more will happen.
+    /// Returns whether the connection has ended: no event changes it any more.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }

@@ -40,7 +40,7 @@ use crate::{
     words::id::{AttemptNo, InstanceNo, RunNo},
 };
 
-/// Time of an event, and the instance as which the process acts then.
+/// Time of an event, and the instance under which the process acts at that time.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
     /// Monotonic time, in milliseconds.
@@ -48,15 +48,15 @@ pub struct At {
     pub instance: InstanceNo,
 }
 
-/// Request that was read whole.
+/// Client's request, read whole.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub place: Place,
     pub retry_count: u32,
     pub has_idempotency_key: bool,
-    /// Limits on the tries of its call.
+    /// Limits on the tries of the call that the request may open.
     pub patience: Patience,
-    /// Requests and tokens of the upstream's minute that its call needs.
+    /// Share of the upstream's requests and tokens per minute that the call needs.
     pub wants: Arc<Wants>,
 }
 
@@ -66,18 +66,18 @@ pub enum Event {
     Arrived(ConnectionId, Request),
     /// Event of a connection. Only the desk itself feeds `Arrived`, `Turn`, `Progress` and `NotHere`.
     Client(ConnectionId, connection::Event),
-    /// The mark of [`ForClient::Mark`] is submitted.
+    /// The operation of [`ForClient::Mark`], which marks the answer as delivered, is submitted.
     Marked(ConnectionId),
     Exchange(Key, exchange::Event),
-    /// A try of the call is about to leave.
+    /// A try of the call is about to be sent upstream.
     Leaves(Key),
-    /// The tokens of the answer, once its usage is known.
+    /// The call used this many tokens. Fed once the answer's usage is known.
     Used(Key, u64),
-    /// The upstream's answer to the call tells these levels of its limits.
+    /// The upstream's answer to the call reports these levels of its rate limits.
     Told(Key, Levels),
-    /// Room may have come back: a limit was raised, a run was cancelled, or a process was swept.
+    /// Room in a budget may have come back: a limit was raised, a run was cancelled, or a dead process was swept.
     Moved,
-    /// Time passed: room may have come back in another process, which reports nothing here.
+    /// Time passed: room in a budget may have come back through another process, which reports nothing here.
     Look,
 }
 
@@ -152,7 +152,7 @@ impl Desk {
         round.deeds
     }
 
-    /// Forgets the errors of an attempt that is over: nobody retries them.
+    /// Forgets the noted errors of an attempt that is over: nobody retries its requests.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
         self.shared.taken.forget(run, attempt);
     }

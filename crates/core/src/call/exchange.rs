@@ -42,12 +42,12 @@ pub enum Failure {
     AfterSend,
 }
 
-/// Wait that timed out.
+/// Wait for the upstream that timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// No head came.
+    /// No response head came in time.
     FirstByte,
-    /// Nothing more came after a part of the answer.
+    /// A part of the answer came, and then nothing more.
     Idle,
     /// Nothing came for 30 s after the machine woke up: the connection is dead without notice.
     Suspend,
@@ -56,7 +56,7 @@ pub enum Silence {
 /// Event that the host reports to an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The final head. `streamed`: the answer is of frames (an event stream, NDJSON, a JSON array
+    /// The final response head. `streamed`: the answer is of frames (an event stream, NDJSON, a JSON array
     /// sent piece by piece); a request for a stream can be answered by JSON.
     Head {
         status: u16,
@@ -78,7 +78,7 @@ pub enum Event {
     Timeout(Silence),
     /// The client left before the request was sent, and it will not be sent.
     NotSent,
-    /// No connection was made, and another try is possible.
+    /// No connection was made to the upstream. Another try is possible.
     Unreachable(Told),
     /// The whole body, `len` bytes, of an answer other than 2xx, after which another try is possible.
     Refused {
@@ -100,7 +100,8 @@ pub enum Event {
 /// Action that the host carries out for an exchange, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Submit the settlement, `Synced`, and arm the settle-wait. `error` is the entry's error.
+    /// Submit the settlement with durability `Synced`, and start the timer of `--settle-wait`. `error` is the entry's
+    /// error.
     Settle { ending: Ending, error: Option<&'static str> },
     /// The store failed: submit the same settlement again after a pause.
     SettleAgain { ending: Ending, error: Option<&'static str> },
@@ -108,10 +109,10 @@ pub enum Action {
     Tell(Progress),
     /// Drop the upstream's connection.
     Abort,
-    /// Submit `Retry { resting: true }`, `Committed`; feed `Rested` after the pause, or `Abandoned` if the last client
-    /// leaves before. Keep what the upstream sent: it may be the final answer.
+    /// Submit `Retry { resting: true }` with durability `Committed`; feed `Rested` after the pause, or `Abandoned` if
+    /// the last client leaves before. Keep what the upstream sent: it may be the final answer.
     Rest { tries: Vec<Option<u16>>, pause_ms: u64 },
-    /// Submit `Retry { resting: false }`, `Synced`; feed `MayLeave`.
+    /// Submit `Retry { resting: false }` with durability `Synced`; feed `MayLeave`.
     AskAgain { tries: Vec<Option<u16>> },
     /// Drop what the upstream sent, and send the request again.
     SendAgain,
@@ -127,9 +128,9 @@ pub enum Ending {
     Done,
     /// The upstream sent an error status, or an answer that is not whole.
     Failed(Charge),
-    /// The request never left.
+    /// The request was never sent: nothing is charged.
     Void,
-    /// The call may have happened.
+    /// The request may have reached the provider, and its outcome is not known.
     Unknown,
 }
 
@@ -142,8 +143,8 @@ pub enum Charge {
 }
 
 impl Ending {
-    /// Converts to the engine's `Close`. `metered` is the bill of the provider's usage, if usage arrived that covers
-    /// the whole answer so far: Anthropic's `message_start` alone does not.
+    /// Converts the ending to the engine's `Close`. `metered` is the bill of the provider's usage, if usage arrived
+    /// that covers the whole answer so far: Anthropic's `message_start` alone does not.
     pub fn close(self, metered: Option<Bill>) -> Close {
         // Without usage the reservation stands, never zero: visible bytes miss hidden reasoning.
         let bill = || metered.unwrap_or(Bill::Reservation);
@@ -167,7 +168,7 @@ impl Ending {
     }
 }
 
-/// Part of an answer that its clients may be shown by now: what is not on disk yet is held back.
+/// Part of an answer that its clients may be shown so far. The rest is kept back until it is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub visible: Visible,
@@ -180,7 +181,8 @@ pub enum End {
     /// The visible part is the provider's whole answer: `Done`, or `Failed` for an error status, the provider's own
     /// error event, or an unreadable body.
     Answered(State),
-    /// Outlast reports the error. `state` is how the entry closed; `None` while that is not recorded.
+    /// Clients get an error of Outlast's own, `why`. `state` is how the entry closed; `None` while that is not
+    /// recorded.
     Broken { why: Broken, state: Option<State> },
 }
 
@@ -266,22 +268,23 @@ impl Exchange {
         self.progress
     }
 
-    /// Returns the upstream's status, once its head came.
+    /// Returns the upstream's HTTP status; `None` before its head came.
     pub fn status(&self) -> Option<u16> {
         self.status
     }
 
-    /// Returns the bytes of the answer so far, which are held in memory.
+    /// Returns the number of bytes of the answer so far, which are held in memory.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns whether the exchange is recorded, or never will be: the host forgets it.
+    /// Returns whether the exchange has ended: its outcome is recorded, or never will be. The host then drops it.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// Returns whether the answer is there and cannot be recorded. While one is stuck, new calls get 503.
+    /// Returns whether the answer has come and cannot be recorded. While that is so, the process answers new calls with
+    /// 503.
     pub fn is_stuck(&self) -> bool {
         matches!(self.phase, Phase::Settling(_)) && self.progress.end.is_some()
     }
@@ -291,7 +294,7 @@ impl Exchange {
         self.is_held && self.phase == Phase::Resting
     }
 
-    /// Returns whether a held call may rest until `at_ms` after its first try.
+    /// Returns whether a call that rests in an outage may rest until `at_ms` milliseconds after its first try.
     pub fn may_rest_until(&self, at_ms: u64) -> bool {
         at_ms <= self.patience.hold_ms
     }

@@ -20,7 +20,7 @@ struct Marking {
 }
 
 impl Marks {
-    /// Notes that an answer of `place` is about to be marked as delivered.
+    /// Notes that an answer to a request of `place` is about to be marked as delivered.
     pub fn begin(&mut self, place: Place) {
         self.0.entry(place).or_default().under_way += 1;
     }

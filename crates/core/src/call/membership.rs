@@ -46,7 +46,8 @@ const GAP_MS: u64 = LEASE_MS / 2;
 /// Number of own heartbeats that a renewal accepts as its own. A crash of PostgreSQL loses the last unsynced ones.
 const OWN: usize = 8;
 
-/// Membership of one process. Pure: rows read and monotonic milliseconds are passed in.
+/// Membership of one process: its instance in the store, its heartbeat, and its verdicts on others. Pure: rows read and
+/// monotonic milliseconds are passed in.
 #[derive(Debug, Default)]
 pub struct Membership {
     instance: Option<InstanceNo>,
@@ -94,7 +95,8 @@ impl Contact {
 }
 
 impl Membership {
-    /// Creates the membership of a store that processes on other machines may use, or not.
+    /// Creates the membership of a process that has not registered yet. `is_shared`: whether processes on other
+    /// machines may use the store.
     pub fn new(is_shared: bool) -> Membership {
         Membership { is_shared, ..Membership::default() }
     }
@@ -109,14 +111,15 @@ impl Membership {
         self.goes_on_as(no, 0, now_ms);
     }
 
-    /// Notes that the process renews an instance from now on whose heartbeat is known.
+    /// Notes that the process acts as instance `no` from now on and renews it. `heartbeat` is the one in the store.
     pub fn goes_on_as(&mut self, no: InstanceNo, heartbeat: i64, now_ms: u64) {
         self.instance = Some(no);
         self.heart = Heart { written: [heartbeat].into(), written_ms: now_ms, next: None };
         self.contact.made(now_ms);
     }
 
-    /// Returns the renewal to submit now; `None` when the process has to register first. `fresh` is random.
+    /// Returns the renewal to submit now; `None` when the process has to register first. `fresh` is a random number,
+    /// from which a new heartbeat is made.
     pub fn renewal(&mut self, active: Vec<Active>, fresh: u64, now_ms: u64) -> Option<Renew> {
         let instance = self.instance?;
         let fresh = i64::try_from(fresh >> 1).unwrap_or_default();
@@ -124,7 +127,7 @@ impl Membership {
         Some(Renew { instance, own: self.heart.written.iter().copied().collect(), next, active })
     }
 
-    /// Notes that the store took the heartbeat `next`.
+    /// Notes that the store recorded the heartbeat `next`.
     pub fn renewed(&mut self, next: i64, now_ms: u64) {
         if let Some((_, submitted_ms)) = self.heart.next.take_if(|n| n.0 == next) {
             self.heart.written.push_back(next);
@@ -141,8 +144,9 @@ impl Membership {
         self.contact.made(now_ms);
     }
 
-    /// Notes that an operation of `as_whom` failed. If the instance was declared dead (a suspended machine, a stopped
-    /// process) or a commit is in doubt, the process has to register anew and claim again what it drove.
+    /// Notes that an operation submitted as instance `as_whom` failed. If the instance was declared dead (a suspended
+    /// machine, a stopped process) or a commit is in doubt, the process has to register anew and claim again what it
+    /// drove.
     pub fn failed(&mut self, as_whom: InstanceNo, why: &store::Error) {
         let is_in_doubt = matches!(why, store::Error::CommitUnknown { .. });
         let is_dead = matches!(why, store::Error::Engine(engine::Error::InstanceDead));
@@ -152,8 +156,8 @@ impl Membership {
         }
     }
 
-    /// Returns the operation that declares an old instance of this process dead, once a new instance is registered. `row`
-    /// reads an instance's row from the store.
+    /// Returns the operation that declares an old instance of this process dead, once a new instance is registered.
+    /// `None` if there is none to declare. `row` reads an instance's row from the store.
     ///
     /// The same operation is returned until the store says that the old instance is gone: submitting it may fail.
     pub fn farewell<E>(
@@ -170,7 +174,7 @@ impl Membership {
         Ok(None)
     }
 
-    /// Returns whether the store took a heartbeat within the last lease.
+    /// Returns whether a heartbeat that was submitted within the last lease ([`LEASE_MS`]) is in the store.
     pub fn is_writing(&self, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.heart.written_ms) < LEASE_MS
     }
@@ -182,7 +186,8 @@ impl Membership {
     }
 
     /// Observes the heartbeats of `live`, and returns verdicts on instances that are certainly gone or did not renew
-    /// for a whole lease. `is_gone` tells what can be known at once of a process.
+    /// for a whole lease. `is_gone` tells whether a process has ended, as this machine sees it; `None` if that cannot
+    /// be seen from here.
     pub fn verdicts(
         &mut self,
         live: &[Instance],
@@ -216,14 +221,15 @@ impl Membership {
     }
 }
 
-/// Returns the declaration with which a process leaves, from its own row.
+/// Returns the operation that declares a process's own instance dead as it exits, from its row; `None` if it is dead
+/// already.
 pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
     let verdict = DeclareDead { instance: row.no, heartbeat_seen: row.heartbeat, left: true };
     (row.life == Life::Live).then_some(verdict)
 }
 
-/// Wait until all other instances are judged that only their silence can tell of (other containers and hosts; on a
-/// shared store all).
+/// Wait until it is known of each other instance whether it lives, where only heartbeats can tell: in other containers
+/// and on other hosts; on a shared store everywhere.
 #[derive(Debug)]
 pub struct Inquest {
     began_ms: u64,

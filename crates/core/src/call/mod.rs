@@ -36,7 +36,7 @@ pub use waiters::Waiters;
 
 use crate::words::id::{RunNo, Seq};
 
-/// Key of an exchange: its entry.
+/// Key of an exchange: the run and the number of its entry.
 pub type Key = (RunNo, Seq);
 
 /// Number of a client's connection in its process. Never used again in that process.

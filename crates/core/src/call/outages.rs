@@ -20,7 +20,7 @@ const FIRST_MS: u64 = 1_000;
 /// Interval at which held calls ask again while the probe is under way, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// Call that may be the probe.
+/// Request or call that probes an upstream during its outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// A request that has no entry yet.
@@ -53,7 +53,8 @@ impl Outages {
         Outages { longest_pause_ms, failing: HashMap::new() }
     }
 
-    /// Notes a call that failed. Returns the milliseconds to the next probe if there is an outage.
+    /// Notes a failed call to the upstream `way` (see `Wants::way`). Returns the milliseconds to the next probe; `None`
+    /// if there is no outage.
     pub fn failed(&mut self, way: &Digest, who: Probe, cause: Cause, now_ms: u64) -> Option<u64> {
         let longest = self.longest_pause_ms;
         let failing = self.failing.entry(*way).or_insert(Failing {
@@ -102,7 +103,7 @@ impl Outages {
         }
     }
 
-    /// Hands the place of the probe, if `from` has it, to the call that the request has become.
+    /// Makes the call `to` the probe, if the request `from`, which has become that call, was the probe.
     pub fn becomes(&mut self, way: &Digest, from: ConnectionId, to: Key) {
         if let Some(failing) = self.failing.get_mut(way)
             && failing.probe == Some(Probe::Request(from))
@@ -111,7 +112,8 @@ impl Outages {
         }
     }
 
-    /// Takes the place of the probe back from a call that will not tell anything.
+    /// Frees the place of the probe for another call, if `who` has it: `who` ended without telling anything of the
+    /// upstream.
     pub fn give_back(&mut self, way: &Digest, who: Probe) {
         if let Some(failing) = self.failing.get_mut(way) {
             failing.release(who);

@@ -33,13 +33,13 @@ pub struct Patience {
 pub struct Told {
     /// Time since the first try was sent, in milliseconds.
     pub elapsed_ms: u64,
-    /// Wait that the upstream asks for, in milliseconds.
+    /// Wait that the upstream asks for, in milliseconds; `None` if it asks for none.
     pub retry_after_ms: Option<u64>,
     /// Whether the upstream refuses everything for long (a usage limit), or this process is about to end.
     pub lasting: bool,
-    /// Cause of an outage that the failure may belong to.
+    /// Cause of the outage that the failure may be part of; `None` if it is no sign of an outage.
     pub cause: Option<Cause>,
-    /// Time to the next probe, in milliseconds, if there is an outage. The desk knows it.
+    /// Time to the next probe, in milliseconds; `None` if there is no outage. Set by the desk.
     pub probe_ms: Option<u64>,
 }
 

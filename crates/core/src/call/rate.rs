@@ -79,7 +79,7 @@ pub struct Level {
 pub struct Levels {
     pub requests: Option<Level>,
     pub tokens: Option<Level>,
-    /// Milliseconds for which the provider refuses everything.
+    /// Milliseconds for which the provider refuses every call; `None` if it said no such thing.
     pub refuses_ms: Option<u64>,
 }
 
@@ -124,7 +124,8 @@ impl Lane {
         (self.requests_since, self.tokens_since) = (0, 0);
     }
 
-    /// Checks whether `who` may go now with this many tokens; the error is the milliseconds until it may ask again.
+    /// Checks whether `who` may be sent now with this many tokens. The error is the milliseconds until it may ask
+    /// again.
     ///
     /// A call that needs more than a whole minute's tokens goes when nothing else does.
     pub fn may_go(&mut self, who: ConnectionId, tokens: u64, now_ms: u64) -> Result<(), u64> {
@@ -133,7 +134,7 @@ impl Lane {
         if ready_ms == 0 && is_next { Ok(()) } else { Err(ready_ms) }
     }
 
-    /// Counts a call that may go from here on.
+    /// Counts a call that may be sent now, before it leaves.
     pub fn go(&mut self, tokens: u64, now_ms: u64) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -145,7 +146,7 @@ impl Lane {
         ticket
     }
 
-    /// Notes that the call leaves: its minute begins.
+    /// Notes that the call is sent upstream: the minute for which it counts begins.
     pub fn leaves(&mut self, ticket: Ticket, now_ms: u64) {
         if let Some(at) = self.leaving.iter().position(|w| w.ticket == ticket) {
             let leaving = self.leaving.swap_remove(at);
@@ -160,7 +161,7 @@ impl Lane {
         }
     }
 
-    /// Takes back a call that did not go after all, with the tokens it was counted with.
+    /// Uncounts a call that was not sent after all. `tokens` is the number that it was counted with.
     pub fn take_back(&mut self, ticket: Ticket, tokens: u64) {
         self.went.retain(|w| w.ticket != ticket);
         self.leaving.retain(|w| w.ticket != ticket);
@@ -175,7 +176,8 @@ impl Lane {
         }
     }
 
-    /// Removes a connection from the line. Returns the new first one, if that has changed.
+    /// Removes a connection from the line. Returns the new first one, which the caller feeds `MayRetry`; `None` if that
+    /// has not changed.
     #[must_use = "whoever is returned has to be told"]
     pub fn leave(&mut self, who: ConnectionId) -> Option<ConnectionId> {
         let at = self.line.iter().position(|w| *w == who)?;
@@ -183,7 +185,8 @@ impl Lane {
         self.line.front().copied().filter(|_| at == 0)
     }
 
-    /// Returns whether no report is still in force and nobody waits.
+    /// Returns whether the lane can be dropped: nobody waits in it, and no limit that a provider reported is still in
+    /// force.
     pub fn is_idle(&self, now_ms: u64) -> bool {
         let over = |level: Option<Level>| level.is_none_or(|l| now_ms >= self.told_at_ms + 2 * l.reset_ms);
         self.line.is_empty() && over(self.levels.requests) && over(self.levels.tokens)

@@ -19,7 +19,7 @@ const MANY: usize = 256;
 /// Assumed bytes per token of a text, close to a provider's own count.
 const BYTES_A_TOKEN: u64 = 4;
 
-/// Lanes of all upstreams.
+/// Lanes of all upstreams: each a line of calls that share rate limits.
 #[derive(Debug, Default)]
 pub struct Rates {
     upstreams: HashMap<String, Upstream>,
@@ -33,10 +33,10 @@ struct Upstream {
     told: HashMap<Account, Lane>,
 }
 
-/// Owner of provider limits: providers count by key and by model.
+/// Digest of the API key, and model: providers count their rate limits for each such pair.
 pub type Account = (Option<Digest>, String);
 
-/// Amounts that a call takes of its upstream's minute.
+/// Share of its upstream's requests and tokens per minute that a call takes.
 #[derive(Clone, Debug)]
 pub struct Wants {
     pub upstream: String,
@@ -46,12 +46,12 @@ pub struct Wants {
     pub account: Account,
     /// Rate configured for the upstream.
     pub rate: Rate,
-    /// Largest number of tokens of the call.
+    /// Largest number of tokens that the call can use, input and output together.
     pub bound: u64,
-    /// Largest number of input tokens; part of `bound`.
+    /// Largest number of input tokens that the call can use; part of `bound`.
     pub input_bound: u64,
-    /// Time the call would wait, in milliseconds. If a provider refuses for longer, it is asked all the same: its own
-    /// error tells more.
+    /// Time the call would wait, in milliseconds. If a provider refuses calls for longer, the call is sent all the
+    /// same: the provider's own error tells more.
     pub patience_ms: u64,
 }
 
@@ -100,8 +100,8 @@ pub struct Turn {
 }
 
 impl Rates {
-    /// Returns the turn of `who`, or the time to ask again, for which it has then lined up. Also returns the
-    /// connections that became the first of a line and have to be told.
+    /// Returns the turn of `who`, or else puts it in line and returns the time to ask again. Also returns the
+    /// connections that became the first of a line: the caller feeds them `MayRetry`.
     pub fn turn(
         &mut self,
         who: ConnectionId,
@@ -134,7 +134,8 @@ impl Rates {
         }
     }
 
-    /// Removes `who` from its lines. Returns the connections that became the first of a line and have to be told.
+    /// Removes `who` from its lines. Returns the connections that became the first of a line: the caller feeds them
+    /// `MayRetry`.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn leave(&mut self, who: ConnectionId, wants: &Wants) -> Vec<ConnectionId> {
         let Some(Upstream { all, told }) = self.upstreams.get_mut(&wants.upstream) else { return Vec::new() };
@@ -154,7 +155,7 @@ impl Rates {
         told.entry(wants.account.clone()).or_default().tell(levels, now_ms);
     }
 
-    /// Notes that the call leaves. A call that leaves once more is counted once more, without waiting.
+    /// Notes that the call is sent upstream. A call that is sent once more is counted once more, without waiting.
     pub fn leaves(&mut self, turn: &mut Turn, now_ms: u64) {
         let Some(Upstream { all, .. }) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
         if std::mem::replace(&mut turn.left, true) {
@@ -164,7 +165,8 @@ impl Rates {
         all.leaves(turn.ticket, now_ms);
     }
 
-    /// Ends a turn with the tokens that the call used. `None`: nobody knows, and its bound stands.
+    /// Ends a turn with the tokens that the call used. `None`: the usage is unknown, and the call keeps counting with
+    /// its bound.
     pub fn over(&mut self, turn: Turn, tokens: Option<u64>) {
         if !turn.left {
             self.give_back(turn);

@@ -23,7 +23,7 @@ pub enum Broken {
     /// The upstream has an outage, which lasted longer than the client waits. Nothing is charged.
     #[error("the provider answers no call at present; this one was held, and is not charged")]
     Outage,
-    /// Another process closed the entry meanwhile (this process had been declared dead).
+    /// Another process closed the journal entry meanwhile, because this process had been declared dead.
     #[error("the call was closed by another process meanwhile")]
     Overtaken,
 }
@@ -41,7 +41,7 @@ impl Broken {
         }
     }
 
-    /// Returns the HTTP status, for an answer of which none was sent yet.
+    /// Returns the HTTP status for a client that has received nothing yet.
     pub fn status(self) -> u16 {
         match self {
             Broken::Unreachable | Broken::Cut => 502,
@@ -60,7 +60,7 @@ pub enum Refused {
     /// The caller may not act for the run: 403, because SDKs retry 409.
     #[error(transparent)]
     NotAllowed(engine::Error),
-    /// Room did not come back in time. The run is not halted: 429.
+    /// Room in a budget did not come back in time. The run is not halted: 429.
     #[error("waited for room: {}", .0.message())]
     AdmissionTimeout(envelope::Refusal),
     /// The store cannot record: nothing goes out unrecorded.
@@ -114,7 +114,7 @@ impl Refused {
         }
     }
 
-    /// Returns the value of `x-should-retry`. Retries of a refusal by a limit would flood.
+    /// Returns the value of `x-should-retry`. False for a refusal by a limit: retries of it would flood.
     pub fn should_retry(&self) -> bool {
         match self {
             Refused::Budget(_) | Refused::NotAllowed(_) => false,
@@ -123,7 +123,7 @@ impl Refused {
         }
     }
 
-    /// Returns the value of `Retry-After`, in seconds.
+    /// Returns the value of `Retry-After`, in seconds; `None` if the header is not sent.
     pub fn retry_after_s(&self) -> Option<u32> {
         match self {
             Refused::AdmissionTimeout(_) | Refused::Stuck | Refused::Upstream(Broken::Outage) => Some(5),

@@ -24,7 +24,7 @@ pub struct Place {
     pub key: MatchKey,
 }
 
-/// Registry of taken candidates in one process.
+/// Registry of the answers that live connections of one process are receiving (taken candidates).
 #[derive(Debug, Default)]
 pub struct Taken {
     places: BTreeMap<Place, Meeting>,
@@ -55,14 +55,16 @@ impl Meeting {
 }
 
 impl Taken {
-    /// Lines up for admission. Returns whether it is `connection`'s turn at once.
+    /// Adds `connection` to the line of identical requests that wait for admission. Returns whether it is first, and
+    /// has its turn at once.
     pub fn line_up(&mut self, place: Place, connection: ConnectionId) -> bool {
         let line = &mut self.places.entry(place).or_default().line;
         line.push_back(connection);
         line.len() == 1
     }
 
-    /// Leaves the line, from its head or from the middle. Returns the connection whose turn it is now, if that changed.
+    /// Removes `connection` from the line, wherever it stands. Returns the connection whose turn it is now; `None` if
+    /// that has not changed.
     pub fn leave_line(&mut self, place: Place, connection: ConnectionId) -> Option<ConnectionId> {
         let meeting = self.places.get_mut(&place)?;
         let at = meeting.line.iter().position(|c| *c == connection)?;
@@ -72,7 +74,7 @@ impl Taken {
         next
     }
 
-    /// Notes that `connection` receives the answer of `seq`.
+    /// Notes that `connection` receives the answer of entry `seq`. `replays`: whether that is a recorded answer.
     pub fn take(&mut self, place: Place, connection: ConnectionId, seq: Seq, replays: bool) {
         self.places.entry(place).or_default().receiving.push(Receiving { connection, seq, replays });
     }
@@ -85,7 +87,7 @@ impl Taken {
         self.tidy(place);
     }
 
-    /// Returns the taken candidates, for `Admit::taken`.
+    /// Returns the entries whose answers live connections of this place are receiving, for `Admit::taken`.
     pub fn seqs(&self, place: Place) -> Vec<Seq> {
         self.places.get(&place).map_or_else(Vec::new, |m| m.receiving.iter().map(|r| r.seq).collect())
     }
@@ -97,12 +99,12 @@ impl Taken {
         of_attempt.flat_map(|(_, m)| &m.receiving).filter(|r| r.replays).map(|r| r.seq).collect()
     }
 
-    /// Notes a request that came to nothing and left no entry.
+    /// Notes a request that was answered with an error of Outlast's own and left no entry.
     pub fn mark_error(&mut self, place: Place) {
         self.places.entry(place).or_default().errors += 1;
     }
 
-    /// Returns whether an error without entry is noted, for `Admit::answered_with_error`.
+    /// Returns whether an error that left no entry is noted, for `Admit::answered_with_error`.
     pub fn has_error(&self, place: Place) -> bool {
         self.places.get(&place).is_some_and(|m| m.errors > 0)
     }
@@ -115,7 +117,7 @@ impl Taken {
         self.tidy(place);
     }
 
-    /// Forgets the errors of an attempt that is over: nobody retries them.
+    /// Forgets the noted errors of an attempt that is over: nobody retries its requests.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
         self.places.retain(|place, meeting| {
             if (place.run, place.attempt) == (run, attempt) {

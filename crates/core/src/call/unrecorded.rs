@@ -10,7 +10,7 @@ pub struct Unrecorded {
     bytes: u64,
 }
 
-/// Share of one unrecorded answer. Must be given back to [`Unrecorded::recorded`].
+/// One unrecorded answer's part of the count and of the memory. Must be given back to [`Unrecorded::recorded`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Held {
@@ -19,14 +19,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns whether the answer itself may stay in memory.
+    /// Returns whether the answer itself may stay in memory; if not, only its usage is kept.
     pub fn keeps_answer(&self) -> bool {
         self.kept.is_some()
     }
 }
 
 impl Unrecorded {
-    /// Creates a count that keeps up to `max_bytes` of answers in all.
+    /// Creates an empty count that keeps up to `max_bytes` of answers in all.
     pub fn new(max_bytes: u64) -> Unrecorded {
         Unrecorded { max_bytes, answers: 0, bytes: 0 }
     }

@@ -10,7 +10,7 @@ use crate::{
     words::id::RunNo,
 };
 
-/// Waiters of one process.
+/// Calls of one process that wait for room in a budget.
 #[derive(Debug, Default)]
 pub struct Waiters {
     runs: BTreeMap<RunNo, VecDeque<(ConnectionId, Place)>>,
@@ -25,7 +25,8 @@ impl Waiters {
         self.deciding.insert(connection, place);
     }
 
-    /// Notes that the admission's outcome arrived. Call it before the machine is given the outcome.
+    /// Notes that the outcome of the connection's admission arrived. The caller does so before it feeds the outcome to
+    /// the connection.
     pub fn decided(&mut self, connection: ConnectionId) {
         self.deciding.remove(&connection);
     }
@@ -39,8 +40,8 @@ impl Waiters {
         self.runs.entry(place.run).or_default().push_back((connection, place));
     }
 
-    /// Leaves the queue. Returns the connections that may decide again now: the new first one, and those of the run
-    /// that are being decided as behind it.
+    /// Removes the connection from its run's queue. Returns the connections to be decided again now: the new first one,
+    /// and those of the run whose admission was submitted as behind this one.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn dequeue(&mut self, run: RunNo, connection: ConnectionId) -> Vec<ConnectionId> {
         let Some(line) = self.runs.get_mut(&run) else { return Vec::new() };
@@ -72,8 +73,8 @@ impl Waiters {
         sorted(queued.copied().chain(deciding).filter(|(_, p)| *p == place).map(|(c, _)| c))
     }
 
-    /// Returns every run's first waiter, to be told from time to time with jitter: room can come back in another
-    /// process, which reports nothing here.
+    /// Returns every run's first waiter. The caller lets each be decided again from time to time, with jitter: room can
+    /// come back in another process, which reports nothing here.
     pub fn firsts(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         self.runs.values().filter_map(|line| line.front()).map(|(c, _)| *c)
     }

@@ -141,7 +141,8 @@ impl Error {
         }
     }
 
-    /// Returns the hint for a caller over HTTP or gRPC, which may be the agent: none that names a person's command.
+    /// Returns the hint for a caller over HTTP or gRPC, which may be the agent: no hint names a person's command.
+    /// `None` if there is no such hint.
     pub fn callers_hint(&self) -> Option<String> {
         match self {
             Error::RunHalted { .. }
@@ -156,7 +157,7 @@ impl Error {
         }
     }
 
-    /// Returns a hint about what to do, if there is one.
+    /// Returns a hint for a person about what to do; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::UnknownRun { .. } => "list runs with `outlast ls`".into(),

@@ -64,7 +64,7 @@ pub enum Need {
     /// Recorded outcome of the transaction with this id.
     Transaction(Arc<str>),
     Namespace(String),
-    /// Standing of the deliveries to an endpoint.
+    /// Stored row of the deliveries to an endpoint: how far they have come.
     Delivery(Arc<str>),
     /// Keys of a namespace that have older versions, after key number `after`, in the order of their numbers.
     Compactable {
@@ -190,11 +190,11 @@ pub struct Loaded {
     pub forgotten: Vec<(RunNo, EnvelopeNo, String)>,
     /// Events of the decision, to be written with its rows.
     pub events: Vec<NewEvent>,
-    /// Standing of the deliveries that the decision asked for, as stored.
+    /// Rows of deliveries to endpoints that the decision asked for, as stored.
     pub deliveries: Vec<Delivery>,
-    /// Standing to write.
+    /// Row of an endpoint's deliveries to write; `None` writes nothing.
     pub new_delivery: Option<Delivery>,
-    /// Declared lookups; only a strict store keeps them.
+    /// Lookups that the operation declared; `None` in a store that is not strict.
     pub declared: Option<Box<Declared>>,
 }
 
@@ -354,7 +354,8 @@ impl Loaded {
         self.entries.push(Row::insert(Entry { opened_by: self.op, ..entry }));
     }
 
-    /// Moves an open entry to the actor. Closings of the process that had it are refused from now on.
+    /// Moves an open entry to the actor. Closings by the process that had the entry before are refused from now on.
+    /// `None` if the entry was not loaded.
     pub fn take_over(&mut self, actor: &Actor, seq: Seq) -> Option<&mut Entry> {
         let op = self.op;
         let entry = self.entry_mut(actor.run, seq)?;
@@ -364,7 +365,7 @@ impl Loaded {
         Some(entry)
     }
 
-    /// Returns the opening that this operation made of entry `seq`.
+    /// Returns the opening of entry `seq`, which this operation opened or took over, as its closing has to present it.
     pub fn opening(&self, actor: &Actor, seq: Seq) -> Opening {
         Opening { run: actor.run, seq, instance: actor.instance, op: self.op }
     }

@@ -124,7 +124,7 @@ macro_rules! ops {
     };
 }
 
-/// A verb with its answer type.
+/// A verb of the engine, with the type of its answer.
 pub trait Verb: Into<Op> {
     type Answer;
     /// Unwraps the answer; `None` when `outcome` belongs to another verb.

@@ -37,7 +37,7 @@ impl Sums {
         self.overrun += e.call.as_ref().map_or_else(Amounts::default, |call| call.overrun());
     }
 
-    /// Describes the first limit of the envelope that is passed by more than the overruns.
+    /// Describes the first limit of the envelope that is passed by more than the overruns; `None` if none is.
     pub fn passed(&self, e: &Envelope) -> Option<String> {
         let used = |u: Unit| e.spent[u] + e.reserved[u];
         let passes =
@@ -51,7 +51,7 @@ impl Sums {
         ))
     }
 
-    /// Describes the first sum of the envelope that differs from the sum of its entries.
+    /// Describes the first sum of the envelope that differs from the sum of its entries; `None` if none does.
     ///
     /// `forgotten`: some entries may be gone with their run. Their `spent` and `doubt` stay charged, so the
     /// envelope may then exceed the sums of the remaining entries, but never fall below them.
@@ -95,7 +95,7 @@ impl Gone {
         self.gap && run.status.is_ended()
     }
 
-    /// Tells whether any run is gone, once all existing runs were passed to `child_of`.
+    /// Returns whether any run is gone, once all existing runs were passed to `child_of`.
     pub fn any(&self) -> bool {
         self.gap || self.last.is_some_and(|last| last.0 != 1)
     }

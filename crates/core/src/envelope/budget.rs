@@ -80,14 +80,14 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Tells whether a run with these tags is charged directly, not through an ancestor.
+    /// Returns whether a run with these tags is charged to the budget by its own tags, not through an ancestor.
     pub fn covers<'a>(&self, tags: impl IntoIterator<Item = (&'a String, &'a String)>) -> bool {
         let Some((key, value)) = &self.tag else { return true };
         tags.into_iter().any(|(k, v)| k == key && v == value)
     }
 }
 
-/// Envelope of one period.
+/// Envelope of one period of a named budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// Start of the window's period.
@@ -98,7 +98,7 @@ pub struct Window {
 /// Number of past windows that a budget remembers: a clock may be wrong for as many periods.
 const REMEMBERED: usize = 7;
 
-/// Windows that a budget was charged to before its newest one.
+/// Windows of a budget that were charged before its newest one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
     /// Windows that are remembered.
@@ -130,11 +130,11 @@ pub struct Budget {
     pub no: BudgetNo,
     pub name: Name,
     pub terms: Terms,
-    /// Terms last given by a settings file. A file that repeats them changes nothing, so that changes made by a
-    /// command since then stay.
+    /// Terms last given by a settings file; `None` if none has named the budget. A file that repeats them changes
+    /// nothing, so that changes made by a command since then stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configured: Option<Terms>,
-    /// Window that was charged last.
+    /// Window that was charged last; `None` if there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
     /// Windows that were charged before. They count again when a clock that had jumped ahead goes back.
@@ -152,10 +152,10 @@ impl Budget {
         self.terms.per.period(self.current(now).map_or(now, |w| w.since))
     }
 
-    /// Returns the window that counts at `now`, if there is one yet.
+    /// Returns the window that counts at `now`; `None` if there is none yet.
     ///
-    /// A clock that goes back finds what was spent then. Where that may be forgotten, the earliest window that is known
-    /// counts: none is opened, so that nothing is spent twice.
+    /// After the clock goes back, the window of that time counts again, with its spent amounts. If that window may be
+    /// forgotten, the earliest window that is known counts: none is opened, so that nothing is spent twice.
     pub fn current(&self, now: Micros) -> Option<Window> {
         let since = self.terms.per.period(now).since;
         let known = || self.window.into_iter().chain(self.past.windows.iter().copied());

@@ -40,11 +40,11 @@ pub struct Envelope {
     pub no: EnvelopeNo,
     pub owner: Owner,
     pub limits: Limits,
-    /// Amounts held by open entries and by entries in doubt.
+    /// Amounts reserved for open entries and for entries in doubt.
     pub reserved: Amounts,
-    /// Part of `reserved` that is held by entries whose outcome is unknown.
+    /// Part of `reserved` that is for entries whose outcome is unknown.
     pub doubt: Amounts,
-    /// Amounts posted. `wall_ms` is not kept here: it is the time since the run began.
+    /// Amounts spent for good (posted). `wall_ms` is not kept here: it is the time since the run began.
     pub spent: Amounts,
 }
 
@@ -59,12 +59,12 @@ impl Envelope {
         self.limits[unit].map(|l| l.saturating_sub(self.spent[unit]).saturating_sub(self.reserved[unit]))
     }
 
-    /// Returns the part of `reserved` that calls in flight hold. It may come back.
+    /// Returns the part of `reserved` that is for calls in flight. Settlements may give some of it back.
     pub fn live(&self, unit: Unit) -> i64 {
         self.reserved[unit] - self.doubt[unit]
     }
 
-    /// Returns the first unit of which `want` does not fit, even after `extra` comes free.
+    /// Returns the first unit of which `want` does not fit, even after `extra` comes free; `None` if all of it fits.
     pub fn shortfall(&self, want: &Amounts, extra: &Amounts) -> Option<Unit> {
         Unit::ALL.into_iter().find(|&u| {
             want[u] > 0 && self.free(u).is_some_and(|free| free.saturating_add(extra[u]) < want[u])
@@ -86,17 +86,17 @@ impl Envelope {
         self.spent += *amounts;
     }
 
-    /// Marks `amounts`, which an entry holds, as doubtful. They stay reserved.
+    /// Marks `amounts`, which are reserved for an entry, as in doubt. They stay reserved.
     pub fn doubt(&mut self, amounts: &Amounts) {
         self.doubt += *amounts;
     }
 
-    /// Takes the mark off again: the entry's outcome is known, or its hold was inherited.
+    /// Takes `amounts` out of doubt: the entry's outcome is known, or a retry inherited its reservation.
     pub fn resolve_doubt(&mut self, amounts: &Amounts) {
         self.doubt -= *amounts;
     }
 
-    /// Returns what is wrong with the sums, if anything: no sum may be negative, and doubt must be reserved.
+    /// Returns what is wrong with the sums, or `None`: no sum may be negative, and doubt must be part of `reserved`.
     pub fn inconsistency(&self) -> Option<String> {
         for u in Unit::ALL {
             let (r, d, s) = (self.reserved[u], self.doubt[u], self.spent[u]);
@@ -118,26 +118,27 @@ const MODEL: usize = 100;
 /// Calls like the refused one that a suggested raise has room for: a raise for one alone is refused again at once.
 const CALLS: i64 = 10;
 
-/// Refusal of a call, a loop or a restart. A face turns it into HTTP 402; people read its message.
+/// Refusal of a call, a loop or a restart. Callers over HTTP get 402; people read its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub code: String,
     pub unit: Option<Unit>,
-    /// Least amount the operation needed, in the unit.
+    /// Least amount that the operation needed, in `unit`.
     pub needs: i64,
-    /// Amount that was left under the limit.
+    /// Amount that was left under the limit, in `unit`.
     pub free: i64,
     pub limit: i64,
-    /// Part of the missing amount that is held by calls whose outcome is unknown.
+    /// Part of the missing amount that is reserved for calls whose outcome is unknown.
     pub doubt: i64,
     pub at: Micros,
-    /// Owner of the budget, where it is not the run's own. The run then waits and is not halted.
+    /// Owner of the budget that refuses; `None` if it is the run's own. While another owner refuses, the run waits and
+    /// is not halted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whose: Option<Whose>,
-    /// Outage of the provider that the run waits for, since `at`. No budget refuses anything.
+    /// Outage of the provider that the run waits for, since `at`. If it is set, no budget refuses anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
-    /// Model without a known price.
+    /// Model without a known price; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
@@ -153,7 +154,7 @@ pub enum Whose {
         name: String,
         /// Name of the period; empty if the budget has no end.
         period: String,
-        /// Time at which the next period begins.
+        /// Time at which the next period begins; `None` if the budget has no end.
         until: Option<Micros>,
     },
 }
@@ -174,7 +175,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the refusal as one of another owner's budget.
+    /// Returns the refusal with `whose` as the owner of the budget that refuses.
     pub fn by(self, whose: Whose) -> Self {
         Self { whose: Some(whose), ..self }
     }

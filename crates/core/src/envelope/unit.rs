@@ -12,9 +12,9 @@ pub enum Unit {
     Tokens,
     Calls,
     Loops,
-    /// Time since the run began, downtime included.
+    /// Milliseconds since the run began, downtime included.
     WallMs,
-    /// Time while an attempt is open; a suspended machine does not count.
+    /// Milliseconds while an attempt is open; the time of a suspended machine does not count.
     ActiveMs,
     Restarts,
 }
@@ -43,7 +43,7 @@ impl Unit {
         }
     }
 
-    /// Returns the `code` of a refusal for this unit, the same in every face.
+    /// Returns the `code` of a refusal for this unit, the same in HTTP, gRPC and Python.
     pub fn refusal_code(self) -> &'static str {
         match self {
             Unit::CostNanoUsd => "dollar_budget_exceeded",
@@ -68,7 +68,8 @@ impl Unit {
         }
     }
 
-    /// Tells whether a run's use of this unit also counts in its ancestors and windows.
+    /// Returns whether a run's use of this unit also counts in its ancestors' envelopes and in windows of named
+    /// budgets.
     pub fn propagates(self) -> bool {
         matches!(self, Unit::CostNanoUsd | Unit::Tokens | Unit::Calls)
     }
@@ -166,7 +167,7 @@ impl Amounts {
         self[Unit::Tokens]
     }
 
-    /// Returns the part that also counts in ancestors and windows.
+    /// Returns the part that also counts in ancestors' envelopes and in windows of named budgets.
     pub fn propagating(mut self) -> Self {
         for u in Unit::ALL {
             if !u.propagates() {

@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::Mark;
 use crate::words::id::{InstanceNo, Micros};
 
-/// Most failed letters of an endpoint that are kept for another try. Beyond it the oldest are given up.
+/// Largest number of undelivered events (letters) of an endpoint that are kept for another try. Beyond it the oldest
+/// are given up.
 pub const MOST_WAITING: usize = 1_000;
 
-/// Most given-up letters that are kept for a person's `retry`. Older ones are only counted.
+/// Largest number of given-up letters of an endpoint that are kept for a person's `retry`. Older ones are only counted.
 pub const MOST_DEAD: usize = 1_000;
 
-/// Standing of the deliveries to one endpoint.
+/// State of the deliveries to one endpoint: how far they have come, what failed, and who delivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Delivery {
@@ -19,7 +20,7 @@ pub struct Delivery {
     pub name: String,
     /// Number of changes so far: a change names the version that it was made on.
     pub version: i64,
-    /// Process that delivers. Another takes its place when it is dead or has left.
+    /// Process that delivers; `None` if there is none. Another takes its place when it is dead or has left.
     pub holder: Option<InstanceNo>,
     /// Events up to this mark were delivered, left out by the rules, or are among `waiting` and `dead`.
     pub cursor: Mark,
@@ -65,7 +66,7 @@ impl Delivery {
         self.delivered += 1;
     }
 
-    /// Puts the given-up letters back, to be tried at once, and those that wait too. Returns how many.
+    /// Makes all given-up and all waiting letters due at `now`. Returns the number of waiting letters after that.
     pub fn retry(&mut self, now: Micros) -> usize {
         let again = std::mem::take(&mut self.dead);
         self.waiting.extend(again.into_iter().map(|letter| Letter { tries: 0, ..letter }));

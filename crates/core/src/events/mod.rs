@@ -57,7 +57,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
     pub at: Micros,
-    /// Run that it is about; `None` for a named budget.
+    /// Run that the event is about; `None` for an event of a named budget.
     pub run: Option<RunNo>,
     pub seq: Option<Seq>,
     pub kind: Kind,
@@ -65,7 +65,7 @@ pub struct NewEvent {
     pub about: Value,
 }
 
-/// Place of an event in the order in which a store gives events out: the transaction that wrote it, then its number.
+/// Position of an event in the order in which a store returns events: the transaction that wrote it, then its number.
 ///
 /// The transaction is 0 in stores with one writer at a time, whose numbers are in the order of their commits. Where
 /// several commit at once, a number alone does not tell whether a smaller one is still to come.
@@ -86,7 +86,7 @@ pub struct Event {
     pub about: Value,
 }
 
-/// Selects a page of events, in order.
+/// Query for a page of events, in the order of their marks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     pub run: Option<RunNo>,

@@ -100,7 +100,7 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDetail {
     pub tool: String,
-    /// Side effect of the tool call, in the agent's words: `write`, `external`, ….
+    /// Side effect of the tool call, in the agent's words: `write`, `external`, …; `None` if it states none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side_effect: Option<String>,
     /// SHA-256 of the arguments, in canonical JSON.

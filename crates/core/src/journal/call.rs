@@ -15,11 +15,12 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
     pub at: Micros,
-    /// Amounts posted: the call's own bill if it arrived late, else the lesser of the estimate and the headroom left.
+    /// Amounts posted: the call's own bill if it arrived late, else the lesser of the estimate and what the limits
+    /// leave.
     pub posted: Amounts,
-    /// Part of the estimate that no headroom covered (unbacked doubt), in nano-USD.
+    /// Part of the estimate for which the limits left no room (unbacked doubt), in nano-USD.
     pub unbacked_nano_usd: i64,
-    /// Part of the estimate that no headroom covered, in tokens.
+    /// Part of the estimate for which the limits left no room, in tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unbacked_tokens: i64,
     pub why: String,
@@ -40,15 +41,15 @@ pub struct CallDetail {
     /// Digest of the request, stored in hex.
     pub digest: Option<Digest>,
     pub idempotency_key: Option<String>,
-    /// Output cap put into the request, when the client's own did not fit.
+    /// Output cap put into the request in tokens, when the client's own did not fit; `None` if it was not changed.
     pub clamped_to: Option<u64>,
-    /// Lost call that this call repeats.
+    /// Lost call that this call repeats; `None` if it repeats none.
     pub retry_of: Option<Seq>,
-    /// Most input tokens that the request can be billed.
+    /// Largest number of input tokens for which the request can be billed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_bound: Option<u64>,
-    /// Amounts reserved for the call. They are its charge when no usage arrives, even if its hold was passed
-    /// on.
+    /// Amounts reserved for the call. They are its charge when no usage arrives, even if a retry has inherited the
+    /// reservation.
     pub reserved: Amounts,
     /// Amounts taken over from the reservation of `retry_of`.
     pub inherited: Amounts,
@@ -77,7 +78,7 @@ pub struct CallDetail {
     /// Whether the call waits for its next try: nothing of it is on its way.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resting: bool,
-    /// Item or step in which the call was made.
+    /// Item or step in which the call was made; `None` outside of both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
     /// Windows of named budgets the call was admitted under. The outcome is charged to these, whenever it
@@ -87,7 +88,7 @@ pub struct CallDetail {
 }
 
 impl CallDetail {
-    /// Returns the cost and tokens billed beyond what the call held.
+    /// Returns the cost and tokens billed beyond what was reserved for the call.
     pub fn overrun(&self) -> Amounts {
         Amounts::of(self.overrun_nano_usd, self.overrun_tokens)
     }

@@ -11,7 +11,7 @@ use crate::{
     words::id::{AttemptNo, Seq},
 };
 
-/// First new call of one attempt while recorded answers were left.
+/// First new call that an attempt made while it had not taken all recorded answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Parting<'a> {
     pub attempt: &'a Attempt,

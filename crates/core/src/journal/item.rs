@@ -13,7 +13,7 @@ pub enum Standing {
     #[default]
     Open,
     Done,
-    /// Failed. The item runs again at the next start.
+    /// Failed. The item runs again at the job's next start.
     Failed,
     /// Dead. The item runs again only when a person resets it.
     Dead,
@@ -51,10 +51,10 @@ impl Standing {
 pub struct ItemDetail {
     /// Position in the input of the start that claimed the item, from 0.
     pub index: i64,
-    /// Digest of the item's content. Shows that a key now means something else.
+    /// Digest of the item's content, which shows if the key now names other content; `None` if not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Digest>,
-    /// Digest of the code that ran the item.
+    /// Digest of the code that ran the item; `None` if not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Digest>,
     pub standing: Standing,
@@ -62,7 +62,7 @@ pub struct ItemDetail {
     pub try_no: i64,
     /// Number of this entry's first try.
     pub first_try: i64,
-    /// Number of starts in which the item failed, this entry's own included.
+    /// Number of starts of the job in which the item failed, this entry's own included.
     #[serde(skip_serializing_if = "is_zero")]
     pub failed_starts: i64,
     /// Number of process deaths while the item was open.
@@ -74,7 +74,7 @@ pub struct ItemDetail {
     /// Generation whose paid answers are replayed to the item's steps with retries.
     #[serde(skip_serializing_if = "is_zero")]
     pub root: i64,
-    /// Reason why the item was skipped or is dead.
+    /// Reason why the item was skipped or is dead; `None` in any other standing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

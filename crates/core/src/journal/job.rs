@@ -12,13 +12,14 @@ use crate::{
 /// Scope of all items: a key names one item of its job, over all attempts.
 pub const SCOPE: &str = "items";
 
-/// Number of process deaths after which an item that was open at each is dead: it kills whatever runs it.
+/// Number of process deaths after which an item that was open at each of them is dead: the item seems to kill whatever
+/// runs it.
 pub const MOST_DEATHS: i64 = 3;
 
-/// Number of starts after which an item that failed in each is dead.
+/// Number of starts of the job after which an item that failed in each of them is dead.
 pub const MOST_FAILED_STARTS: i64 = 3;
 
-/// Batch job data in a run's row.
+/// Data of a batch job in its run's row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Job {
@@ -35,7 +36,7 @@ pub struct Counts {
     pub failed: i64,
     pub dead: i64,
     pub skipped: i64,
-    /// Number of items of the input that the job was last started with; 0 if no start has told it.
+    /// Number of items of the input that the job was last started with; 0 if no start has recorded it.
     pub expected: i64,
 }
 
@@ -75,7 +76,7 @@ impl Counts {
     }
 }
 
-/// Newest entry of an item, as a resume, a list or an inspection needs it.
+/// Part of an item's newest entry that a resume, a list or an inspection reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemRow {
     pub seq: Seq,
@@ -112,7 +113,7 @@ pub enum OnChange {
     #[default]
     Rerun,
     Keep,
-    /// Tells the caller, and writes nothing.
+    /// Returns `ItemClaim::Changed` to the caller, and writes nothing.
     Fail,
 }
 
@@ -121,14 +122,14 @@ pub enum OnChange {
 pub enum ItemClaim {
     /// The item is claimed: run it.
     Run(ItemRun),
-    /// There is nothing to run: the item is `Done`, `Skipped` or `Dead`, or `Failed` in this start.
+    /// There is nothing to run: the item is `Done`, `Skipped` or `Dead`, or has `Failed` since this start of the job.
     Ended { seq: Seq, standing: Standing },
-    /// A live worker holds the item.
+    /// A live worker has claimed the item.
     Held { seq: Seq },
     /// This try would be the item's last before it counts as dead. Let all other items end, then claim this one
     /// `alone`.
     Suspect { seq: Seq, deaths: i64 },
-    /// The item is done with other content or code, and the caller asked to be told.
+    /// The item is done with other content or code, and the caller chose `OnChange::Fail`.
     Changed { seq: Seq },
 }
 

@@ -63,9 +63,9 @@ pub enum State {
     Open,
     Done,
     Failed,
-    /// The call never left.
+    /// The call was never sent.
     Void,
-    /// The call may have happened.
+    /// The call may have happened, and its outcome is not known.
     Unknown,
 }
 

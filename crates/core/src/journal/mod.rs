@@ -47,22 +47,22 @@ pub struct Entry {
     pub opened_by: OpNo,
     /// Scope of the entry. Replay never crosses it.
     pub scope: Arc<str>,
-    /// Name of the step, loop or checkpoint; key of the item.
+    /// Name of the step, loop or checkpoint; key of the item; `None` for an entry without a name, such as a call.
     pub key: Option<String>,
     /// Key by which a repeated call is found: request digest, scope and credential in one; of a tool call its server,
-    /// tool, arguments and scope.
+    /// tool, arguments and scope. `None` in entries of other kinds.
     pub match_key: Option<MatchKey>,
     pub opened_at: Micros,
     pub closed_at: Option<Micros>,
-    /// Amounts the entry holds now in the envelopes its run is charged to.
+    /// Amounts reserved for the entry now, in the envelopes that its run is charged to.
     pub held: Amounts,
     /// Amounts posted for the entry. Items and steps repeat the charges of the calls made in them.
     pub spent: Amounts,
-    /// Last attempt to which the answer was delivered whole.
+    /// Last attempt to which the answer was delivered whole; `None` if it reached none.
     pub delivered_to: Option<AttemptNo>,
-    /// Retry count of the connection to which the answer was delivered.
+    /// `x-stainless-retry-count` of the request to which the answer was delivered; 0 for a first request.
     pub delivered_count: u32,
-    /// Retry of this lost or failed call, or the newer entry of this item.
+    /// Entry of the call that retries this lost or failed one, or newer entry of this item; `None` if there is none.
     pub retried_by: Option<Seq>,
     /// Whether the answer can be replayed: 2xx, terminal event seen, body kept.
     pub replayable: bool,
@@ -74,7 +74,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns the item or step in which the entry was made.
+    /// Returns the item or step in which the entry was made; `None` outside of both.
     pub fn within(&self) -> Option<Seq> {
         match self.kind {
             Kind::Call => self.call.as_ref()?.within,
@@ -93,16 +93,16 @@ impl Entry {
         repeats.into_iter().chain(self.within())
     }
 
-    /// Tells whether the entry is a call whose outcome is unknown.
+    /// Returns whether the entry is a call whose outcome is unknown.
     pub fn is_lost(&self) -> bool {
         self.kind == Kind::Call && self.state == State::Unknown
     }
 
-    /// Returns the unbacked doubt: cost and tokens that may be billed for a lost call, and that no envelope holds or has
-    /// posted.
+    /// Returns the unbacked doubt: cost and tokens that may be billed for a lost call, and that no envelope has
+    /// reserved or spent.
     ///
-    /// While the outcome is unknown, the call's bound without what it still holds; once its retry has settled, the part
-    /// of the estimate that found no headroom.
+    /// While the outcome is unknown, the call's bound less what is still reserved for it; once its retry has settled,
+    /// the part of the estimate for which the limits left no room.
     pub fn unbacked(&self) -> Amounts {
         let Some(call) = &self.call else { return Amounts::default() };
         let missing = |bound: i64, held: i64| (bound - held).max(0);

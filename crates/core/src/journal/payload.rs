@@ -169,7 +169,7 @@ impl Payload {
             .collect()
     }
 
-    /// Joins the parts made by [`Payload::into_parts`], in order of `part`.
+    /// Joins the parts made by [`Payload::into_parts`], in order of `part`. `None` if there are no parts.
     ///
     /// Uses only the parts that belong to the first one: behind them may lie those of a longer payload whose
     /// writer died before it closed the entry. [`Payload::decode`] tells whether the result is whole.

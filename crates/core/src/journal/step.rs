@@ -8,7 +8,7 @@ use crate::words::id::Seq;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepDetail {
-    /// Item or step in which the step was begun.
+    /// Item or step in which the step was begun; `None` outside of both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
     /// Whether the step was declared with retries: each try then has a scope of its own.
@@ -19,7 +19,8 @@ pub struct StepDetail {
     /// retries.
     #[serde(skip_serializing_if = "is_zero")]
     pub first_try: i64,
-    /// Whether the step raised and was to be tried again. The next begin then continues the count of tries.
+    /// Whether the step raised an error and was to be tried again. The next `BeginStep` then continues the count of
+    /// tries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
     /// Whether a person decided the outcome.

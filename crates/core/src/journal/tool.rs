@@ -28,7 +28,7 @@ impl ToolDetail {
         format!("{}/{}", self.server, self.tool)
     }
 
-    /// Tells whether the call may have had its effect.
+    /// Returns whether the call may have been sent, and so may have had its effect.
     pub fn is_sent(&self) -> bool {
         self.sends > 0
     }

@@ -44,7 +44,7 @@ impl Tables {
         })
     }
 
-    /// Returns the recorded value, if it is stored in at most `most` bytes.
+    /// Returns the recorded value of an entry; `None` if there is none, or if it is stored in more than `most` bytes.
     pub fn value_of(&self, run: RunNo, seq: Seq, most: i64) -> Option<Payload> {
         self.payloads.get(&(run, seq, Role::Value, 0)).filter(|p| p.bytes.len() as i64 <= most).cloned()
     }

@@ -25,9 +25,10 @@ pub struct Asked {
     pub tier: AskedTier,
     /// Number of answers the request asks for (`n`); 0 is taken as 1.
     pub choices: u64,
-    /// Output cap in the request, per choice; `Some(0)` for a request without output (embeddings).
+    /// Output cap in the request, in tokens per choice; `None` if it names none; `Some(0)` for a request without output
+    /// (embeddings).
     pub cap: Option<u64>,
-    /// Thinking budget of the request, which counts within the cap.
+    /// Thinking budget of the request in tokens, which counts within the cap; `None` if it names none.
     pub thinking_budget: Option<u64>,
     /// Largest number of server-side searches the request allows.
     pub web_searches: u64,
@@ -75,8 +76,8 @@ pub struct Bound {
     pub choices: u64,
     /// Output cap per choice: the request's, else the model's, else [`OUTPUT_CAP_UNKNOWN`].
     pub cap: u64,
-    /// Lowest cap worth sending the request with: the lesser of `cap` and 256 tokens beyond its thinking
-    /// budget.
+    /// Lowest output cap with which the request is worth sending: the lesser of `cap` and 256 tokens beyond its
+    /// thinking budget.
     pub floor_cap: u64,
 }
 
@@ -138,12 +139,12 @@ impl Bound {
         self.input_tokens.saturating_add(cap.saturating_mul(self.choices))
     }
 
-    /// Returns cost and tokens of the request with its own cap.
+    /// Returns the most cost and tokens of the request with its own output cap.
     pub fn full(&self) -> (NanoUsd, u64) {
         (self.cost_at(self.cap), self.tokens_at(self.cap))
     }
 
-    /// Returns cost and tokens of the request with the lowest cap worth sending.
+    /// Returns the most cost and tokens of the request with the lowest output cap worth sending.
     pub fn floor(&self) -> (NanoUsd, u64) {
         (self.cost_at(self.floor_cap), self.tokens_at(self.floor_cap))
     }

@@ -48,9 +48,9 @@ pub struct Price {
     flex: Bands,
     priority: Bands,
     batch: Bands,
-    /// Largest number of input tokens the model takes, where known.
+    /// Largest number of input tokens that the model takes; `None` if not known.
     pub max_input_tokens: Option<u64>,
-    /// Largest number of output tokens the model gives, where known.
+    /// Largest number of output tokens that the model gives; `None` if not known.
     pub max_output_tokens: Option<u64>,
     /// Price of one server-side web search, in pico-USD, at its dearest size.
     pub web_search_pico: i64,

@@ -25,7 +25,7 @@ pub enum Caching {
 }
 
 impl Caching {
-    /// Returns how long an entry lives without being read, in milliseconds.
+    /// Returns the time, in milliseconds, after which an entry of the provider's cache expires if it is not read.
     pub fn lives_ms(self) -> i64 {
         match self {
             Caching::Automatic => AUTOMATIC_MS,
@@ -34,7 +34,7 @@ impl Caching {
         }
     }
 
-    /// Returns the input tokens of a call that were in the cache when it had been answered.
+    /// Returns the number of a call's input tokens that the provider's cache held once the call was answered.
     pub fn covered(self, usage: &Usage) -> u64 {
         match self {
             Caching::Marked { .. } => {
@@ -46,7 +46,8 @@ impl Caching {
     }
 }
 
-/// Returns the tokens that `after` bought and that a cache holding `covered` tokens of its conversation would have given.
+/// Returns the number of input tokens that the call of usage `after` did not read from the cache, although the cache
+/// held `covered` tokens of its conversation.
 pub fn tokens(covered: u64, after: &Usage) -> u64 {
     covered.min(after.input_total()).saturating_sub(after.cache_read)
 }

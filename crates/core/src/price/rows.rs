@@ -29,7 +29,7 @@ pub(super) struct Listing {
     pub max_input_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     pub web_search: Option<i64>,
-    /// Fee of each request, in pico-USD.
+    /// Fee of each request, in pico-USD; `None` if none is listed.
     pub request: Option<i64>,
     pub media_input: Option<i64>,
     pub uplift_percent: BTreeMap<String, u32>,

@@ -63,7 +63,7 @@ impl PriceTable {
     }
 }
 
-/// Returns the price compiled in under exactly this name.
+/// Returns the price compiled in under exactly this name; `None` if there is none.
 pub(super) fn builtin_price(name: &str) -> Option<Price> {
     let entry: Entry = serde_json::from_str(find_line(models(), name)?).ok()?;
     entry.listing(name)?.price()

@@ -28,7 +28,7 @@ const BY_NAME: [(&str, Unasked); 6] = [
 ];
 
 impl Unasked {
-    /// Returns what the model of this name does.
+    /// Returns what the model of this name does and bills unasked, for each request.
     pub fn of(model: &str) -> Unasked {
         // Perplexity's models, wherever they are served; its old `-chat` ones did not search.
         let name = model.rsplit('/').next().unwrap_or(model);

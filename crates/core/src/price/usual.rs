@@ -9,7 +9,7 @@ const TIMES: u64 = 4;
 /// Lowest usual cap, in tokens.
 const LEAST: u64 = 1_024;
 
-/// Output of one model's answers to one run, as far as a process has seen them.
+/// Lengths of one model's answers in one run, as far as this process has seen them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usual {
     answers: u32,
@@ -18,7 +18,7 @@ pub struct Usual {
 }
 
 impl Usual {
-    /// Notes an answer by its billed output. An answer without any tells nothing.
+    /// Notes an answer with `output` billed output tokens. An answer with 0 changes nothing.
     ///
     /// An answer that a usual cap cut off is as long as the cap: the next cap is four times as high.
     pub fn saw(&mut self, output: u64) {

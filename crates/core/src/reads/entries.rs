@@ -67,7 +67,8 @@ pub fn page(
 /// Number of entries before a call in which the call before it is looked for.
 const BACK: i64 = 500;
 
-/// Returns the newest call before `entry`, of the same attempt where there is one nearby.
+/// Returns the newest call within 500 entries before `entry`, one of the same attempt if there is any; `None` if there
+/// is none.
 pub fn call_before(store: &dyn Store, entry: &Entry) -> Result<Option<Seq>, store::Error> {
     let from = Seq((entry.seq.0 - BACK - 1).max(0));
     let near = usize::try_from(entry.seq.0 - from.0 - 1).unwrap_or(0);

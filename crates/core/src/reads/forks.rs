@@ -147,7 +147,8 @@ fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Cha
     }
 }
 
-/// Builds the default id of a fork: the same for the same point, so that a restart finds it.
+/// Builds the default id of a fork: the same for the same point, so that a restart finds the fork. `None` if it would
+/// be no valid run id.
 pub fn id_of(origin: &RunId, point: &Point) -> Option<RunId> {
     let word = match point {
         Point::Name(name) => name.clone(),

@@ -18,7 +18,8 @@ pub fn changed_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> 
     Ok(times.into_iter().flatten().max().unwrap_or(run.created_at))
 }
 
-/// Returns the running runs of header callers that have not changed since `since`, and in which no call is on its way.
+/// Returns the running runs whose callers name them in an HTTP header, that have not changed since `since`, and in
+/// which no call is on its way.
 pub fn idle_since(store: &dyn Store, since: Micros) -> Result<Vec<Run>, store::Error> {
     let (mut idle, mut before) = (Vec::new(), None);
     loop {

@@ -21,7 +21,7 @@ pub fn namespaces(store: &dyn Store) -> Result<Vec<Namespace>, store::Error> {
     }
 }
 
-/// Returns all agents of a namespace, in the order of their UTF-8 bytes, those whose keys are all deleted among them.
+/// Returns all agents of a namespace, in the order of their UTF-8 bytes. Includes agents whose keys are all deleted.
 pub fn agents(store: &dyn Store, namespace: &str) -> Result<Vec<String>, store::Error> {
     let mut all: Vec<String> = Vec::new();
     loop {

@@ -52,7 +52,7 @@ pub fn put(store: &dyn Store, policy: &NamedPolicy, at: Micros) -> Result<Put, E
     Ok(Put { actor: None, changes: vec![change], transaction: None })
 }
 
-/// Returns the policy of this name.
+/// Returns the policy of this name; `None` if there is none.
 pub fn find(store: &dyn Store, name: &str) -> Result<Option<NamedPolicy>, Error> {
     store.state(NAMESPACE, AGENT, name)?.and_then(|item| read(&item).transpose()).transpose()
 }

@@ -9,7 +9,7 @@ use crate::{
     words::id::{Micros, RunId},
 };
 
-/// Returns whether the refused amount fits now. A removed budget refuses nothing.
+/// Returns whether the amount that `refusal` refused fits now. A removed budget refuses nothing.
 ///
 /// `parent` is the envelope of the ancestor that the refusal names, if it names one.
 pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelope>, now: Micros) -> bool {

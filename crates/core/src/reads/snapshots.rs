@@ -6,7 +6,7 @@ use crate::{
     words::id::{Micros, RunId, Seq},
 };
 
-/// Returns the point that a snapshot names and its time; the newest point counts.
+/// Returns the entry number and the time of the newest snapshot of this name; `None` if there is none.
 pub fn named(store: &dyn Store, run: &RunId, name: &str) -> Result<Option<(Seq, Micros)>, Error> {
     let found = store.state(&namespace(run), AGENT, name)?.and_then(|item| item.value);
     let Some(value) = found else { return Ok(None) };

@@ -70,9 +70,9 @@ pub struct Sum {
     pub calls: i64,
     pub tokens: i64,
     pub spent_nano_usd: i64,
-    /// Amount held by calls whose outcome is unknown.
+    /// Amount that stays reserved for calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
-    /// Amount that may be billed for lost calls, and that nothing holds.
+    /// Amount that may be billed for lost calls, and that no envelope has reserved or spent.
     pub unbacked_nano_usd: i64,
 }
 

@@ -25,17 +25,17 @@ pub struct Exit {
     /// no other attempt begins before there is room.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub for_room: bool,
-    /// Outage of the provider in which the agent ended. This is no death.
+    /// Outage of the provider during which the agent ended; `None` if there was none. This is no death.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
-    /// Whether a header caller began the next attempt in its place, under another label. How the agent ended, if it
-    /// has, nobody saw: this is no death.
+    /// Whether an HTTP caller with another label began the next attempt in this one's place. Nobody saw whether or how
+    /// the agent ended: this is no death.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub relieved: bool,
 }
 
-/// One attempt of a run. Header attempts (labelled or implicit) have no instance and no fence: a server's death
-/// does not end them.
+/// One attempt of a run. An attempt that an HTTP header began (labelled or implicit) has no instance and no fence: a
+/// server's death does not end it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     pub run: RunNo,
@@ -47,14 +47,14 @@ pub struct Attempt {
     /// Iteration of the run's loop: a deliberate fresh turn, whose scope replays nothing older.
     pub iteration: i64,
     pub started_at: Micros,
-    /// Time of the end; time of the last heartbeat if the attempt died with its driver.
+    /// Time of the end; time of the last heartbeat if the attempt died with its driver; `None` while it is open.
     pub ended_at: Option<Micros>,
     pub exit: Option<Exit>,
     /// Milliseconds the attempt was open, suspends not counted, as posted so far.
     pub active_ms: i64,
     /// Number of answers of ended attempts that this attempt has not taken yet.
     pub untaken: i64,
-    /// First new call made while `untaken` was not zero.
+    /// First new call that the attempt made while `untaken` was not zero; `None` if it made none.
     pub diverged: Option<Seq>,
     /// Number of answers that were untaken at `diverged`.
     pub diverged_untaken: i64,
@@ -67,7 +67,7 @@ impl Attempt {
         self.ended_at.is_none()
     }
 
-    /// Tells whether the attempt ended by a death, rather than by a clean exit or a stop. A death counts as the
+    /// Returns whether the attempt ended by a death, rather than by a clean exit or a stop. A death counts as the
     /// cause of a restart.
     pub fn died(&self) -> bool {
         self.exit.as_ref().is_some_and(|e| {

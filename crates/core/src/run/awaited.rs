@@ -21,7 +21,7 @@ impl Awaited {
         self.pending.iter().filter(|p| now < p.expires_at).count()
     }
 
-    /// Tells whether no approval is listed. A listed one may have expired since anybody looked.
+    /// Returns whether no approval is listed. A listed approval may have expired unnoticed.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
@@ -31,7 +31,8 @@ impl Awaited {
         (self.waited_us + self.waiting_us(now)) / 1000
     }
 
-    /// Moves the start of the wait back by `us`, so that a clock set back by as much changes no waiting time.
+    /// Moves the start of the wait back by `us` microseconds, so that a clock set back by as much changes no waiting
+    /// time.
     pub fn set_back(&mut self, us: i64) {
         self.since = self.since.map(|at| Micros(at.0.saturating_sub(us)));
     }

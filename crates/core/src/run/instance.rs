@@ -12,7 +12,8 @@ pub struct Identity {
     /// Inode of the pid namespace. Pids compare only where the boot id and this inode are equal.
     pub pid_ns: u64,
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`: tells a recycled pid from its predecessor.
+    /// Field 22 of `/proc/PID/stat`: the start time, in clock ticks since boot, which tells two processes with the same
+    /// pid apart.
     pub start_time: u64,
     /// Program name for people: `outlast run`, `outlast serve`.
     pub program: String,
@@ -35,8 +36,8 @@ pub struct Instance {
     pub no: InstanceNo,
     pub identity: Identity,
     pub life: Life,
-    /// Value that each renewal replaces by a random one. Nobody is judged by a timestamp: a verdict names the value it
-    /// saw, and a renewal the values that its process wrote.
+    /// Value that each renewal replaces by a random one. No process is declared dead by a timestamp: a verdict names
+    /// the value that it saw, and a renewal the values that its process wrote.
     pub heartbeat: i64,
     pub registered_at: Micros,
     pub last_seen: Micros,

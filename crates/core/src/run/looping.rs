@@ -11,23 +11,23 @@ pub const UNCHANGED: i64 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Looping {
-    /// Number of iterations after which the run is completed.
+    /// Number of iterations after which the run is completed; `None`: no such number.
     pub max_iterations: Option<i64>,
-    /// Shell command that completes the run when it succeeds after an iteration.
+    /// Shell command that completes the run when it succeeds after an iteration; `None` if there is none.
     pub until: Option<String>,
-    /// Absolute path of the file that each iteration reads anew as its standard input.
+    /// Absolute path of the file that each iteration reads anew as its standard input; `None` if there is none.
     pub input: Option<String>,
 }
 
-/// Progress of a loop. An iteration is finished when its agent ended with 0, and judged when it is decided what
-/// follows. After a death between the two it is still judged exactly once.
+/// Progress of a loop. An iteration is finished when its agent exited with 0, and judged when `JudgeIteration` has
+/// decided what follows. After a death between the two it is still judged exactly once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Turns {
-    /// Number of iterations whose agent ended with 0.
+    /// Number of iterations whose agent exited with 0.
     pub finished: i64,
     pub judged: i64,
-    /// Digest of the files and context that the newest judged iteration left behind.
+    /// Digest of the files and context that the newest judged iteration left behind; `None` if not known.
     pub mark: Option<String>,
     /// Number of judged iterations in a row that left the same mark as the one before.
     pub unchanged: i64,
@@ -38,19 +38,19 @@ pub struct Turns {
 pub enum Verdict {
     /// The next iteration follows.
     Next,
-    /// `--until` succeeded.
+    /// The command of `--until` succeeded: the loop is done.
     Until,
-    /// `--max-iterations` are done.
+    /// The loop has done as many iterations as `--max-iterations` allows.
     Enough,
     /// [`UNCHANGED`] iterations in a row changed nothing.
     Stuck,
 }
 
 impl Turns {
-    /// Judges the iteration that is finished.
+    /// Decides what follows the iteration that is finished.
     ///
-    /// `mark` is the digest of what the iteration left behind; `None` where that cannot be told, and then the
-    /// iteration does not count as unchanged. Idempotent: an iteration is counted once.
+    /// `mark` is the digest of what the iteration left behind; `None` if it cannot be determined: the iteration then
+    /// does not count as unchanged. Idempotent: an iteration is counted once.
     pub fn judge(&mut self, looping: &Looping, mark: Option<&str>, until: bool) -> Verdict {
         if self.judged < self.finished {
             self.judged = self.finished;
@@ -66,7 +66,7 @@ impl Turns {
         }
     }
 
-    /// Clears the count of unchanged iterations, when a person takes the loop up again.
+    /// Clears the count of unchanged iterations, when a person resumes the loop.
     pub fn forgive(&mut self) {
         self.unchanged = 0;
     }

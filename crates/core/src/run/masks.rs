@@ -86,7 +86,7 @@ impl Rules {
         self.leave_out.iter().map(String::as_str)
     }
 
-    /// Tells whether any mask changes strings.
+    /// Returns whether any mask changes strings.
     pub fn masks_strings(&self) -> bool {
         !self.masks.is_empty()
     }

@@ -33,16 +33,16 @@ use crate::{
     },
 };
 
-/// Policy for a call whose outcome is unknown.
+/// Policy for the charge of a call whose outcome is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
-    /// Charged at its reservation until its retry settles, then at the retry's cost.
+    /// The call is charged at its reservation until its retry settles, then at the retry's cost.
     #[default]
     AsRetry,
-    /// Charged at its reservation for ever.
+    /// The call is charged at its reservation for ever.
     Keep,
-    /// Not charged: the user bears the provider's bill.
+    /// The call is not charged: the user bears the provider's bill.
     Refund,
 }
 
@@ -72,9 +72,9 @@ pub enum OnDivergence {
 pub enum Record {
     #[default]
     All,
-    /// Prompts stay off the disk.
+    /// Answers are kept, and prompts stay off the disk.
     Answers,
-    /// Only digests: nothing can be replayed after a restart.
+    /// Only digests are kept: nothing can be replayed after a restart.
     Digests,
 }
 
@@ -109,21 +109,23 @@ pub struct Command {
     pub umask: u32,
     /// Values of PATH, HOME and the variables named with `--env`.
     pub env: BTreeMap<String, String>,
-    /// Names of the variables that it was begun with. Their values are nowhere in the store, but for those in `env`.
+    /// Names of the environment variables that the command was begun with. Their values are nowhere in the store,
+    /// except those in `env`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
-    /// Absolute path of a file of variables that each start reads.
+    /// Absolute path of a file of variables that each start reads; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env_file: Option<String>,
     /// Whether stdin was not a terminal, and is kept as the run's payload.
     pub stdin_kept: bool,
-    /// Absolute path of the mirror of the task's context, if not in the run's own directory.
+    /// Absolute path of the file to which the task's context is copied; `None`: in the run's own directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_file: Option<String>,
-    /// Adapter that was asked for; without one, the command's own.
+    /// Agent adapter that the user named; `None`: the one that fits the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Settings of `--loop`, where the command is run again and again and each clean exit is an iteration.
+    /// Settings of `--loop`, under which the command is run again and again and each clean exit is an iteration; `None`
+    /// without a loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looping: Option<Looping>,
     /// Whether the agent is stopped at a usage limit instead of waiting by itself.
@@ -132,7 +134,7 @@ pub struct Command {
     pub supervision: Supervision,
 }
 
-/// Settings by which the processes of a command are held, at each of its starts.
+/// Settings under which a command's processes are supervised, at each of its starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Supervision {
@@ -141,9 +143,9 @@ pub struct Supervision {
     pub pty: Pty,
     /// Time that processes left behind may go on after the agent's end, in milliseconds; 0 ends them at once.
     pub orphans_wait_ms: i64,
-    /// Names of programs that are left alone, together with their descendants.
+    /// Names of programs that are left running when the agent's processes are ended, together with their descendants.
     pub keep: Vec<String>,
-    /// Memory limit of all processes together or, with `memory_by_rlimit`, of each process's address space.
+    /// Memory limit, in bytes, of all processes together or, with `memory_by_rlimit`, of each process's address space.
     pub memory_bytes: Option<u64>,
     pub memory_by_rlimit: bool,
     /// Processor limit in percent of one processor: 150 is one and a half.
@@ -151,7 +153,8 @@ pub struct Supervision {
     /// Confinement that keeps the agent from the store's directory, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confine: Option<Confine>,
-    /// Whether an agent's settings are such that its resumption sends the same tools and system text.
+    /// Whether the agent is set up to send the same tools and system text when it is resumed, so that the provider's
+    /// cache still holds them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warm_resume: bool,
 }
@@ -160,9 +163,9 @@ pub struct Supervision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confine {
-    /// A user namespace with the same user.
+    /// The agent runs as the same user in a user namespace of its own.
     Namespace,
-    /// Another user of the machine, by name.
+    /// The agent runs as another user of the machine, by name.
     User(String),
 }
 
@@ -195,26 +198,27 @@ pub struct Spec {
     /// Names of the provider keys' variables that were set when the run began. A resumption needs them again.
     /// Their values are nowhere in the store.
     pub keys: Vec<String>,
-    /// Subscription whose login pays for the calls: they have a list price, and are not billed.
+    /// Subscription whose login pays for the calls, which have a list price but are not billed; `None` if there is
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
-    /// Limits first asked for, kept where a later request for others is to be noticed. A person may have raised
-    /// the run's own limits since.
+    /// Limits first asked for, kept if a later request for other limits is to be noticed, else `None`. A person may
+    /// have raised the run's own limits since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Prices the run began with, kept for all its life. Absent in runs that have no command.
+    /// Prices the run began with, kept for all its life. `None` in runs that have no command.
     pub prices: Option<Prices>,
-    /// Masks applied when the run's requests are compared, kept for all its life. Absent: everything counts or,
+    /// Masks applied when the run's requests are compared, kept for all its life. `None`: everything counts or,
     /// in a child run, the parent's masks apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masks: Option<Masks>,
-    /// Name of the batch job that the run is.
+    /// Name of the batch job that the run is; `None` if it is no job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Service of the run's state over gRPC, beside its proxy.
+    /// Service of the run's state over gRPC, beside its proxy; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<Grpc>,
-    /// Tool rules of the run's policy, as they were when the run was created.
+    /// Tool rules of the run's policy, as they were when the run was created; `None` if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Rules>,
 }
@@ -224,13 +228,13 @@ pub struct Spec {
 pub struct Grpc {
     /// Listening address as it was typed, `address:port`.
     pub address: String,
-    /// Rule that decides between transactions that overlap.
+    /// Rule by which a commit fails if transactions overlap.
     #[serde(default)]
     pub conflicts: Conflicts,
 }
 
 impl Spec {
-    /// Returns the run's loop settings, if the run is a loop.
+    /// Returns the run's loop settings; `None` if the run is no loop.
     pub fn looping(&self) -> Option<&Looping> {
         self.command.as_ref()?.looping.as_ref()
     }
@@ -241,7 +245,7 @@ impl Spec {
 pub struct Prices {
     /// Hash of the whole table, the built-in part included.
     pub hash: String,
-    /// User's price file on top of the built-in part.
+    /// User's price file, which replaces prices of the built-in part; `None` if there was none.
     pub file: Option<PriceFile>,
 }
 
@@ -258,9 +262,10 @@ pub struct Run {
     pub no: RunNo,
     pub id: RunId,
     pub status: Status,
-    /// Refusal that halted the run, or that names the budget or the provider it waits for.
+    /// Refusal that halted the run, or that names the budget or the provider that the run waits for; `None` if there is
+    /// none.
     pub halt: Option<Refusal>,
-    /// Reason why the run failed or was cancelled.
+    /// Reason why the run failed or was cancelled; `None` in any other status.
     pub error: Option<String>,
     pub parent: Option<RunNo>,
     /// Runs whose journals this fork shares, nearest first. Empty unless the run is a fork.
@@ -271,7 +276,8 @@ pub struct Run {
     pub budgets: Arc<[BudgetNo]>,
     pub policy: Policy,
     pub created_at: Micros,
-    /// Time at which the first attempt began; `wall_ms` counts from here. It is moved back with a clock that is set back.
+    /// Time at which the first attempt began, from which `wall_ms` counts; `None` before. If the clock is set back,
+    /// this time is moved back with it.
     pub began_at: Option<Micros>,
     pub ended_at: Option<Micros>,
     pub next_seq: Seq,
@@ -291,15 +297,16 @@ pub struct Run {
     pub replayed: i64,
     /// Cost of the replayed answers: money not paid again.
     pub saved_nano_usd: i64,
-    /// Key of the command and directory, so that typing the command again finds the run.
+    /// Key of the command and directory, by which typing the command again finds the run; `None` if it is not to be
+    /// found so.
     pub command_key: Option<String>,
-    /// Name and item counts, where the run is a batch job.
+    /// Name and item counts of a batch job; `None` if the run is no job.
     pub job: Option<Box<Job>>,
-    /// Progress of the loop, where the run is a loop.
+    /// Progress of the run's loop; `None` if the run is no loop.
     pub turns: Option<Box<Turns>>,
-    /// Time at which a sleeping run wakes.
+    /// Time at which a sleeping run wakes; `None` if it does not sleep.
     pub wake_at: Option<Micros>,
-    /// Approvals the run waits for. Set once a person was asked for something.
+    /// Approvals that the run waits for; `None` until the first is requested.
     pub approvals: Option<Box<Awaited>>,
 }
 
@@ -318,7 +325,8 @@ impl Run {
         (since - waited).max(0)
     }
 
-    /// Keeps the time that has passed, after the clock was set back by `us`.
+    /// Moves the run's times back by `us` microseconds after the clock was set back by as much, so that `wall_ms`
+    /// stays.
     pub fn set_back(&mut self, us: i64) {
         self.began_at = self.began_at.map(|at| Micros(at.0.saturating_sub(us)));
         if let Some(awaited) = &mut self.approvals {
@@ -326,13 +334,14 @@ impl Run {
         }
     }
 
-    /// Returns the outage of the provider that the run waits for, and since when.
+    /// Returns the outage of the provider that the run waits for, and the time since which it waits; `None` if it does
+    /// not.
     pub fn awaited_outage(&self) -> Option<(&Outage, Micros)> {
         let refusal = self.halt.as_ref().filter(|_| self.status == Status::Waiting)?;
         Some((refusal.outage.as_ref()?, refusal.at))
     }
 
-    /// Tells whether an approval is pending.
+    /// Returns whether an approval is pending.
     pub fn awaits_a_person(&self, now: Micros) -> bool {
         self.approvals.as_ref().is_some_and(|a| a.pending(now) > 0)
     }

@@ -16,11 +16,11 @@ use crate::{
     words::id::{AttemptNo, Micros, RunNo, Seq},
 };
 
-/// Shared part of another run's journal: entries up to a place that were done by a moment.
+/// Part of another run's journal that a fork shares: the entries up to `seq` that were done at the snapshot's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     pub run: RunNo,
-    /// Last place that is shared.
+    /// Number of the last entry that may be shared.
     pub seq: Seq,
     pub at: Micros,
 }
@@ -33,7 +33,8 @@ impl Origin {
         std::iter::once(self).chain(before).collect()
     }
 
-    /// Tells whether an entry is shared: within the place, and done by the moment of the snapshot.
+    /// Returns whether an entry is shared: its number is at most `self.seq`, and it was done by the moment of the
+    /// snapshot.
     pub fn was_done(&self, seq: Seq, state: State, closed_at: Option<Micros>) -> bool {
         seq <= self.seq && state == State::Done && closed_at.is_some_and(|at| at <= self.at)
     }

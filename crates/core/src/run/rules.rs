@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Rules {
     /// Name of the policy.
     pub policy: String,
-    /// Tools that may be called; any, if there is no list. A name that ends in `*` matches every tool with that
+    /// Tools that may be called; `None` allows any. A name that ends in `*` matches every tool with that
     /// prefix. `SERVER/TOOL` is a server's tool; a name without a slash is the tool of any server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
@@ -29,13 +29,13 @@ pub struct Requirement {
 }
 
 impl Rules {
-    /// Tells whether the tool may be called at all.
+    /// Returns whether the tool may be called at all.
     pub fn allows(&self, tool: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|pattern| fits(pattern, tool)))
     }
 
-    /// Tells whether a person has to be asked under `rules`. Without rules, a person is asked about every call, except one
-    /// that states that it has no side effect: an empty one.
+    /// Returns whether a person has to be asked under `rules`. Without rules, a person is asked about every call,
+    /// except one that states that it has no side effect: an empty one.
     pub fn ask_for(rules: Option<&Rules>, tool: &str, side_effect: Option<&str>) -> bool {
         rules.map_or(side_effect != Some(""), |rules| rules.requires(tool, side_effect))
     }

@@ -49,7 +49,7 @@ impl Status {
         Status::ALL.into_iter().find(|s| s.name() == text)
     }
 
-    /// Tells whether the run has ended: nothing more is expected to happen.
+    /// Returns whether the run has ended: nothing more is expected to happen.
     pub fn is_ended(self) -> bool {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
@@ -64,15 +64,15 @@ pub enum Event {
     Interrupt,
     /// A limit refused something.
     Halt,
-    /// The tripped limit was raised; `open` when an attempt is open.
+    /// The limit that halted the run was raised. `open`: whether an attempt is open.
     Raise {
         open: bool,
     },
-    /// A parent's budget or a person is waited for.
+    /// The run begins to wait for a parent's budget or for a person.
     Wait,
-    /// The provider said when to come back.
+    /// The provider said when calls will be answered again.
     Sleep,
-    /// The event that was waited for came.
+    /// The event that the run waited for came.
     Wake,
     Complete,
     Fail,

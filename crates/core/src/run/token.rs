@@ -60,7 +60,7 @@ pub struct Claims {
     pub fence: Option<Fence>,
 }
 
-/// Reason why a text is not a token to trust. Never holds the text: errors are logged, tokens are not.
+/// Reason why a text is not a token to trust. Never contains the text: errors are logged, tokens are not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error("not a run token: wanted a text that starts with {PREFIX}")]
@@ -105,8 +105,8 @@ pub fn mint(key: &TokenKey, claims: &Claims) -> String {
 
 /// Reads a token and checks its signature, in constant time, against the key it names.
 ///
-/// Errors tell a person who mixed up stores from a token that was tampered with. None of them says anything
-/// about a right signature.
+/// Errors differ for a token of another store and for one that was tampered with. No error tells anything about the
+/// right signature.
 pub fn verify(text: &str, keys: &[TokenKey]) -> Result<Claims, TokenError> {
     let encoded = text.strip_prefix(PREFIX).ok_or(TokenError::NotAToken)?;
     if encoded.len() != TEXT {
@@ -148,7 +148,7 @@ fn padded(secret: &[u8; 32]) -> [u8; 64] {
     std::array::from_fn(|i| secret.get(i).copied().unwrap_or(0))
 }
 
-/// Tells whether `text` claims to be a run token, valid or not. Such a text never goes upstream.
+/// Returns whether `text` claims to be a run token, valid or not. Such a text never goes upstream.
 pub fn looks_like_token(text: &str) -> bool {
     text.starts_with(PREFIX)
 }

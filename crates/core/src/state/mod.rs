@@ -81,7 +81,7 @@ pub struct Namespace {
     /// Time of the newest commit.
     pub at: Micros,
     pub keep: Keep,
-    /// Commit up to which transaction ids are forgotten.
+    /// Number of the commit up to which transaction ids are forgotten.
     pub forgotten: i64,
 }
 
@@ -130,7 +130,7 @@ pub fn run_namespace(id: &crate::words::id::RunId) -> String {
 /// Prefix of the namespaces in which Outlast itself keeps state.
 pub const OURS: &str = "outlast:";
 
-/// Tells whether only one run may write to the namespace.
+/// Returns whether only one run may write to the namespace.
 pub fn is_a_runs(namespace: &str) -> bool {
     namespace.starts_with(RUNS)
 }
@@ -147,14 +147,14 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Rule that decides between transactions that overlap.
+/// Rule by which a commit fails if transactions overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conflicts {
-    /// Only the versions that changes expect.
+    /// A commit fails only if a key's version is not the one that a change expects.
     #[default]
     Expected,
-    /// Also, a commit fails if a key it writes was written since the transaction began.
+    /// A commit fails also if a key that it writes was written since the transaction began.
     FirstCommitter,
 }
 

@@ -15,7 +15,7 @@ pub const KEPT_DAYS: i64 = 7;
 /// Number of commits whose ids one later commit forgets.
 pub const AT_ONCE: usize = 4;
 
-/// Tells whether the id of a commit made at `at` may be forgotten.
+/// Returns whether the id of a transaction committed at `at` may be forgotten.
 pub fn is_old(at: Micros, now: Micros) -> bool {
     now.0.saturating_sub(at.0) > KEPT_US
 }

@@ -15,9 +15,9 @@ pub enum Progress {
 pub struct ResumePoint {
     /// Largest N whose value's `status` is `done`; -1 if there is none.
     pub done: i64,
-    /// Largest N whose value's `status` is `pending`.
+    /// Largest N whose value's `status` is `pending`; `None` if there is none.
     pub pending: Option<i64>,
-    /// Key of that step, with the leading zeros that it was written with.
+    /// Key of the step `pending`, with the leading zeros that it was written with.
     pub pending_key: Option<String>,
 }
 
@@ -42,8 +42,8 @@ impl<'a> StepKey<'a> {
         number(&key[stem.len()..]).map(|n| StepKey { stem, n })
     }
 
-    /// Tells whether the steps `prefix0`, `prefix1`, … are those whose stem is `prefix`. For a prefix that ends
-    /// in a digit the number is only the rest of the digits, so the caller has to walk those keys.
+    /// Returns whether the steps `prefix0`, `prefix1`, … are exactly the keys whose stem is `prefix`. For a prefix that
+    /// ends in a digit the number is only the rest of the digits, so the caller has to walk those keys.
     pub fn is_stem(prefix: &str) -> bool {
         !prefix.ends_with(|c: char| c.is_ascii_digit())
     }
@@ -72,8 +72,8 @@ pub fn furthest<'a>(prefix: &str, keys: impl Iterator<Item = (&'a str, Progress)
 }
 
 impl Progress {
-    /// Returns the `status` of a JSON object, if it is `done` or `pending`. A value with another status, or one
-    /// that is no JSON object, is no step's record.
+    /// Returns the `status` of a JSON object, if it is `done` or `pending`. `None` for a value with another status and
+    /// for one that is no JSON object.
     pub fn of(value: &[u8]) -> Option<Progress> {
         let first = value.iter().find(|b| !b.is_ascii_whitespace());
         if first != Some(&b'{') {

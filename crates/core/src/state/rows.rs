@@ -23,12 +23,12 @@ pub struct Current {
     pub first: Position,
     /// Oldest version that is kept.
     pub oldest: i64,
-    /// Progress of a step, as the newest version records it.
+    /// Progress of a step, as the newest version records it; `None` if that is no step's record.
     pub progress: Option<Progress>,
     /// Whether this operation changed `live` or `progress`, or made the first older version. A store finds keys
     /// by these; most writes leave them unchanged.
     pub moved: bool,
-    /// Store's own number of the key; 0 before it has one. No decision looks at it.
+    /// Store's own number of the key; 0 before the key has one. No decision looks at this number.
     pub no: i64,
 }
 
@@ -101,7 +101,7 @@ pub struct Rows {
     /// whose id was forgotten, and its time.
     pub old_ids: BTreeMap<String, (i64, Micros)>,
     pub keys: BTreeMap<Arc<Name>, Row<Current>>,
-    /// Recorded outcome of the operation's transaction, if it was committed before.
+    /// Recorded outcome of the operation's transaction; `None` if it was not committed before.
     pub outcome: Option<Committed>,
     pub compactable: Vec<Compactable>,
     pub versions: Vec<NewVersion>,
@@ -111,7 +111,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Tells whether anything is to be written.
+    /// Returns whether anything is to be written.
     pub fn is_touched(&self) -> bool {
         // A version never comes without its commit and its namespace.
         !self.removals.is_empty() || self.namespaces.values().any(|r| r.touch != Touch::Read)

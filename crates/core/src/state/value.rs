@@ -62,7 +62,7 @@ impl Value {
         &self.stored
     }
 
-    /// Returns the progress of the step that this value records, if it records one.
+    /// Returns the progress of the step that this value records; `None` if it is no step's record.
     pub fn progress(&self) -> Option<Progress> {
         self.progress
     }

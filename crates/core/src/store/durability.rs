@@ -5,8 +5,8 @@
 pub enum Durability {
     /// No ticket waits for the operation: it is written with the next commit. Used only for delivery marks.
     Lazy,
-    /// Committed: survives `kill -9` and reaches the disk with the next synced group.
+    /// The operation is committed: it survives `kill -9`, and reaches the disk with the next synced group.
     Committed,
-    /// On disk.
+    /// The operation is on disk: it survives a loss of power.
     Synced,
 }

@@ -27,13 +27,13 @@ pub enum Error {
     Full { why: String },
     #[error("the store failed: {why}")]
     Io { why: String },
-    /// An I/O error came before: the store refuses all work until it is opened anew.
+    /// The store had an I/O error earlier, and refuses all work until it is opened anew.
     #[error("the store refuses work after an earlier failure: {why}")]
     Refused { why: String },
     /// The server is away or a lock is held. The store may work again without being opened anew.
     #[error("the store cannot be had now: {why}")]
     Unavailable { why: String },
-    /// The group was seen neither to commit nor to roll back.
+    /// A group of operations was seen neither to commit nor to roll back.
     #[error("it is not known whether the operation was committed: {why}")]
     CommitUnknown { why: String },
     #[error("the store is closed")]
@@ -48,7 +48,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the store is away and comes back by itself: to be waited for, and no reason to end anything.
+    /// Returns whether the store is away and comes back by itself: callers wait for it, and end nothing.
     pub fn is_away(&self) -> bool {
         matches!(self, Error::Unavailable { .. } | Error::CommitUnknown { .. })
     }
@@ -80,7 +80,7 @@ impl Error {
         }
     }
 
-    /// Returns a hint about what to do, if there is one.
+    /// Returns a hint for a person about what to do; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Engine(e) => return e.hint(),

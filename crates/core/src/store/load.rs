@@ -88,8 +88,8 @@ impl Newest<'_> {
 
 /// The part of a database that loading uses.
 pub trait Fetch {
-    /// Adds to `into` the rows that `keys` name, in one batch. A missing row is no error. Each key is asked
-    /// once per operation.
+    /// Adds to `into` the rows that `keys` name, in one batch. A missing row is no error. `load` asks for each key once
+    /// per operation.
     fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error>;
 
     /// Returns the store's cache of which rows lead to which; `None` where a round costs nothing.
@@ -150,7 +150,8 @@ fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) ->
 
 /// Rounds of all operations of a group, run side by side: a remote store fetches each round of all in one batch.
 ///
-/// Nothing is loaded by it. The store remembers what it fetched, and answers the operations' own loads from there.
+/// No operation's rows are loaded by this. The store remembers what it fetched, and answers each operation's own load
+/// from there.
 pub struct Together<'a> {
     all: Vec<Rounds<'a>>,
 }
@@ -167,7 +168,7 @@ impl<'a> Together<'a> {
         Together { all: group.iter().map(begin).collect() }
     }
 
-    /// Returns the keys of the next round. One that several operations need is named by each of them.
+    /// Returns the keys of the next round. A key that several operations need comes once for each of them.
     pub fn keys(&self) -> Vec<Key<'a>> {
         self.all.iter().flat_map(|rounds| rounds.keys[rounds.fetched..].iter().copied()).collect()
     }

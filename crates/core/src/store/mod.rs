@@ -68,9 +68,9 @@ pub struct LedgerLine {
     pub calls: i64,
     pub tokens: i64,
     pub spent_nano_usd: i64,
-    /// Amount held by calls whose outcome is unknown.
+    /// Amount that stays reserved for calls whose outcome is unknown.
     pub doubt_nano_usd: i64,
-    /// Amount that may be billed for lost calls, and that nothing holds ([`Entry::unbacked`]).
+    /// Amount that may be billed for lost calls, and that no envelope has reserved or spent ([`Entry::unbacked`]).
     pub unbacked_nano_usd: i64,
 }
 
@@ -80,7 +80,7 @@ pub const INLINE_VALUE: i64 = 16 << 10;
 /// Largest stored size, in bytes, of an item's result that is returned with the item: less than one part.
 pub const WHOLE_VALUE: i64 = PART_LEN as i64 - 1;
 
-/// Step as a resume needs it.
+/// Part of a step's entry that a resume reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRow {
     pub seq: Seq,
@@ -102,10 +102,11 @@ pub trait Store: Reads + Send + Sync {
         self.submit(op, durability)
     }
 
-    /// Answers `op` from what is committed, and leaves the write to the next commit or to its own within 100 ms.
-    /// Only for an opening whose loss makes it look unstarted: `kill -9` before the write loses it.
+    /// Decides `op` on the committed rows and returns the outcome before `op` is written. The next commit writes `op`,
+    /// or one of its own within 100 ms. Only for an opening whose loss makes it look unstarted: `kill -9` before the
+    /// write loses it.
     ///
-    /// The answer assumes that no other process writes to the run first. If one does, `op` is decided again and may
+    /// The outcome assumes that no other process writes to the run first. If one does, `op` is decided again and may
     /// come out differently. Returns `op` as the error when a write is in progress: submit it then.
     fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
         Err(op)
@@ -114,9 +115,9 @@ pub trait Store: Reads + Send + Sync {
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
-    /// Returns the approvals of all runs or of one, newest request first.
     /// Counts the runs of each status that some run has, in the order of their codes. Reads an index of all runs.
     fn statuses(&self) -> Result<Vec<(Status, i64)>, Error>;
+    /// Returns the approvals of all runs or of one, newest request first.
     fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error>;
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
     /// Returns the named budgets that were not removed, in the order of their creation.
@@ -126,26 +127,26 @@ pub trait Store: Reads + Send + Sync {
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;
     /// Returns entries after `after`, in order, at most `limit`.
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
-    /// Returns the newest entry of each item of a job, in order, as a resume needs them; linear in the page.
+    /// Returns the newest entry of each item of a job, in the order of the entries. The time is linear in the page.
     /// With `values`, each comes with its recorded result or error if that is stored in at most `WHOLE_VALUE` bytes;
     /// larger ones are read with `payload`. One query.
     fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error>;
     /// Returns the steps of a run after `after`, in order, at most `limit`. Each comes with its recorded value if that
     /// is stored in at most `INLINE_VALUE` bytes; larger values are read with `payload`. One query.
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error>;
-    /// Returns the newest entry that matches `sought`.
+    /// Returns the newest entry that matches `sought`; `None` if none does.
     fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error>;
-    /// Returns the newest call of a run whose request body is kept, if it is among the last 64 stored bodies. Used
-    /// as the base for deltas after a restart; bounded, because nothing is lost without a base.
+    /// Returns the newest call of a run whose request body is kept, if it is found among a bounded number of the run's
+    /// newest rows. Its body is the base of the next one after a restart; without a base nothing is lost.
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
-    /// Returns the stored bytes, with the parts of a long payload joined.
+    /// Returns an entry's stored payload of this role, with the parts of a long one joined; `None` if there is none.
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error>;
     /// Returns events after a mark, in the order in which the store gives them out. No event with a smaller mark comes
     /// later: where several processes commit at once, events wait for the transactions that began before theirs.
     fn events(&self, wanted: &events::Wanted) -> Result<Vec<Event>, Error>;
     /// Returns the mark of the newest event that [`Store::events`] gives out now.
     fn newest_event(&self) -> Result<Mark, Error>;
-    /// Returns the standing of the deliveries to every endpoint that was ever delivered to, by name.
+    /// Returns how far the deliveries have come, for every endpoint that was ever delivered to, by name.
     fn deliveries(&self) -> Result<Vec<Delivery>, Error>;
     fn live_instances(&self) -> Result<Vec<Instance>, Error>;
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;

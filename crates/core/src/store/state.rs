@@ -13,7 +13,7 @@ pub struct Scan {
     pub agent: String,
     /// Prefix that the keys must start with.
     pub prefix: String,
-    /// Last key of the previous page; only later keys are returned.
+    /// Last key of the previous page, after which this page begins; `None` for the first page.
     pub after: Option<String>,
     /// Position to read at. Pages of one scan agree when all are read at the same position.
     pub at: At,
@@ -32,11 +32,12 @@ pub enum Moment {
 pub struct EventRange {
     pub namespace: String,
     pub agent: String,
-    /// First commit, inclusive.
+    /// First commit or time of the range, inclusive; `None`: from the beginning.
     pub from: Option<Moment>,
-    /// Last commit, inclusive.
+    /// Last commit or time of the range, inclusive; `None`: up to the newest.
     pub to: Option<Moment>,
-    /// Position of the last event seen; only later events are returned. To follow, ask again with the newest one.
+    /// Position of the last event seen; only later events are returned. To follow new events, ask again with the
+    /// position of the newest one.
     pub after: Position,
     pub limit: usize,
 }
@@ -53,7 +54,7 @@ pub struct EventPage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub item: Item,
-    /// Id under which the transaction was committed, if it had one.
+    /// Id under which the transaction was committed; `None` if it had none.
     pub transaction: Option<String>,
 }
 
@@ -95,9 +96,9 @@ pub trait Reads {
     /// Returns the newest position of the store, at which a transaction that begins now reads.
     fn state_position(&self) -> Result<Position, Error>;
     fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error>;
-    /// Returns namespaces after `after`, in the order of their UTF-8 bytes.
+    /// Returns at most `limit` namespaces after `after`, in the order of their UTF-8 bytes.
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error>;
-    /// Returns agents of a namespace after `after`, in the order of their UTF-8 bytes.
+    /// Returns at most `limit` agents of a namespace after `after`, in the order of their UTF-8 bytes.
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
     /// Returns the outcome of the transaction with this id. `None` when it was not committed, or was committed longer
     /// ago than ids are kept: see [`super::transaction::unknown`].

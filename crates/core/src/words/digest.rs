@@ -116,10 +116,10 @@ pub struct RequestDigest<'a> {
     pub method: &'a str,
     /// Path below the upstream's base, with its leading slash.
     pub path: &'a str,
-    /// Query without `?` and without a credential.
+    /// Query of the URL, without `?` and without a credential; `None` if there is none.
     pub query: Option<&'a str>,
     pub anthropic_version: Option<&'a str>,
-    /// Value of the `anthropic-beta` header; several lines are joined by commas, in order.
+    /// Value of the `anthropic-beta` header, several lines joined by commas in order; `None` without the header.
     pub anthropic_beta: Option<&'a str>,
     /// Whether the answer is wanted as a stream.
     pub stream: bool,

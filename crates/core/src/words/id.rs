@@ -156,14 +156,14 @@ number!(
     Slot
 );
 number!(
-    /// The token of one driver's turn in a slot; only grows.
+    /// Number of one driver's turn in a slot. Each new lease gets a higher one, and an older one opens nothing.
     Fence
 );
 
 impl Slot {
     /// Slot of the exclusive driver.
     pub const DRIVER: Slot = Slot(0);
-    /// Slot of the one implicit, unfenced attempt that header callers without a label share.
+    /// Slot of the one implicit, unfenced attempt that HTTP callers share which name no attempt in a header.
     pub const IMPLICIT: Slot = Slot(-1);
     /// In a claim: the lowest free worker's slot, from 1.
     pub const ANY: Slot = Slot(-2);

@@ -35,12 +35,13 @@ impl Cause {
         }
     }
 
-    /// Tells whether one failure is enough to call it an outage. A single 5xx or lost answer may be the request's own.
+    /// Returns whether one failure of this cause is enough to call it an outage. A single 5xx or lost answer may be the
+    /// request's own.
     pub fn is_certain(self) -> bool {
         !matches!(self, Cause::Failing(_) | Cause::Lost)
     }
 
-    /// Tells whether it lasts until a person does something about it.
+    /// Returns whether an outage of this cause lasts until a person does something about it.
     pub fn needs_a_person(self) -> bool {
         matches!(self, Cause::KeyRefused(_) | Cause::QuotaEnded(_))
     }

@@ -17,7 +17,7 @@ pub struct Usage {
     pub cache_write_1h: u64,
     /// All output tokens, reasoning included.
     pub output: u64,
-    /// Part of `output` that is reasoning, where the provider reports it.
+    /// Part of `output` that is reasoning; 0 if the provider does not report it.
     pub reasoning: u64,
     /// Server-side web searches, billed per request.
     pub web_searches: u64,

@@ -50,7 +50,7 @@ impl Work {
         }
     }
 
-    /// Reports that a step's opening was answered and is not there, although nothing failed.
+    /// Reports that a step's opening was acknowledged and is not in the store, although nothing failed.
     pub fn opening_lost(&self, run: RunNo, key: &str) {
         self.find(format!("step {key} of run {run} was begun, and its opening is lost without a fault"));
     }
@@ -68,7 +68,8 @@ impl Work {
         });
     }
 
-    /// Checks an acknowledged swap: it made the version after the one that it expected, and nobody else made that.
+    /// Checks an acknowledged swap: it made the version after the one that it expected, and no other swap made the same
+    /// version.
     pub fn swapped(&mut self, key: &str, expected: i64, committed: &Committed, value: Option<&str>) {
         let version = expected + 1;
         if committed.versions != [version] {

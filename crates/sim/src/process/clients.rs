@@ -33,10 +33,10 @@ use crate::{
 pub struct Client {
     pub request: Request,
     pub(super) attempt: Option<AttemptNo>,
-    /// Exchange that the answer comes from, if it comes from one.
+    /// Exchange of this process that the answer comes from; `None` if it comes from the store, or is not there yet.
     pub(super) source: Option<Rc<RefCell<Carried>>>,
     pub(super) receiving: Option<Seq>,
-    /// Result that the agent is given at the end.
+    /// Result that the agent is given at the end; `None` until it is known.
     pub(super) result: Option<agent::Input>,
     /// Delivery mark, until it is submitted.
     pub(super) mark: Option<Delivered>,
@@ -227,7 +227,7 @@ impl Process {
         out.to_process(delay, self.index, Input::Flushed(c));
     }
 
-    /// Notes that the answer reached the client's machine, where it is now and then lost.
+    /// Notes that the answer reached the client's machine. Now and then the answer is lost there.
     pub(super) fn flushed(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());
@@ -283,7 +283,7 @@ impl Process {
     }
 }
 
-/// Returns the place at which identical requests of the client's attempt meet.
+/// Returns the key by which identical requests of the client's attempt are found.
 pub(super) fn place(client: &Client, attempt: AttemptNo, bug: Option<Bug>) -> Place {
     let r = &client.request;
     let scope = if bug == Some(Bug::ScopeIgnored) { "" } else { &r.scope };

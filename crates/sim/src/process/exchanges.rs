@@ -44,7 +44,7 @@ pub struct Carried {
     pub frames: Vec<Frame>,
     metered: Option<Bill>,
     aborted: bool,
-    /// Last settlement.
+    /// Last settlement that was submitted; `None` before the first.
     pub last: Option<(Ending, Option<&'static str>)>,
     is_first_try: bool,
 }
@@ -147,7 +147,7 @@ impl Process {
         self.desk_on(desk::Event::Exchange(key, event), out);
     }
 
-    /// Carries out a deed for an exchange. Returns the event, if any, that a planted defect adds.
+    /// Carries out a deed for an exchange. Returns the event that a planted defect adds; `None` if it adds none.
     pub(super) fn act_upstream(
         &mut self,
         key: Key,

@@ -19,13 +19,13 @@ const LAZY_AFTER: Duration = Duration::from_millis(100);
 /// Operation in the queue, with the promise that its outcome resolves.
 pub struct Job {
     pub op: Op,
-    /// Number of the operation, which entries keep that it opens.
+    /// Number of the operation. The entries that it opens keep it.
     pub no: OpNo,
     pub durability: Durability,
     pub promise: Option<Promise>,
     /// Time at which the operation was queued.
     queued: Duration,
-    /// Outcome that was answered ahead of the commit.
+    /// Outcome that the caller was given before the commit (`Store::ahead`); `None` if it waits for the commit.
     pub foreseen: Option<Outcome>,
 }
 
@@ -43,15 +43,15 @@ pub struct Queue {
     closing: bool,
 }
 
-/// Next thing to do.
+/// Next work of the queue.
 pub enum Next {
     /// A group to run, after which `Queue::ran` is called.
     Group(Vec<Job>),
-    /// Lazy operations only, which are due after this time.
+    /// Only lazy operations are queued: they are due after this time.
     After(Duration),
-    /// Nothing, or a group is running.
+    /// Nothing to do now: nothing is queued, or a group is running.
     Nothing,
-    /// Nothing any more: the queue is closed, and empty.
+    /// Nothing to do any more: the queue is closed, and empty.
     Closed,
 }
 
@@ -78,15 +78,15 @@ impl Queue {
         ticket
     }
 
-    /// Returns the group to run on the thread that has just queued an operation of `durability`, if nobody runs one
-    /// and nobody else waits.
+    /// Returns the group to run on the thread that has just queued an operation of `durability`, if nobody runs one and
+    /// nobody else waits; else `None`.
     pub fn take_mine(&mut self, durability: Durability) -> Option<Vec<Job>> {
         let mine = !self.busy && !self.closing && self.eager == 1 && durability != Durability::Lazy;
         mine.then(|| self.take())
     }
 
-    /// Keeps groups from running while one operation is answered ahead of its commit. Returns the operation's number, or
-    /// `None` if a group runs or other work is queued.
+    /// Keeps groups from running while one operation is answered before its commit (`Store::ahead`). Returns the
+    /// operation's number, or `None` if a group runs or other work is queued.
     pub fn begins_ahead(&mut self) -> Option<OpNo> {
         // Jobs answered ahead saw the same rows: two answers could name the same entry.
         let free = !self.closing && !self.busy && self.jobs.iter().all(|j| matches!(j.op, Op::Delivered(_)));
@@ -95,7 +95,7 @@ impl Queue {
         free.then(|| self.next_no())
     }
 
-    /// Queues an operation that was answered ahead with `outcome`, before all others.
+    /// Queues an operation whose caller was given `outcome` before the commit, in front of all others.
     pub fn answered_ahead(&mut self, op: Op, no: OpNo, outcome: Outcome, now: Duration) {
         // Placed before jobs queued meanwhile: they did not exist when `op` was answered.
         let durability = Durability::Lazy;
@@ -103,7 +103,7 @@ impl Queue {
         self.jobs.push_front(Job { op, no, durability, promise: None, queued: now, foreseen });
     }
 
-    /// Returns the next group, or when it is due.
+    /// Returns the next group, or the time until it is due.
     pub fn next(&mut self, now: Duration) -> Next {
         if self.busy {
             return Next::Nothing;
@@ -117,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// Notes that what `take_mine`, `begins_ahead` or `next` let begin is over.
+    /// Notes that the group or operation that `take_mine`, `begins_ahead` or `next` let begin is over.
     pub fn ran(&mut self) {
         self.busy = false;
     }

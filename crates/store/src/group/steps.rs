@@ -41,7 +41,8 @@ impl<B: Backend> Steps<B> {
         ticket
     }
 
-    /// Answers `op` from what is committed and queues it. Gives `op` back if other work is queued.
+    /// Returns the outcome that `op` has on the committed rows, and queues it. Gives `op` back as the error if other
+    /// work is queued.
     pub fn ahead(&mut self, op: Op, now: Duration) -> Result<Result<Outcome, Error>, Op> {
         let Some(no) = self.queue.begins_ahead() else { return Err(op) };
         let foreseen = self.turn.foresee(&op, no);
@@ -52,7 +53,7 @@ impl<B: Backend> Steps<B> {
         Ok(foreseen)
     }
 
-    /// Runs the next group if one is due. Otherwise returns the time until it is, if anything is queued.
+    /// Runs the next group if one is due. Otherwise returns the time until one is due, or `Idle` if nothing is queued.
     pub fn step(&mut self, now: Duration) -> Step {
         match self.queue.next(now) {
             Next::Group(group) => {

@@ -18,7 +18,7 @@ use crate::backend::{Backend, CommitFailed, Ground};
 /// Runs groups one after the other.
 pub trait Run: Send {
     fn run(&mut self, group: Vec<Job>);
-    /// Returns the outcome `op` would have now. Writes nothing.
+    /// Returns the outcome that `op`, with the number `no`, would have now. Writes nothing.
     fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error>;
 }
 

@@ -77,7 +77,8 @@ impl Writer {
         self.maker.is_forked()
     }
 
-    /// Queues `op`; not in a forked child. Runs it on the calling thread if `hands` allows that and no group is running.
+    /// Queues `op`; must not be called in a forked child. Runs it on the calling thread if `hands` allows that and no
+    /// group is running.
     pub fn submit(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
         let mut queue = lock(&self.shared.queue);
         let ticket = queue.submit(op, durability, self.shared.now());
@@ -92,8 +93,8 @@ impl Writer {
         ticket
     }
 
-    /// Answers `op` at once and queues it for the next group.
-    /// Gives `op` back if a group is running or other work is queued.
+    /// Returns the outcome that `op` has on the committed rows, and queues it for the next group. Gives `op` back as
+    /// the error if a group is running or other work is queued.
     pub fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
         let Some(no) = lock(&self.shared.queue).begins_ahead() else { return Err(op) };
         let foreseen = match lock(&self.shared.turn).as_mut() {

@@ -105,18 +105,18 @@ pub fn counting<'a>(instance: InstanceNo, counter: i64) -> Statement<'a> {
     Statement { sql, values: Values::One(vec![Cell::Int(Some(instance.0)), Cell::Int(Some(counter))]) }
 }
 
-/// Failure to run statements and what follows on their heels.
+/// Failure to run statements and the command that is sent right behind them.
 pub enum Failed {
     /// A statement could not be sent, and nothing behind it was.
     Unsent(tokio_postgres::Error),
     /// A statement failed. PostgreSQL answers a COMMIT behind it with success, and rolls back.
     Statement(tokio_postgres::Error),
-    /// All statements were done, and what follows them failed.
+    /// All statements were done, and the command behind them failed.
     Last(tokio_postgres::Error),
 }
 
-/// Runs the statements, then `last` behind them, all in one round trip. Prepares with them the statements that were sent
-/// without a name so far.
+/// Runs the statements, then `last` behind them, all in one round trip. The same round trip prepares the statements
+/// that were sent without a name so far.
 pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
     let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
     let mut all: Vec<_> = statements.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();
@@ -181,7 +181,7 @@ pub async fn forget(
     client.execute_typed("DELETE FROM outlast.envelopes WHERE no = $1", params![envelope.0]).await.map(drop)
 }
 
-/// Maps the failure of a write.
+/// Maps the failure of a write to the store's error: `Corrupt` if a row that was read could not be written back.
 pub fn write_failure(e: tokio_postgres::Error) -> Error {
     // So `exactly` fails.
     if e.code() == Some(&SqlState::DIVISION_BY_ZERO) {

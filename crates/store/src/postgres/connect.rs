@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Address {
-    /// Connects, and drives the connection on the current runtime. Takes a bounded time.
+    /// Connects to the database, and drives the connection on the current tokio runtime. Takes a bounded time.
     pub async fn connect(&self) -> Result<Client, ConnectError> {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
         let each = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
@@ -34,7 +34,7 @@ pub struct ConnectError {
     pub why: String,
     /// Whether a later attempt may succeed without any intervention.
     pub may_pass: bool,
-    /// Whether there is no such database.
+    /// Whether the server says that there is no such database.
     pub is_gone: bool,
 }
 

@@ -5,7 +5,7 @@ use std::{error::Error as _, fmt::Write as _};
 use outlast_core::store::Error;
 use tokio_postgres::error::{Severity, SqlState};
 
-/// Returns the error's text with all its causes.
+/// Returns the text of the error and of all its causes.
 pub fn chain(e: &tokio_postgres::Error) -> String {
     if let Some(db) = e.as_db_error() {
         let detail = db.detail().map(|d| format!(" ({d})")).unwrap_or_default();

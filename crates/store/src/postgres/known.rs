@@ -32,7 +32,7 @@ use outlast_core::{
 /// Rows of one table by their keys.
 pub type Held<T> = BTreeMap<<T as Table>::Id, Row<T>>;
 
-/// Table whose rows are held here.
+/// Table whose rows [`Known`] keeps.
 pub trait Hold: Table + Clone {
     fn held(known: &Known) -> &Held<Self>;
     fn held_mut(known: &mut Known) -> &mut Held<Self>;
@@ -65,7 +65,8 @@ hold! {
 #[derive(Default)]
 pub struct Known {
     asked: BTreeSet<Mark>,
-    /// Next free numbers in the database. Rows inserted since move them.
+    /// Next free numbers in the database, as read. Rows that the transaction has inserted since have taken some of
+    /// them.
     pub numbers: Option<Numbers>,
     pub instances: Held<Instance>,
     pub runs: Held<Run>,
@@ -92,7 +93,7 @@ pub struct StateKnown {
     pub keys: HashMap<Arc<Name>, Current>,
     /// Outcomes of transactions by their ids.
     pub outcomes: HashMap<String, Committed>,
-    /// Keys with older versions, by the text of the key that asked for them.
+    /// State keys with older versions, by the text of the `Key::Compactable` that they were read under.
     pub compactable: HashMap<String, Vec<Compactable>>,
     /// Changes to be written, one after the other.
     pub changes: Vec<Rows>,
@@ -137,7 +138,7 @@ impl Mark {
 }
 
 impl Known {
-    /// Returns those of `keys` that the database has to be asked for, each once, and notes that it was.
+    /// Returns the part of `keys` that the database has not been asked for, each key once, and notes that it now was.
     pub fn unknown<'a>(&mut self, keys: &[Key<'a>]) -> Vec<Key<'a>> {
         keys.iter().filter(|key| !self.holds(key) && self.asked.insert(Mark::of(key))).copied().collect()
     }
@@ -237,7 +238,7 @@ impl Known {
         }
     }
 
-    /// Takes the changes that an operation made to its rows.
+    /// Takes over the changes that an operation made to its rows, for later operations of the group to see.
     pub fn keep(&mut self, l: Loaded) {
         self.merge(l.instances);
         self.merge(l.runs);
@@ -268,12 +269,14 @@ impl Known {
         }
     }
 
-    /// Returns whether a query for the key has to see the changes of the state, which nobody looks through here.
+    /// Returns whether the unwritten changes of the state have to be written before a query for the key, which must see
+    /// them.
     pub fn is_in_the_way_of(&self, key: &Key<'_>) -> bool {
         matches!(key, Key::Compactable { .. }) && !self.state.changes.is_empty()
     }
 
-    /// Notes that all changes are written. Of the state, everything is read anew: the database has numbered its rows.
+    /// Notes that all changes are written. Drops all rows of the state, which are read anew: the database has numbered
+    /// them.
     pub fn is_written(&mut self) {
         fn read<T: Hold>(known: &mut Known) {
             T::held_mut(known).values_mut().for_each(|row| row.touch = Touch::Read);

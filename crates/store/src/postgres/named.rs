@@ -60,7 +60,7 @@ impl Named {
         None
     }
 
-    /// Returns what prepares the statements that were sent without a name. Only within a transaction.
+    /// Returns the futures that prepare the statements sent without a name so far. To be awaited within a transaction.
     pub fn preparing(&self) -> impl Iterator<Item = impl Future<Output = Result<(), Error>>> {
         take(&mut *self.wanted.borrow_mut()).into_iter().map(|(sql, types)| self.prepare(sql, types))
     }

@@ -27,8 +27,9 @@ impl Same {
         Same { place: place.to_owned(), id: OnceLock::new(), gone: Mutex::new(None) }
     }
 
-    /// Compares the store that a new connection found with the one that was opened. The first one is that.
-    /// Errors: `Vanished` if it is another.
+    /// Compares the store that a new connection found with the one that was opened. The first store compared counts as
+    /// the one opened.
+    /// Errors: `Vanished` if the two differ.
     pub async fn compare(&self, client: &Client) -> Result<(), Error> {
         let messages = client.simple_query(ID).await.map_err(failure).map_err(|e| self.look(e))?;
         let found = messages.iter().find_map(|m| match m {
@@ -48,12 +49,13 @@ impl Same {
         self.id.get().is_some()
     }
 
-    /// Errors: `Vanished` if the store was gone when it was last asked for.
+    /// Checks that the store was there at the last look. Errors: `Vanished`.
     pub fn check(&self) -> Result<(), Error> {
         self.gone().clone().map_or(Ok(()), Err)
     }
 
-    /// Looks at a failure: one of tables that are not there any more is told as such.
+    /// Returns `error`, and notes that the store is gone if it is `Vanished`. While the store is being opened,
+    /// `Vanished` becomes `Corrupt`.
     pub fn look(&self, error: Error) -> Error {
         match error {
             Error::Vanished { file, .. } if self.is_known() => self.is_gone(&file),
@@ -62,7 +64,7 @@ impl Same {
         }
     }
 
-    /// Returns the error of a connection that failed.
+    /// Returns `Vanished` if the connection failed because the opened database is gone, else `otherwise`.
     pub fn unreachable(&self, error: &ConnectError, otherwise: Error) -> Error {
         if error.is_gone && self.is_known() { self.is_gone("its database") } else { otherwise }
     }

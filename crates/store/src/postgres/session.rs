@@ -25,7 +25,8 @@ use super::{
 #[derive(Clone, Copy)]
 pub enum Standstill {
     Short,
-    /// For a transaction that is done again after it was ended so: it comes through on a machine that is slow.
+    /// For a transaction that is repeated because the database ended it for standing still: on a slow machine it then
+    /// succeeds.
     Long,
 }
 
@@ -47,7 +48,7 @@ pub struct Session {
 
 /// Outcome of a BEGIN.
 pub enum Begun {
-    /// A transaction stands open, begun at this time. Reading may have failed in it.
+    /// A transaction is open, begun at this time. The result tells whether its reads succeeded.
     In(Micros, Result<(), Error>),
     Failed(tokio_postgres::Error),
     /// The transaction was begun on a server's connection that holds another session's token, and has no effect.
@@ -55,7 +56,7 @@ pub enum Begun {
 }
 
 impl Session {
-    /// Connects. `named`: statements may have names.
+    /// Connects to the database. `named`: whether statements may be prepared under names.
     pub fn connect(address: &Address, named: bool) -> Result<Session, ConnectError> {
         let no = |what: &str, e: &dyn Display| ConnectError {
             why: format!("{what}: {e}"),
@@ -80,7 +81,7 @@ impl Session {
         self.runtime.block_on(future)
     }
 
-    /// Returns whether the database has ended the session, as far as is known without asking it.
+    /// Returns whether the session is known to have ended. Sends nothing to the database.
     pub fn is_cut(&self) -> bool {
         self.run(async {
             // The connection is driven once, with whatever has arrived for it.

@@ -78,7 +78,7 @@ impl Ask for Client {
     }
 }
 
-/// Returns the first row of a query, if any.
+/// Returns the first row of a query; `None` if there is none.
 pub async fn maybe<T>(
     client: &impl Ask,
     sql: &str,
@@ -98,7 +98,7 @@ pub async fn all<T>(
     client.query(sql, params).await.map_err(failure)?.iter().map(map).collect()
 }
 
-/// Returns at most one row of a table.
+/// Returns at most one row of a table; `None` if there is none. `rest` follows the table's name in the SQL.
 pub async fn one<T: Stored>(client: &impl Ask, rest: &str, params: &[Param<'_>]) -> Result<Option<T>, Error> {
     maybe(client, &rows::select::<T>(rest), params, rows::row).await
 }

@@ -28,18 +28,18 @@ const SYSTEM: &str = "system";
 pub enum Mode {
     /// Never encrypted.
     Disable,
-    /// Encrypted if the server offers it; nothing is checked.
+    /// Encrypted if the server offers that; nothing is checked.
     Prefer,
     /// Encrypted. Nothing is checked, unless a file of certificate authorities is given.
     Require,
-    /// The certificate must be signed by an authority of the file.
+    /// The server's certificate must be signed by an authority of the file.
     VerifyCa,
-    /// The certificate must be signed by a known authority, and name the host.
+    /// The server's certificate must be signed by a known authority, and name the host.
     VerifyFull,
 }
 
 impl Mode {
-    /// Returns the mode of that name. libpq's `allow` is taken for `prefer`.
+    /// Returns the mode of that name; `None` for an unknown one. libpq's `allow` is taken for `prefer`.
     pub fn parse(name: &str) -> Option<Mode> {
         Some(match name {
             "disable" => Mode::Disable,
@@ -54,9 +54,9 @@ impl Mode {
 
 /// PEM files of a connection's certificates.
 pub struct Files {
-    /// Certificate authorities; `system` means those of the machine.
+    /// Certificate authorities; the path `system` means those of the machine.
     pub roots: Option<PathBuf>,
-    /// The client's certificate, with those between it and its authority.
+    /// The client's certificate, with those between it and its authority; `None`: the client shows none.
     pub certificate: Option<PathBuf>,
     /// Private key of `certificate`.
     pub key: Option<PathBuf>,

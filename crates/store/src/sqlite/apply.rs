@@ -24,7 +24,7 @@ use crate::rows::{Dialect, Stored, Write};
 
 const SQLITE: Dialect = Dialect::Sqlite;
 
-/// Writes the touched rows with statements prepared once per connection. `before` holds the rows as loaded.
+/// Writes the touched rows with statements prepared once per connection. `before` has the rows as loaded.
 pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     write_all(conn, &l.instances)?;
     write_all(conn, &l.envelopes)?;

@@ -28,9 +28,9 @@ pub struct Cache {
     pub instances: HashMap<InstanceNo, Instance>,
     pub runs: HashMap<RunNo, Run>,
     pub envelopes: HashMap<EnvelopeNo, Envelope>,
-    /// All named budgets of the store.
+    /// All named budgets of the store; `None` if they are not cached.
     pub budgets: Option<Arc<Vec<Budget>>>,
-    /// `None`: the slot has no lease.
+    /// Leases by run and slot; `None`: the slot has no lease.
     pub leases: HashMap<(RunNo, Slot), Option<Lease>>,
     /// Open attempts by run. An entry is present only if it holds all open attempts of the run.
     pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
@@ -41,7 +41,7 @@ impl Cache {
         *self = Cache { version: self.version, ..Cache::default() };
     }
 
-    /// Clears the cache if another connection has committed since.
+    /// Clears the cache if `version` shows that another connection has committed since the last check.
     pub fn check(&mut self, version: i64) {
         if self.version != version || self.runs.len() > MOST_RUNS {
             self.forget();
@@ -49,12 +49,12 @@ impl Cache {
         }
     }
 
-    /// Returns an open attempt, if the run's open attempts are cached.
+    /// Returns an open attempt of the run from the cache; `None` if it is not cached, or not open.
     pub fn open_attempt(&self, run: RunNo, no: AttemptNo) -> Option<&Attempt> {
         self.open.get(&run)?.iter().find(|a| a.no == no)
     }
 
-    /// Stores the rows that an operation wrote.
+    /// Keeps the rows that an operation wrote in the cache.
     pub fn remember(&mut self, l: &Loaded) {
         for row in l.instances.iter().filter(|r| r.touch != Touch::Read) {
             self.instances.insert(row.value.no, row.value.clone());

@@ -17,8 +17,8 @@ use crate::{
 
 /// Brings the store to this program's format. Does nothing if another process has done so.
 ///
-/// A copy of the store as it was is complete and on disk beside it before anything changes. Errors: `Open` while a process of the older version uses
-/// the store; `Full` and `Io`, with the store as it was.
+/// A copy of the store as it was is complete and on disk beside it before anything changes.
+/// Errors: `Open` while a process of the older version uses the store; `Full` and `Io`, with the store as it was.
 pub fn migrate(conn: &mut Connection, path: &Path, now: Micros) -> Result<(), Error> {
     let place = path.display().to_string();
     let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;

@@ -61,7 +61,7 @@ fn owner(conn: &Connection, run: RunNo, seq: Seq) -> Result<Option<i64>> {
     }
 }
 
-/// Inserts the bytes, or replaces a part that a dead process left behind.
+/// Inserts a payload, or replaces a part that a dead process left behind.
 pub fn put(conn: &Connection, p: &NewPayload) -> Result<()> {
     let owner = owner(conn, p.run, p.seq)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     put_of(conn, owner, p)
@@ -93,7 +93,7 @@ pub fn put_of(conn: &Connection, owner: i64, p: &NewPayload) -> Result<()> {
         .map(drop)
 }
 
-/// Returns the bytes of (run, seq) in one role, with all parts joined.
+/// Returns the payload of entry `seq` in one role, with all parts joined; `None` if there is none.
 pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>> {
     let Some(owner) = owner(conn, run, seq)? else { return Ok(None) };
     if role == Role::Value && seq != Seq(0) {
@@ -109,7 +109,7 @@ pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option
     Ok(Payload::join(parts))
 }
 
-/// Deletes all bytes of a run and of its entries.
+/// Deletes all payloads of a run and of its entries.
 pub fn forget(conn: &Connection, run: RunNo) -> Result<()> {
     let mut of = conn.prepare_cached("DELETE FROM payloads WHERE id BETWEEN ?1 AND ?2")?;
     let mut all = |owner: i64| {
@@ -123,7 +123,7 @@ pub fn forget(conn: &Connection, run: RunNo) -> Result<()> {
     ids.into_iter().try_for_each(all)
 }
 
-/// Returns the newest of the run's last 256 entries whose request body is stored.
+/// Returns the newest entry whose request body is stored among the run's last 256 entries; `None` if there is none.
 pub fn newest_request(conn: &Connection, run: RunNo) -> Result<Option<Seq>> {
     let sql = "SELECT e.seq FROM (SELECT id, seq FROM entries WHERE run_no = ?1 ORDER BY seq DESC LIMIT 256) e \
                WHERE EXISTS (SELECT 1 FROM payloads WHERE id = ((e.id << ?2) | ?3) << ?4) \

@@ -46,7 +46,7 @@ impl Pending {
         }
     }
 
-    /// Returns whether all changes can wait. `before` holds the rows as loaded.
+    /// Returns whether all changes of `l` can wait for the group's end. `before` has the rows as loaded.
     ///
     /// Changes in a fork cannot, since changed entries of its parent are inserted behind newer ones. Nor can columns
     /// that an index finds or another statement writes: a run's status or budgets.
@@ -111,7 +111,8 @@ impl Pending {
         self.entries.get(&(run, seq)).map(|row| &row.value)
     }
 
-    /// Returns the newest matching entry not yet inserted. Outside of forks, entries are only appended.
+    /// Returns the newest matching entry that is not yet inserted; `None` if there is none. Outside of forks, entries
+    /// are only appended.
     pub fn newest(&self, newest: &Newest<'_>) -> Option<&Entry> {
         let inserted = self.of(newest.run).rev().filter(|row| row.touch == Touch::Insert);
         inserted.map(|row| &row.value).find(|e| newest.is(e))

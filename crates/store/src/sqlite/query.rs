@@ -9,7 +9,7 @@ use super::{
 };
 use crate::rows::Stored;
 
-/// Returns at most one row of a table. `rest` follows the table's name in the SQL.
+/// Returns at most one row of a table; `None` if there is none. `rest` follows the table's name in the SQL.
 pub fn one<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Option<T>, Error> {
     maybe(conn, &select::<T>(rest), params, rows::row)
 }

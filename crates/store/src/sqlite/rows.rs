@@ -79,7 +79,7 @@ pub fn payload(row: &Row<'_>) -> Result<Payload> {
     tables::payload(&mut Cursor::new(row))
 }
 
-/// Reads a value that is kept in its entry's row.
+/// Reads a value that is kept in its entry's row; `None` if the row has none.
 pub fn short_value<R: Columns<Error = rusqlite::Error>>(row: &mut Cursor<'_, R>) -> Result<Option<Payload>> {
     let Some(blob) = row.maybe_blob()? else { return Ok(None) };
     Payload::from_bytes(Bytes::copy_from_slice(blob)).map(Some).map_err(|e| row.bad(e))

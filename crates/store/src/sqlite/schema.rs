@@ -164,7 +164,7 @@ pub fn make(
     Ok(FORMAT)
 }
 
-/// Adds the tables that were added within a format.
+/// Creates the tables that later versions of this format added, if they are missing.
 pub fn add_tables(conn: &mut Connection) -> Result<(), Error> {
     let has = |conn: &Connection| -> Result<bool, Error> {
         let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'events'";

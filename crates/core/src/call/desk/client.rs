@@ -74,7 +74,8 @@ impl Desk {
         self.rests(id, round);
     }
 
-    /// Gives the answer back after its mark is stored, and lets identical requests be decided.
+    /// Gives the client's answer back after its delivery mark is submitted, and lets the identical requests that waited
+    /// for the mark be decided.
     pub(super) fn marked(&mut self, id: ConnectionId, round: &mut Round) {
         let Some(client) = self.clients.get_mut(&id).filter(|client| client.marking) else { return };
         client.marking = false;

@@ -25,26 +25,28 @@ pub struct Admitting {
     pub answered_with_error: bool,
     /// Whether the call waits behind another call of its run, or has no turn at its upstream.
     pub behind: bool,
-    /// Set without a turn at the upstream: feed `MayRetry` after that time, or earlier, until the call is admitted.
+    /// Time to ask again for a turn at the upstream; `None` if the call has its turn. Feed `MayRetry` at that time, or
+    /// earlier, until the call is admitted.
     pub later: Option<Later>,
 }
 
 /// Action for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForClient {
-    /// Submit `Admit`, `Synced`; feed `Admitted`.
+    /// Submit `Admit` with durability `Synced`; feed `Admitted`.
     Admit(Admitting),
-    /// Arm the admit-wait; feed `WaitOver`.
+    /// Start the timer of `--admit-wait`; feed `WaitOver` when it is over.
     Wait,
-    /// Disarm the admit-wait.
+    /// Stop the timer of `--admit-wait`.
     WaitNoMore,
-    /// Run a new exchange: send the request upstream, its output cap lowered to `cap`. Answers come from it.
+    /// Run a new exchange: send the request upstream, with its output cap lowered to `cap` if that is set. The client's
+    /// answer comes from this exchange.
     Open { opening: Opening, cap: Option<u64> },
     /// Run a new exchange that is never sent: only its settlement is left to do.
     Drop(Opening),
     /// Take answers from this process's exchange of the entry.
     Attach(Seq),
-    /// Look at the entry after a pause; feed `Polled`.
+    /// Read the entry's state after a pause; feed `Polled`.
     Poll(Seq),
     /// Read the recorded answer; feed `Loaded`.
     Load(Seq),
@@ -56,7 +58,7 @@ pub enum ForClient {
     Refuse(Refused),
     /// End the begun answer with an error frame in its dialect, and never cleanly.
     BreakOff(Broken),
-    /// Submit `Delivered`, `Lazy`; feed `Marked`.
+    /// Submit `Delivered` with durability `Lazy`; feed `Marked`.
     Mark { seq: Seq, count: u32, replayed: bool },
     /// Forget the connection: no deed follows.
     Over,
@@ -65,7 +67,8 @@ pub enum ForClient {
 /// Action for an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForExchange {
-    /// Submit the settlement, `Synced`; feed `Settled`, and `SettleSlow` if that takes longer than the settle-wait.
+    /// Submit the settlement with durability `Synced`; feed `Settled`, and `SettleSlow` if that takes longer than the
+    /// settle-wait.
     Settle { ending: Ending, error: Option<&'static str> },
     /// The store failed: submit the same settlement again after a pause.
     SettleAgain { ending: Ending, error: Option<&'static str> },
@@ -73,14 +76,15 @@ pub enum ForExchange {
     DropAnswer,
     /// Drop the upstream's connection.
     Abort,
-    /// Submit `Retry { resting: true }`, `Committed`; feed `Rested` after the pause. Keep what the upstream sent: it
-    /// may be the final answer.
+    /// Submit `Retry { resting: true }` with durability `Committed`; feed `Rested` after the pause. Keep what the
+    /// upstream sent: it may be the final answer.
     Rest { tries: Vec<Option<u16>>, pause_ms: u64 },
-    /// The upstream has an outage: submit `AwaitProvider`, `Committed`. Comes before the call's `Rest` or `Settle`.
+    /// The upstream has an outage: submit `AwaitProvider` with durability `Committed`. Comes before the call's `Rest`
+    /// or `Settle`.
     Outage(Cause),
     /// Another call probes the upstream: feed `Rested` after the pause.
     RestOn { pause_ms: u64 },
-    /// Submit `Retry { resting: false }`, `Synced`; feed `MayLeave`.
+    /// Submit `Retry { resting: false }` with durability `Synced`; feed `MayLeave`.
     AskAgain { tries: Vec<Option<u16>> },
     /// Drop what the upstream sent, and send the request again.
     SendAgain,

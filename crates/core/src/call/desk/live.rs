@@ -21,7 +21,7 @@ pub(super) struct Live {
     turn: Option<Turn>,
     /// Tokens of the answer, once known.
     used: Option<u64>,
-    /// Monotonic time at which the first try left, in milliseconds.
+    /// Monotonic time at which the first try was sent, in milliseconds; `None` before.
     pub left_at_ms: Option<u64>,
     /// Outcome with which the entry closes.
     ending: Option<Ending>,

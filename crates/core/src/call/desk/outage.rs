@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Desk {
-    /// Notes what an event tells of the upstream's health. Returns the event as the exchange gets it; `None` when the
-    /// call rests on while another one is the probe.
+    /// Notes what an event tells of the upstream's health. Returns the event to pass to the exchange, or `None` if the
+    /// call rests further because another call is the outage's probe.
     pub(super) fn weigh(&mut self, key: Key, event: Event, round: &mut Round) -> Option<Event> {
         Some(match event {
             Event::Unreachable(told) => Event::Unreachable(self.fails(key, told, round)),

@@ -16,13 +16,13 @@ use crate::{
 
 /// Approves or denies a tool call. The run goes on once its last approval is decided.
 ///
-/// Synced. The caller checks that the decider may decide: the agent's own token never may. Idempotent: repeating
-/// the decision answers the first one. Errors: `UnknownApproval`; `OtherArguments` when `digest` is not that of the
-/// requested arguments; `AlreadyDecided` the other way; `ApprovalExpired`; `RunEnded`.
+/// Synced. The caller checks that the decider may decide: the agent's own token never may. Idempotent: a repeated
+/// decision returns the first answer. Errors: `UnknownApproval`; `OtherArguments` when `digest` is not that of the
+/// requested arguments; `AlreadyDecided` if the opposite was decided; `ApprovalExpired`; `RunEnded`.
 #[derive(Clone, Debug)]
 pub struct DecideApproval {
     pub id: ApprovalId,
-    /// Digest of the arguments that the decider looked at, if given.
+    /// SHA-256 of the arguments that the decider looked at; `None` checks nothing.
     pub digest: Option<Digest>,
     pub approve: bool,
     pub reason: Option<String>,

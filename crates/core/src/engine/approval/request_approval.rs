@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Scope of all approvals. The approval itself names its iteration.
+/// Scope of all approval entries in the journal. The approval itself names its iteration.
 pub const SCOPE: &str = "approvals";
 
 /// Actor in whose name an approval is requested.
@@ -48,7 +48,7 @@ pub enum Asker {
 #[derive(Clone, Debug)]
 pub struct RequestApproval {
     pub asker: Asker,
-    /// The caller's own key of this request.
+    /// The caller's own key of this request; `None` if it names none.
     pub key: Option<String>,
     pub tool: String,
     pub side_effect: Option<String>,
@@ -91,7 +91,7 @@ impl Asker {
 }
 
 impl RequestApproval {
-    /// Returns the digest that a decision is bound to.
+    /// Returns the SHA-256 of the arguments, to which a decision is bound.
     pub fn digest(&self) -> Digest {
         Digest(self.arguments.sha256)
     }
@@ -254,8 +254,8 @@ pub(crate) fn close(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
     go_on(l, run, now)
 }
 
-/// Sets a run running that waited for a person, once nobody can decide any more. A run with a refusal waits for room
-/// in a budget; a waiting run without approvals waits for its parent's.
+/// Sets a run that waited for a person to `running`, once none of its approvals is pending. A run that waits for
+/// another reason (a recorded refusal, or without approvals) goes on waiting.
 pub(crate) fn go_on(l: &mut Loaded, run: RunNo, now: Micros) -> Result<(), Error> {
     let row = l.run(run)?;
     let asked = row.approvals.is_some() && !row.awaits_a_person(now);

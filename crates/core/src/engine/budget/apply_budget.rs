@@ -8,11 +8,11 @@ use crate::{
     words::id::{BudgetNo, Micros, RunNo},
 };
 
-/// Charges further calls of the runs to the budget, and answers for how many runs that is new. Open calls stay
-/// charged as they were admitted.
+/// Charges further calls of the runs to the budget. Returns the number of runs that were not charged to it before. Open
+/// calls stay charged as they were admitted.
 ///
-/// The caller ensures that each run has the budget's tag or is below such a run. `last`: all these runs have been
-/// named by now. Synced. Idempotent.
+/// The caller ensures that each run has the budget's tag or is below such a run. `last`: with this operation, all such
+/// runs have been named. Synced. Idempotent.
 #[derive(Clone, Debug)]
 pub struct ApplyBudget {
     pub budget: BudgetNo,

@@ -13,7 +13,7 @@ use crate::{
     words::id::Micros,
 };
 
-/// Adds to the limits of the current window, and answers the new limits.
+/// Adds to the limits of a named budget's current window. Returns the new limits.
 ///
 /// The next period begins with the budget's own limits again; a budget without periods keeps the added amount. Calls
 /// that wait for room are decided again. Synced. Errors: `UnknownBudget`; `BadLimit` when there is no limit to add

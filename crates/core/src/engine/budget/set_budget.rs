@@ -21,8 +21,8 @@ use crate::{
 pub enum Source {
     /// A person's command.
     Command,
-    /// A settings file, read at a start. Unchanged terms change nothing, so that what a person has set, raised or
-    /// removed since then stays.
+    /// A settings file, read when a program starts. Terms that the file leaves unchanged change nothing, so that what a
+    /// person has set, raised or removed since then stays.
     File,
 }
 
@@ -128,7 +128,7 @@ fn check(terms: &Terms) -> Result<(), Error> {
     }
 }
 
-/// Returns the budget of this name that was not removed. Needs `Windows(None)`.
+/// Returns the budget of this name. Needs `Need::Windows(None)`. Errors: `UnknownBudget`, also for a removed one.
 pub fn named<'a>(l: &'a Loaded, name: &Name) -> Result<&'a Budget, Error> {
     let found = l.budgets.iter().map(|row| &row.value).find(|b| !b.removed && b.name == *name);
     found.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })

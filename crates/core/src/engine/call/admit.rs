@@ -41,7 +41,7 @@ pub struct Admit {
     pub actor: Actor,
     pub slot: Slot,
     pub scope: Arc<str>,
-    /// Open item or step that the call is made in; `scope` is then the scope of calls in it.
+    /// Open item or step that the call is made in; `scope` is then the scope of calls in it. `None` outside of both.
     pub within: Option<Seq>,
     pub digest: Digest,
     pub match_key: MatchKey,
@@ -53,11 +53,12 @@ pub struct Admit {
     pub bound: Bound,
     /// Whether the price table knows the model. If not, `bound` has no cost.
     pub priced: bool,
-    /// Output cap that is enough for most answers ([`crate::price::Usual`]), if the request names none and one is known.
+    /// Output cap that is enough for most answers ([`crate::price::Usual`]), if the request names none and one is
+    /// known; else `None`.
     pub usual_cap: Option<u64>,
     pub taken: Vec<Seq>,
-    /// Recorded answers on their way to this attempt. A client that has one whole may ask on before it is marked
-    /// delivered.
+    /// Recorded answers that are being sent to this attempt. A client that has one whole may ask on before it is marked
+    /// as delivered.
     pub in_hand: Vec<Seq>,
     pub retry_count: u32,
     pub answered_with_error: bool,
@@ -356,9 +357,9 @@ impl Admit {
 
 /// Earlier tries that a new call repeats, and the call's bound.
 pub struct Repeats {
-    /// Lost try whose retry the call is.
+    /// Lost try that the call retries; `None` if it retries none.
     pub lost: Option<Seq>,
-    /// Entry that was answered with an error, and that the marked retry stands for.
+    /// Entry that was answered with an error and that the call, a marked retry, repeats; `None` if there is none.
     pub stands_for: Option<Seq>,
     pub bound: Bound,
 }
@@ -366,19 +367,21 @@ pub struct Repeats {
 /// Outcome of an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// A new call: reserved and on disk. `cap` is the output cap to send when the client's was too large.
+    /// A new call: reserved and on disk. `cap` is the output cap to send instead of the client's; `None` leaves the
+    /// client's.
     Go { opening: Opening, cap: Option<u64>, retry_of: Option<Seq>, diverged: Option<Divergence> },
     /// The recorded answer of entry `seq` serves the request.
     Replay { seq: Seq },
     /// Entry `seq` is in flight under `instance`, and its answer will serve the request.
     Join { seq: Seq, instance: InstanceNo },
-    /// Room may come back: decide again when something is settled, voided or raised.
+    /// The call does not fit now, but room may come back: decide again when a reservation is settled or voided, or a
+    /// limit raised.
     Wait { refusal: Refusal },
-    /// The request is refused; the run is halted now, or was before.
+    /// The request is refused. The run is halted by this, or was halted before.
     Refused(Refusal),
 }
 
-/// A new call made while recorded answers were untaken. Reported once per attempt.
+/// New call that a restarted attempt made while it had not taken all recorded answers. Reported once per attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
     pub untaken: i64,

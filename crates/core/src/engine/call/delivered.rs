@@ -10,16 +10,16 @@ use crate::{
     words::id::{AttemptNo, Micros, RunNo, Seq},
 };
 
-/// Marks that the attempt took the answer. The only `Lazy` operation: if a crash loses it, the answer
+/// Marks that the attempt received the answer whole. The only `Lazy` operation: if a crash loses it, the answer
 /// is replayable once more, to an attempt that is over anyway.
 #[derive(Clone, Debug)]
 pub struct Delivered {
     pub run: RunNo,
     pub seq: Seq,
     pub attempt: AttemptNo,
-    /// Retry count of the connection that got the answer.
+    /// `x-stainless-retry-count` of the request that got the answer; 0 for a first request.
     pub count: u32,
-    /// Whether the answer was a recorded one, which was not paid for again.
+    /// Whether the answer was replayed from the journal, and so not paid for again.
     pub replayed: bool,
 }
 

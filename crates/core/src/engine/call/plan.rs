@@ -26,7 +26,7 @@ pub enum Plan {
         inherit: bool,
     },
     Wait(Refusal),
-    /// An ancestor or a window refuses: the run waits and is not halted.
+    /// The budget of an ancestor run or a named budget refuses: the run waits and is not halted.
     WaitForOthers(Refusal),
     Refuse(Refusal),
 }

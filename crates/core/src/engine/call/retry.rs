@@ -11,11 +11,11 @@ use crate::{
     words::id::{Micros, RunNo, Seq},
 };
 
-/// Notes the failed tries of an open call, and whether the next try is about to leave.
+/// Records the failed tries of an open call, and whether the next try is about to be sent.
 ///
-/// The reservation stays held. `resting`: nothing is on its way; `Committed` is enough, because without the note a
+/// The call keeps its reservation. `resting`: nothing is on its way; `Committed` is enough, because without the note a
 /// death makes the call `unknown`. Not `resting`: the next try is about to leave; `Synced`: intent before effect.
-/// Answers whether it may leave: not in a run that has ended, is halted or was stopped, and not after a time limit.
+/// Returns whether it may leave: not in a run that has ended, is halted or was stopped, and not after a time limit.
 /// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled` (the entry was swept).
 #[derive(Clone, Debug)]
 pub struct Retry {
@@ -43,7 +43,7 @@ impl Retry {
     }
 }
 
-/// Returns how a call closes whose tries all failed.
+/// Returns the outcome with which a call closes if all of its tries failed.
 ///
 /// A refused call counts as one call without cost; a call that never reached the upstream is `void`.
 pub fn close(tries: &[Option<u16>]) -> Close {
@@ -55,7 +55,7 @@ pub fn is_resting(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     l.entry(run, seq).and_then(|e| e.call.as_ref()).is_some_and(|c| c.resting)
 }
 
-/// Closes a call whose process died between two tries. Nothing of it is in doubt.
+/// Closes a call whose process died between two tries. All its tries have failed, so nothing of it is in doubt.
 pub fn give_up(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     let entry = l.entry(run, seq).ok_or(Error::NotLoaded("the entry"))?;
     let tries = entry.call.as_ref().map_or_else(Vec::new, |c| c.tries.clone());

@@ -27,16 +27,16 @@ pub enum Bill {
     Nothing,
 }
 
-/// Outcome with which a call closes.
+/// Outcome with which a call's entry closes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Close {
     /// The answer is whole: 2xx, with its terminal event seen.
     Done(Bill),
     /// The upstream sent an error status or a broken answer.
     Failed(Bill),
-    /// The request never left: nothing is charged, not even a call.
+    /// The request was never sent: nothing is charged, not even a call.
     Void,
-    /// The call may have happened.
+    /// The request may have reached the provider: the call stays charged at its reservation.
     Unknown,
 }
 
@@ -48,15 +48,16 @@ pub enum Close {
 #[derive(Clone, Debug)]
 pub struct Settle {
     pub opening: Opening,
-    /// Attempt whose active time is posted with the settlement (header attempts).
+    /// Attempt to which `active_ms` is added: only for an attempt that an HTTP header began, and that no supervisor
+    /// renews.
     pub attempt: AttemptNo,
     pub close: Close,
-    /// Active time to post, in milliseconds: only for header attempts, while a call was in flight.
+    /// Time in which a call of `attempt` was in flight and which is not yet added to its active time, in milliseconds.
     pub active_ms: i64,
     pub http_status: Option<u16>,
     pub upstream_request_id: Option<String>,
     pub error: Option<String>,
-    /// Answer as stored; absent when it is not kept, and then it cannot be replayed.
+    /// Answer as stored; `None` if it is not kept, and then it cannot be replayed.
     pub answer: Option<Payload>,
 }
 

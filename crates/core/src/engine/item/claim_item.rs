@@ -27,7 +27,8 @@ use crate::{
 /// `Committed`: losing the claim to power loss only makes the item look unstarted, and its first call syncs it.
 /// `Synced` where the function has effects without calls.
 /// An item that is open under a live attempt is `Held`. An item whose process died moves to this worker and its try
-/// continues: no new try, but one more death. An item that failed in this start is not run again in it.
+/// continues: no new try, but one more death. An item that failed since this start of the job is not run again before
+/// the next start.
 /// Errors: `NotAJob`; `LeaseLost`, `RunHalted`, `NotRunning` and `RunEnded` write nothing.
 #[derive(Clone, Debug)]
 pub struct ClaimItem {
@@ -36,7 +37,7 @@ pub struct ClaimItem {
     pub key: String,
     /// Index of the item in the caller's input, from 0.
     pub index: i64,
-    /// Digest of the item's content, compared with the recorded one where both are known.
+    /// Digest of the item's content, compared with the recorded one where both are known; `None` if not known.
     pub content: Option<Digest>,
     pub version: Option<Digest>,
     /// Effect if the item's content differs from that of its last entry.
@@ -197,7 +198,7 @@ pub fn is_job(l: &Loaded, run: RunNo) -> Result<(), Error> {
     run.job.as_ref().map(|_| ()).ok_or_else(|| Error::NotAJob { id: run.id.to_string() })
 }
 
-/// Returns the newest entry of an item, as `Need::Item` loaded it.
+/// Returns the newest entry of an item, as `Need::Item` loaded it; `None` if there is none.
 pub fn newest(l: &Loaded, run: RunNo, key: &str) -> Option<(Entry, ItemDetail)> {
     let entry = l
         .entries

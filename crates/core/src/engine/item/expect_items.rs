@@ -9,7 +9,7 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Notes the number of items of the input that a start of the job has read, for whoever asks how much is left.
+/// Records the number of items in the input that a start of the job has read, so that reads can tell how much is left.
 ///
 /// A start with another input replaces the number. Nothing depends on it. Errors: `NotAJob`.
 #[derive(Clone, Debug)]

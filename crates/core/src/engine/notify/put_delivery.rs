@@ -11,9 +11,10 @@ use crate::{
     words::id::Micros,
 };
 
-/// Writes `delivery` in place of the stored one, if that still has its version. Answers whether it was written.
+/// Writes `delivery` in place of the stored row, if that row still has the same version. Returns whether it was
+/// written.
 ///
-/// Two deliverers of one endpoint never both believe that they are it: each change names the version that it saw.
+/// Two processes never both believe that they deliver to one endpoint: each change names the version that it saw.
 #[derive(Clone, Debug)]
 pub struct PutDelivery {
     pub delivery: Delivery,

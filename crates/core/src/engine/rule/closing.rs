@@ -8,12 +8,12 @@ use crate::{
     journal::{Entry, Kind, Opening, State},
 };
 
-/// Returns the needs of `entry` and `open_entry`.
+/// Returns the rows that `entry` and `open_entry` need.
 pub fn needs(opening: &Opening) -> Vec<Need> {
     vec![Need::Run(opening.run), Need::Entry(opening.run, opening.seq)]
 }
 
-/// Returns the entry, if it is of a kind that the closing closes and the opening still has it.
+/// Returns the entry of `opening`, if the opening still has it and `closes` accepts its kind.
 ///
 /// Errors: `UnknownEntry` when there is none: its opening was lost before it was on disk, or the kind is another;
 /// `AlreadyTaken` when another opening has the entry, or its number.

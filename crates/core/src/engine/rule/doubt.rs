@@ -11,7 +11,8 @@ use crate::{
     },
 };
 
-/// Returns the oldest lost call of this key that has no retry. The next call of the key is its retry.
+/// Returns the oldest lost call of this key that has no retry; `None` if there is none. The next call of the key is its
+/// retry.
 pub fn lost_without_retry(l: &Loaded, run: RunNo, key: MatchKey) -> Option<Seq> {
     l.entries
         .iter()
@@ -26,14 +27,14 @@ pub fn lost_without_retry(l: &Loaded, run: RunNo, key: MatchKey) -> Option<Seq> 
         .map(|e| e.seq)
 }
 
-/// Returns the number of inheritances in the chain behind an entry.
+/// Returns the number of lost tries whose reservation was passed on, each to the next, up to this entry.
 pub fn inheritances(e: &Entry) -> u8 {
     e.call.as_ref().map_or(0, |c| c.inheritances)
 }
 
-/// Moves to a retry the part of the lost call's held amount that the retry will hold. That part is no longer in
-/// doubt; the rest stays in doubt, so that a retry never gives back more than it holds.
-/// Returns the amounts taken and the length of the chain.
+/// Passes on to a retry the part of the lost call's reservation that the retry needs. That part is no longer in doubt;
+/// the rest stays in doubt, so that a retry never gives back more than it has reserved. Returns the amounts passed on,
+/// and the number of lost tries whose reservations were passed on up to this retry.
 pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Result<(Amounts, u8), Error> {
     let entry = entry_mut(l, run, lost)?;
     let taken = entry.held.least(wanted);
@@ -45,8 +46,8 @@ pub fn inherit(l: &mut Loaded, run: RunNo, lost: Seq, wanted: &Amounts) -> Resul
     Ok((taken, chain))
 }
 
-/// Makes the outcome of an open call unknown. It stays charged at its reservation and counts as one call. Under
-/// `in_doubt = "refund"` it holds nothing; its true outcome can still be posted later.
+/// Makes the outcome of an open call unknown. The call stays charged at its reservation and counts as one call. Under
+/// `in_doubt = "refund"` nothing stays reserved; the true outcome can still be posted later.
 pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result<(), Error> {
     let refund = l.run(run)?.policy.in_doubt == InDoubt::Refund;
     let entry = entry_mut(l, run, seq)?;
@@ -66,11 +67,11 @@ pub fn make_unknown(l: &mut Loaded, run: RunNo, seq: Seq, now: Micros) -> Result
     Ok(())
 }
 
-/// Gives back what a retry inherited when the retry came to nothing (`void`, or `failed` at zero). The lost call
-/// holds that amount again and has no retry.
+/// Gives back what a retry inherited when the retry came to nothing (`void`, or `failed` at zero). The amount is
+/// reserved for the lost call again, which then has no retry.
 ///
-/// `held` is the amount the retry held when it closed. If its inheritance has moved on to a further retry, that
-/// retry gives it back. A lost call that was settled meanwhile passes the amount on to the call before it.
+/// `held` is the amount that was reserved for the retry when it closed. If its inheritance has moved on to a further
+/// retry, that retry gives it back. A lost call that was settled meanwhile passes the amount on to the call before it.
 pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Result<(), Error> {
     let has_heir = l.entry(run, retry).is_some_and(|e| e.retried_by.is_some());
     let (mut giver, mut rest) = (retry, held);
@@ -97,8 +98,8 @@ pub fn give_back(l: &mut Loaded, run: RunNo, retry: Seq, held: Amounts) -> Resul
     Ok(())
 }
 
-/// Settles the lost calls behind a retry that settled at `cost`. Each is posted at its estimate or the remaining
-/// headroom, whichever is less; the rest of the estimate is recorded as unbacked.
+/// Settles the lost calls behind a retry that settled at `cost`. Each is posted at its estimate or at what the limits
+/// leave, whichever is less; the rest of the estimate is recorded as unbacked.
 pub fn settle_lost(l: &mut Loaded, run: RunNo, retry: Seq, cost: Amounts, now: Micros) -> Result<(), Error> {
     if l.run(run)?.policy.in_doubt != InDoubt::AsRetry {
         return Ok(());
@@ -169,7 +170,7 @@ fn headroom(l: &Loaded, charges: &[EnvelopeNo], want: Amounts) -> Result<Amounts
     Ok(least)
 }
 
-/// Tells whether a try of the same request before this one was answered after all.
+/// Returns whether an earlier lost try of the same request was answered after all.
 pub fn is_answered_before(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     let earlier = |seq: &Seq| behind(l, run, *seq).map(|(lost, _)| lost);
     std::iter::successors(earlier(&seq), earlier)

@@ -17,7 +17,7 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Slot},
 };
 
-/// Checks that the instance is live.
+/// Checks that the instance is live. Errors: `InstanceDead`.
 pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
     match l.instance(instance) {
         Some(i) if i.life == Life::Live => Ok(()),
@@ -25,7 +25,7 @@ pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
     }
 }
 
-/// Returns the needs of `drives`.
+/// Returns the rows that `drives` needs.
 pub fn needs(actor: &Actor, slot: Slot) -> [Need; 5] {
     [
         Need::Instance(actor.instance),
@@ -94,10 +94,11 @@ fn lost(l: &Loaded, actor: &Actor) -> Error {
     Error::LeaseLost { id, attempt: actor.attempt.0 }
 }
 
-/// Returns the live process that drives `slot`: its attempt is open there, or the run goes on between two attempts.
+/// Returns the live process that drives `slot`, with an open attempt there or between two attempts; `None` if none
+/// does.
 ///
-/// A lease lives as long as its instance, but holds only a run that goes on. Another process can take up a
-/// run at rest, since the fence keeps the old one out. A run with an open header attempt has been taken up by
+/// A lease lives as long as its instance, but keeps others from a run only while that run goes on. Another process can
+/// take up a run at rest, since the fence keeps the old one out. A run with an open header attempt has been taken up by
 /// header callers. Needs the lease and the open attempts.
 pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> {
     let lease = l.lease(run.no, slot)?;
@@ -109,12 +110,14 @@ pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> 
     (driven || between).then_some(holder)
 }
 
-/// Returns the attempt with this label. A label names one attempt of its run for ever. Needs `Labelled`.
+/// Returns the attempt with this label; `None` if there is none. A label names one attempt of its run for ever. Needs
+/// `Labelled`.
 pub fn labelled<'a>(l: &'a Loaded, run: &Run, label: &str) -> Option<&'a Attempt> {
     l.attempts.iter().map(|a| &a.value).find(|a| a.run == run.no && a.label.as_deref() == Some(label))
 }
 
-/// Checks that the run takes new work. A halt is no error: its refusal is returned for the caller's answer.
+/// Checks that the run takes new work. Returns the refusal that halted the run, or `None` if it is not halted. Errors:
+/// `NotRunning`, `RunEnded`.
 pub fn open_run(run: &Run) -> Result<Option<Refusal>, Error> {
     match run.status {
         Status::Running | Status::Waiting | Status::Sleeping => Ok(None),
@@ -126,7 +129,8 @@ pub fn open_run(run: &Run) -> Result<Option<Refusal>, Error> {
     }
 }
 
-/// Returns the refusal if a time limit is reached. `unposted_ms` is active time that is not yet posted.
+/// Returns the refusal if a time limit is reached, else `None`. `unposted_ms` is active time that is not yet added to
+/// the envelope.
 pub fn time_over(l: &Loaded, run: RunNo, unposted_ms: i64, now: Micros) -> Result<Option<Refusal>, Error> {
     let run = l.run(run)?;
     if run.status.is_ended() || run.status == Status::Halted {
@@ -183,7 +187,7 @@ pub fn held(run: &Run, holder: &Instance) -> Error {
     Error::RunHeld { id: run.id.to_string(), holder: format!("{} (pid {} on {})", i.program, i.pid, i.host) }
 }
 
-/// Moves the run's status by `event`.
+/// Changes the run's status as `event` demands, and returns the new one.
 pub fn shift(run: &mut Run, event: Event, now: Micros) -> Result<Status, Error> {
     let next = status::next(run.status, event).ok_or_else(|| match run.status {
         Status::Halted => Error::RunHalted {

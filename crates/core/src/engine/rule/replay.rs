@@ -16,7 +16,7 @@ pub struct Asked<'a> {
     pub run: RunNo,
     pub attempt: AttemptNo,
     pub match_key: MatchKey,
-    /// Candidates whose answers live connections of this attempt are receiving in this process.
+    /// Entries whose answers live connections of this attempt are receiving in this process.
     pub taken: &'a [Seq],
     /// `x-stainless-retry-count`; 0 when the request is no marked retry.
     pub retry_count: u32,
@@ -25,7 +25,7 @@ pub struct Asked<'a> {
     pub answered_with_error: bool,
 }
 
-/// Decision on what serves the request.
+/// Decision of the replay rule: what serves the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Replay(Seq),

@@ -49,7 +49,7 @@ pub fn window(l: &mut Loaded, no: BudgetNo, now: Micros) -> Result<Option<Envelo
     Ok(Some(envelope))
 }
 
-/// Returns the owner of an envelope: an ancestor, or a named budget's window.
+/// Returns the owner of an envelope: an ancestor run or a named budget. `None` if the budget now has another window.
 pub fn whose(l: &Loaded, envelope: &Envelope, now: Micros) -> Option<Whose> {
     Some(match &envelope.owner {
         Owner::Run(run) => Whose::Parent(*run),

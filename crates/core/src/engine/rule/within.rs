@@ -22,7 +22,7 @@ pub fn check(l: &Loaded, actor: &Actor, seq: Seq) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the scope of the calls made in the entry.
+/// Returns the scope of the calls made in the entry; `None` if it can hold none.
 pub fn calls(l: &Loaded, run: RunNo, seq: Seq) -> Option<Arc<str>> {
     scope::calls_in(l.entry(run, seq)?, &|seq| l.entry(run, seq))
 }
@@ -43,7 +43,7 @@ pub fn is_over(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     around(l, run, seq).into_iter().any(|s| l.entry(run, s).is_some_and(|e| e.state == State::Done))
 }
 
-/// Amounts charged to calls inside items and steps before an operation.
+/// Amounts that calls inside items and steps were charged before an operation.
 pub struct Charged(Vec<(RunNo, Seq, Amounts)>);
 
 impl Charged {
@@ -52,7 +52,7 @@ impl Charged {
         Charged(l.entries.iter().map(|r| &r.value).filter(inner).map(|e| (e.run, e.seq, e.spent)).collect())
     }
 
-    /// Adds the amounts posted since then to the items and steps around each call.
+    /// Adds the amounts posted to each call since [`Charged::of`] to the items and steps around it.
     pub fn post(self, l: &mut Loaded) {
         for (run, seq, before) in self.0 {
             let posted = l.entry(run, seq).map_or(before, |e| e.spent) - before;

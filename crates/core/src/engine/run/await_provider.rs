@@ -14,11 +14,11 @@ use crate::{
     },
 };
 
-/// Sets a run waiting for its provider, until a call to it is answered. Answers since when it waits.
+/// Sets a run waiting for its provider, until a call to it is answered. Returns the time since which it waits.
 ///
-/// Ended by [`ProviderAnswered`]. Idempotent: a run that waits for the provider already keeps the time since when. A run that waits for room in a
-/// budget, or does not run, stays as it is. The agent goes on: its calls are held. The wait outlives the process, so
-/// that whoever takes up the run knows of it.
+/// [`ProviderAnswered`] ends the wait. Idempotent: a run that waits for the provider already keeps its time. A run that
+/// waits for room in a budget, or does not run, stays as it is. The agent goes on: its calls are held. The wait
+/// outlives the process, so that whoever takes up the run knows of it.
 #[derive(Clone, Debug)]
 pub struct AwaitProvider {
     pub run: RunNo,

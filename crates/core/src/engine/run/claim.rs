@@ -128,7 +128,7 @@ impl Claim {
     }
 }
 
-/// Parameters of a new attempt. `driver` is `None` for header attempts.
+/// Parameters of a new attempt. `driver` is `None` for an attempt that an HTTP header begins.
 pub struct NewAttempt {
     pub run: RunNo,
     pub slot: Slot,

@@ -19,8 +19,9 @@ use crate::{
 /// Declares `instance` dead if its heartbeat is still the one that was seen.
 ///
 /// Open calls of the instance become `unknown`; a call that rests between two tries is closed as those tries ended.
-/// The attempts it drove end at its last heartbeat, and runs left without an open attempt are `interrupted`. Header
-/// attempts have no instance and stay. Synced. Idempotent. Errors: `HeartbeatMoved` when the instance lives.
+/// The attempts it drove end at its last heartbeat, and runs left without an open attempt are `interrupted`. An attempt
+/// that an HTTP header began has no instance and stays open. Synced. Idempotent. Errors: `HeartbeatMoved` when the
+/// instance lives.
 #[derive(Clone, Debug)]
 pub struct DeclareDead {
     pub instance: InstanceNo,

@@ -96,12 +96,13 @@ impl EndAttempt {
     }
 }
 
-/// What the run does after a supervised attempt ends.
+/// Continuation of a run after a supervised attempt has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Then {
     /// The same driver starts another attempt: the run stays running.
     Restart,
-    /// An iteration of the run's loop is over and is judged next: the run stays running.
+    /// An iteration of the run's loop is over. `JudgeIteration` decides next whether the loop goes on; until then the
+    /// run stays running.
     Turn,
     /// The provider's usage limit is reached: no attempt starts before `until`.
     Sleep {
@@ -109,9 +110,9 @@ pub enum Then {
     },
     /// The calls wait for room in a budget above the run's own: no attempt starts before there is room.
     Wait,
-    /// The provider answers no call: the run waits, as its row says.
+    /// The provider answers no call: the run stays waiting, for the outage that its row names.
     AwaitProvider,
-    /// `by_person`: `resume --all` leaves it alone.
+    /// The run is interrupted. `by_person`: a person stopped it, so that `outlast resume --all` leaves it alone.
     Interrupt {
         by_person: bool,
     },

@@ -11,8 +11,8 @@ use crate::{
     words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
 };
 
-/// Finds or opens the attempt that a header names. A new label opens a new attempt in slot 0; without a label
-/// the caller gets the run's one implicit attempt.
+/// Finds or opens the attempt that a request's HTTP header names. A new label opens a new attempt in slot 0; without a
+/// label the caller gets the run's one implicit attempt.
 ///
 /// Synced when it opens one. Errors: `LabelEnded`; `RunHeld` when a live process drives slot 0; `NotRunning` without
 /// a label when a person stopped the run, because the agent that keeps asking is what was stopped. A new label, or

@@ -18,7 +18,8 @@ pub struct Forget {
     /// The run's parent, the parent's parent, and so on. The run stays if one of them is missing here.
     pub above: Vec<RunNo>,
     pub ended_before: Micros,
-    /// Newest run that the caller has seen. Of the runs up to it, those that stay are no children of this one.
+    /// Newest run that the caller has read. The caller has checked that no remaining run up to this number is a child
+    /// of `run`.
     pub seen: RunNo,
 }
 
@@ -27,7 +28,7 @@ pub struct Forget {
 pub enum Forgot {
     Gone,
     /// The run or one above it can go on; or it ended too late; or it is the store's newest, whose number would be
-    /// assigned again; or another collector was faster.
+    /// assigned again; or another process deleted it first.
     Stays,
     /// Runs that the caller has not seen have begun, and may be children of this one. Nothing was changed.
     Newer,

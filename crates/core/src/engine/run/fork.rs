@@ -29,9 +29,9 @@ pub struct Fork {
     pub limits: Limits,
     /// Spec of the fork. A job's fork is a job.
     pub spec: Spec,
-    /// Numbers of items that a job's fork shares, by standing.
+    /// Numbers of items that a job's fork shares with its origin, by standing.
     pub counts: Counts,
-    /// The origin's state at the point, as changes.
+    /// The origin's state at the point, as changes that write it into the fork's state.
     pub state: Vec<Change>,
 }
 

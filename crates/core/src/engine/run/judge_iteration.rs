@@ -23,7 +23,7 @@ pub struct JudgeIteration {
     pub run: RunNo,
     pub instance: InstanceNo,
     pub looping: Looping,
-    /// State that the iteration left; `None` if it cannot be determined.
+    /// Digest of the files and context that the iteration left behind; `None` if it cannot be determined.
     pub mark: Option<String>,
     /// Whether `looping.until` succeeded after the iteration.
     pub until: bool,

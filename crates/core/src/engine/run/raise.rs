@@ -11,8 +11,8 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Adds to limits, sets them, or lifts them. A halted run whose tripped limit has room again goes
-/// to `interrupted`, or to `running` while an attempt is open.
+/// Adds to limits, sets them, or lifts them. Once the limit that halted a run has room again, the run goes to
+/// `interrupted`, or to `running` while an attempt is open.
 ///
 /// Synced. Errors: `BadLimit` when the result would be negative or there is no limit to add to.
 #[derive(Clone, Debug)]

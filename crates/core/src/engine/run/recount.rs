@@ -10,7 +10,7 @@ use crate::{
     words::id::{Micros, RunNo, Seq},
 };
 
-/// Sets the counts of a job that nobody works on, and answers whether it did. Synced.
+/// Sets the item counts of a job that nobody works on. Returns whether it did. Synced.
 ///
 /// `seen` is the end of the journal that was counted: a job that has gone on since is left alone. Errors: `NotAJob`.
 #[derive(Clone, Debug)]

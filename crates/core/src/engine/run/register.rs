@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Creates the process's instance and answers its number. Synced: a claim must not outlive its instance's row.
+/// Creates the process's instance and returns its number. Synced: a claim must not outlive its instance's row.
 #[derive(Clone, Debug)]
 pub struct Register {
     pub identity: Identity,

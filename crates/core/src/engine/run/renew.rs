@@ -20,7 +20,7 @@ pub struct Active {
     pub ms: i64,
 }
 
-/// Clock of an open attempt's active time, by its driver's monotonic clock in milliseconds.
+/// Measure of an open attempt's active time, by its driver's monotonic clock in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveTime {
     posted_ms: u64,
@@ -31,14 +31,14 @@ impl ActiveTime {
         ActiveTime { posted_ms: now_ms }
     }
 
-    /// Returns the time that is to be posted now.
+    /// Returns the active time that is not yet posted, in milliseconds, and counts it as posted.
     pub fn take(&mut self, now_ms: u64) -> i64 {
         let ms = now_ms.saturating_sub(self.posted_ms);
         self.posted_ms = self.posted_ms.max(now_ms);
         i64::try_from(ms).unwrap_or(0)
     }
 
-    /// Takes back time that was not posted: a later renewal posts it.
+    /// Counts `ms` as not posted after all, so that a later renewal posts them.
     pub fn give_back(&mut self, ms: i64) {
         self.posted_ms = self.posted_ms.saturating_sub(u64::try_from(ms).unwrap_or(0));
     }

@@ -12,7 +12,7 @@ use crate::{
 
 /// Makes a completed run interrupted, so that it can be claimed. A run in any other status stays as it is.
 ///
-/// Starts no attempt. Synced. Idempotent. Answers the run's status.
+/// Starts no attempt. Synced. Idempotent. Returns the run's status.
 #[derive(Clone, Debug)]
 pub struct Reopen {
     pub run: RunNo,

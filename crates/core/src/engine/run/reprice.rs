@@ -13,7 +13,8 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Writes the run's spec with new prices, or lets models without a price count as free from now on. A run that was halted for an unknown price may go on.
+/// Writes the run's spec with new prices, or lets models without a price count as free from now on. A run that was
+/// halted for an unknown price may then go on.
 ///
 /// `spec` must equal the old one except for its prices. Calls settled before keep their cost: each names the table
 /// it was priced by. Synced. Idempotent. Errors: `RunEnded`.

@@ -13,7 +13,8 @@ use crate::{
     words::id::{Micros, RunId, RunNo, Seq},
 };
 
-/// Names the current end of the run's journal, and answers it. A name used again moves to the new point. Synced.
+/// Gives the current end of the run's journal a name. Returns the number of the last entry before it. A name used again
+/// moves to the new point. Synced.
 /// Errors: `BadSnapshot`.
 #[derive(Clone, Debug)]
 pub struct Snapshot {

@@ -35,7 +35,7 @@ pub struct Start {
     pub spec: Spec,
     pub parent: Option<RunNo>,
     pub command_key: Option<String>,
-    /// Standard input, stored when it was not a terminal: each attempt reads it from its first byte.
+    /// Standard input of the command, which each attempt reads from its first byte; `None` if it was a terminal.
     pub stdin: Option<Payload>,
 }
 

@@ -17,14 +17,14 @@ use crate::{
 /// Order that a person gives to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// End the agent and leave the run to be resumed.
+    /// Ends the agent, and leaves the run to be resumed.
     Stop,
     Cancel {
         reason: Option<String>,
     },
     Complete,
-    /// Completes a running run of header callers in which no entry was opened since `upto`, the next entry's number
-    /// then. Any other run stays as it is.
+    /// Completes a running run whose callers name it in an HTTP header, if no entry was opened since its next entry was
+    /// to be `upto`. Any other run stays as it is.
     Idle {
         upto: Seq,
     },

@@ -18,11 +18,11 @@ const KEYS: usize = 256;
 /// Largest number of versions that one piece removes.
 const VERSIONS: i64 = 1024;
 
-/// Removes old versions from one piece of a namespace's keys.
+/// Removes old versions of a limited number (a piece) of a namespace's keys.
 ///
 /// Removes the versions that the namespace's `Keep` does not keep, and with `before` also those replaced at or before
 /// that commit. A key's newest version is never removed, so a tombstone stays too. Begin with `after` 0 and
-/// continue with the answer's `next` until there is none.
+/// continue with the returned `next` until it is `None`.
 #[derive(Clone, Debug)]
 pub struct Compact {
     pub namespace: String,

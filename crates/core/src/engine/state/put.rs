@@ -30,9 +30,11 @@ pub struct Change {
     pub name: Arc<Name>,
     /// New value; `None` deletes the key.
     pub value: Option<Value>,
-    /// Version that must be the newest before the transaction (0: absent); otherwise the change fails with `Conflict`.
+    /// Version that must be the newest before the transaction (0: never written); otherwise the change fails with
+    /// `Conflict`. `None` checks nothing.
     pub expected: Option<i64>,
-    /// Position after which the key must not have been written; otherwise the change fails with `Changed`.
+    /// Position after which the key must not have been written; otherwise the change fails with `Changed`. `None`
+    /// checks nothing.
     pub unchanged_since: Option<Position>,
 }
 
@@ -59,7 +61,8 @@ impl Change {
     /// Applies all of `changes` or none. A transaction over several namespaces gets the highest of their commit numbers
     /// plus one, in all of them.
     ///
-    /// `by` is the run that writes. Only that run may write its own namespace.
+    /// `by` is the run that writes; `None` for a writer outside of runs. Only the run itself may write its own
+    /// namespace.
     pub fn apply(
         changes: &[Change],
         l: &mut Loaded,
@@ -93,7 +96,7 @@ impl Change {
         Ok(Committed { commit, at, versions })
     }
 
-    /// Returns the needs of a result that carries `changes`. The result's entry names its attempt.
+    /// Returns the rows that a result with `changes` needs, beside the rows of its entry, which names the attempt.
     pub fn needs_of_result(changes: &[Change], run: RunNo, instance: InstanceNo) -> Vec<Need> {
         let mut needs: Vec<Need> = changes.iter().map(Change::need).collect();
         if !changes.is_empty() {
@@ -243,14 +246,14 @@ fn distinct(changes: &[Change]) -> Vec<&str> {
 
 /// Changes the state. Under a run it carries the run's fence: a stale process gets `LeaseLost`.
 ///
-/// Synced. Idempotent on `transaction`: a repeat answers the recorded outcome and writes nothing.
+/// Synced. Idempotent on `transaction`: a repeat returns the recorded outcome and writes nothing.
 /// Errors: `Conflict` and `Changed` name the current version; `ReadOnlyNamespace` for another run's namespace.
 /// An error writes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Put {
     pub actor: Option<(Actor, Slot)>,
     pub changes: Vec<Change>,
-    /// The caller's id of this transaction; known for at least [`outcome::KEPT_US`].
+    /// The caller's id of this transaction, which is remembered for at least [`outcome::KEPT_US`]; `None` for no id.
     pub transaction: Option<Arc<str>>,
 }
 

@@ -24,7 +24,7 @@ pub struct PutByToken {
     /// Claims of a token whose signature was checked.
     pub claims: Claims,
     pub changes: Vec<Change>,
-    /// The caller's id of this transaction, never used for another one.
+    /// The caller's id of this transaction, never used for another one; `None` for no id.
     pub transaction: Option<Arc<str>>,
     /// Whether the changes are progress of the agent: counted like a finished entry, so that a later death is no
     /// crash loop.

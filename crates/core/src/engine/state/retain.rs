@@ -20,7 +20,7 @@ use crate::{
 /// `ReadOnlyNamespace` for another run's namespace.
 #[derive(Clone, Debug)]
 pub struct Retain {
-    /// Attempt that sets it; `None` for a person.
+    /// Attempt that sets the rule, with its slot; `None` for a person.
     pub actor: Option<(Actor, Slot)>,
     pub namespace: String,
     pub keep: Keep,

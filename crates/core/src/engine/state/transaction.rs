@@ -16,7 +16,7 @@ use crate::{
     words::id::Micros,
 };
 
-/// Timeout of a transaction whose client names none.
+/// Timeout, in milliseconds, of a transaction whose client names none.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
 /// Number of expired transactions that are remembered, so that their clients can be told.
@@ -35,7 +35,7 @@ pub struct Limits {
     pub bytes: usize,
     /// Largest size of all open transactions together, in stored bytes.
     pub total_bytes: usize,
-    /// Longest timeout; longer ones are shortened to it.
+    /// Longest timeout in milliseconds. A client's longer timeout is shortened to this.
     pub timeout_ms: u64,
 }
 
@@ -88,7 +88,7 @@ impl Error {
     }
 }
 
-/// View that a transaction has of a key.
+/// Value of a key as an open transaction sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// The transaction's own last write (`None`: deleted), and the number of its changes of this key.
@@ -126,7 +126,8 @@ impl Transactions {
         Transactions { limits, ..Transactions::default() }
     }
 
-    /// Opens a transaction that reads at `snapshot`. The caller chooses the id and never uses it twice.
+    /// Opens a transaction that reads at `snapshot`. Without `timeout_ms`, [`DEFAULT_TIMEOUT_MS`] holds. The caller
+    /// chooses the id and never uses it twice.
     pub fn begin(
         &mut self,
         id: &str,
@@ -208,7 +209,8 @@ impl Transactions {
         Ok(Put { actor: None, changes, transaction: Some(id) })
     }
 
-    /// Tells whether the transaction was committed without a change. Known of the newest ones only.
+    /// Returns whether the transaction was committed without a change. Only the newest such transactions are
+    /// remembered.
     pub fn was_empty(&self, id: &str) -> bool {
         self.empty.iter().rev().any(|e| **e == *id)
     }
@@ -236,7 +238,7 @@ impl Transactions {
         ended
     }
 
-    /// Returns the time at which the next transaction expires.
+    /// Returns the time at which the next transaction expires, in monotonic milliseconds; `None` if none is open.
     pub fn next_deadline(&self) -> Option<u64> {
         self.deadlines.first().map(|d| d.0)
     }

@@ -28,7 +28,7 @@ pub struct BeginStep {
     /// Scope of the iteration, or of the steps in `within`: see `scope`.
     pub scope: Arc<str>,
     pub key: String,
-    /// Open item or step that the step is begun in.
+    /// Open item or step that the step is begun in; `None` outside of both.
     pub within: Option<Seq>,
     /// Whether each try of the step has a scope of its own: `NextTry` begins the second.
     pub retries: bool,
@@ -155,11 +155,11 @@ pub fn append(
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The step is open: run it. `try_no` is 0 in a step without retries. `tries` counts the tries since it was begun
-    /// or given up, including this one, over all processes.
+    /// The step is open: run it. `try_no` is 0 in a step without retries. `tries` counts the tries since the step was
+    /// begun or last given up, including this one, over all processes.
     Run { opening: Opening, begun_before: bool, try_no: i64, tries: i64 },
     /// The step's result is recorded.
     Done { seq: Seq },
-    /// The step may have happened at most once, and nobody knows whether. It does not run again by itself.
+    /// The `at_most_once` step may have happened, and nobody knows whether. It does not run again by itself.
     InDoubt { seq: Seq },
 }

@@ -28,10 +28,10 @@ pub struct Checkpoint {
     pub value: Payload,
 }
 
-/// Scope of all checkpoints: they outlive iterations.
+/// Scope of all checkpoint entries in the journal: checkpoints outlive iterations.
 pub const SCOPE: &str = "run";
 
-/// Prefix reserved for checkpoints that Outlast itself keeps of a run.
+/// Prefix of the names that are reserved for Outlast's own checkpoints of a run.
 pub const OURS: &str = "outlast:";
 
 /// Amounts a run had used when a checkpoint was saved, written in the same commit as the entry's `About` payload.

@@ -15,7 +15,8 @@ use crate::{
     words::id::{Micros, Slot},
 };
 
-/// Counts a loop against the run's limit: once per `key` over all attempts of an iteration, always without a key.
+/// Counts a turn of the agent's loop against the run's limit: with a `key` once over all attempts of an iteration,
+/// without a key each time.
 ///
 /// Synced. From its first loop on, the run's calls are not counted as loops.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use crate::{
     words::id::{Micros, Seq, Slot},
 };
 
-/// Commits the number of the next try before its first call, and answers that number.
+/// Commits the number of the next try before its first call, and returns that number.
 ///
 /// `Committed`: the first call of the try syncs it. Answers of the try before are not replayed to it. A try that was
 /// cut off by a death or given back needs no next try: it continues.

@@ -21,10 +21,10 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Record {
     pub opening: Opening,
-    /// Result, or the error as journaled.
+    /// Result of the step, or its error as the journal keeps it.
     pub value: Payload,
     pub failed: bool,
-    /// The try failed and another follows. Another process continues the count of tries.
+    /// Whether the try failed and another follows. The next process to begin the step continues the count of tries.
     pub again: bool,
     pub changes: Vec<Change>,
 }

@@ -25,13 +25,14 @@ pub struct ResolveStep {
     pub run: RunNo,
     pub scope: Arc<str>,
     pub key: String,
-    /// Instance that had the step when the caller read it.
+    /// Instance that had the step when the caller read it; `None` if none had it.
     pub seen: Option<InstanceNo>,
-    /// Instance that asks, if it belongs to the run: it no longer runs the steps that it began itself.
+    /// Instance that submits this, if it works in the run: it no longer runs the steps that it began itself. `None` for
+    /// any other caller.
     pub by: Option<InstanceNo>,
     /// Result or error, as the step's own process would have recorded it.
     pub value: Payload,
-    /// Whether the step failed. The value tells the next process that begins it whether it may run again.
+    /// Whether the step failed. `value` then tells the next process that begins the step whether it may run again.
     pub failed: bool,
 }
 

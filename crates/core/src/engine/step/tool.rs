@@ -28,7 +28,7 @@ pub struct BeginTool {
     pub about: Payload,
 }
 
-/// Scope of all tool calls: they outlive iterations.
+/// Scope of all tool-call entries that [`BeginTool`] opens: they outlive iterations.
 pub const SCOPE: &str = "tools";
 
 impl BeginTool {

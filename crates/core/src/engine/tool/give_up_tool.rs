@@ -10,9 +10,9 @@ use crate::{
     words::id::Micros,
 };
 
-/// Closes a call whose server died, or whose client withdrew it: `void` if it was never sent, else `unknown`.
+/// Closes a tool call whose server died, or whose client withdrew it: `void` if it was never sent, else `unknown`.
 ///
-/// Synced. Authorised by the entry's own process. Errors: those of any closing.
+/// Synced. Authorised by the entry's own process. Errors: `UnknownEntry`, `AlreadyTaken`, `AlreadySettled`.
 #[derive(Clone, Debug)]
 pub struct GiveUpTool {
     pub opening: Opening,

@@ -20,10 +20,10 @@ use crate::{
 
 /// Opens a tool call, or finds its recorded answer.
 ///
-/// Synced: intent before effect. The call of an earlier life is found by the client's id. A call whose id is unknown is
-/// the repetition of an equal call whose answer reached nobody. Calls without ids are found in order: the nth equal call
-/// of a life is the nth of the life before. A call that was cut off is taken over if it was never sent or may be
-/// repeated; else it is `InDoubt`, and becomes `unknown`.
+/// Synced: intent before effect. A *life* is one process that makes the run's tool calls. The call of an earlier life
+/// is found by the client's id. A call whose id is unknown is the repetition of an equal call whose answer reached
+/// nobody. Calls without ids are found in order: the nth equal call of a life is the nth of the life before. A call
+/// that was cut off is taken over if it was never sent or may be repeated; else it is `InDoubt`, and becomes `unknown`.
 ///
 /// Whoever gets `Recorded` or `InDoubt` marks it by `Delivered` once its client has it: until then another life finds it.
 /// Errors: `LeaseLost`, so that a stale attempt sends nothing; `RunHalted`, `NotRunning` and `RunEnded` for a call that
@@ -36,7 +36,7 @@ pub struct ReserveTool {
     pub scope: Arc<str>,
     pub server: String,
     pub tool: String,
-    /// The client's own id of the call.
+    /// The client's own id of the call; `None` from a client that gives none.
     pub id: Option<String>,
     /// Digest of everything that is asked of the tool, in canonical JSON.
     pub arguments: Digest,
@@ -44,23 +44,23 @@ pub struct ReserveTool {
     pub about: Payload,
     /// Whether the call may be sent again while its outcome is unknown.
     pub repeatable: bool,
-    /// Whether the call leaves as soon as this is on disk. Else `SendTool` comes before it leaves.
+    /// Whether the call is sent as soon as this is on disk. If not, `SendTool` is submitted before it is sent.
     pub leaves: bool,
-    /// Whether to pass over recorded answers of a call without id: a read after this life left the path of the one
-    /// before.
+    /// Whether to pass over recorded answers of a call without id: a read, made after this process did something else
+    /// than the one before it had done.
     pub anew: bool,
 }
 
 /// State of a tool call after the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {
-    /// The call is open, and this process's to send. `new`: no earlier life has made it.
+    /// The call is open, and this process may send it. `new`: no earlier process has made it.
     Send { opening: Opening, new: bool },
     /// The call's answer is recorded.
     Recorded { seq: Seq, state: State },
     /// The call may have been done, and nobody knows whether. It is not sent again by itself.
     InDoubt { seq: Seq },
-    /// A live process makes the same call.
+    /// A live process is making the same call.
     InFlight { seq: Seq },
 }
 
@@ -189,7 +189,7 @@ impl ReserveTool {
     }
 }
 
-/// Tells whether the process that has the entry lives.
+/// Returns whether `instance` is a live process; false for `None`.
 pub(super) fn lives(l: &Loaded, instance: Option<InstanceNo>) -> bool {
     instance.is_some_and(|no| guard::live(l, no).is_ok())
 }

@@ -10,8 +10,8 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
-/// Closes a tool call in doubt as a person states it. The next equal call gets that answer, also one of a life that was
-/// told of the doubt before.
+/// Closes a tool call in doubt as a person states it. The next equal call gets that answer, even from a process that
+/// was told of the doubt before.
 ///
 /// Synced. Not idempotent: a call with an answer keeps it. Errors: `UnknownEntry`; `ToolRunning` while the process that
 /// made the call lives; `NotInDoubt` for a call that was never sent; `AlreadySettled`; `AlreadyTaken` when it has moved
@@ -20,7 +20,7 @@ use crate::{
 pub struct ResolveTool {
     pub run: RunNo,
     pub seq: Seq,
-    /// Instance that had the call when the caller read it.
+    /// Instance that had the call when the caller read it; `None` if none had it.
     pub seen: Option<InstanceNo>,
     pub said: Said,
 }
@@ -32,7 +32,7 @@ pub enum Said {
     Done(Payload),
     /// The call failed, with this answer.
     Failed(Payload),
-    /// The call had no effect, and may be made.
+    /// The call had no effect, and may be made again.
     Rerun,
 }
 

@@ -11,7 +11,7 @@ use crate::{
     words::id::{AttemptNo, Micros, Slot},
 };
 
-/// Marks that the call leaves now. From here on a death leaves it in doubt.
+/// Marks a reserved tool call as sent. From here on, a death of the process leaves the call in doubt.
 ///
 /// Synced, before the call leaves. Errors: `LeaseLost` once the attempt is over, and those of the run's status, so that a
 /// call that waited for a person leaves no stopped run; `AlreadyTaken` and `AlreadySettled` as for any closing.

@@ -34,7 +34,8 @@ pub async fn position(client: &impl Ask) -> Result<Position> {
 
 type Head = (Namespace, Option<(i64, Micros)>);
 
-/// Returns a namespace, and which of its ids may be forgotten: see `Rows::old_ids`.
+/// Returns a namespace, and which of its transaction ids may be forgotten (see `Rows::old_ids`); `None` if there is no
+/// such namespace.
 pub async fn head(client: &impl Ask, name: &str) -> Result<Option<Head>> {
     let behind = AT_ONCE as i64 - 1;
     maybe(client, HEAD, params![name.as_bytes(), behind], |r| {

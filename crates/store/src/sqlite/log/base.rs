@@ -17,18 +17,19 @@ use super::{
 const PAGE: usize = 12;
 pub const LEN: usize = 8 + 2 * PAGE + 8;
 
-/// Pages of the database file under a log.
+/// Two pages of the database file as they were when a log began, by which the file that belongs to the log is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// Log that the pages are from.
+    /// Salts of the log that the pages lie under.
     pub salts: Salts,
     /// Number and sum of two pages.
     pages: [(u32, u64); 2],
 }
 
 impl Base {
-    /// Reads the base of the log that began with `salts`. `newest`: page that was written last in the log before, which
-    /// an older copy of the file has in an older version; the file's last page is the other one.
+    /// Reads the base of the log that began with `salts`. `newest`: number of the page that the log before wrote last;
+    /// an older copy of the file has it in an older version. The base is that page and the file's last one. `None` if
+    /// the file cannot be read.
     ///
     /// To be called under SQLite's write lock and before the log's first commit is seen by others: nobody changes the
     /// file then.
@@ -67,7 +68,7 @@ impl Base {
         Some(Base { salts: eight(content, 0), pages: [page(8), page(8 + PAGE)] })
     }
 
-    /// Writes the base behind a mark. One that cannot be written asks nothing.
+    /// Writes the base behind a mark. If it cannot be written, later checks ask nothing of it.
     pub fn write(&self, mark: &File) {
         let _ = mark.write_all_at(&self.to_bytes(), MARK_LEN as u64);
     }
@@ -84,7 +85,8 @@ impl Base {
         bytes
     }
 
-    /// Returns in what `database` is not the file that `log` began with. Says nothing of another log.
+    /// Returns in what `database` differs from the file that `log` began with; `None` if it does not, or if the base is
+    /// not of this log.
     pub fn differs(&self, log: &Frames, database: &Database<'_>) -> Option<Missing> {
         if log.salts != Some(self.salts) {
             return None;

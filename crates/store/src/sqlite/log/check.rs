@@ -72,7 +72,7 @@ pub fn check(conn: &Connection) -> Result<(), Error> {
     }
 }
 
-/// Returns what the store that `conn` has open lacks of what its mark says.
+/// Returns what the store that `conn` has open lacks of what its mark says; `None` if nothing.
 pub fn lacks(conn: &Connection) -> Result<Option<Missing>, Error> {
     // Another process may commit or close meanwhile. Only under the write lock is a difference damage.
     let store = place_of(conn);
@@ -92,7 +92,8 @@ pub fn place_of(conn: &Connection) -> PathBuf {
     conn.path().map(PathBuf::from).unwrap_or_default()
 }
 
-/// Returns what is missing, as seen now.
+/// Returns what `store` lacks of what its mark says, as seen now; `None` if nothing. A write in progress may look like
+/// a lack.
 pub fn find(conn: &Connection, store: &Path) -> Result<Option<Missing>, Error> {
     let (log, mark) = (log_of(store), mark::path_of(store));
     let failed = |e: std::io::Error| Error::Io { why: format!("cannot read {}: {e}", log.display()) };
@@ -121,12 +122,13 @@ pub fn find(conn: &Connection, store: &Path) -> Result<Option<Missing>, Error> {
     Ok(missing.map(|what| what.replace("the log", &log.display().to_string())))
 }
 
-/// Returns the point that the mark of a store asks for. A damaged mark asks nothing.
+/// Returns the point that the log of a store has to reach by its mark; `None` if the mark is missing or damaged.
 pub fn claim(store: &Path) -> Option<Point> {
     Some(Mark::read(&mark::path_of(store)).ok()??.claim(mark::device(store)))
 }
 
-/// Says that the mark of the store that `conn` has open cannot be read. The next commit writes it anew.
+/// Returns a message that the mark of the store that `conn` has open cannot be read; `None` if it can, or if there is
+/// none. The next commit writes it anew.
 pub fn fault_of_mark(conn: &Connection) -> Option<String> {
     let path = mark::path_of(&place_of(conn));
     let why = Mark::read(&path).err()?;

@@ -39,18 +39,18 @@ impl Database<'_> {
         Database { file, of: PhantomData }
     }
 
-    /// Returns the change counter in the file's header.
+    /// Returns the change counter in the file's header; `None` if it cannot be read.
     pub fn counter(&self) -> Option<u32> {
         self.read(24, 4).map(|bytes| word(&bytes, 0))
     }
 
-    /// Returns a page of the file.
+    /// Returns page `no` of the file, counted from 1; `None` if it cannot be read.
     pub fn page(&self, no: u32) -> Option<Vec<u8>> {
         let len = self.page_len()?;
         self.read(i64::from(no.checked_sub(1)?) * len as i64, len)
     }
 
-    /// Returns the number of pages of the file.
+    /// Returns the number of pages of the file; `None` if it cannot be read.
     pub fn pages(&self) -> Option<u32> {
         let mut len = 0;
         // SAFETY: as in `read`.

@@ -44,7 +44,7 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
-    /// Returns the way for a file at `path`, by the type of its file system.
+    /// Returns how a synced commit of a file at `path` reaches the disk, by the type of its file system.
     pub fn at(path: &Path) -> SyncMode {
         // Truncated on purpose: the field is signed and of the machine's width, the numbers have 32 bits.
         SyncMode::on(rustix::fs::statfs(path).map_or(0, |found| found.f_type as u32))

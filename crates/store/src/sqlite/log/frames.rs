@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-/// Sizes of the log's header and of a frame's header in SQLite's file format.
+/// Size in bytes of the log's header in SQLite's file format. `FRAME_HEADER` is that of a frame's header.
 pub const LOG_HEADER: usize = 32;
 pub const FRAME_HEADER: usize = 24;
 
@@ -23,7 +23,7 @@ pub struct Frames {
     is_big_endian: bool,
     /// Salts in the header, `None` if the header is not valid: SQLite then takes the log for empty.
     pub salts: Option<Salts>,
-    /// Offset behind the last committed frame.
+    /// Byte offset behind the last committed frame.
     pub committed: u64,
     /// Offset of the first frame that is not valid, or the end of the file.
     valid: usize,
@@ -69,7 +69,7 @@ impl Frames {
         frames
     }
 
-    /// Returns the offset of the first frame that is not valid.
+    /// Returns the byte offset of the first frame that is not valid.
     pub fn valid(&self) -> usize {
         self.valid
     }
@@ -78,7 +78,7 @@ impl Frames {
         self.bytes.is_empty()
     }
 
-    /// Returns the length of a frame with its header.
+    /// Returns the length in bytes of a frame with its header.
     pub fn step(&self) -> usize {
         FRAME_HEADER + self.page
     }
@@ -91,8 +91,8 @@ impl Frames {
 
     /// Returns whether a whole commit and the beginning of another lie behind the first frame that is not valid.
     ///
-    /// Each of them follows from the checksum of the frame before it. A write that a crash has cut leaves at most one
-    /// commit there.
+    /// The checksum of each such frame follows from that of the frame before it. A write that a crash has cut leaves at
+    /// most one commit there.
     pub fn goes_on_behind_damage(&self) -> bool {
         let Some(bad) = self.frame(self.valid) else { return false };
         let before = match self.frame(self.valid.wrapping_sub(self.step())) {
@@ -140,7 +140,8 @@ impl Frames {
         frames.filter(Frame::is_commit).any(|frame| word(frame.header, 4) < pages)
     }
 
-    /// Returns the pages of this log behind the committed part, but for the first that is not valid.
+    /// Returns the pages behind the committed part with their numbers, except the page of the first frame that is not
+    /// valid.
     pub fn pages_behind_damage(&self) -> impl Iterator<Item = (u32, &[u8])> {
         let committed = (self.committed as usize).max(LOG_HEADER);
         self.pages(committed, self.valid).chain(self.pages(self.valid + self.step(), self.bytes.len()))

@@ -17,13 +17,14 @@ pub trait Disk {
     /// Syncs everything in the file, whichever connection wrote it.
     fn sync(&mut self) -> Result<(), Self::Error>;
 
-    /// Writes and syncs only these bytes. Returns false if it cannot; any number of them may then have been written.
+    /// Writes and syncs only these bytes. Returns false if the file system cannot; any number of the bytes may then
+    /// have been written.
     fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Self::Error>;
 }
 
 /// Bytes behind a commit, which are no part of the log: the next commit begins where they do.
 pub struct Trailer<'a> {
-    /// End of the log.
+    /// Byte offset of the log's end, where the trailer begins.
     pub at: u64,
     pub bytes: &'a [u8],
 }
@@ -80,8 +81,8 @@ impl Gathering {
 
     /// Puts on disk the buffered bytes and all that was in the file before.
     ///
-    /// The trailer goes with them if they end where it belongs. Else they are headers that were written anew, and what
-    /// follows them are pages.
+    /// The trailer goes with the bytes if they end where it belongs. If not, the bytes are headers that were written
+    /// anew, and pages follow them.
     pub fn sync<D: Disk>(
         &mut self,
         disk: &mut D,
@@ -112,7 +113,7 @@ impl Gathering {
         self.on_disk = None;
     }
 
-    /// Returns how many bytes of this commit are buffered. Drops those of any other commit.
+    /// Returns the number of buffered bytes of this commit. Drops the bytes of any other commit.
     pub fn kept(&mut self, commit: u64) -> usize {
         if self.commit != commit {
             self.bytes.clear();

@@ -26,19 +26,21 @@ const MAGIC: [u8; 8] = *b"outlmrk\x01";
 const POINT: usize = 40;
 const CACHE: usize = 16;
 pub const LEN: usize = 8 + CACHE + 2 * POINT + 8;
-/// Length of a trailer: a mark and the log's base, zeros if that is not known.
+/// Length in bytes of a trailer: a mark and the log's base, which is zeros if it is not known.
 pub const TRAILER: usize = LEN + base::LEN;
 
 /// End of a commit in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     pub salts: Salts,
-    /// Offset in the log behind the commit's last frame. 0: the log was in the database, and was given up.
+    /// Offset in the log behind the commit's last frame. 0: the log's content is in the database, and the log was
+    /// closed.
     pub end: u64,
     pub checksum: Checksum,
     /// Change counter of the database. SQLite only ever raises it, though not with every commit.
     pub counter: u32,
-    /// Number and sum of the page in the last frame: a database that has it has the whole log up to here.
+    /// Number of the page in the last frame; `page_sum` is its checksum. A database that has this page has the whole
+    /// log up to here.
     pub page: u32,
     pub page_sum: u64,
 }
@@ -142,7 +144,7 @@ impl Mark {
         bytes
     }
 
-    /// Returns the newest synced point of this log that a trailer in it names.
+    /// Returns the newest synced point of this log that a trailer in it names; `None` if there is none.
     pub fn in_trailers(log: &Frames) -> Option<Point> {
         let marks = log.gaps(LEN).filter_map(Mark::from_bytes).map(|mark| mark.synced);
         marks
@@ -150,13 +152,14 @@ impl Mark {
             .max_by_key(|point| point.end)
     }
 
-    /// Notes that the log's content is in the database, and the log about to be deleted. Needs no mark to be there.
+    /// Records in the mark at `path` that the log's content is in the database and the log about to be deleted. Does
+    /// nothing if there is no mark.
     pub fn close(path: &Path) -> io::Result<()> {
         let Some(mark) = Mark::read(path).or_else(damaged_is_none)? else { return Ok(()) };
         Mark::reset(path, mark.committed.counter.max(mark.synced.counter))
     }
 
-    /// Replaces a mark that exists by one that asks no more than `counter` of the store.
+    /// Replaces an existing mark by one that asks of the store no more than the change counter `counter`.
     pub fn reset(path: &Path, counter: u32) -> io::Result<()> {
         let closed = Point::closed(counter);
         let mark = Mark { cache: [0; CACHE], synced: closed, committed: closed };
@@ -242,6 +245,7 @@ impl Marker {
     }
 
     /// Returns the end of the commit that is about to be synced, and the mark of the commit before it: its trailer.
+    /// `None` if there is no new commit.
     ///
     /// The trailer goes to the disk with the commit, behind its last frame, and the next commit overwrites it. The log
     /// thus says how far it was synced even where a loss of power left an older mark; but for its last commit, which
@@ -313,7 +317,7 @@ fn damaged_is_none(e: io::Error) -> io::Result<Option<Mark>> {
     if e.kind() == io::ErrorKind::InvalidData { Ok(None) } else { Err(e) }
 }
 
-/// Returns the device that holds the file, 0 if that cannot be told.
+/// Returns the number of the device that holds the file; 0 if it cannot be determined.
 pub fn device(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.dev())
 }
@@ -331,7 +335,7 @@ fn cache(device: u64) -> Cache {
     cache
 }
 
-/// Returns a checksum that every change of one word changes.
+/// Returns a checksum of `bytes`. Every change of one word changes the checksum.
 pub fn sum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let mut lanes = [bytes.len() as u64, 1, 2, 3];

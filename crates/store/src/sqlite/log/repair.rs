@@ -24,7 +24,7 @@ use crate::sqlite::failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     pub missing: Missing,
-    /// Time of the newest commit that the mark knows.
+    /// Time of the newest commit that the mark knows; `None` if it is not known.
     pub newest: Option<SystemTime>,
     pub rest: Rest,
     /// The log as it was found, now beside the store under this name. `None` if there was no log.
@@ -42,11 +42,11 @@ pub enum Rest {
     File,
 }
 
-/// Tells what the store at `path` lacks and what it would go on with; does so if it `accepts` that. `None`: it lacks
-/// nothing.
+/// Returns what the store at `path` lacks and what a repair keeps of it; `None` if it lacks nothing. Carries the repair
+/// out if `accepts` is true.
 ///
-/// The log is kept beside the store, and the mark asks nothing any more. Errors: `Unavailable` if another process has
-/// the store open.
+/// A repair keeps the log beside the store, and resets the mark, which then asks nothing of the store. Errors:
+/// `Unavailable` if another process has the store open.
 pub fn repair(path: &Path, accepts: bool) -> Result<Option<Repaired>, Error> {
     let conn = open(path)?;
     if lacks(&conn)?.is_none() {

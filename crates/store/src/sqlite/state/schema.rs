@@ -37,7 +37,7 @@ CREATE INDEX commits_by_time ON commits (namespace_no, at, commit_no);
 CREATE INDEX commits_by_transaction ON commits (txn) WHERE txn IS NOT NULL;
 ";
 
-/// Query for a namespace, and the commit ?2 places behind the first whose id is kept.
+/// Query for a namespace, and the commit ?2 places behind the first whose transaction id is kept.
 pub const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, c.commit_no, c.at \
     FROM namespaces n LEFT JOIN commits c ON c.namespace_no = n.no AND c.commit_no = \
     (SELECT o.commit_no FROM commits o WHERE o.namespace_no = n.no AND o.commit_no > n.forgotten \
