@@ -3,9 +3,11 @@
 //! All tables are in the schema `outlast`, always named in full, so that nothing depends on `search_path`. The
 //! database holds no logic.
 
+mod acknowledged;
 mod address;
 mod apply;
 mod connect;
+mod epoch;
 mod error;
 mod known;
 mod load;
@@ -32,6 +34,7 @@ use outlast_core::{
 use tokio_postgres::Client;
 
 use crate::{Options, group::Writer};
+use acknowledged::{Acknowledged, Found};
 use address::Address;
 use readers::Readers;
 use same::Same;
@@ -43,6 +46,7 @@ pub struct PostgresStore {
     same: Arc<Same>,
     readers: Readers,
     time: Time,
+    losses: Found,
     writer: Writer,
 }
 
@@ -83,9 +87,12 @@ impl PostgresStore {
             Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;
-        let backend = writer::PostgresWriter::new(address.clone(), same.clone(), &options, time.clone());
+        let losses = Found::default();
+        let acknowledged = Acknowledged::new(losses.clone());
+        let backend =
+            writer::PostgresWriter::new(address.clone(), same.clone(), &options, time.clone(), acknowledged);
         let writer =
             Writer::start(backend).map_err(|e| open_error(format!("cannot start the writer thread: {e}")))?;
-        Ok(PostgresStore { address, same, readers, time, writer })
+        Ok(PostgresStore { address, same, readers, time, losses, writer })
     }
 }

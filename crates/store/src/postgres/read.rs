@@ -1,6 +1,6 @@
 //! Reads committed data.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::PoisonError};
 
 use outlast_core::{
     engine::op::Op,
@@ -14,8 +14,8 @@ use outlast_core::{
     run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store,
-        Ticket, WHOLE_VALUE,
+        Durability, Error, INLINE_VALUE, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow,
+        Store, Ticket, WHOLE_VALUE,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -332,6 +332,10 @@ impl Store for PostgresStore {
     fn check(&self) -> Result<(), Error> {
         self.readers.refuse_forked()?;
         self.same.check()
+    }
+
+    fn losses(&self) -> Losses {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn now(&self) -> Result<Micros, Error> {
