@@ -3,7 +3,9 @@
 //! A crash restart may keep all that is read here, so that an epoch alone proves nothing: a loss is found by what the
 //! process's own row no longer counts (`acknowledged`).
 
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::SimpleQueryMessage;
+
+use super::link::Link;
 
 /// Identity of the server behind a connection. What its role may not read is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +28,7 @@ const PARTS: [&str; 3] = [
 
 impl Epoch {
     /// Reads the epoch. What cannot be read is left empty.
-    pub async fn read(client: &Client) -> Epoch {
+    pub async fn read(client: &Link) -> Epoch {
         let mut parts = [const { String::new() }; 3];
         for (part, sql) in parts.iter_mut().zip(PARTS) {
             let messages = client.simple_query(sql).await.unwrap_or_default();

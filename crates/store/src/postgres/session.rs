@@ -15,7 +15,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::{
     acknowledged::Witness, address::Address, connect::ConnectError, epoch::Epoch, error::chain, known::Known,
-    load, named::Named, schema::LOCK, time::NOW,
+    load, named::Named, time::NOW,
 };
 
 /// Longest time that a transaction stands still before the database ends it.
@@ -87,7 +87,7 @@ impl Session {
             let mut random = [0; 16];
             getrandom::fill(&mut random).map_err(|e| no("no random token", &e))?;
             let text = format!("{:032x}", u128::from_le_bytes(random));
-            let sql = format!("SELECT set_config('outlast.session', '{text}', false)");
+            let sql = format!("SELECT set_config('outlast_session.token', '{text}', false)");
             runtime.block_on(client.batch_execute(&sql)).map_err(|e| no("no session", &chain(&e)))?;
             token = Some(text);
         }
@@ -129,13 +129,14 @@ impl Session {
             }
             None => "NULL".to_owned(),
         };
+        let lock = self.client.client.schema.lock();
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
              SET LOCAL idle_in_transaction_session_timeout = '{}'; SET LOCAL enable_seqscan = off; \
              SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off; \
              SELECT set_config('plan_cache_mode', 'force_generic_plan', true) \
-             WHERE current_setting('server_version_num')::int >= 120000; {LOCK}; {level}; \
-             SELECT {NOW}, coalesce(current_setting('outlast.session', true), ''), {witness}",
+             WHERE current_setting('server_version_num')::int >= 120000; {lock}; {level}; \
+             SELECT {NOW}, coalesce(current_setting('outlast_session.token', true), ''), {witness}",
             terms.standstill.sql()
         );
         let (begun, loaded) = self.run(async {
