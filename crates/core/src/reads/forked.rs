@@ -13,8 +13,8 @@ use crate::{
     run::{attempt::Attempt, instance::Instance, origin::Origin, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket, WHOLE_VALUE,
-        state::Wraps,
+        Durability, Error, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
+        WHOLE_VALUE, state::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -246,6 +246,9 @@ impl Store for Forked {
     }
     fn check(&self) -> Result<(), Error> {
         self.inner.check()
+    }
+    fn losses(&self) -> Losses {
+        self.inner.losses()
     }
     fn now(&self) -> Result<Micros, Error> {
         self.inner.now()

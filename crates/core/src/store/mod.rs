@@ -4,6 +4,7 @@ mod durability;
 mod error;
 pub mod filter;
 pub mod load;
+mod loss;
 pub mod state;
 
 use std::{
@@ -35,6 +36,7 @@ use crate::{
 pub use durability::Durability;
 pub use error::Error;
 pub use filter::{Page, Sought, Which};
+pub use loss::{Loss, Losses};
 
 /// Run with its spec and envelope, as committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +166,10 @@ pub trait Store: Reads + Send + Sync {
     /// Errors: `Vanished`, `OpenAtFork`.
     fn check(&self) -> Result<(), Error> {
         Ok(())
+    }
+    /// Returns the commits of this process that the database was found to have lost.
+    fn losses(&self) -> Losses {
+        Losses::default()
     }
     /// Returns the time of the store's clock.
     fn now(&self) -> Result<Micros, Error>;

@@ -22,7 +22,7 @@ pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>,
     match parts.uri.path() {
         "/livez" => Some(Ok(text(StatusCode::OK, "ok\n"))),
         "/readyz" => Some(Ok(match unready(host) {
-            None => text(StatusCode::OK, "ready\n"),
+            None => text(StatusCode::OK, ready(host)),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
         })),
         "/metrics" => Some(match who::api(&host.config.access, &parts.headers) {
@@ -48,6 +48,12 @@ fn unready(host: &Host) -> Option<&'static str> {
     }
 }
 
+/// Returns the answer of a server that takes calls: also what its database was found to have lost.
+fn ready(host: &Host) -> String {
+    let loss = host.store.losses().newest;
+    format!("ready\n{}", loss.map_or_else(String::new, |loss| format!("{loss}\n")))
+}
+
 fn metrics(host: &Host) -> Response<AnswerBody> {
     let (clients, in_flight) = host.registry.len();
     let mut text = host.metrics.text();
@@ -63,13 +69,16 @@ fn metrics(host: &Host) -> Response<AnswerBody> {
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
     }
+    let (name, lost) = ("outlast_lost_commits_total", host.store.losses().commits);
+    let help = "Commits of this server that its database had acknowledged and lost.";
+    text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {lost}\n"));
     let mut response = Response::new(AnswerBody::plain(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 
-fn text(status: StatusCode, text: &'static str) -> Response<AnswerBody> {
+fn text(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::plain(text));
     *response.status_mut() = status;
     response

@@ -13,8 +13,8 @@ use outlast_core::{
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, LedgerLine, Page, Promise, RunFilter, RunView, Sought, StepRow, Store, Ticket,
-        state::Wraps,
+        Durability, Error, LedgerLine, Loss, Losses, Page, Promise, RunFilter, RunView, Sought, StepRow,
+        Store, Ticket, state::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -36,6 +36,7 @@ pub struct Failing {
     failed: AtomicUsize,
     /// What is to be told.
     later: Mutex<Vec<(Promise, Result<Outcome, Error>)>>,
+    losses: Mutex<Losses>,
 }
 
 impl Failing {
@@ -45,12 +46,20 @@ impl Failing {
             fates: Mutex::default(),
             failed: AtomicUsize::new(0),
             later: Mutex::default(),
+            losses: Mutex::default(),
         })
     }
 
     /// From now on operations named `op` have this fate.
     pub fn let_fail(&self, op: &'static str, fate: Fate) {
         self.fates.lock().unwrap().push((op, fate));
+    }
+
+    /// Commits are found to be lost.
+    pub fn lose(&self, loss: Loss) {
+        let mut losses = self.losses.lock().unwrap();
+        losses.commits += loss.commits;
+        losses.newest = Some(loss);
     }
 
     /// It works again.
@@ -165,6 +174,9 @@ impl Store for Failing {
     }
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
         self.inner.token_keys()
+    }
+    fn losses(&self) -> Losses {
+        self.losses.lock().unwrap().clone()
     }
     fn now(&self) -> Result<Micros, Error> {
         self.inner.now()

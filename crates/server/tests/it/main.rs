@@ -15,6 +15,7 @@ mod gemini;
 mod masks;
 mod named;
 mod page;
+mod probes;
 mod rates;
 mod reads;
 mod replay;

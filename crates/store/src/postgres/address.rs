@@ -13,6 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::{
     error::chain,
     password_file,
+    schema_name::SchemaName,
     tls::{Files, Mode, connector},
 };
 
@@ -34,11 +35,15 @@ const OWN: [(&str, &str); 5] = [
     ("passfile", "PGPASSFILE"),
 ];
 
-/// Address of a database.
+/// Option that names the schema of the store's tables. No other program knows it, and no variable sets it.
+const SCHEMA: &str = "schema";
+
+/// Address of a store in a database.
 #[derive(Clone)]
 pub struct Address {
     pub config: Config,
     pub tls: MakeRustlsConnect,
+    pub schema: SchemaName,
     place: String,
 }
 
@@ -63,7 +68,13 @@ impl Address {
         }
         let mut config: Config = url.parse().map_err(|e| refused("postgres://…", chain(&e)))?;
         complete(&mut config, &variable).map_err(|why| refused("postgres://…", why))?;
-        let place = place_of(&config);
+        let schema = own.get(SCHEMA).map(|name| SchemaName::parse(name)).transpose();
+        let schema = schema.map_err(|why| refused(&place_of(&config), why))?.unwrap_or_default();
+        let mut place = place_of(&config);
+        if !schema.is_usual() {
+            let and = if place.contains('?') { '&' } else { '?' };
+            let _ = write!(place, "{and}{SCHEMA}={}", schema.as_str());
+        }
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(refused(
                 &place,
@@ -84,10 +95,10 @@ impl Address {
             }
         }
         let tls = encrypt(&mut config, &own, home.as_deref()).map_err(|why| refused(&place, why))?;
-        Ok(Address { config, tls, place })
+        Ok(Address { config, tls, schema, place })
     }
 
-    /// Returns the URL without its password and options.
+    /// Returns the URL without its password and options, but for the schema.
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -99,14 +110,14 @@ impl Address {
     }
 }
 
-/// Splits off the options of [`OWN`]. Returns the URL without them, and their decoded values.
+/// Splits off the options of [`OWN`], and the schema. Returns the URL without them, and their decoded values.
 fn taken_apart(url: &str) -> (String, BTreeMap<String, String>) {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let mut own = BTreeMap::new();
     let mut rest = Vec::new();
     for option in query.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
-            Some((name, value)) if OWN.iter().any(|(own, _)| *own == name) => {
+            Some((name, value)) if name == SCHEMA || OWN.iter().any(|(own, _)| *own == name) => {
                 own.insert(name.to_owned(), percent_decode_str(value).decode_utf8_lossy().into_owned());
             }
             _ => rest.push(option),
@@ -245,6 +256,9 @@ mod tests {
         check("postgres://u:secret@%2Frun%2Fpg/app", "postgres://u@/app?host=/run/pg");
         check("postgres:///app?host=/run/pg", "postgres:///app?host=/run/pg");
         check("postgres:///app?host=%2Frun%2Fpg", "postgres:///app?host=/run/pg");
+        check("postgres://u:secret@db/app?schema=team_a", "postgres://u@db/app?schema=team_a");
+        check("postgres:///app?schema=team_a&host=/run/pg", "postgres:///app?host=/run/pg&schema=team_a");
+        check("postgres://u@db/app?schema=outlast", "postgres://u@db/app");
     }
 
     #[test]
@@ -265,6 +279,8 @@ mod tests {
         );
         check("postgres://u:secret@db/app?sslrootcert=system&sslmode=require", &[], "sslmode=verify-full");
         check("postgres://u:secret@db/app?sslcert=/none/me.pem", &[], "sslkey");
+        check("postgres://u:secret@db/app?schema=Team-A", &[], "lower-case letters");
+        check("postgres://u:secret@db/app?schema=pg_temp", &[], "the database's own");
         check("postgres://u:secret@db/app?color=red", &[], "unknown option `color`");
         check("postgres://u:secret@db:no/app", &[], "port");
         check("postgres://u:pass@secret@db/app", &[], "%40");

@@ -22,11 +22,12 @@ use outlast_core::{
         row::{Row, Touch},
     },
 };
-use tokio_postgres::{Client, error::SqlState};
+use tokio_postgres::error::SqlState;
 
 use super::{
     error::failure,
     known::{Hold, Known},
+    link::Link,
     named::Named,
     rows::{no_json, to_json},
     state,
@@ -163,7 +164,7 @@ async fn send(mut statement: Pin<&mut impl Future>) {
 
 /// Deletes all rows that belong to a run.
 pub async fn forget(
-    client: &Client,
+    client: &Link,
     run: RunNo,
     envelope: EnvelopeNo,
     namespace: &str,

@@ -1,15 +1,14 @@
 //! Connections to a database.
 
-use tokio_postgres::Client;
-
 use super::{
     address::{Address, CONNECT_TIMEOUT},
     error::chain,
+    link::Link,
 };
 
 impl Address {
-    /// Connects to the database, and drives the connection on the current tokio runtime. Takes a bounded time.
-    pub async fn connect(&self) -> Result<Client, ConnectError> {
+    /// Connects, and drives the connection on the current runtime. Takes a bounded time.
+    pub async fn connect(&self) -> Result<Link, ConnectError> {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
         let each = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
         // The driver's timeout covers only the TCP handshake; this one also covers a server that hangs later.
@@ -25,7 +24,7 @@ impl Address {
         };
         // Whoever waits for a statement is given the connection's error.
         tokio::spawn(connection);
-        Ok(client)
+        Ok(Link::new(client, self.schema.clone()))
     }
 }
 

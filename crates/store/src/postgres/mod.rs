@@ -1,13 +1,16 @@
 //! PostgreSQL store: several servers share one store, each with one writer, and commit one after the other.
 //!
-//! All tables are in the schema `outlast`, always named in full, so that nothing depends on `search_path`. The
-//! database holds no logic.
+//! All tables are in one schema, usually `outlast`, and always named in full (`schema_name`). The database holds no
+//! logic.
 
+mod acknowledged;
 mod address;
 mod apply;
 mod connect;
+mod epoch;
 mod error;
 mod known;
+mod link;
 mod load;
 mod named;
 mod password_file;
@@ -16,6 +19,7 @@ mod readers;
 mod rows;
 mod same;
 mod schema;
+mod schema_name;
 mod session;
 mod state;
 mod statement;
@@ -29,10 +33,11 @@ use outlast_core::{
     store::Error,
     words::clock::{Clock, random},
 };
-use tokio_postgres::Client;
 
 use crate::{Options, group::Writer};
+use acknowledged::{Acknowledged, Found};
 use address::Address;
+use link::Link;
 use readers::Readers;
 use same::Same;
 use time::Time;
@@ -43,6 +48,7 @@ pub struct PostgresStore {
     same: Arc<Same>,
     readers: Readers,
     time: Time,
+    losses: Found,
     writer: Writer,
 }
 
@@ -73,7 +79,7 @@ impl PostgresStore {
         let secret: [u8; 32] = random(options.entropy.as_ref());
         let place = address.place().to_owned();
         let found = same.clone();
-        let migrated = readers.run(async move |c: &Client| {
+        let migrated = readers.run(async move |c: &Link| {
             let meta = vec![("token_key_1".into(), secret.to_vec())];
             schema::make(c, &place, options.create, meta).await?;
             found.compare(c).await
@@ -83,9 +89,12 @@ impl PostgresStore {
             Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;
-        let backend = writer::PostgresWriter::new(address.clone(), same.clone(), &options, time.clone());
+        let losses = Found::default();
+        let acknowledged = Acknowledged::new(losses.clone());
+        let backend =
+            writer::PostgresWriter::new(address.clone(), same.clone(), &options, time.clone(), acknowledged);
         let writer =
             Writer::start(backend).map_err(|e| open_error(format!("cannot start the writer thread: {e}")))?;
-        Ok(PostgresStore { address, same, readers, time, writer })
+        Ok(PostgresStore { address, same, readers, time, losses, writer })
     }
 }

@@ -13,14 +13,17 @@ use std::{
 };
 
 use tokio_postgres::{
-    Client, Error, Row, Statement,
+    Error, Row, Statement,
     types::{ToSql, Type},
 };
 
-use super::statement::{Ask, Param};
+use super::{
+    link::Link,
+    statement::{Ask, Param},
+};
 
 pub struct Named {
-    pub client: Client,
+    pub client: Link,
     /// Token of this session in its server's connection. `None` if no statement may have a name.
     pub token: Option<String>,
     /// Statements by their text. `None` until they are prepared.
@@ -32,7 +35,7 @@ pub struct Named {
 }
 
 impl Named {
-    pub fn new(client: Client, token: Option<String>) -> Named {
+    pub fn new(client: Link, token: Option<String>) -> Named {
         Named {
             client,
             token,

@@ -1,6 +1,6 @@
 //! Reads committed data.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::PoisonError};
 
 use outlast_core::{
     engine::op::Op,
@@ -14,15 +14,17 @@ use outlast_core::{
     run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, INLINE_VALUE, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store,
-        Ticket, WHOLE_VALUE,
+        Durability, Error, INLINE_VALUE, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow,
+        Store, Ticket, WHOLE_VALUE,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
 use super::{
-    PostgresStore, rows,
+    PostgresStore,
+    link::Link,
+    rows,
     statement::{Param, all, many, maybe, one, param, params},
     time::NOW,
 };
@@ -36,7 +38,7 @@ use crate::{
 };
 
 /// Returns the runs with their specs and envelopes, in the given order.
-async fn views(client: &Client, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
+async fn views(client: &Link, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
     let numbers: Vec<i64> = runs.iter().map(|r| r.no.0).collect();
     let own: Vec<i64> = runs.iter().map(|r| r.envelope().0).collect();
     let sql = "SELECT run_no, spec FROM outlast.specs WHERE run_no = ANY ($1)";
@@ -82,14 +84,14 @@ impl Store for PostgresStore {
 
     fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
         let id = id.clone();
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let sql = "SELECT no FROM outlast.runs WHERE id = $1";
             Ok(maybe(c, sql, params![id.as_str()], rows::number).await?.map(RunNo))
         })
     }
 
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let run = many(c, "WHERE no = $1", params![no.0]).await?;
             Ok(views(c, run).await?.pop())
         })
@@ -97,7 +99,7 @@ impl Store for PostgresStore {
 
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
         let filter = filter.clone();
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let status = filter.status.map(|s| s as i64);
             let key = filter.command_key.as_ref().map(|k| k.as_bytes());
             let before = filter.before.map(|b| b.0);
@@ -126,7 +128,7 @@ impl Store for PostgresStore {
     }
 
     fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let rest = "outlast.runs GROUP BY status ORDER BY status";
             all(c, &select(STATUSES, rest), params![], rows::status_count).await
         })
@@ -134,7 +136,7 @@ impl Store for PostgresStore {
 
     fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
         let filter = *filter;
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
             let open = if filter.open { format!(" AND state = {OPEN}") } else { String::new() };
             let of_run = if filter.run.is_some() { " AND run_no = $2" } else { "" };
@@ -149,11 +151,11 @@ impl Store for PostgresStore {
     }
 
     fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
-        self.readers.run(async move |c: &Client| one(c, "WHERE no = $1", params![no.0]).await)
+        self.readers.run(async move |c: &Link| one(c, "WHERE no = $1", params![no.0]).await)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let budgets: Vec<Budget> = many(c, "ORDER BY no", params![]).await?;
             let windows: Vec<i64> = budgets.iter().filter_map(|b| b.window).map(|w| w.envelope.0).collect();
             let envelopes: Vec<Envelope> = many(c, "WHERE no = ANY ($1)", params![windows]).await?;
@@ -167,19 +169,17 @@ impl Store for PostgresStore {
     }
 
     fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
-        self.readers
-            .run(async move |c: &Client| many(c, "WHERE run_no = $1 ORDER BY no", params![run.0]).await)
+        self.readers.run(async move |c: &Link| many(c, "WHERE run_no = $1 ORDER BY no", params![run.0]).await)
     }
 
     fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
-        self.readers.run(async move |c: &Client| {
-            one(c, "WHERE run_no = $1 AND seq = $2", params![run.0, seq.0]).await
-        })
+        self.readers
+            .run(async move |c: &Link| one(c, "WHERE run_no = $1 AND seq = $2", params![run.0, seq.0]).await)
     }
 
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let rest = "WHERE run_no = $1 AND seq > $2 ORDER BY seq LIMIT $3";
             many(c, rest, params![run.0, after.0, limit]).await
         })
@@ -187,7 +187,7 @@ impl Store for PostgresStore {
 
     fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
         let page = *page;
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let limit = i64::try_from(page.limit).unwrap_or(i64::MAX);
             let wanted = format!(
                 "e.run_no = $1 AND e.kind = {ITEM} AND (e.retried_by IS NULL OR e.retried_by > $3) \
@@ -213,7 +213,7 @@ impl Store for PostgresStore {
 
     fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let rest = format!(
                 "outlast.entries e {VALUES} WHERE e.run_no = $1 AND e.kind = {STEP} AND e.seq > $2 ORDER BY e.seq LIMIT $3"
             );
@@ -226,7 +226,7 @@ impl Store for PostgresStore {
     fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
         let Sought { kind, done, upto, .. } = *sought;
         let (key, scope) = (sought.key.to_owned(), sought.scope.map(str::to_owned));
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let done = if done { format!(" AND state = {DONE}") } else { String::new() };
             let rest = format!(
                 "WHERE run_no = $1 AND kind = $2 AND sha256(key) = sha256($3) AND seq <= $4{done} \
@@ -238,7 +238,7 @@ impl Store for PostgresStore {
     }
 
     fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let sql = "SELECT seq FROM (SELECT seq, role FROM outlast.payloads WHERE run_no = $1 \
                        ORDER BY seq DESC LIMIT 64) AS newest WHERE role = $2 ORDER BY seq DESC LIMIT 1";
             Ok(maybe(c, sql, params![run.0, Role::Request.code()], rows::number).await?.map(Seq))
@@ -246,7 +246,7 @@ impl Store for PostgresStore {
     }
 
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let rest = "outlast.payloads WHERE run_no = $1 AND seq = $2 AND role = $3 ORDER BY part";
             let parts =
                 all(c, &select(PAYLOAD, rest), params![run.0, seq.0, role.code()], rows::payload).await?;
@@ -257,7 +257,7 @@ impl Store for PostgresStore {
     fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
         let Wanted { run, after, limit } = *wanted;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let columns = "transaction, no, at, run_no, seq, kind, about";
             let of_run = if run.is_some() { "run_no = $4" } else { "$4::bigint IS NULL" };
             let rest = format!(
@@ -271,14 +271,14 @@ impl Store for PostgresStore {
     }
 
     fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let sql = "SELECT delivery FROM outlast.deliveries ORDER BY name";
             all(c, sql, params![], |row| rows::json(row, 0)).await
         })
     }
 
     fn newest_event(&self) -> Result<Mark, Error> {
-        let newest = self.readers.run(async move |c: &Client| {
+        let newest = self.readers.run(async move |c: &Link| {
             let sql = format!(
                 "SELECT transaction, no FROM outlast.events WHERE {ENDED} ORDER BY transaction DESC, no DESC LIMIT 1"
             );
@@ -289,13 +289,12 @@ impl Store for PostgresStore {
     }
 
     fn live_instances(&self) -> Result<Vec<Instance>, Error> {
-        self.readers.run(async move |c: &Client| {
-            many(c, &format!("WHERE life = {LIVE} ORDER BY no"), params![]).await
-        })
+        self.readers
+            .run(async move |c: &Link| many(c, &format!("WHERE life = {LIVE} ORDER BY no"), params![]).await)
     }
 
     fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
-        self.readers.run(async move |c: &Client| one(c, "WHERE no = $1", params![no.0]).await)
+        self.readers.run(async move |c: &Link| one(c, "WHERE no = $1", params![no.0]).await)
     }
 
     fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
@@ -314,14 +313,14 @@ impl Store for PostgresStore {
              THEN coalesce((detail::json #>> '{{correction,unbacked_nano_usd}}')::bigint, 0) ELSE 0 END)::bigint \
              FROM outlast.entries WHERE kind = {CALL} AND opened_at >= $1 AND opened_at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
         );
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let line = |row: &Row| tables::ledger_line(&mut Cursor::new(row));
             all(c, &sql, params![since.0, until.0], line).await
         })
     }
 
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
-        let mut keys = self.readers.run(async move |c: &Client| {
+        let mut keys = self.readers.run(async move |c: &Link| {
             let sql = "SELECT key, value FROM outlast.meta WHERE key LIKE 'token\\_key\\_%'";
             all(c, sql, params![], token_key).await
         })?;
@@ -334,10 +333,14 @@ impl Store for PostgresStore {
         self.same.check()
     }
 
+    fn losses(&self) -> Losses {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn now(&self) -> Result<Micros, Error> {
         let told = self
             .readers
-            .run(async move |c: &Client| maybe(c, &format!("SELECT {NOW}"), params![], rows::number).await)?;
+            .run(async move |c: &Link| maybe(c, &format!("SELECT {NOW}"), params![], rows::number).await)?;
         self.time.now(told.map(Micros))
     }
 

@@ -17,9 +17,8 @@ use tokio::{
     },
     task::{LocalSet, spawn_local},
 };
-use tokio_postgres::Client;
 
-use super::{address::Address, same::Same};
+use super::{address::Address, link::Link, same::Same};
 use crate::process::Maker;
 
 /// Largest number of connections. A server has about a hundred for all its clients.
@@ -60,7 +59,7 @@ impl Readers {
     /// Errors: also `OpenAtFork`.
     pub fn run<T: Send + 'static>(
         &self,
-        read: impl AsyncFn(&Client) -> Result<T, Error> + Send + 'static,
+        read: impl AsyncFn(&Link) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.refuse_forked()?;
         let (answer, answered) = mpsc::sync_channel(1);
@@ -102,12 +101,12 @@ async fn serve(mut queue: UnboundedReceiver<Job>, pool: &Rc<Pool>) {
 struct Pool {
     address: Address,
     same: Arc<Same>,
-    idle: RefCell<Vec<Client>>,
+    idle: RefCell<Vec<Link>>,
     room: Semaphore,
 }
 
 impl Pool {
-    async fn read<T>(&self, read: &impl AsyncFn(&Client) -> Result<T, Error>) -> Result<T, Error> {
+    async fn read<T>(&self, read: &impl AsyncFn(&Link) -> Result<T, Error>) -> Result<T, Error> {
         let _room = self.room.acquire().await.map_err(|_| Error::Closed)?;
         let idle = self.idle.borrow_mut().pop();
         if let Some(client) = idle.filter(|c| !c.is_closed()) {
@@ -126,7 +125,7 @@ impl Pool {
         self.keep(client, out)
     }
 
-    fn keep<T>(&self, client: Client, out: Result<T, Error>) -> Result<T, Error> {
+    fn keep<T>(&self, client: Link, out: Result<T, Error>) -> Result<T, Error> {
         if !client.is_closed() {
             self.idle.borrow_mut().push(client);
         }

@@ -7,9 +7,9 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use outlast_core::store::Error;
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::SimpleQueryMessage;
 
-use super::{connect::ConnectError, error::failure};
+use super::{connect::ConnectError, error::failure, link::Link};
 
 /// Query for the hash of the key that each store makes when it is created.
 const ID: &str = "SELECT sha256(value)::text FROM outlast.meta WHERE key = 'token_key_1'";
@@ -27,10 +27,9 @@ impl Same {
         Same { place: place.to_owned(), id: OnceLock::new(), gone: Mutex::new(None) }
     }
 
-    /// Compares the store that a new connection found with the one that was opened. The first store compared counts as
-    /// the one opened.
-    /// Errors: `Vanished` if the two differ.
-    pub async fn compare(&self, client: &Client) -> Result<(), Error> {
+    /// Compares the store that a new connection found with the one that was opened. The first one is that.
+    /// Errors: `Vanished` if it is another.
+    pub async fn compare(&self, client: &Link) -> Result<(), Error> {
         let messages = client.simple_query(ID).await.map_err(failure).map_err(|e| self.look(e))?;
         let found = messages.iter().find_map(|m| match m {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),

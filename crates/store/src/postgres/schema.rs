@@ -1,10 +1,10 @@
 //! Tables of the PostgreSQL store, and their creation in a new database.
 
 use outlast_core::{run::instance::Instance, store::Error, words::id::Micros};
-use tokio_postgres::Client;
 
 use super::{
     error::failure,
+    link::Link,
     rows, state,
     statement::{many, maybe, params, write_one},
     time::NOW,
@@ -14,13 +14,6 @@ use crate::{
     migration::{from_3, is_idle},
     tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
 };
-
-/// Statement for the lock that every writing transaction takes first ("outlast" in ASCII).
-///
-/// One lock for all writers of a store is the simple choice: its holder sees everything committed before and is alone,
-/// so a decision needs no row locks. Servers wait for each other. To let them commit in parallel, lock the rows of a
-/// group in one global order (envelopes, runs, entries) and load them in a second statement.
-pub const LOCK: &str = "SELECT pg_advisory_xact_lock(31372865309864820)";
 
 // The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and indexed by their
 // hash (they may be long). JSON escapes NUL and is text. Text that is searched for is collated "C", so that a new
@@ -126,10 +119,10 @@ enum Found {
 
 /// Checks the format, and creates the tables or brings them to this program's format, in one transaction.
 ///
-/// Errors: `Newer` and `Older` name both numbers; `Corrupt` if the schema `outlast` belongs to something else;
+/// Errors: `Newer` and `Older` name both numbers; `Corrupt` if the schema belongs to something else;
 /// `Open` if there is none and `create` is false, or if the server is unsuitable.
 pub async fn make(
-    client: &Client,
+    client: &Link,
     place: &str,
     create: bool,
     fresh_meta: Vec<(String, Vec<u8>)>,
@@ -145,7 +138,7 @@ pub async fn make(
     done.and(ended)
 }
 
-async fn suits(client: &Client, place: &str) -> Result<(), Error> {
+async fn suits(client: &Link, place: &str) -> Result<(), Error> {
     let sql = "SELECT current_setting('server_version_num')::bigint, \
                current_setting('server_version'), current_setting('server_encoding')";
     let row = client.query_typed_one(sql, &[]).await.map_err(failure)?;
@@ -161,16 +154,17 @@ async fn suits(client: &Client, place: &str) -> Result<(), Error> {
     Ok(())
 }
 
-async fn found(client: &Client, place: &str) -> Result<Found, Error> {
+async fn found(client: &Link, place: &str) -> Result<Found, Error> {
     let sql = "SELECT to_regclass('outlast.meta') IS NOT NULL, EXISTS (SELECT 1 FROM pg_catalog.pg_class c \
-               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'outlast')";
-    let row = client.query_typed_one(sql, &[]).await.map_err(failure)?;
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
+    let schema = client.schema.as_str();
+    let row = client.query_typed_one(sql, params![schema]).await.map_err(failure)?;
     let (meta, anything): (bool, bool) = (rows::get(&row, 0)?, rows::get(&row, 1)?);
     if !anything {
         return Ok(Found::Nothing);
     }
     let foreign = || Error::Corrupt {
-        what: format!("the schema outlast of {place} is there, and not an outlast store"),
+        what: format!("the schema {schema} of {place} is there, and not an outlast store"),
     };
     if !meta {
         return Err(foreign());
@@ -183,12 +177,12 @@ async fn found(client: &Client, place: &str) -> Result<Found, Error> {
 }
 
 async fn tables(
-    client: &Client,
+    client: &Link,
     place: &str,
     create: bool,
     fresh_meta: Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
-    client.batch_execute(LOCK).await.map_err(failure)?;
+    client.batch_execute(&client.schema.lock()).await.map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
     match found(client, place).await? {
         Found::Store => return add_tables(client).await,
@@ -199,9 +193,13 @@ async fn tables(
         Found::Nothing => {}
     }
     if !create {
-        return Err(Error::Open { place: place.into(), why: "there is no store in this database".into() });
+        return Err(Error::Open {
+            place: place.into(),
+            why: format!("there is no store in {}", stead(client)),
+        });
     }
-    client.batch_execute("CREATE SCHEMA IF NOT EXISTS outlast").await.map_err(failure)?;
+    let make = format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", client.schema.as_str());
+    client.batch_execute(&make).await.map_err(failure)?;
     for sql in [&tables_of_runs(), state::schema::TABLES] {
         client.batch_execute(sql).await.map_err(failure)?;
     }
@@ -213,14 +211,22 @@ async fn tables(
     Ok(())
 }
 
-async fn has_events(client: &Client) -> Result<bool, Error> {
+/// Returns the place of the tables, for messages.
+fn stead(client: &Link) -> String {
+    match client.schema.is_usual() {
+        true => "this database".to_owned(),
+        false => format!("the schema {} of this database", client.schema.as_str()),
+    }
+}
+
+async fn has_events(client: &Link) -> Result<bool, Error> {
     let sql = "SELECT to_regclass('outlast.events') IS NOT NULL";
     rows::get(&client.query_typed_one(sql, &[]).await.map_err(failure)?, 0)
 }
 
 /// Moves events of transactions that this server has not begun yet to the front: a dump was restored to another server,
 /// whose transactions are counted anew. They would not be given out for as long as that count is behind.
-async fn settle_events(client: &Client) -> Result<(), Error> {
+async fn settle_events(client: &Link) -> Result<(), Error> {
     let sql = "SELECT EXISTS (SELECT 1 FROM outlast.events \
                WHERE transaction >= txid_snapshot_xmax(txid_current_snapshot()))";
     let moved: bool = rows::get(&client.query_typed_one(sql, &[]).await.map_err(failure)?, 0)?;
@@ -231,7 +237,7 @@ async fn settle_events(client: &Client) -> Result<(), Error> {
 }
 
 /// Adds the tables that were added within a format, under the lock of all writers.
-async fn add_tables(client: &Client) -> Result<(), Error> {
+async fn add_tables(client: &Link) -> Result<(), Error> {
     if has_events(client).await? {
         return Ok(());
     }
@@ -240,7 +246,7 @@ async fn add_tables(client: &Client) -> Result<(), Error> {
 
 /// Brings the tables to this program's format, under the lock of all writers. Errors: `Open` while a process of the
 /// older version uses the store.
-async fn migrate(client: &Client, place: &str) -> Result<(), Error> {
+async fn migrate(client: &Link, place: &str) -> Result<(), Error> {
     let live = many::<Instance>(client, &format!("WHERE life = {LIVE}"), params![]).await?;
     let now = rows::get(&client.query_typed_one(&format!("SELECT {NOW}"), &[]).await.map_err(failure)?, 0)?;
     is_idle(&live, Micros(now), place)?;

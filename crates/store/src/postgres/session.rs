@@ -5,7 +5,7 @@ use std::{fmt::Display, future::Future};
 use futures_util::future::join;
 use outlast_core::{
     store::{Error, load::Key},
-    words::id::Micros,
+    words::id::{InstanceNo, Micros},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -14,8 +14,8 @@ use tokio::{
 use tokio_postgres::SimpleQueryMessage;
 
 use super::{
-    address::Address, connect::ConnectError, error::chain, known::Known, load, named::Named, schema::LOCK,
-    time::NOW,
+    acknowledged::Witness, address::Address, connect::ConnectError, epoch::Epoch, error::chain, known::Known,
+    load, named::Named, time::NOW,
 };
 
 /// Longest time that a transaction stands still before the database ends it.
@@ -44,12 +44,30 @@ pub struct Session {
     // Declared first to be dropped first: the connection ends with its client.
     pub client: Named,
     runtime: Runtime,
+    /// Epoch of the server, read when the session began. Behind a pooler the server may have changed since.
+    pub epoch: Epoch,
+}
+
+/// Wishes for a transaction.
+pub struct Terms {
+    /// Whether its commit is on disk before it is acknowledged.
+    pub synced: bool,
+    pub standstill: Standstill,
+    /// Instance of this process, whose row is read at the begin.
+    pub witness: Option<InstanceNo>,
+}
+
+/// Answers of the database to a BEGIN.
+pub struct Told {
+    pub now: Micros,
+    /// Row of [`Terms::witness`].
+    pub witness: Option<Witness>,
 }
 
 /// Outcome of a BEGIN.
 pub enum Begun {
-    /// A transaction is open, begun at this time. The result tells whether its reads succeeded.
-    In(Micros, Result<(), Error>),
+    /// A transaction stands open. Reading may have failed in it.
+    In(Told, Result<(), Error>),
     Failed(tokio_postgres::Error),
     /// The transaction was begun on a server's connection that holds another session's token, and has no effect.
     Elsewhere,
@@ -70,11 +88,12 @@ impl Session {
             let mut random = [0; 16];
             getrandom::fill(&mut random).map_err(|e| no("no random token", &e))?;
             let text = format!("{:032x}", u128::from_le_bytes(random));
-            let sql = format!("SELECT set_config('outlast.session', '{text}', false)");
+            let sql = format!("SELECT set_config('outlast_session.token', '{text}', false)");
             runtime.block_on(client.batch_execute(&sql)).map_err(|e| no("no session", &chain(&e)))?;
             token = Some(text);
         }
-        Ok(Session { client: Named::new(client, token), runtime })
+        let epoch = runtime.block_on(Epoch::read(&client));
+        Ok(Session { client: Named::new(client, token), runtime, epoch })
     }
 
     pub fn run<F: Future>(&self, future: F) -> F::Output {
@@ -91,28 +110,35 @@ impl Session {
         self.client.client.is_closed()
     }
 
-    /// Begins a transaction, takes the lock, reads the clock and then what `keys` name, in one round trip.
+    /// Begins a transaction, takes the lock, reads the clock, the own row and then what `keys` name, in one round trip.
     ///
     /// All waits are bounded: ours for another server's lock, and another server's for ours if this process or its
     /// machine stops within a transaction. A statement with a name is planned once, whatever its parameters (from
     /// PostgreSQL 12 on), and for indexes: its plan may have been made for a table that was still small.
-    pub fn begin(&self, synced: bool, standstill: Standstill, keys: &[Key<'_>], known: &mut Known) -> Begun {
+    pub fn begin(&self, terms: &Terms, keys: &[Key<'_>], known: &mut Known) -> Begun {
         // An unsynced commit becomes durable with the next synced one, as its record precedes that one's. The level is
         // always set: `off` as the database's default must not make a synced group unsynced.
-        let level = if synced {
+        let level = if terms.synced {
             "SELECT set_config('synchronous_commit', 'on', true) \
              WHERE current_setting('synchronous_commit') = 'off'"
         } else {
             "SET LOCAL synchronous_commit = off"
         };
+        let witness = match terms.witness {
+            Some(InstanceNo(no)) => {
+                format!("(SELECT op_counter || ' ' || registered_at FROM outlast.instances WHERE no = {no})")
+            }
+            None => "NULL".to_owned(),
+        };
+        let lock = self.client.client.schema.lock();
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
              SET LOCAL idle_in_transaction_session_timeout = '{}'; SET LOCAL enable_seqscan = off; \
              SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off; \
              SELECT set_config('plan_cache_mode', 'force_generic_plan', true) \
-             WHERE current_setting('server_version_num')::int >= 120000; {LOCK}; {level}; \
-             SELECT {NOW}, coalesce(current_setting('outlast.session', true), '')",
-            standstill.sql()
+             WHERE current_setting('server_version_num')::int >= 120000; {lock}; {level}; \
+             SELECT {NOW}, coalesce(current_setting('outlast_session.token', true), ''), {witness}",
+            terms.standstill.sql()
         );
         let (begun, loaded) = self.run(async {
             let begun = self.client.client.simple_query(&sql);
@@ -123,15 +149,27 @@ impl Session {
             Err(e) => return Begun::Failed(e),
         };
         let told = messages.iter().rev().find_map(|m| match m {
-            SimpleQueryMessage::Row(row) => Some((Micros(row.get(0)?.parse().ok()?), row.get(1)?)),
+            SimpleQueryMessage::Row(row) => {
+                let told =
+                    Told { now: Micros(row.get(0)?.parse().ok()?), witness: row.get(2).and_then(witnessed) };
+                Some((told, row.get(1)?))
+            }
             _ => None,
         });
         let untold = || Error::Unavailable { why: "the database did not tell its time".into() };
-        let Some((now, token)) = told else { return Begun::In(Micros(0), Err(untold())) };
+        let Some((told, token)) = told else {
+            return Begun::In(Told { now: Micros(0), witness: None }, Err(untold()));
+        };
         if self.client.token.as_ref().is_some_and(|ours| ours != token) {
             // The session is dropped with the transaction.
             return Begun::Elsewhere;
         }
-        Begun::In(now, loaded)
+        Begun::In(told, loaded)
     }
+}
+
+/// Reads the own row.
+fn witnessed(text: &str) -> Option<Witness> {
+    let (counter, registered_at) = text.split_once(' ')?;
+    Some(Witness { counter: counter.parse().ok()?, registered_at: Micros(registered_at.parse().ok()?) })
 }

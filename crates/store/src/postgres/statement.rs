@@ -6,11 +6,11 @@
 
 use outlast_core::store::Error;
 use tokio_postgres::{
-    Client, Row,
+    Row,
     types::{ToSql, Type},
 };
 
-use super::{error::failure, rows};
+use super::{error::failure, link::Link, rows};
 use crate::rows::Stored;
 
 /// Parameter with its type.
@@ -68,7 +68,7 @@ pub trait Ask {
     async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, tokio_postgres::Error>;
 }
 
-impl Ask for Client {
+impl Ask for Link {
     async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
         self.query_typed(sql, params).await
     }

@@ -22,13 +22,15 @@ use outlast_core::{
 use tokio_postgres::error::SqlState;
 
 use super::{
+    acknowledged::{Acknowledged, Commit},
     address::Address,
     apply::{self, Failed, write_failure},
+    epoch::Epoch,
     error::{failure, rolled_back},
     known::Known,
     load,
     same::Same,
-    session::{Begun, Session, Standstill},
+    session::{Begun, Session, Standstill, Terms, Told},
     time::Time,
 };
 use crate::{
@@ -67,6 +69,11 @@ pub struct PostgresWriter {
     standstill: Standstill,
     /// Whether a pooler stands in between that parts a session's transactions, so that no statement may have a name.
     is_pooled: bool,
+    acknowledged: Acknowledged,
+    /// Commit of this transaction, before its outcome is known.
+    pending: Option<Commit>,
+    /// Time at which this transaction began, by the database's clock, and whether its commit is to be on disk.
+    begun: (Micros, bool),
 }
 
 /// Database that cannot be reached.
@@ -78,7 +85,13 @@ struct Away {
 
 impl PostgresWriter {
     /// Creates the writer. It connects with the first group: a runtime must not be entered on the caller's thread.
-    pub fn new(address: Address, same: Arc<Same>, options: &Options, time: Time) -> Self {
+    pub fn new(
+        address: Address,
+        same: Arc<Same>,
+        options: &Options,
+        time: Time,
+        acknowledged: Acknowledged,
+    ) -> Self {
         Self {
             address,
             same,
@@ -94,6 +107,9 @@ impl PostgresWriter {
             count: None,
             standstill: Standstill::Short,
             is_pooled: false,
+            acknowledged,
+            pending: None,
+            begun: (Micros(0), false),
         }
     }
 
@@ -153,9 +169,11 @@ impl PostgresWriter {
         self.failed = false;
         self.registering.clear();
         self.count = None;
+        self.pending = None;
+        self.begun.1 = synced;
         if let Some(session) = self.session.take() {
             match self.begin_in(&session, synced, keys) {
-                Begun::In(now, loaded) => return self.opened(session, now, loaded),
+                Begun::In(told, loaded) => return self.opened(session, told, loaded),
                 Begun::Failed(e) if e.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                     return Err(failure(e));
                 }
@@ -168,7 +186,7 @@ impl PostgresWriter {
         loop {
             let session = self.reach()?;
             match self.begin_in(&session, synced, keys) {
-                Begun::In(now, loaded) => return self.opened(session, now, loaded),
+                Begun::In(told, loaded) => return self.opened(session, told, loaded),
                 Begun::Failed(e) => return Err(failure(e)),
                 // A session without a token begins wherever it is.
                 Begun::Elsewhere => self.is_pooled = true,
@@ -180,12 +198,16 @@ impl PostgresWriter {
     fn begin_in(&mut self, session: &Session, synced: bool, keys: &[Key<'_>]) -> Begun {
         self.known = Known::default();
         let keys = self.known.unknown(keys);
-        session.begin(synced, self.standstill, &keys, &mut self.known)
+        let terms = Terms { synced, standstill: self.standstill, witness: self.acknowledged.witness() };
+        session.begin(&terms, &keys, &mut self.known)
     }
 
-    fn opened(&mut self, session: Session, now: Micros, loaded: Result<(), Error>) -> Result<Micros, Error> {
+    fn opened(&mut self, session: Session, told: Told, loaded: Result<(), Error>) -> Result<Micros, Error> {
+        let Told { now, witness } = told;
         // A session in which reading failed is dropped: the server rolls back, and statements get their names anew.
         loaded.map_err(|e| self.same.look(e))?;
+        self.acknowledged.compare(witness, now, &session.epoch);
+        self.begun.0 = now;
         self.session = Some(session);
         self.time.now(Some(now))
     }
@@ -226,14 +248,20 @@ impl PostgresWriter {
         Ok(())
     }
 
+    /// Notes that this transaction's commit is done, as this server's.
+    fn is_acknowledged(&mut self, epoch: &Epoch) {
+        if let Some(commit) = self.pending.take() {
+            self.acknowledged.add(commit, epoch);
+        }
+    }
+
     /// Asks once, in a new session, whether the group is committed. `None` if the database could not be asked.
     fn ask(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
         let session = Session::connect(&self.address, !self.is_pooled).ok()?;
         session.run(self.same.compare(&session.client.client)).ok()?;
         let mut known = Known::default();
-        let Begun::In(_, loaded) =
-            session.begin(true, Standstill::Long, &[Key::Instance(instance)], &mut known)
-        else {
+        let terms = Terms { synced: true, standstill: Standstill::Long, witness: None };
+        let Begun::In(_, loaded) = session.begin(&terms, &[Key::Instance(instance)], &mut known) else {
             return None;
         };
         let _ = session.run(session.client.client.batch_execute("ROLLBACK"));
@@ -295,6 +323,10 @@ impl Backend for PostgresWriter {
 
     fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error> {
         self.count = Some((instance, counter));
+        let registered = self.registering.iter().rfind(|row| row.no == instance);
+        let (at, synced) = self.begun;
+        let registered_at = registered.map(|row| row.registered_at);
+        self.pending = Some(Commit { instance, registered_at, counter, at, synced });
         Ok(())
     }
 
@@ -332,6 +364,7 @@ impl Backend for PostgresWriter {
         match done {
             Ok(()) => {
                 self.standstill = Standstill::Short;
+                self.is_acknowledged(&session.epoch);
                 self.session = Some(session);
                 Ok(())
             }
@@ -355,9 +388,13 @@ impl Backend for PostgresWriter {
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool> {
         loop {
             let told = self.ask(instance, counter);
-            if told.is_some() {
+            if let Some(told) = told {
                 self.away = None;
-                return told;
+                if told && let Some(session) = self.session.take() {
+                    self.is_acknowledged(&session.epoch);
+                    self.session = Some(session);
+                }
+                return Some(told);
             }
             self.missed(Error::Unavailable { why: "the outcome of a commit cannot be learnt yet".into() });
             if self.has_waited() {

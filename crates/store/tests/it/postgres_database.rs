@@ -418,6 +418,39 @@ fn another_store_under_the_same_name_is_not_served() {
 }
 
 #[test]
+fn stores_in_two_schemas_of_a_database_do_not_see_each_other() {
+    let database = Database::new();
+    let (one, two) = (database.url_in("team_a"), database.url_in("user"));
+    refused(&one, false, "store_open", "no store in the schema team_a of this database");
+    let [a, b] = [(&one, 1), (&two, 2)].map(|(url, seed)| Stage::on(Opened(open_of(url, seed))));
+    refused(&database.url(), false, "store_open", "no store in this database");
+    assert!(a.store().place().ends_with("&schema=team_a"), "{}", a.store().place());
+    let (agent, other) =
+        (a.process("p").claim(a.run("r").create()), b.process("q").claim(b.run("r").create()));
+    agent.buys("one", 100);
+    let step = agent.begins("step");
+    agent.ask(agent.record(step, "done")).unwrap();
+    a.ask(put("k")).unwrap();
+    assert_eq!(b.store().state("n", "a", "k").unwrap(), None);
+    assert_eq!(b.store().entries(other.run, Default::default(), 9).unwrap(), []);
+    assert_ne!(a.store().token_keys().unwrap(), b.store().token_keys().unwrap());
+    // Neither waits for the other's group, nor for one of the usual schema.
+    let of_a = "('x' || left(encode(sha256('outlast schema team_a'), 'hex'), 16))::bit(64)::bigint";
+    let lock = |key: &str| format!("SELECT pg_advisory_xact_lock({key})");
+    let group = database.begun(&format!("{}; {}", lock(of_a), lock("31372865309864820")));
+    b.ask(put("other")).unwrap();
+    let held = a.store().submit(put("held").into(), Durability::Synced);
+    database.wait_for_a_waiting_server();
+    group.commit();
+    held.wait().unwrap();
+    // A store that is gone is told, whatever stands beside it.
+    database.execute("DROP SCHEMA team_a CASCADE");
+    assert_eq!(a.ask(put("k")).unwrap_err().code(), "store_vanished");
+    b.ask(put("k")).unwrap();
+    assert_eq!(database.value("SELECT to_regnamespace('outlast')"), None);
+}
+
+#[test]
 fn nothing_depends_on_the_databases_own_settings() {
     let database = Database::new();
     for setting in [

@@ -47,7 +47,7 @@ impl Database {
                 database.administer(&format!("ALTER DATABASE {name} RESET ALL"));
                 database.let_in(true);
                 database.cut_connections();
-                database.execute("DROP SCHEMA IF EXISTS outlast, outlast_away CASCADE");
+                database.execute("DROP SCHEMA IF EXISTS outlast, outlast_away, team_a, \"user\" CASCADE");
             }
         }
         database
@@ -60,6 +60,11 @@ impl Database {
     /// How `outlast_store::open` finds it.
     pub fn url(&self) -> String {
         url(&self.server, &self.name)
+    }
+
+    /// How `outlast_store::open` finds a store in another schema.
+    pub fn url_in(&self, schema: &str) -> String {
+        format!("{}&schema={schema}", self.url())
     }
 
     /// The directory of the server's socket.

@@ -183,7 +183,7 @@ impl Link {
 
 /// Overwrites a session's token.
 fn spoil_token(bytes: &mut [u8]) {
-    let name = b"set_config('outlast.session', '";
+    let name = b"set_config('outlast_session.token', '";
     if let Some(at) = bytes.windows(name.len()).position(|part| part == name) {
         bytes[at + name.len()..][..32].fill(b'0');
     }

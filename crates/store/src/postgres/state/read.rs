@@ -13,11 +13,12 @@ use outlast_core::{
     },
     words::id::{AttemptNo, Micros, RunNo},
 };
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
 use super::{Result, count, namespace, outcome, position};
 use crate::postgres::{
     PostgresStore,
+    link::Link,
     rows::{get, name as text},
     statement::{Param, all, maybe, param, params},
 };
@@ -162,7 +163,7 @@ impl PostgresStore {
         value: Option<i64>,
     ) -> Result<Option<Item>> {
         let [namespace, agent, key] = names.map(str::to_owned);
-        let found = self.readers.run(async move |c: &Client| {
+        let found = self.readers.run(async move |c: &Link| {
             let sql = format!("SELECT {columns} FROM {AGENT} {KEY} {rest}");
             let names = [namespace.as_bytes(), agent.as_bytes(), key.as_bytes()];
             let mut params: Vec<Param<'_>> = names.iter().map(param).collect();
@@ -174,7 +175,7 @@ impl PostgresStore {
 
     fn scanned(&self, scan: &Scan, columns: &'static str) -> Result<Vec<Raw>> {
         let scan = scan.clone();
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let (keys, low, end) = keys_of(&scan);
             let (namespace, agent) = (scan.namespace.as_bytes(), scan.agent.as_bytes());
             let (low, end, limit) = (low.as_slice(), end.as_deref(), count(scan.limit));
@@ -220,7 +221,7 @@ impl Reads for PostgresStore {
 
     fn state_history(&self, ns: &str, agent: &str, key: &str, after: i64, limit: usize) -> Result<History> {
         let names = [ns, agent, key].map(str::to_owned);
-        let rows = self.readers.run(async move |c: &Client| {
+        let rows = self.readers.run(async move |c: &Link| {
             let sql = format!(
                 "SELECT {RAW} FROM {AGENT} {KEY} LEFT JOIN LATERAL (SELECT x.* FROM outlast.items x \
                  WHERE x.key_no = k.no AND x.version > $4 ORDER BY x.version LIMIT $5) i ON true \
@@ -250,7 +251,7 @@ impl Reads for PostgresStore {
 
     fn state_events(&self, range: &EventRange) -> Result<EventPage> {
         let asked = range.clone();
-        let rows = self.readers.run(async move |c: &Client| {
+        let rows = self.readers.run(async move |c: &Link| {
             let before = match asked.from {
                 None => At::Position(Position(0)),
                 Some(Moment::Commit(n)) => At::Commit(n.saturating_sub(1)),
@@ -301,7 +302,7 @@ impl Reads for PostgresStore {
 
     fn resume_point(&self, ns: &str, agent: &str, prefix: &str) -> Result<ResumePoint> {
         let [ns, agent, prefix] = [ns, agent, prefix].map(str::to_owned);
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let (ns, agent) = (ns.as_bytes(), agent.as_bytes());
             if StepKey::is_stem(&prefix) {
                 let far = |p: Progress| {
@@ -348,12 +349,12 @@ impl Reads for PostgresStore {
     }
 
     fn state_position(&self) -> Result<Position> {
-        self.readers.run(async move |c: &Client| position(c).await)
+        self.readers.run(async move |c: &Link| position(c).await)
     }
 
     fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
         let name = name.to_owned();
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let sql =
                 "SELECT name, commit_no, at, keep, forgotten FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
             maybe(c, sql, params![name.as_bytes()], namespace).await
@@ -362,7 +363,7 @@ impl Reads for PostgresStore {
 
     fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>> {
         let after = after.map(str::to_owned);
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let sql = "SELECT name, commit_no, at, keep, forgotten FROM outlast.namespaces WHERE $1::bytea IS NULL \
                        OR (substring(name from 1 for 512) >= substring($1 from 1 for 512) AND name > $1) \
                        ORDER BY substring(name from 1 for 512), name LIMIT $2";
@@ -373,7 +374,7 @@ impl Reads for PostgresStore {
 
     fn agents(&self, ns: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>> {
         let (ns, after) = (ns.to_owned(), after.map(str::to_owned));
-        self.readers.run(async move |c: &Client| {
+        self.readers.run(async move |c: &Link| {
             let sql = "SELECT a.name FROM outlast.namespaces n JOIN outlast.agents a ON a.namespace_no = n.no \
                        WHERE sha256(n.name) = sha256($1) AND ($2::bytea IS NULL OR \
                        (substring(a.name from 1 for 512) >= substring($2 from 1 for 512) AND a.name > $2)) \
@@ -385,6 +386,6 @@ impl Reads for PostgresStore {
 
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>> {
         let id = id.to_owned();
-        self.readers.run(async move |c: &Client| outcome(c, &id).await)
+        self.readers.run(async move |c: &Link| outcome(c, &id).await)
     }
 }

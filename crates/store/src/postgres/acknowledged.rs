@@ -1,0 +1,186 @@
+//! Commits that this process has acknowledged, and the search for those that the database no longer has.
+//!
+//! Each commit of a process writes the number of its last operation into the process's own row. Each transaction reads
+//! that row where it begins, and a number that went back tells which commits are gone, whatever took them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use outlast_core::{
+    store::{Loss, Losses},
+    words::id::{InstanceNo, Micros},
+};
+
+use super::epoch::Epoch;
+
+/// Number of newest commits that are remembered. A server makes some thousand in a second at most.
+const KEPT: usize = 16_384;
+
+/// Commit of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Commit {
+    pub instance: InstanceNo,
+    /// Registration of the instance, if this commit is the one that registers it.
+    pub registered_at: Option<Micros>,
+    /// Number of the group's last operation.
+    pub counter: i64,
+    pub at: Micros,
+    pub synced: bool,
+}
+
+/// Own row, as a transaction found it at its begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Witness {
+    pub counter: i64,
+    pub registered_at: Micros,
+}
+
+/// Newest commits of the process's present instance.
+#[derive(Default)]
+pub struct Acknowledged {
+    /// The process's instance and its registration, once that was committed.
+    instance: Option<(InstanceNo, Micros)>,
+    commits: VecDeque<Commit>,
+    /// Whether older commits of the instance were forgotten.
+    is_cut: bool,
+    /// Epoch of the server that took the newest commit.
+    epoch: Epoch,
+    found: Found,
+}
+
+/// Losses that were found, shared with the store's readers.
+pub type Found = Arc<Mutex<Losses>>;
+
+impl Acknowledged {
+    pub fn new(found: Found) -> Acknowledged {
+        Acknowledged { found, ..Acknowledged::default() }
+    }
+
+    /// Returns the instance whose row the next transaction is to read.
+    pub fn witness(&self) -> Option<InstanceNo> {
+        self.instance.map(|(no, _)| no)
+    }
+
+    /// Notes a commit that the database has acknowledged.
+    pub fn add(&mut self, commit: Commit, epoch: &Epoch) {
+        if let Some(at) = commit.registered_at {
+            self.instance = Some((commit.instance, at));
+            self.commits.clear();
+            self.is_cut = false;
+        }
+        if self.witness() != Some(commit.instance) {
+            return;
+        }
+        if self.epoch != *epoch {
+            self.epoch = epoch.clone();
+        }
+        if self.commits.len() == KEPT {
+            self.commits.pop_front();
+            self.is_cut = true;
+        }
+        self.commits.push_back(commit);
+    }
+
+    /// Compares the own row, which a transaction found at its begin, with what was acknowledged. Tells a loss once, and
+    /// remembers from then on what the database still has.
+    pub fn compare(&mut self, row: Option<Witness>, now: Micros, epoch: &Epoch) {
+        let Some((_, registered_at)) = self.instance else { return };
+        let own = row.filter(|row| row.registered_at == registered_at);
+        let counter = own.map_or(i64::MIN, |row| row.counter);
+        let kept = self.commits.partition_point(|commit| commit.counter <= counter);
+        let lost = self.commits.split_off(kept);
+        let (Some(oldest), Some(newest)) = (lost.front(), lost.back()) else { return };
+        let loss = Loss {
+            commits: lost.len() as u64,
+            synced: lost.iter().filter(|commit| commit.synced).count() as u64,
+            is_least: kept == 0 && self.is_cut,
+            is_unregistered: own.is_none(),
+            ages_us: (now.0 - oldest.at.0, now.0 - newest.at.0),
+            cause: self.epoch.until(epoch),
+        };
+        if own.is_none() {
+            self.instance = None;
+        }
+        let but = if loss.is_unregistered { "; this process's registration is gone too" } else { "" };
+        tracing::warn!(
+            commits = loss.commits,
+            synced = loss.synced,
+            "{loss}{but}; what they recorded is done again or told as unknown, and no closing reaches another's entry"
+        );
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.commits += loss.commits;
+        found.newest = Some(loss);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: InstanceNo = InstanceNo(3);
+
+    fn commit(counter: i64) -> Commit {
+        let registered_at = (counter == 1).then_some(Micros(10));
+        Commit { instance: ME, registered_at, counter, at: Micros(counter * 10), synced: counter % 2 == 0 }
+    }
+
+    fn rig(upto: i64) -> (Acknowledged, Found) {
+        let found = Found::default();
+        let mut all = Acknowledged::new(found.clone());
+        (1..=upto).for_each(|counter| all.add(commit(counter), &Epoch::default()));
+        (all, found)
+    }
+
+    fn row(counter: i64, registered_at: i64) -> Option<Witness> {
+        Some(Witness { counter, registered_at: Micros(registered_at) })
+    }
+
+    #[track_caller]
+    fn lost(found: &Found, commits: u64, synced: u64) -> Loss {
+        let losses = found.lock().unwrap().clone();
+        let newest = losses.newest.unwrap();
+        assert_eq!((newest.commits, newest.synced), (commits, synced), "{newest}");
+        newest
+    }
+
+    #[test]
+    fn what_the_own_row_no_longer_counts_is_lost_and_told_once() {
+        let (mut all, found) = rig(9);
+        all.compare(row(9, 10), Micros(100), &Epoch::default());
+        assert_eq!(*found.lock().unwrap(), Losses::default());
+        all.compare(row(6, 10), Micros(100), &Epoch::default());
+        let loss = lost(&found, 3, 1);
+        assert_eq!((loss.ages_us, loss.is_least, loss.is_unregistered), ((30, 10), false, false));
+        all.compare(row(6, 10), Micros(100), &Epoch::default());
+        assert_eq!(found.lock().unwrap().commits, 3, "told once");
+        // Numbers go on behind those that are gone.
+        all.add(commit(10), &Epoch::default());
+        all.compare(row(6, 10), Micros(200), &Epoch::default());
+        lost(&found, 1, 1);
+        assert_eq!(found.lock().unwrap().commits, 4);
+    }
+
+    #[test]
+    fn a_registration_that_is_gone_or_anothers_takes_all_along() {
+        for gone in [None, row(99, 11)] {
+            let (mut all, found) = rig(4);
+            assert_eq!(all.witness(), Some(ME));
+            all.compare(gone, Micros(100), &Epoch::default());
+            assert!(lost(&found, 4, 2).is_unregistered);
+            assert_eq!(all.witness(), None, "it registers anew");
+            all.add(commit(1), &Epoch::default());
+            all.compare(row(1, 10), Micros(100), &Epoch::default());
+            assert_eq!(found.lock().unwrap().commits, 4);
+        }
+    }
+
+    #[test]
+    fn a_loss_beyond_what_is_remembered_is_told_as_at_least_so_much() {
+        let (mut all, found) = rig(KEPT as i64 + 5);
+        all.compare(row(2, 10), Micros(100), &Epoch::default());
+        let loss = lost(&found, KEPT as u64, KEPT as u64 / 2);
+        assert!(loss.is_least);
+    }
+}
