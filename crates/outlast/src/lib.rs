@@ -119,7 +119,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Serve(args) => serve::serve(args, context),
         Command::Ui(args) => serve::ui::ui(&args, context),
         Command::Watch(args) => {
-            let store = context.open(false, Default::default())?;
+            let store = context.reach()?;
             look_after(&*store, &context);
             watch::watch(&*store, &args, &context)
         }
@@ -158,15 +158,18 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
-            let store = context.open(false, Default::default())?;
+            let store = context.reach()?;
             look_after(&*store, &context);
-            let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
+            let logs = |id: &_| match context.server {
+                None => Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs()),
+                Some(_) => None,
+            };
             printed(look, |page| {
                 commands::show::show(&*store, &logs, context.around.directory(), &args, page)
             })
         }
         Command::Approve(args) => {
-            let store = context.open(false, Default::default())?;
+            let store = context.reach()?;
             printed(look, |page| commands::approvals::approve(&*store, &context.around, &args, page))
         }
         Command::Attach(args) => {
@@ -182,7 +185,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             printed(look, |page| commands::rm::rm(&*store, &directory, &args, page))
         }
         Command::Stop(args) => {
-            let store = context.open(false, Default::default())?;
+            let store = context.reach()?;
             look_after(&*store, &context);
             let here = context.around.directory();
             printed_code(look, |page| commands::stop::stop(&*store, here, &args, page, &mut thread::sleep))
@@ -201,7 +204,10 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
                 Command::State(cli::StateArgs { command: cli::state::StateCommand::Restore(_) })
                     | Command::Budgets(cli::BudgetsArgs { verb: Some(cli::BudgetsVerb::Set(_)) })
             );
-            let store = context.open(create, Default::default())?;
+            let store = match context.server {
+                Some(_) => context.reach()?,
+                None => context.open(create, Default::default())?,
+            };
             look_after(&*store, &context);
             on_store(other, &*store, look)
         }
@@ -211,6 +217,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
 /// Gives the verdict on this machine's dead supervisors, and ends what they left. Without it, a person who looks after
 /// a kill -9 would be told that the run is running. A sweep that fails is made again by whoever takes the run up.
 fn look_after(store: &dyn Store, context: &Context) {
+    if store.is_remote() {
+        return;
+    }
     for id in serve::proxy_setup::bury(store, &*context.clock) {
         let swept = find::run(store, id.as_str()).and_then(|view| supervisor::strays::sweep(store, &view));
         if let Err(e) = swept {

@@ -11,4 +11,5 @@ pub mod line;
 pub(crate) mod log;
 pub mod run_directory;
 pub(crate) mod say;
+pub mod server;
 pub(crate) mod untaken;

@@ -73,7 +73,7 @@ fn go(
     let mut looked = Instant::now();
     loop {
         desk.mark(&seen);
-        terminal.draw(|frame| screen::draw(frame, desk, &seen, &context.place.to_string()))?;
+        terminal.draw(|frame| screen::draw(frame, desk, &seen, &store.place()))?;
         let typed = event::poll(LOOK.saturating_sub(looked.elapsed()))?;
         if typed
             && let Event::Key(key) = event::read()?

@@ -9,6 +9,7 @@ mod entries;
 mod events;
 pub mod exchange;
 mod jobs;
+pub mod rows;
 mod runs;
 pub mod show;
 
@@ -43,6 +44,7 @@ pub enum Does {
     Items,
     Jobs,
     Events,
+    Rows,
 }
 
 /// A route. `{…}` in the path is one segment, percent-encoded. Its method is GET.
@@ -69,6 +71,7 @@ pub const ROUTES: &[Route] = &[
     route("/v1/runs/{id}/items", Does::Items, &["standing", "after", "limit", "values"]),
     route("/v1/jobs", Does::Jobs, &["status", "name", "tag", "since", "until", "cursor", "limit"]),
     route("/v1/events", Does::Events, &["run", "kind", "after", "limit"]),
+    route("/v1/rows/{what}", Does::Rows, rows::QUERY),
 ];
 
 /// Finds the route of a request, and returns the values of its `{…}` segments, not decoded. They must not be empty.
@@ -117,6 +120,7 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
         Does::Raw => entries::raw(asked).await,
         Does::Items => jobs::items(asked).await,
         Does::Events => events::events(asked, parts).await,
+        Does::Rows => rows::rows(asked).await,
     }
 }
 
