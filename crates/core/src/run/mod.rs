@@ -154,6 +154,9 @@ pub struct Supervision {
     /// Whether an agent's settings are such that its resumption sends the same tools and system text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warm_resume: bool,
+    /// Program with its arguments that is told when the run halts or fails. No shell reads it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub on_halt: Vec<String>,
 }
 
 /// Confinement of a run's agents: the store and the providers' keys are hidden from them.

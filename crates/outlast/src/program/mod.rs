@@ -1,5 +1,6 @@
 //! Base of every command: context, errors, exit codes, store and messages.
 
+pub mod actor;
 pub mod context;
 pub mod embedded;
 pub mod error;

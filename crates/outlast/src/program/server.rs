@@ -127,8 +127,7 @@ impl Context {
         match &self.server {
             None => self.open(false, Default::default()),
             Some(server) => {
-                let reached =
-                    Remote::reach(server.address.clone(), server.token.as_ref(), Default::default())?;
+                let reached = Remote::reach(server.address.clone(), server.token.as_ref())?;
                 Ok(Arc::new(reached))
             }
         }

@@ -304,7 +304,14 @@ impl File {
             long.ends_with("-base-url")
                 || matches!(
                     long,
-                    "server" | "allow-host" | "until" | "env-file" | "trust" | "reads" | "idempotent"
+                    "server"
+                        | "on-halt"
+                        | "allow-host"
+                        | "until"
+                        | "env-file"
+                        | "trust"
+                        | "reads"
+                        | "idempotent"
                 )
         };
         let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());

@@ -24,6 +24,7 @@ mod loop_restarts;
 mod loops;
 mod mistakes;
 mod night;
+mod on_halt;
 mod operating;
 mod over_a_server;
 mod restarts;

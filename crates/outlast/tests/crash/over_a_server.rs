@@ -54,7 +54,7 @@ impl Fleet {
         for name in ["OUTLAST_STORE", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
             command.env_remove(name);
         }
-        command.env("HOME", self.bed.path("afar"));
+        command.env("HOME", self.bed.path("afar")).env("USER", "ann");
         command.env("OUTLAST_SERVER", format!("http://{}", self.at)).env("OUTLAST_API_TOKEN", TOKEN);
         command
     }
@@ -113,7 +113,7 @@ fn the_commands_print_from_afar_what_they_print_beside_the_store() {
         let args: Vec<&str> = line.split(' ').collect();
         assert_eq!(fleet.bed.does(&args).code(0).text, fleet.does(&args).code(0).text, "{line}");
     }
-    fleet.does(&["show", "nightly", "-v"]).code(0).tells(&["killed", "replayed", "call_budget_exceeded"]);
+    fleet.does(&["show", "nightly", "-v"]).code(0).tells(&["killed", "replayed", "needs 1 call"]);
     let lines = fleet.bed.start(fleet.afar(&["watch"]));
     until("it tells the runs", || lines.output().contains("halted").then_some(()));
     fleet.does(&["ls"]).code(0).tells(&["nightly"]);
@@ -127,7 +127,12 @@ fn a_person_acts_from_afar_on_a_budget_an_order_and_an_approval() {
     assert_eq!(fleet.bed.status("halted"), "interrupted");
     fleet.does(&["cancel", "halted", "--reason", "seen from afar"]).code(0).tells(&["cancelled"]);
     assert_eq!(fleet.bed.show("halted")["error"], "seen from afar");
-    fleet.does(&["cancel", "halted"]).code(1).tells(&["halted is cancelled"]);
+    // Who did it stands in the journal: the token that was shown, and who says to have it.
+    let acts =
+        fleet.bed.does(&["journal", "halted"]).code(0).tells(&["by api:token (cli:ann@", "seen from afar"]);
+    let line = |what: &str| acts.text.lines().any(|line| line.contains("  act  ") && line.contains(what));
+    assert!(line("raise") && line("calls +9") && line("calls 20") && line("cancel"), "{}", acts.text);
+    fleet.bed.does(&["show", "halted", "-v"]).code(0).tells(&["by api:token (cli:ann@"]);
 
     let bearer = format!("Bearer {TOKEN}");
     let headers = [("authorization", bearer.as_str()), ("x-outlast-run", "by-header")];
@@ -138,6 +143,7 @@ fn a_person_acts_from_afar_on_a_budget_an_order_and_an_approval() {
     let id = serde_json::from_str::<Value>(&asked.text).unwrap()["id"].as_str().unwrap().to_owned();
     assert_eq!(fleet.json(&["approvals"])["approvals"][0]["id"], id.as_str());
     fleet.does(&["approve", &id, "--deny", "--reason", "too much"]).code(0).tells(&["denied"]);
+    fleet.bed.does(&["journal", "by-header"]).code(0).tells(&["by ann (api:token (cli:ann@"]);
     fleet.does(&["approve", &id]).code(1).tells(&["denied already"]);
     fleet.does(&["stop", "by-header"]).code(0).tells(&["interrupted"]);
     assert_eq!(fleet.bed.status("by-header"), "interrupted");
@@ -175,7 +181,7 @@ fn what_a_server_cannot_do_is_said_and_done_nowhere() {
     // The fake provider is no outlast server.
     let mut stranger = fleet.afar(&["ls"]);
     stranger.env("OUTLAST_SERVER", fleet.bed.mock_url());
-    fleet.bed.run(stranger).code(69).tells(&["has no route /v1/rows/store", "--version"]);
+    fleet.bed.run(stranger).code(69).tells(&["has no route /v1/rows/store", "older outlast"]);
     // A checkout sends the token nowhere.
     fs::write(fleet.bed.path("work/outlast.toml"), "server = \"http://127.0.0.1:1\"").unwrap();
     fleet.does(&["ls"]).code(2).tells(&["not taken from a directory's own settings"]);

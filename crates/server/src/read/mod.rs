@@ -12,6 +12,7 @@ mod jobs;
 pub mod rows;
 mod runs;
 pub mod show;
+mod stream;
 
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ pub enum Does {
     Entries,
     Entry,
     Raw,
+    Stream,
     Iterations,
     Items,
     Jobs,
@@ -67,6 +69,7 @@ pub const ROUTES: &[Route] = &[
     route("/v1/runs/{id}/entries", Does::Entries, &["kind", "state", "attempt", "key", "after", "limit"]),
     route("/v1/runs/{id}/entries/{seq}", Does::Entry, &[]),
     route("/v1/runs/{id}/entries/{seq}/raw", Does::Raw, &["side"]),
+    route("/v1/runs/{id}/entries/{seq}/stream", Does::Stream, &["from"]),
     route("/v1/runs/{id}/iterations", Does::Iterations, &[]),
     route("/v1/runs/{id}/items", Does::Items, &["standing", "after", "limit", "values"]),
     route("/v1/jobs", Does::Jobs, &["status", "name", "tag", "since", "until", "cursor", "limit"]),
@@ -118,6 +121,7 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
         Does::Entries => entries::list(asked).await,
         Does::Entry => entries::one(asked).await,
         Does::Raw => entries::raw(asked).await,
+        Does::Stream => stream::stream(asked).await,
         Does::Items => jobs::items(asked).await,
         Does::Events => events::events(asked, parts).await,
         Does::Rows => rows::rows(asked).await,
@@ -219,6 +223,7 @@ mod tests {
         check("/v1/runs/r/entries", Some((Does::Entries, &["r"])));
         check("/v1/runs/r/entries/7", Some((Does::Entry, &["r", "7"])));
         check("/v1/runs/r/entries/7/raw", Some((Does::Raw, &["r", "7"])));
+        check("/v1/runs/r/entries/7/stream", Some((Does::Stream, &["r", "7"])));
         check("/v1/runs/r", None);
         check("/v1/runs//summary", None);
         check("/v1/runs/", None);

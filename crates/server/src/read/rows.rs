@@ -76,7 +76,7 @@ fn shown(view: RunView) -> RunRow {
     RunRow { run, spec, envelope }
 }
 
-/// Answers one read of the store. Errors: `foreign_run` for a run token; `no_route` for a read that is not here.
+/// Answers one read of the store. Errors: `foreign_run` for a run token; `bad_request` for a read that is not here.
 pub(super) async fn rows(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     if asked.reader != Reader::All {
         return Err(Error::OwnRunOnly);
@@ -148,10 +148,10 @@ pub(super) async fn rows(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error
             let bytes = asked.read(move |store| payloads(store, no, seq, role)).await?;
             Ok(of_type(bytes, "application/octet-stream"))
         }
-        other => {
-            let path = format!("/v1/rows/{}", other.chars().take(80).collect::<String>());
-            Err(Error::NoRoute { method: "GET".into(), path })
-        }
+        other => Err(Error::BadRequest(format!(
+            "{:?} is no read of the store: another version of outlast asks",
+            other.chars().take(80).collect::<String>()
+        ))),
     }
 }
 

@@ -12,6 +12,7 @@ use outlast_core::{
     },
     envelope::unit::{Limits, Unit},
     journal::approval::Answer,
+    run::status::Status,
     store::{Error, RunView, Store as _},
     words::id::RunNo,
 };
@@ -22,10 +23,15 @@ use super::Remote;
 impl Remote {
     /// Carries out an operation on the other machine. Errors: `not_over_a_server` for one without a route.
     pub(super) fn act(&self, op: Op) -> Result<Outcome, Error> {
+        let (by, op) = match op {
+            Op::InName(named) => (Some(named.by), named.op),
+            op => (None, op),
+        };
+        let by = by.as_deref();
         match op {
-            Op::Tell(tell) => self.tell(*tell),
-            Op::Raise(raise) => self.raise(&raise),
-            Op::DecideApproval(decision) => self.decide(&decision),
+            Op::Tell(tell) => self.tell(*tell, by),
+            Op::Raise(raise) => self.raise(&raise, by),
+            Op::DecideApproval(decision) => self.decide(&decision, by),
             other => self.no_route(&format!("the operation {}", other.name())),
         }
     }
@@ -35,23 +41,23 @@ impl Remote {
         Ok(self.run(no)?.ok_or_else(unknown)?)
     }
 
-    fn post(&self, view: &RunView, act: &str, body: &Value) -> Result<(), Error> {
+    fn post(&self, view: &RunView, act: &str, body: &Value, by: Option<&str>) -> Result<(), Error> {
         // An id is made of characters that need no encoding in a path.
-        self.line.post(&format!("/v1/runs/{}/{act}", view.run.id), body).map(drop)
+        self.line.post(&format!("/v1/runs/{}/{act}", view.run.id), body, by).map(drop)
     }
 
-    fn tell(&self, tell: Tell) -> Result<Outcome, Error> {
+    fn tell(&self, tell: Tell, by: Option<&str>) -> Result<Outcome, Error> {
         let view = self.known(tell.run)?;
         match tell.word {
-            Word::Stop => self.post(&view, "stop", &json!({}))?,
-            Word::Wake => self.post(&view, "wake", &json!({}))?,
+            Word::Stop => self.post(&view, "stop", &json!({}), by)?,
+            Word::Wake => self.post(&view, "wake", &json!({}), by)?,
             Word::Cancel { reason } => {
                 // The route answers for a run that is over as for one that it cancelled.
-                if view.run.status.is_ended() {
+                if matches!(view.run.status, Status::Completed | Status::Failed) {
                     let (id, status) = (view.run.id.to_string(), view.run.status.name());
                     return Err(engine::Error::RunEnded { id, status }.into());
                 }
-                self.post(&view, "cancel", &json!({ "reason": reason }))?;
+                self.post(&view, "cancel", &json!({ "reason": reason }), by)?;
             }
             Word::Complete | Word::Idle { .. } | Word::Resume { .. } => {
                 return self.no_route("this order to a run");
@@ -60,7 +66,7 @@ impl Remote {
         Ok(Outcome::Told(self.known(tell.run)?.run.status))
     }
 
-    fn raise(&self, raise: &Raise) -> Result<Outcome, Error> {
+    fn raise(&self, raise: &Raise, by: Option<&str>) -> Result<Outcome, Error> {
         let view = self.known(raise.run)?;
         let amounts = |limits: &Limits| -> Map<String, Value> {
             let named = Unit::ALL.into_iter().filter_map(|u| Some((u.name().to_owned(), limits[u]?.into())));
@@ -68,11 +74,11 @@ impl Remote {
         };
         let lift: Vec<&str> = Unit::ALL.into_iter().filter(|u| raise.lift[*u]).map(Unit::name).collect();
         let body = json!({ "add": amounts(&raise.add), "set": amounts(&raise.set), "lift": lift });
-        self.post(&view, "budget", &body)?;
+        self.post(&view, "budget", &body, by)?;
         Ok(Outcome::Raised(self.known(raise.run)?.run.status))
     }
 
-    fn decide(&self, decision: &DecideApproval) -> Result<Outcome, Error> {
+    fn decide(&self, decision: &DecideApproval, by: Option<&str>) -> Result<Outcome, Error> {
         let id = decision.id;
         let body = json!({
             "decision": if decision.approve { "approve" } else { "deny" },
@@ -80,7 +86,7 @@ impl Remote {
             "decidedBy": decision.by,
             "argumentsDigest": decision.digest.map(|digest| digest.to_string()),
         });
-        self.line.post(&format!("/v1/approvals/{id}"), &body)?;
+        self.line.post(&format!("/v1/approvals/{id}"), &body, by)?;
         let now = self.now()?;
         let decided = self.entry(id.run, id.seq)?.and_then(|entry| Answer::of(&entry, now));
         let unknown = || engine::Error::UnknownApproval { id: id.to_string() };

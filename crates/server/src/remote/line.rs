@@ -79,8 +79,9 @@ impl Answered {
 }
 
 impl Line {
-    /// Prepares a line; nothing is sent. `headers` go with each request.
-    pub fn new(server: Address, token: Option<&Key>, mut headers: HeaderMap) -> Result<Line, Error> {
+    /// Prepares a line; nothing is sent.
+    pub fn new(server: Address, token: Option<&Key>) -> Result<Line, Error> {
+        let mut headers = HeaderMap::new();
         let no_runtime = |e: std::io::Error| Error::Io { why: e.to_string() };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
@@ -99,18 +100,21 @@ impl Line {
     }
 
     pub fn get(&self, target: &str) -> Result<Answered, Error> {
-        self.ask(Method::GET, target, Bytes::new())
+        self.ask(Method::GET, target, Bytes::new(), None)
     }
 
-    /// Posts JSON. Errors: `CommitUnknown` when the answer is lost: the server may have done it.
-    pub fn post(&self, target: &str, body: &Value) -> Result<Answered, Error> {
-        self.ask(Method::POST, target, body.to_string().into())
+    /// Posts JSON; `by` is who acts. Errors: `CommitUnknown` when the answer is lost: the server may have done it.
+    pub fn post(&self, target: &str, body: &Value, by: Option<&str>) -> Result<Answered, Error> {
+        self.ask(Method::POST, target, body.to_string().into(), by)
     }
 
-    fn ask(&self, method: Method, target: &str, body: Bytes) -> Result<Answered, Error> {
+    fn ask(&self, method: Method, target: &str, body: Bytes, by: Option<&str>) -> Result<Answered, Error> {
         let url = format!("{}{target}", self.server);
         let mut headers = self.headers.clone();
         let posts = method == Method::POST;
+        if let Some(by) = by.and_then(|by| HeaderValue::from_str(by).ok()) {
+            headers.insert(crate::wire::who::BY, by);
+        }
         if posts {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
@@ -177,7 +181,7 @@ impl Line {
                     Some(hint.into()),
                 )
             }
-            404 if matches!(code.as_str(), "" | "no_route") => no_route(server, target),
+            404 if !KNOWN.contains(&code.as_str()) => no_route(server, target),
             300..=399 => refused(
                 "server_differs",
                 format!("{server} answered {status}, and redirects are not followed"),
@@ -196,13 +200,13 @@ impl Line {
 /// Error for a route that the server does not have.
 fn no_route(server: &Address, target: &str) -> Error {
     let path = target.split('?').next().unwrap_or(target);
-    let hint = "it may be an older outlast, or another program: see `outlast --version` there and here";
+    let hint = "it may be an older outlast, or another program: compare outlast --version there and here";
     refused("server_differs", format!("{server} has no route {path}"), Some(hint.into()))
 }
 
 /// Error for an answer whose shape is not the one that is known here.
 pub fn differs(server: &dyn fmt::Display, why: &dyn fmt::Display) -> Error {
-    let hint = "use the same version of outlast there and here: `outlast --version`";
+    let hint = "use the same version of outlast there and here";
     refused(
         "server_differs",
         format!("{server} does not answer as this outlast expects: {why}"),

@@ -13,7 +13,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::HeaderMap;
 use outlast_core::{
     engine::op::Op,
     envelope::{Envelope, budget::BudgetView},
@@ -59,8 +58,8 @@ impl Remote {
     /// Reaches the server, and checks that its rows have the shapes that are known here.
     ///
     /// Errors: `server_unreachable`, `server_denied`, `server_differs`.
-    pub fn reach(server: Address, token: Option<&Key>, headers: HeaderMap) -> Result<Remote, Error> {
-        let remote = Remote { line: Line::new(server, token, headers)?, kept: Mutex::default() };
+    pub fn reach(server: Address, token: Option<&Key>) -> Result<Remote, Error> {
+        let remote = Remote { line: Line::new(server, token)?, kept: Mutex::default() };
         let told = remote.about()?;
         let (had, theirs) =
             (told["shapes"].as_i64().unwrap_or(0), told["version"].as_str().unwrap_or("unknown"));

@@ -17,6 +17,7 @@ mod named;
 mod page;
 mod rates;
 mod reads;
+mod reattach;
 mod replay;
 mod responses;
 mod restart;
