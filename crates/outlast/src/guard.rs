@@ -113,6 +113,11 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
 /// Errors: `not_a_persons` in a process of a run; those of the run's token and of the store.
 pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     let (verb, rule) = rule(command);
+    // A run of the same name on another machine is not this process's own.
+    let rule = match rule {
+        Rule::OwnRuns(_) if context.server.is_some() => Rule::Persons,
+        rule => rule,
+    };
     check_rule(verb, rule, context)
 }
 

@@ -37,7 +37,8 @@ use outlast_core::store::Store;
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     program::{
-        context::Context, error::CliError, exit_code, find, jsonl, line, run_directory::RunDirectory, say,
+        actor::actor, context::Context, error::CliError, exit_code, find, jsonl, line,
+        run_directory::RunDirectory, say,
     },
     render::{
         look::{Look, Page},
@@ -108,7 +109,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         other => other,
     };
     let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
-    let look = context.look;
+    let (look, by) = (context.look, actor(&context.around));
     guard::check(&command, &context)?;
     match command {
         Command::Run(args) => supervisor::run(*args, context),
@@ -119,7 +120,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Serve(args) => serve::serve(args, context),
         Command::Ui(args) => serve::ui::ui(&args, context),
         Command::Watch(args) => {
-            let store = context.open(false, Default::default())?;
+            let store = context.reach()?;
             look_after(&*store, &context);
             watch::watch(&*store, &args, &context)
         }
@@ -135,7 +136,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             if !jsonl::record(&path).exists() {
                 return printed(look, |page| commands::inspect::inspect_lines(&path, args, page));
             }
-            on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
+            on_store(command, &*context.beside(&path).open(false, Default::default())?, &by, look)
         }
         Command::Retry(RetryArgs { ref job, .. })
         | Command::Export(ExportArgs { ref job, .. })
@@ -144,7 +145,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             if jsonl::is_file(job) =>
         {
             let path = context.around.directory().join(job);
-            on_store(command, &*context.beside(&path).open(false, Default::default())?, look)
+            on_store(command, &*context.beside(&path).open(false, Default::default())?, &by, look)
         }
         Command::Verify(VerifyArgs { file: Some(ref file), repair }) => {
             let path = context.around.directory().join(file);
@@ -158,16 +159,19 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Service(args) => printed(look, |page| commands::service::service(&context, &args, page)),
         Command::Show(args) => {
-            let store = context.open(false, Default::default())?;
+            let store = context.reach()?;
             look_after(&*store, &context);
-            let logs = |id: &_| Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs());
+            let logs = |id: &_| match context.server {
+                None => Some(RunDirectory::of(&context.place, id, &context.around).ok()?.logs()),
+                Some(_) => None,
+            };
             printed(look, |page| {
                 commands::show::show(&*store, &logs, context.around.directory(), &args, page)
             })
         }
         Command::Approve(args) => {
-            let store = context.open(false, Default::default())?;
-            printed(look, |page| commands::approvals::approve(&*store, &context.around, &args, page))
+            let store = context.reach()?;
+            printed(look, |page| commands::approvals::approve(&*store, &by, &context.around, &args, page))
         }
         Command::Attach(args) => {
             let store = context.open(false, Default::default())?;
@@ -182,10 +186,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             printed(look, |page| commands::rm::rm(&*store, &directory, &args, page))
         }
         Command::Stop(args) => {
-            let store = context.open(false, Default::default())?;
+            let store = context.reach()?;
             look_after(&*store, &context);
             let here = context.around.directory();
-            printed_code(look, |page| commands::stop::stop(&*store, here, &args, page, &mut thread::sleep))
+            printed_code(look, |page| {
+                commands::stop::stop(&*store, &by, here, &args, page, &mut thread::sleep)
+            })
         }
         Command::Logs(args) => {
             let store = context.open(false, Default::default())?;
@@ -201,9 +207,12 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
                 Command::State(cli::StateArgs { command: cli::state::StateCommand::Restore(_) })
                     | Command::Budgets(cli::BudgetsArgs { verb: Some(cli::BudgetsVerb::Set(_)) })
             );
-            let store = context.open(create, Default::default())?;
+            let store = match context.server {
+                Some(_) => context.reach()?,
+                None => context.open(create, Default::default())?,
+            };
             look_after(&*store, &context);
-            on_store(other, &*store, look)
+            on_store(other, &*store, &by, look)
         }
     }
 }
@@ -211,6 +220,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
 /// Gives the verdict on this machine's dead supervisors, and ends what they left. Without it, a person who looks after
 /// a kill -9 would be told that the run is running. A sweep that fails is made again by whoever takes the run up.
 fn look_after(store: &dyn Store, context: &Context) {
+    if store.is_remote() {
+        return;
+    }
     for id in serve::proxy_setup::bury(store, &*context.clock) {
         let swept = find::run(store, id.as_str()).and_then(|view| supervisor::strays::sweep(store, &view));
         if let Err(e) = swept {
@@ -219,29 +231,29 @@ fn look_after(store: &dyn Store, context: &Context) {
     }
 }
 
-/// Runs the commands that look at runs and change them.
-fn on_store(command: Command, store: &dyn Store, look: Look) -> Result<u8, CliError> {
+/// Runs the commands that look at runs and change them, in the name of `by`.
+fn on_store(command: Command, store: &dyn Store, by: &str, look: Look) -> Result<u8, CliError> {
     match command {
         Command::Ls(args) => printed(look, |page| commands::ls::ls(store, &args, page)),
         Command::Journal(args) => printed(look, |page| {
             commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
         }),
         Command::Budgets(args) => printed(look, |page| commands::budgets::budgets(store, &args, page)),
-        Command::Budget(args) => printed(look, |page| commands::budget::budget(store, &args, page)),
+        Command::Budget(args) => printed(look, |page| commands::budget::budget(store, by, &args, page)),
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {
             printed(look, |page| commands::state::state(store, &args, page, &mut || thread::sleep(FOLLOW)))
         }
         Command::Approvals(args) => printed(look, |page| commands::approvals::approvals(store, &args, page)),
         Command::Resolve(args) => printed(look, |page| commands::resolve::resolve(store, &args, page)),
-        Command::Wake(args) => printed_code(look, |page| commands::wake::wake(store, &args, page)),
-        Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, &args, page)),
+        Command::Wake(args) => printed_code(look, |page| commands::wake::wake(store, by, &args, page)),
+        Command::Cancel(args) => printed_code(look, |page| commands::cancel::cancel(store, by, &args, page)),
         Command::Jobs(args) => printed(look, |page| commands::jobs::jobs(store, &args, page)),
         Command::Inspect(args) => printed(look, |page| commands::inspect::inspect(store, &args, page)),
-        Command::Retry(args) => printed(look, |page| commands::retry::retry(store, &args, page)),
+        Command::Retry(args) => printed(look, |page| commands::retry::retry(store, by, &args, page)),
         Command::Export(args) => printed(look, |page| commands::export::export(store, &args, page)),
         Command::Snapshot(args) => printed(look, |page| commands::fork::name(store, &args, page)),
-        Command::Fork(args) => printed(look, |page| commands::fork::fork(store, &args, page)),
+        Command::Fork(args) => printed(look, |page| commands::fork::fork(store, by, &args, page)),
         Command::Gc(args) => printed(look, |page| commands::gc::gc(store, &args, page)),
         Command::Verify(args) => printed_code(look, |page| commands::verify::verify(store, &args, page)),
         // `dispatch` has taken every other command.

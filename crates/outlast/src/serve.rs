@@ -3,7 +3,7 @@
 pub mod mock;
 pub mod proxy_setup;
 pub(crate) mod settings;
-mod token;
+pub mod token;
 pub mod ui;
 
 use std::{io::IsTerminal as _, net::SocketAddr, time::Duration};

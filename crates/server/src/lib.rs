@@ -13,6 +13,7 @@ pub mod notify;
 pub mod page;
 pub mod proxy;
 pub mod read;
+pub mod remote;
 pub mod state;
 mod trouble;
 pub mod version;

@@ -30,7 +30,7 @@ use self::{client::Client, live::Live};
 pub use crate::call::Key;
 use crate::{
     call::{
-        ConnectionId, Outages, Patience, Taken, Waiters, connection, exchange,
+        ConnectionId, Outages, Patience, Taken, Visible, Waiters, connection, exchange,
         marks::Marks,
         rate::Levels,
         rates::{Rates, Wants},
@@ -160,6 +160,11 @@ impl Desk {
     /// Returns whether answers wait to be recorded. Until they are, new calls are refused.
     pub fn is_stuck(&self) -> bool {
         self.shared.unrecorded.any()
+    }
+
+    /// Returns the part of an answer under way that its clients may see; `None` for a call that is not under way here.
+    pub fn visible(&self, key: Key) -> Option<Visible> {
+        self.exchanges.get(&key).map(|live| live.machine.progress().visible)
     }
 
     /// Returns the numbers of requests being served and of calls under way.

@@ -2,6 +2,7 @@
 
 mod error;
 
+pub mod act;
 pub mod actor;
 pub mod approval;
 pub mod budget;

@@ -4,6 +4,7 @@
 
 use crate::{
     engine::{
+        act::{self, Named},
         approval::{decide_approval::DecideApproval, request_approval::RequestApproval},
         budget::{
             apply_budget::ApplyBudget,
@@ -82,7 +83,11 @@ macro_rules! ops {
     ($($verb:ident => $outcome:ident($answer:ty)),* $(,)?) => {
         /// Operation on the engine: one variant per verb.
         #[derive(Clone, Debug)]
-        pub enum Op { $($verb(Box<$verb>)),* }
+        pub enum Op {
+            $($verb(Box<$verb>),)*
+            /// Another operation, with the name of who gave it.
+            InName(Box<Named>),
+        }
 
         /// Answer of an operation.
         #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,10 +96,16 @@ macro_rules! ops {
         impl Op {
             /// Lists the rows that the store has to load before the decision.
             pub fn needs(&self) -> Vec<Need> {
-                match self { $(Op::$verb(v) => v.needs()),* }
+                match self {
+                    $(Op::$verb(v) => v.needs(),)*
+                    Op::InName(named) => named.op.needs(),
+                }
             }
             pub fn name(&self) -> &'static str {
-                match self { $(Op::$verb(_) => stringify!($verb)),* }
+                match self {
+                    $(Op::$verb(_) => stringify!($verb),)*
+                    Op::InName(named) => named.op.name(),
+                }
             }
         }
 
@@ -117,9 +128,24 @@ macro_rules! ops {
             now: crate::words::id::Micros,
         ) -> Result<Outcome, crate::engine::Error> {
             let before = crate::events::Before::of(loaded);
-            let outcome = match op { $(Op::$verb(v) => v.decide(loaded, now).map(Outcome::$outcome)),* }?;
+            let outcome = decide_alone(op, loaded, now)?;
             loaded.events = before.derive(loaded, now);
             Ok(outcome)
+        }
+
+        fn decide_alone(
+            op: &Op,
+            loaded: &mut crate::engine::loaded::Loaded,
+            now: crate::words::id::Micros,
+        ) -> Result<Outcome, crate::engine::Error> {
+            match op {
+                $(Op::$verb(v) => v.decide(loaded, now).map(Outcome::$outcome),)*
+                Op::InName(named) => {
+                    let outcome = decide_alone(&named.op, loaded, now)?;
+                    act::record(named, &outcome, loaded, now)?;
+                    Ok(outcome)
+                }
+            }
         }
     };
 }

@@ -48,7 +48,9 @@ impl Before {
         let mut found = Found { now, events: Vec::new() };
         for row in touched(&l.runs) {
             let before = self.runs.iter().find(|b| b.0 == row.value.no);
-            found.run(&row.value, before.map(|b| (b.1, b.2.as_ref())));
+            let act = l.entries.iter().filter(|e| e.touch == Touch::Insert && e.value.run == row.value.no);
+            let by = act.clone().find_map(|e| e.value.act()).map(|(_, act)| act.by.as_str());
+            found.run(&row.value, before.map(|b| (b.1, b.2.as_ref())), by);
         }
         for row in touched(&l.attempts) {
             let before = self.attempts.iter().find(|b| b.0 == row.value.id());
@@ -93,20 +95,23 @@ impl Found {
         self.events.push(NewEvent { at: self.now, run, seq, kind, about });
     }
 
-    fn run(&mut self, run: &Run, before: Option<(Status, Option<&Outage>)>) {
+    fn run(&mut self, run: &Run, before: Option<(Status, Option<&Outage>)>, by: Option<&str>) {
         let no = Some(run.no);
         let Some((was, waited)) = before else {
             self.push(Kind::RunCreated, no, None, json!({ "run": run.id }));
             return;
         };
         if was != run.status {
-            let about = json!({
+            let mut about = json!({
                 "from": was.name(),
                 "to": run.status.name(),
                 "code": run.halt.as_ref().map(|halt| &halt.code),
                 "message": run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone()),
                 "wake_at": run.wake_at.map(|at| at.0),
             });
+            if let Some(by) = by {
+                about["by"] = by.into();
+            }
             self.push(Kind::Status, no, None, about);
         }
         match (waited, outage(run)) {
@@ -189,6 +194,7 @@ impl Found {
                         "id": id, "tool": approval.tool, "blocked": approval.blocked,
                         "approve": decision.is_some_and(|d| d.approve),
                         "by": decision.map(|d| &d.by),
+                        "way": decision.and_then(|d| d.way.as_ref()),
                     });
                     self.push(Kind::ApprovalDecided, run, seq, about);
                 }

@@ -93,6 +93,9 @@ pub struct Decision {
     pub reason: Option<String>,
     /// Name of the person, as given with the decision.
     pub by: String,
+    /// Way by which the decision came: see [`super::act::ActDetail::by`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<String>,
     pub at: Micros,
 }
 

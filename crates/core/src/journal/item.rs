@@ -77,6 +77,9 @@ pub struct ItemDetail {
     /// Reason why the item was skipped or is dead; `None` in any other standing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Who made the item run again, with this entry: see [`super::act::ActDetail::by`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_by: Option<String>,
 }
 
 impl ItemDetail {

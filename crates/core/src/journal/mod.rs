@@ -1,5 +1,6 @@
 //! The journal of a run: one kind of row for everything the run does.
 
+pub mod act;
 pub mod approval;
 pub mod asked;
 mod call;

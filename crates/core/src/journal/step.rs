@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::act::ActDetail;
 use crate::words::id::Seq;
 
 /// Details of a step entry. Most steps have none.
@@ -33,6 +34,9 @@ pub struct StepDetail {
     pub answers: i64,
     /// Part of `answers` that the attempt running the step has not taken yet.
     pub untaken: i64,
+    /// Who gave which order, in the entry of an act.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub act: Option<ActDetail>,
 }
 
 impl StepDetail {

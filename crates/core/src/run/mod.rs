@@ -157,6 +157,9 @@ pub struct Supervision {
     /// cache still holds them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warm_resume: bool,
+    /// Program with its arguments that is told when the run halts or fails. No shell reads it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub on_halt: Vec<String>,
 }
 
 /// Confinement of a run's agents: the store and the providers' keys are hidden from them.

@@ -45,6 +45,9 @@ pub enum Error {
     /// A process that this one was forked from had the store open. Its locks do not survive a fork.
     #[error("the store {place} was open in process {opener} when this process was forked from it")]
     OpenAtFork { place: String, opener: u32 },
+    /// The store is behind another machine's server, which did not do what was asked. Nothing was written.
+    #[error("{message}")]
+    Server { code: &'static str, message: String, hint: Option<String> },
 }
 
 impl Error {
@@ -69,6 +72,7 @@ impl Error {
             Error::Closed => "store_closed",
             Error::Vanished { .. } => "store_vanished",
             Error::OpenAtFork { .. } => "store_forked",
+            Error::Server { code, .. } => code,
         }
     }
 
@@ -112,6 +116,7 @@ impl Error {
                  spawn or forkserver"
                     .into()
             }
+            Error::Server { hint, .. } => return hint.clone(),
             Error::CommitUnknown { .. } | Error::Closed => return None,
         })
     }

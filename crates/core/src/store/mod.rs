@@ -179,6 +179,10 @@ pub trait Store: Reads + Send + Sync {
     fn is_shared(&self) -> bool {
         false
     }
+    /// Returns whether the store is behind another machine's server: its runs' processes, logs and directories are there.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// Submits a verb and returns its typed answer.

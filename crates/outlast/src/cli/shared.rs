@@ -23,6 +23,9 @@ pub struct Globals {
     /// Where the runs are kept: a file, or postgres://USER@HOST/DATABASE
     #[arg(long, global = true, value_name = "PLACE")]
     pub store: Option<String>,
+    /// Look at the runs of another machine: the address of its `outlast serve`, with OUTLAST_API_TOKEN
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
     /// Print JSON, errors included
     #[arg(long, global = true)]
     pub json: bool,

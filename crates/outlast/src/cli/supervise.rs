@@ -36,7 +36,14 @@ pub struct SuperviseArgs {
     /// Keep Claude Code's prompt the same when it is resumed, so that its provider's cache still has it
     #[arg(long)]
     pub warm_resume: bool,
+    /// A program that is told when the run halts or fails, with its arguments in one word: JSON on its standard input, no shell
+    #[arg(long, value_name = "CMD", value_parser = values::argv)]
+    pub on_halt: Option<Argv>,
 }
+
+/// A program with its arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Argv(pub Vec<String>);
 
 /// What holds a limit of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +72,7 @@ impl SuperviseArgs {
                 user => Confine::User(user.to_owned()),
             }),
             warm_resume: self.warm_resume,
+            on_halt: self.on_halt.clone().unwrap_or_default().0,
         }
     }
 }

@@ -14,7 +14,7 @@ use outlast_core::{
     words::{duration, money::NanoUsd, size},
 };
 
-use super::supervise::{MemoryBy, Orphans};
+use super::supervise::{Argv, MemoryBy, Orphans};
 use crate::{
     render::time::{self, BadMoment, When},
     settings::place::Durability,
@@ -50,6 +50,10 @@ pub enum BadValue {
     Moment(#[from] BadMoment),
     #[error("not a whole number: {text:?} (wanted for example 20)")]
     Count { text: String },
+    #[error(
+        "not a program with its arguments: {text:?} {why} (wanted for example \"notify-send 'a run halted'\")"
+    )]
+    Argv { text: String, why: &'static str },
     #[error("not KEY=VALUE: {text:?} (wanted for example team=search)")]
     Tag { text: String },
     #[error("not the name of a variable: {text:?} (wanted for example AWS_PROFILE)")]
@@ -304,6 +308,37 @@ pub fn limits(pairs: impl IntoIterator<Item = (Unit, Option<i64>)>) -> Limits {
     limits
 }
 
+/// Splits a program with its arguments into words, by the quotes that a shell knows. No shell is asked: `$`, `*` and `;`
+/// are characters as others are.
+pub fn argv(text: &str) -> Result<Argv, BadValue> {
+    let bad = |why| BadValue::Argv { text: text.into(), why };
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None::<char>);
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None | Some('"'), '\\') => {
+                let next = rest.next().ok_or_else(|| bad("ends with a backslash"))?;
+                word.get_or_insert_default().push(next);
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_some() {
+        return Err(bad("has a quote that is not closed"));
+    }
+    words.extend(word);
+    match words.first() {
+        Some(program) if !program.is_empty() => Ok(Argv(words)),
+        _ => Err(bad("names no program")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,6 +350,20 @@ mod tests {
             .chain(["", "a:80", "http://a", "a..b", "a/b", "*.a"].map(|text| (text, None)))
         {
             assert_eq!(host_name(text).ok().as_deref(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_command_in_one_word_is_split_by_quotes_alone() {
+        let check = |text: &str, want: Option<&[&str]>| {
+            let had = argv(text).ok().map(|argv| argv.0);
+            assert_eq!(had, want.map(|words| words.iter().map(|w| (*w).to_owned()).collect()), "{text}");
+        };
+        check("mail me", Some(&["mail", "me"]));
+        check("  say 'it is \"over\"' \"a'b\" c\\ d '' ", Some(&["say", "it is \"over\"", "a'b", "c d", ""]));
+        check("echo $HOME; rm -rf *", Some(&["echo", "$HOME;", "rm", "-rf", "*"]));
+        for none in ["", "  ", "''", "say 'open", "say \"open", "say \\"] {
+            check(none, None);
         }
     }
 

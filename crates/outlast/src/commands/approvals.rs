@@ -1,7 +1,7 @@
 //! `outlast approvals` lists approvals that wait for a person; `outlast approve ID` records the person's decision.
 
 use outlast_core::{
-    engine::{self, approval::decide_approval::DecideApproval},
+    engine::{self, act::InName, approval::decide_approval::DecideApproval},
     journal::approval::{self, ApprovalId, Status},
     reads::{self, approvals::View},
     store::{self, Ask, Durability, Store, filter::ApprovalFilter as Filter},
@@ -47,9 +47,10 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
     Ok(())
 }
 
-/// Decides one approval for a person. Errors: those of `DecideApproval`.
+/// Decides one approval for a person; `by` is the way by which the decision came. Errors: those of `DecideApproval`.
 pub fn approve(
     store: &dyn Store,
+    by: &str,
     around: &Surroundings,
     args: &ApproveArgs,
     page: &mut Page,
@@ -68,7 +69,7 @@ pub fn approve(
         reason: args.reason.clone(),
         by: args.by.clone().unwrap_or_else(|| user(around)),
     };
-    store.ask(decision, Durability::Synced).wait()?;
+    store.ask(InName::of(by, decision), Durability::Synced).wait()?;
     let view = reads::approvals::find(store, id)?.ok_or_else(unknown)?;
     if page.look.json {
         return Ok(page.json(&shown::json(&view))?);

@@ -1,6 +1,7 @@
 //! `outlast budget RUN`: shows a run's limits and what is left of them, and changes them.
 
 use outlast_core::{
+    engine::act::InName,
     envelope::unit::Unit,
     run::{Run, status::Status},
     store::{Ask, Durability, RunView, Store},
@@ -22,12 +23,12 @@ use crate::{
     },
 };
 
-pub fn budget(store: &dyn Store, args: &BudgetArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn budget(store: &dyn Store, by: &str, args: &BudgetArgs, page: &mut Page) -> Result<(), CliError> {
     let before = find::run_to(store, &args.run, Verb::Change)?;
     let Some(raise) = args.change(before.run.no)? else {
         return print(&before, store.now()?, None, page);
     };
-    store.ask(raise, Durability::Synced).wait()?;
+    store.ask(InName::of(by, raise), Durability::Synced).wait()?;
     let after = store.run(before.run.no)?.unwrap_or_else(|| before.clone());
     print(&after, store.now()?, Some(before.run.status), page)
 }

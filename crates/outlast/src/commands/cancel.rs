@@ -1,7 +1,10 @@
 //! `outlast cancel RUN`: ends a run for good.
 
 use outlast_core::{
-    engine::run::tell::{Tell, Word},
+    engine::{
+        act::InName,
+        run::tell::{Tell, Word},
+    },
     run::status::Status,
     store::{Ask, Durability, Store},
 };
@@ -22,10 +25,10 @@ use crate::{
 };
 
 /// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
-pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
+pub fn cancel(store: &dyn Store, by: &str, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::End)?;
     let word = Word::Cancel { reason: args.reason.clone() };
-    let status = store.ask(Tell { run: found.run.no, word }, Durability::Synced).wait()?;
+    let status = store.ask(InName::of(by, Tell { run: found.run.no, word }), Durability::Synced).wait()?;
     let view = store.run(found.run.no)?.unwrap_or(found);
     strays::sweep(store, &view)?;
     if page.look.json {

@@ -1,7 +1,7 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
 use outlast_core::{
-    engine::run::snapshot::Snapshot,
+    engine::{act::InName, run::snapshot::Snapshot},
     envelope::unit::{Limits, Unit},
     reads::{
         self,
@@ -34,7 +34,7 @@ pub fn name(store: &dyn Store, args: &SnapshotArgs, page: &mut Page) -> Result<(
     Ok(page.line(&format!("  → outlast fork {} --from-snapshot {}", view.run.id, look::clean(&args.name)))?)
 }
 
-pub fn fork(store: &dyn Store, args: &ForkArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Result<(), CliError> {
     let view = meant(store, &args.run)?;
     let point = point(store, &view, &args.from_snapshot)?;
     let usage =
@@ -47,7 +47,7 @@ pub fn fork(store: &dyn Store, args: &ForkArgs, page: &mut Page) -> Result<(), C
     limits[Unit::CostNanoUsd] = args.usd;
     let fork = prepare(store, view.run.no, &point, id.clone(), limits)?;
     let origin = fork.origin;
-    let started = store.ask(fork, Durability::Synced).wait()?;
+    let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
     if page.look.json {
         return Ok(page.json(&json!({
             "run": id, "origin": view.run.id, "seq": origin.seq.0, "at": time::rfc3339(origin.at),

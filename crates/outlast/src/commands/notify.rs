@@ -21,7 +21,7 @@ use crate::{
         table::{Cell, Side, Table},
         time,
     },
-    settings::notify::{Endpoint, Notify, Shape, Way, load},
+    settings::notify::{Endpoint, Notify, ON_HALT, Shape, Way, load},
 };
 
 /// Most times that a change is made again because a deliverer was faster.
@@ -41,7 +41,9 @@ pub fn notify(args: &NotifyArgs, context: &Context, page: &mut Page) -> Result<u
 }
 
 fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliError> {
-    let standings = notify::standings(store, told)?;
+    let mut standings = notify::standings(store, told)?;
+    // Of runs that are over long since, only those whose program was not told are worth a line.
+    standings.retain(|name, d| !name.starts_with(ON_HALT) || !d.waiting.is_empty() || !d.dead.is_empty());
     let way = |name: &str| told.endpoints.iter().find(|e| e.name == name).map(way);
     if page.look.json {
         let one = |d: &Delivery| {

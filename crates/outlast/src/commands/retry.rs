@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use outlast_core::{
-    engine::item::reset_item::ResetItem,
+    engine::{act::InName, item::reset_item::ResetItem},
     journal::job::Standing,
     store::{Ask, Durability, Store},
 };
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Resets the named items, each in a commit of its own: if one is refused, the others stay reset.
-pub fn retry(store: &dyn Store, args: &RetryArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn retry(store: &dyn Store, by: &str, args: &RetryArgs, page: &mut Page) -> Result<(), CliError> {
     if !args.failed && args.key.is_empty() {
         return Err(CliError::Usage {
             message: "no items are named".into(),
@@ -43,7 +43,8 @@ pub fn retry(store: &dyn Store, args: &RetryArgs, page: &mut Page) -> Result<(),
     }
     // All requests are sent before the first is awaited, so that the store commits them together.
     let reset = |key: &String| ResetItem { run, key: key.clone(), reuse_answers: args.reuse_answers };
-    let asked: Vec<_> = keys.iter().map(|key| store.ask(reset(key), Durability::Synced)).collect();
+    let asked: Vec<_> =
+        keys.iter().map(|key| store.ask(InName::of(by, reset(key)), Durability::Synced)).collect();
     for pending in asked {
         pending.wait()?;
     }

@@ -3,7 +3,10 @@
 use std::{path::Path, time::Duration};
 
 use outlast_core::{
-    engine::run::tell::{Tell, Word},
+    engine::{
+        act::InName,
+        run::tell::{Tell, Word},
+    },
     run::status::Status,
     store::{Ask, Durability, RunView, Store},
 };
@@ -27,9 +30,10 @@ use crate::{
 /// Time between two looks at a run that is stopping.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Asks a run to stop. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.
+/// Asks a run to stop, in the name of `by`. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.
 pub fn stop(
     store: &dyn Store,
+    by: &str,
     here: &Path,
     args: &StopArgs,
     page: &mut Page,
@@ -37,7 +41,7 @@ pub fn stop(
 ) -> Result<u8, CliError> {
     let found = find::run_or_last(store, args.run.as_deref(), here, Verb::Stop)?;
     let no = found.run.no;
-    store.ask(Tell { run: no, word: Word::Stop }, Durability::Synced).wait()?;
+    store.ask(InName::of(by, Tell { run: no, word: Word::Stop }), Durability::Synced).wait()?;
     let look_again = || -> Result<RunView, CliError> { Ok(store.run(no)?.unwrap_or_else(|| found.clone())) };
     let mut view = look_again()?;
     let mut left = Duration::from_millis(args.wait_ms.max(0).unsigned_abs());

@@ -1,7 +1,10 @@
 //! `outlast wake RUN`: wakes a run that sleeps until a usage limit is over.
 
 use outlast_core::{
-    engine::run::tell::{Tell, Word},
+    engine::{
+        act::InName,
+        run::tell::{Tell, Word},
+    },
     run::status::Status,
     store::{Ask, Durability, Store},
 };
@@ -22,11 +25,12 @@ use crate::{
 };
 
 /// Wakes a sleeping run. Returns `REFUSED`, and changes nothing, if the run does not sleep.
-pub fn wake(store: &dyn Store, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
+pub fn wake(store: &dyn Store, by: &str, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::Wake)?;
     let slept = found.run.status == Status::Sleeping;
     if slept {
-        store.ask(Tell { run: found.run.no, word: Word::Wake }, Durability::Synced).wait()?;
+        let wake = Tell { run: found.run.no, word: Word::Wake };
+        store.ask(InName::of(by, wake), Durability::Synced).wait()?;
     }
     let view = store.run(found.run.no)?.unwrap_or(found);
     let (run, next) = (&view.run, next(&view));

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use outlast_core::{
     engine::notify::put_delivery::PutDelivery,
     events::{
-        Event, Wanted,
+        Event, Mark, Wanted,
         delivery::{Delivery, Letter},
     },
     run::instance::Life,
@@ -129,8 +129,8 @@ impl Deliverer {
     /// Delivers what is due to one endpoint, unless another process does.
     async fn to(&self, endpoint: &Endpoint) -> Result<bool, store::Error> {
         let me = (self.me)();
-        let name = endpoint.name.clone();
-        let Some(mut delivery) = self.read(move |store| held(store, &name, me)).await? else {
+        let (name, run) = (endpoint.name.clone(), endpoint.run);
+        let Some(mut delivery) = self.read(move |store| held(store, &name, run, me)).await? else {
             return Ok(false);
         };
         if delivery.holder != Some(me) {
@@ -142,7 +142,7 @@ impl Deliverer {
         let now = self.read(|store| store.now()).await?;
         let due: Vec<Letter> =
             delivery.waiting.iter().filter(|letter| letter.next_at <= now).take(AGAIN).cloned().collect();
-        let wanted = Wanted { run: None, after: delivery.cursor, limit: BATCH };
+        let wanted = Wanted { run: endpoint.run, after: delivery.cursor, limit: BATCH };
         let events = self.read(move |store| store.events(&wanted)).await?;
         if due.is_empty() && events.is_empty() {
             return Ok(false);
@@ -230,10 +230,15 @@ impl Deliverer {
 }
 
 /// Returns the standing of an endpoint, as far as this process may deliver: `None` while another living one does. A new
-/// endpoint is told what happens from now on.
-fn held(store: &dyn Store, name: &str, me: InstanceNo) -> Result<Option<Delivery>, store::Error> {
+/// endpoint is told what happens from now on, or everything of the one run that it is for.
+fn held(
+    store: &dyn Store,
+    name: &str,
+    run: Option<RunNo>,
+    me: InstanceNo,
+) -> Result<Option<Delivery>, store::Error> {
     let Some(delivery) = store.deliveries()?.into_iter().find(|d| d.name == name) else {
-        let cursor = store.newest_event()?;
+        let cursor = if run.is_some() { Mark::default() } else { store.newest_event()? };
         return Ok(Some(Delivery { name: name.to_owned(), cursor, ..Delivery::default() }));
     };
     let Some(holder) = delivery.holder.filter(|holder| *holder != me) else { return Ok(Some(delivery)) };

@@ -78,7 +78,7 @@ impl Hook {
         let to = Target::parse(&format!("http://{}/hook", self.address)).unwrap();
         let secret = Some(Secret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap());
         let way = Way::Post { to, shape: Shape::Webhook, secret };
-        let endpoint = Endpoint { name: "hook".into(), way, topics: vec![Topic::Cancelled] };
+        let endpoint = Endpoint { name: "hook".into(), way, topics: vec![Topic::Cancelled], run: None };
         Notify { endpoints: vec![endpoint], heartbeat: None }
     }
 }

@@ -17,6 +17,7 @@ use crate::{
         error::{CliError, InsideError},
         host::{OsEntropy, SystemClock},
         jsonl,
+        server::Server,
     },
     render::look::Look,
     settings::{
@@ -37,6 +38,8 @@ pub struct Context {
     /// Command line that this process was started with, program first; empty if nothing was typed.
     pub typed: Arc<[OsString]>,
     pub place: Place,
+    /// Server whose store the command looks at, in place of `place`.
+    pub server: Option<Server>,
     /// Look of standard output: colours, and whether it is JSON.
     pub look: Look,
     /// Whether standard output is a terminal.
@@ -48,10 +51,12 @@ pub struct Context {
 }
 
 impl Context {
-    /// Builds the context. Errors: an address that names no store.
+    /// Builds the context. Errors: an address that names no store, or no server.
     pub fn new(globals: &Globals, around: Surroundings) -> Result<Context, CliError> {
+        let server = globals.server.as_deref().filter(|address| !address.is_empty());
         Ok(Context {
             place: Place::decide(globals.store.as_deref(), &around)?,
+            server: server.map(|address| Server::read(address, &around)).transpose()?,
             look: Look::of_stdout(globals, &around),
             is_on_terminal: std::io::stdout().is_terminal(),
             around,

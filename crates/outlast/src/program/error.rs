@@ -175,6 +175,12 @@ impl CliError {
                 engine::Error::RunHalted { .. } => exit_code::HALTED,
                 _ => exit_code::REFUSED,
             },
+            // What a server refuses is refused; one that is not reached is away.
+            CliError::Store(store::Error::Server { code, .. })
+                if !matches!(*code, "server_unreachable" | "server_denied" | "server_differs") =>
+            {
+                exit_code::REFUSED
+            }
             CliError::Store(_) => exit_code::UNAVAILABLE,
             CliError::NoSuchRun { .. }
             | CliError::NoRunHere { .. }

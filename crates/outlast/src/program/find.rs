@@ -171,6 +171,11 @@ pub fn run_or_last(
 ) -> Result<RunView, CliError> {
     match asked {
         Some(asked) => run_to(store, asked, verb),
+        // A directory of the other machine may have the same name, and means nothing here.
+        None if store.is_remote() => Err(CliError::Usage {
+            message: "over a server a run has to be named".into(),
+            hint: Some("list them with `outlast ls`".into()),
+        }),
         None => last_in(store, directory, verb),
     }
 }

@@ -10,7 +10,10 @@ use clap::{
 
 use crate::{
     cli::{Cli, Command, command},
-    program::error::CliError,
+    program::{
+        error::CliError,
+        server::{self, Over},
+    },
     settings::{config, surroundings::Surroundings},
 };
 
@@ -28,6 +31,13 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     let matches = config::apply(command(), word, around)?.try_get_matches_from(args)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     prefer_typed(&mut cli.command, &matches);
+    let typed = matches.value_source("server") == Some(ValueSource::CommandLine);
+    match cli.globals.server.as_deref().filter(|server| !server.is_empty()) {
+        // A server that is set for every command does not concern one that is about this machine.
+        Some(_) if !typed && server::over(&cli.command) == Over::ThisMachine => cli.globals.server = None,
+        Some(address) => server::check(&cli.command, word, address)?,
+        None => {}
+    }
     Ok(cli)
 }
 

@@ -1,5 +1,6 @@
 //! Base of every command: context, errors, exit codes, store and messages.
 
+pub mod actor;
 pub mod context;
 pub mod embedded;
 pub mod error;
@@ -11,4 +12,5 @@ pub mod line;
 pub(crate) mod log;
 pub mod run_directory;
 pub(crate) mod say;
+pub mod server;
 pub(crate) mod untaken;

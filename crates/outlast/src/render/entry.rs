@@ -39,15 +39,14 @@ pub fn table(entries: &[Entry]) -> Table {
 pub fn line(entry: &Entry, look: Look) -> String {
     let e = entry;
     let pad = |text: String, width: usize| format!("{text:<width$}");
-    let mut out =
-        format!("{:>5}  {}  {}  ", e.seq.0, time::moment(e.opened_at), pad(e.kind.name().into(), 10));
+    let mut out = format!("{:>5}  {}  {}  ", e.seq.0, time::moment(e.opened_at), pad(kind(e).into(), 10));
     out.push_str(&look.paint(paint(e.state), &pad(e.state.name().into(), 7)));
     out.push_str(&format!(
         "  {}  {:>13}  {:>12}  {:>4}",
         pad(clean_line(&what(e), 28), 28),
         tokens(e),
         cost(e),
-        format!("@{}", e.attempt.0)
+        attempt(e)
     ));
     let marks = marks(e);
     if !marks.is_empty() {
@@ -60,12 +59,12 @@ fn cells(e: &Entry, offset: &str) -> Vec<Cell> {
     vec![
         e.seq.to_string().into(),
         time::cell(e.opened_at, offset).into(),
-        e.kind.name().into(),
+        kind(e).into(),
         Cell::painted(e.state.name(), paint(e.state)),
         what(e).into(),
         tokens(e).into(),
         cost(e).into(),
-        format!("@{}", e.attempt.0).into(),
+        attempt(e).into(),
         Cell::painted(marks(e).join(", "), Paint::Faint),
     ]
 }
@@ -80,8 +79,21 @@ fn paint(state: State) -> Paint {
     }
 }
 
+/// Returns the kind as people read it. An act is stored as a checkpoint.
+fn kind(e: &Entry) -> &'static str {
+    if e.act().is_some() { "act" } else { e.kind.name() }
+}
+
+/// Formats the attempt; empty for an act, which belongs to none.
+fn attempt(e: &Entry) -> String {
+    if e.attempt.0 == 0 { String::new() } else { format!("@{}", e.attempt.0) }
+}
+
 /// Returns what the entry is about: a call's model, an approval's tool, else the key.
 pub fn what(e: &Entry) -> String {
+    if let Some((name, _)) = e.act() {
+        return name.to_owned();
+    }
     match (&e.call, &e.approval) {
         (Some(call), _) => call.model.clone(),
         (_, Some(approval)) => approval.tool.clone(),
@@ -126,6 +138,13 @@ fn marks(e: &Entry) -> Vec<String> {
     if let Some(to) = replayed_to(e) {
         marks.push(format!("replayed to @{to}"));
     }
+    if let Some((_, act)) = e.act() {
+        marks.push(format!("by {}", act.by));
+        marks.extend(act.about.clone());
+    }
+    if let Some(by) = e.item.as_ref().and_then(|item| item.reset_by.as_ref()) {
+        marks.push(format!("reset by {by}"));
+    }
     match e.step.as_deref() {
         Some(step) if step.resolved => marks.push("said by a person".into()),
         Some(step) if step.at_most_once && e.state == State::Open => marks.push("at most once".into()),
@@ -143,8 +162,11 @@ fn marks(e: &Entry) -> Vec<String> {
     if let Some(approval) = &e.approval {
         marks.push(ApprovalId { run: e.run, seq: e.seq }.to_string());
         marks.extend(match &approval.decision {
-            Some(said) if said.approve => Some(format!("approved by {}", said.by)),
-            Some(said) => Some(format!("denied by {}", said.by)),
+            Some(said) => {
+                let (did, by) = (if said.approve { "approved" } else { "denied" }, &said.by);
+                let way = said.way.as_ref().map_or_else(String::new, |way| format!(" ({way})"));
+                Some(format!("{did} by {by}{way}"))
+            }
             None if approval.blocked => Some("blocked".into()),
             None if e.state == State::Failed => Some("timeout".into()),
             None => None,
@@ -213,6 +235,12 @@ pub fn json(run: &str, e: &Entry) -> Value {
         put("try", step.try_no.into());
         put("at_most_once", step.at_most_once.into());
         put("resolved_by_person", step.resolved.into());
+    }
+    if let Some((name, act)) = e.act() {
+        put("act", json!({ "what": name, "by": act.by, "about": act.about }));
+    }
+    if let Some(by) = e.item.as_ref().and_then(|item| item.reset_by.as_ref()) {
+        put("reset_by", by.as_str().into());
     }
     if let Some(tool) = &e.tool {
         put("tool", tool.name().into());

@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn colour_is_for_terminals_that_want_it() {
         let check = |color: Color, variables: &[(&str, &str)], is_terminal: bool, wanted: bool| {
-            let globals = Globals { store: None, json: false, color };
+            let globals = Globals { store: None, server: None, json: false, color };
             let around = Surroundings::new(variables, Path::new("/"));
             assert_eq!(Look::of(&globals, &around, is_terminal).color, wanted, "{color:?} {variables:?}");
         };

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use outlast_core::words::id::{RunId, RunNo};
 use outlast_server::notify::{Secret, Target};
 use serde::Deserialize;
 
@@ -56,6 +57,23 @@ pub struct Endpoint {
     pub way: Way,
     /// Topics that are told.
     pub topics: Vec<Topic>,
+    /// Run whose events alone are told, all that it ever had.
+    pub run: Option<RunNo>,
+}
+
+/// Beginning of the name of an endpoint that `--on-halt` makes; the run's id follows. No name in a file has a colon.
+pub const ON_HALT: &str = "on-halt:";
+
+impl Endpoint {
+    /// Builds the endpoint of `--on-halt`: a command that is told when one run halts or fails.
+    pub fn on_halt(no: RunNo, id: &RunId, argv: &[String]) -> Endpoint {
+        Endpoint {
+            name: format!("{ON_HALT}{id}"),
+            way: Way::Command(argv.to_vec()),
+            topics: vec![Topic::Halted, Topic::Failed],
+            run: Some(no),
+        }
+    }
 }
 
 /// All that `[notify]` says.
@@ -99,7 +117,8 @@ pub fn load(around: &Surroundings) -> Result<Notify, Error> {
             (COMMAND, value) => {
                 let argv = argv(value).map_err(|why| bad(&key, why))?;
                 let way = Way::Command(argv);
-                notify.endpoints.push(Endpoint { name: COMMAND.into(), way, topics: all.clone() });
+                let (name, topics) = (COMMAND.into(), all.clone());
+                notify.endpoints.push(Endpoint { name, way, topics, run: None });
             }
             ("heartbeat", toml::Value::String(url)) => {
                 let to = Target::parse(&url).map_err(|e| bad(&key, e.to_string()))?;
@@ -146,7 +165,7 @@ fn endpoint(
         (None, Some(argv)) if !argv.is_empty() => Way::Command(argv.clone()),
         _ => return Err("wanted url or command, one of them".into()),
     };
-    Ok(Endpoint { name: name.to_owned(), way, topics: events.unwrap_or_else(|| all.to_vec()) })
+    Ok(Endpoint { name: name.to_owned(), way, topics: events.unwrap_or_else(|| all.to_vec()), run: None })
 }
 
 /// Reads the secret from a variable or a file. It is never written into the settings themselves.

@@ -66,7 +66,7 @@ use crate::{
     },
     render::amount::some,
     serve::proxy_setup,
-    settings::notify,
+    settings::notify::{self, Endpoint},
 };
 use outlast_process::{
     attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals,
@@ -261,7 +261,11 @@ impl Driver {
         }
         let signals = Signals::install()?;
         let beat = Beat::start(node.clone(), view.run.no);
-        let told = notify::load(&context.around)?;
+        let mut told = notify::load(&context.around)?;
+        let on_halt = &command.supervision.on_halt;
+        if !on_halt.is_empty() {
+            told.endpoints.push(Endpoint::on_halt(view.run.no, &view.run.id, on_halt));
+        }
         let telling = Delivering::start(told, store.clone(), node.clone());
         tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {

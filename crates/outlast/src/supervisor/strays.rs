@@ -44,6 +44,10 @@ pub async fn end(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> io::R
 /// A supervisor that takes the run up meanwhile starts its agent after the look at the attempts: whatever began before
 /// that look is an earlier attempt's. Errors: the store's; `/proc` cannot be read.
 pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
+    // Its processes are on another machine, whose own commands end them.
+    if store.is_remote() {
+        return Ok(0);
+    }
     // A loop's shell ends its own strays when it begins again.
     let Some(command) = view.spec.command.as_ref().filter(|_| !crate::loops::is_loop(view)) else {
         return Ok(0);

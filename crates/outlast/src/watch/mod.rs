@@ -9,7 +9,7 @@ mod screen;
 use std::time::{Duration, Instant};
 
 use outlast_core::{
-    engine::approval::decide_approval::DecideApproval,
+    engine::{act::InName, approval::decide_approval::DecideApproval},
     store::{Ask as _, Durability, Store},
     words::id::RunNo,
 };
@@ -20,7 +20,7 @@ use crate::{
     cli::WatchArgs,
     commands::approvals::user,
     guard,
-    program::{context::Context, error::CliError, exit_code, find},
+    program::{actor::actor, context::Context, error::CliError, exit_code, find},
 };
 
 /// Time between two looks at the store.
@@ -73,7 +73,7 @@ fn go(
     let mut looked = Instant::now();
     loop {
         desk.mark(&seen);
-        terminal.draw(|frame| screen::draw(frame, desk, &seen, &context.place.to_string()))?;
+        terminal.draw(|frame| screen::draw(frame, desk, &seen, &store.place()))?;
         let typed = event::poll(LOOK.saturating_sub(looked.elapsed()))?;
         if typed
             && let Event::Key(key) = event::read()?
@@ -155,7 +155,9 @@ impl Desk {
             by: user(&context.around),
         };
         let may = guard::check_persons("approve", context);
-        let done = may.and_then(|()| Ok(store.ask(decision, Durability::Synced).wait()?));
+        let done = may.and_then(|()| {
+            Ok(store.ask(InName::of(actor(&context.around), decision), Durability::Synced).wait()?)
+        });
         let word = if approve { "approved" } else { "denied" };
         self.said = Some(match done {
             Ok(_) => format!("{word} {} ({})", view.id, view.detail.tool),

@@ -25,6 +25,9 @@ use outlast_core::{
 
 use crate::story::{Story, printed};
 
+/// Who types the commands.
+const BY: &str = "cli:ann@laptop";
+
 /// Does `line` on the story's store, for people or with `--json`.
 pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
     let store = &*story.store;
@@ -37,26 +40,26 @@ pub fn act(story: &Story, line: &str, page: &mut Page) -> Result<u8, CliError> {
         Command::Journal(args) => {
             commands::journal::journal(store, &args, page, &mut || panic!("waits")).map(done)
         }
-        Command::Budget(args) => commands::budget::budget(store, &args, page).map(done),
+        Command::Budget(args) => commands::budget::budget(store, BY, &args, page).map(done),
         Command::Spend(args) => commands::spend::spend(store, &args, page).map(done),
         Command::Approvals(args) => commands::approvals::approvals(store, &args, page).map(done),
         Command::Approve(args) => {
             let around = Surroundings::new(&[("USER", "ann")], Path::new("/"));
-            commands::approvals::approve(store, &around, &args, page).map(done)
+            commands::approvals::approve(store, BY, &around, &args, page).map(done)
         }
         Command::Resolve(args) => commands::resolve::resolve(store, &args, page).map(done),
-        Command::Cancel(args) => commands::cancel::cancel(store, &args, page),
+        Command::Cancel(args) => commands::cancel::cancel(store, BY, &args, page),
         Command::Stop(args) => {
             // Time passes for the story when the command sleeps.
             let mut sleep = |d: std::time::Duration| story.clock.advance_ms(d.as_millis() as u64);
-            commands::stop::stop(store, Path::new("/srv/agents"), &args, page, &mut sleep)
+            commands::stop::stop(store, BY, Path::new("/srv/agents"), &args, page, &mut sleep)
         }
         Command::Jobs(args) => commands::jobs::jobs(store, &args, page).map(done),
         Command::Inspect(args) => commands::inspect::inspect(store, &args, page).map(done),
-        Command::Retry(args) => commands::retry::retry(store, &args, page).map(done),
+        Command::Retry(args) => commands::retry::retry(store, BY, &args, page).map(done),
         Command::Export(args) => commands::export::export(store, &args, page).map(done),
         Command::Snapshot(args) => commands::fork::name(store, &args, page).map(done),
-        Command::Fork(args) => commands::fork::fork(store, &args, page).map(done),
+        Command::Fork(args) => commands::fork::fork(store, BY, &args, page).map(done),
         Command::Gc(args) => commands::gc::gc(store, &args, page).map(done),
         Command::Verify(args) => commands::verify::verify(store, &args, page),
         other => panic!("not on a store: {other:?}"),

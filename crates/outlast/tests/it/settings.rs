@@ -164,7 +164,7 @@ fn a_bad_setting_is_told_with_where_it_stands() {
     check("admit_wiat = \"1s\"", &[], "DIR/outlast.toml: unknown key `admit_wiat`", Some("`admit_wait`"));
     check("[serve]\nlisen = 1", &[], "unknown key `serve.lisen`", Some("`listen`"));
     check("[run]\nlisten = \"x\"", &[], "unknown key `run.listen`", Some("long flags"));
-    check("[server]\nlisten = \"x\"", &[], "unknown key `server`", Some("`serve`"));
+    check("[serv]\nlisten = \"x\"", &[], "unknown key `serv`", Some("`serve`"));
     check("usd = \"5 usd\"", &[], "`usd` in DIR/outlast.toml: not an amount in usd: \"5 usd\"", None);
     check(
         "[run]\nin_doubt = \"maybe\"",

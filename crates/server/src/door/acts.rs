@@ -10,6 +10,7 @@ use http::{Response, request::Parts};
 use outlast_core::{
     engine::{
         self,
+        act::InName,
         item::reset_item::ResetItem,
         run::{
             raise::Raise,
@@ -65,8 +66,8 @@ pub fn route(parts: &Parts) -> Option<(Act, String)> {
     })
 }
 
-/// A caller who may act.
-pub struct LetIn(());
+/// A caller who may act, by the name that its acts are recorded under.
+pub struct LetIn(String);
 
 /// Checks access, before the body is read. Errors: those of `who::api`; `only_the_command_decides`.
 pub fn let_in(host: &Host, parts: &Parts) -> Result<Result<LetIn, Error>, Refusal> {
@@ -77,7 +78,7 @@ pub fn let_in(host: &Host, parts: &Parts) -> Result<Result<LetIn, Error>, Refusa
         return Ok(Err(Error::NoRunDecides));
     }
     Ok(match who::api(&host.config.access, &parts.headers) {
-        Ok(shown) if shown.is_a_persons() => Ok(LetIn(())),
+        Ok(shown) if shown.is_a_persons() => Ok(LetIn(who::actor(&host.config.access, &parts.headers))),
         Ok(_) => Err(Error::OnlyTheCommandDecides),
         Err(e) => Err(e.into()),
     })
@@ -95,7 +96,9 @@ pub async fn answer(
     let acting = host.clone();
     // On a blocking thread: the reads of a store block.
     let told = match let_in {
-        Ok(_) => tokio::task::spawn_blocking(move || carry_out(&*acting.store, act, &run, &body)).await,
+        Ok(LetIn(by)) => {
+            tokio::task::spawn_blocking(move || carry_out(&*acting.store, by, act, &run, &body)).await
+        }
         Err(e) => return refused(&e),
     };
     let told = told.unwrap_or_else(|_| Err(store::Error::Closed.into()));
@@ -106,14 +109,14 @@ pub async fn answer(
     told.and_then(|body| answered(&body)).unwrap_or_else(|e| refused(&e))
 }
 
-fn carry_out(store: &dyn Store, act: Act, run: &str, body: &Bytes) -> Result<Value, Error> {
+fn carry_out(store: &dyn Store, by: String, act: Act, run: &str, body: &Bytes) -> Result<Value, Error> {
     let view = find(store, &crate::http::decoded(run)?)?;
     match act {
-        Act::Stop => tell(store, &view, Word::Stop, body),
-        Act::Wake => tell(store, &view, Word::Wake, body),
-        Act::Budget => budget(store, &view, read(body)?),
-        Act::Retry => retry(store, &view, read(body)?),
-        Act::Fork => fork(store, &view, read(body)?),
+        Act::Stop => tell(store, by, &view, Word::Stop, body),
+        Act::Wake => tell(store, by, &view, Word::Wake, body),
+        Act::Budget => budget(store, by, &view, read(body)?),
+        Act::Retry => retry(store, &by, &view, read(body)?),
+        Act::Fork => fork(store, by, &view, read(body)?),
     }
 }
 
@@ -135,9 +138,9 @@ fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Error> {
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-fn tell(store: &dyn Store, view: &RunView, word: Word, body: &Bytes) -> Result<Value, Error> {
+fn tell(store: &dyn Store, by: String, view: &RunView, word: Word, body: &Bytes) -> Result<Value, Error> {
     let Nothing {} = read(body)?;
-    store.ask(Tell { run: view.run.no, word }, Durability::Synced).wait()?;
+    store.ask(InName::of(by, Tell { run: view.run.no, word }), Durability::Synced).wait()?;
     status(store, view)
 }
 
@@ -161,7 +164,7 @@ struct Change {
     lift: Vec<String>,
 }
 
-fn budget(store: &dyn Store, view: &RunView, change: Change) -> Result<Value, Error> {
+fn budget(store: &dyn Store, by: String, view: &RunView, change: Change) -> Result<Value, Error> {
     let (mut add, mut set, mut lift) = (Limits::default(), Limits::default(), PerUnit::<bool>::default());
     for (name, amount) in &change.add {
         add[unit(name)?] = Some(from_zero(name, *amount)?);
@@ -179,7 +182,8 @@ fn budget(store: &dyn Store, view: &RunView, change: Change) -> Result<Value, Er
     if Unit::ALL.into_iter().all(|u| ways(u) == 0) {
         return Err(Error::BadRequest("no limit is named: give add, set or lift".into()));
     }
-    store.ask(Raise { run: view.run.no, add, set, lift }, Durability::Synced).wait()?;
+    let raise = Raise { run: view.run.no, add, set, lift };
+    store.ask(InName::of(by, raise), Durability::Synced).wait()?;
     status(store, view)
 }
 
@@ -208,7 +212,7 @@ struct Retry {
 }
 
 /// Makes items of a job pending again, each in a commit of its own: if one is refused, the others stay reset.
-fn retry(store: &dyn Store, view: &RunView, wanted: Retry) -> Result<Value, Error> {
+fn retry(store: &dyn Store, by: &str, view: &RunView, wanted: Retry) -> Result<Value, Error> {
     let run = view.run.no;
     let mut keys = wanted.keys;
     if wanted.failed {
@@ -221,7 +225,9 @@ fn retry(store: &dyn Store, view: &RunView, wanted: Retry) -> Result<Value, Erro
     if keys.is_empty() && !wanted.failed {
         return Err(Error::BadRequest("no items are named: give keys, or failed".into()));
     }
-    let reset = |key: &String| ResetItem { run, key: key.clone(), reuse_answers: wanted.reuse_answers };
+    let reset = |key: &String| {
+        InName::of(by, ResetItem { run, key: key.clone(), reuse_answers: wanted.reuse_answers })
+    };
     let asked: Vec<_> = keys.iter().map(|key| store.ask(reset(key), Durability::Synced)).collect();
     for pending in asked {
         pending.wait()?;
@@ -255,7 +261,7 @@ struct ForkAt {
     limit_nano_usd: Option<i64>,
 }
 
-fn fork(store: &dyn Store, view: &RunView, wanted: ForkAt) -> Result<Value, Error> {
+fn fork(store: &dyn Store, by: String, view: &RunView, wanted: ForkAt) -> Result<Value, Error> {
     let last = view.run.next_seq.0 - 1;
     let point = match (wanted.seq, wanted.attempt) {
         (Some(seq), None) if (0..=last).contains(&seq) => Point::Seq(Seq(seq)),
@@ -276,7 +282,7 @@ fn fork(store: &dyn Store, view: &RunView, wanted: ForkAt) -> Result<Value, Erro
     }
     let fork = prepare(store, view.run.no, &point, id.clone(), limits)?;
     let origin = fork.origin;
-    let started = store.ask(fork, Durability::Synced).wait()?;
+    let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
     Ok(json!({
         "run": id.as_str(), "origin": view.run.id.as_str(), "seq": origin.seq.0, "at": origin.at.0,
         "created": started.created,

@@ -30,7 +30,8 @@ pub async fn answer(
     match by(host, parts, route).await {
         Ok(by) => {
             let body: Bytes = proxy.body(host, body).await?;
-            Ok(approvals::answer(route, Asked { store: &host.store, by, segment, parts, body }).await)
+            let actor = who::actor(&host.config.access, &parts.headers);
+            Ok(approvals::answer(route, Asked { store: &host.store, by, segment, parts, body, actor }).await)
         }
         Err(Unseated::NotLetIn(e)) => Ok(refused(&Error::NotLetIn(e))),
         Err(Unseated::Refused(refusal)) => Err(refusal),

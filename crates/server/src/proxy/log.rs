@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use outlast_core::{
-    call::desk::{ForExchange, Key},
+    call::{
+        Visible,
+        desk::{ForExchange, Key},
+    },
     journal::Opening,
     words::id::Seq,
 };
@@ -29,6 +32,23 @@ pub struct Log {
     /// Frames as the call machine counts them. A frame that is not for the client is empty.
     pub frames: Vec<Bytes>,
     pub streamed: bool,
+}
+
+impl Log {
+    /// Returns the bytes behind the first `from` of what clients may see.
+    pub fn visible_from(&self, visible: Visible, from: usize) -> Vec<u8> {
+        let upto = match visible {
+            Visible::Nothing => 0,
+            Visible::Frames(n) => n.min(self.frames.len()),
+            Visible::Whole => self.frames.len(),
+        };
+        let (mut skip, mut out) = (from, Vec::new());
+        for frame in &self.frames[..upto] {
+            out.extend_from_slice(frame.get(skip..).unwrap_or_default());
+            skip = skip.saturating_sub(frame.len());
+        }
+        out
+    }
 }
 
 impl Live {

@@ -14,7 +14,7 @@ use std::{
 
 use outlast_core::{
     call::{
-        ConnectionId, Desk, connection,
+        ConnectionId, Desk, Visible, connection,
         desk::{At, Deed, Event, ForClient, ForExchange, Key, Request},
         exchange,
     },
@@ -114,7 +114,27 @@ impl Registry {
         (state.drivers.len(), state.lives.len())
     }
 
-    /// Returns the streamed answers of a run that are under way, each as far as it has come.
+    /// Returns the part of an answer under way that its clients may see; `None` for a call that is not under way here.
+    pub fn visible(&self, key: Key) -> Option<Visible> {
+        self.lock().desk.visible(key)
+    }
+
+    /// Returns a call that is under way here.
+    pub fn live(&self, key: Key) -> Option<Arc<Live>> {
+        self.lock().lives.get(&key).cloned()
+    }
+
+    /// Returns what clients may see of an answer under way.
+    pub fn said(&self, key: Key) -> Option<Vec<u8>> {
+        let (visible, live) = {
+            let state = self.lock();
+            (state.desk.visible(key)?, state.lives.get(&key)?.clone())
+        };
+        let said = live.log().visible_from(visible, 0);
+        Some(said)
+    }
+
+    /// Returns everything that has come of the answers of a run that are under way, also what is held back from clients.
     pub fn so_far(&self, run: RunNo) -> HashMap<Seq, Vec<u8>> {
         let lives: Vec<Arc<Live>> =
             self.lock().lives.values().filter(|live| live.key().0 == run).cloned().collect();

@@ -33,7 +33,7 @@ pub async fn list(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 }
 
 /// Reads the entry that the path names. Errors: `unknown_run`, `unknown_entry`.
-async fn named(asked: &Asked<'_>) -> Result<(RunView, Entry), Error> {
+pub(super) async fn named(asked: &Asked<'_>) -> Result<(RunView, Entry), Error> {
     let view = asked.run().await?;
     let (run, seq) = (view.run.no, asked.seq(&view)?);
     let found = asked.read(move |store| store.entry(run, seq)).await?;
@@ -45,7 +45,8 @@ async fn named(asked: &Asked<'_>) -> Result<(RunView, Entry), Error> {
 pub async fn one(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let (view, entry) = named(&asked).await?;
     let so_far = match entry.state {
-        State::Open => asked.host.registry.so_far(view.run.no).remove(&entry.seq),
+        // Only what the client of the call could have received.
+        State::Open => asked.host.registry.said((view.run.no, entry.seq)),
         _ => None,
     };
     let (mut exchange, before) = asked

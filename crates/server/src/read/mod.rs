@@ -9,8 +9,10 @@ mod entries;
 mod events;
 pub mod exchange;
 mod jobs;
+pub mod rows;
 mod runs;
 pub mod show;
+mod stream;
 
 use std::sync::Arc;
 
@@ -39,10 +41,12 @@ pub enum Does {
     Entries,
     Entry,
     Raw,
+    Stream,
     Iterations,
     Items,
     Jobs,
     Events,
+    Rows,
 }
 
 /// A route. `{…}` in the path is one segment, percent-encoded. Its method is GET.
@@ -65,10 +69,12 @@ pub const ROUTES: &[Route] = &[
     route("/v1/runs/{id}/entries", Does::Entries, &["kind", "state", "attempt", "key", "after", "limit"]),
     route("/v1/runs/{id}/entries/{seq}", Does::Entry, &[]),
     route("/v1/runs/{id}/entries/{seq}/raw", Does::Raw, &["side"]),
+    route("/v1/runs/{id}/entries/{seq}/stream", Does::Stream, &["from"]),
     route("/v1/runs/{id}/iterations", Does::Iterations, &[]),
     route("/v1/runs/{id}/items", Does::Items, &["standing", "after", "limit", "values"]),
     route("/v1/jobs", Does::Jobs, &["status", "name", "tag", "since", "until", "cursor", "limit"]),
     route("/v1/events", Does::Events, &["run", "kind", "after", "limit"]),
+    route("/v1/rows/{what}", Does::Rows, rows::QUERY),
 ];
 
 /// Finds the route of a request, and returns the values of its `{…}` segments, not decoded. They must not be empty.
@@ -115,8 +121,10 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
         Does::Entries => entries::list(asked).await,
         Does::Entry => entries::one(asked).await,
         Does::Raw => entries::raw(asked).await,
+        Does::Stream => stream::stream(asked).await,
         Does::Items => jobs::items(asked).await,
         Does::Events => events::events(asked, parts).await,
+        Does::Rows => rows::rows(asked).await,
     }
 }
 
@@ -215,6 +223,7 @@ mod tests {
         check("/v1/runs/r/entries", Some((Does::Entries, &["r"])));
         check("/v1/runs/r/entries/7", Some((Does::Entry, &["r", "7"])));
         check("/v1/runs/r/entries/7/raw", Some((Does::Raw, &["r", "7"])));
+        check("/v1/runs/r/entries/7/stream", Some((Does::Stream, &["r", "7"])));
         check("/v1/runs/r", None);
         check("/v1/runs//summary", None);
         check("/v1/runs/", None);

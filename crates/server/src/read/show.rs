@@ -166,8 +166,12 @@ pub fn entry(run: &str, e: &Entry) -> Value {
             "resolved_by_person": step.resolved,
         });
     }
+    if let Some((name, act)) = e.act() {
+        told["act"] = json!({ "what": name, "by": act.by, "about": act.about });
+    }
     if let Some(item) = &e.item {
         told["item"] = json!({
+            "reset_by": item.reset_by,
             "index": item.index,
             "standing": item.standing.name(),
             "try": item.try_no,

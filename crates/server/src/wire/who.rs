@@ -252,6 +252,26 @@ pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
     }
 }
 
+/// Header in which a caller says who it acts for. It is recorded beside what the caller has shown, as its own word.
+pub const BY: &str = "x-outlast-by";
+
+/// Returns who acts, as acts record it. The caller was let in before.
+pub fn actor(access: &Access, headers: &HeaderMap) -> String {
+    let shown = match api(access, headers) {
+        Ok(Shown::Page) => {
+            let bearer = of_page(headers).ok().flatten().unwrap_or_default();
+            format!("page:{}", &Digest::of(bearer.as_bytes()).to_string()[..8])
+        }
+        Ok(Shown::ApiToken) => "api:token".to_owned(),
+        _ => "api".to_owned(),
+    };
+    let says = headers.get(BY).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
+    match says {
+        Some(says) => format!("{shown} ({})", says.chars().take(100).collect::<String>()),
+        None => shown,
+    }
+}
+
 /// Refuses what changes something when it comes from a page that may only look.
 pub fn may_change(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     let looks = access.sessions.as_ref().is_some_and(|sessions| sessions.read_only());

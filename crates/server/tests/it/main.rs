@@ -18,6 +18,7 @@ mod page;
 mod probes;
 mod rates;
 mod reads;
+mod reattach;
 mod replay;
 mod responses;
 mod restart;

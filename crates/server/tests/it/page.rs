@@ -244,6 +244,14 @@ async fn a_visitor_acts_on_runs_that_others_began() {
     assert_eq!((forked.status.as_u16(), &forked.json()["created"]), (200, &json!(true)), "{}", forked.text());
     assert_eq!(server.run("f").run.origins[0].run, server.run_no("r"));
     let told = with(&server, &bearer, "POST", "/v1/runs/r/stop", Value::Null).await.json();
+    let entries =
+        with(&server, &bearer, "GET", "/v1/runs/r/entries", Value::Null).await.json()["entries"].clone();
+    let acts: Vec<&Value> =
+        entries.as_array().unwrap().iter().map(|e| &e["act"]).filter(|a| a.is_object()).collect();
+    let by = acts[0]["by"].as_str().unwrap();
+    assert!(by.starts_with("page:") && by.len() == 13, "{by}");
+    let whats: Vec<_> = acts.iter().map(|act| act["what"].as_str().unwrap()).collect();
+    assert_eq!((whats.as_slice(), acts[2]["by"].as_str()), (["raise", "fork", "stop"].as_slice(), Some(by)));
     assert_eq!(told["stop_requested"], true, "its driver ends it");
     assert_eq!(with(&server, &bearer, "POST", "/v1/runs/f/cancel", json!({})).await.status, 200);
     assert_eq!(server.status("f"), Status::Cancelled);

@@ -56,8 +56,13 @@ impl DecideApproval {
         if matches!(run.status, status::Status::Completed | status::Status::Cancelled) {
             return Err(Error::RunEnded { id: run.id.to_string(), status: run.status.name() });
         }
-        let decision =
-            Decision { approve: self.approve, reason: self.reason.clone(), by: self.by.clone(), at: now };
+        let decision = Decision {
+            approve: self.approve,
+            reason: self.reason.clone(),
+            by: self.by.clone(),
+            way: None,
+            at: now,
+        };
         let entry = l.entry_mut(self.id.run, self.id.seq).ok_or_else(unknown)?;
         entry.state = if self.approve { State::Done } else { State::Failed };
         entry.closed_at = Some(now);

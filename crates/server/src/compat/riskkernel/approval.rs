@@ -4,6 +4,7 @@ use http::{Response, StatusCode};
 use outlast_core::{
     engine::{
         self,
+        act::InName,
         approval::{decide_approval::DecideApproval, request_approval::Asker},
     },
     journal::approval::{self, ApprovalId, Status},
@@ -79,7 +80,7 @@ pub async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let by = said.decided_by.filter(|by| !by.is_empty()).unwrap_or_else(|| "api".into());
     let reason = said.reason.filter(|reason| !reason.is_empty());
     let decision = DecideApproval { id, digest: said.arguments_digest, approve, reason, by };
-    asked.host.store.ask(decision, Durability::Synced).await?;
+    asked.host.store.ask(InName::of(asked.actor.as_str(), decision), Durability::Synced).await?;
     asked.host.wake();
     answered(StatusCode::OK, &shown(&asked, run.no).await?)
 }

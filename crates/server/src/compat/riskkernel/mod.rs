@@ -46,7 +46,7 @@ use crate::{
     version::{COMMIT, DATE, VERSION},
     wire::{
         body::AnswerBody,
-        who::{api, bears_token},
+        who::{actor, api, bears_token},
     },
 };
 
@@ -62,6 +62,8 @@ struct Asked<'a> {
     face: &'a RiskKernel,
     host: &'a Arc<Host>,
     by: By,
+    /// Who acts, as acts record it.
+    actor: String,
     query: Query,
     /// Values of the path's `{…}` segments, decoded.
     path: Vec<String>,
@@ -72,6 +74,7 @@ struct Asked<'a> {
 pub(crate) struct LetIn {
     route: &'static Route,
     by: By,
+    actor: String,
     path: Vec<String>,
     query: Query,
 }
@@ -107,12 +110,13 @@ impl RiskKernel {
         let path = segments.into_iter().map(query::decode).collect::<Result<_, _>>()?;
         let query = Query::known(parts.uri.query().unwrap_or_default(), route.query)?;
         let by = By::Api { protected };
-        Ok(LetIn { route, by, path, query })
+        let actor = actor(&host.config.access, &parts.headers);
+        Ok(LetIn { route, by, actor, path, query })
     }
 
     pub(crate) async fn answer(&self, host: &Arc<Host>, let_in: LetIn, body: Bytes) -> Response<AnswerBody> {
-        let LetIn { route, by, path, query } = let_in;
-        let asked = Asked { face: self, host, by, query, path, body };
+        let LetIn { route, by, actor, path, query } = let_in;
+        let asked = Asked { face: self, host, by, actor, query, path, body };
         let answered = match route.verb {
             Verb::CreateRun => run::create(asked).await,
             Verb::GetRun => run::get(asked).await,

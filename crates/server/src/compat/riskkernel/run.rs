@@ -6,6 +6,7 @@ use http::{Response, StatusCode};
 use outlast_core::{
     engine::{
         self,
+        act::InName,
         run::{
             start::Start,
             tell::{Tell, Word},
@@ -166,7 +167,15 @@ pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 }
 
 async fn tell(asked: &Asked<'_>, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
-    match asked.host.store.ask(Tell { run, word }, Durability::Synced).await {
+    let store = &asked.host.store;
+    let told = match word {
+        // A cancellation is an act. That it is done is said by the run's own program.
+        Word::Cancel { .. } => {
+            store.ask(InName::of(asked.actor.as_str(), Tell { run, word }), Durability::Synced).await
+        }
+        word => store.ask(Tell { run, word }, Durability::Synced).await,
+    };
+    match told {
         Ok(_) | Err(store::Error::Engine(engine::Error::RunEnded { .. })) => {}
         Err(e) => return Err(e.into()),
     }

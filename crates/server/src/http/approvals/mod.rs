@@ -14,6 +14,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use outlast_core::{
     engine::{
         self,
+        act::InName,
         approval::{decide_approval::DecideApproval, request_approval::Asker},
     },
     journal::approval::{ApprovalId, Status},
@@ -105,6 +106,8 @@ pub(crate) struct Asked<'a> {
     pub segment: Option<&'a str>,
     pub parts: &'a Parts,
     pub body: Bytes,
+    /// Who acts, as decisions record it.
+    pub actor: String,
 }
 
 /// Answers a request of one of these routes. `asked.by` was checked before.
@@ -220,9 +223,10 @@ async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     })?;
     let approve = read_decision(&said.decision)?;
     let by = said.decided_by.filter(|by| !by.is_empty()).unwrap_or_else(|| "api".into());
+    let store = asked.store;
     let decision = DecideApproval { id, digest: said.arguments_digest, approve, reason: said.reason, by };
-    asked.store.ask(decision, Durability::Synced).await?;
-    answered(StatusCode::OK, &show::approval(&view(asked.store, id).await?))
+    store.ask(InName::of(asked.actor, decision), Durability::Synced).await?;
+    answered(StatusCode::OK, &show::approval(&view(store, id).await?))
 }
 
 /// Returns true for `approve` and false for `deny`. Errors: any other word.

@@ -1,0 +1,206 @@
+//! Acts: operations in somebody's name, which is recorded in the commit of what they do.
+
+use std::sync::Arc;
+
+use crate::{
+    engine::{
+        Error,
+        loaded::Loaded,
+        op::{Op, Outcome, Verb},
+        run::{raise::Raise, tell::Word},
+        step::checkpoint::SCOPE,
+    },
+    envelope::unit::Unit,
+    journal::{
+        Entry, Kind, State, StepDetail,
+        act::{ActDetail, PREFIX, plain},
+    },
+    words::id::{AttemptNo, Micros, RunNo, Seq},
+};
+
+/// A verb in somebody's name. Its answer is the verb's.
+#[derive(Clone, Debug)]
+pub struct InName<V> {
+    /// Who acts, and by which way: see [`ActDetail::by`].
+    pub by: String,
+    pub verb: V,
+}
+
+impl<V> InName<V> {
+    pub fn of(by: impl Into<String>, verb: V) -> InName<V> {
+        InName { by: by.into(), verb }
+    }
+}
+
+impl<V: Verb> From<InName<V>> for Op {
+    fn from(named: InName<V>) -> Op {
+        Op::InName(Box::new(Named { by: named.by, op: named.verb.into() }))
+    }
+}
+
+impl<V: Verb> Verb for InName<V> {
+    type Answer = V::Answer;
+    fn answer(outcome: Outcome) -> Option<V::Answer> {
+        V::answer(outcome)
+    }
+}
+
+/// An operation in somebody's name.
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub by: String,
+    pub op: Op,
+}
+
+/// Records in whose name `named` was decided with `outcome`. An order that was given is recorded also where the run was
+/// as ordered already; the same decision of an approval is not, because the first one stands.
+pub fn record(named: &Named, outcome: &Outcome, l: &mut Loaded, now: Micros) -> Result<(), Error> {
+    let by = named.by.as_str();
+    match (&named.op, outcome) {
+        (Op::Tell(tell), _) => {
+            let (name, about) = match &tell.word {
+                Word::Stop => ("stop", None),
+                Word::Cancel { reason } => ("cancel", reason.clone()),
+                Word::Wake => ("wake", None),
+                Word::Complete => ("complete", None),
+                Word::Resume { .. } => ("resume", None),
+                Word::Idle { .. } => return Ok(()),
+            };
+            append(l, tell.run, name, ActDetail::new(by, about), now)
+        }
+        (Op::Raise(raise), _) => append(l, raise.run, "raise", ActDetail::new(by, Some(change(raise))), now),
+        (Op::Fork(fork), Outcome::Forked(started)) if started.created => {
+            let about = format!("{} from entry {}", fork.id, fork.origin.seq);
+            append(l, fork.origin.run, "fork", ActDetail::new(by, Some(about)), now)
+        }
+        (Op::ResetItem(reset), Outcome::Reset(seq)) => {
+            if let Some(item) = l.entry_mut(reset.run, *seq).and_then(|entry| entry.item.as_mut()) {
+                item.reset_by = Some(plain(by));
+            }
+            Ok(())
+        }
+        (Op::DecideApproval(decided), _) => {
+            let entry = l.entry_mut(decided.id.run, decided.id.seq);
+            let decision = entry.and_then(|entry| entry.approval.as_mut()?.decision.as_mut());
+            if let Some(decision) = decision.filter(|d| d.at == now && d.way.is_none()) {
+                decision.way = Some(plain(by));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Describes a change of limits, as in `cost_nano_usd +1000000000, calls 20, no tokens`.
+fn change(raise: &Raise) -> String {
+    let unit = |u: Unit| {
+        let added = raise.add[u].map(|n| format!("{} +{n}", u.name()));
+        let set = raise.set[u].map(|n| format!("{} {n}", u.name()));
+        added.or(set).or_else(|| raise.lift[u].then(|| format!("no {}", u.name())))
+    };
+    Unit::ALL.into_iter().filter_map(unit).collect::<Vec<_>>().join(", ")
+}
+
+/// Adds the entry of an act. It belongs to no attempt, and is no progress of the run's.
+fn append(l: &mut Loaded, run: RunNo, name: &str, act: ActDetail, now: Micros) -> Result<(), Error> {
+    let row = l.run_mut(run)?;
+    let seq = row.next_seq;
+    row.next_seq = Seq(seq.0 + 1);
+    let step = StepDetail { act: Some(act), ..StepDetail::default() };
+    l.insert_entry(Entry {
+        run,
+        seq,
+        kind: Kind::Checkpoint,
+        state: State::Done,
+        attempt: AttemptNo(0),
+        instance: None,
+        opened_by: l.op,
+        scope: Arc::from(SCOPE),
+        key: Some(format!("{PREFIX}{name}")),
+        match_key: None,
+        opened_at: now,
+        closed_at: Some(now),
+        held: Default::default(),
+        spent: Default::default(),
+        delivered_to: None,
+        delivered_count: 0,
+        retried_by: None,
+        replayable: false,
+        call: None,
+        step: Some(Box::new(step)),
+        item: None,
+        approval: None,
+        tool: None,
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::{
+            item::reset_item::ResetItem,
+            run::tell::Tell,
+            tests::bench::{Bench, usd},
+        },
+        envelope::unit::{Limits, PerUnit},
+        events::{self, Kind as Happened},
+        run::{Policy, status::Status},
+        store::{Ask as _, Durability, Store as _},
+    };
+
+    fn acts(b: &Bench, run: RunNo) -> Vec<(String, ActDetail)> {
+        let entries = b.store.entries(run, Seq(0), 100).unwrap();
+        entries.iter().filter_map(|e| e.act().map(|(name, act)| (name.to_owned(), act.clone()))).collect()
+    }
+
+    #[test]
+    fn an_order_is_an_entry_with_its_actor_in_the_same_commit_and_no_progress() {
+        let b = Bench::new();
+        let run = b.start("r", usd(5), None, Policy::default());
+        let before = b.store.run(run).unwrap().unwrap().run;
+        let by = "cli:ann@laptop";
+        let mut add = Limits::default();
+        add[Unit::CostNanoUsd] = Some(7);
+        let mut lift = PerUnit::default();
+        lift[Unit::Tokens] = true;
+        let raise = Raise { run, add, set: Limits::default(), lift };
+        b.store.ask(InName::of(by, raise), Durability::Synced).wait().unwrap();
+        let stop = Tell { run, word: Word::Stop };
+        b.store.ask(InName::of("page:4f2a\n91c0", stop), Durability::Synced).wait().unwrap();
+        let cancel = |reason: &str| Tell { run, word: Word::Cancel { reason: Some(reason.into()) } };
+        let told = b.store.ask(InName::of(by, cancel("enough")), Durability::Synced).wait();
+        assert_eq!(told, Ok(Status::Cancelled));
+        let act = |name: &str, by: &str, about: Option<&str>| {
+            (name.to_owned(), ActDetail { by: by.into(), about: about.map(str::to_owned) })
+        };
+        let wanted = [
+            act("raise", by, Some("cost_nano_usd +7, no tokens")),
+            act("stop", "page:4f2a91c0", None),
+            act("cancel", by, Some("enough")),
+        ];
+        assert_eq!(acts(&b, run), wanted);
+        let after = b.store.run(run).unwrap().unwrap().run;
+        assert_eq!((after.closed, after.next_seq.0), (before.closed, before.next_seq.0 + 3));
+        // What is refused is no act: nothing of it is written.
+        let done = Tell { run, word: Word::Complete };
+        assert!(b.store.ask(InName::of(by, done), Durability::Synced).wait().is_err());
+        assert_eq!(acts(&b, run).len(), 3);
+        let wanted = events::Wanted { run: Some(run), limit: 100, ..events::Wanted::default() };
+        let told = b.store.events(&wanted).unwrap();
+        let cancelled =
+            told.iter().find(|e| e.kind == Happened::Status && e.about["to"] == "cancelled").unwrap();
+        assert_eq!(cancelled.about["by"], by);
+    }
+
+    #[test]
+    fn an_operation_in_a_name_answers_and_fails_as_it_does_alone() {
+        let b = Bench::new();
+        let run = b.start("r", Limits::default(), None, Policy::default());
+        let reset = || ResetItem { run, key: "k".into(), reuse_answers: false };
+        let alone = b.store.ask(reset(), Durability::Synced).wait();
+        assert_eq!(b.store.ask(InName::of("x", reset()), Durability::Synced).wait(), alone);
+        assert_eq!(Op::from(InName::of("x", reset())).name(), "ResetItem");
+    }
+}

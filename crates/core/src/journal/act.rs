@@ -1,0 +1,41 @@
+//! Acts: entries that say who gave an order to a run.
+
+use serde::{Deserialize, Serialize};
+
+use super::Entry;
+
+/// Prefix of the key of an act's entry, which is a checkpoint of Outlast's own without a value.
+pub const PREFIX: &str = "outlast:act:";
+
+/// Most characters of a name or a reason that are kept.
+const MOST: usize = 200;
+
+/// Details of an act.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActDetail {
+    /// Who acted, and by which way: `cli:ann@laptop`, `page:4f2a91c0`, `api:token`, `agent:RUN`.
+    pub by: String,
+    /// What the order says beyond its name: a reason, a change of limits, the id of a fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+}
+
+impl ActDetail {
+    /// Builds the details. Control characters are left out, and long texts are cut.
+    pub fn new(by: &str, about: Option<String>) -> ActDetail {
+        ActDetail { by: plain(by), about: about.map(|text| plain(&text)) }
+    }
+}
+
+/// Returns a name without control characters, and not too long.
+pub fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MOST).collect()
+}
+
+impl Entry {
+    /// Returns the name of the act and its details, if the entry is one.
+    pub fn act(&self) -> Option<(&str, &ActDetail)> {
+        let name = self.key.as_deref()?.strip_prefix(PREFIX)?;
+        Some((name, self.step.as_ref()?.act.as_ref()?))
+    }
+}

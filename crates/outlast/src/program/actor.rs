@@ -1,0 +1,29 @@
+//! Who types a command, as acts record it.
+
+use crate::{agent::inside::TOKEN, settings::surroundings::Surroundings, supervisor::environment::MARK};
+
+/// Returns `cli:USER@HOST` for a person, and `agent:RUN` for a process of a run.
+pub fn actor(around: &Surroundings) -> String {
+    let named = |name| around.var(name).map(|value| value.to_string_lossy().into_owned());
+    if [TOKEN, MARK].into_iter().any(|name| around.is_set(name)) {
+        return format!("agent:{}", named("OUTLAST_RUN_ID").unwrap_or_else(|| "unknown".into()));
+    }
+    let user = named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "unknown".into());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("cli:{user}@{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_process_of_a_run_is_named_by_its_run_and_a_person_by_user_and_machine() {
+        let of = |variables: &[(&str, &str)]| actor(&Surroundings::new(variables, Path::new("/")));
+        assert!(of(&[("USER", "ann")]).starts_with("cli:ann@"));
+        assert!(of(&[]).starts_with("cli:unknown@"));
+        assert_eq!(of(&[("USER", "ann"), (MARK, "m"), ("OUTLAST_RUN_ID", "r")]), "agent:r");
+    }
+}

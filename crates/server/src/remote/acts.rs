@@ -1,0 +1,95 @@
+//! Acts of a person over a server: each operation that has a route, as its request.
+
+use outlast_core::{
+    engine::{
+        self,
+        approval::decide_approval::DecideApproval,
+        op::{Op, Outcome},
+        run::{
+            raise::Raise,
+            tell::{Tell, Word},
+        },
+    },
+    envelope::unit::{Limits, Unit},
+    journal::approval::Answer,
+    run::status::Status,
+    store::{Error, RunView, Store as _},
+    words::id::RunNo,
+};
+use serde_json::{Map, Value, json};
+
+use super::Remote;
+
+impl Remote {
+    /// Carries out an operation on the other machine. Errors: `not_over_a_server` for one without a route.
+    pub(super) fn act(&self, op: Op) -> Result<Outcome, Error> {
+        let (by, op) = match op {
+            Op::InName(named) => (Some(named.by), named.op),
+            op => (None, op),
+        };
+        let by = by.as_deref();
+        match op {
+            Op::Tell(tell) => self.tell(*tell, by),
+            Op::Raise(raise) => self.raise(&raise, by),
+            Op::DecideApproval(decision) => self.decide(&decision, by),
+            other => self.no_route(&format!("the operation {}", other.name())),
+        }
+    }
+
+    fn known(&self, no: RunNo) -> Result<RunView, Error> {
+        let unknown = || engine::Error::UnknownRun { id: format!("#{no}") };
+        Ok(self.run(no)?.ok_or_else(unknown)?)
+    }
+
+    fn post(&self, view: &RunView, act: &str, body: &Value, by: Option<&str>) -> Result<(), Error> {
+        // An id is made of characters that need no encoding in a path.
+        self.line.post(&format!("/v1/runs/{}/{act}", view.run.id), body, by).map(drop)
+    }
+
+    fn tell(&self, tell: Tell, by: Option<&str>) -> Result<Outcome, Error> {
+        let view = self.known(tell.run)?;
+        match tell.word {
+            Word::Stop => self.post(&view, "stop", &json!({}), by)?,
+            Word::Wake => self.post(&view, "wake", &json!({}), by)?,
+            Word::Cancel { reason } => {
+                // The route answers for a run that is over as for one that it cancelled.
+                if matches!(view.run.status, Status::Completed | Status::Failed) {
+                    let (id, status) = (view.run.id.to_string(), view.run.status.name());
+                    return Err(engine::Error::RunEnded { id, status }.into());
+                }
+                self.post(&view, "cancel", &json!({ "reason": reason }), by)?;
+            }
+            Word::Complete | Word::Idle { .. } | Word::Resume { .. } => {
+                return self.no_route("this order to a run");
+            }
+        }
+        Ok(Outcome::Told(self.known(tell.run)?.run.status))
+    }
+
+    fn raise(&self, raise: &Raise, by: Option<&str>) -> Result<Outcome, Error> {
+        let view = self.known(raise.run)?;
+        let amounts = |limits: &Limits| -> Map<String, Value> {
+            let named = Unit::ALL.into_iter().filter_map(|u| Some((u.name().to_owned(), limits[u]?.into())));
+            named.collect()
+        };
+        let lift: Vec<&str> = Unit::ALL.into_iter().filter(|u| raise.lift[*u]).map(Unit::name).collect();
+        let body = json!({ "add": amounts(&raise.add), "set": amounts(&raise.set), "lift": lift });
+        self.post(&view, "budget", &body, by)?;
+        Ok(Outcome::Raised(self.known(raise.run)?.run.status))
+    }
+
+    fn decide(&self, decision: &DecideApproval, by: Option<&str>) -> Result<Outcome, Error> {
+        let id = decision.id;
+        let body = json!({
+            "decision": if decision.approve { "approve" } else { "deny" },
+            "reason": decision.reason,
+            "decidedBy": decision.by,
+            "argumentsDigest": decision.digest.map(|digest| digest.to_string()),
+        });
+        self.line.post(&format!("/v1/approvals/{id}"), &body, by)?;
+        let now = self.now()?;
+        let decided = self.entry(id.run, id.seq)?.and_then(|entry| Answer::of(&entry, now));
+        let unknown = || engine::Error::UnknownApproval { id: id.to_string() };
+        Ok(Outcome::ApprovalDecided(decided.ok_or_else(unknown)?))
+    }
+}

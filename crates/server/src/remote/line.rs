@@ -1,0 +1,264 @@
+//! The line to another machine's server: its address, the API token, requests that wait for their answer.
+
+use std::{fmt, net::IpAddr, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Limited};
+use outlast_core::store::Error;
+use serde_json::Value;
+
+use crate::proxy::upstream::{Key, Pool, SendFailed};
+
+/// Time in which a server has to answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Largest answer that is read, in bytes.
+const MOST: usize = 1 << 30;
+
+/// Characters of a server's own words that are shown.
+const SHOWN: usize = 300;
+
+/// Address of a server: `https`, or `http` to this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address(String);
+
+/// Error: an address that is none of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadAddress {
+    #[error("not a server's address (wanted https://HOST, or http://127.0.0.1:PORT)")]
+    NoUrl,
+    #[error("http:// would send the API token readable over the network (wanted https://HOST)")]
+    PlainHttp,
+}
+
+impl Address {
+    /// Parses a URL, which may have a path, and no user, query or fragment.
+    pub fn parse(text: &str) -> Result<Address, BadAddress> {
+        let uri: Uri = text.parse().map_err(|_| BadAddress::NoUrl)?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(BadAddress::NoUrl)?;
+        let is_plain = uri.query().is_none() && !text.contains(['@', '#']);
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+        let here = host.eq_ignore_ascii_case("localhost") || address.is_some_and(|ip| ip.is_loopback());
+        match uri.scheme_str().filter(|_| is_plain) {
+            Some("https") => {}
+            Some("http") if here => {}
+            Some("http") => return Err(BadAddress::PlainHttp),
+            _ => return Err(BadAddress::NoUrl),
+        }
+        Ok(Address(text.trim_end_matches('/').to_owned()))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Requests to one server, each of which blocks until it is answered. Not for async code.
+pub struct Line {
+    server: Address,
+    headers: HeaderMap,
+    has_token: bool,
+    pool: Pool,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// Answer of a server, whose status is a success.
+pub struct Answered {
+    pub body: Bytes,
+    at: String,
+}
+
+impl Answered {
+    /// Reads the body as JSON. Errors: `server_differs`.
+    pub fn json(&self) -> Result<Value, Error> {
+        serde_json::from_slice(&self.body).map_err(|e| differs(&self.at, &e))
+    }
+}
+
+impl Line {
+    /// Prepares a line; nothing is sent.
+    pub fn new(server: Address, token: Option<&Key>) -> Result<Line, Error> {
+        let mut headers = HeaderMap::new();
+        let no_runtime = |e: std::io::Error| Error::Io { why: e.to_string() };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
+        if let Some(token) = token {
+            let bad = |_| refused("bad_token", "the API token is no header's text".into(), None);
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose())).map_err(bad)?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        headers.insert(header::USER_AGENT, HeaderValue::from_static("outlast"));
+        Ok(Line { server, headers, has_token: token.is_some(), pool: Pool::new(), runtime })
+    }
+
+    pub fn server(&self) -> &Address {
+        &self.server
+    }
+
+    pub fn get(&self, target: &str) -> Result<Answered, Error> {
+        self.ask(Method::GET, target, Bytes::new(), None)
+    }
+
+    /// Posts JSON; `by` is who acts. Errors: `CommitUnknown` when the answer is lost: the server may have done it.
+    pub fn post(&self, target: &str, body: &Value, by: Option<&str>) -> Result<Answered, Error> {
+        self.ask(Method::POST, target, body.to_string().into(), by)
+    }
+
+    fn ask(&self, method: Method, target: &str, body: Bytes, by: Option<&str>) -> Result<Answered, Error> {
+        let url = format!("{}{target}", self.server);
+        let mut headers = self.headers.clone();
+        let posts = method == Method::POST;
+        if let Some(by) = by.and_then(|by| HeaderValue::from_str(by).ok()) {
+            headers.insert(crate::wire::who::BY, by);
+        }
+        if posts {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let asked = self.runtime.block_on(async {
+            tokio::time::timeout(ANSWER, async {
+                let response = self.pool.send(method, &url, headers, body).await?;
+                let (head, body) = response.into_parts();
+                let whole = Limited::new(body, MOST).collect().await;
+                let lost = |e: Box<dyn std::error::Error + Send + Sync>| SendFailed::Lost(e.to_string());
+                Ok((head.status, whole.map_err(lost)?.to_bytes()))
+            })
+            .await
+            .unwrap_or_else(|_| Err(SendFailed::Lost(format!("no answer within {} s", ANSWER.as_secs()))))
+        });
+        let (status, body) = asked.map_err(|e| self.failed(posts, e))?;
+        if status.is_success() {
+            return Ok(Answered { body, at: self.server.to_string() });
+        }
+        Err(self.refusal(status, target, &body))
+    }
+
+    fn failed(&self, posts: bool, e: SendFailed) -> Error {
+        let server = &self.server;
+        let why = match e {
+            SendFailed::Lost(why) if posts => {
+                return Error::CommitUnknown { why: format!("{server} did not answer: {why}") };
+            }
+            SendFailed::Unsendable(why) | SendFailed::Unreachable(why, _) | SendFailed::Lost(why) => why,
+        };
+        let hint = "see that `outlast serve` runs there, and that --server or OUTLAST_SERVER names it".into();
+        refused("server_unreachable", format!("{server} cannot be reached: {why}"), Some(hint))
+    }
+
+    /// Returns the error for an answer that is no success, in the server's own words where it has some.
+    fn refusal(&self, status: StatusCode, target: &str, body: &[u8]) -> Error {
+        let server = &self.server;
+        let told: Value = serde_json::from_slice(body).unwrap_or_default();
+        let word = |name: &str| {
+            let text = told["error"][name].as_str().or(told[name].as_str())?;
+            Some(text.chars().filter(|c| !c.is_control()).take(SHOWN).collect::<String>())
+        };
+        let code = word("code").unwrap_or_default();
+        let message = word("message").unwrap_or_default();
+        let said = if message.is_empty() { String::new() } else { format!(": {message}") };
+        match status.as_u16() {
+            401 | 403 if code == "only_the_command_decides" => {
+                let hint = "start it with --api-token-file, and give the same token in OUTLAST_API_TOKEN";
+                let message = format!("{server} has no API token, and takes no orders without one");
+                refused("server_denied", message, Some(hint.into()))
+            }
+            401 | 403 if !self.has_token => {
+                let hint = "set OUTLAST_API_TOKEN, or OUTLAST_API_TOKEN_FILE to a file of mode 0600";
+                refused(
+                    "server_denied",
+                    format!("{server} wants its API token ({status}){said}"),
+                    Some(hint.into()),
+                )
+            }
+            401 | 403 => {
+                let hint = "see OUTLAST_API_TOKEN: it has to be what the server's --api-token-file holds";
+                refused(
+                    "server_denied",
+                    format!("{server} does not let this token in ({status}){said}"),
+                    Some(hint.into()),
+                )
+            }
+            404 if !KNOWN.contains(&code.as_str()) => no_route(server, target),
+            300..=399 => refused(
+                "server_differs",
+                format!("{server} answered {status}, and redirects are not followed"),
+                None,
+            ),
+            500.. => refused("server_unreachable", format!("{server} answered {status}{said}"), word("hint")),
+            _ => refused(
+                known(&code),
+                if message.is_empty() { format!("{server} answered {status}") } else { message },
+                word("hint"),
+            ),
+        }
+    }
+}
+
+/// Error for a route that the server does not have.
+fn no_route(server: &Address, target: &str) -> Error {
+    let path = target.split('?').next().unwrap_or(target);
+    let hint = "it may be an older outlast, or another program: compare outlast --version there and here";
+    refused("server_differs", format!("{server} has no route {path}"), Some(hint.into()))
+}
+
+/// Error for an answer whose shape is not the one that is known here.
+pub fn differs(server: &dyn fmt::Display, why: &dyn fmt::Display) -> Error {
+    let hint = "use the same version of outlast there and here";
+    refused(
+        "server_differs",
+        format!("{server} does not answer as this outlast expects: {why}"),
+        Some(hint.into()),
+    )
+}
+
+pub fn refused(code: &'static str, message: String, hint: Option<String>) -> Error {
+    Error::Server { code, message, hint }
+}
+
+/// Codes of refusals that keep their name on this side. Any other is `server_refused`.
+const KNOWN: [&str; 12] = [
+    "unknown_run",
+    "unknown_entry",
+    "unknown_approval",
+    "approval_expired",
+    "already_decided",
+    "other_arguments",
+    "run_ended",
+    "run_held",
+    "run_halted",
+    "bad_limit",
+    "bad_request",
+    "too_many",
+];
+
+fn known(code: &str) -> &'static str {
+    KNOWN.into_iter().find(|known| *known == code).unwrap_or("server_refused")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_over_tls_or_stays_on_this_machine() {
+        let check = |text: &str, want: Result<&str, BadAddress>| {
+            assert_eq!(Address::parse(text).map(|a| a.to_string()), want.map(str::to_owned), "{text}");
+        };
+        check("https://fleet.example", Ok("https://fleet.example"));
+        check("https://fleet.example/outlast/", Ok("https://fleet.example/outlast"));
+        check("http://127.0.0.1:7077/", Ok("http://127.0.0.1:7077"));
+        check("http://[::1]:7077", Ok("http://[::1]:7077"));
+        check("http://localhost:7077", Ok("http://localhost:7077"));
+        check("http://fleet.example", Err(BadAddress::PlainHttp));
+        check("http://10.0.0.7:7077", Err(BadAddress::PlainHttp));
+        check("http://localhost.evil.example", Err(BadAddress::PlainHttp));
+        for none in
+            ["", "fleet", "fleet:7077", "ftp://fleet", "https://me:secret@fleet", "https://fleet/?x=1"]
+        {
+            check(none, Err(BadAddress::NoUrl));
+        }
+    }
+}
