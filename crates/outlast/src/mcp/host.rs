@@ -1,34 +1,46 @@
-//! Carries a session's deeds out: the client's pipes, the server's process, the ledger.
+//! Carries a session's deeds out: the client, the server, the ledger.
 
 use std::{
     ffi::OsString,
-    io::{self, BufRead as _, BufReader, Read, Write},
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError, mpsc as channel},
+    io,
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
+use outlast_server::mcp::{
+    remote::{Heard, Remote},
+    target::Target,
+};
 use tokio::sync::mpsc;
 
 use super::{
+    child::{Process, Writer, read_lines},
     ledger::Ledger,
     session::{Deed, Event, Session},
     tools::Tools,
 };
 use crate::program::{error::CliError, exit_code, say::say};
 
-/// Longest line of either side, in bytes.
-const MAX_LINE: u64 = 256 << 20;
-
 /// Longest wait for answers to calls that are out, once the client is gone.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
-/// Time that a server has to end by itself, once its input is closed.
-const GRACE: Duration = Duration::from_secs(2);
+/// Way to a server.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// Command that starts it.
+    Command(Vec<OsString>),
+    Url(Target),
+}
+
+/// Server that is there.
+enum Server {
+    Process(Process),
+    Remote(Remote),
+}
 
 /// Runs the recorder until its client is gone. Returns the exit code.
-pub fn run(ledger: Arc<Ledger>, tools: Tools, command: &[OsString]) -> Result<u8, CliError> {
+pub fn run(ledger: Arc<Ledger>, tools: Tools, way: Way) -> Result<u8, CliError> {
     let runtime = tokio::runtime::Handle::current();
     let (events, inbox) = mpsc::unbounded_channel();
     let out = Writer::start(io::stdout());
@@ -38,14 +50,7 @@ pub fn run(ledger: Arc<Ledger>, tools: Tools, command: &[OsString]) -> Result<u8
         let _ = client.send(Event::ClientClosed);
     });
     let marks = Marks::default();
-    let host = Host {
-        ledger: ledger.clone(),
-        events,
-        out,
-        command: command.to_vec(),
-        server: None,
-        marks: marks.clone(),
-    };
+    let host = Host { ledger: ledger.clone(), events, out, way, server: None, marks: marks.clone() };
     let code = runtime.block_on(async {
         let code = host.drive(inbox, tools).await;
         marks.made().await;
@@ -59,7 +64,7 @@ struct Host {
     ledger: Arc<Ledger>,
     events: mpsc::UnboundedSender<Event>,
     out: Writer,
-    command: Vec<OsString>,
+    way: Way,
     server: Option<Server>,
     marks: Marks,
 }
@@ -84,11 +89,6 @@ impl Marks {
     }
 }
 
-struct Server {
-    child: Arc<Mutex<Child>>,
-    stdin: Writer,
-}
-
 impl Host {
     async fn drive(
         mut self,
@@ -104,11 +104,11 @@ impl Host {
                 match deed {
                     Deed::Start { pause_ms } => {
                         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-                        self.start()?;
+                        self.start().await?;
                         deeds.extend(session.started());
                     }
                     Deed::Quit { why } => {
-                        self.end_server();
+                        self.end_server().await;
                         self.out.finish();
                         let Some(why) = why else { return Ok(exit_code::OK) };
                         say(&why);
@@ -133,7 +133,7 @@ impl Host {
                 () = over => None,
             };
             let Some(event) = event else {
-                self.end_server();
+                self.end_server().await;
                 self.out.finish();
                 return Ok(exit_code::OK);
             };
@@ -162,11 +162,11 @@ impl Host {
                     }));
                 });
             }
-            Deed::ToServer(line) => {
-                if let Some(server) = &self.server {
-                    server.stdin.write(line, || {});
-                }
-            }
+            Deed::ToServer(line) => match &self.server {
+                Some(Server::Process(process)) => process.send(line),
+                Some(Server::Remote(remote)) => remote.send(line),
+                None => {}
+            },
             Deed::Reserve { no, call, manner, leaves, anew } => drop(tokio::spawn(async move {
                 let verdict = ledger.reserve(&call, manner, leaves, anew).await;
                 let _ = events.send(Event::Reserved(no, verdict.map_err(said)));
@@ -183,8 +183,8 @@ impl Host {
                 let recorded = ledger.record(opening, &body, failed).await;
                 let _ = events.send(Event::Recorded(no, recorded.map_err(said)));
             })),
-            Deed::GiveUp { no, opening, tool } => drop(tokio::spawn(async move {
-                let given_up = ledger.give_up(opening, &tool).await;
+            Deed::GiveUp { no, opening, tool, refused } => drop(tokio::spawn(async move {
+                let given_up = ledger.give_up(opening, &tool, refused).await;
                 let _ = events.send(Event::GivenUp(no, given_up.map_err(said)));
             })),
             // `drive` has taken these.
@@ -192,126 +192,37 @@ impl Host {
         }
     }
 
-    /// Starts the server. Its environment is this process's own.
-    fn start(&mut self) -> Result<(), CliError> {
-        self.end_server();
-        let (program, arguments) =
-            self.command.split_first().ok_or_else(|| io::Error::other("no command"))?;
-        let mut child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| CliError::Usage {
-                message: format!("the server {} cannot be started: {e}", program.to_string_lossy()),
-                hint: Some("give its command behind --: outlast mcp -- CMD".into()),
-            })?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::Error::other("the server has no pipes").into());
-        };
-        let child = Arc::new(Mutex::new(child));
-        let (events, waited) = (self.events.clone(), child.clone());
-        thread::spawn(move || {
-            read_lines(BufReader::new(stdout), |line| events.send(Event::Server(line)).is_ok());
-            // All that it said is heard, so nothing of it comes after its end.
-            let _ = events.send(Event::ServerEnded(end(&waited)));
+    /// Starts the server that is a command, or connects to the one at a URL.
+    async fn start(&mut self) -> Result<(), CliError> {
+        if let (Way::Url(_), Some(_)) = (&self.way, &self.server) {
+            return Ok(());
+        }
+        self.end_server().await;
+        let (lines, ends) = (self.events.clone(), self.events.clone());
+        self.server = Some(match &self.way {
+            Way::Command(command) => Server::Process(Process::start(
+                command,
+                move |line| lines.send(Event::Server(line)).is_ok(),
+                move |how| drop(ends.send(Event::ServerEnded(how))),
+            )?),
+            Way::Url(target) => Server::Remote(Remote::start(target.clone(), move |heard| {
+                let _ = lines.send(match heard {
+                    Heard::Line(line) => Event::Server(line),
+                    Heard::Lost { line, why, taken } => Event::Lost { line, why, taken },
+                    Heard::Forgotten(line) => Event::Forgotten(line),
+                });
+            })),
         });
-        self.server = Some(Server { child, stdin: Writer::start(stdin) });
         Ok(())
     }
 
-    /// Closes the server's input, and ends it if it does not end by itself.
-    fn end_server(&mut self) {
-        let Some(server) = self.server.take() else { return };
-        server.stdin.finish();
-        let until = std::time::Instant::now() + GRACE;
-        loop {
-            let mut child = server.child.lock().unwrap_or_else(PoisonError::into_inner);
-            match child.try_wait() {
-                Ok(None) if std::time::Instant::now() < until => {}
-                Ok(Some(_)) => return,
-                _ => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return;
-                }
+    async fn end_server(&mut self) {
+        match self.server.take() {
+            Some(Server::Process(process)) => {
+                let _ = tokio::task::spawn_blocking(|| process.close()).await;
             }
-            drop(child);
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-/// Returns how a server ended whose output is closed; one that goes on without it is killed.
-fn end(child: &Mutex<Child>) -> String {
-    let until = std::time::Instant::now() + GRACE;
-    loop {
-        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-        match child.try_wait() {
-            Ok(Some(status)) => return status.to_string(),
-            Ok(None) if std::time::Instant::now() < until => {}
-            _ => {
-                let _ = child.kill();
-                return child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-            }
-        }
-        drop(child);
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Calls `each` with each line, without its end, until the input ends or `each` returns false.
-fn read_lines(mut from: impl io::BufRead, mut each: impl FnMut(Vec<u8>) -> bool) {
-    loop {
-        let mut line = Vec::new();
-        let read = from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line);
-        // A line that was cut off is no message.
-        if read.is_err() || line.pop() != Some(b'\n') {
-            return;
-        }
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        if !each(line) {
-            return;
-        }
-    }
-}
-
-type Line = (Vec<u8>, Box<dyn FnOnce() + Send>);
-
-/// Thread that writes lines in order, so that a reader that is slow holds nobody else up.
-struct Writer {
-    lines: channel::Sender<Line>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl Writer {
-    fn start(mut to: impl Write + Send + 'static) -> Writer {
-        let (lines, queue) = channel::channel::<Line>();
-        let thread = thread::spawn(move || {
-            for (mut line, written) in queue {
-                line.push(b'\n');
-                // Nobody reads any more: its end is noticed by whoever reads from it.
-                if to.write_all(&line).and_then(|()| to.flush()).is_ok() {
-                    written();
-                }
-            }
-        });
-        Writer { lines, thread }
-    }
-
-    /// Writes a line. `written` is called once it is with the system.
-    fn write(&self, line: Vec<u8>, written: impl FnOnce() + Send + 'static) {
-        let _ = self.lines.send((line, Box::new(written)));
-    }
-
-    /// Writes what waits, and closes. A reader that reads nothing is not waited for.
-    fn finish(self) {
-        drop(self.lines);
-        let until = std::time::Instant::now() + GRACE;
-        while !self.thread.is_finished() && std::time::Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
+            Some(Server::Remote(remote)) => remote.close().await,
+            None => {}
         }
     }
 }

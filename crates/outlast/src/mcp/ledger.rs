@@ -32,14 +32,14 @@ use outlast_core::{
         id::{AttemptNo, InstanceNo, RunId, RunNo, Seq, Slot},
     },
 };
-use outlast_server::node::Node;
+use outlast_server::{
+    mcp::message::{self, ToolCall},
+    node::Node,
+};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::{
-    message::{self, ToolCall},
-    tools::Manner,
-};
+use super::tools::Manner;
 use crate::program::{context::Context, error::CliError, say::say};
 
 /// Pause between two looks at a call that another process makes, and at an approval that is pending.
@@ -336,13 +336,21 @@ impl Ledger {
         Ok(())
     }
 
-    /// Closes a call that gets no answer, and returns what its client is told.
-    pub async fn give_up(&self, opening: Opening, tool: &str) -> Result<Verdict, CliError> {
-        let state = self.store.ask(GiveUpTool { opening }, Durability::Synced).await?;
+    /// Closes a call that gets no answer, and returns what its client is told. `refused`: why its server certainly did
+    /// not take it.
+    pub async fn give_up(
+        &self,
+        opening: Opening,
+        tool: &str,
+        refused: Option<String>,
+    ) -> Result<Verdict, CliError> {
+        let give_up = GiveUpTool { opening, refused: refused.is_some() };
+        let state = self.store.ask(give_up, Durability::Synced).await?;
         if state == State::Unknown {
             return Ok(self.doubt(opening.seq, tool));
         }
-        let text = format!("{} was not called: its server is not there", self.name(tool));
+        let why = refused.unwrap_or_else(|| "its server is not there".into());
+        let text = format!("{} was not called: {why}", self.name(tool));
         Ok(Verdict::Answer { seq: None, body: message::told(&text, json!({"outlast/outcome": "not sent"})) })
     }
 

@@ -65,7 +65,7 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
 
 /// Long flags that are no settings: those clap answers itself, and `attempt`, whose variable gives an agent
 /// its own number.
-const NO_SETTINGS: [&str; 3] = ["help", "version", "attempt"];
+const NO_SETTINGS: [&str; 6] = ["help", "version", "attempt", "url", "header", "header-env"];
 
 /// Returns whether a long flag can be given as a setting too.
 pub fn is_setting(long: &str) -> bool {
