@@ -24,22 +24,25 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a server. Its environment is this process's own. `each` gets its lines, and `ended` how it ended, after the
+    /// Starts a server. Its environment is `variables`, else this process's own. `each` gets its lines, and `ended` how it ended, after the
     /// last of them.
     pub fn start(
         command: &[OsString],
+        variables: Option<&[(OsString, OsString)]>,
         each: impl Fn(Vec<u8>) -> bool + Send + 'static,
         ended: impl FnOnce(String) + Send + 'static,
     ) -> Result<Process, CliError> {
         let (program, arguments) = command.split_first().ok_or_else(|| io::Error::other("no command"))?;
-        let mut child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| CliError::Usage {
-                message: format!("the server {} cannot be started: {e}", program.to_string_lossy()),
-                hint: Some("give its command behind --: outlast mcp -- CMD".into()),
+        let mut command = Command::new(program);
+        if let Some(variables) = variables {
+            command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
+        }
+        let mut child =
+            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
+                CliError::Usage {
+                    message: format!("the server {} cannot be started: {e}", program.to_string_lossy()),
+                    hint: Some("give its command behind --: outlast mcp -- CMD".into()),
+                }
             })?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("the server has no pipes").into());

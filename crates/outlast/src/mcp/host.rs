@@ -9,6 +9,7 @@ use std::{
 };
 
 use outlast_server::mcp::{
+    recorder::{Mark, Told},
     remote::{Heard, Remote},
     target::Target,
 };
@@ -25,11 +26,18 @@ use crate::program::{error::CliError, exit_code, say::say};
 /// Longest wait for answers to calls that are out, once the client is gone.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
+/// Longest wait for a client to take what it was told.
+const LAST_BYTES: Duration = Duration::from_secs(2);
+
 /// Way to a server.
 #[derive(Clone, Debug)]
 pub enum Way {
     /// Command that starts it.
-    Command(Vec<OsString>),
+    Command {
+        argv: Vec<OsString>,
+        /// Its environment; else that of this process.
+        variables: Option<Vec<(OsString, OsString)>>,
+    },
     Url(Target),
 }
 
@@ -39,31 +47,103 @@ enum Server {
     Remote(Remote),
 }
 
-/// Runs the recorder until its client is gone. Returns the exit code.
+/// Runs the recorder until its client on standard input is gone. Returns the exit code.
 pub fn run(ledger: Arc<Ledger>, tools: Tools, way: Way) -> Result<u8, CliError> {
     let runtime = tokio::runtime::Handle::current();
     let (events, inbox) = mpsc::unbounded_channel();
-    let out = Writer::start(io::stdout());
     let client = events.clone();
     thread::spawn(move || {
         read_lines(io::stdin().lock(), |line| client.send(Event::Client(line)).is_ok());
         let _ = client.send(Event::ClientClosed);
     });
-    let marks = Marks::default();
-    let host = Host { ledger: ledger.clone(), events, out, way, server: None, marks: marks.clone() };
-    let code = runtime.block_on(async {
-        let code = host.drive(inbox, tools).await;
-        marks.made().await;
-        code
-    });
+    let client = Client::Pipe(Writer::start(io::stdout()));
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let stop = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    };
+    let ended = runtime.block_on(Host::new(ledger.clone(), events, client, way).drive(inbox, tools, stop));
     ledger.leave()?;
-    code
+    Ok(match ended? {
+        None => exit_code::OK,
+        Some(why) => {
+            say(&why);
+            exit_code::FAILED
+        }
+    })
+}
+
+/// Runs the recorder of a client that another part of this process hears, until that closes its lines.
+pub async fn serve(
+    ledger: Arc<Ledger>,
+    tools: Tools,
+    way: Way,
+    (mut lines, told): (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<Told>),
+) -> Result<(), CliError> {
+    let (events, inbox) = mpsc::unbounded_channel();
+    let client = events.clone();
+    tokio::spawn(async move {
+        while let Some(line) = lines.recv().await {
+            let _ = client.send(Event::Client(line));
+        }
+        let _ = client.send(Event::ClientClosed);
+    });
+    let (pending, all_had) = mpsc::channel(1);
+    let client = Client::Told { told, pending, all_had };
+    let ended = Host::new(ledger, events, client, way).drive(inbox, tools, std::future::pending()).await?;
+    ended.inspect(|why| tracing::warn!("{why}"));
+    Ok(())
+}
+
+/// Client's side of a recorder.
+enum Client {
+    Pipe(Writer),
+    Told {
+        told: mpsc::UnboundedSender<Told>,
+        /// Held by each answer that the client does not have yet.
+        pending: mpsc::Sender<()>,
+        all_had: mpsc::Receiver<()>,
+    },
+}
+
+impl Client {
+    /// Shows a line. `mark` is called once the client has it.
+    fn show(&self, line: Vec<u8>, mark: Option<Mark>) {
+        match self {
+            Client::Pipe(out) => out.write(line, || {
+                if let Some(mark) = mark {
+                    mark();
+                }
+            }),
+            Client::Told { told, pending, .. } => {
+                let pending = pending.clone();
+                let mark = mark.map(|mark| -> Mark {
+                    Box::new(move || {
+                        mark();
+                        drop(pending);
+                    })
+                });
+                let _ = told.send(Told { line, mark });
+            }
+        }
+    }
+
+    /// Waits for a short while until the client has all that was shown.
+    async fn finish(self) {
+        match self {
+            Client::Pipe(out) => out.finish(),
+            Client::Told { told, pending, mut all_had } => {
+                drop((told, pending));
+                let _ = tokio::time::timeout(LAST_BYTES, all_had.recv()).await;
+            }
+        }
+    }
 }
 
 struct Host {
     ledger: Arc<Ledger>,
     events: mpsc::UnboundedSender<Event>,
-    out: Writer,
+    client: Client,
     way: Way,
     server: Option<Server>,
     marks: Marks,
@@ -90,14 +170,32 @@ impl Marks {
 }
 
 impl Host {
+    fn new(ledger: Arc<Ledger>, events: mpsc::UnboundedSender<Event>, client: Client, way: Way) -> Host {
+        Host { ledger, events, client, way, server: None, marks: Marks::default() }
+    }
+
+    /// Carries out what the session wants until nothing is left, or `stop`. Returns why the server was given up.
     async fn drive(
         mut self,
         mut inbox: mpsc::UnboundedReceiver<Event>,
         tools: Tools,
-    ) -> Result<u8, CliError> {
+        stop: impl Future<Output = ()>,
+    ) -> Result<Option<String>, CliError> {
+        let ended = self.obey(&mut inbox, tools, stop).await;
+        self.end_server().await;
+        self.client.finish().await;
+        self.marks.made().await;
+        ended
+    }
+
+    async fn obey(
+        &mut self,
+        inbox: &mut mpsc::UnboundedReceiver<Event>,
+        tools: Tools,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Option<String>, CliError> {
         let (mut session, mut deeds) = Session::new(tools);
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+        let mut stop = std::pin::pin!(stop);
         let mut deadline = None;
         loop {
             for deed in std::mem::take(&mut deeds) {
@@ -107,13 +205,7 @@ impl Host {
                         self.start().await?;
                         deeds.extend(session.started());
                     }
-                    Deed::Quit { why } => {
-                        self.end_server().await;
-                        self.out.finish();
-                        let Some(why) = why else { return Ok(exit_code::OK) };
-                        say(&why);
-                        return Ok(exit_code::FAILED);
-                    }
+                    Deed::Quit { why } => return Ok(why),
                     deed => self.carry_out(deed),
                 }
             }
@@ -128,15 +220,10 @@ impl Host {
             };
             let event = tokio::select! {
                 event = inbox.recv() => event,
-                _ = terminate.recv() => None,
-                _ = interrupt.recv() => None,
+                () = &mut stop => None,
                 () = over => None,
             };
-            let Some(event) = event else {
-                self.end_server().await;
-                self.out.finish();
-                return Ok(exit_code::OK);
-            };
+            let Some(event) = event else { return Ok(None) };
             if matches!(event, Event::ClientClosed) {
                 deadline = Some(tokio::time::Instant::now() + LAST_ANSWERS);
             }
@@ -151,16 +238,17 @@ impl Host {
             None => e.to_string(),
         };
         match deed {
-            Deed::ToClient { line, mark: None } => self.out.write(line, || {}),
+            Deed::ToClient { line, mark: None } => self.client.show(line, None),
             Deed::ToClient { line, mark: Some(seq) } => {
                 let (runtime, marks) = (tokio::runtime::Handle::current(), self.marks.clone());
-                self.out.write(line, move || {
+                let mark: Mark = Box::new(move || {
                     marks.add(runtime.spawn(async move {
                         if let Err(e) = ledger.delivered(seq).await {
                             tracing::warn!(error = %e, "an answer was not marked as delivered");
                         }
                     }));
                 });
+                self.client.show(line, Some(mark));
             }
             Deed::ToServer(line) => match &self.server {
                 Some(Server::Process(process)) => process.send(line),
@@ -200,8 +288,9 @@ impl Host {
         self.end_server().await;
         let (lines, ends) = (self.events.clone(), self.events.clone());
         self.server = Some(match &self.way {
-            Way::Command(command) => Server::Process(Process::start(
-                command,
+            Way::Command { argv, variables } => Server::Process(Process::start(
+                argv,
+                variables.as_deref(),
                 move |line| lines.send(Event::Server(line)).is_ok(),
                 move |how| drop(ends.send(Event::ServerEnded(how))),
             )?),

@@ -1,18 +1,21 @@
 //! `outlast mcp`: a recorder between an MCP client on standard input and output, and a server that it starts, or that is
 //! at a URL.
 //!
-//! `session` decides, `host` carries out, `ledger` is the store's side. `child` is a server's process, and `tools` knows which tools may be called again.
+//! `session` decides, `host` carries out, `ledger` is the store's side. `child` is a server's process, `serving` has
+//! recorders for the servers at `/mcp/NAME`, and `tools` knows which tools may be called again.
 
 mod child;
-mod host;
+pub mod host;
 mod ledger;
+pub mod serving;
 mod session;
-mod tools;
+pub mod tools;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use outlast_core::{
     engine::run::start::Start,
+    journal::iteration_scope,
     run::Spec,
     store::{Ask as _, Durability, RunView, Store},
     words::id::RunId,
@@ -33,7 +36,11 @@ use crate::{
         error::{CliError, InsideError, MachineError},
         find,
     },
-    settings::{place::Place, policies},
+    settings::{
+        mcp::{MAX_NAME, is_name},
+        place::Place,
+        policies,
+    },
 };
 
 /// Variables that a run's process has, and that MCP clients do not pass to their servers.
@@ -41,9 +48,6 @@ const INHERITED: [&str; 3] = [TOKEN, "OUTLAST_STORE", CONFINED];
 
 /// Headers whose values are secrets.
 const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
-
-/// Longest name of a server.
-const MAX_NAME: usize = 64;
 
 /// Records the tool calls between the client on standard input and output, and the server that it starts. Returns the
 /// exit code.
@@ -65,8 +69,8 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
             let inside = Inside::of(&context)?.ok_or(InsideError::NoRunForTools)?;
             let attempts = inside.store.attempts(inside.claims.run)?;
             let found = attempts.into_iter().find(|a| a.no == inside.claims.attempt);
-            let iteration = found.map_or(inside.view.run.iteration, |a| a.iteration);
-            let seat = Seat::Inside { attempt: inside.claims.attempt, slot: inside.claims.slot, iteration };
+            let scope = iteration_scope(found.map_or(inside.view.run.iteration, |a| a.iteration));
+            let seat = Seat::Inside { attempt: inside.claims.attempt, slot: inside.claims.slot, scope };
             (context, inside.store, inside.view, seat)
         }
     };
@@ -94,8 +98,7 @@ fn name(args: &McpArgs) -> Result<String, CliError> {
             program.unwrap_or_default().to_string_lossy().into_owned()
         }
     };
-    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if given.is_empty() || given.len() > MAX_NAME || !given.chars().all(fits) {
+    if !is_name(&given) {
         return Err(CliError::Usage {
             message: format!("a server's name is 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -, had {given:?}"),
             hint: Some("give it one with --name".into()),
@@ -106,7 +109,9 @@ fn name(args: &McpArgs) -> Result<String, CliError> {
 
 /// Returns the way to the server. Secrets come from variables: everybody on a machine can read a command line.
 fn way(args: &McpArgs, context: &Context) -> Result<Way, CliError> {
-    let Some(url) = &args.url else { return Ok(Way::Command(args.command.clone())) };
+    let Some(url) = &args.url else {
+        return Ok(Way::Command { argv: args.command.clone(), variables: None });
+    };
     let mut headers = Vec::new();
     for header in &args.header {
         let (name, value) = header.split_once(':').ok_or_else(|| CliError::Usage {

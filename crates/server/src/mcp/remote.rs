@@ -30,7 +30,7 @@ use super::{
 };
 use crate::proxy::upstream::{Pool, SendFailed};
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Time for which a connection is kept. Shorter than servers keep theirs: one that is closed as a call is written to it
