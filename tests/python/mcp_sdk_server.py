@@ -1,5 +1,7 @@
 """An MCP server of the official SDK, with a tool for each thing that passes between client and server."""
 
+import sys
+
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel
@@ -44,4 +46,6 @@ def greet(name: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        server.run("streamable-http", port=int(sys.argv[1]))
     server.run()

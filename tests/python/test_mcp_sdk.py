@@ -1,7 +1,11 @@
 """The official SDK's client and server, direct and through `outlast mcp`: the same results, in both eras."""
 
 import asyncio
+import contextlib
+import socket
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import mcp
@@ -11,14 +15,17 @@ from conftest import outlast_program
 SERVER = Path(__file__).with_name("mcp_sdk_server.py")
 
 
-async def everything(command, mode):
-    words = [str(word) for word in command]
+async def everything(server, mode):
+    """What the client sees of a server: a command, or a URL."""
+    if isinstance(server, list):
+        words = [str(word) for word in server]
+        server = mcp.StdioServerParameters(command=words[0], args=words[1:])
     progress, told = [], {}
 
     async def on_progress(done, total, message):
         progress.append((done, total, message))
 
-    async with mcp.Client(mcp.StdioServerParameters(command=words[0], args=words[1:]), mode=mode) as client:
+    async with mcp.Client(server, mode=mode) as client:
         told["tools"] = (await client.list_tools()).model_dump()
         told["add"] = (await client.call_tool("add", {"a": 1, "b": 2})).model_dump()
         told["again"] = (await client.call_tool("add", {"a": 1, "b": 2})).model_dump()
@@ -46,3 +53,29 @@ def test_the_sdk_sees_the_same_direct_through_and_replayed(home, mode):
     assert asyncio.run(everything([*recorder, *server], mode)) == direct
     replayed = asyncio.run(everything([*recorder, *server], mode))
     assert replayed == (direct[0], []), "recorded answers have no progress"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_the_sdk_sees_the_same_over_http(home, mode, sdk_server):
+    recorder = [outlast_program(), "--store", home / "runs.db", "mcp", "--run", "r", "--name", "sdk"]
+    direct = asyncio.run(everything(sdk_server, mode))
+    assert direct[0]["add"]["structured_content"] == {"result": 3} and len(direct[1]) == 3
+    through = [*recorder, "--url", sdk_server]
+    assert asyncio.run(everything(through, mode)) == direct
+    assert asyncio.run(everything(through, mode)) == (direct[0], [])
+
+
+@pytest.fixture
+def sdk_server(home):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, SERVER, str(port)])
+    pause = threading.Event()
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            break
+        assert process.poll() is None
+        pause.wait(0.02)
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.kill()
+    process.wait()

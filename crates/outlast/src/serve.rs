@@ -17,6 +17,7 @@ use tokio::{net::TcpListener, signal::unix, sync::oneshot};
 
 use crate::{
     cli::{ServeArgs, serve::LogFormat, ui::link},
+    mcp::serving::Serving,
     notify,
     program::{
         context::Context,
@@ -24,7 +25,7 @@ use crate::{
         exit_code, log,
         say::say,
     },
-    settings::{notify as settings_notify, policies},
+    settings::{mcp as settings_mcp, notify as settings_notify, policies},
 };
 
 /// Longest time that gRPC calls in flight may go on after the stop.
@@ -39,6 +40,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
     // Bad settings are refused before anything is opened.
     let config = settings::config(&args, &context)?;
     let told = settings_notify::load(&context.around)?;
+    let servers = settings_mcp::load(&context.around)?;
     let token = config.access.api_token.clone();
     let drain = Duration::from_millis(u64::try_from(args.drain_ms).unwrap_or(0));
     let tell = |text: &str| match args.log {
@@ -65,6 +67,11 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
             .with_state(desk.clone())
             .with_page(Shows::Beside, sessions.clone());
+        let served = Serving::begin(servers, &context, node.store().clone());
+        let proxy = match &served {
+            Some(served) => proxy.with_mcp(served.front.clone()),
+            None => proxy,
+        };
         let mut stops = Stops::new()?;
         let address = listener.local_addr()?;
         tell(&format!("serving on http://{address}, store {}", context.place));
@@ -102,6 +109,9 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             () = proxy.serve(listener, async { drop(told_to_drain.await) }, drain) => false,
             () = twice => true,
         };
+        if let Some(served) = served.filter(|_| !at_once) {
+            served.finish().await;
+        }
         if let Some(telling) = telling.filter(|_| !at_once) {
             telling.finish().await;
         }

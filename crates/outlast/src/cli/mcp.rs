@@ -7,7 +7,8 @@ use outlast_core::words::id::RunId;
 
 /// Record an MCP server's tool calls: none is lost, and none is silently made twice
 ///
-/// Stands between an MCP client and the server that CMD starts, both on standard input and output. Each tools/call is
+/// Stands between an MCP client on standard input and output, and the server that CMD starts, or that is at a URL
+/// (streamable HTTP, with a session or without). Each tools/call is
 /// on disk before it is sent, and its answer before the client sees it. In the next life of its run a call that was
 /// answered is answered from the journal; one that was cut off is sent again if its tool only reads or is idempotent, and
 /// else the model is told that nobody knows, until outlast resolve says. Everything else passes as it is.
@@ -34,8 +35,17 @@ pub struct McpArgs {
     /// A tool whose second call has no further effect; NAME* for several; can be repeated
     #[arg(long, value_name = "TOOL")]
     pub idempotent: Vec<String>,
+    /// A server at this URL, in place of CMD: https://HOST/PATH
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    pub url: Option<String>,
+    /// A header for the server at the URL; can be repeated
+    #[arg(long, value_name = "NAME: VALUE", requires = "url")]
+    pub header: Vec<String>,
+    /// A header whose value is in a variable, as for a login; can be repeated
+    #[arg(long, value_name = "NAME=VARIABLE", requires = "url")]
+    pub header_env: Vec<String>,
     /// The server's command and its arguments
-    #[arg(help_heading = "Arguments", value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true)]
+    #[arg(help_heading = "Arguments", value_name = "CMD", required_unless_present = "url", num_args = 1.., trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 
@@ -43,4 +53,5 @@ const EXAMPLES: &str = "\
 Examples:
   outlast mcp --run inbox-7 --name mail -- mail-server --stdio
   outlast mcp --reads 'get_*' --idempotent put_file -- npx -y my-server
+  outlast mcp --name issues --url https://issues.example/mcp --header-env Authorization=ISSUES_LOGIN
   claude mcp add mail -- outlast mcp --name mail -- mail-server    for agents under outlast run";

@@ -1,65 +1,150 @@
-//! Carries a session's deeds out: the client's pipes, the server's process, the ledger.
+//! Carries a session's deeds out: the client, the server, the ledger.
 
 use std::{
     ffi::OsString,
-    io::{self, BufRead as _, BufReader, Read, Write},
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError, mpsc as channel},
+    io,
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
+use outlast_server::mcp::{
+    recorder::{Mark, Told},
+    remote::{Heard, Remote},
+    target::Target,
+};
 use tokio::sync::mpsc;
 
 use super::{
+    child::{Process, Writer, read_lines},
     ledger::Ledger,
     session::{Deed, Event, Session},
     tools::Tools,
 };
 use crate::program::{error::CliError, exit_code, say::say};
 
-/// Longest line of either side, in bytes.
-const MAX_LINE: u64 = 256 << 20;
-
 /// Longest wait for answers to calls that are out, once the client is gone.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
-/// Time that a server has to end by itself, once its input is closed.
-const GRACE: Duration = Duration::from_secs(2);
+/// Longest wait for a client to take what it was told.
+const LAST_BYTES: Duration = Duration::from_secs(2);
 
-/// Runs the recorder until its client is gone. Returns the exit code.
-pub fn run(ledger: Arc<Ledger>, tools: Tools, command: &[OsString]) -> Result<u8, CliError> {
+/// Way to a server.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// Command that starts it.
+    Command {
+        argv: Vec<OsString>,
+        /// Its environment; else that of this process.
+        variables: Option<Vec<(OsString, OsString)>>,
+    },
+    Url(Target),
+}
+
+/// Server that is there.
+enum Server {
+    Process(Process),
+    Remote(Remote),
+}
+
+/// Runs the recorder until its client on standard input is gone. Returns the exit code.
+pub fn run(ledger: Arc<Ledger>, tools: Tools, way: Way) -> Result<u8, CliError> {
     let runtime = tokio::runtime::Handle::current();
     let (events, inbox) = mpsc::unbounded_channel();
-    let out = Writer::start(io::stdout());
     let client = events.clone();
     thread::spawn(move || {
         read_lines(io::stdin().lock(), |line| client.send(Event::Client(line)).is_ok());
         let _ = client.send(Event::ClientClosed);
     });
-    let marks = Marks::default();
-    let host = Host {
-        ledger: ledger.clone(),
-        events,
-        out,
-        command: command.to_vec(),
-        server: None,
-        marks: marks.clone(),
+    let client = Client::Pipe(Writer::start(io::stdout()));
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let stop = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     };
-    let code = runtime.block_on(async {
-        let code = host.drive(inbox, tools).await;
-        marks.made().await;
-        code
-    });
+    let ended = runtime.block_on(Host::new(ledger.clone(), events, client, way).drive(inbox, tools, stop));
     ledger.leave()?;
-    code
+    Ok(match ended? {
+        None => exit_code::OK,
+        Some(why) => {
+            say(&why);
+            exit_code::FAILED
+        }
+    })
+}
+
+/// Runs the recorder of a client that another part of this process hears, until that closes its lines.
+pub async fn serve(
+    ledger: Arc<Ledger>,
+    tools: Tools,
+    way: Way,
+    (mut lines, told): (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<Told>),
+) -> Result<(), CliError> {
+    let (events, inbox) = mpsc::unbounded_channel();
+    let client = events.clone();
+    tokio::spawn(async move {
+        while let Some(line) = lines.recv().await {
+            let _ = client.send(Event::Client(line));
+        }
+        let _ = client.send(Event::ClientClosed);
+    });
+    let (pending, all_had) = mpsc::channel(1);
+    let client = Client::Told { told, pending, all_had };
+    let ended = Host::new(ledger, events, client, way).drive(inbox, tools, std::future::pending()).await?;
+    ended.inspect(|why| tracing::warn!("{why}"));
+    Ok(())
+}
+
+/// Client's side of a recorder.
+enum Client {
+    Pipe(Writer),
+    Told {
+        told: mpsc::UnboundedSender<Told>,
+        /// Held by each answer that the client does not have yet.
+        pending: mpsc::Sender<()>,
+        all_had: mpsc::Receiver<()>,
+    },
+}
+
+impl Client {
+    /// Shows a line. `mark` is called once the client has it.
+    fn show(&self, line: Vec<u8>, mark: Option<Mark>) {
+        match self {
+            Client::Pipe(out) => out.write(line, || {
+                if let Some(mark) = mark {
+                    mark();
+                }
+            }),
+            Client::Told { told, pending, .. } => {
+                let pending = pending.clone();
+                let mark = mark.map(|mark| -> Mark {
+                    Box::new(move || {
+                        mark();
+                        drop(pending);
+                    })
+                });
+                let _ = told.send(Told { line, mark });
+            }
+        }
+    }
+
+    /// Waits for a short while until the client has all that was shown.
+    async fn finish(self) {
+        match self {
+            Client::Pipe(out) => out.finish(),
+            Client::Told { told, pending, mut all_had } => {
+                drop((told, pending));
+                let _ = tokio::time::timeout(LAST_BYTES, all_had.recv()).await;
+            }
+        }
+    }
 }
 
 struct Host {
     ledger: Arc<Ledger>,
     events: mpsc::UnboundedSender<Event>,
-    out: Writer,
-    command: Vec<OsString>,
+    client: Client,
+    way: Way,
     server: Option<Server>,
     marks: Marks,
 }
@@ -84,36 +169,43 @@ impl Marks {
     }
 }
 
-struct Server {
-    child: Arc<Mutex<Child>>,
-    stdin: Writer,
-}
-
 impl Host {
+    fn new(ledger: Arc<Ledger>, events: mpsc::UnboundedSender<Event>, client: Client, way: Way) -> Host {
+        Host { ledger, events, client, way, server: None, marks: Marks::default() }
+    }
+
+    /// Carries out what the session wants until nothing is left, or `stop`. Returns why the server was given up.
     async fn drive(
         mut self,
         mut inbox: mpsc::UnboundedReceiver<Event>,
         tools: Tools,
-    ) -> Result<u8, CliError> {
+        stop: impl Future<Output = ()>,
+    ) -> Result<Option<String>, CliError> {
+        let ended = self.obey(&mut inbox, tools, stop).await;
+        self.end_server().await;
+        self.client.finish().await;
+        self.marks.made().await;
+        ended
+    }
+
+    async fn obey(
+        &mut self,
+        inbox: &mut mpsc::UnboundedReceiver<Event>,
+        tools: Tools,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Option<String>, CliError> {
         let (mut session, mut deeds) = Session::new(tools);
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+        let mut stop = std::pin::pin!(stop);
         let mut deadline = None;
         loop {
             for deed in std::mem::take(&mut deeds) {
                 match deed {
                     Deed::Start { pause_ms } => {
                         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-                        self.start()?;
+                        self.start().await?;
                         deeds.extend(session.started());
                     }
-                    Deed::Quit { why } => {
-                        self.end_server();
-                        self.out.finish();
-                        let Some(why) = why else { return Ok(exit_code::OK) };
-                        say(&why);
-                        return Ok(exit_code::FAILED);
-                    }
+                    Deed::Quit { why } => return Ok(why),
                     deed => self.carry_out(deed),
                 }
             }
@@ -128,15 +220,10 @@ impl Host {
             };
             let event = tokio::select! {
                 event = inbox.recv() => event,
-                _ = terminate.recv() => None,
-                _ = interrupt.recv() => None,
+                () = &mut stop => None,
                 () = over => None,
             };
-            let Some(event) = event else {
-                self.end_server();
-                self.out.finish();
-                return Ok(exit_code::OK);
-            };
+            let Some(event) = event else { return Ok(None) };
             if matches!(event, Event::ClientClosed) {
                 deadline = Some(tokio::time::Instant::now() + LAST_ANSWERS);
             }
@@ -151,22 +238,23 @@ impl Host {
             None => e.to_string(),
         };
         match deed {
-            Deed::ToClient { line, mark: None } => self.out.write(line, || {}),
+            Deed::ToClient { line, mark: None } => self.client.show(line, None),
             Deed::ToClient { line, mark: Some(seq) } => {
                 let (runtime, marks) = (tokio::runtime::Handle::current(), self.marks.clone());
-                self.out.write(line, move || {
+                let mark: Mark = Box::new(move || {
                     marks.add(runtime.spawn(async move {
                         if let Err(e) = ledger.delivered(seq).await {
                             tracing::warn!(error = %e, "an answer was not marked as delivered");
                         }
                     }));
                 });
+                self.client.show(line, Some(mark));
             }
-            Deed::ToServer(line) => {
-                if let Some(server) = &self.server {
-                    server.stdin.write(line, || {});
-                }
-            }
+            Deed::ToServer(line) => match &self.server {
+                Some(Server::Process(process)) => process.send(line),
+                Some(Server::Remote(remote)) => remote.send(line),
+                None => {}
+            },
             Deed::Reserve { no, call, manner, leaves, anew } => drop(tokio::spawn(async move {
                 let verdict = ledger.reserve(&call, manner, leaves, anew).await;
                 let _ = events.send(Event::Reserved(no, verdict.map_err(said)));
@@ -183,8 +271,8 @@ impl Host {
                 let recorded = ledger.record(opening, &body, failed).await;
                 let _ = events.send(Event::Recorded(no, recorded.map_err(said)));
             })),
-            Deed::GiveUp { no, opening, tool } => drop(tokio::spawn(async move {
-                let given_up = ledger.give_up(opening, &tool).await;
+            Deed::GiveUp { no, opening, tool, refused } => drop(tokio::spawn(async move {
+                let given_up = ledger.give_up(opening, &tool, refused).await;
                 let _ = events.send(Event::GivenUp(no, given_up.map_err(said)));
             })),
             // `drive` has taken these.
@@ -192,126 +280,38 @@ impl Host {
         }
     }
 
-    /// Starts the server. Its environment is this process's own.
-    fn start(&mut self) -> Result<(), CliError> {
-        self.end_server();
-        let (program, arguments) =
-            self.command.split_first().ok_or_else(|| io::Error::other("no command"))?;
-        let mut child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| CliError::Usage {
-                message: format!("the server {} cannot be started: {e}", program.to_string_lossy()),
-                hint: Some("give its command behind --: outlast mcp -- CMD".into()),
-            })?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::Error::other("the server has no pipes").into());
-        };
-        let child = Arc::new(Mutex::new(child));
-        let (events, waited) = (self.events.clone(), child.clone());
-        thread::spawn(move || {
-            read_lines(BufReader::new(stdout), |line| events.send(Event::Server(line)).is_ok());
-            // All that it said is heard, so nothing of it comes after its end.
-            let _ = events.send(Event::ServerEnded(end(&waited)));
+    /// Starts the server that is a command, or connects to the one at a URL.
+    async fn start(&mut self) -> Result<(), CliError> {
+        if let (Way::Url(_), Some(_)) = (&self.way, &self.server) {
+            return Ok(());
+        }
+        self.end_server().await;
+        let (lines, ends) = (self.events.clone(), self.events.clone());
+        self.server = Some(match &self.way {
+            Way::Command { argv, variables } => Server::Process(Process::start(
+                argv,
+                variables.as_deref(),
+                move |line| lines.send(Event::Server(line)).is_ok(),
+                move |how| drop(ends.send(Event::ServerEnded(how))),
+            )?),
+            Way::Url(target) => Server::Remote(Remote::start(target.clone(), move |heard| {
+                let _ = lines.send(match heard {
+                    Heard::Line(line) => Event::Server(line),
+                    Heard::Lost { line, why, taken } => Event::Lost { line, why, taken },
+                    Heard::Forgotten(line) => Event::Forgotten(line),
+                });
+            })),
         });
-        self.server = Some(Server { child, stdin: Writer::start(stdin) });
         Ok(())
     }
 
-    /// Closes the server's input, and ends it if it does not end by itself.
-    fn end_server(&mut self) {
-        let Some(server) = self.server.take() else { return };
-        server.stdin.finish();
-        let until = std::time::Instant::now() + GRACE;
-        loop {
-            let mut child = server.child.lock().unwrap_or_else(PoisonError::into_inner);
-            match child.try_wait() {
-                Ok(None) if std::time::Instant::now() < until => {}
-                Ok(Some(_)) => return,
-                _ => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return;
-                }
+    async fn end_server(&mut self) {
+        match self.server.take() {
+            Some(Server::Process(process)) => {
+                let _ = tokio::task::spawn_blocking(|| process.close()).await;
             }
-            drop(child);
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-/// Returns how a server ended whose output is closed; one that goes on without it is killed.
-fn end(child: &Mutex<Child>) -> String {
-    let until = std::time::Instant::now() + GRACE;
-    loop {
-        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-        match child.try_wait() {
-            Ok(Some(status)) => return status.to_string(),
-            Ok(None) if std::time::Instant::now() < until => {}
-            _ => {
-                let _ = child.kill();
-                return child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-            }
-        }
-        drop(child);
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Calls `each` with each line, without its end, until the input ends or `each` returns false.
-fn read_lines(mut from: impl io::BufRead, mut each: impl FnMut(Vec<u8>) -> bool) {
-    loop {
-        let mut line = Vec::new();
-        let read = from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line);
-        // A line that was cut off is no message.
-        if read.is_err() || line.pop() != Some(b'\n') {
-            return;
-        }
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        if !each(line) {
-            return;
-        }
-    }
-}
-
-type Line = (Vec<u8>, Box<dyn FnOnce() + Send>);
-
-/// Thread that writes lines in order, so that a reader that is slow holds nobody else up.
-struct Writer {
-    lines: channel::Sender<Line>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl Writer {
-    fn start(mut to: impl Write + Send + 'static) -> Writer {
-        let (lines, queue) = channel::channel::<Line>();
-        let thread = thread::spawn(move || {
-            for (mut line, written) in queue {
-                line.push(b'\n');
-                // Nobody reads any more: its end is noticed by whoever reads from it.
-                if to.write_all(&line).and_then(|()| to.flush()).is_ok() {
-                    written();
-                }
-            }
-        });
-        Writer { lines, thread }
-    }
-
-    /// Writes a line. `written` is called once it is with the system.
-    fn write(&self, line: Vec<u8>, written: impl FnOnce() + Send + 'static) {
-        let _ = self.lines.send((line, Box::new(written)));
-    }
-
-    /// Writes what waits, and closes. A reader that reads nothing is not waited for.
-    fn finish(self) {
-        drop(self.lines);
-        let until = std::time::Instant::now() + GRACE;
-        while !self.thread.is_finished() && std::time::Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
+            Some(Server::Remote(remote)) => remote.close().await,
+            None => {}
         }
     }
 }

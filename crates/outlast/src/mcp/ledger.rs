@@ -32,14 +32,17 @@ use outlast_core::{
         id::{AttemptNo, InstanceNo, RunId, RunNo, Seq, Slot},
     },
 };
-use outlast_server::node::Node;
-use serde_json::{Value, json};
-use tokio::sync::OnceCell;
-
-use super::{
-    message::{self, ToolCall},
-    tools::Manner,
+use outlast_server::{
+    mcp::message::{self, ToolCall},
+    node::Node,
 };
+use serde_json::{Value, json};
+use tokio::{
+    sync::{OnceCell, watch},
+    task::AbortHandle,
+};
+
+use super::tools::Manner;
 use crate::program::{context::Context, error::CliError, say::say};
 
 /// Pause between two looks at a call that another process makes, and at an approval that is pending.
@@ -49,10 +52,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const EXPIRES_MS: i64 = outlast_core::journal::approval::EXPIRES_MS;
 
 /// The attempt that calls belong to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Seat {
     /// A supervisor drives the attempt; this process bears its token.
-    Inside { attempt: AttemptNo, slot: Slot, iteration: i64 },
+    Inside { attempt: AttemptNo, slot: Slot, scope: Arc<str> },
     /// This process claims an attempt of its own.
     Alone,
 }
@@ -61,6 +64,8 @@ pub enum Seat {
 /// the store nothing.
 struct Life {
     node: Arc<Node>,
+    /// Task that renews the heartbeat.
+    beat: AbortHandle,
     /// Instance that claimed the attempt, where this process did.
     claimed_by: Option<InstanceNo>,
     attempt: AttemptNo,
@@ -81,6 +86,8 @@ pub struct Ledger {
     pub record: Record,
     pub rules: Option<Rules>,
     life: OnceCell<Life>,
+    /// Ends of recorders that have this server's calls, and whose clients are gone.
+    leaving: Vec<watch::Receiver<()>>,
     /// Runtime that renews the heartbeat.
     runtime: tokio::runtime::Handle,
 }
@@ -124,8 +131,14 @@ impl Ledger {
             record: view.run.policy.record,
             rules: view.spec.rules.clone(),
             life: OnceCell::new(),
+            leaving: Vec::new(),
             runtime,
         }
+    }
+
+    /// Lets the first call wait until these recorders have ended.
+    pub fn after(self, leaving: Vec<watch::Receiver<()>>) -> Ledger {
+        Ledger { leaving, ..self }
     }
 
     async fn life(&self) -> Result<&Life, CliError> {
@@ -133,6 +146,9 @@ impl Ledger {
     }
 
     async fn begin(&self) -> Result<Life, CliError> {
+        for mut recorder in self.leaving.clone() {
+            while recorder.changed().await.is_ok() {}
+        }
         let (store, context) = (self.store.clone(), self.context.clone());
         let program = format!("mcp {}", self.server);
         let joined = tokio::task::spawn_blocking(move || {
@@ -143,9 +159,9 @@ impl Ledger {
             Ok::<_, CliError>(node)
         });
         let node = joined.await.map_err(|e| std::io::Error::other(e.to_string()))??;
-        self.runtime.spawn(node.clone().keep_alive());
-        let (claimed_by, attempt, slot, iteration) = match self.seat {
-            Seat::Inside { attempt, slot, iteration } => (None, attempt, slot, iteration),
+        let beat = self.runtime.spawn(node.clone().keep_alive()).abort_handle();
+        let (claimed_by, attempt, slot, scope) = match &self.seat {
+            Seat::Inside { attempt, slot, scope } => (None, *attempt, *slot, scope.clone()),
             Seat::Alone => {
                 let claim = Claim {
                     run: self.run,
@@ -157,7 +173,7 @@ impl Ledger {
                 };
                 match self.store.ask(claim, Durability::Synced).await? {
                     Claimed::Attempt { attempt, slot, iteration, .. } => {
-                        (Some(node.instance()), attempt, slot, iteration)
+                        (Some(node.instance()), attempt, slot, iteration_scope(iteration))
                     }
                     Claimed::Refused(refusal) => {
                         let (id, why) = (self.id.to_string(), refusal.code);
@@ -166,9 +182,8 @@ impl Ledger {
                 }
             }
         };
-        let scope = iteration_scope(iteration);
         let earlier = self.earlier(&scope, attempt)?;
-        Ok(Life { node, claimed_by, attempt, slot, scope, earlier })
+        Ok(Life { node, beat, claimed_by, attempt, slot, scope, earlier })
     }
 
     /// Counts the answers of earlier lives that calls without an id may get.
@@ -336,13 +351,21 @@ impl Ledger {
         Ok(())
     }
 
-    /// Closes a call that gets no answer, and returns what its client is told.
-    pub async fn give_up(&self, opening: Opening, tool: &str) -> Result<Verdict, CliError> {
-        let state = self.store.ask(GiveUpTool { opening }, Durability::Synced).await?;
+    /// Closes a call that gets no answer, and returns what its client is told. `refused`: why its server certainly did
+    /// not take it.
+    pub async fn give_up(
+        &self,
+        opening: Opening,
+        tool: &str,
+        refused: Option<String>,
+    ) -> Result<Verdict, CliError> {
+        let give_up = GiveUpTool { opening, refused: refused.is_some() };
+        let state = self.store.ask(give_up, Durability::Synced).await?;
         if state == State::Unknown {
             return Ok(self.doubt(opening.seq, tool));
         }
-        let text = format!("{} was not called: its server is not there", self.name(tool));
+        let why = refused.unwrap_or_else(|| "its server is not there".into());
+        let text = format!("{} was not called: {why}", self.name(tool));
         Ok(Verdict::Answer { seq: None, body: message::told(&text, json!({"outlast/outcome": "not sent"})) })
     }
 
@@ -358,6 +381,7 @@ impl Ledger {
     /// Ends this process's life on the store. Calls in flight are judged by whoever asks for them next.
     pub fn leave(&self) -> Result<(), CliError> {
         let Some(life) = self.life.get() else { return Ok(()) };
+        life.beat.abort();
         if let Some(instance) = life.claimed_by {
             let end = EndAttempt {
                 run: self.run,

@@ -1,25 +1,30 @@
-//! `outlast mcp -- CMD`: a recorder between an MCP client and a server, both over standard input and output.
+//! `outlast mcp`: a recorder between an MCP client on standard input and output, and a server that it starts, or that is
+//! at a URL.
 //!
-//! `session` decides, `host` carries out, `ledger` is the store's side. `message` reads as much of a line as is needed,
-//! and `tools` knows which tools may be called again.
+//! `session` decides, `host` carries out, `ledger` is the store's side. `child` is a server's process, `serving` has
+//! recorders for the servers at `/mcp/NAME`, and `tools` knows which tools may be called again.
 
-mod host;
+mod child;
+pub mod host;
 mod ledger;
-mod message;
+pub mod serving;
 mod session;
-mod tools;
+pub mod tools;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use outlast_core::{
     engine::run::start::Start,
+    journal::iteration_scope,
     run::Spec,
     store::{Ask as _, Durability, RunView, Store},
     words::id::RunId,
 };
 use outlast_process::ancestry;
+use outlast_server::mcp::target::Target;
 
 use self::{
+    host::Way,
     ledger::{Ledger, Seat},
     tools::Tools,
 };
@@ -31,19 +36,24 @@ use crate::{
         error::{CliError, InsideError, MachineError},
         find,
     },
-    settings::{place::Place, policies},
+    settings::{
+        mcp::{MAX_NAME, is_name},
+        place::Place,
+        policies,
+    },
 };
 
 /// Variables that a run's process has, and that MCP clients do not pass to their servers.
 const INHERITED: [&str; 3] = [TOKEN, "OUTLAST_STORE", CONFINED];
 
-/// Longest name of a server.
-const MAX_NAME: usize = 64;
+/// Headers whose values are secrets.
+const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
 
 /// Records the tool calls between the client on standard input and output, and the server that it starts. Returns the
 /// exit code.
 pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let name = name(&args)?;
+    let way = way(&args, &context)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -59,15 +69,15 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
             let inside = Inside::of(&context)?.ok_or(InsideError::NoRunForTools)?;
             let attempts = inside.store.attempts(inside.claims.run)?;
             let found = attempts.into_iter().find(|a| a.no == inside.claims.attempt);
-            let iteration = found.map_or(inside.view.run.iteration, |a| a.iteration);
-            let seat = Seat::Inside { attempt: inside.claims.attempt, slot: inside.claims.slot, iteration };
+            let scope = iteration_scope(found.map_or(inside.view.run.iteration, |a| a.iteration));
+            let seat = Seat::Inside { attempt: inside.claims.attempt, slot: inside.claims.slot, scope };
             (context, inside.store, inside.view, seat)
         }
     };
     let ledger = Ledger::new(context, store, &view, seat, name, runtime.handle().clone());
     let tools = Tools::new(args.trust, args.reads, args.idempotent);
     let _guard = runtime.enter();
-    let code = host::run(Arc::new(ledger), tools, &args.command);
+    let code = host::run(Arc::new(ledger), tools, way);
     // The thread that reads the client's input cannot be interrupted.
     runtime.shutdown_background();
     code
@@ -77,19 +87,62 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
 fn name(args: &McpArgs) -> Result<String, CliError> {
     let given = match &args.name {
         Some(name) => name.clone(),
+        None if args.url.is_some() => {
+            return Err(CliError::Usage {
+                message: "a server at a URL has no name of its own".into(),
+                hint: Some("give it one with --name".into()),
+            });
+        }
         None => {
             let program = args.command.first().map(|c| Path::new(c).file_stem().unwrap_or_default());
             program.unwrap_or_default().to_string_lossy().into_owned()
         }
     };
-    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if given.is_empty() || given.len() > MAX_NAME || !given.chars().all(fits) {
+    if !is_name(&given) {
         return Err(CliError::Usage {
             message: format!("a server's name is 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -, had {given:?}"),
             hint: Some("give it one with --name".into()),
         });
     }
     Ok(given)
+}
+
+/// Returns the way to the server. Secrets come from variables: everybody on a machine can read a command line.
+fn way(args: &McpArgs, context: &Context) -> Result<Way, CliError> {
+    let Some(url) = &args.url else {
+        return Ok(Way::Command { argv: args.command.clone(), variables: None });
+    };
+    let mut headers = Vec::new();
+    for header in &args.header {
+        let (name, value) = header.split_once(':').ok_or_else(|| CliError::Usage {
+            message: format!("a header is NAME: VALUE, had {header:?}"),
+            hint: None,
+        })?;
+        if SECRETS.iter().any(|secret| name.trim().eq_ignore_ascii_case(secret)) {
+            return Err(CliError::Usage {
+                message: format!(
+                    "the value of {} is a secret, and everybody here can read a command line",
+                    name.trim()
+                ),
+                hint: Some(format!("put it into a variable: --header-env {}=VARIABLE", name.trim())),
+            });
+        }
+        headers.push((name.trim().to_owned(), value.trim().to_owned()));
+    }
+    for named in &args.header_env {
+        let (name, variable) = named.split_once('=').ok_or_else(|| CliError::Usage {
+            message: format!("wanted NAME=VARIABLE, had {named:?}"),
+            hint: Some("for example --header-env Authorization=MAIL_LOGIN".into()),
+        })?;
+        let value = context.around.var(variable).and_then(|v| v.to_str()).ok_or_else(|| CliError::Usage {
+            message: format!("the variable {variable} is not set, and the header {name} wants it"),
+            hint: Some("an MCP client passes a server only those variables that its entry names".into()),
+        })?;
+        headers.push((name.to_owned(), value.to_owned()));
+    }
+    let target =
+        Target::new(url, &headers).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    Ok(Way::Url(target))
 }
 
 /// Finds the run of this id, or creates it: without limits, since tools are not metered.

@@ -8,10 +8,12 @@
 
 mod call;
 mod deed;
+mod upstream;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use outlast_core::words::{digest::Digest, id::Seq};
+use outlast_server::mcp::message::{self, INTERNAL, INVALID, PARAMS, ToolCall};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
@@ -19,7 +21,6 @@ use self::call::{Call, Open, Phase, Plain, Queued, Server};
 pub use self::deed::{Deed, Event, No};
 use super::{
     ledger::{Approval, Verdict},
-    message::{self, INTERNAL, INVALID, Message, PARAMS, ToolCall},
     tools::Tools,
 };
 
@@ -95,6 +96,8 @@ impl Session {
             Event::ClientClosed => self.closing = true,
             Event::Server(line) => self.server(line),
             Event::ServerEnded(how) => self.server_ended(&how),
+            Event::Lost { line, why, taken } => self.lost(&line, &why, taken),
+            Event::Forgotten(line) => self.forgotten(line),
             Event::Reserved(no, verdict) => self.reserved(no, verdict),
             Event::Approved(no, approval) => self.approved(no, approval),
             Event::Left(no, left) => self.left(no, left),
@@ -110,14 +113,7 @@ impl Session {
     /// Tells that the server was started: what waits for it may go.
     pub fn started(&mut self) -> Vec<Deed> {
         self.starts += 1;
-        match self.greeting.clone() {
-            Some(greeting) => {
-                let id = self.own_id();
-                self.deeds.push(Deed::ToServer(message::with_id(&greeting, &id)));
-                self.server = Server::Greeting(id);
-            }
-            None => self.up(),
-        }
+        self.greet();
         std::mem::take(&mut self.deeds)
     }
 
@@ -140,7 +136,7 @@ impl Session {
             (Some(method), Some(id)) => {
                 let method = method.to_owned();
                 self.remember(&method, message.params, &line);
-                self.plain.insert(id, Plain { method, line: line.clone() });
+                self.plain.insert(id, Plain { method, line: line.clone(), lost: 0 });
                 self.pass(line);
             }
             (Some("notifications/cancelled"), None) => self.cancelled(message.params, line.clone()),
@@ -195,7 +191,7 @@ impl Session {
             Some(open) => Phase::Approving(open),
             None => Phase::Reserving,
         };
-        let made = Call { id, line, call, manner, phase, withdrawn: false, notices: 0 };
+        let made = Call { id, line, call, manner, phase, withdrawn: false, notices: 0, lost: 0 };
         self.calls.insert(no, made);
         match &self.calls[&no].phase {
             Phase::Approving(_) => self.approve(no),
@@ -231,132 +227,10 @@ impl Session {
             // Never sent: nothing has happened, and nothing will.
             Phase::Reserved(open) => {
                 self.unqueue(no);
-                self.give_up(no, open);
+                self.give_up(no, open, None);
             }
             _ => {}
         }
-    }
-
-    fn server(&mut self, line: Vec<u8>) {
-        let Ok(message) = message::read(&line) else {
-            // A server that prints to standard output what is no message is not the client's trouble.
-            return;
-        };
-        let id = message.id.map(|id| id.get().to_owned());
-        match (&message.method, id) {
-            (Some(_), Some(id)) => {
-                self.asked.insert(id);
-                self.show(line);
-            }
-            (Some(_), None) => self.show(line),
-            (None, Some(id)) if self.own.remove(&id) => self.greeted(&id),
-            (None, Some(id)) => self.answered(&id, &message, &line),
-            (None, None) => self.show(line),
-        }
-    }
-
-    /// The server answered a request of ours.
-    fn greeted(&mut self, id: &str) {
-        if self.server != Server::Greeting(id.to_owned()) {
-            return;
-        }
-        let initialized = self.initialized.clone();
-        self.deeds.extend(initialized.map(Deed::ToServer));
-        let kept: Vec<Vec<u8>> =
-            self.level.iter().chain(self.subscriptions.iter().map(|(_, line)| line)).cloned().collect();
-        for line in kept {
-            let id = self.own_id();
-            self.deeds.push(Deed::ToServer(message::with_id(&line, &id)));
-        }
-        self.up();
-    }
-
-    fn answered(&mut self, id: &str, message: &Message<'_>, line: &[u8]) {
-        let out = |call: &Call| matches!(&call.phase, Phase::Out(_)) && call.id == id;
-        if let Some(no) = self.calls.iter().find(|(_, call)| out(call)).map(|(no, _)| *no) {
-            let (Some(call), Some(body)) = (self.calls.get_mut(&no), message::recorded(message)) else {
-                return;
-            };
-            if let Phase::Out(open) = call.phase.clone() {
-                let (opening, failed) = (open.opening, message::is_failure(message));
-                call.phase = Phase::Recording(open, line.to_vec());
-                self.starts = 0;
-                self.deeds.push(Deed::Record { no, opening, body, failed });
-            }
-            return;
-        }
-        let Some(plain) = self.plain.remove(id) else { return };
-        self.starts = 0;
-        match (plain.method.as_str(), message.result) {
-            ("initialize", Some(_)) => self.greeting = Some(plain.line),
-            ("tools/list", Some(result)) => self.tools.learn(result),
-            _ => {}
-        }
-        self.show(line.to_vec());
-    }
-
-    fn server_ended(&mut self, how: &str) {
-        if self.server == Server::Gone {
-            return;
-        }
-        self.server = Server::Starting;
-        self.own.clear();
-        for id in std::mem::take(&mut self.asked) {
-            let line = format!(
-                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{id},\"reason\":\"the server ended\"}}}}"
-            );
-            self.show(line.into_bytes());
-        }
-        let gives_up = self.starts >= MOST_STARTS;
-        let mut out: Vec<No> =
-            self.calls.iter().filter(|(_, c)| matches!(c.phase, Phase::Out(_))).map(|(no, _)| *no).collect();
-        out.sort_unstable();
-        for no in out {
-            let Some(call) = self.calls.get_mut(&no) else { continue };
-            let Phase::Out(open) = call.phase.clone() else { continue };
-            match call.manner.repeatable() && !call.withdrawn && !gives_up {
-                true => {
-                    call.phase = Phase::Ready(open);
-                    self.queue.push_back(Queued::Call(no));
-                }
-                false => self.give_up(no, open),
-            }
-        }
-        if gives_up {
-            return self.given_up(how);
-        }
-        // What passes unrecorded asks the server for what it knows: it is asked again.
-        let is_queued = |line: &Vec<u8>| self.queue.iter().any(|q| matches!(q, Queued::Line(l) if l == line));
-        let mut again: Vec<&Plain> = self.plain.values().filter(|plain| !is_queued(&plain.line)).collect();
-        again.sort_by_key(|plain| plain.method != "initialize");
-        let again: Vec<Vec<u8>> = again.into_iter().map(|plain| plain.line.clone()).collect();
-        again.into_iter().rev().for_each(|line| self.queue.push_front(Queued::Line(line)));
-        if self.closing {
-            return;
-        }
-        let pause_ms = u64::from(self.starts.saturating_sub(1)) * 300;
-        self.deeds.push(Deed::Start { pause_ms });
-    }
-
-    /// The server does not stay up: everything that waits for it is refused.
-    fn given_up(&mut self, how: &str) {
-        self.server = Server::Gone;
-        self.queue.clear();
-        let text =
-            format!("the server ended {MOST_STARTS} times without an answer, the last time with {how}");
-        let plain: Vec<String> = self.plain.drain().map(|(id, _)| id).collect();
-        plain.iter().for_each(|id| self.refuse(id, INTERNAL, &text));
-        let waiting: Vec<(No, Open)> = self
-            .calls
-            .iter()
-            .filter_map(|(no, call)| match &call.phase {
-                Phase::Reserved(open) | Phase::Ready(open) => Some((*no, open.clone())),
-                _ => None,
-            })
-            .collect();
-        waiting.into_iter().for_each(|(no, open)| self.give_up(no, open));
-        self.closing = true;
-        self.deeds.push(Deed::Quit { why: Some(text) });
     }
 
     /// A call is on disk, or its answer is known.
@@ -367,7 +241,7 @@ impl Session {
                 let open = Open { opening, key };
                 self.diverged |= new && call.call.id.is_none() && earlier > self.replayed;
                 if call.withdrawn {
-                    return self.give_up(no, open);
+                    return self.give_up(no, open, None);
                 }
                 call.phase = match (sent, asks) {
                     (_, true) => Phase::Approving(open),
@@ -491,21 +365,12 @@ impl Session {
         }
     }
 
-    fn give_up(&mut self, no: No, open: Open) {
+    /// Closes a call that gets no answer. `refused`: why its server certainly did not take it.
+    fn give_up(&mut self, no: No, open: Open, refused: Option<String>) {
         let Some(call) = self.calls.get_mut(&no) else { return };
         call.phase = Phase::Closing;
         let tool = call.call.tool.clone();
-        self.deeds.push(Deed::GiveUp { no, opening: open.opening, tool });
-    }
-
-    fn up(&mut self) {
-        self.server = Server::Up;
-        for queued in std::mem::take(&mut self.queue) {
-            match queued {
-                Queued::Line(line) => self.deeds.push(Deed::ToServer(line)),
-                Queued::Call(no) => self.go(no),
-            }
-        }
+        self.deeds.push(Deed::GiveUp { no, opening: open.opening, tool, refused });
     }
 
     /// Passes a line to the server, or keeps it until the server is up.

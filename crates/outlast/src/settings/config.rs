@@ -16,7 +16,7 @@ use crate::settings::{
     budgets,
     declared::{BadDeclaration, Declared},
     file::{self, Error, FILE, Origin, read, table},
-    masks, notify, policies,
+    masks, mcp, notify, policies,
     surroundings::Surroundings,
     upstreams,
 };
@@ -65,7 +65,7 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
 
 /// Long flags that are no settings: those clap answers itself, and `attempt`, whose variable gives an agent
 /// its own number.
-const NO_SETTINGS: [&str; 3] = ["help", "version", "attempt"];
+const NO_SETTINGS: [&str; 6] = ["help", "version", "attempt", "url", "header", "header-env"];
 
 /// Returns whether a long flag can be given as a setting too.
 pub fn is_setting(long: &str) -> bool {
@@ -207,6 +207,7 @@ struct File {
     /// Whether it names budgets.
     budgets: bool,
     notify: bool,
+    mcp: bool,
 }
 
 /// Reads the tables `[agents.NAME]`: see [`Declared`].
@@ -241,6 +242,7 @@ impl File {
             upstreams: false,
             budgets: false,
             notify: false,
+            mcp: false,
         };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
@@ -261,6 +263,11 @@ impl File {
                 }
                 (Some(_), toml::Value::Table(inner)) => {
                     for (inner_key, value) in inner {
+                        // A server, read by the code that needs it.
+                        if key == mcp::TABLE && value.is_table() {
+                            file.mcp = true;
+                            continue;
+                        }
                         file.add(&key, inner_key, value, known)?;
                     }
                 }
@@ -318,7 +325,8 @@ impl File {
         let table = |there: bool, name: &str| there.then(|| name.to_owned());
         let tables = table(self.upstreams, upstreams::TABLE)
             .or(table(self.budgets, budgets::TABLE))
-            .or(table(self.notify, notify::TABLE));
+            .or(table(self.notify, notify::TABLE))
+            .or(table(self.mcp, mcp::TABLE));
         match door.or(tables) {
             None => Ok(()),
             Some(key) => Err(Error::NotHere { path: self.path.clone(), key }),

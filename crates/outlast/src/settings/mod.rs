@@ -7,6 +7,7 @@ pub mod env_file;
 pub mod file;
 pub mod keys;
 pub(crate) mod masks;
+pub mod mcp;
 pub mod notify;
 pub mod place;
 pub mod policies;

@@ -56,6 +56,7 @@ use crate::{
         conduct::{Conduct, Place},
         truth::Left,
     },
+    mcp::serving::{Face, Serving},
     notify::Delivering,
     program::{
         context::Context,
@@ -66,7 +67,10 @@ use crate::{
     },
     render::amount::some,
     serve::proxy_setup,
-    settings::notify::{self, Endpoint},
+    settings::{
+        mcp,
+        notify::{self, Endpoint},
+    },
 };
 use outlast_process::{
     attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals,
@@ -106,6 +110,9 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
         let mut driver = Driver::start(plan).await?;
         let code = driver.attempts().await;
         driver.stop().await;
+        if let Some(tools) = driver.tools.take() {
+            tools.finish().await;
+        }
         if let Some(telling) = driver.telling.take() {
             telling.finish().await;
         }
@@ -138,6 +145,8 @@ struct Driver {
     beat: Arc<Beat>,
     /// Deliverer of messages, if the person has endpoints.
     telling: Option<Delivering>,
+    /// MCP servers at `/mcp/NAME`.
+    tools: Option<Face>,
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
     grace: Option<Duration>,
@@ -239,6 +248,12 @@ impl Driver {
         };
         let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
             .with_state(state::desk(&node, &context, Conflicts::default()));
+        let servers = mcp::load(&context.around)?;
+        let tools = Serving::begin(servers, &context, store.clone());
+        let face = match &tools {
+            Some(tools) => face.with_mcp(tools.front.clone()),
+            None => face,
+        };
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
         let proxy = face.clone();
         let serving = tokio::spawn(face.serve(
@@ -293,6 +308,7 @@ impl Driver {
             asked: 0,
             outage: outage::Told::default(),
             telling,
+            tools,
             cleared: None,
             died: None,
             iteration: None,

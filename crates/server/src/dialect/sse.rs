@@ -103,6 +103,10 @@ impl Framer {
 pub struct Event<'a> {
     /// The `event` field; empty when there was none.
     pub name: &'a [u8],
+    /// The last `id` field.
+    pub id: Option<&'a [u8]>,
+    /// The last `retry` field; empty when there was none.
+    pub retry: &'a [u8],
     /// The `data` lines joined by LF; `None` when there were none (a comment, a lone `event`).
     pub data: Option<Cow<'a, [u8]>>,
     /// Position of `data` in the event's bytes, if it is one line.
@@ -122,11 +126,19 @@ impl<'a> Event<'a> {
             }
             match &text[..colon] {
                 b"event" => event.name = &bytes[from..line.end],
+                b"id" => event.id = Some(&bytes[from..line.end]),
+                b"retry" => event.retry = &bytes[from..line.end],
                 b"data" => event.add_data(bytes, from..line.end),
                 _ => {}
             }
         }
         event
+    }
+
+    /// Returns the pause before a stream that broke off is resumed, in milliseconds, if the event tells it.
+    pub fn retry(&self) -> Option<u64> {
+        let is_number = !self.retry.is_empty() && self.retry.iter().all(u8::is_ascii_digit);
+        std::str::from_utf8(self.retry).ok().filter(|_| is_number)?.parse().ok()
     }
 
     fn add_data(&mut self, bytes: &'a [u8], at: Range<usize>) {
@@ -234,6 +246,15 @@ pub(super) mod tests {
             if let Some(at) = event.data_at {
                 assert_eq!(Some(&bytes.as_bytes()[at]), event.data.as_deref(), "{bytes:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_place_in_a_stream_is_read() {
+        let event = Event::read(b"id: 7\nretry: 250\ndata:\n\n");
+        assert_eq!((event.id, event.retry()), (Some(&b"7"[..]), Some(250)));
+        for none in ["retry: soon", "retry:", "retry: -1", "retry: 99999999999999999999999", ""] {
+            assert_eq!(Event::read(none.as_bytes()).retry(), None, "{none}");
         }
     }
 

@@ -8,6 +8,7 @@ mod approvals;
 mod budget_metrics;
 mod fleet;
 mod idle;
+mod mcp;
 pub(crate) mod metrics;
 mod probes;
 mod read;
@@ -57,6 +58,7 @@ use crate::{
     compat::riskkernel::{self, RiskKernel},
     dialect::{HeaderFacts, Route, Upstream, route},
     http::Rest,
+    mcp::front::Front,
     node::Node,
     page,
     proxy::{
@@ -81,6 +83,7 @@ pub struct Proxy {
     rest: Option<Rest>,
     riskkernel: Option<RiskKernel>,
     page: Option<Shows>,
+    mcp: Option<Arc<Front>>,
 }
 
 impl Proxy {
@@ -92,7 +95,7 @@ impl Proxy {
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
         let host = Host::new(node, entropy, config, observer)?;
-        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None, page: None })
+        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None, page: None, mcp: None })
     }
 
     /// Returns the streamed answers of a run that are under way, by their calls' entries, each as far as it has come.
@@ -128,6 +131,11 @@ impl Proxy {
         config.access.sessions = Some(sessions);
         self.configure(config);
         Proxy { page: Some(shows), ..self }
+    }
+
+    /// Serves MCP servers at `/mcp/NAME`.
+    pub fn with_mcp(self, front: Arc<Front>) -> Proxy {
+        Proxy { mcp: Some(front), ..self }
     }
 
     /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.
@@ -276,6 +284,11 @@ impl Proxy {
         }
         if approvals::route(&parts).is_some() {
             return approvals::answer(self, host, &parts, body).await.map_err(bare);
+        }
+        if let Some((front, name)) = self.mcp.as_ref().and_then(|front| Some((front, mcp::name(&parts)?))) {
+            let caller = mcp::caller(host, &parts).await.map_err(bare)?;
+            let body = self.body(host, body).await.map_err(bare)?;
+            return Ok(front.answer(name, caller, &parts, body, wire));
         }
         if let Some(rest) = &self.rest
             && let Some(asked) = state::asked(host, &parts)

@@ -134,6 +134,12 @@ impl Default for Pool {
 impl Pool {
     /// Creates a pool that follows no redirects and reads no proxy variables: only configured addresses are called.
     pub fn new() -> Pool {
+        Pool::keeping(Duration::from_secs(60))
+    }
+
+    /// Creates a pool that keeps a connection for `idle`. A server that closes one as a request is written to it leaves
+    /// that request in doubt.
+    pub fn keeping(idle: Duration) -> Pool {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(Duration::from_secs(30)));
@@ -142,7 +148,7 @@ impl Pool {
         let https = hyper_rustls::HttpsConnectorBuilder::new().with_webpki_roots();
         let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(Duration::from_secs(60))
+            .pool_idle_timeout(idle)
             // hyper only resends a request whose pooled connection was closed before a byte was written.
             // Any other failure leaves the call in doubt, and the journal records that.
             .retry_canceled_requests(true)

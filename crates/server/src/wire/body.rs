@@ -10,7 +10,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use outlast_core::call::ConnectionId;
 use tokio::sync::mpsc;
 
-use super::socket::Wire;
+use super::socket::{Mark, Wire};
 
 /// Error of a body that broke off: hyper closes the connection without a clean end.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,8 @@ pub struct AnswerBody {
 /// A piece of a body.
 pub enum Piece {
     Frame(Bytes),
+    /// A frame, and what is due once it was flushed to the client.
+    Marked(Bytes, Mark),
     /// The clean end. A body whose sender is dropped without it has broken off.
     End,
 }
@@ -40,6 +42,8 @@ pub struct Driver {
 enum Kind {
     Whole(Option<Bytes>),
     Frames(mpsc::Receiver<Piece>),
+    /// Frames of which some are marked.
+    Marked(mpsc::UnboundedReceiver<Piece>, Wire),
     /// The body fails once the frames before are flushed: at the first flush after this many.
     Breaking(u64),
 }
@@ -53,6 +57,11 @@ impl AnswerBody {
     /// Creates a body in pieces whose delivery no driver waits for.
     pub fn stream(frames: mpsc::Receiver<Piece>) -> AnswerBody {
         AnswerBody { kind: Kind::Frames(frames), to: None, ended: false }
+    }
+
+    /// Creates a body in pieces, of which some are marked.
+    pub fn marked(frames: mpsc::UnboundedReceiver<Piece>, wire: Wire) -> AnswerBody {
+        AnswerBody { kind: Kind::Marked(frames, wire), to: None, ended: false }
     }
 
     pub fn whole(bytes: Bytes, to: Driver) -> AnswerBody {
@@ -82,13 +91,26 @@ impl Body for AnswerBody {
                     return Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b))));
                 }
                 (Kind::Frames(frames), to) => match std::task::ready!(frames.poll_recv(cx)) {
-                    Some(Piece::Frame(frame)) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
+                    Some(Piece::Frame(frame) | Piece::Marked(frame, _)) => {
+                        return Poll::Ready(Some(Ok(Frame::data(frame))));
+                    }
                     Some(Piece::End) => {
                         this.ended = true;
                         return Poll::Ready(None);
                     }
                     None => {
                         this.kind = Kind::Breaking(to.as_ref().map_or(0, |to| to.wire.flushes()));
+                    }
+                },
+                (Kind::Marked(frames, wire), _) => match std::task::ready!(frames.poll_recv(cx)) {
+                    Some(Piece::Marked(frame, mark)) => {
+                        wire.marks(mark);
+                        return Poll::Ready(Some(Ok(Frame::data(frame))));
+                    }
+                    Some(Piece::Frame(frame)) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
+                    Some(Piece::End) | None => {
+                        this.ended = true;
+                        return Poll::Ready(None);
                     }
                 },
                 (Kind::Breaking(since), Some(to)) => {
@@ -103,7 +125,7 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Kind::Frames(_) => self.ended,
+            Kind::Frames(_) | Kind::Marked(..) => self.ended,
             Kind::Breaking(_) => false,
         }
     }
@@ -111,7 +133,7 @@ impl Body for AnswerBody {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
-            Kind::Frames(_) | Kind::Breaking(_) => SizeHint::default(),
+            Kind::Frames(_) | Kind::Marked(..) | Kind::Breaking(_) => SizeHint::default(),
         }
     }
 }

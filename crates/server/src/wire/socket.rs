@@ -31,9 +31,14 @@ struct Waiting {
     flushes: u64,
     /// Clients whose answer is in hyper's buffer: delivered with the next flush, gone when the connection closes first.
     answered: Vec<Client>,
+    /// Marks of frames that are in hyper's buffer: made with the next flush, dropped when the connection closes first.
+    marks: Vec<Mark>,
     /// Waker of a body that waits for a flush before it fails.
     waker: Option<Waker>,
 }
+
+/// Deed that is due once a client has what it marks.
+pub type Mark = Box<dyn FnOnce() + Send>;
 
 impl Wire {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -60,6 +65,14 @@ impl Wire {
         }
     }
 
+    /// Records that what is marked is in hyper's buffer.
+    pub fn marks(&self, mark: Mark) {
+        let mut waiting = self.lock();
+        if !waiting.closed {
+            waiting.marks.push(mark);
+        }
+    }
+
     /// Returns the number of flushes so far.
     pub fn flushes(&self) -> u64 {
         self.lock().flushes
@@ -77,11 +90,13 @@ impl Wire {
 
     /// Records a flush that handed hyper's whole buffer to the kernel: reports the answered clients as delivered.
     pub(crate) fn flushed(&self) {
-        let (answered, waker) = {
+        let (answered, marks, waker) = {
             let mut waiting = self.lock();
             waiting.flushes += 1;
-            (std::mem::take(&mut waiting.answered), waiting.waker.take())
+            let answered = std::mem::take(&mut waiting.answered);
+            (answered, std::mem::take(&mut waiting.marks), waiting.waker.take())
         };
+        marks.into_iter().for_each(|mark| mark());
         answered.into_iter().for_each(Client::has_it);
         if let Some(waker) = waker {
             waker.wake();
@@ -92,6 +107,7 @@ impl Wire {
         let (answered, answering) = {
             let mut waiting = self.lock();
             waiting.closed = true;
+            waiting.marks.clear();
             (std::mem::take(&mut waiting.answered), waiting.answering.take())
         };
         answered.into_iter().chain(answering).for_each(Client::leaves);

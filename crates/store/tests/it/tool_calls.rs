@@ -245,11 +245,13 @@ pub fn a_read_is_made_anew_where_recorded_answers_are_passed_over(s: &Stage) {
 pub fn what_is_given_up_is_void_or_unknown(s: &Stage) {
     let a = agent(s);
     let reserved = a.sends(ReserveTool { leaves: false, ..a.reserving("x") });
-    assert_eq!(a.ask(GiveUpTool { opening: reserved }).unwrap(), State::Void);
+    assert_eq!(a.ask(GiveUpTool { opening: reserved, refused: false }).unwrap(), State::Void);
     let sent = a.sends(a.reserving("x"));
     assert_ne!(sent.seq, reserved.seq);
-    assert_eq!(a.ask(GiveUpTool { opening: sent }).unwrap(), State::Unknown);
-    s.refuses("already_settled", GiveUpTool { opening: sent });
+    assert_eq!(a.ask(GiveUpTool { opening: sent, refused: false }).unwrap(), State::Unknown);
+    s.refuses("already_settled", GiveUpTool { opening: sent, refused: false });
+    let refused = a.sends(a.reserving("y"));
+    assert_eq!(a.ask(GiveUpTool { opening: refused, refused: true }).unwrap(), State::Void);
     let b = next(s, &a);
     assert_eq!(b.ask(b.reserving("x")).unwrap(), Reserved::InDoubt { seq: sent.seq });
 }

@@ -10,12 +10,15 @@ use crate::{
     words::id::Micros,
 };
 
-/// Closes a tool call whose server died, or whose client withdrew it: `void` if it was never sent, else `unknown`.
+/// Closes a tool call whose server died, or whose client withdrew it: `void` if no server took it, else `unknown`.
 ///
 /// Synced. Authorised by the entry's own process. Errors: `UnknownEntry`, `AlreadyTaken`, `AlreadySettled`.
 #[derive(Clone, Debug)]
 pub struct GiveUpTool {
     pub opening: Opening,
+    /// Whether the server is known not to have taken the call, though it is marked as sent: it could not be reached, or
+    /// refused.
+    pub refused: bool,
 }
 
 impl GiveUpTool {
@@ -28,7 +31,7 @@ impl GiveUpTool {
         closing::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
         let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
         let sent = entry.tool.as_ref().is_none_or(|tool| tool.is_sent());
-        entry.state = if sent { State::Unknown } else { State::Void };
+        entry.state = if sent && !self.refused { State::Unknown } else { State::Void };
         entry.closed_at = Some(now);
         Ok(entry.state)
     }

@@ -1,9 +1,10 @@
 //! State of a session: its server, and the requests that are not answered yet.
 
 use outlast_core::journal::Opening;
+use outlast_server::mcp::message::ToolCall;
 
 use super::deed::No;
-use crate::mcp::{message::ToolCall, tools::Manner};
+use crate::mcp::tools::Manner;
 
 /// Tool call of the client in this session.
 pub struct Call {
@@ -17,6 +18,8 @@ pub struct Call {
     pub withdrawn: bool,
     /// Notices of progress sent while a person is waited for.
     pub notices: u32,
+    /// Times that it was with the server, and its answer was lost.
+    pub lost: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +49,8 @@ pub struct Open {
 pub struct Plain {
     pub method: String,
     pub line: Vec<u8>,
+    /// Times that its answer was lost.
+    pub lost: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Events that a session hears, and deeds that it wants done.
 
 use outlast_core::{journal::Opening, words::id::Seq};
+use outlast_server::mcp::message::ToolCall;
 
 use crate::mcp::{
     ledger::{Approval, Verdict},
-    message::ToolCall,
     tools::Manner,
 };
 
@@ -18,6 +18,14 @@ pub enum Event {
     Server(Vec<u8>),
     /// The server's process is gone, or cannot be started; how, in words.
     ServerEnded(String),
+    /// The server goes on, and no answer to this line of ours will come. `taken`: it may have acted on it.
+    Lost {
+        line: Vec<u8>,
+        why: String,
+        taken: bool,
+    },
+    /// The server has forgotten the session, and did not take this line.
+    Forgotten(Vec<u8>),
     Reserved(No, Result<Verdict, String>),
     Approved(No, Result<Approval, String>),
     Left(No, Result<(), String>),
@@ -65,6 +73,8 @@ pub enum Deed {
         no: No,
         opening: Opening,
         tool: String,
+        /// Why the server certainly did not take the call, though it is marked as sent.
+        refused: Option<String>,
     },
     /// Nothing is left to do.
     Quit {

@@ -310,3 +310,84 @@ fn the_recorder_ends_when_its_client_is_gone_and_no_answer_is_due() {
     let deeds = s.session.on(Event::Recorded(0, Ok(())));
     assert!(matches!(deeds.last(), Some(Deed::Quit { why: None })));
 }
+
+fn lost(s: &mut Stage, line: &str, taken: bool) -> Vec<Deed> {
+    s.session.on(Event::Lost { line: line.as_bytes().to_vec(), why: "broke off".into(), taken })
+}
+
+#[test]
+fn a_lost_answer_of_a_tool_that_acts_is_told_and_its_server_stays() {
+    let mut s = Stage::new();
+    s.out();
+    assert!(matches!(&lost(&mut s, CALL, true)[..], [Deed::GiveUp { no: 0, refused: None, .. }]));
+    assert_eq!(s.client(r#"{"id":8,"method":"ping"}"#).len(), 1, "the server is up");
+}
+
+#[test]
+fn a_call_that_the_server_did_not_take_is_void() {
+    let mut s = Stage::with(Tools::new(false, vec!["append".into()], Vec::new()));
+    s.out();
+    let deeds = lost(&mut s, CALL, false);
+    assert!(
+        matches!(&deeds[..], [Deed::GiveUp { refused: Some(why), .. }] if why == "broke off"),
+        "{deeds:?}"
+    );
+}
+
+#[test]
+fn a_lost_read_is_sent_again_and_given_up_in_the_end() {
+    let mut s = Stage::with(Tools::new(false, vec!["append".into()], Vec::new()));
+    s.out();
+    for _ in 1..MOST_STARTS {
+        assert!(matches!(&lost(&mut s, CALL, true)[..], [Deed::ToServer(_)]));
+    }
+    assert!(matches!(&lost(&mut s, CALL, true)[..], [Deed::GiveUp { refused: None, .. }]));
+    let list = r#"{"id":9,"method":"tools/list"}"#;
+    s.client(list);
+    for _ in 1..MOST_STARTS {
+        assert_eq!(lost(&mut s, list, true), [to_server(list)]);
+    }
+    let (line, _) = shown(&lost(&mut s, list, true)[0]);
+    assert!(line["error"]["message"].as_str().unwrap().contains("broke off"));
+    assert!(lost(&mut s, list, true).is_empty(), "its client has its answer");
+}
+
+/// A session that the client has opened.
+fn greeted() -> Stage {
+    let mut s = Stage::new();
+    s.client(r#"{"id":1,"method":"initialize","params":{}}"#);
+    s.server(r#"{"id":1,"result":{}}"#);
+    s.client(r#"{"method":"notifications/initialized"}"#);
+    s
+}
+
+#[test]
+fn a_forgotten_session_is_opened_anew_and_what_met_it_is_sent_again() {
+    let mut s = greeted();
+    s.out();
+    let list = r#"{"id":9,"method":"tools/list"}"#;
+    s.client(list);
+    let deeds = s.session.on(Event::Forgotten(CALL.into()));
+    assert_eq!(deeds, [to_server(r#"{"id":"outlast-1","method":"initialize","params":{}}"#)]);
+    assert!(s.session.on(Event::Forgotten(list.into())).is_empty(), "one new session serves all");
+    let answer = r#"{"id":3,"result":{}}"#;
+    assert!(s.session.on(Event::Forgotten(answer.into())).is_empty());
+    let deeds = s.server(r#"{"id":"outlast-1","result":{}}"#);
+    let [initialized, Deed::ToServer(call), again] = &deeds[..] else { panic!("{deeds:?}") };
+    assert_eq!(*initialized, to_server(r#"{"method":"notifications/initialized"}"#));
+    assert!(String::from_utf8_lossy(call).contains("append"));
+    assert_eq!(*again, to_server(list));
+}
+
+#[test]
+fn a_server_that_forgets_each_session_is_given_up() {
+    let mut s = greeted();
+    let list = r#"{"id":9,"method":"tools/list"}"#;
+    s.client(list);
+    for n in 1..MOST_STARTS {
+        s.session.on(Event::Forgotten(list.into()));
+        s.server(&format!(r#"{{"id":"outlast-{n}","result":{{}}}}"#));
+    }
+    let deeds = s.session.on(Event::Forgotten(list.into()));
+    assert!(deeds.iter().any(|d| matches!(d, Deed::Quit { why: Some(_) })), "{deeds:?}");
+}

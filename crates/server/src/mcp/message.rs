@@ -7,9 +7,10 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use outlast_core::words::digest::Digest;
-use outlast_server::dialect::canonical::canonical_value;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
+
+use crate::dialect::canonical::canonical_value;
 
 /// Member of `_meta` by which a tool gets the idempotency key of its call: the same in each life.
 pub const KEY: &str = "outlast/idempotencyKey";

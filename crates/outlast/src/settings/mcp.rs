@@ -1,0 +1,157 @@
+//! MCP servers at `/mcp/NAME`: `[mcp.NAME]` of the user's own `outlast.toml`.
+//!
+//! A directory's file may name none: it could have a command run, or have what an agent writes sent elsewhere.
+
+use std::{collections::BTreeMap, ffi::OsString};
+
+use outlast_server::mcp::target::Target;
+use serde::Deserialize;
+
+use crate::{
+    mcp::{host::Way, tools::Tools},
+    settings::{
+        file::{self, Error, Origin},
+        surroundings::Surroundings,
+    },
+};
+
+/// Name of the table, and of the command whose settings stand beside the servers.
+pub const TABLE: &str = "mcp";
+
+/// Longest name of a server.
+pub const MAX_NAME: usize = 64;
+
+/// Variables that each server gets. Others are named: this process's environment has the keys of providers.
+const PASSED: [&str; 9] = ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"];
+
+/// Server at `/mcp/NAME`.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub way: Way,
+    pub tools: Tools,
+}
+
+/// Server as it is written in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    command: Option<Vec<String>>,
+    /// Names of variables that the command gets.
+    #[serde(default)]
+    env: Vec<String>,
+    url: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// Headers whose values are in variables.
+    #[serde(default)]
+    header_env: BTreeMap<String, String>,
+    #[serde(default)]
+    trust: bool,
+    #[serde(default)]
+    reads: Vec<String>,
+    #[serde(default)]
+    idempotent: Vec<String>,
+}
+
+/// Reads what `[mcp.NAME]` says. Errors name the file and the key in it.
+pub fn load(around: &Surroundings) -> Result<BTreeMap<String, Server>, Error> {
+    let Some((path, table)) = file::own_tables(around, TABLE)? else { return Ok(BTreeMap::new()) };
+    let mut servers = BTreeMap::new();
+    for (name, value) in table {
+        // Any other key is a setting of the command.
+        let toml::Value::Table(written) = value else { continue };
+        let read = server(&name, written, around).map_err(|why| Error::BadValue {
+            origin: Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") },
+            why,
+        })?;
+        servers.insert(name, read);
+    }
+    Ok(servers)
+}
+
+/// Tells whether a text may name a server.
+pub fn is_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(fits)
+}
+
+fn server(name: &str, written: toml::Table, around: &Surroundings) -> Result<Server, String> {
+    if !is_name(name) {
+        return Err(format!("its name: wanted 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -"));
+    }
+    let written: Written = toml::Value::Table(written)
+        .try_into()
+        .map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let tools = Tools::new(written.trust, written.reads, written.idempotent);
+    let has_headers = !written.headers.is_empty() || !written.header_env.is_empty();
+    let way = match (written.command, written.url) {
+        (Some(argv), None) if !argv.is_empty() && !has_headers => {
+            let passed = PASSED.iter().filter_map(|name| Some((OsString::from(name), around.var(name)?)));
+            let mut variables: Vec<(OsString, OsString)> =
+                passed.map(|(name, value)| (name, value.to_owned())).collect();
+            for name in &written.env {
+                let value = around.var(name).ok_or_else(|| format!("env: the variable {name} is not set"))?;
+                variables.push((name.into(), value.to_owned()));
+            }
+            Way::Command { argv: argv.into_iter().map(OsString::from).collect(), variables: Some(variables) }
+        }
+        (None, Some(url)) if written.env.is_empty() => {
+            let mut headers: Vec<(String, String)> = written.headers.into_iter().collect();
+            for (header, name) in written.header_env {
+                let value = around.var(&name).and_then(|value| value.to_str());
+                let value = value.ok_or_else(|| format!("header_env: the variable {name} is not set"))?;
+                headers.push((header, value.to_owned()));
+            }
+            Way::Url(Target::new(&url, &headers).map_err(|e| format!("url: {e}"))?)
+        }
+        _ => return Err("wanted command (with env) or url (with headers, header_env), one of them".into()),
+    };
+    Ok(Server { way, tools })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Server, String> {
+        let around = Surroundings::new(
+            &[("PATH", "/bin"), ("OPENAI_API_KEY", "sk-1"), ("LOGIN", "Bearer x")],
+            Path::new("/nowhere"),
+        );
+        server("mail", text.parse().unwrap(), &around)
+    }
+
+    #[test]
+    fn a_command_gets_the_variables_that_are_named_and_no_keys() {
+        let server =
+            read("command = [\"mail\", \"--stdio\"]\nenv = [\"LOGIN\"]\nreads = [\"get_*\"]").unwrap();
+        let Way::Command { argv, variables: Some(variables) } = server.way else { panic!("no command") };
+        assert_eq!(argv, ["mail", "--stdio"]);
+        let names: Vec<_> = variables.iter().map(|(name, _)| name.to_str().unwrap()).collect();
+        assert_eq!(names, ["PATH", "LOGIN"]);
+        assert_eq!(server.tools.reads, ["get_*"]);
+    }
+
+    #[test]
+    fn a_server_is_a_command_or_a_url() {
+        assert!(read("url = \"https://x\"\nheader_env = { Authorization = \"LOGIN\" }").is_ok());
+        for (text, wanted) in [
+            ("", "wanted command"),
+            ("command = []", "wanted command"),
+            ("command = [\"a\"]\nurl = \"https://x\"", "one of them"),
+            ("command = [\"a\"]\nheaders = { A = \"b\" }", "one of them"),
+            ("url = \"https://x\"\nenv = [\"PATH\"]", "one of them"),
+            ("url = \"x\"", "wanted https://"),
+            ("url = \"http://mail.example\"\nheaders = { A = \"b\" }", "https only"),
+            ("command = [\"a\"]\nenv = [\"NOT_SET\"]", "NOT_SET is not set"),
+            ("url = \"https://x\"\nheader_env = { A = \"NOT_SET\" }", "NOT_SET is not set"),
+            ("command = [\"a\"]\ntoken = \"x\"", "unknown field"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+        assert!(is_name("a.b-c_1") && !is_name("") && !is_name("a/b") && !is_name(&"x".repeat(65)));
+    }
+}

@@ -1,0 +1,268 @@
+//! MCP servers at `/mcp/NAME`, over streamable HTTP: each client's lines go to a recorder, and the recorder's to the
+//! client.
+//!
+//! Until 2025-11-25 a client opens a session, which belongs to the attempt that its credential names. From 2026-07-28 on
+//! each request stands alone, and has a recorder of its own for as long as it lasts.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use outlast_core::words::clock::{self, Entropy};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::{
+    message::{self, INVALID, Message},
+    mirror::{self, Mirror},
+    recorder::{Caller, Recorders},
+    remote::SESSION,
+    session::{Form, Session},
+    stream,
+};
+use crate::wire::{body::AnswerBody, socket::Wire};
+
+/// Beginning of the paths.
+const PREFIX: &str = "/mcp/";
+
+/// Codes of errors: no such session; headers that differ from the body; a version that is not spoken.
+const NO_SESSION: i64 = -32001;
+const MISMATCH: i64 = -32020;
+const VERSION: i64 = -32022;
+
+/// Newest version with sessions.
+const WITH_SESSIONS: &str = "2025-11-25";
+
+/// Servers at `/mcp/NAME`.
+pub struct Front {
+    recorders: Arc<dyn Recorders>,
+    entropy: Arc<dyn Entropy>,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+}
+
+/// Returns the server's name in a path; `None` for any other path.
+pub fn name(path: &str) -> Option<&str> {
+    path.strip_prefix(PREFIX).filter(|name| !name.is_empty() && !name.contains('/'))
+}
+
+impl Front {
+    pub fn new(recorders: Arc<dyn Recorders>, entropy: Arc<dyn Entropy>) -> Front {
+        Front { recorders, entropy, sessions: Mutex::default() }
+    }
+
+    /// Ends all sessions. Their recorders end by themselves.
+    pub fn close(&self) {
+        self.sessions().clear();
+    }
+
+    fn sessions(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a request of a client that may act in the attempt of `caller`.
+    pub fn answer(
+        &self,
+        name: &str,
+        caller: Caller,
+        parts: &Parts,
+        body: Bytes,
+        wire: Wire,
+    ) -> Response<AnswerBody> {
+        let Some(stands_alone) = self.recorders.stands_alone(name) else {
+            return refused(404, None, INVALID, &format!("no MCP server is named {name:?} here"));
+        };
+        let session = parts.headers.get(SESSION).and_then(|id| id.to_str().ok());
+        let known = || {
+            let session = self.sessions().get(session?).cloned()?;
+            (session.name == name && session.caller == caller && !session.is_over()).then_some(session)
+        };
+        match parts.method {
+            Method::POST => {}
+            Method::GET => {
+                return match known() {
+                    Some(session) => {
+                        let (to, pieces) = mpsc::unbounded_channel();
+                        session.listen(to);
+                        streamed(pieces, wire, Form::Events, None)
+                    }
+                    None => no_session(session),
+                };
+            }
+            Method::DELETE => {
+                return match known() {
+                    Some(_) => {
+                        session.and_then(|id| self.sessions().remove(id));
+                        empty(StatusCode::OK)
+                    }
+                    None => no_session(session),
+                };
+            }
+            _ => {
+                let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
+                return response;
+            }
+        }
+        let line = stream::one_line(body.into());
+        let message = match message::read(&line) {
+            Ok(message) => message,
+            Err((code, text)) => return refused(400, None, code, &text),
+        };
+        let id = message.id.map(|id| id.get().to_owned()).filter(|id| id != "null");
+        let form = form(&parts.headers);
+        match (message.method.as_deref(), id) {
+            (None, None) => refused(400, None, INVALID, "neither a request nor an answer"),
+            (Some(method), Some(id)) => {
+                if let Some(version) = mirror::version(message.params) {
+                    return match agrees(&version, method, &message, &parts.headers) {
+                        Err(why) => refused(400, Some(&id), MISMATCH, &why),
+                        Ok(()) if !stands_alone => unsupported(&id, &version),
+                        Ok(()) => self.alone(name, caller, &id, line, (form, wire)),
+                    };
+                }
+                let (session, new) = match known() {
+                    Some(session) => (session, None),
+                    None if method == "initialize" && session.is_none() => match self.open(name, caller) {
+                        Some((key, session)) => (session, Some(key)),
+                        None => return refused(404, Some(&id), INVALID, "the server is gone"),
+                    },
+                    None => return no_session(session),
+                };
+                let (to, pieces) = mpsc::unbounded_channel();
+                if !session.ask(&id, &message, line.clone(), form, to) {
+                    let text = "this id is of a request that is not answered yet";
+                    return refused(400, Some(&id), INVALID, text);
+                }
+                streamed(pieces, wire, form, new.as_deref())
+            }
+            _ => match known() {
+                Some(session) => {
+                    session.tell(&message, line.clone());
+                    empty(StatusCode::ACCEPTED)
+                }
+                // Nobody waits for what stands alone and has no answer.
+                None if session.is_none() && message.method.is_some() => empty(StatusCode::ACCEPTED),
+                None => no_session(session),
+            },
+        }
+    }
+
+    /// Opens a session. Those of the run's earlier attempts, and those that nobody uses, end.
+    fn open(&self, name: &str, caller: Caller) -> Option<(String, Arc<Session>)> {
+        self.sessions().retain(|_, other| {
+            let is_earlier = other.caller.run == caller.run
+                && other.caller.slot == caller.slot
+                && other.caller.attempt < caller.attempt;
+            !is_earlier && !other.is_over()
+        });
+        let (told, hears) = mpsc::unbounded_channel();
+        let lines = self.recorders.start(name, caller.clone(), told)?;
+        let key: [u8; 16] = clock::random(self.entropy.as_ref());
+        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let session = Arc::new(Session::begin(name.to_owned(), caller, lines, hears));
+        self.sessions().insert(key.clone(), session.clone());
+        Some((key, session))
+    }
+
+    /// Answers a request that stands alone. Its recorder ends with the answer, or some time after its client hung up.
+    fn alone(
+        &self,
+        name: &str,
+        caller: Caller,
+        id: &str,
+        line: Vec<u8>,
+        (form, wire): (Form, Wire),
+    ) -> Response<AnswerBody> {
+        let ((told, hears), (to, pieces)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let Some(lines) = self.recorders.start(name, caller.clone(), told) else {
+            return refused(404, Some(id), INVALID, "the server is gone");
+        };
+        let session = Session::begin(name.to_owned(), caller, lines, hears);
+        if let Ok(message) = message::read(&line) {
+            session.ask(id, &message, line.clone(), form, to.clone());
+        }
+        // Closed by the response's end, and by a client that hangs up.
+        tokio::spawn(async move {
+            to.closed().await;
+            drop(session);
+        });
+        streamed(pieces, wire, form, None)
+    }
+}
+
+fn form(headers: &HeaderMap) -> Form {
+    let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let takes_events = accepted.any(|accept| accept.contains("text/event-stream") || accept.contains("*/*"));
+    if takes_events { Form::Events } else { Form::Json }
+}
+
+/// Checks the headers that repeat a request.
+fn agrees(version: &str, method: &str, message: &Message<'_>, headers: &HeaderMap) -> Result<(), String> {
+    let mut wanted = HeaderMap::new();
+    Mirror::default().add(version, method, message.params, &mut wanted);
+    for (name, value) in &wanted {
+        if headers.get(name) != Some(value) {
+            let had = headers.get(name).map(|had| String::from_utf8_lossy(had.as_bytes()).into_owned());
+            let wanted = String::from_utf8_lossy(value.as_bytes());
+            return Err(format!("Header mismatch: {name} is {had:?}, and the body says {wanted:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn streamed(
+    pieces: mpsc::UnboundedReceiver<crate::wire::body::Piece>,
+    wire: Wire,
+    form: Form,
+    session: Option<&str>,
+) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::marked(pieces, wire));
+    let kind = match form {
+        Form::Events => "text/event-stream",
+        Form::Json => "application/json",
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(key) = session.and_then(|key| HeaderValue::from_str(key).ok()) {
+        headers.insert(SESSION, key);
+    }
+    response
+}
+
+fn empty(status: StatusCode) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::plain(Bytes::new()));
+    *response.status_mut() = status;
+    response
+}
+
+fn no_session(named: Option<&str>) -> Response<AnswerBody> {
+    match named {
+        Some(_) => refused(404, None, NO_SESSION, "Session not found"),
+        None => refused(400, None, INVALID, "a session is wanted: initialize opens one"),
+    }
+}
+
+/// Returns the refusal of a version, by which a client of both eras knows that a session is wanted.
+fn unsupported(id: &str, version: &str) -> Response<AnswerBody> {
+    let error = json!({
+        "code": VERSION,
+        "message": "Unsupported protocol version",
+        "data": {"supported": [WITH_SESSIONS], "requested": version},
+    });
+    json_response(400, message::answer(id, &format!("\"error\":{error}")))
+}
+
+fn refused(status: u16, id: Option<&str>, code: i64, text: &str) -> Response<AnswerBody> {
+    json_response(status, message::answer(id.unwrap_or("null"), &message::error(code, text)))
+}
+
+fn json_response(status: u16, body: Vec<u8>) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::plain(body));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,39 @@
+//! Recorders of tool calls as `front` sees them: who knows the settings and the ledger starts them.
+
+use std::sync::Arc;
+
+use outlast_core::words::id::{AttemptNo, RunNo, Slot};
+use tokio::sync::mpsc;
+
+pub use crate::wire::socket::Mark;
+
+/// Line for the client of a recorder.
+pub struct Told {
+    pub line: Vec<u8>,
+    /// Deed that is due once the client has the line. Dropped if the client goes first.
+    pub mark: Option<Mark>,
+}
+
+/// Attempt in whose name calls are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    pub slot: Slot,
+    pub scope: Arc<str>,
+}
+
+/// Servers of this process, by name.
+pub trait Recorders: Send + Sync {
+    /// Tells whether requests to this server may stand alone, without a session. `None`: no server has the name.
+    fn stands_alone(&self, name: &str) -> Option<bool>;
+
+    /// Starts a recorder before the server. Its client's lines go to the sender that is returned, and dropping that ends
+    /// it; its own go to `told`, which it drops when it ends.
+    fn start(
+        &self,
+        name: &str,
+        caller: Caller,
+        told: mpsc::UnboundedSender<Told>,
+    ) -> Option<mpsc::UnboundedSender<Vec<u8>>>;
+}

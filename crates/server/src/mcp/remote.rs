@@ -1,0 +1,431 @@
+//! Client of one MCP server at a URL, over streamable HTTP: lines in, lines out, in both eras of the protocol.
+//!
+//! Each line is a POST. Requests are under way side by side; anything else is sent before the next line is. Until
+//! 2025-11-25 `initialize` opens a session, the server speaks on a stream of its own, and a stream that broke off is
+//! resumed where the server gave its events ids. From 2026-07-28 on each request stands alone, and to hang up is to
+//! cancel. No redirect is followed: a header could go elsewhere.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+use tokio::{sync::mpsc, task::AbortHandle};
+
+use super::{
+    message::{self, Message},
+    mirror::{self, Mirror, VERSION_HEADER},
+    stream::{self, LONGEST, Place},
+    target::Target,
+};
+use crate::proxy::upstream::{Pool, SendFailed};
+
+pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Time for which a connection is kept. Shorter than servers keep theirs: one that is closed as a call is written to it
+/// leaves that call in doubt.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Tries to reach a server, or to resume a stream, without success between them.
+const MOST_TRIES: u32 = 5;
+
+/// Growth of the pause between two tries.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Longest wait for a server to take what has no answer.
+const TAKEN: Duration = Duration::from_secs(30);
+
+/// Longest wait for a server to end a session.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Longest pause before the server's own stream is asked for again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Bytes of a refusal that are read, and characters of it that are told.
+const REFUSAL: usize = 1 << 20;
+const TOLD: usize = 200;
+
+/// News of a server.
+#[derive(Debug)]
+pub enum Heard {
+    /// A message, in one line.
+    Line(Vec<u8>),
+    /// No answer to this line will come. `taken`: the server may have acted on it.
+    Lost { line: Vec<u8>, why: String, taken: bool },
+    /// The server has forgotten the session. It did not take this line.
+    Forgotten(Vec<u8>),
+}
+
+/// Connection to a server. Ends with [`Remote::close`].
+pub struct Remote {
+    wire: Arc<Wire>,
+    lines: mpsc::UnboundedSender<Vec<u8>>,
+    sending: AbortHandle,
+}
+
+struct Wire {
+    target: Target,
+    pool: Pool,
+    heard: Box<dyn Fn(Heard) + Send + Sync>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    session: Option<HeaderValue>,
+    /// Version that `initialize` agreed on.
+    version: Option<HeaderValue>,
+    mirror: Mirror,
+    /// Requests under way, by their ids.
+    requests: HashMap<String, Request>,
+    listening: Option<AbortHandle>,
+}
+
+struct Request {
+    line: Vec<u8>,
+    task: AbortHandle,
+    /// Whether the request names its version itself: then to hang up cancels it.
+    stands_alone: bool,
+}
+
+/// Way on after a response.
+enum Next {
+    Over,
+    /// The line is to be sent again: another request has opened a new session meanwhile.
+    Again,
+}
+
+impl Remote {
+    /// Starts to send to a server. `heard` is called from the runtime's threads, and must not wait.
+    pub fn start(target: Target, heard: impl Fn(Heard) + Send + Sync + 'static) -> Remote {
+        let pool = Pool::keeping(IDLE);
+        let wire = Arc::new(Wire { target, pool, heard: Box::new(heard), state: Mutex::default() });
+        let (lines, queue) = mpsc::unbounded_channel();
+        let sending = tokio::spawn(send(wire.clone(), queue)).abort_handle();
+        Remote { wire, lines, sending }
+    }
+
+    /// Sends a message.
+    pub fn send(&self, line: Vec<u8>) {
+        let _ = self.lines.send(line);
+    }
+
+    /// Hangs up, and ends the session.
+    pub async fn close(self) {
+        self.sending.abort();
+        let session = {
+            let mut state = self.wire.state();
+            state.requests.drain().for_each(|(_, request)| request.task.abort());
+            state.listening.take().inspect(AbortHandle::abort);
+            state.session.take()
+        };
+        if let Some(session) = session {
+            let headers = self.wire.headers(Some(&session));
+            let goodbye = self.wire.pool.send(Method::DELETE, &self.wire.target.url, headers, Bytes::new());
+            let _ = tokio::time::timeout(GOODBYE, goodbye).await;
+        }
+    }
+}
+
+/// Sends lines in order. Requests do not wait for each other.
+async fn send(wire: Arc<Wire>, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
+    while let Some(line) = queue.recv().await {
+        let Ok(message) = message::read(&line) else { continue };
+        match (message.method.as_deref(), message.id) {
+            (Some(method), Some(id)) => {
+                let (id, method) = (id.get().to_owned(), method.to_owned());
+                let stands_alone = mirror::version(message.params).is_some();
+                let (asking, asked, sent) = (wire.clone(), id.clone(), line.clone());
+                // Registered before it runs, so that its end finds it.
+                let mut state = wire.state();
+                let task = tokio::spawn(async move {
+                    asking.request(&asked, &method, sent).await;
+                    asking.state().requests.remove(&asked);
+                });
+                state.requests.insert(id, Request { line, task: task.abort_handle(), stands_alone });
+            }
+            (Some("notifications/cancelled"), None) if wire.hang_up(&message) => {}
+            (method, _) => {
+                let is_ready = method == Some("notifications/initialized");
+                let told = tokio::time::timeout(TAKEN, wire.tell(&line)).await;
+                if is_ready && told == Ok(true) {
+                    let listening = tokio::spawn(listen(wire.clone())).abort_handle();
+                    let before = wire.state().listening.replace(listening);
+                    before.inspect(AbortHandle::abort);
+                }
+            }
+        }
+    }
+}
+
+/// Hears what the server says unasked, for as long as it offers a stream for that.
+async fn listen(wire: Arc<Wire>) {
+    let (mut place, mut failed) = (Place::default(), 0);
+    loop {
+        match wire.get(place.last.as_deref()).await {
+            Some(response) if is_stream(&response) => {
+                let came = stream::read(response.into_body(), &mut place, |line| wire.hear(line)).await;
+                failed = if came > 0 { 0 } else { failed + 1 };
+            }
+            // It offers none, or the session is over, which the next line will tell.
+            Some(_) => return,
+            None => failed += 1,
+        }
+        tokio::time::sleep((place.pause * failed.max(1)).min(LONGEST_PAUSE)).await;
+    }
+}
+
+impl Wire {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hear(&self, line: Vec<u8>) {
+        (self.heard)(Heard::Line(line));
+    }
+
+    fn lost(&self, line: Vec<u8>, why: &str, taken: bool) {
+        (self.heard)(Heard::Lost { line, why: self.target.masked(why), taken });
+    }
+
+    /// Returns the headers of each request: the person's, and the session's.
+    fn headers(&self, session: Option<&HeaderValue>) -> HeaderMap {
+        let mut headers = self.target.headers.clone();
+        headers.insert(header::USER_AGENT, HeaderValue::from_static("outlast"));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        if let Some(session) = session {
+            headers.insert(SESSION, session.clone());
+        }
+        if let Some(version) = &self.state().version {
+            headers.insert(VERSION_HEADER, version.clone());
+        }
+        headers
+    }
+
+    async fn post(&self, line: &[u8], mut headers: HeaderMap) -> Result<Response<Incoming>, SendFailed> {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let body = Bytes::copy_from_slice(line);
+            match self.pool.send(Method::POST, &self.target.url, headers.clone(), body).await {
+                Err(SendFailed::Unreachable(..)) if tries < MOST_TRIES => {
+                    tokio::time::sleep(PAUSE * tries).await;
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Asks for the server's own stream, or for the rest of one that broke off.
+    async fn get(&self, last: Option<&str>) -> Option<Response<Incoming>> {
+        let session = self.state().session.clone();
+        let mut headers = self.headers(session.as_ref());
+        headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(last) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
+            headers.insert(LAST_EVENT, last);
+        }
+        self.pool.send(Method::GET, &self.target.url, headers, Bytes::new()).await.ok()
+    }
+
+    /// Sends what has no answer. Returns whether the server took it.
+    async fn tell(&self, line: &[u8]) -> bool {
+        let session = self.state().session.clone();
+        let sent = self.post(line, self.headers(session.as_ref())).await;
+        match sent {
+            Ok(response) if response.status().is_success() => return true,
+            Ok(response) => {
+                let status = response.status();
+                tracing::warn!("the MCP server {:?} did not take a message: {status}", self.target);
+            }
+            Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e, _) | SendFailed::Lost(e)) => {
+                tracing::warn!("the MCP server {:?} did not take a message: {e}", self.target);
+            }
+        }
+        false
+    }
+
+    /// Cancels the request that is named, by hanging up. False: its server has to be told.
+    fn hang_up(&self, message: &Message<'_>) -> bool {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Cancelled<'a> {
+            #[serde(borrow)]
+            request_id: &'a RawValue,
+        }
+        let named = message.params.and_then(|p| serde_json::from_str::<Cancelled<'_>>(p.get()).ok());
+        let request = {
+            let mut state = self.state();
+            let Some(id) = named.map(|named| named.request_id.get()) else { return false };
+            if !state.requests.get(id).is_some_and(|request| request.stands_alone) {
+                return false;
+            }
+            state.requests.remove(id)
+        };
+        if let Some(request) = request {
+            request.task.abort();
+            self.lost(request.line, "the client cancelled it", true);
+        }
+        true
+    }
+
+    /// Sends a request, until its answer has come or is lost.
+    async fn request(&self, id: &str, method: &str, line: Vec<u8>) {
+        loop {
+            let session = {
+                let mut state = self.state();
+                if method == "initialize" {
+                    state.listening.take().inspect(AbortHandle::abort);
+                    (state.session, state.version) = (None, None);
+                }
+                state.session.clone()
+            };
+            let mut headers = self.headers(session.as_ref());
+            let params = message::read(&line).ok().and_then(|m| m.params);
+            if let Some(version) = mirror::version(params) {
+                self.state().mirror.add(&version, method, params, &mut headers);
+            }
+            let response = match self.post(&line, headers).await {
+                Ok(response) => response,
+                Err(SendFailed::Unsendable(e)) => return self.lost(line, &e, false),
+                Err(SendFailed::Unreachable(e, _)) => {
+                    return self.lost(line, &format!("it cannot be reached: {e}"), false);
+                }
+                Err(SendFailed::Lost(e)) => return self.lost(line, &e, true),
+            };
+            let next = match response.status() {
+                status if status.is_success() => self.answered(id, method, &line, response).await,
+                _ => self.refused(id, &line, session.as_ref(), response).await,
+            };
+            if let Next::Over = next {
+                return;
+            }
+        }
+    }
+
+    async fn answered(&self, id: &str, method: &str, line: &[u8], response: Response<Incoming>) -> Next {
+        if method == "initialize" {
+            self.state().session = response.headers().get(SESSION).cloned();
+        }
+        let answered = AtomicBool::new(false);
+        let mut take = |one: Vec<u8>| {
+            answered.fetch_or(self.is_answer(id, method, &one), Relaxed);
+            self.hear(one);
+        };
+        if is_stream(&response) {
+            let resumable = mirror::version(message::read(line).ok().and_then(|m| m.params)).is_none();
+            let (mut place, mut failed) = (Place::default(), 0);
+            let mut response = Some(response);
+            loop {
+                let came = match response.take() {
+                    Some(response) => stream::read(response.into_body(), &mut place, &mut take).await,
+                    None => 0,
+                };
+                failed = if came > 0 { 0 } else { failed + 1 };
+                let gives_up = !resumable || place.last.is_none() || failed >= MOST_TRIES;
+                if answered.load(Relaxed) || gives_up {
+                    break;
+                }
+                tokio::time::sleep(place.pause).await;
+                response = self.get(place.last.as_deref()).await;
+                if response.as_ref().is_some_and(|response| !is_stream(response)) {
+                    break;
+                }
+            }
+        } else {
+            let whole = Limited::new(response.into_body(), LONGEST).collect().await;
+            let body = whole.map(|whole| whole.to_bytes()).unwrap_or_default();
+            if !body.iter().all(u8::is_ascii_whitespace) {
+                take(stream::one_line(body.into()));
+            }
+        }
+        if !answered.load(Relaxed) {
+            self.lost(line.to_vec(), "its answer broke off", true);
+        }
+        Next::Over
+    }
+
+    /// Tells whether a message is the answer to the request, and learns what it says.
+    fn is_answer(&self, id: &str, method: &str, line: &[u8]) -> bool {
+        let Ok(message) = message::read(line) else { return false };
+        if message.method.is_some() || message.id.map(RawValue::get) != Some(id) {
+            return false;
+        }
+        match (method, message.result) {
+            ("tools/list", Some(result)) => self.state().mirror.learn(result),
+            ("initialize", Some(result)) => {
+                let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+                let version = result["protocolVersion"].as_str();
+                self.state().version = version.and_then(|v| HeaderValue::from_str(v).ok());
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Judges a response that is no success.
+    async fn refused(
+        &self,
+        id: &str,
+        line: &[u8],
+        session: Option<&HeaderValue>,
+        response: Response<Incoming>,
+    ) -> Next {
+        let status = response.status();
+        let whole = Limited::new(response.into_body(), REFUSAL).collect().await;
+        let body = whole.map(|whole| whole.to_bytes()).unwrap_or_default();
+        let text = self.target.masked(&String::from_utf8_lossy(&body));
+        // By the protocol it is 404; servers made from the SDK's examples answer 400.
+        let has_forgotten = status == StatusCode::NOT_FOUND
+            || status == StatusCode::BAD_REQUEST && text.to_lowercase().contains("session");
+        if let Some(session) = session.filter(|_| has_forgotten) {
+            let mut state = self.state();
+            match &state.session {
+                Some(other) if other != session => return Next::Again,
+                _ => {
+                    state.session = None;
+                    state.listening.take().inspect(AbortHandle::abort);
+                }
+            }
+            drop(state);
+            (self.heard)(Heard::Forgotten(line.to_vec()));
+            return Next::Over;
+        }
+        let message = message::read(text.as_bytes()).ok();
+        if let Some(body) = message.as_ref().filter(|m| m.method.is_none()).and_then(message::recorded) {
+            self.hear(stream::one_line(message::answer(id, &body)));
+            return Next::Over;
+        }
+        let told: String = text.chars().filter(|c| !c.is_control()).take(TOLD).collect();
+        let why = match status {
+            _ if status.is_redirection() => {
+                format!("it answered {status}, and redirects are not followed")
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                format!("it answered {status}, it wants a login: {told}")
+            }
+            _ => format!("it answered {status}: {told}"),
+        };
+        // A server that fails, and whatever stands before it, may have acted.
+        let taken = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
+        self.lost(line.to_vec(), why.trim_end_matches([':', ' ']), taken);
+        Next::Over
+    }
+}
+
+fn is_stream(response: &Response<Incoming>) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    response.status().is_success()
+        && kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+}
