@@ -25,6 +25,7 @@ mod loops;
 mod mistakes;
 mod night;
 mod operating;
+mod plans;
 mod restarts;
 mod resume_tax;
 mod sdk;
