@@ -1,8 +1,8 @@
 //! Plans of subscriptions: windows of time in which a share may be used, told in the head of each answer.
 //!
 //! `5h:1000000,used=20%,others=0.5%,turns=4s`: a window that is told as one of five hours, of a million tokens, of which a
-//! fifth is used at the start. With each call another device takes half a percent of it. It turns every 4 s, by the
-//! provider's clock, and is empty then. What an answer tells is from before its own call was counted, as with the real ones.
+//! fifth is used at the start. With each call another device takes half a percent of it. It begins with its first call,
+//! turns 4 s later and is empty then. What an answer tells is from before its own call was counted, as with the real ones.
 //! A window that is used up refuses every call until it turns.
 
 use std::{
@@ -73,9 +73,10 @@ pub(super) struct Plan(Vec<Counted>);
 #[derive(Debug)]
 struct Counted {
     window: Window,
-    /// Number of times that the window has turned, and when it turns next.
+    /// Number of times that the window has turned.
     turn: u64,
-    ends: SystemTime,
+    /// Time at which it turns; `None` before its first call.
+    ends: Option<SystemTime>,
     used: Share,
     others: Share,
 }
@@ -102,14 +103,8 @@ pub(super) struct Used {
 
 impl Plan {
     pub fn begin(windows: Vec<Window>) -> Plan {
-        let now = SystemTime::now();
-        let each = |window: Window| Counted {
-            turn: 0,
-            ends: now + window.turns,
-            used: window.used,
-            others: window.used,
-            window,
-        };
+        let each =
+            |window: Window| Counted { turn: 0, ends: None, used: window.used, others: window.used, window };
         Plan(windows.into_iter().map(each).collect())
     }
 
@@ -118,16 +113,18 @@ impl Plan {
         let now = SystemTime::now();
         self.turn(now);
         let full = self.0.iter().filter(|c| c.used >= Share::WHOLE);
-        full.map(|c| c.ends.duration_since(now).unwrap_or_default()).max()
+        full.map(|c| c.ends.unwrap_or(now).duration_since(now).unwrap_or_default()).max()
     }
 
     /// Counts a call. Returns what its answer tells, and what is used then.
     pub fn count(&mut self, tokens: u64) -> (Vec<Told>, Vec<Used>) {
-        self.turn(SystemTime::now());
+        let now = SystemTime::now();
+        self.turn(now);
         let mut told = Vec::new();
         let mut used = Vec::new();
         for (place, c) in self.0.iter_mut().enumerate() {
-            told.push(Told { place, length: c.window.length, used: c.used, ends: c.ends });
+            let ends = *c.ends.get_or_insert(now + c.window.turns);
+            told.push(Told { place, length: c.window.length, used: c.used, ends });
             let own = i64::try_from(u128::from(tokens) * 1_000_000 / u128::from(c.window.tokens));
             c.others.0 += c.window.others.0;
             c.used.0 += own.unwrap_or(i64::MAX / 4) + c.window.others.0;
@@ -142,11 +139,8 @@ impl Plan {
     }
 
     fn turn(&mut self, now: SystemTime) {
-        for c in &mut self.0 {
-            while c.ends <= now {
-                c.ends += c.window.turns;
-                (c.turn, c.used, c.others) = (c.turn + 1, Share(0), Share(0));
-            }
+        for c in self.0.iter_mut().filter(|c| c.ends.is_some_and(|ends| ends <= now)) {
+            (c.turn, c.ends, c.used, c.others) = (c.turn + 1, None, Share(0), Share(0));
         }
     }
 }

