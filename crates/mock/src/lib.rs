@@ -16,6 +16,8 @@
 //! *occurrence*: how many times this process was paid for this digest, counted from 1. So two paid answers of
 //! one request differ (`answer 3f2a… #1`, `answer 3f2a… #2`), and a replayed one is the same byte for byte.
 //!
+//! **A plan** of windows, as subscriptions have, is told in the head of each answer: see [`plan`].
+//!
 //! **Outages** are phases from its start in which nothing is answered: see [`outage`].
 //!
 //! **Requests control it** by lines `mock: …` of the last user message that brings no tool results, else of
@@ -35,6 +37,7 @@ mod manner;
 mod openai;
 pub mod options;
 mod outage;
+mod plan;
 mod provider;
 mod refusal;
 mod request;
@@ -57,6 +60,7 @@ use self::provider::Provider;
 pub use self::{
     options::{BadOption, Encoding, Failure, FixedUsage, Options},
     outage::Outages,
+    plan::Window,
     provider::Received,
 };
 

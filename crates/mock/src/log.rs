@@ -9,6 +9,8 @@ use std::{
 
 use serde::Serialize;
 
+use super::plan::Used;
+
 /// One paid request.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
@@ -33,6 +35,9 @@ pub(super) struct Line<'a> {
     pub output_tokens: u64,
     /// The last user message that carries no tool results, or the beginning of it.
     pub asked: &'a str,
+    /// Windows of the plan after the request; absent without a plan.
+    #[serde(skip_serializing_if = "<[Used]>::is_empty")]
+    pub plan: &'a [Used],
 }
 
 /// An append-only file of JSON lines.

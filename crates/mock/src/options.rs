@@ -4,7 +4,7 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use http::StatusCode;
 
-use super::outage::Outages;
+use super::{outage::Outages, plan::Window};
 
 /// Behaviour of the provider towards every request. A request's own `mock:` lines take precedence.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Options {
     pub seed: u64,
     /// Phases in which nothing is answered, from the start.
     pub outages: Outages,
+    /// Windows of the plan that all calls are on. None: calls are on no plan.
+    pub plan: Vec<Window>,
     /// File to which one JSON line is appended for each paid request.
     pub log: Option<PathBuf>,
 }

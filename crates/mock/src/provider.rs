@@ -29,6 +29,7 @@ use super::{
     openai,
     options::{Encoding, Options},
     outage::Course,
+    plan::{Plan, Told, Used},
     request::{self, Dialect, Digest, MAX_BODY, Request},
     responses,
     script::{Fault, Script, ToolCall},
@@ -60,6 +61,7 @@ pub(super) struct Provider {
     /// Number of requests for a message so far: the position in the sequence of failures.
     drawn: AtomicU64,
     counts: Mutex<Counts>,
+    plan: Mutex<Plan>,
     /// Start of the cache's clock. Tests that pause tokio's time move it.
     began: Instant,
     received: Option<Mutex<Vec<Received>>>,
@@ -103,12 +105,14 @@ impl Provider {
         let log = options.log.as_deref().map(Log::open).transpose()?;
         let counts = Mutex::default();
         let course = Course::begin(options.outages.clone());
+        let options_plan = options.plan.clone();
         Ok(Self {
             options,
             course,
             log,
             drawn: AtomicU64::new(0),
             counts,
+            plan: Mutex::new(Plan::begin(options_plan)),
             began: Instant::now(),
             received: None,
         })
@@ -218,11 +222,15 @@ impl Provider {
             return Err(Refusal::ByChance(status));
         }
 
+        if let Some(limit) = lock(&self.plan).refuses() {
+            return Err(Refusal::UsageLimit(limit));
+        }
         let prompt = Prompt::read(dialect, &body)?;
         let (n, occurrence, cached) = lock(&self.counts).pay(request.digest, &prompt, self.began.elapsed());
         let answer =
             Answer::new(&request, &script, next_tool, occurrence, cached, &self.options).in_manner(manner);
-        self.record(&request, &answer, n, occurrence, credential)?;
+        let (told, used) = lock(&self.plan).count(answer.usage.input_total() + answer.usage.output);
+        self.record(&request, &answer, n, occurrence, credential, &used)?;
         self.course.paid();
         if let (Some(received), Some(place)) = (&self.received, place) {
             lock(received)[place].paid = Some(n);
@@ -231,8 +239,9 @@ impl Provider {
             lock(&self.counts).kept.keep(&body, responses::response(&request, &answer));
         }
         let after = script.latency.unwrap_or(self.options.latency);
-        let response = write(&request, &answer, script.fault, after / 20)
+        let mut response = write(&request, &answer, script.fault, after / 20)
             .map_err(|error| Refusal::Internal(error.to_string()))?;
+        told.iter().for_each(|told: &Told| told.write(dialect, response.headers_mut()));
         Ok(Verdict::Respond { after, response })
     }
 
@@ -266,6 +275,7 @@ impl Provider {
         n: u64,
         occurrence: u64,
         credential: &str,
+        plan: &[Used],
     ) -> Result<(), Refusal> {
         let Some(log) = &self.log else { return Ok(()) };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -285,6 +295,7 @@ impl Provider {
             cache_write_tokens: answer.usage.cache_write_5m + answer.usage.cache_write_1h,
             output_tokens: answer.usage.output,
             asked: request.asked(),
+            plan,
         })
         .map_err(|error| Refusal::Internal(format!("cannot write the log: {error}")))
     }

@@ -82,7 +82,7 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
             let until = out.clock_now().plus_ms(rng.between(1, 60_000) as i64);
             let then = match rng.below(9) {
                 0 => Then::Restart,
-                1 | 7 => Then::Sleep { until },
+                1 | 7 => Then::Sleep { until, why: None },
                 2 => Then::Wait,
                 3 => Then::Interrupt { by_person: rng.chance(50) },
                 4 => Then::Complete,

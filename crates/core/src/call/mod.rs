@@ -17,6 +17,7 @@ pub mod marks;
 pub mod membership;
 pub mod outages;
 pub mod patience;
+pub mod plan;
 pub mod rate;
 pub mod rates;
 pub mod refused;

@@ -74,6 +74,8 @@ impl Later {
 pub enum Why {
     Configured(Rate),
     Told,
+    /// The login's plan is close to a ceiling, and calls in flight have yet to tell what they take.
+    Plan,
     /// The upstream has an outage, and another call is its probe.
     Outage(Cause),
 }
@@ -83,6 +85,9 @@ impl fmt::Display for Why {
         match self {
             Why::Configured(rate) => write!(f, "its rate of {rate}"),
             Why::Told => f.write_str("the rate limit that it tells"),
+            Why::Plan => f.write_str(
+                "the plan of its login is close to a ceiling, and calls in flight have yet to tell what they take",
+            ),
             Why::Outage(cause) => write!(f, "it {cause}"),
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod audit;
 pub mod budget;
+pub mod ceiling;
 pub(crate) mod period;
 pub mod unit;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     envelope::{
         budget::Per,
+        ceiling::Reached,
         unit::{Amounts, Limits, Unit},
     },
     words::{
@@ -141,6 +143,9 @@ pub struct Refusal {
     /// Model without a known price; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Ceiling on the login's plan that the next call would pass. The run sleeps until the window turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Box<Reached>>,
 }
 
 /// Budget of another owner that a run's calls are charged to.
@@ -172,6 +177,7 @@ impl Refusal {
             whose: None,
             outage: None,
             model: None,
+            plan: None,
         }
     }
 
@@ -182,8 +188,25 @@ impl Refusal {
 
     /// Returns a refusal for another reason than a limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        let (unit, whose, outage, model) = (None, None, None, None);
-        Self { code: code.into(), unit, needs: 0, free: 0, limit: 0, doubt: 0, at, whose, outage, model }
+        let (unit, whose, outage, model, plan) = (None, None, None, None, None);
+        Self {
+            code: code.into(),
+            unit,
+            needs: 0,
+            free: 0,
+            limit: 0,
+            doubt: 0,
+            at,
+            whose,
+            outage,
+            model,
+            plan,
+        }
+    }
+
+    /// Returns the refusal of a call that would pass a ceiling on the login's plan.
+    pub fn plan(reached: Reached, at: Micros) -> Self {
+        Self { plan: Some(Box::new(reached)), ..Self::plain("plan_ceiling", at) }
     }
 
     /// Returns the reason for which a run waits for its provider since `at`.
@@ -201,6 +224,9 @@ impl Refusal {
     pub fn message(&self) -> String {
         if let Some(outage) = &self.outage {
             return outage.to_string();
+        }
+        if let Some(reached) = &self.plan {
+            return reached.to_string();
         }
         match self.unit {
             Some(u @ (Unit::WallMs | Unit::ActiveMs)) => {
@@ -225,6 +251,10 @@ impl Refusal {
                     let model =
                         self.model.as_ref().map_or_else(|| "the model".to_owned(), |m| format!("{m:?}"));
                     format!("{model} has no known price, and the run has a limit in usd")
+                }
+                "plan_untold" => {
+                    "the provider tells no use of a plan for this login, and the run has a ceiling on one"
+                        .to_owned()
                 }
                 "diverged" => "the restarted agent asked something new while recorded answers were \
                                still untaken, and the run halts on divergence"
@@ -291,6 +321,12 @@ impl Refusal {
                      free with `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift \
                      usd`, then {resume}"
                 )
+            }
+            None if self.plan.is_some() => {
+                format!("it goes on by itself when the window turns; `outlast show {run}` tells the pace")
+            }
+            None if self.code == "plan_untold" => {
+                "ceilings need the login of a subscription: start a run without --plan for a key".to_owned()
             }
             None if self.code == "diverged" => format!(
                 "see `outlast show {run}`; `outlast resume {run}` accepts it: what it asks anew is paid"

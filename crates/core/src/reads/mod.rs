@@ -11,6 +11,7 @@ pub mod idle;
 pub mod iterations;
 pub mod masks;
 pub mod places;
+pub mod plans;
 pub mod policies;
 pub mod room;
 pub mod runs;

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    envelope::{Refusal, unit::Limits},
+    envelope::{Refusal, ceiling::Ceilings, unit::Limits},
     journal::job::Job,
     run::{
         awaited::Awaited,
@@ -205,6 +205,9 @@ pub struct Spec {
     /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
+    /// Ceilings on the plan of the calls' login. Child runs are under them too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Ceilings>,
     /// Limits first asked for, kept if a later request for other limits is to be noticed, else `None`. A person may
     /// have raised the run's own limits since.
     #[serde(skip_serializing_if = "Option::is_none")]

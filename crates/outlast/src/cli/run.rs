@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
 use outlast_core::{
+    envelope::ceiling::Ceilings,
     run::{Pty, Unpriced},
     words::id::RunId,
 };
@@ -65,6 +66,9 @@ pub struct RunArgs {
     pub looping: LoopArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// Ceilings on the windows of the login's plan, other devices' use included: 5h=40%,week=15%. At one the run sleeps until the window turns
+    #[arg(long, value_name = "CEILINGS", help_heading = "Limits (of a new run; `none` lifts one)")]
+    pub plan: Option<Ceilings>,
     /// The policy of a new run: [policies.NAME] of outlast.toml, or one the store keeps. Of its limits and those given, the lower one counts
     #[arg(long = "policy", value_name = "NAME")]
     pub named_policy: Option<String>,

@@ -22,6 +22,7 @@ pub mod journal;
 pub mod logs;
 pub mod ls;
 pub mod notify;
+pub mod plan;
 pub mod prices;
 pub mod repair;
 pub mod resolve;

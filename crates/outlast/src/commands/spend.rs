@@ -7,6 +7,7 @@ use outlast_core::{
 };
 use serde_json::{Map, Value, json};
 
+use super::plan::Shown;
 use crate::{
     cli::SpendArgs,
     program::error::CliError,
@@ -30,13 +31,21 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
         });
     }
     let Spend { groups: sums, total } = spend::spend(store, &args.by, since, until)?;
+    let plans = Shown::all(store, now)?;
     if page.look.json {
-        return Ok(page.json(&document(args, since, until, &sums, &total))?);
+        let mut document = document(args, since, until, &sums, &total);
+        document["plans"] = plans.iter().map(Shown::object).collect();
+        return Ok(page.json(&document)?);
     }
-    if sums.is_empty() {
-        return Ok(page.line("no calls")?);
+    match sums.is_empty() {
+        true => page.line("no calls")?,
+        false => print(args, &sums, &total, page)?,
     }
-    print(args, &sums, &total, page)
+    // What a plan pays for has a list price above, and is not billed.
+    for line in plans.iter().flat_map(Shown::lines) {
+        page.line(&format!("{line}; list prices of its calls are not billed"))?;
+    }
+    Ok(())
 }
 
 fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) -> Result<(), CliError> {

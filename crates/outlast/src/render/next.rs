@@ -89,8 +89,9 @@ pub fn next(view: &RunView) -> Next {
 /// refused by name.
 fn asleep(view: &RunView, resume: Vec<String>) -> Next {
     let until = view.run.wake_at.map(time::moment).unwrap_or_default();
+    let why = if view.run.halt.is_some() { "a plan's ceiling" } else { "a usage limit" };
     let text = format!(
-        "it sleeps until {until} (a usage limit), and is started then by its supervisor, or by who resumes it"
+        "it sleeps until {until} ({why}), and is started then by its supervisor, or by who resumes it"
     );
     let commands = std::iter::once(format!("outlast wake {}", view.run.id)).chain(resume).collect();
     told(&format!("sleeping until {until}"), &text, commands)

@@ -56,6 +56,12 @@ pub fn moment(at: Micros) -> String {
     format!("{} {}", local(at), offset(at))
 }
 
+/// Formats a time within the next days for people: `Thu 14:00 +01:00`.
+pub fn weekday(at: Micros) -> String {
+    let there = offset_at(at).to_datetime(Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::UNIX_EPOCH));
+    format!("{} {}", there.strftime("%a %H:%M"), offset(at))
+}
+
 /// Formats a time for a column whose header has the offset `headed`. A time with another offset has its own.
 pub fn cell(at: Micros, headed: &str) -> String {
     let own = offset(at);

@@ -22,6 +22,7 @@ pub fn mock(args: MockArgs) -> Result<u8, CliError> {
         fail: args.fail,
         seed: args.seed,
         outages: args.outage.unwrap_or_default(),
+        plan: args.plan,
         log: args.log,
     };
     let runtime =

@@ -1,11 +1,15 @@
-//! Named budgets as settings: `[budgets.NAME]` of the user's own `outlast.toml`.
+//! Named budgets as settings: `[budgets.NAME]` of the user's own `outlast.toml`; and beside them `plan`, the ceilings on
+//! the plans of logins that every run is under.
 //!
 //! The store holds them; the file is read into it when `serve`, `run` or `resume` starts. A directory's file
 //! may not name any: whoever can change a checkout, an agent for one, could raise what everybody may spend.
 
 use outlast_core::{
     engine::budget::set_budget::{SetBudget, Source},
-    envelope::budget::{Name, Per, Terms},
+    envelope::{
+        budget::{Name, Per, Terms},
+        ceiling::Ceilings,
+    },
     reads,
     store::{Ask as _, Durability, Store},
 };
@@ -23,6 +27,9 @@ use crate::{
 /// Name of the table.
 pub const TABLE: &str = "budgets";
 
+/// Key of the ceilings on plans, beside the tables of named budgets.
+const PLAN: &str = "plan";
+
 /// Budget as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,11 +44,25 @@ struct Written {
 /// Reads all configured budgets. Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<Vec<(Name, Terms)>, Error> {
     let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
-    let each = tables.into_iter().map(|(name, value)| {
+    let is_ceilings = |name: &str, value: &toml::Value| name == PLAN && !value.is_table();
+    let named = tables.into_iter().filter(|(name, value)| !is_ceilings(name, value));
+    let each = named.map(|(name, value)| {
         let origin = Origin::File { path: path.clone(), key: format!("{TABLE}.{name}") };
         read(&name, value).map_err(|why| Error::BadValue { origin, why })
     });
     each.collect()
+}
+
+/// Reads the ceilings that every run of the person is under: `plan = "5h=40%,week=15%"`.
+pub fn plan(around: &Surroundings) -> Result<Option<Ceilings>, Error> {
+    let Some((path, mut tables)) = file::own_tables(around, TABLE)? else { return Ok(None) };
+    let Some(value) = tables.remove(PLAN).filter(|value| !value.is_table()) else { return Ok(None) };
+    let read = match &value {
+        toml::Value::String(text) => text.parse::<Ceilings>().map_err(|e| e.to_string()),
+        other => Err(format!("wanted a text such as \"5h=40%,week=15%\", had {other}")),
+    };
+    let origin = Origin::File { path, key: format!("{TABLE}.{PLAN}") };
+    read.map(Some).map_err(|why| Error::BadValue { origin, why })
 }
 
 fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {

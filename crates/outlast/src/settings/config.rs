@@ -315,6 +315,7 @@ impl File {
                         | "on-halt"
                         | "allow-host"
                         | "until"
+                        | "plan"
                         | "env-file"
                         | "trust"
                         | "reads"

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use outlast_core::{run::status::Status, words::id::Micros};
+use outlast_core::{envelope::Refusal, run::status::Status, words::id::Micros};
 use outlast_server::door::Seen;
 use rustix::process::Signal;
 use tokio::{sync::mpsc, time::Instant};
@@ -47,6 +47,8 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Time at which the provider's usage limit ends, if the attempt stands at one.
     pub limited: Option<Micros>,
+    /// Ceiling on a plan, if that is the limit.
+    pub ceiling: Option<Box<Refusal>>,
     /// Whether the proxy's last answer was that the call has no room in a budget now.
     pub no_room: bool,
     /// Number of processes that could not be ended.
@@ -290,8 +292,20 @@ pub async fn run(
     // OOM.
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
     let (left, all_gone) = (ended.left.len(), ended.all_gone);
-    let (until, no_room) = (limited.until(), limited.no_room());
-    Ok(Outcome { exit, by, limited: until, no_room, left, all_gone, seen_at, tools, asked: asked_for, oom })
+    let (until, ceiling, no_room) = (limited.until(), limited.why(), limited.no_room());
+    Ok(Outcome {
+        exit,
+        by,
+        limited: until,
+        ceiling,
+        no_room,
+        left,
+        all_gone,
+        seen_at,
+        tools,
+        asked: asked_for,
+        oom,
+    })
 }
 
 fn is_metered(seen: &Seen) -> bool {
@@ -418,7 +432,7 @@ async fn note(seen: &Seen, beat: &Beat) {
 }
 
 fn halts(code: &str) -> bool {
-    matches!(code, "diverged" | "price_unknown") || code.ends_with("_budget_exceeded")
+    matches!(code, "diverged" | "price_unknown" | "plan_untold") || code.ends_with("_budget_exceeded")
 }
 
 /// Error of an attempt that could not be made.

@@ -30,7 +30,7 @@ use crate::{
         find,
         say::say,
     },
-    settings::{env_file, keys, policies},
+    settings::{budgets, env_file, keys, policies},
 };
 
 /// Largest standard input that is kept with a run, in bytes.
@@ -110,6 +110,12 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
     }
     if args.limits.any() {
         say(&format!("{id} exists: its limits stay as they are (`outlast budget {id}` changes them)"));
+    }
+    if args.plan.as_ref().is_some_and(|typed| view.spec.plan.as_ref() != Some(typed)) {
+        let kept = view.spec.plan.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
+        say(&format!(
+            "{id} exists: its ceilings on the plan stay as they are ({kept}; --new begins another)"
+        ));
     }
     let kept = view.spec.rules.as_ref().map(|rules| rules.policy.as_str());
     if args.named_policy.as_deref().is_some_and(|typed| kept != Some(typed)) {
@@ -233,6 +239,8 @@ fn create(
         stop_at_limit: args.stop_at_limit,
         supervision: args.supervise.supervision(),
     };
+    let both = [args.plan.clone(), budgets::plan(&context.around)?];
+    let plan = both.into_iter().flatten().reduce(|typed, kept| typed.under(&kept));
     let spec = Spec {
         name: args.name.clone(),
         tags: args.tags.iter().cloned().collect(),
@@ -240,6 +248,7 @@ fn create(
         upstreams: begun_with.upstreams,
         keys: begun_with.keys,
         login: begun_with.login.map(str::to_owned),
+        plan: plan.clone(),
         limits: None,
         prices: Some(begun_with.prices),
         masks: begun_with.masks,
@@ -264,7 +273,8 @@ fn create(
         None if view.run.parent.is_some() => format!("{}, and its parent's", budget_words(&view)),
         None => budget_words(&view),
     };
-    say(&format!("{} · {budget}", view.run.id));
+    let ceilings = plan.map_or_else(String::new, |plan| format!("; ceilings on the login's plan: {plan}"));
+    say(&format!("{} · {budget}{ceilings}", view.run.id));
     if view.spec.login.is_none()
         && view.spec.keys.is_empty()
         && view.spec.upstreams.is_empty()

@@ -2,29 +2,36 @@
 
 use std::time::Duration;
 
-use outlast_core::words::id::{Micros, Seq};
+use outlast_core::{
+    envelope::Refusal,
+    words::id::{Micros, Seq},
+};
 use outlast_server::door::Seen;
 use tokio::time::Instant;
 
 /// Time that an agent at a usage limit has to end by itself before it is stopped: most do, on the error.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// Usage limit that an attempt stands at, if any.
-#[derive(Clone, Copy, Debug, Default)]
+/// Usage limit, or ceiling on a plan, that an attempt stands at, if any.
+#[derive(Clone, Debug, Default)]
 pub struct Limited {
     limit: Option<Limit>,
+    /// Newest call that went out.
+    newest: Seq,
     /// Limit printed by the agent, and when it was read. Used if the proxy has heard of none.
     printed: Option<(Micros, Instant)>,
     /// Whether the last call waited in vain for budget held by other calls in flight.
     no_room: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Limit {
-    /// Newest refused call.
+    /// Newest refused call, or newest call before one that was not sent.
     seq: Seq,
     until: Micros,
     heard_at: Instant,
+    /// Ceiling on a plan; `None` for a limit of the provider.
+    why: Option<Box<Refusal>>,
 }
 
 impl Limited {
@@ -33,11 +40,10 @@ impl Limited {
     pub fn note(&mut self, seen: &Seen) {
         match *seen {
             Seen::Limited { seq, until } => {
-                let heard_at = self.limit.map_or_else(Instant::now, |l| l.heard_at);
-                let until = self.limit.map_or(until, |l| l.until.max(until));
-                self.limit = Some(Limit { seq, until, heard_at });
+                self.stands_at(seq, until, None);
             }
-            Seen::Settled { seq, answered: true, .. } if self.limit.is_some_and(|l| seq > l.seq) => {
+            Seen::Rests { until, ref why } => self.stands_at(self.newest, until, Some(why.clone())),
+            Seen::Settled { seq, answered: true, .. } if self.limit.as_ref().is_some_and(|l| seq > l.seq) => {
                 self.limit = None;
             }
             Seen::Refused { ref code, .. } => self.no_room = code == "admission_timeout",
@@ -47,6 +53,18 @@ impl Limited {
         if matches!(seen, Seen::Settled { answered: true, .. }) {
             self.printed = None;
         }
+        if let Seen::Opened { seq } = *seen {
+            self.newest = self.newest.max(seq);
+        }
+    }
+
+    fn stands_at(&mut self, seq: Seq, until: Micros, why: Option<Box<Refusal>>) {
+        let before = self.limit.take();
+        let heard_at = before.as_ref().map_or_else(Instant::now, |l| l.heard_at);
+        self.limit = Some(match before {
+            Some(before) if before.until > until => Limit { seq, ..before },
+            _ => Limit { seq, until, heard_at, why },
+        });
     }
 
     /// Takes a usage limit that the agent printed.
@@ -62,12 +80,17 @@ impl Limited {
 
     /// Returns when the limit is over.
     pub fn until(&self) -> Option<Micros> {
-        self.limit.map(|l| l.until).or(self.printed.map(|(until, _)| until))
+        self.limit.as_ref().map(|l| l.until).or(self.printed.map(|(until, _)| until))
+    }
+
+    /// Returns the ceiling on a plan that the attempt stands at; `None` at a limit of the provider.
+    pub fn why(&self) -> Option<Box<Refusal>> {
+        self.limit.as_ref().and_then(|l| l.why.clone())
     }
 
     /// Returns when an agent that waits by itself has waited long enough.
     pub fn patience(&self, grace: Duration) -> Option<Instant> {
-        let heard_at = self.limit.map(|l| l.heard_at).or(self.printed.map(|(_, heard_at)| heard_at));
+        let heard_at = self.limit.as_ref().map(|l| l.heard_at).or(self.printed.map(|(_, heard_at)| heard_at));
         heard_at.map(|heard_at| heard_at + grace)
     }
 }
@@ -117,6 +140,34 @@ mod tests {
         check(&[limited(2, 90), settled(1, true)], Some(90));
         check(&[limited(2, 90), limited(4, 70), settled(3, true)], Some(90));
         check(&[limited(2, 90), settled(3, true), limited(4, 70)], Some(70));
+    }
+
+    #[test]
+    fn a_ceiling_on_a_plan_stands_until_a_later_call_is_answered_and_tells_why() {
+        let rests = |until| Seen::Rests {
+            until: Micros(until),
+            why: Box::new(Refusal::plain("plan_ceiling", Micros(0))),
+        };
+        let settled = |seq| Seen::Settled {
+            seq: Seq(seq),
+            upstream: String::new(),
+            status: Status::Running,
+            answered: true,
+            failed: None,
+        };
+        let mut heard = Limited::default();
+        heard.note(&Seen::Opened { seq: Seq(3) });
+        heard.note(&rests(90));
+        heard.note(&settled(3));
+        let code = |heard: &Limited| heard.why().map(|why| why.code);
+        assert_eq!((heard.until(), code(&heard).as_deref()), (Some(Micros(90)), Some("plan_ceiling")));
+        // The provider's own limit comes earlier: the later one stands.
+        heard.note(&Seen::Limited { seq: Seq(3), until: Micros(50) });
+        assert_eq!((heard.until(), code(&heard).as_deref()), (Some(Micros(90)), Some("plan_ceiling")));
+        heard.note(&Seen::Limited { seq: Seq(3), until: Micros(99) });
+        assert_eq!((heard.until(), code(&heard)), (Some(Micros(99)), None));
+        heard.note(&settled(4));
+        assert_eq!((heard.until(), code(&heard)), (None, None));
     }
 
     #[test]

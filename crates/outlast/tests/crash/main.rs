@@ -27,6 +27,7 @@ mod night;
 mod on_halt;
 mod operating;
 mod over_a_server;
+mod plans;
 mod restarts;
 mod resume_tax;
 mod sdk;

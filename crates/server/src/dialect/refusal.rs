@@ -18,6 +18,19 @@ pub fn refusal_body(shape: Upstream, status: u16, code: &str, message: &str) -> 
     body.to_string().into()
 }
 
+/// Builds the body of a 429 for a usage limit that is over at `until_s` (Unix seconds): Codex waits for none that its
+/// error names `usage_limit_reached`, and retries others.
+pub fn usage_limit_body(shape: Upstream, code: &str, message: &str, until_s: i64) -> Bytes {
+    let mut body = error(shape, 429, code, message);
+    if shape == Upstream::OpenAi {
+        (body["error"]["type"], body["error"]["resets_at"]) = ("usage_limit_reached".into(), until_s.into());
+    }
+    if shape != Upstream::Gemini {
+        (body["code"], body["message"]) = (code.into(), message.into());
+    }
+    body.to_string().into()
+}
+
 /// Builds a frame that ends a stream which broke after its HTTP 200.
 ///
 /// Both SDKs raise on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on

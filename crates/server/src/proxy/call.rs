@@ -182,6 +182,15 @@ impl Call {
         matches!(self.credential, Credential::Ours)
     }
 
+    pub fn credential(&self) -> &Credential {
+        &self.credential
+    }
+
+    /// Returns the account of the subscription that the request names.
+    pub fn account(&self) -> Option<String> {
+        dialect::account(self.dialect.upstream(), &self.headers, &self.body)
+    }
+
     pub fn upstream_name(&self) -> &str {
         self.to.name()
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     call::rate::Rate,
-    envelope::unit::Limits,
+    envelope::{Refusal, unit::Limits},
     price::PriceTable,
     run::{Policy, masks::Masks, status::Status},
     words::{
@@ -79,6 +79,11 @@ pub enum Seen {
     Limited {
         seq: Seq,
         until: Micros,
+    },
+    /// A call would pass a ceiling on the plan of its login, and was not sent. None goes out before `until`.
+    Rests {
+        until: Micros,
+        why: Box<Refusal>,
     },
     /// The upstream answers no call, and the run waits for it since then.
     Outage {

@@ -10,7 +10,8 @@ use outlast_core::{
         Broken, ConnectionId, Refused,
         connection::Event,
         desk::{self, Admitting, ForClient},
-        rates::Later,
+        plan::Verdict,
+        rates::{Later, Why},
         taken::Place,
     },
     engine::{
@@ -21,7 +22,9 @@ use outlast_core::{
             delivered::Delivered,
             keep::Keep,
         },
+        run::halt::Halt,
     },
+    envelope,
     journal::{
         Opening, Role, State,
         payload::{PART_LEN, Payload},
@@ -39,6 +42,7 @@ use super::{
     inbox::Inbox,
     live::{self, Errand},
     log::Live,
+    plans::{self, Ticket},
     record::Answer,
     registry::{Registry, Task},
 };
@@ -50,6 +54,9 @@ use crate::wire::{
 
 /// Longest pause before a call that waits for its upstream's rate asks for admission again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Pause before a call that waits for what others tell of their plan asks again, in milliseconds.
+const PLAN_AGAIN_MS: u64 = 250;
 
 /// Starts the driver of a request. The receiver gets the response: its head, and a body that streams.
 pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
@@ -75,6 +82,8 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         wait_over: None,
         poll_at: None,
         later: None,
+        ticket: None,
+        closed: None,
     };
     tokio::spawn(drive.run());
     (response, Gone { client: Some((registry, id)) })
@@ -114,6 +123,10 @@ struct Drive {
     poll_at: Option<(Instant, Seq)>,
     /// Set while the call waits for its upstream's rate: when it asks again, and what stands in the way.
     later: Option<(Instant, Later)>,
+    /// Place in the plan of the call's login, while the admission is decided.
+    ticket: Option<Ticket>,
+    /// Ceiling on that plan which keeps the call from leaving, and any other after it.
+    closed: Option<Verdict>,
 }
 
 /// An admission on its way to the store.
@@ -164,11 +177,15 @@ impl Drive {
 
     async fn act(&mut self, Task { deed, live }: Task) {
         match deed {
-            ForClient::Admit(admitting) => self.admit(admitting),
+            ForClient::Admit(admitting) => self.ask(admitting).await,
             ForClient::Wait => {
                 let is_held = self.later.as_ref().is_some_and(|(_, later)| later.is_outage());
                 let wait = Duration::from_millis(self.call.hold_ms);
-                let wait = if is_held { wait } else { self.host.config.admit_wait };
+                let wait = match &self.closed {
+                    Some(_) => Duration::ZERO,
+                    None if is_held => wait,
+                    None => self.host.config.admit_wait,
+                };
                 self.wait_over = Some(Instant::now() + wait);
             }
             ForClient::WaitNoMore => self.wait_over = None,
@@ -196,11 +213,31 @@ impl Drive {
                 }
             }
             ForClient::Finish => self.reply.finish().await,
-            ForClient::Refuse(refused) => self.refuse(&refused),
+            ForClient::Refuse(refused) => self.refuse(&refused).await,
             ForClient::BreakOff(why) => self.reply.break_off(why, &self.call).await,
             ForClient::Mark { seq, count, replayed } => self.mark(seq, count, replayed),
             ForClient::Over => {}
         }
+    }
+
+    /// Asks the plan of the call's login, then for admission. A call that the plan holds back asks as one behind others:
+    /// a recorded answer may serve it.
+    async fn ask(&mut self, mut admitting: Admitting) {
+        self.closed = None;
+        if !admitting.behind {
+            let (verdict, ticket) = match plans::enter(&self.host, &self.call, admitting.instance).await {
+                Ok(entered) => entered,
+                Err(e) => return self.report(Event::Admitted(Err(e))),
+            };
+            self.ticket = ticket;
+            match verdict {
+                Verdict::Go => {}
+                Verdict::Wait => admitting.later = Some(Later { after_ms: PLAN_AGAIN_MS, why: Why::Plan }),
+                closed => self.closed = Some(closed),
+            }
+            admitting.behind = self.closed.is_some() || admitting.later.is_some();
+        }
+        self.admit(admitting);
     }
 
     fn admit(&mut self, admitting: Admitting) {
@@ -258,8 +295,18 @@ impl Drive {
     async fn admitted(&mut self, result: Result<Admission, Error>) {
         let Some(Asked { as_whom, began, .. }) = self.admission.take() else { return };
         self.host.metrics.committed(began.elapsed());
-        if !matches!(result, Ok(Admission::Wait { .. })) {
-            self.later = None;
+        match (self.ticket.take(), &result) {
+            (Some(ticket), Ok(Admission::Go { opening, .. })) => {
+                self.host.plans.opened((self.call.seat.run, opening.seq), ticket);
+            }
+            (Some(ticket), _) => ticket.over(&self.host, true),
+            (None, _) => {}
+        }
+        match result {
+            // It may wait already, for what calls in flight tell: now there is nothing to wait for.
+            Ok(Admission::Wait { .. }) if self.closed.is_some() => self.wait_over = Some(Instant::now()),
+            Ok(Admission::Wait { .. }) => {}
+            _ => self.later = None,
         }
         match &result {
             Ok(Admission::Go { opening, diverged, .. }) => {
@@ -325,8 +372,12 @@ impl Drive {
         Answer::from_bytes(bytes).map_err(|e| corrupt(format!("the answer of entry {seq}: {e}")))
     }
 
-    fn refuse(&mut self, refused: &Refused) {
+    async fn refuse(&mut self, refused: &Refused) {
         let run = self.call.seat.id.to_string();
+        let closed = self.closed.take().filter(|_| matches!(refused, Refused::AdmissionTimeout(_)));
+        if let Some(refusal) = self.closed_by(closed).await {
+            return self.refuse_by(refusal);
+        }
         let refusal = match (refused, self.call.request.unpriced(), &self.later) {
             (Refused::Budget(why), Some(what), _) if why.code == "price_unknown" => {
                 Refusal::Unpriced { what: what.to_string(), refusal: Box::new(why.clone()), run }
@@ -342,6 +393,34 @@ impl Drive {
             },
             _ => Refusal::of(refused.clone(), &run),
         };
+        self.refuse_by(refusal);
+    }
+
+    /// Returns the refusal of a call that a ceiling on its login's plan holds back, and tells the run's supervisor.
+    async fn closed_by(&mut self, closed: Option<Verdict>) -> Option<Refusal> {
+        let run = self.call.seat.id.to_string();
+        let now = self.host.clock.now();
+        match closed? {
+            Verdict::Rest(reached) => {
+                let (until, why) = (reached.until, Box::new(envelope::Refusal::plan(reached, now)));
+                self.host.saw(Seen::Rests { until, why: why.clone() });
+                let wait_s = until.ms_since(self.host.clock.now()).max(0) / 1000 + 1;
+                let retry_after_s = u32::try_from(wait_s).unwrap_or(u32::MAX);
+                Some(Refusal::PlanCeiling { refusal: why, run, until, retry_after_s })
+            }
+            Verdict::Untold => {
+                let refusal = envelope::Refusal::plain("plan_untold", now);
+                let halt = Halt { run: self.call.seat.run, refusal: refusal.clone() };
+                Some(match self.host.store.ask(halt, Durability::Synced).await {
+                    Ok(_) => Refusal::of(Refused::Budget(refusal), &run),
+                    Err(e) => e.into(),
+                })
+            }
+            Verdict::Go | Verdict::Wait => None,
+        }
+    }
+
+    fn refuse_by(&mut self, refusal: Refusal) {
         self.host.metrics.refused(refusal.code());
         self.host.saw(Seen::Refused {
             code: refusal.code().into(),

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::{
     config::{Config, Observer, Seen, Watch},
     gates::Gates,
+    plans::Plans,
     registry::Registry,
     remembered::Memories,
     rules::Compiled,
@@ -40,6 +41,7 @@ pub struct Host {
     pub token_keys: Arc<[TokenKey]>,
     pub pool: Pool,
     pub gates: Arc<Gates>,
+    pub plans: Arc<Plans>,
     pub registry: Arc<Registry>,
     pub memories: Arc<Memories>,
     pub seats: Arc<Seats>,
@@ -92,6 +94,7 @@ impl Host {
             token_keys,
             pool: Pool::new(),
             gates: Arc::default(),
+            plans: Arc::default(),
             registry,
             seats: Arc::default(),
             rules: Arc::default(),

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use outlast_core::{
     call::{
         desk::{self, ForExchange},
-        exchange::{Event, Failure, Frame, Silence},
+        exchange::{Ending, Event, Failure, Frame, Silence},
     },
     words::{id::Micros, outage::Cause},
 };
@@ -89,6 +89,8 @@ impl Carry {
                 self.upstream().await;
             }
             Some(ForExchange::Over) => {
+                let never_left = self.settling.ending == Some(Ending::Void);
+                self.host.plans.over(&self.host, self.live.key(), never_left);
                 self.host.memories.call_ends(&self.call.seat);
                 return false;
             }
@@ -305,7 +307,10 @@ impl Carry {
     fn learn(&self, status: StatusCode, headers: &HeaderMap) {
         // The clock of this process: only time spans count, so the store need not be asked.
         let now = self.host.clock.now();
-        let levels = dialect::rate_limits(status.as_u16(), &Says { headers, now });
+        let says = Says { headers, now };
+        let levels = dialect::rate_limits(status.as_u16(), &says);
+        let windows = dialect::plan_windows(self.call.dialect.upstream(), &says);
+        self.host.plans.told(&self.host, &self.call, self.live.key(), status, windows);
         self.host.registry.on(desk::Event::Told(self.live.key(), levels));
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod live;
 pub(crate) mod log;
 pub(crate) mod named;
 pub(crate) mod pattern;
+pub(crate) mod plans;
 pub(crate) mod prices;
 pub(crate) mod record;
 pub(crate) mod registry;

@@ -1,5 +1,7 @@
 //! Finds the seat of a caller: its run, attempt and scope.
 
+use std::sync::Arc;
+
 use outlast_core::{
     call::Refused,
     engine::{
@@ -7,6 +9,7 @@ use outlast_core::{
         run::{enter::Enter, start::Start},
     },
     journal::{iteration_scope, scope},
+    reads::plans,
     run::{Spec, token::Claims},
     store::{Ask as _, Durability, Error, RunView, Store},
     words::{
@@ -107,6 +110,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         return Err(Refusal::of(Refused::of(lost.into()), view.run.id.as_str()));
     }
     let rules = host.rules.of(host.store.as_ref(), &view)?;
+    let plan = Arc::new(plans::ceilings(host.store.as_ref(), &view)?);
     let seat = Seat {
         run: claims.run,
         id: view.run.id,
@@ -116,6 +120,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         within: None,
         record: view.run.policy.record,
         rules,
+        plan,
         undriven: attempt.instance.is_none(),
         shared: false,
     };
@@ -165,6 +170,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
     };
     let view = host.store.run(run)?.ok_or_else(|| gone(&id))?;
     let (record, rules) = (view.run.policy.record, host.rules.of(host.store.as_ref(), &view)?);
+    let plan = Arc::new(plans::ceilings(host.store.as_ref(), &view)?);
     let seat = Seat {
         run,
         id,
@@ -174,6 +180,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         within: None,
         record,
         rules,
+        plan,
         undriven: true,
         shared,
     };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use outlast_core::{
+    envelope::ceiling::Ceilings,
     run::{Record, masks::Rules},
     words::id::{AttemptNo, RunId, RunNo, Seq, Slot},
 };
@@ -26,6 +27,8 @@ pub struct Seat {
     pub record: Record,
     /// Masks of the run: parts of a request that do not count when requests are compared.
     pub rules: Arc<Rules>,
+    /// Ceilings on the plan of the calls' login, those of the runs above included.
+    pub plan: Arc<Ceilings>,
     /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
     /// Whether this is the shared run of the day, in which nothing is replayed or joined.

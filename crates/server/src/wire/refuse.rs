@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use outlast_core::{call::Refused, envelope, run::token, store};
+use outlast_core::{call::Refused, envelope, run::token, store, words::id::Micros};
 
 use super::{body::AnswerBody, encoding::BadEncoding, who::NotLetIn};
-use crate::dialect::{BadRequest, Upstream, refusal_body};
+use crate::dialect::{BadRequest, Upstream, refusal_body, usage_limit_body};
 
 /// `Retry-After` of a draining server, in seconds: a new server may listen here by then.
 const COME_AGAIN_S: u32 = 5;
@@ -21,6 +21,9 @@ pub enum Refusal {
     Unpriced { what: String, refusal: Box<envelope::Refusal>, run: String },
     #[error("{upstream} had no turn for this call within {waited_s} s: {why}")]
     UpstreamRate { upstream: String, waited_s: String, why: String, retry_after_s: Option<u32> },
+    /// A call that would pass a ceiling on the plan of its login. The hint names `run`.
+    #[error("{}", .refusal.message())]
+    PlanCeiling { refusal: Box<envelope::Refusal>, run: String, until: Micros, retry_after_s: u32 },
     #[error(transparent)]
     NotLetIn(#[from] NotLetIn),
     #[error(transparent)]
@@ -98,7 +101,7 @@ impl Refusal {
             Refusal::ReadOnly { .. } => 405,
             Refusal::BodyTooLarge { .. } => 413,
             Refusal::NoWebSocket => 426,
-            Refusal::UpstreamRate { .. } => 429,
+            Refusal::UpstreamRate { .. } | Refusal::PlanCeiling { .. } => 429,
             Refusal::Internal(_) => 500,
             Refusal::Unreachable(_) | Refusal::BrokeOff(_) => 502,
             Refusal::Draining => 503,
@@ -110,7 +113,7 @@ impl Refusal {
     pub fn code(&self) -> &str {
         match self {
             Refusal::Call { refused, .. } => refused.code(),
-            Refusal::Unpriced { refusal, .. } => &refusal.code,
+            Refusal::Unpriced { refusal, .. } | Refusal::PlanCeiling { refusal, .. } => &refusal.code,
             Refusal::UpstreamRate { .. } => "upstream_rate",
             Refusal::NotLetIn(e) => e.code(),
             Refusal::BadRequest(e) => e.code(),
@@ -146,7 +149,9 @@ impl Refusal {
                 Refused::Store(e) => e.callers_hint(),
                 _ => None,
             },
-            Refusal::Unpriced { refusal, .. } => refusal.callers_hint(),
+            Refusal::Unpriced { refusal, .. } | Refusal::PlanCeiling { refusal, .. } => {
+                refusal.callers_hint()
+            }
             _ => self.hint(),
         }
     }
@@ -162,7 +167,9 @@ impl Refusal {
                 Refused::Store(e) => e.hint(),
                 _ => None,
             },
-            Refusal::Unpriced { refusal, run, .. } => Some(refusal.hint(run)),
+            Refusal::Unpriced { refusal, run, .. } | Refusal::PlanCeiling { refusal, run, .. } => {
+                Some(refusal.hint(run))
+            }
             Refusal::NoProviderKey { needs, .. } => {
                 Some(format!("start outlast with {needs}, or send the provider's key yourself"))
             }
@@ -191,6 +198,7 @@ impl Refusal {
         match self {
             Refusal::Call { refused, .. } => refused.retry_after_s(),
             Refusal::UpstreamRate { retry_after_s, .. } => *retry_after_s,
+            Refusal::PlanCeiling { retry_after_s, .. } => Some(*retry_after_s),
             Refusal::Draining => Some(COME_AGAIN_S),
             _ => None,
         }
@@ -204,7 +212,14 @@ impl Refusal {
         };
         // The message may repeat the caller's text, and with it a run token.
         let message = token::mask(&message);
-        let body: Bytes = refusal_body(shape, self.status(), self.code(), &message);
+        let limit_s = match self {
+            Refusal::PlanCeiling { until, .. } => Some(until.0.div_euclid(1_000_000) + 1),
+            _ => None,
+        };
+        let body: Bytes = match limit_s {
+            Some(until_s) => usage_limit_body(shape, self.code(), &message, until_s),
+            None => refusal_body(shape, self.status(), self.code(), &message),
+        };
         let mut response = Response::new(AnswerBody::plain(body));
         *response.status_mut() =
             StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -217,6 +232,11 @@ impl Refusal {
         }
         if let Some(seconds) = self.retry_after_s() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(until_s) = limit_s.filter(|_| shape == Upstream::Anthropic) {
+            // What Claude Code takes for a plan's limit, and shows with its end.
+            headers.insert("anthropic-ratelimit-unified-status", HeaderValue::from_static("rejected"));
+            headers.insert("anthropic-ratelimit-unified-reset", HeaderValue::from(until_s));
         }
         response
     }

@@ -103,6 +103,7 @@ pub fn what_was_said_of_a_run_is_kept(s: &Stage) {
         upstreams: BTreeMap::from([("openai".into(), "https://api.example".into())]),
         keys: vec!["OPENAI_API_KEY".into()],
         login: Some("claude.ai".into()),
+        plan: "5h=40%,week=15%".parse().ok(),
         limits: Some(Limits::default()),
         prices: Some(Prices {
             hash: "abc".into(),

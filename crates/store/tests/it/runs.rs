@@ -60,7 +60,7 @@ pub fn a_created_run_is_interrupted_until_an_attempt_begins(s: &Stage) {
 pub fn an_ended_attempt_leaves_its_run_as_its_driver_says(s: &Stage) {
     let cases = [
         (Then::Restart, Status::Running),
-        (Then::Sleep { until: outlast_core::words::id::Micros(i64::MAX) }, Status::Sleeping),
+        (Then::Sleep { until: outlast_core::words::id::Micros(i64::MAX), why: None }, Status::Sleeping),
         (Then::Interrupt { by_person: false }, Status::Interrupted),
         (Then::Complete, Status::Completed),
         (Then::Fail("crash loop".into()), Status::Failed),

@@ -3,10 +3,11 @@
 use outlast_core::{
     engine::run::{
         end_attempt::Then,
+        halt::Halt,
         hold::Hold,
         tell::{Tell, Word},
     },
-    envelope::unit::Unit,
+    envelope::{Refusal, unit::Unit},
     run::{Command, Prices, Spec, status::Status},
     words::id::{Micros, RunNo},
 };
@@ -18,7 +19,7 @@ const T: Micros = Micros(1_900_000_000_000_000);
 /// A run that sleeps until `T`, and the process that waits to wake it.
 fn asleep(s: &Stage) -> (RunNo, Process) {
     let agent = s.process("p").claim(s.run("r").create());
-    assert_eq!(agent.ends(Then::Sleep { until: T }), Status::Sleeping);
+    assert_eq!(agent.ends(Then::Sleep { until: T, why: None }), Status::Sleeping);
     (agent.run, agent.process)
 }
 
@@ -71,7 +72,7 @@ pub fn a_person_wakes_a_run(s: &Stage) {
     assert_eq!(s.row(run).wake_at, None);
     let agent = p.claim(run);
     assert_eq!(told(s, run, Word::Wake), Status::Running, "what is awake stays so");
-    agent.ends(Then::Sleep { until: T });
+    agent.ends(Then::Sleep { until: T, why: None });
     p.dies();
     assert_eq!(told(s, run, Word::Wake), Status::Interrupted, "nobody drives it");
     assert_eq!(s.row(run).wake_at, None);
@@ -85,7 +86,7 @@ pub fn a_person_stops_a_run_that_sleeps(s: &Stage) {
     assert!(s.row(run).stop_requested);
     let other = s.process("other");
     let agent = other.claim(run);
-    agent.ends(Then::Sleep { until: T });
+    agent.ends(Then::Sleep { until: T, why: None });
     other.dies();
     assert_eq!(told(s, run, Word::Stop), Status::Interrupted, "without one it is stopped at once");
     assert_eq!(told(s, run, Word::Cancel { reason: None }), Status::Cancelled);
@@ -94,7 +95,7 @@ pub fn a_person_stops_a_run_that_sleeps(s: &Stage) {
 pub fn a_halted_run_does_not_sleep(s: &Stage) {
     let agent = s.process("p").claim(s.run("r").cost(FLOOR - 1).create());
     agent.request("too dear").refused();
-    assert_eq!(agent.ends(Then::Sleep { until: T }), Status::Halted);
+    assert_eq!(agent.ends(Then::Sleep { until: T, why: None }), Status::Halted);
     assert_eq!(s.row(agent.run).wake_at, None);
 }
 
@@ -116,4 +117,27 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     assert_eq!(s.view(run).spec, spec);
     agent.process.claim(run).call("priced now");
     assert_eq!(s.ask(reprice).unwrap(), Status::Running, "twice is once");
+}
+
+pub fn a_run_tells_why_it_sleeps_until_it_is_woken(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").create());
+    let why = Some(Box::new(Refusal::plain("plan_ceiling", T)));
+    assert_eq!(agent.ends(Then::Sleep { until: T, why }), Status::Sleeping);
+    s.reopen();
+    let code = |s: &Stage| s.row(agent.run).halt.map(|halt| halt.code);
+    assert_eq!(code(s).as_deref(), Some("plan_ceiling"));
+    agent.process.claim(agent.run);
+    assert_eq!((s.status(agent.run), code(s)), (Status::Running, None));
+}
+
+pub fn a_run_is_halted_for_a_reason_once(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").create());
+    let halt = |code: &str| Halt { run: agent.run, refusal: Refusal::plain(code, T) };
+    assert_eq!(s.ask(halt("plan_untold")).unwrap(), Status::Halted);
+    assert_eq!(s.ask(halt("no_progress")).unwrap(), Status::Halted);
+    assert_eq!(s.row(agent.run).halt.map(|halt| halt.code).as_deref(), Some("plan_untold"));
+    let ended = s.process("q").claim(s.run("ended").create());
+    assert_eq!(ended.ends(Then::Complete), Status::Completed);
+    let halt = Halt { run: ended.run, refusal: Refusal::plain("no_progress", T) };
+    assert_eq!(s.ask(halt).unwrap(), Status::Completed);
 }

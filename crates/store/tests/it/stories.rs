@@ -339,6 +339,8 @@ macro_rules! stories {
                 a_person_wakes_a_run,
                 a_person_stops_a_run_that_sleeps,
                 a_halted_run_does_not_sleep,
+                a_run_tells_why_it_sleeps_until_it_is_woken,
+                a_run_is_halted_for_a_reason_once,
                 an_unknown_price_halts_what_is_supervised_until_it_is_given,
             ;
             turns:

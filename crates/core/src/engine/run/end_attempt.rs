@@ -7,6 +7,7 @@ use crate::{
         rule::guard,
         run::renew,
     },
+    envelope::Refusal,
     run::{
         attempt::Exit,
         status::{Event, Status},
@@ -86,8 +87,9 @@ impl EndAttempt {
             return Ok(status);
         }
         let after = guard::shift(run, event, now)?;
-        if let (Then::Sleep { until }, Status::Sleeping) = (&self.then, after) {
+        if let (Then::Sleep { until, why }, Status::Sleeping) = (&self.then, after) {
             run.wake_at = Some(*until);
+            run.halt = why.as_deref().cloned();
         }
         if let (Then::Fail(why), Status::Failed) = (&self.then, after) {
             run.error = Some(why.clone());
@@ -104,9 +106,11 @@ pub enum Then {
     /// An iteration of the run's loop is over. `JudgeIteration` decides next whether the loop goes on; until then the
     /// run stays running.
     Turn,
-    /// The provider's usage limit is reached: no attempt starts before `until`.
+    /// The provider's usage limit is reached, or the ceiling on a plan that `why` names: no attempt starts before
+    /// `until`.
     Sleep {
         until: Micros,
+        why: Option<Box<Refusal>>,
     },
     /// The calls wait for room in a budget above the run's own: no attempt starts before there is room.
     Wait,

@@ -9,6 +9,7 @@ pub mod end_attempt;
 pub mod enter;
 pub mod forget;
 pub mod fork;
+pub mod halt;
 pub mod hold;
 pub mod judge_iteration;
 pub mod raise;

@@ -71,7 +71,8 @@ impl Story {
         }
         facts.extend(self.looping().map(|l| ("loop", l)));
         if let Some(at) = run.wake_at {
-            facts.push(("sleeps", format!("until {}, at a usage limit", time::moment(at))));
+            let at_what = if run.halt.is_some() { "a plan's ceiling" } else { "a usage limit" };
+            facts.push(("sleeps", format!("until {}, at {at_what}", time::moment(at))));
         }
         if !spec.tags.is_empty() {
             let tags: Vec<String> = spec.tags.iter().map(|(k, v)| format!("{k}={v}")).collect();

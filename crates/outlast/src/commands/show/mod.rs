@@ -25,6 +25,7 @@ use super::{
     busy_waiting::BusyWaiting,
     evidence::{self, Evidence},
     journal,
+    plan::Shown,
     resume_tax::{self, Tax},
 };
 use crate::{
@@ -86,6 +87,8 @@ struct Story {
     /// Input that restarts bought again although the provider's cache had it.
     tax: Tax,
     waiting: BusyWaiting,
+    /// Plans of the logins that the run made calls under.
+    plans: Vec<Shown>,
     /// Session id of a CLI agent, and the path of its transcript.
     session: Option<(String, Option<PathBuf>)>,
     /// Approvals that wait for a decision.
@@ -135,6 +138,7 @@ impl Story {
             approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
             waiting: BusyWaiting::find(store, &entries)?,
+            plans: Shown::of_run(store, &view, store.now()?)?,
             tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),

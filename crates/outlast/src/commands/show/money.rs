@@ -8,7 +8,7 @@ use outlast_core::{
     words::id::AttemptNo,
 };
 
-use super::Story;
+use super::{super::plan::Shown, Story};
 use crate::{
     agent::{Adapter as _, claude::Claude, line::Line},
     render::amount::{bill, some, usd},
@@ -79,6 +79,7 @@ impl Story {
         }
         out.extend(self.tax.line().map(|line| format!("{line}{}", self.avoidable())));
         out.extend(self.waiting.line());
+        out.extend(self.plans.iter().flat_map(Shown::lines));
         if self.untaken.answers > 0 {
             out.push(format!("untaken   {}, not asked for again so far", self.untaken));
         }

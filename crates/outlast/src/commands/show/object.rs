@@ -4,7 +4,7 @@ use outlast_core::{envelope::unit::Unit, journal::State, run::attempt::Attempt};
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::{budget, evidence::Evidence},
+    super::{budget, evidence::Evidence, plan::Shown},
     ENTRIES, Story,
 };
 use crate::render::{
@@ -56,6 +56,8 @@ impl Story {
                 "message": h.message(),
             })),
             "error": run.error,
+            "plan": spec.plan.as_ref().map(ToString::to_string),
+            "plans": self.plans.iter().map(Shown::object).collect::<Vec<_>>(),
             "wake_at": run.wake_at.map(time::rfc3339),
             "loop": self.view.spec.looping().map(|l| json!({
                 "max_iterations": l.max_iterations,

@@ -112,7 +112,11 @@ impl Driver {
             return Ok(Next::Exit(self.finish(status)?));
         }
         if let Some(until) = outcome.limited.filter(|_| is_end_at_limit(outcome)) {
-            let status = self.end_of(life, exit, Then::Sleep { until }).await?;
+            let status = self.end_of(life, exit, Then::Sleep { until, why: outcome.ceiling.clone() }).await?;
+            // A run that got on before its limit begins again soon when that is over.
+            if self.got_on(life.attempt)? {
+                self.backoff.got_on();
+            }
             return match status {
                 Status::Sleeping => Ok(Next::Sleep),
                 status => Ok(Next::Exit(self.finish(status)?)),

@@ -42,8 +42,10 @@ impl Driver {
         if nap(until, self.store.now()?).is_some() {
             let id = &self.view.run.id;
             let wait = time::span(until.ms_since(self.store.now()?));
+            let view = story::view(self.store.as_ref(), &self.view)?;
+            let why = view.run.halt.map_or_else(|| "usage limit".to_owned(), |halt| halt.message());
             say(&format!(
-                "usage limit: {id} sleeps until {} (for {wait}); `outlast wake {id}` starts it now",
+                "{why}: {id} sleeps until {} (for {wait}); `outlast wake {id}` starts it now",
                 time::moment(until)
             ));
         }

@@ -1,0 +1,328 @@
+//! A login's plan: how far its windows are used, as the provider told last, and whether a call still fits under a run's
+//! ceilings.
+//!
+//! All runs of a login share one [`Plan`], over every process of a store. A provider tells the use of a window in the
+//! head of an answer, before it has counted that answer. So the calls that it cannot have counted are kept here, those in
+//! flight and those that have ended since, and each is taken to cost what calls have cost lately.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    envelope::ceiling::{Ceilings, Length, Reached, Share},
+    words::id::{InstanceNo, Micros, RunNo},
+};
+
+/// Number of told values of a window that the cost of a call is estimated from.
+const SAMPLES: usize = 17;
+
+/// Largest number of runs that are remembered.
+const RUNS: usize = 64;
+
+/// Largest number of ended calls that are kept because no answer has counted them.
+const ENDED: usize = 64;
+
+/// Time after which a call is no longer taken to be in flight, in microseconds.
+const LONGEST_CALL_US: i64 = 3_600_000_000;
+
+/// Largest difference between two told ends of one window, in microseconds: providers round them.
+const SAME_END_US: i64 = 120_000_000;
+
+/// Steps in which shares are told, the largest first: whole points, tenths, hundredths.
+const STEPS: [Share; 3] = [Share::POINT, Share(1_000), Share(100)];
+
+/// Use of a window as an answer tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub window: Length,
+    pub used: Share,
+    pub resets_at: Option<Micros>,
+}
+
+/// Number of a call, which no other call of the login has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CallId(pub u64);
+
+/// Plan of one login.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Plan {
+    pub windows: Vec<Window>,
+    /// Calls that no told value has counted.
+    calls: Vec<Call>,
+    /// Calls of ours that told values have counted.
+    counted: i64,
+    /// Time at which an answer last told anything, or nothing at all.
+    pub answered_at: Option<Micros>,
+    /// Runs that made calls under the login, the newest last.
+    runs: VecDeque<RunNo>,
+}
+
+/// A window of the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    pub length: Length,
+    pub used: Share,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resets_at: Option<Micros>,
+    pub told_at: Micros,
+    /// Time at which the call left whose answer told it.
+    sent_at: Micros,
+    /// Told values of this turn of the window: calls counted by then, and the share used.
+    samples: VecDeque<(i64, Share)>,
+    /// Step in which the provider tells the window: what it told may lack up to one.
+    step: Share,
+    /// Cost of a call in the turn before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    before: Option<Share>,
+}
+
+/// A call that no told value has counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Call {
+    id: CallId,
+    instance: InstanceNo,
+    sent_at: Micros,
+    /// Whether its answer has begun, and told what it can tell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_told: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended_at: Option<Micros>,
+}
+
+/// Decision about a call under ceilings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The call may leave, and counts from here on.
+    Go,
+    /// Calls in flight hold the room, or are about to tell. Their ends or answers decide.
+    Wait,
+    /// No call fits before the window turns.
+    Rest(Reached),
+    /// The provider answers and tells no window that a ceiling is on.
+    Untold,
+}
+
+impl Window {
+    /// Returns the share that a call has cost lately; `None` while nothing tells.
+    ///
+    /// Not too low by the step in which shares are told. Other devices' use counts as ours: nobody tells it apart.
+    pub fn per_call(&self) -> Option<Share> {
+        let (from, low) = self.samples.front()?;
+        let (to, high) = self.samples.back()?;
+        if from == to {
+            return self.before;
+        }
+        Some(Share((high.0 - low.0 + self.step.0) / (to - from)))
+    }
+
+    /// Returns when the window began; `None` without a told end.
+    pub fn began_at(&self) -> Option<Micros> {
+        Some(Micros(self.resets_at?.0 - self.length.us()))
+    }
+
+    /// Returns when `share` is used up at the pace of this turn of the window; `None` if it lasts until the window turns.
+    pub fn used_up_at(&self, share: Share) -> Option<Micros> {
+        let (began, ends) = (self.began_at()?, self.resets_at?);
+        let passed = self.told_at.0.checked_sub(began.0).filter(|us| *us > 0)?;
+        if self.used.0 <= 0 {
+            return None;
+        }
+        let whole = i128::from(passed) * i128::from(share.0) / i128::from(self.used.0);
+        let at = Micros(i64::try_from(i128::from(began.0) + whole).ok()?);
+        (at < ends).then_some(at.max(self.told_at))
+    }
+
+    /// Returns whether the window has turned: what was told is over.
+    pub fn is_over(&self, now: Micros) -> bool {
+        self.resets_at.map_or(now.0 - self.told_at.0 > self.length.us(), |at| at <= now)
+    }
+
+    fn first(told: &Told, sent_at: Micros, counted: i64, now: Micros) -> Window {
+        Window {
+            length: told.window,
+            used: told.used,
+            resets_at: told.resets_at,
+            told_at: now,
+            sent_at,
+            samples: [(counted, told.used)].into(),
+            step: step(Share::POINT, told.used),
+            before: None,
+        }
+    }
+
+    fn tell(&mut self, told: &Told, sent_at: Micros, counted: i64, now: Micros) {
+        let is_late = sent_at < self.sent_at;
+        if !is_late && self.has_turned(told, now) {
+            let (before, was) = (self.per_call(), self.step);
+            *self =
+                Window { before, step: step(was, told.used), ..Window::first(told, sent_at, counted, now) };
+            return;
+        }
+        self.step = step(self.step, told.used);
+        // An answer to an earlier call may arrive after that of a later one.
+        self.used = if is_late { self.used.max(told.used) } else { told.used };
+        self.sent_at = self.sent_at.max(sent_at);
+        self.resets_at = told.resets_at.or(self.resets_at);
+        self.told_at = now;
+        match self.samples.back_mut().filter(|(calls, _)| *calls == counted) {
+            Some((_, used)) => *used = self.used,
+            None => self.samples.push_back((counted, self.used)),
+        }
+        if self.samples.len() > SAMPLES {
+            self.samples.pop_front();
+        }
+    }
+
+    fn has_turned(&self, told: &Told, now: Micros) -> bool {
+        let most = SAME_END_US.min(self.length.us() / 10);
+        let is_another =
+            self.resets_at.zip(told.resets_at).is_some_and(|(was, is)| (was.0 - is.0).abs() > most);
+        is_another || self.is_over(now) || told.used < self.used
+    }
+}
+
+/// Returns the largest step that both tells `used` and is not larger than `known`.
+fn step(known: Share, used: Share) -> Share {
+    let fits = |step: &Share| *step <= known && used.0 % step.0 == 0;
+    STEPS.into_iter().find(fits).unwrap_or(STEPS[2])
+}
+
+impl Plan {
+    /// Decides about a call. `Go` counts it until [`Plan::told`] says that the provider has.
+    pub fn admit(&mut self, id: CallId, instance: InstanceNo, ceilings: &Ceilings, now: Micros) -> Verdict {
+        self.calls.retain(|c| now.0 - c.sent_at.0 < LONGEST_CALL_US);
+        let verdict = self.verdict(ceilings, now);
+        if verdict == Verdict::Go {
+            self.calls.push(Call { id, instance, sent_at: now, has_told: false, ended_at: None });
+        }
+        verdict
+    }
+
+    fn verdict(&self, ceilings: &Ceilings, now: Micros) -> Verdict {
+        let in_flight = self.calls.iter().any(|c| c.ended_at.is_none());
+        let about_to_tell = self.calls.iter().any(|c| c.ended_at.is_none() && !c.has_told);
+        let uncounted = i64::try_from(self.calls.len()).unwrap_or(i64::MAX);
+        let (mut is_told, mut waits, mut rest) = (ceilings.is_empty(), false, None::<Reached>);
+        for (length, ceiling) in ceilings.iter() {
+            let Some(window) = self.windows.iter().find(|w| w.length.is(length)) else { continue };
+            is_told = true;
+            if window.is_over(now) {
+                // One call asks; the others wait for its answer.
+                waits |= about_to_tell;
+                continue;
+            }
+            let (used, likely) = (window.used, window.per_call());
+            let each = likely.unwrap_or(Share::POINT);
+            if used.0.saturating_add(each.0.saturating_mul(uncounted + 1)) <= ceiling.0 {
+                continue;
+            }
+            // A call that is alone goes on what was told: its answer tells what the calls before it took.
+            let fits_alone = used < ceiling && likely.is_none_or(|each| used.0 + each.0 <= ceiling.0);
+            if in_flight {
+                waits = true;
+            } else if !fits_alone {
+                let until = window.resets_at.unwrap_or(Micros(window.told_at.0 + length.us()));
+                let reached = Reached { window: length, used, ceiling, per_call: each, until };
+                rest = rest.into_iter().chain([reached]).max_by_key(|r| r.until);
+            }
+        }
+        match rest {
+            Some(reached) => Verdict::Rest(reached),
+            None if waits => Verdict::Wait,
+            None if is_told => Verdict::Go,
+            None if self.answered_at.is_some() => Verdict::Untold,
+            None if about_to_tell => Verdict::Wait,
+            None => Verdict::Go,
+        }
+    }
+
+    /// Takes what the head of an answer tells. `answered`: whether it is an answer, and no error. `id`: the call, if it
+    /// was admitted under ceilings.
+    ///
+    /// Counts every call that had ended before that one left.
+    pub fn told(&mut self, id: Option<CallId>, told: &[Told], answered: bool, now: Micros) {
+        let mut sent_at = now;
+        for call in self.calls.iter_mut().filter(|c| Some(c.id) == id) {
+            sent_at = call.sent_at;
+            call.has_told = true;
+        }
+        if answered || !told.is_empty() {
+            self.answered_at = Some(now);
+        }
+        if told.is_empty() {
+            return;
+        }
+        if id.is_some() {
+            let uncounted = self.calls.len();
+            self.calls.retain(|c| c.ended_at.is_none_or(|ended| ended >= sent_at));
+            self.counted += i64::try_from(uncounted - self.calls.len()).unwrap_or(0);
+        }
+        for told in told {
+            match self.windows.iter_mut().find(|w| w.length.is(told.window)) {
+                Some(window) => window.tell(told, sent_at, self.counted, now),
+                None => self.windows.push(Window::first(told, sent_at, self.counted, now)),
+            }
+        }
+    }
+
+    /// Remembers that a run makes calls under the login.
+    pub fn is_used_by(&mut self, run: RunNo) {
+        if self.runs.contains(&run) {
+            return;
+        }
+        if self.runs.len() == RUNS {
+            self.runs.pop_front();
+        }
+        self.runs.push_back(run);
+    }
+
+    /// Returns whether a run has made calls under the login.
+    pub fn has(&self, run: RunNo) -> bool {
+        self.runs.contains(&run)
+    }
+
+    /// Notes that a call has ended. It stays counted until a later answer tells what it took.
+    pub fn ended(&mut self, id: CallId, now: Micros) {
+        for call in self.calls.iter_mut().filter(|c| c.id == id) {
+            call.ended_at.get_or_insert(now);
+        }
+        let ended = self.calls.iter().filter(|c| c.ended_at.is_some()).count();
+        let mut surplus = ended.saturating_sub(ENDED);
+        self.calls.retain(|c| {
+            let is_surplus = c.ended_at.is_some() && surplus > 0;
+            surplus -= usize::from(is_surplus);
+            !is_surplus
+        });
+    }
+
+    /// Forgets a call that did not leave.
+    pub fn never_left(&mut self, id: CallId) {
+        self.calls.retain(|c| c.id != id);
+    }
+
+    /// Ends the calls of processes that `is_alive` denies: nobody else will.
+    pub fn bury(&mut self, is_alive: impl Fn(InstanceNo) -> bool, now: Micros) {
+        for call in self.calls.iter_mut().filter(|c| c.ended_at.is_none() && !is_alive(c.instance)) {
+            call.ended_at = Some(now);
+        }
+    }
+
+    /// Returns the processes that have calls in flight.
+    pub fn in_flight(&self) -> impl Iterator<Item = InstanceNo> + '_ {
+        self.calls.iter().filter(|c| c.ended_at.is_none()).map(|c| c.instance)
+    }
+
+    /// Returns whether what an answer tells is worth a write while no ceiling needs it.
+    pub fn is_news(&self, told: &[Told], now: Micros) -> bool {
+        told.iter().any(|told| match self.windows.iter().find(|w| w.length.is(told.window)) {
+            Some(w) => w.used != told.used || w.is_over(now) || now.0 - w.told_at.0 > 60_000_000,
+            None => true,
+        })
+    }
+}

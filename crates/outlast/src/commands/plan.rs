@@ -1,0 +1,85 @@
+//! Plans of logins, as `show` and `spend` tell them: how far each window is used, when it turns, and at what pace.
+
+use outlast_core::{
+    call::plan::{Plan, Window},
+    envelope::ceiling::{Ceilings, Share},
+    reads::plans,
+    store::{RunView, Store},
+    words::id::Micros,
+};
+use serde_json::{Value, json};
+
+use crate::{program::error::CliError, render::time};
+
+/// Most characters of an account's name that people are shown.
+const NAME: usize = 8;
+
+/// A login's plan, and the ceilings that it is told under.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    login: String,
+    plan: Plan,
+    ceilings: Ceilings,
+    now: Micros,
+}
+
+impl Shown {
+    /// Returns the plans that a run made calls under.
+    pub fn of_run(store: &dyn Store, view: &RunView, now: Micros) -> Result<Vec<Shown>, CliError> {
+        let ceilings = plans::ceilings(store, view)?;
+        let all = plans::list(store)?.into_iter().filter(|(_, plan)| plan.has(view.run.no));
+        Ok(all.map(|(login, plan)| Shown { login, plan, ceilings: ceilings.clone(), now }).collect())
+    }
+
+    /// Returns the plans of all logins.
+    pub fn all(store: &dyn Store, now: Micros) -> Result<Vec<Shown>, CliError> {
+        let shown = |(login, plan)| Shown { login, plan, ceilings: Ceilings::default(), now };
+        Ok(plans::list(store)?.into_iter().map(shown).collect())
+    }
+
+    /// Returns a line for each window that has not turned since it was told.
+    pub fn lines(&self) -> Vec<String> {
+        let login = self.short();
+        let windows = self.plan.windows.iter().filter(|w| !w.is_over(self.now));
+        windows.map(|w| format!("plan      {}: {}", w.length, self.line(w, &login))).collect()
+    }
+
+    fn line(&self, window: &Window, login: &str) -> String {
+        let ceiling = self.ceilings.on(window.length);
+        let of = ceiling.map_or_else(String::new, |ceiling| format!(" of {ceiling}"));
+        let turns = window.resets_at.map_or_else(String::new, |at| format!(", turns {}", time::weekday(at)));
+        let share = ceiling.unwrap_or(Share::WHOLE);
+        let whose = if ceiling.is_some() { "share" } else { "whole" };
+        let pace = window.used_up_at(share).map_or_else(String::new, |at| {
+            format!("; at this pace the {whose} is used up on {}", time::weekday(at))
+        });
+        format!("{} used{of}{turns} ({login}){pace}", window.used)
+    }
+
+    /// Returns the provider, and the beginning of the account's name.
+    fn short(&self) -> String {
+        let (provider, account) = self.login.split_once(':').unwrap_or((&self.login, ""));
+        format!(
+            "{provider} {}",
+            account.strip_prefix("key:").unwrap_or(account).chars().take(NAME).collect::<String>()
+        )
+    }
+
+    pub fn object(&self) -> Value {
+        let windows = self.plan.windows.iter().map(|w| {
+            let ceiling = self.ceilings.on(w.length);
+            json!({
+                "window": w.length.to_string(),
+                "minutes": w.length.0,
+                "used_percent": w.used.percent(),
+                "ceiling_percent": ceiling.map(Share::percent),
+                "resets_at": w.resets_at.map(time::rfc3339),
+                "told_at": time::rfc3339(w.told_at),
+                "is_over": w.is_over(self.now),
+                "per_call_percent": w.per_call().map(Share::percent),
+                "used_up_at": w.used_up_at(ceiling.unwrap_or(Share::WHOLE)).map(time::rfc3339),
+            })
+        });
+        json!({ "login": self.login, "windows": windows.collect::<Vec<_>>() })
+    }
+}

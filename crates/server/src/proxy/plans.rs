@@ -1,0 +1,191 @@
+//! Plans of logins at the proxy: which login a call is of, whether it may leave now, and what its answer tells.
+//!
+//! The last told values and the calls in flight of a login are one value of the store, changed by compare-and-set: every
+//! process on the store sees them, and so does the next life.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use http::StatusCode;
+use outlast_core::{
+    call::{
+        Key,
+        plan::{CallId, Plan, Told, Verdict},
+    },
+    engine::{self, state::retain::Retain},
+    reads::plans,
+    run::instance::Life,
+    state::Keep,
+    store::{Ask as _, Durability, Error, Store},
+    words::{
+        digest::Digest,
+        id::{InstanceNo, Micros},
+    },
+};
+
+use super::{call::Call, host::Host};
+use crate::{dialect::Upstream, wire::who::Credential};
+
+/// Number of credentials above which their accounts are forgotten.
+const MANY: usize = 1024;
+
+/// Plans as one process sees them.
+#[derive(Default)]
+pub struct Plans {
+    /// Account that requests with a credential named. Some requests of a CLI name none.
+    accounts: Mutex<HashMap<Digest, Arc<str>>>,
+    /// Calls in flight that were admitted under ceilings.
+    tickets: Mutex<HashMap<Key, Ticket>>,
+}
+
+/// A call that the plan of its login counts.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    login: Arc<str>,
+    id: CallId,
+}
+
+impl Plans {
+    /// Returns the login of a call: the name of its account, else the digest of its credential. `None` for a call with a
+    /// key of Outlast's own, which is billed.
+    pub fn login(&self, call: &Call) -> Option<Arc<str>> {
+        let Credential::Passed { digest, .. } = call.credential() else { return None };
+        let provider = match call.dialect.upstream() {
+            Upstream::Anthropic => "anthropic",
+            Upstream::OpenAi => "openai",
+            Upstream::Gemini => return None,
+        };
+        let mut accounts = lock(&self.accounts);
+        if let Some(account) = call.account() {
+            let login: Arc<str> = format!("{provider}:{account}").into();
+            if accounts.len() >= MANY {
+                accounts.clear();
+            }
+            accounts.insert(*digest, login.clone());
+            return Some(login);
+        }
+        let known = accounts.get(digest).cloned();
+        Some(known.unwrap_or_else(|| format!("{provider}:key:{}", &digest.to_string()[..16]).into()))
+    }
+
+    /// Notes the ticket of a call that goes out.
+    pub fn opened(&self, key: Key, ticket: Ticket) {
+        lock(&self.tickets).insert(key, ticket);
+    }
+
+    /// Takes what the head of an answer tells into the plan of its login, in a task of its own: no client waits for it.
+    pub fn told(&self, host: &Host, call: &Call, key: Key, status: StatusCode, told: Vec<Told>) {
+        let ticket = lock(&self.tickets).get(&key).cloned();
+        let id = ticket.as_ref().map(|t| t.id);
+        let Some(login) = ticket.map(|t| t.login).or_else(|| self.login(call)) else { return };
+        if told.is_empty() && id.is_none() {
+            return;
+        }
+        let (answered, run) = (status.is_success(), call.seat.run);
+        spawn(host, login, move |plan, now| {
+            plan.is_used_by(run);
+            if id.is_some() || plan.is_news(&told, now) {
+                plan.told(id, &told, answered, now);
+            }
+        });
+    }
+
+    /// Notes that a call is over. `never_left`: it was not sent.
+    pub fn over(&self, host: &Host, key: Key, never_left: bool) {
+        if let Some(ticket) = lock(&self.tickets).remove(&key) {
+            ticket.over(host, never_left);
+        }
+    }
+}
+
+impl Ticket {
+    /// Gives the ticket back.
+    pub fn over(self, host: &Host, never_left: bool) {
+        let id = self.id;
+        spawn(host, self.login, move |plan, now| match never_left {
+            true => plan.never_left(id),
+            false => plan.ended(id, now),
+        });
+    }
+}
+
+/// Asks whether a call may leave under the ceilings of its run. With `Go` it has a ticket, unless it is of no login.
+///
+/// Errors: those of the store. The call must not leave then.
+pub async fn enter(
+    host: &Host,
+    call: &Call,
+    instance: InstanceNo,
+) -> Result<(Verdict, Option<Ticket>), Error> {
+    let ceilings = &call.seat.plan;
+    let login = if ceilings.is_empty() { None } else { host.plans.login(call) };
+    let Some(login) = login else { return Ok((Verdict::Go, None)) };
+    let (store, id) = (host.store.as_ref(), CallId(host.nonce()));
+    let mut verdict = change(store, &login, |plan, now| plan.admit(id, instance, ceilings, now)).await?;
+    if verdict == Verdict::Wait {
+        let dead = dead(store, &login)?;
+        if !dead.is_empty() {
+            verdict = change(store, &login, |plan, now| {
+                plan.bury(|instance| !dead.contains(&instance), now);
+                plan.admit(id, instance, ceilings, now)
+            })
+            .await?;
+        }
+    }
+    let ticket = (verdict == Verdict::Go).then_some(Ticket { login, id });
+    Ok((verdict, ticket))
+}
+
+/// Returns the processes that are dead and have calls in flight.
+fn dead(store: &dyn Store, login: &str) -> Result<Vec<InstanceNo>, Error> {
+    let mut dead = Vec::new();
+    for no in plans::find(store, login)?.plan.in_flight() {
+        if store.instance(no)?.is_none_or(|instance| instance.life != Life::Live) {
+            dead.push(no);
+        }
+    }
+    Ok(dead)
+}
+
+fn spawn(host: &Host, login: Arc<str>, with: impl Fn(&mut Plan, Micros) + Send + Sync + 'static) {
+    let store = host.store.clone();
+    tokio::spawn(async move {
+        if let Err(e) = change(store.as_ref(), &login, with).await {
+            tracing::warn!(error = %e, "cannot note what a provider tells of a plan");
+        }
+    });
+}
+
+/// Changes the plan of a login, however many processes do so at once. Writes nothing where nothing changes.
+async fn change<T>(
+    store: &dyn Store,
+    login: &str,
+    with: impl Fn(&mut Plan, Micros) -> T,
+) -> Result<T, Error> {
+    loop {
+        let kept = plans::find(store, login)?;
+        let mut plan = kept.plan.clone();
+        let answer = with(&mut plan, store.now()?);
+        if plan == kept.plan {
+            return Ok(answer);
+        }
+        let put = plans::put(login, &plan, kept.version)?;
+        match store.ask(put, Durability::Committed).await {
+            Ok(_) => {}
+            Err(Error::Engine(engine::Error::Conflict { .. })) => continue,
+            Err(e) => return Err(e),
+        }
+        if kept.version == 0 {
+            let namespace = plans::NAMESPACE.to_owned();
+            let retain = Retain { actor: None, namespace, keep: Keep::Last(1) };
+            store.ask(retain, Durability::Committed).await?;
+        }
+        return Ok(answer);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
