@@ -154,6 +154,9 @@ pub struct Supervision {
     /// Whether an agent's settings are such that its resumption sends the same tools and system text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warm_resume: bool,
+    /// Whether its programs reach every host through its proxy, which opens the connections to providers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub intercept: bool,
 }
 
 /// Confinement of a run's agents: the store and the providers' keys are hidden from them.

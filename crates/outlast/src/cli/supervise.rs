@@ -36,6 +36,9 @@ pub struct SuperviseArgs {
     /// Keep Claude Code's prompt the same when it is resumed, so that its provider's cache still has it
     #[arg(long)]
     pub warm_resume: bool,
+    /// Meter calls of programs that obey no base URL, too: by HTTPS_PROXY, and a certificate authority made for this run
+    #[arg(long)]
+    pub intercept: bool,
 }
 
 /// What holds a limit of memory.
@@ -65,6 +68,7 @@ impl SuperviseArgs {
                 user => Confine::User(user.to_owned()),
             }),
             warm_resume: self.warm_resume,
+            intercept: self.intercept,
         }
     }
 }

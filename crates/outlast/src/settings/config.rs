@@ -302,7 +302,10 @@ impl File {
         }
         let is_door = |long: &str| {
             long.ends_with("-base-url")
-                || matches!(long, "allow-host" | "until" | "env-file" | "trust" | "reads" | "idempotent")
+                || matches!(
+                    long,
+                    "allow-host" | "intercept" | "until" | "env-file" | "trust" | "reads" | "idempotent"
+                )
         };
         let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());
         let table = |there: bool, name: &str| there.then(|| name.to_owned());

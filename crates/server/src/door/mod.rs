@@ -13,6 +13,7 @@ mod probes;
 mod read;
 mod run_metrics;
 mod state;
+mod tunnel;
 
 use std::{
     collections::HashMap,
@@ -57,6 +58,7 @@ use crate::{
     compat::riskkernel::{self, RiskKernel},
     dialect::{HeaderFacts, Route, Upstream, route},
     http::Rest,
+    intercept::{self, Intercept},
     node::Node,
     page,
     proxy::{
@@ -78,6 +80,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
+    intercept: Option<Arc<Intercept>>,
     rest: Option<Rest>,
     riskkernel: Option<RiskKernel>,
     page: Option<Shows>,
@@ -92,7 +95,13 @@ impl Proxy {
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
         let host = Host::new(node, entropy, config, observer)?;
-        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None, page: None })
+        Ok(Proxy {
+            host: Arc::new(RwLock::new(host)),
+            intercept: None,
+            rest: None,
+            riskkernel: None,
+            page: None,
+        })
     }
 
     /// Returns the streamed answers of a run that are under way, by their calls' entries, each as far as it has come.
@@ -128,6 +137,15 @@ impl Proxy {
         config.access.sessions = Some(sessions);
         self.configure(config);
         Proxy { page: Some(shows), ..self }
+    }
+
+    /// Answers `CONNECT` of the run's programs, and calls upstreams by the same ways.
+    pub fn with_intercept(self, intercept: Arc<Intercept>) -> Result<Proxy, intercept::authority::Error> {
+        if let Some(pool) = intercept.pool()? {
+            let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
+            *host = host.calling_through(pool);
+        }
+        Ok(Proxy { intercept: Some(intercept), ..self })
     }
 
     /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.
@@ -192,7 +210,7 @@ impl Proxy {
                 let mut server = http1::Builder::new();
                 server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(60));
                 // A client that hangs up is not an error of the server.
-                let _ = server.serve_connection(TokioIo::new(socket), service).await;
+                let _ = server.serve_connection(TokioIo::new(socket), service).with_upgrades().await;
             });
         }
     }
@@ -222,6 +240,9 @@ impl Proxy {
             _ => Upstream::OpenAi,
         };
         let speaks = riskkernel::Speaks::of(request.headers());
+        if let Some(intercept) = self.intercept.as_ref().filter(|_| request.method() == Method::CONNECT) {
+            return self.connect(intercept, &host, request).await;
+        }
         let mut response = match self.pass(&host, request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => {
@@ -313,6 +334,20 @@ impl Proxy {
         };
         // A named upstream has OpenAI's API, whatever headers the request has.
         let facts = if named.is_some() { HeaderFacts::default() } else { facts };
+        self.upstream(host, Upwards { caller, named, facts }, parts, body, wire).await
+    }
+
+    /// Sends a request to its upstream as its route says, or refuses it.
+    async fn upstream(
+        &self,
+        host: &Arc<Host>,
+        upwards: Upwards,
+        parts: http::request::Parts,
+        body: Incoming,
+        wire: Wire,
+    ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
+        let Upwards { caller, named, facts } = upwards;
+        let bare = |r: Refusal| (r, None);
         let to = |upstream| match &named {
             Some(named) => To::Named(named.clone()),
             None => To::Own(upstream),
@@ -484,6 +519,13 @@ impl Proxy {
         *response.headers_mut() = crate::wire::headers::client(&head.headers, false);
         Ok(response)
     }
+}
+
+/// A request that is on its way to an upstream.
+struct Upwards {
+    caller: Caller,
+    named: Option<Arc<Named>>,
+    facts: HeaderFacts,
 }
 
 /// Returns the refusal of a path that no route has. A run token in it is masked.
