@@ -244,7 +244,7 @@ impl Driver {
             Interception::begin(&providers, &command, directory.as_ref(), through.is_some(), &context)?;
         let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
             .with_state(state::desk(&node, &context, Conflicts::default()));
-        let face = interception.on(face)?;
+        let face = interception.on(face);
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
         let proxy = face.clone();
         let serving = tokio::spawn(face.serve(

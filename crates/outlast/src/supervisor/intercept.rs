@@ -13,7 +13,7 @@ use std::{
 use outlast_core::{run::Command, words::clock::Clock};
 use outlast_server::{
     door::{Providers, Proxy},
-    intercept::{Intercept, Ways, is_excepted, machines_authorities},
+    intercept::{Intercept, Ways, client, is_excepted, machines_authorities},
 };
 
 use crate::{
@@ -108,7 +108,8 @@ impl Interception {
         };
         let directory = directory.ok_or_else(|| refused("the run has no directory for its files".into()))?;
         let ways = ways(&variable).map_err(refused)?;
-        let intercept = Intercept::new(providers, ways, clock.now()).map_err(|e| refused(e.to_string()))?;
+        let made = client().and_then(|tls| Intercept::new(providers, ways, tls, clock.now()));
+        let intercept = made.map_err(|e| refused(e.to_string()))?;
         let named = IN_PLACE.into_iter().chain(BESIDE).filter_map(|name| {
             let path = Path::new(&command.directory).join(variable(name)?);
             Some((name, path))
@@ -121,10 +122,11 @@ impl Interception {
     }
 
     /// Returns the proxy with the interception that it does.
-    pub fn on(&self, proxy: Proxy) -> Result<Proxy, CliError> {
-        let Interception::Own(own) = self else { return Ok(proxy) };
-        let with = proxy.with_intercept(own.intercept.clone());
-        with.map_err(|e| RunError::NotIntercepted { why: e.to_string() }.into())
+    pub fn on(&self, proxy: Proxy) -> Proxy {
+        match self {
+            Interception::Own(own) => proxy.with_intercept(own.intercept.clone()),
+            Interception::Off | Interception::Surrounding => proxy,
+        }
     }
 
     /// Returns what the programs of a new attempt are given; `None` without interception.

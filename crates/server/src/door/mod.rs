@@ -58,7 +58,7 @@ use crate::{
     compat::riskkernel::{self, RiskKernel},
     dialect::{HeaderFacts, Route, Upstream, route},
     http::Rest,
-    intercept::{self, Intercept},
+    intercept::Intercept,
     node::Node,
     page,
     proxy::{
@@ -140,12 +140,12 @@ impl Proxy {
     }
 
     /// Answers `CONNECT` of the run's programs, and calls upstreams by the same ways.
-    pub fn with_intercept(self, intercept: Arc<Intercept>) -> Result<Proxy, intercept::authority::Error> {
-        if let Some(pool) = intercept.pool()? {
+    pub fn with_intercept(self, intercept: Arc<Intercept>) -> Proxy {
+        if let Some(pool) = intercept.pool() {
             let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
             *host = host.calling_through(pool);
         }
-        Ok(Proxy { intercept: Some(intercept), ..self })
+        Proxy { intercept: Some(intercept), ..self }
     }
 
     /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.

@@ -35,10 +35,16 @@ pub struct Intercept {
 }
 
 impl Intercept {
-    pub fn new(providers: &Providers, ways: Ways, now: Micros) -> Result<Intercept, Error> {
+    /// `tls`: how the hosts behind the opened connections are trusted.
+    pub fn new(
+        providers: &Providers,
+        ways: Ways,
+        tls: ClientConfig,
+        now: Micros,
+    ) -> Result<Intercept, Error> {
         let opened = Opened::of(providers);
         let authority = RwLock::new(Arc::new(Authority::new(&opened.hosts(), now)?));
-        Ok(Intercept { opened, authority, ways, tls: Arc::new(client()?) })
+        Ok(Intercept { opened, authority, ways, tls: Arc::new(tls) })
     }
 
     /// Makes a new authority, for a new attempt. Returns its certificate (PEM), which programs have to trust from here on.
@@ -69,11 +75,9 @@ impl Intercept {
     }
 
     /// Returns a pool for calls that have to go through the proxy before this machine; `None` without one.
-    pub fn pool(&self) -> Result<Option<Pool>, Error> {
-        if self.ways == Ways::default() {
-            return Ok(None);
-        }
-        Ok(Some(Pool::through(self.ways.clone(), client()?)))
+    pub fn pool(&self) -> Option<Pool> {
+        let is_behind = self.ways != Ways::default();
+        is_behind.then(|| Pool::through(self.ways.clone(), ClientConfig::clone(&self.tls)))
     }
 
     pub fn ways(&self) -> &Ways {
