@@ -70,15 +70,34 @@ pub struct Given {
 /// Errors: `not_intercepted`.
 pub fn check(asked: bool, confined: bool, inside: bool, around: &Surroundings) -> Result<bool, CliError> {
     let is_around = around.is_set(INTERCEPTED);
-    let refused = |why: &str| Err(RunError::NotIntercepted { why: why.into() }.into());
+    let refused = |why: &str| Err(not_intercepted(why));
     match (asked, inside) {
         (true, true) if !is_around => {
             refused("the run around it is not intercepted, and its proxy serves this one")
         }
         (true, false) if confined => refused("a confined agent cannot read the files of its run"),
         (_, true) => Ok(is_around),
-        (asked, false) => Ok(asked),
+        (false, false) => Ok(false),
+        (true, false) => {
+            let variable = |name: &str| around.var(name).map(OsStr::to_owned);
+            ways(&variable).map_err(not_intercepted)?;
+            for (name, path) in named(&variable, around.directory()) {
+                read(name, &path).map_err(not_intercepted)?;
+            }
+            machines_authorities().map_err(not_intercepted)?;
+            Ok(true)
+        }
     }
+}
+
+fn not_intercepted(why: impl ToString) -> CliError {
+    RunError::NotIntercepted { why: why.to_string() }.into()
+}
+
+/// Returns the files of authorities that the person's variables name.
+fn named(variable: &dyn Fn(&str) -> Option<OsString>, directory: &Path) -> BTreeMap<&'static str, PathBuf> {
+    let all = IN_PLACE.into_iter().chain(BESIDE);
+    all.filter_map(|name| Some((name, directory.join(variable(name)?)))).collect()
 }
 
 impl Interception {
@@ -101,23 +120,18 @@ impl Interception {
         if inside {
             return Ok(Interception::Surrounding);
         }
-        let refused = |why: String| CliError::from(RunError::NotIntercepted { why });
         let variable = |name: &str| {
             let kept = command.env.get(name).map(OsString::from);
             kept.or_else(|| around.var(name).map(OsStr::to_owned)).filter(|value| !value.is_empty())
         };
-        let directory = directory.ok_or_else(|| refused("the run has no directory for its files".into()))?;
-        let ways = ways(&variable).map_err(refused)?;
+        let directory = directory.ok_or_else(|| not_intercepted("the run has no directory for its files"))?;
+        let ways = ways(&variable).map_err(not_intercepted)?;
         let made = client().and_then(|tls| Intercept::new(providers, ways, tls, clock.now()));
-        let intercept = made.map_err(|e| refused(e.to_string()))?;
-        let named = IN_PLACE.into_iter().chain(BESIDE).filter_map(|name| {
-            let path = Path::new(&command.directory).join(variable(name)?);
-            Some((name, path))
-        });
-        let named = named.collect();
+        let intercept = made.map_err(not_intercepted)?;
+        let named = named(&variable, Path::new(&command.directory));
         let own = Own { intercept: Arc::new(intercept), directory: directory.authorities(), clock, named };
         // Before the agent is started: what cannot be had is told at once.
-        own.give().map_err(|e| refused(e.to_string()))?;
+        own.give().map_err(not_intercepted)?;
         Ok(Interception::Own(own))
     }
 

@@ -19,7 +19,7 @@ use crate::{
     proxy::{config::Seen, host::Host, named::To, seat},
     wire::{
         body::AnswerBody,
-        headers::text,
+        headers::{CREDENTIALS, text},
         refuse::Refusal,
         socket::{Socket, Wire},
         ways::bare,
@@ -91,7 +91,10 @@ impl Proxy {
             return Ok(());
         }
         let reached = intercept.ways().dial(&name, port).await;
-        let mut there = reached.map_err(|e| Refusal::Unreachable(format!("{name}:{port}: {e}")))?;
+        let mut there = reached.map_err(|e| {
+            tracing::info!(host = name, port, error = %e, "a tunnel was not made");
+            Refusal::Unreachable(format!("{name}:{port}: {e}"))
+        })?;
         tokio::spawn(async move {
             if let Ok(here) = hyper::upgrade::on(request).await {
                 // Either side that goes ends the other.
@@ -262,7 +265,16 @@ fn fate(inside: &Inside, request: &Request<Incoming>) -> Fate {
         let reason = format!("this part of the API of {} is not metered", inside.host);
         return Fate::Refused(Refusal::NotMetered { reason });
     }
-    Fate::Known(place)
+    // What costs nothing needs no reading, where it is meant for the upstream itself and shows a key of its own.
+    match routed {
+        Route::Free { .. } if place.is_at_home && shows_own_key(request) => Fate::Passes,
+        _ => Fate::Known(place),
+    }
+}
+
+fn shows_own_key(request: &Request<Incoming>) -> bool {
+    let is_key = CREDENTIALS.iter().any(|name| request.headers().contains_key(*name));
+    is_key && matches!(who::bears_token(request.uri(), request.headers()), Ok(false))
 }
 
 /// Lets a request pass, unless it shows a run token: that is for no other host.

@@ -36,12 +36,15 @@ struct Origin {
     port: u16,
     path: String,
     to: To,
+    is_home: bool,
 }
 
 /// A request's upstream, and its target as the proxy's own routes have it, from `/v1` on.
 pub struct Place {
     pub to: To,
     pub target: String,
+    /// Whether the upstream is at the very host that the request was made to.
+    pub is_at_home: bool,
 }
 
 impl Opened {
@@ -56,6 +59,7 @@ impl Opened {
                 port: 443,
                 path: String::new(),
                 to: To::Own(upstream),
+                is_home: is_at(&providers.of(upstream).base, host),
             })
             .collect();
         for (_, upstream) in KNOWN {
@@ -65,7 +69,9 @@ impl Opened {
             origins.extend(Origin::of(&named.provider.base, To::Named(named.clone())));
         }
         let chatgpt = providers.named(CHATGPT).cloned().unwrap_or_else(chatgpt);
-        origins.extend(Origin::of(CHATGPT_BASE, To::Named(chatgpt)));
+        let is_home = is_at(&chatgpt.provider.base, "chatgpt.com");
+        let chatgpt = Origin::of(CHATGPT_BASE, To::Named(chatgpt));
+        origins.extend(chatgpt.map(|origin| Origin { is_home, ..origin }));
         // The longest path first; of equal ones the first that was named.
         origins.sort_by_key(|origin| std::cmp::Reverse(origin.path.len()));
         Opened { origins }
@@ -92,7 +98,7 @@ impl Opened {
                 To::Own(_) => below.to_owned(),
                 To::Named(_) => format!("/v1{below}"),
             };
-            Some(Place { to: origin.to.clone(), target })
+            Some(Place { to: origin.to.clone(), target, is_at_home: origin.is_home })
         })
     }
 }
@@ -106,12 +112,17 @@ impl Origin {
             return None;
         }
         let path = uri.path().trim_end_matches('/').to_owned();
-        Some(Origin { host, port: uri.port_u16().unwrap_or(443), path, to })
+        Some(Origin { host, port: uri.port_u16().unwrap_or(443), path, to, is_home: true })
     }
 
     fn is_at(&self, host: &str, port: u16) -> bool {
         self.port == port && self.host.eq_ignore_ascii_case(host)
     }
+}
+
+/// Returns whether a base URL is at the usual port of `host`.
+fn is_at(base: &str, host: &str) -> bool {
+    Origin::of(base, To::Own(Upstream::OpenAi)).is_some_and(|origin| origin.is_at(host, 443))
 }
 
 /// Returns the upstream of Codex's calls under a ChatGPT login. The caller's login is passed on: there is no key.
@@ -169,6 +180,11 @@ mod tests {
         check("chatgpt.com", 443, "/backend-api/codex/responses", Some(("chatgpt", "/v1/responses")));
         check("chatgpt.com", 443, "/backend-api/me", None);
         check("127.0.0.1", 11434, "/v1/chat/completions", None);
+        let is_home = |host: &str, path: &str| opened.place(host, 443, path).unwrap().is_at_home;
+        assert!(
+            is_home("api.anthropic.com", "/v1/models") && is_home("chatgpt.com", "/backend-api/codex/models")
+        );
+        assert!(!is_home("api.openai.com", "/v1/models"), "calls go to the gateway");
         assert!(opened.has("chatgpt.com", 443) && !opened.has("chatgpt.com", 80));
         assert!(!opened.has("gateway.corp", 443) && !opened.has("example.com", 443));
         assert!(opened.hosts().iter().all(|host| !host.contains("127.0.0.1")));
