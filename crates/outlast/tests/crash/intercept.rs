@@ -229,3 +229,35 @@ fn a_directory_does_not_switch_it_on() {
     bed.does(&["run", "--", "touch", "started"]).tells(&["run.intercept"]);
     assert!(!bed.path("work/started").exists());
 }
+
+/// Each reads its authorities by a variable of its own.
+#[test]
+fn pythons_clients_are_metered_and_send_what_they_would() {
+    let python =
+        std::env::var("OUTLAST_TEST_PYTHON").expect("OUTLAST_TEST_PYTHON names a Python: run `make test`");
+    let bed = Bed::new();
+    let program = r#"
+import os, httpx, requests, openai
+url = "https://api.openai.com/v1/chat/completions"
+headers = {"Authorization": "Bearer " + os.environ.pop("OPENAI_API_KEY")}
+os.environ.pop("OPENAI_BASE_URL")
+for client in (requests, httpx):
+    body = {"model": "gpt-4o-mini", "max_tokens": 20, "messages": [{"role": "user", "content": client.__name__}]}
+    answer = client.post(url, json=body, headers=headers)
+    answer.raise_for_status()
+    print(client.__name__, len(answer.request.content if client is httpx else answer.request.body))
+client = openai.OpenAI(base_url="https://api.openai.com/v1", api_key=headers["Authorization"].split()[1])
+stream = client.chat.completions.create(model="gpt-4o-mini", max_tokens=20, stream=True,
+    messages=[{"role": "user", "content": "a hard-coded address"}])
+print("openai", "".join(chunk.choices[0].delta.content or "" for chunk in stream))
+"#;
+    let file = bed.write("ask.py", program);
+    let done = bed.does(&["run", "--run", "r", "--intercept", "--", &python, text(&file)]);
+    let done = done.code(0).tells(&["openai answer "]);
+    let log = bed.text("paid.log");
+    let paid: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((paid.len() as i64, bed.spent("r", "calls")), (3, 3));
+    for (line, name) in paid.iter().zip(["requests", "httpx"]) {
+        assert!(done.text.contains(&format!("{name} {}", line["bytes"])), "{name}: {line} {}", done.text);
+    }
+}
