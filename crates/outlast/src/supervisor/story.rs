@@ -69,10 +69,13 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
 pub fn nothing_metered(command: &Command) {
     let program = command.argv.first().map_or("", String::as_str);
     say(&format!("NOTHING METERED: {program} asked the proxy for nothing: no call was recorded or limited"));
-    say(
-        "hint: a base URL written into the program (base_url=, baseURL:) passes the proxy by: remove it, or read it \
-         from OPENAI_BASE_URL or ANTHROPIC_BASE_URL",
-    );
+    say(match command.supervision.intercept {
+        true => "hint: a program that obeys neither HTTPS_PROXY nor a base URL passes the proxy by",
+        false => {
+            "hint: a base URL written into the program (base_url=, baseURL:) passes the proxy by: remove it, read it from \
+             OPENAI_BASE_URL or ANTHROPIC_BASE_URL, or have it metered with `outlast run --new --intercept -- CMD`"
+        }
+    });
 }
 
 /// Reports which budget the run waits for, and what makes room there.

@@ -131,7 +131,7 @@ impl Proxy {
     fn not_opened(&self, host: &str, why: &NotOpened) {
         let message = format!("the connection of a program to {host} was not opened: {why}");
         let hint = matches!(why, NotOpened::Tls(_)).then(|| {
-            "a program that has its authorities elsewhere is told of one more: see \"Interception\" in the guides".into()
+            "a program that has its authorities elsewhere is told of one more: see docs/guides/interception.md".into()
         });
         self.host().saw(Seen::Refused { code: "not_opened".into(), message, hint });
     }
