@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|npm|chromium|nginx…
+# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|tls|npm|chromium|nginx…
 #
 # What is missing is installed from Debian when we are root; else its package is named, and nothing is changed.
 set -euo pipefail
@@ -11,6 +11,7 @@ has() {
     script) command -v script >/dev/null ;;
     ps) command -v ps >/dev/null && command -v setsid >/dev/null ;;
     shells) command -v bash >/dev/null && command -v dash >/dev/null && command -v zsh >/dev/null ;;
+    tls) command -v curl >/dev/null && command -v openssl >/dev/null && [ -e /etc/ssl/certs ] ;;
     npm) command -v npm >/dev/null && command -v node >/dev/null ;;
     chromium) command -v chromium >/dev/null ;;
     nginx) command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] ;;
@@ -25,6 +26,7 @@ packages() {
     script) echo bsdutils ;;
     ps) echo procps util-linux ;;
     shells) echo bash dash zsh ;;
+    tls) echo curl openssl ca-certificates ;;
     npm) echo nodejs npm ;;
     chromium) echo chromium fonts-dejavu-core ;;
     nginx) echo nginx-light ;;

@@ -8,6 +8,7 @@ pub mod dialect;
 pub mod door;
 pub mod grpc;
 pub mod http;
+pub mod intercept;
 pub mod mcp;
 pub mod node;
 pub mod notify;

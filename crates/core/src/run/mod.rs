@@ -160,6 +160,9 @@ pub struct Supervision {
     /// Program with its arguments that is told when the run halts or fails. No shell reads it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub on_halt: Vec<String>,
+    /// Whether its programs reach every host through its proxy, which opens the connections to providers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub intercept: bool,
 }
 
 /// Confinement of a run's agents: the store and the providers' keys are hidden from them.

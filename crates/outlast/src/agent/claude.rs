@@ -208,8 +208,13 @@ impl Adapter for Claude {
                     env.insert(name.into(), value.into());
                 }
             };
-            unless_set("ENABLE_TOOL_SEARCH", &[], "true");
-            unless_set("ANTHROPIC_DEFAULT_HAIKU_MODEL", &["ANTHROPIC_SMALL_FAST_MODEL"], SMALL_MODEL);
+            // An intercepted session has no base URL. A token in a key's place alone makes it ask its own model for titles.
+            if !with.is_intercepted {
+                unless_set("ENABLE_TOOL_SEARCH", &[], "true");
+            }
+            if !with.is_intercepted || with.has_anthropic_key {
+                unless_set("ANTHROPIC_DEFAULT_HAIKU_MODEL", &["ANTHROPIC_SMALL_FAST_MODEL"], SMALL_MODEL);
+            }
         }
         if let Some(name) = &with.name {
             env.insert("ANTHROPIC_CUSTOM_HEADERS".into(), format!("X-Outlast-Agent: {name}").into());

@@ -164,7 +164,9 @@ fn searches(pieces: &[Piece]) -> bool {
 impl Codex {
     fn configuration(&self, pieces: &[Piece], with: &With) -> Vec<String> {
         let mut set = Vec::new();
-        if !has_provider(pieces) {
+        // Its own provider is metered, too, when its connections are opened. That one can name no agent.
+        let is_open = with.is_intercepted && !with.has_openai_key && with.name.is_none();
+        if !has_provider(pieces) && !is_open {
             let key = match with.has_openai_key {
                 true => "env_key=\"OPENAI_API_KEY\"",
                 false => "requires_openai_auth=true",
@@ -254,7 +256,7 @@ impl Adapter for Codex {
         if mode(&pieces).0 == Mode::Other {
             return out;
         }
-        if has_provider(&pieces) {
+        if has_provider(&pieces) && !with.is_intercepted {
             out.push("codex is given a provider of its own: its calls do not pass the proxy".into());
         } else if with.has_usd_limit && !searches(&pieces) {
             out.push(

@@ -37,6 +37,7 @@ use crate::{
     program::{context::Context, error::CliError, run_directory::RunDirectory, say::say},
     render,
     serve::proxy_setup,
+    supervisor::intercept::INTERCEPTED,
 };
 use outlast_process::exit::Exit;
 
@@ -122,6 +123,8 @@ impl Conduct {
                 || !view.spec.upstreams.contains_key("anthropic"),
                 |p| p.anthropic.base == proxy_setup::ANTHROPIC,
             ),
+            is_intercepted: context.around.is_set(INTERCEPTED)
+                || view.spec.command.as_ref().is_some_and(|c| c.supervision.intercept),
             warm: view.spec.command.as_ref().is_some_and(|c| c.supervision.warm_resume),
             ..With::default()
         };

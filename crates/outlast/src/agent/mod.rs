@@ -86,6 +86,8 @@ pub struct With {
     pub is_anthropic: bool,
     /// Whether the prompt is to stay the same in every life of the run.
     pub warm: bool,
+    /// Whether the agent's own address of its provider leads to the proxy, too.
+    pub is_intercepted: bool,
 }
 
 /// Process left by an agent's tool, as its environment shows.

@@ -39,6 +39,9 @@ pub struct SuperviseArgs {
     /// A program that is told when the run halts or fails, with its arguments in one word: JSON on its standard input, no shell
     #[arg(long, value_name = "CMD", value_parser = values::argv)]
     pub on_halt: Option<Argv>,
+    /// Meter calls of programs that obey no base URL, too: by HTTPS_PROXY, and a certificate authority made for this run
+    #[arg(long)]
+    pub intercept: bool,
 }
 
 /// A program with its arguments.
@@ -73,6 +76,7 @@ impl SuperviseArgs {
             }),
             warm_resume: self.warm_resume,
             on_halt: self.on_halt.clone().unwrap_or_default().0,
+            intercept: self.intercept,
         }
     }
 }

@@ -78,6 +78,11 @@ impl RunDirectory {
         self.path.join("left.json")
     }
 
+    /// Returns the directory of the files by which intercepted programs trust the run's authority.
+    pub fn authorities(&self) -> PathBuf {
+        self.path.join("authorities")
+    }
+
     /// Returns the directory of an adapter's files for its agent: settings and hooks.
     pub fn agent(&self) -> PathBuf {
         self.path.join("agent")

@@ -42,6 +42,7 @@ use super::{
     environment::{self, Mark},
     front::{Behind, Show},
     guardian,
+    intercept::Interception,
     kill_point::KillPoint,
     outage,
     patient::Patient,
@@ -179,6 +180,7 @@ struct Driver {
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
     conduct: Option<Conduct>,
+    interception: Interception,
     /// Tools' processes of an earlier attempt, ended before this one began.
     strays: Vec<Left>,
 }
@@ -246,6 +248,9 @@ impl Driver {
             }
             None => None,
         };
+        let directory = own_directory(&view, &context);
+        let interception =
+            Interception::begin(&providers, &command, directory.as_ref(), through.is_some(), &context)?;
         let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
             .with_state(state::desk(&node, &context, Conflicts::default()));
         let servers = mcp::load(&context.around)?;
@@ -254,6 +259,7 @@ impl Driver {
             Some(tools) => face.with_mcp(tools.front.clone()),
             None => face,
         };
+        let face = interception.on(face);
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
         let proxy = face.clone();
         let serving = tokio::spawn(face.serve(
@@ -270,7 +276,6 @@ impl Driver {
         let conduct = Conduct::of(&view, &choice, place, Some(&providers), &context)?;
         let stdin = stdin::kept(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
-        let directory = own_directory(&view, &context);
         if show.is_behind {
             Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
         }
@@ -318,6 +323,7 @@ impl Driver {
             serving,
             terminal: Terminal::of_stdin(),
             conduct,
+            interception,
             strays: Vec::new(),
             view,
             node,

@@ -16,6 +16,7 @@ use outlast_core::{
 };
 use outlast_server::door::Providers;
 
+use super::intercept::Given;
 use crate::settings::{keys, upstreams::Upstream};
 use outlast_process::tree::Marker;
 
@@ -92,6 +93,8 @@ pub struct Attempt<'a> {
     pub last_exit: Option<String>,
     /// Path of the task context's mirror file.
     pub state_file: Option<String>,
+    /// Interception of its programs' connections, if it is asked for.
+    pub intercepted: Option<&'a Given>,
 }
 
 impl Attempt<'_> {
@@ -163,6 +166,9 @@ impl Attempt<'_> {
                 env.insert(variable.into(), token.clone().into());
             }
         }
+        if let Some(given) = self.intercepted {
+            given.enter(&mut env, self.proxy, &token);
+        }
         env
     }
 }
@@ -214,6 +220,7 @@ mod tests {
             recovered: true,
             last_exit: Some("signal 9 (SIGKILL)".into()),
             state_file: Some("/var/runs.db.runs/r/active_state.json".into()),
+            intercepted: None,
         };
         let ours = [
             ("OPENAI_API_KEY", "sk-secret"),

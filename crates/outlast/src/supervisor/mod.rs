@@ -11,6 +11,7 @@ mod ended_by;
 pub(crate) mod environment;
 mod front;
 mod guardian;
+pub(crate) mod intercept;
 mod kill_point;
 mod limited;
 mod outage;
@@ -119,6 +120,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let around = within::surrounding(&context)?;
     let asked = args.supervise.supervision().confine;
     Confined::of(asked.as_ref(), &context, context.around.directory())?;
+    intercept::check(args.supervise.intercept, asked.is_some(), around.is_some(), &context.around)?;
     let mut keys = context.keys()?;
     if around.is_some() {
         within::show_keys(&mut keys, &context.around);

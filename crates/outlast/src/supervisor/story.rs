@@ -72,14 +72,15 @@ pub fn nothing_metered(view: &RunView) {
     say(&format!("NOTHING METERED: {program} asked the proxy for nothing: no call was recorded or limited"));
     // A child run has the keys of the run around it.
     let has_key = !view.spec.keys.is_empty() || view.run.parent.is_some();
-    say(match has_key {
-        true => {
-            "hint: a base URL written into the program (base_url=, baseURL:) passes the proxy by: remove it, or read it \
-             from OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
-        }
-        false => {
+    say(match (has_key, command.supervision.intercept) {
+        (false, _) => {
             "hint: no provider's key is in the environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY), and most \
              programs make no call without one"
+        }
+        (true, true) => "hint: a program that obeys neither HTTPS_PROXY nor a base URL passes the proxy by",
+        (true, false) => {
+            "hint: a base URL written into the program (base_url=, baseURL:) passes the proxy by: remove it, read it from \
+             OPENAI_BASE_URL or ANTHROPIC_BASE_URL, or have it metered with `outlast run --new --intercept -- CMD`"
         }
     });
 }

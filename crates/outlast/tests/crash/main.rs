@@ -14,6 +14,7 @@ mod fleet;
 mod guardian;
 mod guards;
 mod in_flight;
+mod intercept;
 mod kept;
 mod kept_sessions;
 mod kills;

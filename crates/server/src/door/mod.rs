@@ -14,6 +14,7 @@ mod probes;
 mod read;
 mod run_metrics;
 mod state;
+mod tunnel;
 
 use std::{
     collections::HashMap,
@@ -58,6 +59,7 @@ use crate::{
     compat::riskkernel::{self, RiskKernel},
     dialect::{HeaderFacts, Route, Upstream, route},
     http::Rest,
+    intercept::Intercept,
     mcp::front::Front,
     node::Node,
     page,
@@ -80,6 +82,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
+    intercept: Option<Arc<Intercept>>,
     rest: Option<Rest>,
     riskkernel: Option<RiskKernel>,
     page: Option<Shows>,
@@ -95,7 +98,14 @@ impl Proxy {
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
         let host = Host::new(node, entropy, config, observer)?;
-        Ok(Proxy { host: Arc::new(RwLock::new(host)), rest: None, riskkernel: None, page: None, mcp: None })
+        Ok(Proxy {
+            host: Arc::new(RwLock::new(host)),
+            intercept: None,
+            rest: None,
+            riskkernel: None,
+            page: None,
+            mcp: None,
+        })
     }
 
     /// Returns the streamed answers of a run that are under way, by their calls' entries, each as far as it has come.
@@ -136,6 +146,15 @@ impl Proxy {
     /// Serves MCP servers at `/mcp/NAME`.
     pub fn with_mcp(self, front: Arc<Front>) -> Proxy {
         Proxy { mcp: Some(front), ..self }
+    }
+
+    /// Answers `CONNECT` of the run's programs, and calls upstreams by the same ways.
+    pub fn with_intercept(self, intercept: Arc<Intercept>) -> Proxy {
+        if let Some(pool) = intercept.pool() {
+            let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
+            *host = host.calling_through(pool);
+        }
+        Proxy { intercept: Some(intercept), ..self }
     }
 
     /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.
@@ -200,7 +219,7 @@ impl Proxy {
                 let mut server = http1::Builder::new();
                 server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(60));
                 // A client that hangs up is not an error of the server.
-                let _ = server.serve_connection(TokioIo::new(socket), service).await;
+                let _ = server.serve_connection(TokioIo::new(socket), service).with_upgrades().await;
             });
         }
     }
@@ -230,6 +249,9 @@ impl Proxy {
             _ => Upstream::OpenAi,
         };
         let speaks = riskkernel::Speaks::of(request.headers());
+        if let Some(intercept) = self.intercept.as_ref().filter(|_| request.method() == Method::CONNECT) {
+            return self.connect(intercept, &host, request).await;
+        }
         let mut response = match self.pass(&host, request, facts, wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => {
@@ -326,6 +348,20 @@ impl Proxy {
         };
         // A named upstream has OpenAI's API, whatever headers the request has.
         let facts = if named.is_some() { HeaderFacts::default() } else { facts };
+        self.upstream(host, Upwards { caller, named, facts }, parts, body, wire).await
+    }
+
+    /// Sends a request to its upstream as its route says, or refuses it.
+    async fn upstream(
+        &self,
+        host: &Arc<Host>,
+        upwards: Upwards,
+        parts: http::request::Parts,
+        body: Incoming,
+        wire: Wire,
+    ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
+        let Upwards { caller, named, facts } = upwards;
+        let bare = |r: Refusal| (r, None);
         let to = |upstream| match &named {
             Some(named) => To::Named(named.clone()),
             None => To::Own(upstream),
@@ -497,6 +533,13 @@ impl Proxy {
         *response.headers_mut() = crate::wire::headers::client(&head.headers, false);
         Ok(response)
     }
+}
+
+/// A request that is on its way to an upstream.
+struct Upwards {
+    caller: Caller,
+    named: Option<Arc<Named>>,
+    facts: HeaderFacts,
 }
 
 /// Returns the refusal of a path that no route has. A run token in it is masked.

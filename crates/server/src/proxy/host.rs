@@ -111,6 +111,11 @@ impl Host {
         Arc::new(Host { config, ..self.clone() })
     }
 
+    /// Returns a host that calls its upstreams through another pool.
+    pub fn calling_through(&self, pool: Pool) -> Arc<Host> {
+        Arc::new(Host { pool, ..self.clone() })
+    }
+
     /// Begins a drain: from here on new requests are refused.
     pub fn drain(&self) {
         self.drain.begun.store(true, Ordering::SeqCst);

@@ -1,6 +1,10 @@
 //! The providers: their addresses and keys, and one connection pool to all of them.
 
-use std::time::Duration;
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, Uri};
@@ -9,12 +13,18 @@ use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
+    rt::{TokioExecutor, TokioIo},
 };
 
 use outlast_core::words::{digest::Digest, outage::Cause};
+use rustls::ClientConfig;
+use tokio::net::TcpStream;
+use tower_service::Service;
 
-use crate::dialect::Upstream;
+use crate::{
+    dialect::Upstream,
+    wire::ways::{Ways, bare},
+};
 
 /// Address and key of a provider.
 #[derive(Clone)]
@@ -119,10 +129,13 @@ pub enum SendFailed {
     Lost(String),
 }
 
+/// Time for which an unused connection to an upstream is kept.
+const IDLE: Duration = Duration::from_secs(60);
+
 /// Connection pool to all upstreams.
 #[derive(Clone)]
 pub struct Pool {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<HttpsConnector<Dial>, Full<Bytes>>,
 }
 
 impl Default for Pool {
@@ -134,19 +147,31 @@ impl Default for Pool {
 impl Pool {
     /// Creates a pool that follows no redirects and reads no proxy variables: only configured addresses are called.
     pub fn new() -> Pool {
-        Pool::keeping(Duration::from_secs(60))
+        Pool::of(Ways::default(), None, IDLE)
     }
 
     /// Creates a pool that keeps a connection for `idle`. A server that closes one as a request is written to it leaves
     /// that request in doubt.
     pub fn keeping(idle: Duration) -> Pool {
+        Pool::of(Ways::default(), None, idle)
+    }
+
+    /// Creates a pool that goes by `ways`, and trusts as `tls` does.
+    pub fn through(ways: Ways, tls: ClientConfig) -> Pool {
+        Pool::of(ways, Some(tls), IDLE)
+    }
+
+    fn of(ways: Ways, tls: Option<ClientConfig>, idle: Duration) -> Pool {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(Duration::from_secs(30)));
         tcp.set_connect_timeout(Some(Duration::from_secs(10)));
         tcp.enforce_http(false);
-        let https = hyper_rustls::HttpsConnectorBuilder::new().with_webpki_roots();
-        let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
+        let https = match tls {
+            Some(config) => hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config),
+            None => hyper_rustls::HttpsConnectorBuilder::new().with_webpki_roots(),
+        };
+        let connector = https.https_or_http().enable_http1().wrap_connector(Dial { tcp, ways });
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(idle)
             // hyper only resends a request whose pooled connection was closed before a byte was written.
@@ -172,6 +197,38 @@ impl Pool {
         self.client.request(request).await.map_err(|e| {
             let text = chain(&e);
             if e.is_connect() { SendFailed::Unreachable(text, cause(&e)) } else { SendFailed::Lost(text) }
+        })
+    }
+}
+
+/// Connector to upstreams: straight, or through the proxy before this machine.
+#[derive(Clone)]
+struct Dial {
+    tcp: HttpConnector,
+    ways: Ways,
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<TcpStream>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let host = bare(uri.host().unwrap_or_default()).to_owned();
+        if self.ways.are_straight(&host) {
+            let connecting = self.tcp.call(uri);
+            return Box::pin(async move { Ok(connecting.await?) });
+        }
+        let ways = self.ways.clone();
+        let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
+        Box::pin(async move {
+            let stream =
+                ways.dial(&host, port).await.map_err(|e| format!("tcp connect through a proxy: {e}"))?;
+            Ok(TokioIo::new(stream))
         })
     }
 }

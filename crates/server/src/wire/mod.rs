@@ -7,4 +7,5 @@ pub(crate) mod origin;
 pub(crate) mod refuse;
 pub(crate) mod sessions;
 pub(crate) mod socket;
+pub(crate) mod ways;
 pub(crate) mod who;

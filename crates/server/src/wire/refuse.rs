@@ -34,6 +34,12 @@ pub enum Refusal {
     AbsoluteTarget,
     #[error("{0}")]
     BadTarget(&'static str),
+    /// A `CONNECT` without the run's token. Proxies ask for credentials with this status.
+    #[error("a tunnel is for programs of this run alone: {why}")]
+    ProxyCredentials { why: String },
+    /// A request in an opened connection that names another host than the connection.
+    #[error("the request is for {had:?}, and its connection is to {wanted}")]
+    OtherHost { had: String, wanted: String },
     #[error("WebSockets are not metered; use HTTP")]
     NoWebSocket,
     #[error("{reason}; nothing was sent")]
@@ -99,7 +105,9 @@ impl Refusal {
             Refusal::NotMetered { .. } | Refusal::UnknownPath { .. } | Refusal::ForeignResponse { .. } => 403,
             Refusal::UnknownUpstream { .. } => 404,
             Refusal::ReadOnly { .. } => 405,
+            Refusal::ProxyCredentials { .. } => 407,
             Refusal::BodyTooLarge { .. } => 413,
+            Refusal::OtherHost { .. } => 421,
             Refusal::NoWebSocket => 426,
             Refusal::UpstreamRate { .. } | Refusal::PlanCeiling { .. } => 429,
             Refusal::Internal(_) => 500,
@@ -120,6 +128,8 @@ impl Refusal {
             Refusal::BadEncoding(e) => e.code(),
             Refusal::AbsoluteTarget => "absolute_target",
             Refusal::BadTarget(_) => "bad_target",
+            Refusal::ProxyCredentials { .. } => "proxy_credentials",
+            Refusal::OtherHost { .. } => "other_host",
             Refusal::NoWebSocket => "no_websocket",
             Refusal::NotMetered { .. } => "not_metered",
             Refusal::UnknownPath { .. } => "unknown_path",
@@ -229,6 +239,9 @@ impl Refusal {
         headers.insert("x-should-retry", HeaderValue::from_static(retry));
         if let Ok(code) = HeaderValue::from_str(self.code()) {
             headers.insert("x-outlast-code", code);
+        }
+        if matches!(self, Refusal::ProxyCredentials { .. }) {
+            headers.insert(header::PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"outlast\""));
         }
         if let Some(seconds) = self.retry_after_s() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

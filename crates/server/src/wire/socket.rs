@@ -11,10 +11,7 @@ use std::{
 };
 
 use outlast_core::call::{ConnectionId, connection::Event};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::proxy::registry::Registry;
 
@@ -130,25 +127,25 @@ impl Client {
     }
 }
 
-/// A TCP stream that reports its flushes and its end to a [`Wire`].
-pub struct Socket {
-    stream: TcpStream,
+/// A stream, of TCP or TLS, that reports its flushes and its end to a [`Wire`].
+pub struct Socket<S> {
+    stream: S,
     wire: Wire,
 }
 
-impl Socket {
-    pub fn new(stream: TcpStream, wire: Wire) -> Socket {
+impl<S> Socket<S> {
+    pub fn new(stream: S, wire: Wire) -> Socket<S> {
         Socket { stream, wire }
     }
 }
 
-impl Drop for Socket {
+impl<S> Drop for Socket<S> {
     fn drop(&mut self) {
         self.wire.closed();
     }
 }
 
-impl AsyncRead for Socket {
+impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -158,7 +155,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

@@ -5,6 +5,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, Uri};
 use outlast_core::{
     run::token::{self, Claims, TokenKey},
@@ -163,6 +164,41 @@ pub fn caller(
     headers: &HeaderMap,
 ) -> Result<Caller, NotLetIn> {
     origin::check(access, headers)?;
+    read(access, keys, None, uri, headers)
+}
+
+/// Reads the caller of a request in a connection that the run of `claims` asked for. A token of its own has to agree.
+pub fn in_tunnel(
+    access: &Access,
+    keys: &[TokenKey],
+    claims: Claims,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Caller, NotLetIn> {
+    read(access, keys, Some(claims), uri, headers)
+}
+
+/// Reads the run token of a `CONNECT`: the password in `Proxy-Authorization: Basic`.
+pub fn of_connect(keys: &[TokenKey], headers: &HeaderMap) -> Result<Claims, String> {
+    let wanted = || "wanted its run token, as the password of HTTPS_PROXY".to_owned();
+    let value = headers.get("proxy-authorization").and_then(|v| v.to_str().ok()).ok_or_else(wanted)?;
+    let (scheme, encoded) = value.trim().split_once(' ').ok_or_else(wanted)?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Err(wanted());
+    }
+    let plain = STANDARD.decode(encoded.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let plain = plain.ok_or_else(wanted)?;
+    let (_, token) = plain.split_once(':').ok_or_else(wanted)?;
+    token::verify(token, keys).map_err(|e| e.to_string())
+}
+
+fn read(
+    access: &Access,
+    keys: &[TokenKey],
+    connected: Option<Claims>,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Caller, NotLetIn> {
     let target = uri.path_and_query().map_or("/", |p| p.as_str());
     let (path_token, target) = split_path(target);
     let (query_tokens, target) = split_query(&target);
@@ -176,7 +212,7 @@ pub fn caller(
     tokens.extend(path_token.as_deref());
     tokens.extend(query_tokens.iter().map(String::as_str));
     tokens.extend(credentials.iter().map(|c| c.1).filter(|v| token::looks_like_token(v)));
-    let mut claims: Option<Claims> = None;
+    let mut claims = connected;
     for t in tokens {
         let one = token::verify(t, keys).map_err(|e| NotLetIn::BadToken(e.to_string()))?;
         if claims.is_some_and(|c| c != one) {

@@ -42,6 +42,7 @@ use outlast_core::{
 use outlast_mock as mock;
 use outlast_server::{
     door::{Access, AuthHeader, Config, Key, Named, Provider, Providers, Proxy, Seen, Sessions, Shows},
+    intercept::Intercept,
     node::{Census, Node},
     state::{StateDesk, Writer},
 };
@@ -247,6 +248,11 @@ impl Rig {
         let theirs = sessions.clone();
         let server = self.serve_made(config, Conflicts::Expected, move |p| p.with_page(shows, theirs)).await;
         (server, sessions)
+    }
+
+    /// A server that intercepts the connections of its runs.
+    pub async fn serve_intercepting(&self, intercept: Arc<Intercept>) -> Server {
+        self.serve_made(self.config(), Conflicts::Expected, move |p| p.with_intercept(intercept)).await
     }
 
     async fn serve_made(

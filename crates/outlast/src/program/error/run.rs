@@ -41,6 +41,8 @@ pub enum RunError {
     NoCgroup(cgroup::Error),
     #[error("the agent cannot be confined: {why}")]
     NotConfined { why: String },
+    #[error("the run cannot be intercepted: {why}")]
+    NotIntercepted { why: String },
     #[error("the supervisor failed: {0}")]
     Supervisor(io::Error),
     #[error("{count} processes of {whose} cannot be ended{}", if *.before { "; nothing was started" } else { "" })]
@@ -72,6 +74,7 @@ impl RunError {
             RunError::NotStarted(e) => e.code(),
             RunError::NoCgroup(_) => "no_cgroup",
             RunError::NotConfined { .. } => "not_confined",
+            RunError::NotIntercepted { .. } => "not_intercepted",
             RunError::Supervisor(_) => "supervisor",
             RunError::Strays { .. } => "strays",
             RunError::UntilNotRun { .. } => "until_failed",
@@ -110,6 +113,9 @@ impl RunError {
             RunError::NotConfined { .. } => "give the store a directory of its own; without root, user namespaces have to be \
                  allowed (see docs/guides/guards.md); as root, name another user: --confine=USER"
                 .into(),
+            RunError::NotIntercepted { .. } => {
+                "leave --intercept out: programs that obey a base URL are metered without it".into()
+            }
             RunError::NoCgroup(_) => "start it as `systemd-run --user --scope -p Delegate=yes outlast run …`, or \
                                       limit each process's address space with --memory-by rlimit"
                 .into(),
@@ -133,6 +139,7 @@ impl RunError {
             | RunError::NoAttempt
             | RunError::NoCgroup(_)
             | RunError::NotConfined { .. }
+            | RunError::NotIntercepted { .. }
             | RunError::Supervisor(_)
             | RunError::Strays { .. } => exit_code::UNAVAILABLE,
             RunError::SeveralRuns { .. }

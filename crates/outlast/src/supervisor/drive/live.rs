@@ -45,6 +45,7 @@ impl Driver {
         let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
         let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
+        let given = self.interception.give()?;
         let mut env = environment::Attempt {
             command: &self.command,
             mark: &self.mark,
@@ -60,6 +61,7 @@ impl Driver {
             recovered: before().next().is_some(),
             last_exit,
             state_file,
+            intercepted: given.as_ref(),
         }
         .variables(self.context.around.variables());
         if self.confined.is_any() {

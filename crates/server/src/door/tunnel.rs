@@ -1,0 +1,307 @@
+//! `CONNECT`: connections of the run's programs to other hosts. Those to providers' hosts are opened; all others are
+//! carried byte for byte.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, Uri};
+use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use outlast_core::run::token::Claims;
+use rustls::server::Acceptor;
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
+
+use super::{Proxy, Upwards};
+use crate::{
+    dialect::{HeaderFacts, Route, Upstream, route},
+    intercept::{Intercept, onward::Onward, opened::Place},
+    proxy::{config::Seen, host::Host, named::To, seat},
+    wire::{
+        body::AnswerBody,
+        headers::{CREDENTIALS, text},
+        refuse::Refusal,
+        socket::{Socket, Wire},
+        ways::bare,
+        who::{self, Who},
+    },
+};
+
+/// Time that a program has for its TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(60);
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Body of an answer in an opened connection: our own, or another host's as it comes.
+type Body = UnsyncBoxBody<Bytes, Error>;
+
+/// An opened connection: who asked for it, and the host that it is to.
+struct Inside {
+    claims: Claims,
+    host: String,
+    port: u16,
+    intercept: Arc<Intercept>,
+    onward: Onward,
+}
+
+/// What becomes of a request in an opened connection.
+enum Fate {
+    /// Goes on as it came, unread and unrecorded.
+    Passes,
+    /// A call, or something else that the proxy knows of an API.
+    Known(Place),
+    Refused(Refusal),
+}
+
+impl Proxy {
+    /// Answers a `CONNECT`, and takes care of the connection behind it.
+    pub(super) async fn connect(
+        &self,
+        intercept: &Arc<Intercept>,
+        host: &Arc<Host>,
+        request: Request<Incoming>,
+    ) -> Response<AnswerBody> {
+        match self.begin(intercept, host, request).await {
+            Ok(()) => Response::new(AnswerBody::plain(Bytes::new())),
+            Err(refusal) => {
+                host.metrics.refused(refusal.code());
+                refusal.response(Upstream::OpenAi)
+            }
+        }
+    }
+
+    async fn begin(
+        &self,
+        intercept: &Arc<Intercept>,
+        host: &Arc<Host>,
+        request: Request<Incoming>,
+    ) -> Result<(), Refusal> {
+        let claims = who::of_connect(&host.token_keys, request.headers())
+            .map_err(|why| Refusal::ProxyCredentials { why })?;
+        seat::serves(host, &Who::Token(claims))?;
+        if host.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let (name, port) = target(request.uri())?;
+        if intercept.opens(&name, port) {
+            let onward = intercept.onward(&name, port);
+            let inside = Inside { claims, host: name, port, intercept: intercept.clone(), onward };
+            let proxy = self.clone();
+            tokio::spawn(async move { proxy.open(inside, hyper::upgrade::on(request).await).await });
+            return Ok(());
+        }
+        let reached = intercept.ways().dial(&name, port).await;
+        let mut there = reached.map_err(|e| {
+            tracing::info!(host = name, port, error = %e, "a tunnel was not made");
+            Refusal::Unreachable(format!("{name}:{port}: {e}"))
+        })?;
+        tokio::spawn(async move {
+            if let Ok(here) = hyper::upgrade::on(request).await {
+                // Either side that goes ends the other.
+                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut there).await;
+            }
+        });
+        Ok(())
+    }
+
+    /// Serves the requests in an opened connection.
+    async fn open(self, inside: Inside, upgraded: Result<Upgraded, hyper::Error>) {
+        let Ok(upgraded) = upgraded else { return };
+        let tls = match tokio::time::timeout(HANDSHAKE, handshake(&inside, upgraded)).await {
+            Ok(Ok(tls)) => tls,
+            Ok(Err(why)) => return self.not_opened(&inside.host, &why),
+            Err(_) => return,
+        };
+        let wire = Wire::default();
+        let socket = Socket::new(tls, wire.clone());
+        let inside = Arc::new(inside);
+        let service = service_fn(move |request| {
+            let (proxy, inside, wire) = (self.clone(), inside.clone(), wire.clone());
+            async move { Ok::<_, Infallible>(proxy.in_tunnel(&inside, request, wire).await) }
+        });
+        let mut server = http1::Builder::new();
+        server
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_secs(60))
+            .preserve_header_case(true);
+        let _ = server.serve_connection(TokioIo::new(socket), service).with_upgrades().await;
+    }
+
+    /// Tells the person of a program that did not take the run's certificate: its calls do not get through.
+    fn not_opened(&self, host: &str, why: &NotOpened) {
+        let message = format!("the connection of a program to {host} was not opened: {why}");
+        let hint = matches!(why, NotOpened::Tls(_)).then(|| {
+            "a program that has its authorities elsewhere is told of one more: see docs/guides/interception.md".into()
+        });
+        self.host().saw(Seen::Refused { code: "not_opened".into(), message, hint });
+    }
+
+    /// Answers a request in an opened connection.
+    async fn in_tunnel(&self, inside: &Inside, request: Request<Incoming>, wire: Wire) -> Response<Body> {
+        let host = self.host();
+        host.saw(Seen::Request);
+        let answered = match fate(inside, &request) {
+            Fate::Passes => match inside.onward.send(request).await {
+                Ok(response) => return response.map(|body| body.map_err(Error::from).boxed_unsync()),
+                Err(refusal) => Err((refusal, None)),
+            },
+            Fate::Known(place) => self.known(&host, inside, place, request, wire).await,
+            Fate::Refused(refusal) => Err((refusal, None)),
+        };
+        let response = answered.unwrap_or_else(|(refusal, shape): (Refusal, Option<Upstream>)| {
+            host.metrics.refused(refusal.code());
+            refusal.response(shape.unwrap_or(Upstream::OpenAi))
+        });
+        response.map(|body| body.map_err(Error::from).boxed_unsync())
+    }
+
+    /// Answers what is a call, or belongs to one, in the same way as if it had come by a base URL.
+    async fn known(
+        &self,
+        host: &Arc<Host>,
+        inside: &Inside,
+        place: Place,
+        request: Request<Incoming>,
+        wire: Wire,
+    ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
+        let (mut parts, body) = request.into_parts();
+        let shaped = |refusal: Refusal| (refusal, Some(place.to.shape()));
+        let _arriving = host.arrives();
+        if host.is_draining() {
+            return Err(shaped(Refusal::Draining));
+        }
+        let bad = |_| shaped(Refusal::BadTarget("the target is no path"));
+        parts.uri = place.target.parse::<Uri>().map_err(bad)?;
+        who::move_key(&mut parts).map_err(|e| shaped(e.into()))?;
+        let access = &host.config.access;
+        let caller = who::in_tunnel(access, &host.token_keys, inside.claims, &parts.uri, &parts.headers)
+            .map_err(|e| shaped(e.into()))?;
+        let facts = facts(&place.to);
+        let named = match place.to {
+            To::Named(named) => Some(named),
+            To::Own(_) => None,
+        };
+        self.upstream(host, Upwards { caller, named, facts }, parts, body, wire).await
+    }
+}
+
+/// Returns the host and port of a `CONNECT`.
+fn target(uri: &Uri) -> Result<(String, u16), Refusal> {
+    let bad = || Refusal::BadTarget("CONNECT wants HOST:PORT");
+    let authority = uri.authority().filter(|a| uri.scheme().is_none() && !a.as_str().contains('@'));
+    let (host, port) = authority.and_then(|a| Some((bare(a.host()), a.port_u16()?))).ok_or_else(bad)?;
+    if host.is_empty() { Err(bad()) } else { Ok((host.to_ascii_lowercase(), port)) }
+}
+
+/// Reason for which a connection to an opened host is not served.
+#[derive(Debug, thiserror::Error)]
+enum NotOpened {
+    /// The name in the TLS handshake is not the one of the `CONNECT`.
+    #[error("it asked for the certificate of {0}")]
+    OtherName(String),
+    #[error("TLS: {0}")]
+    Tls(#[from] std::io::Error),
+}
+
+/// Does the handshake in the host's place. The program has to name the host that it connected to.
+async fn handshake(inside: &Inside, upgraded: Upgraded) -> Result<TlsStream<TokioIo<Upgraded>>, NotOpened> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), TokioIo::new(upgraded)).await?;
+    let named = begun.client_hello().server_name().unwrap_or("no host").to_owned();
+    if !named.eq_ignore_ascii_case(&inside.host) {
+        return Err(NotOpened::OtherName(named));
+    }
+    Ok(begun.into_stream(inside.intercept.server()).await?)
+}
+
+/// Returns the facts that tell shared paths apart: here the host does.
+fn facts(to: &To) -> HeaderFacts {
+    let is_anthropic = matches!(to, To::Own(Upstream::Anthropic));
+    HeaderFacts { anthropic_version: is_anthropic, x_api_key: false }
+}
+
+/// Decides on a request in an opened connection. What costs money, or may be read as something that does, never passes
+/// unread.
+fn fate(inside: &Inside, request: &Request<Incoming>) -> Fate {
+    let had = text(request.headers(), "host").unwrap_or_default();
+    let wanted = format!("{}:{}", inside.host, inside.port);
+    let with_port = if had.contains(':') { had.to_owned() } else { format!("{had}:443") };
+    if !with_port.eq_ignore_ascii_case(&wanted) || request.headers().get_all("host").iter().count() != 1 {
+        return Fate::Refused(Refusal::OtherHost { had: had.chars().take(80).collect(), wanted });
+    }
+    if request.uri().scheme().is_some() {
+        return Fate::Refused(Refusal::AbsoluteTarget);
+    }
+    let target = request.uri().path_and_query().map_or("/", |p| p.as_str());
+    let Some(place) = inside.intercept.place(&inside.host, inside.port, target) else {
+        return passes(request);
+    };
+    let is_upgrade = request.headers().contains_key("upgrade");
+    let facts = facts(&place.to);
+    let routed = route(request.method().as_str(), &place.target, facts);
+    if matches!(routed, Route::Unknown) {
+        // Other servers may take these for the path of a call: another method, other letters, a slash behind.
+        let (path, _) = place.target.split_once('?').unwrap_or((&place.target, ""));
+        let plain = path.trim_end_matches('/').to_ascii_lowercase();
+        let near = [route(Method::POST.as_str(), &plain, facts), route("GET", &plain, facts)];
+        let is_near = near.iter().any(|r| matches!(r, Route::Metered(_) | Route::Refused { .. }));
+        return match is_near {
+            true if is_upgrade => Fate::Refused(Refusal::NoWebSocket),
+            true if request.method() == Method::OPTIONS => passes(request),
+            true => Fate::Refused(Refusal::UnknownPath {
+                method: request.method().to_string(),
+                path: path.chars().take(120).collect(),
+            }),
+            false => passes(request),
+        };
+    }
+    if is_upgrade {
+        return Fate::Refused(Refusal::NoWebSocket);
+    }
+    let own = match &place.to {
+        To::Own(upstream) => *upstream,
+        To::Named(_) => Upstream::OpenAi,
+    };
+    if routed.upstream().is_some_and(|upstream| upstream != own) {
+        let reason = format!("this part of the API of {} is not metered", inside.host);
+        return Fate::Refused(Refusal::NotMetered { reason });
+    }
+    // What costs nothing needs no reading, where it is meant for the upstream itself and shows a key of its own.
+    match routed {
+        Route::Free { .. } if place.is_at_home && shows_own_key(request) => Fate::Passes,
+        _ => Fate::Known(place),
+    }
+}
+
+fn shows_own_key(request: &Request<Incoming>) -> bool {
+    let is_key = CREDENTIALS.iter().any(|name| request.headers().contains_key(*name));
+    is_key && matches!(who::bears_token(request.uri(), request.headers()), Ok(false))
+}
+
+/// Lets a request pass, unless it shows a run token: that is for no other host.
+fn passes(request: &Request<Incoming>) -> Fate {
+    match who::bears_token(request.uri(), request.headers()) {
+        Ok(false) => Fate::Passes,
+        _ => Fate::Refused(Refusal::UnknownPath {
+            method: request.method().to_string(),
+            path: request.uri().path().chars().take(120).collect(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connect_names_a_host_and_a_port() {
+        let check = |text: &str, wanted: Option<(&str, u16)>| {
+            let found = target(&text.parse().unwrap()).ok();
+            assert_eq!(found, wanted.map(|(host, port)| (host.to_owned(), port)), "{text}");
+        };
+        check("API.openai.com:443", Some(("api.openai.com", 443)));
+        check("[::1]:8443", Some(("::1", 8443)));
+        check("api.openai.com", None);
+        check("me@api.openai.com:443", None);
+        check("/v1/messages", None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Requests on an opened host that are no model's: they go on to that very host as they came.
+
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+};
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::sync::Mutex;
+use tokio_rustls::TlsConnector;
+
+use crate::wire::{refuse::Refusal, ways::Ways};
+
+/// The host behind one opened connection. A client's connection has one of its own, kept open between requests.
+pub struct Onward {
+    host: String,
+    port: u16,
+    ways: Ways,
+    tls: Arc<ClientConfig>,
+    open: Mutex<Option<SendRequest<Incoming>>>,
+}
+
+impl Onward {
+    pub fn new(host: String, port: u16, ways: Ways, tls: Arc<ClientConfig>) -> Onward {
+        Onward { host, port, ways, tls, open: Mutex::new(None) }
+    }
+
+    /// Sends a request as it came, and returns the answer as it comes. A changed protocol (101) is carried, too.
+    ///
+    /// Errors: `upstream_unreachable`, `upstream_broke_off`.
+    pub async fn send(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Refusal> {
+        let theirs = request.headers().contains_key("upgrade").then(|| hyper::upgrade::on(&mut request));
+        let mut response = self.answer(request).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(theirs) = theirs
+        {
+            let ours = hyper::upgrade::on(&mut response);
+            tokio::spawn(async move {
+                if let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) {
+                    let (mut theirs, mut ours) = (TokioIo::new(theirs), TokioIo::new(ours));
+                    // Either side that goes ends the other.
+                    let _ = tokio::io::copy_bidirectional(&mut theirs, &mut ours).await;
+                }
+            });
+        }
+        Ok(response)
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Incoming>, Refusal> {
+        let mut open = self.open.lock().await;
+        let broke = |e: hyper::Error| Refusal::BrokeOff(format!("broke off: {e}"));
+        let request = match open.as_mut().filter(|sender| sender.is_ready()) {
+            None => request,
+            Some(sender) => match sender.try_send_request(request).await {
+                Ok(response) => return Ok(response),
+                // The host had closed a connection at rest: no byte was sent.
+                Err(mut e) => match e.take_message() {
+                    Some(request) => request,
+                    None => return Err(broke(e.into_error())),
+                },
+            },
+        };
+        let mut sender = self.connect().await?;
+        let response = sender.send_request(request).await.map_err(broke)?;
+        *open = Some(sender);
+        Ok(response)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Incoming>, Refusal> {
+        let unreachable = |e: &dyn std::fmt::Display| Refusal::Unreachable(format!("{}: {e}", self.host));
+        let stream = self.ways.dial(&self.host, self.port).await.map_err(|e| unreachable(&e))?;
+        let name = ServerName::try_from(self.host.clone()).map_err(|e| unreachable(&e))?;
+        let tls = TlsConnector::from(self.tls.clone()).connect(name, stream);
+        let tls = tls.await.map_err(|e| unreachable(&e))?;
+        let (sender, connection) = http1::Builder::new()
+            .preserve_header_case(true)
+            .handshake(TokioIo::new(tls))
+            .await
+            .map_err(|e| unreachable(&e))?;
+        tokio::spawn(connection.with_upgrades());
+        Ok(sender)
+    }
+}
