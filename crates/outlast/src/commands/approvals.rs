@@ -47,7 +47,7 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
     Ok(())
 }
 
-/// Decides one approval for a person. Errors: those of `DecideApproval`.
+/// Records a person's decision on one approval. Errors: those of `DecideApproval`.
 pub fn approve(
     store: &dyn Store,
     around: &Surroundings,
@@ -90,7 +90,7 @@ fn pending(store: &dyn Store, of: &View) -> Result<usize, CliError> {
     Ok(run.and_then(|v| v.run.approvals).map_or(0, |a| a.pending(now)))
 }
 
-/// Login name of the person who runs the command, from `USER` or `LOGNAME`; "command" if neither is set.
+/// Returns the login name of the person who runs the command, from `USER` or `LOGNAME`; "command" if neither is set.
 pub fn user(around: &Surroundings) -> String {
     let named = |name| around.var(name).and_then(|v| v.to_str()).map(str::to_owned);
     named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "command".into())

@@ -21,7 +21,8 @@ use crate::{
     supervisor::strays,
 };
 
-/// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
+/// Cancels a run. Returns the exit code: `HALTED` if the run was halted and stays so, because only a raised limit ends
+/// a halt.
 pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::End)?;
     let word = Word::Cancel { reason: args.reason.clone() };

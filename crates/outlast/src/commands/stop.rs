@@ -27,7 +27,8 @@ use crate::{
 /// Time between two looks at a run that is stopping.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Asks a run to stop. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.
+/// Asks a run to stop, and waits for that. Returns the exit code: `REFUSED` if the run was not stopped in time; the
+/// request stays.
 pub fn stop(
     store: &dyn Store,
     here: &Path,

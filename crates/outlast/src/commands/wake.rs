@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Wakes a sleeping run. Returns `REFUSED`, and changes nothing, if the run does not sleep.
+/// Wakes a sleeping run. Returns the exit code: `REFUSED`, with nothing changed, if the run does not sleep.
 pub fn wake(store: &dyn Store, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::Wake)?;
     let slept = found.run.status == Status::Sleeping;

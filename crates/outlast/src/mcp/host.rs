@@ -27,7 +27,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// Time that a server has to end by itself, once its input is closed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs the recorder until its client is gone. Returns the exit code.
+/// Runs the recorder between the MCP client on this process's standard streams and the server that `command` starts,
+/// until the client is gone. Returns the exit code.
 pub fn run(ledger: Arc<Ledger>, tools: Tools, command: &[OsString]) -> Result<u8, CliError> {
     let runtime = tokio::runtime::Handle::current();
     let (events, inbox) = mpsc::unbounded_channel();

@@ -40,8 +40,8 @@ const INHERITED: [&str; 3] = [TOKEN, "OUTLAST_STORE", CONFINED];
 /// Longest name of a server.
 const MAX_NAME: usize = 64;
 
-/// Records the tool calls between the client on standard input and output, and the server that it starts. Returns the
-/// exit code.
+/// Runs `outlast mcp`: records the tool calls between the client on standard input and output and the server that it
+/// starts. Returns the exit code.
 pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let name = name(&args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

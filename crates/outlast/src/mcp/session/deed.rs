@@ -8,7 +8,7 @@ use crate::mcp::{
     tools::Manner,
 };
 
-/// Number of a tool call in this session.
+/// Number of a tool call in this session, counted from 0.
 pub type No = u64;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub enum Event {
     Client(Vec<u8>),
     ClientClosed,
     Server(Vec<u8>),
-    /// The server's process is gone, or cannot be started; how, in words.
+    /// The server's process is gone or cannot be started; the text says how.
     ServerEnded(String),
     Reserved(No, Result<Verdict, String>),
     Approved(No, Result<Approval, String>),
@@ -27,13 +27,13 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Show the line to the client; then mark the answer as delivered.
+    /// Write the line to the client, then mark the entry `mark` as delivered; `None`: nothing is to be marked.
     ToClient {
         line: Vec<u8>,
         mark: Option<Seq>,
     },
     ToServer(Vec<u8>),
-    /// Start the server, after a pause.
+    /// Start the server after a pause of `pause_ms` milliseconds.
     Start {
         pause_ms: u64,
     },
@@ -66,9 +66,9 @@ pub enum Deed {
         opening: Opening,
         tool: String,
     },
-    /// Nothing is left to do.
+    /// End the recorder: nothing is left to do.
     Quit {
-        /// Why the server is given up, if it is.
+        /// Reason why the server was given up; `None` if the client ended the session.
         why: Option<String>,
     },
 }
