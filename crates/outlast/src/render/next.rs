@@ -11,19 +11,19 @@ use serde::Serialize;
 use super::{amount::unit_word, time};
 use outlast_process::start_error;
 
-/// Suggestion of what a person can do next for a run.
+/// Next step that is suggested to a person for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Next {
-    /// Few words, for a table's cell.
+    /// Step in a few words, for a table's cell.
     #[serde(skip)]
     pub brief: String,
-    /// Full sentence.
+    /// Step as a full sentence.
     pub text: String,
-    /// Commands to type, in order.
+    /// Commands to type for the step, in order.
     pub commands: Vec<String>,
 }
 
-/// Returns what is next for the run, as far as its own rows tell.
+/// Returns the next step for a run, as far as the run's own rows in the store tell.
 pub fn next(view: &RunView) -> Next {
     let (run, id) = (&view.run, &view.run.id);
     // A run of header callers, or of a program with the engine inside, has no command that Outlast could start again.

@@ -39,10 +39,10 @@ pub async fn end(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> io::R
     Ok((ended.left.len(), tools))
 }
 
-/// Ends what a dead supervisor left of a run that nobody drives now. Returns how many processes there were.
+/// Ends the processes that a dead supervisor left of a run that nobody drives now. Returns how many there were.
 ///
-/// A supervisor that takes the run up meanwhile starts its agent after the look at the attempts: whatever began before
-/// that look is an earlier attempt's. Errors: the store's; `/proc` cannot be read.
+/// Processes begun after the look at the attempts are left alone: another supervisor may have claimed the run
+/// meanwhile. Errors: the store's; `/proc` cannot be read.
 pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
     // A loop's shell ends its own strays when it begins again.
     let Some(command) = view.spec.command.as_ref().filter(|_| !crate::loops::is_loop(view)) else {
