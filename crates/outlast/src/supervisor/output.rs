@@ -146,9 +146,9 @@ impl Output {
         Ok(output)
     }
 
-    /// Takes what is still in the pipes after the attempt is over, and waits for no more.
+    /// Reads what is left in the pipes after the attempt is over, without waiting for more.
     ///
-    /// Blocks until everything is passed on; [`Output::hurry`] cuts that short.
+    /// Blocks until everything is passed on; [`Output::hurry`] ends that early.
     pub fn finish(mut self) {
         self.over.ring();
         for thread in self.threads.drain(..) {

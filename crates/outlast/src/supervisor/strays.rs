@@ -19,10 +19,9 @@ use crate::{
     render::amount::some,
 };
 
-/// Ends every process left by an earlier attempt, also by one whose supervisor died.
+/// Ends every process that earlier attempts of the run left, also those of a dead supervisor.
 ///
-/// Returns the number of processes that could not be ended, and the tools' processes among all that were
-/// found.
+/// Returns the number of processes that could not be ended, and the tools' processes among all that were found.
 pub async fn end(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> io::Result<(usize, Vec<Left>)> {
     let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
