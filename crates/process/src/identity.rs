@@ -55,8 +55,8 @@ pub fn of_self() -> io::Result<Identity> {
 /// Returns whether `other` is alive, seen from this process, whose identity is `own`. Never wrongly reports a death on
 /// one machine: if boot, host, namespace or permissions hide the other process, the answer is `Unknown`.
 ///
-/// Clones of one virtual machine have the same identity. On a store that they share, the heartbeat must have stopped as
-/// well.
+/// Clones of one virtual machine cannot be told apart here. On a store that they share, the heartbeat must have stopped
+/// as well.
 pub fn liveness(own: &Identity, other: &Identity) -> Liveness {
     judge(own, other, look)
 }

@@ -59,7 +59,8 @@ pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResu
     Ok(py.detach(look)?)
 }
 
-/// Returns the answer that a completed run got to this request; None if the run never made it.
+/// Returns the answer of a completed run to this request, which may be that no approval is required; None if the run
+/// never asked for it.
 #[pyfunction]
 pub fn recalled_approval(
     py: Python<'_>,

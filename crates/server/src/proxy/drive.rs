@@ -51,7 +51,8 @@ use crate::wire::{
 /// Longest pause before a call that waits for its upstream's rate asks for admission again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Starts the driver of a request. The receiver gets the response: its head, and a body that streams.
+/// Starts the driver of a request. The receiver gets the response: its head, and a body that streams. [`Gone`] is kept
+/// until then.
 pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
     let (head, response) = oneshot::channel();
     let registry = host.registry.clone();
@@ -80,13 +81,13 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
     (response, Gone { client: Some((registry, id)) })
 }
 
-/// Guard that tells the desk, when dropped, that the client left before it took the response.
+/// Guard that reports, when dropped, that the client left before it took the response.
 pub struct Gone {
     client: Option<(Arc<Registry>, ConnectionId)>,
 }
 
 impl Gone {
-    /// Disarms the guard: the client took the response, and from here on its body reports a lost client.
+    /// Disarms the guard, because the client took the response: from here on the response's body reports a lost client.
     pub fn disarm(mut self) {
         self.client = None;
     }
