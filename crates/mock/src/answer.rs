@@ -13,11 +13,11 @@ use super::{
 /// Longest word, in bytes, that is one token; a longer one is several tokens.
 const TOKEN_BYTES: usize = 16;
 
-/// One answer; the same request and occurrence give the same answer.
+/// One answer of the fake provider. The same request, repeated equally often, gets the same answer.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     pub model: &'a str,
-    /// `DIGEST_OCCURRENCE`, without the dialect's prefix for the kind of id.
+    /// Id of the answer, as `DIGEST_OCCURRENCE`, without the prefix by which a dialect marks the kind of id.
     pub id: String,
     pub thinking: Option<Tokens>,
     pub content: Content,
@@ -43,13 +43,13 @@ pub(super) enum Content {
 pub(super) enum Stop {
     End,
     Tool,
-    /// The request's cap was reached.
+    /// The answer reached the request's cap on output tokens.
     Length,
 }
 
 impl<'a> Answer<'a> {
-    /// Answers `request` for the `occurrence`th time. `next_tool` is the call that this turn makes, if it makes
-    /// one.
+    /// Builds the answer to `request`, which arrives for the `occurrence`th time. `next_tool` is the tool call that the
+    /// answer makes; `None`: the answer is text.
     pub fn new(
         request: &'a Request<'_>,
         script: &Script,
@@ -92,7 +92,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Returns the same answer as another server gives it.
+    /// Returns the same answer in the manner of the server that `manner` imitates.
     pub fn in_manner(self, manner: Manner) -> Self {
         let includes_usage = self.includes_usage && manner != Manner::Ollama;
         Self { includes_usage, manner, ..self }
@@ -167,7 +167,8 @@ fn usage(
     }
 }
 
-/// Returns a quarter of a body's bytes: less than any bound that counts a byte as a token.
+/// Returns the input tokens that are billed for a body: a quarter of its bytes, and so less than any bound that counts
+/// a byte as a token.
 pub(super) fn input_tokens(body: &[u8]) -> u64 {
     (body.len() as u64).div_ceil(4)
 }

@@ -114,7 +114,7 @@ struct OutputDetails {
     thinking_tokens: u64,
 }
 
-/// Writes an answer as one JSON object.
+/// Returns an answer as one JSON object of Anthropic's API.
 pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     let (id, call_id, signature) = ids(answer);
     let mut content = Vec::new();
@@ -132,7 +132,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     serde_json::to_vec(&message).map(Bytes::from)
 }
 
-/// Writes an answer as the frames of a stream, `message_stop` last.
+/// Returns an answer as the frames of a stream of Anthropic's API, `message_stop` last.
 pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     let (id, call_id, signature) = ids(answer);
     let mut frames = Vec::new();
@@ -191,7 +191,7 @@ pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     Ok(frames)
 }
 
-/// Writes an error in Anthropic's shape.
+/// Returns an error's body in Anthropic's shape.
 pub(super) fn error(status: StatusCode, message: &str) -> String {
     let kind = match status.as_u16() {
         401 => "authentication_error",
@@ -209,7 +209,7 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
     serde_json::json!({"type": "error", "error": error, "request_id": "req_mock"}).to_string()
 }
 
-/// Writes the list of models in Anthropic's shape.
+/// Returns the list of models in Anthropic's shape.
 pub(super) fn models(ids: &[&str]) -> String {
     let model = |id: &&str| {
         serde_json::json!({
@@ -221,7 +221,7 @@ pub(super) fn models(ids: &[&str]) -> String {
         .to_string()
 }
 
-/// Writes the answer to `count_tokens`.
+/// Returns the body that answers `count_tokens`.
 pub(super) fn counted(input_tokens: u64) -> String {
     serde_json::json!({"input_tokens": input_tokens}).to_string()
 }

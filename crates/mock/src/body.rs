@@ -14,7 +14,7 @@ use http::{HeaderMap, header};
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Sleep;
 
-/// An answer's body.
+/// Body of an answer.
 pub(super) enum Body {
     Whole(Option<Bytes>),
     Frames(Frames),
@@ -29,7 +29,7 @@ pub(super) struct Frames {
     end: End,
 }
 
-/// End of a body in frames.
+/// State of a body in frames after its last frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum End {
     #[default]
@@ -38,9 +38,9 @@ pub(super) enum End {
     Cut,
     /// State of `Cut` once the frames have been sent.
     Flushed,
-    /// Nothing more is sent until the client leaves.
+    /// The connection stays open without a further byte until the client leaves.
     Hang,
-    /// The last `frames` come later by that time.
+    /// The last `frames` frames are delayed by `after_ms` milliseconds.
     Late { frames: u8, after_ms: u32 },
 }
 
@@ -58,7 +58,7 @@ impl Body {
         Self::Frames(Frames { left: frames.into_iter(), gap, waiting: None, end })
     }
 
-    /// Compresses the body; each frame can be decoded as soon as it arrives.
+    /// Compresses the body. Each frame is flushed, so that a client can decode it as soon as it arrives.
     pub fn gzip(self) -> io::Result<Self> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         match self {

@@ -14,8 +14,8 @@ const DIMENSIONS: usize = 16;
 
 /// Rewrites the request in the shape shared by all dialects: each input is a message of the user.
 ///
-/// Errors: no input, or an empty one. A body that is not an object is returned as it is, for its reader to
-/// refuse.
+/// Errors: no input, or an empty one. A body that is not a JSON object is returned unchanged; `Request::read` refuses
+/// it.
 pub(super) fn expand(body: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
     if !whole.is_object() {

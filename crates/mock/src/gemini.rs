@@ -18,7 +18,7 @@ pub(super) fn is_path(path: &str) -> bool {
     path.starts_with("/v1beta/") || named(path).is_some()
 }
 
-/// Returns whether a path asks for content.
+/// Returns whether a path asks for a generated answer: `generateContent` or `streamGenerateContent`.
 pub(super) fn asks_for_content(path: &str) -> bool {
     named(path).is_some_and(|(_, verb)| ["generateContent", "streamGenerateContent"].contains(&verb))
 }
@@ -30,8 +30,8 @@ fn named(path: &str) -> Option<(&str, &str)> {
 
 /// Rewrites the request in the shape shared by all dialects.
 ///
-/// Errors: roles and members that the API does not know. A body that is not an object is returned as it is, for
-/// its reader to refuse.
+/// Errors: roles and members that the API does not know. A body that is not a JSON object is returned unchanged;
+/// `Request::read` refuses it.
 pub(super) fn expand<'b>(path: &str, query: &str, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
     let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
     let Some(object) = whole.as_object() else { return Ok(body.into()) };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::refusal::Refusal;
 
-/// Conversations by the response's id, kept for the provider's life.
+/// Conversations by their response's id, kept in memory until the provider ends.
 #[derive(Debug, Default)]
 pub(super) struct Kept(HashMap<String, Conversation>);
 
@@ -18,11 +18,11 @@ struct Conversation {
 }
 
 impl Kept {
-    /// Rewrites the request in the shape shared by all dialects: the items of the conversation it continues and
-    /// then its own as `messages`, its instructions as `system`.
+    /// Rewrites the request in the shape shared by all dialects: `messages` are the items of the conversation that it
+    /// continues and then its own, `system` is its instructions.
     ///
-    /// Errors: a response or an item that is not kept here, 404. A body that is not an object is returned as it
-    /// is, for its reader to refuse.
+    /// Errors: 404 for a response or an item that is not kept here. A body that is not a JSON object is returned
+    /// unchanged; `Request::read` refuses it.
     pub fn expand<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
         let Ok(mut whole) = serde_json::from_slice::<Value>(body) else { return Ok(body.into()) };
         if !whole.is_object() {
@@ -54,7 +54,7 @@ impl Kept {
         Ok(whole.to_string().into_bytes().into())
     }
 
-    /// Keeps `response`, which answers the expanded request `body`, unless the request asks not to.
+    /// Keeps `response`, the answer to the expanded request `body`, unless the request has `store: false`.
     pub fn keep(&mut self, body: &[u8], response: Value) {
         let Ok(mut body) = serde_json::from_slice::<Value>(body) else { return };
         let (Some(id), Value::Array(mut items)) = (response["id"].as_str(), body["messages"].take()) else {
@@ -67,12 +67,13 @@ impl Kept {
         self.0.insert(id.to_owned(), Conversation { response, items });
     }
 
-    /// Returns the response as it was answered.
+    /// Returns the kept response as JSON, as it was first answered. Errors: no response of this id is kept.
     pub fn response(&self, id: &str) -> Result<String, Refusal> {
         self.get(id).map(|kept| kept.response.to_string())
     }
 
-    /// Returns the items that the response's request added, as the list that the API answers.
+    /// Returns the conversation's items before the response's own output, as the API's list in JSON. Errors: no
+    /// response of this id is kept.
     pub fn input_items(&self, id: &str) -> Result<String, Refusal> {
         let kept = self.get(id)?;
         let output = kept.response["output"].as_array().map_or(0, Vec::len);

@@ -14,10 +14,10 @@ use super::plan::Used;
 /// One paid request.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
-    /// Number of the request among those this process was paid for, from 1. Concurrent requests may be logged
-    /// out of order.
+    /// Number of this request among all paid requests of this process, counted from 1. Concurrent requests may be
+    /// logged out of order.
     pub n: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the request, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     pub dialect: &'static str,
     pub model: &'a str,
@@ -26,14 +26,14 @@ pub(super) struct Line<'a> {
     pub occurrence: u64,
     /// First 6 characters of the credential: enough to tell two keys apart, not to use one.
     pub credential: &'a str,
-    /// Length of the decoded body.
+    /// Length of the decoded body, in bytes.
     pub bytes: usize,
     /// Input tokens, cached ones included.
     pub input_tokens: u64,
     pub cache_read_tokens: u64,
     pub cache_write_tokens: u64,
     pub output_tokens: u64,
-    /// The last user message that carries no tool results, or the beginning of it.
+    /// Text of the last user message that carries no tool results, or the beginning of it.
     pub asked: &'a str,
     /// Windows of the plan after the request; absent without a plan.
     #[serde(skip_serializing_if = "<[Used]>::is_empty")]
@@ -54,7 +54,7 @@ impl Log {
         Ok(Self { file: Mutex::new(file) })
     }
 
-    /// Appends a line in one write, so that it survives this process and readers never see half of it.
+    /// Appends a line in one write: the line survives the death of this process, and no reader sees half of it.
     pub fn append(&self, line: &Line<'_>) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');

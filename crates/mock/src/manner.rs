@@ -19,7 +19,7 @@ pub(super) enum Manner {
 }
 
 impl Manner {
-    /// Removes the path before `/v1/` from a target, and returns the manner that it names.
+    /// Removes the path before `/v1/` from `uri`, and returns the manner that this path names; `Own` if it names none.
     pub fn take(uri: &mut Uri) -> Manner {
         let found = [("/openai", Manner::Azure), ("/api", Manner::OpenRouter), ("/ollama", Manner::Ollama)];
         let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
@@ -34,7 +34,7 @@ impl Manner {
         Manner::Own
     }
 
-    /// Returns the cost that OpenRouter reports for `tokens`, in USD.
+    /// Returns the cost that OpenRouter reports for `tokens`, in USD; `None` for any other server.
     pub fn cost(self, tokens: u64) -> Option<f64> {
         (self == Manner::OpenRouter).then(|| tokens as f64 / 1e6)
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::answer::{Answer, Content, Stop};
 
-/// Creation time of all answers: constant, so that the same answer is the same bytes.
+/// Creation time of all answers, in seconds since the Unix epoch: constant, so that the same answer is the same bytes.
 pub(super) const CREATED: u64 = 1_750_000_000;
 
 #[derive(Serialize)]
@@ -117,7 +117,7 @@ struct Delta<'a> {
     tool_calls: Option<[ToolCall<'a>; 1]>,
 }
 
-/// Writes an answer as one JSON object.
+/// Returns an answer as one JSON object of chat completions.
 pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     let call_id = format!("call_{}", answer.id);
     let choice = |index| {
@@ -149,7 +149,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> serde_json::Result<Bytes> {
     serde_json::to_vec(&completion).map(Bytes::from)
 }
 
-/// Writes an answer as the frames of a stream, `[DONE]` last.
+/// Returns an answer as the frames of a stream of chat completions, `[DONE]` last.
 pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     let id = format!("chatcmpl-{}", answer.id);
     let call_id = format!("call_{}", answer.id);
@@ -200,7 +200,7 @@ pub(super) fn frames(answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     Ok(frames)
 }
 
-/// Writes an error in OpenAI's shape.
+/// Returns an error's body in OpenAI's shape.
 pub(super) fn error(status: StatusCode, message: &str) -> String {
     let (kind, code) = match status.as_u16() {
         401 => ("invalid_request_error", Some("invalid_api_key")),
@@ -212,13 +212,14 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
     serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": code}}).to_string()
 }
 
-/// Writes the error of an account without credit.
+/// Returns the error's body for an account without credit.
 pub(super) fn no_credit(message: &str) -> String {
     let code = "insufficient_quota";
     serde_json::json!({"error": {"message": message, "type": code, "param": null, "code": code}}).to_string()
 }
 
-/// Writes the error of a plan's usage limit, as the ChatGPT backend does.
+/// Returns the error's body for a plan's usage limit, as the ChatGPT backend words it. `over_s`: end of the limit, in
+/// seconds since the Unix epoch.
 pub(super) fn usage_limit(message: &str, over_s: u64, limit: Duration) -> String {
     let error = serde_json::json!({
         "type": "usage_limit_reached", "message": message, "resets_at": over_s, "resets_in_seconds": limit.as_secs(),
@@ -226,7 +227,7 @@ pub(super) fn usage_limit(message: &str, over_s: u64, limit: Duration) -> String
     serde_json::json!({"error": error}).to_string()
 }
 
-/// Writes the list of models in OpenAI's shape.
+/// Returns the list of models in OpenAI's shape.
 pub(super) fn models(ids: &[&str]) -> String {
     let model =
         |id: &&str| serde_json::json!({"id": id, "object": "model", "created": CREATED, "owned_by": "mock"});

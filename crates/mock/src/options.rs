@@ -9,18 +9,19 @@ use super::{outage::Outages, plan::Window};
 /// Behaviour of the provider towards every request. A request's own `mock:` lines take precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Time to the first byte of a paid answer. The frames of a stream follow at a twentieth of it each.
+    /// Time to the first byte of a paid answer. Each further frame of a stream follows after a twentieth of this time.
     pub latency: Duration,
-    /// Usage of each call; without it usage follows from the bytes of request and answer.
+    /// Usage of each call; `None`: usage follows from the bytes of request and answer.
     pub usage: Option<FixedUsage>,
-    /// Compression of answers for clients that accept it.
+    /// Compression of answers for clients that accept it; `None`: answers are not compressed.
     pub encoding: Option<Encoding>,
-    /// Random refusals, unpaid. One draw decides among them: probabilities beyond a sum of 1 have no effect.
+    /// Random refusals, which cost nothing. One draw decides among them: probabilities beyond a sum of 1 have no
+    /// effect.
     pub fail: Vec<Failure>,
     /// Seed that decides which requests `fail` hits: the same seed hits the same places in a sequence of
     /// requests.
     pub seed: u64,
-    /// Phases in which nothing is answered, from the start.
+    /// Phases of good and bad health, one after another from the provider's start.
     pub outages: Outages,
     /// Windows of the plan that all calls are on. None: calls are on no plan.
     pub plan: Vec<Window>,
@@ -82,9 +83,9 @@ impl FromStr for Encoding {
 /// A random refusal, as `STATUS:PROBABILITY`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Failure {
-    /// 400 to 599.
+    /// HTTP status of the refusal, 400 to 599.
     pub status: StatusCode,
-    /// 0 to 1.
+    /// Probability of the refusal, 0 to 1.
     pub probability: f64,
 }
 
@@ -101,7 +102,8 @@ impl FromStr for Failure {
 }
 
 impl Options {
-    /// Returns the status with which request number `count` for a message is refused, if the draw refuses it.
+    /// Returns the HTTP status with which the provider refuses its request number `count` by chance; `None` if it does
+    /// not.
     pub(super) fn failure(&self, count: u64) -> Option<StatusCode> {
         if self.fail.is_empty() {
             return None;
@@ -118,7 +120,7 @@ impl Options {
     }
 }
 
-/// Parses a status that a provider refuses with: 400 to 599.
+/// Parses the HTTP status of a refusal; `None` for a text that is not 400 to 599.
 pub(super) fn error_status(text: &str) -> Option<StatusCode> {
     let status = StatusCode::from_bytes(text.trim().as_bytes()).ok()?;
     (status.is_client_error() || status.is_server_error()).then_some(status)

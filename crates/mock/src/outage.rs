@@ -30,7 +30,7 @@ use crate::{
     refusal::Refusal,
 };
 
-/// Phases of a provider's health.
+/// Phases of a provider's health, in order; after the last the provider is healthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outages(Vec<Phase>);
 
@@ -40,7 +40,7 @@ struct Phase {
     lasts: Lasts,
 }
 
-/// Health of the provider.
+/// Health of the provider in one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
     Ok,
@@ -93,7 +93,7 @@ impl FromStr for Phase {
     }
 }
 
-/// Health of a provider that lives through its outages.
+/// Course of a provider through its phases.
 pub(super) struct Course {
     phases: Vec<Phase>,
     now: Mutex<Now>,
@@ -115,7 +115,8 @@ impl Course {
         Course { phases: outages.0, now, moved: Notify::new(), absent: watch::Sender::new(false) }
     }
 
-    /// Returns the health now, and when it may change by itself.
+    /// Returns the health now, and the time at which the phase ends; `None` if the phase ends after a number of calls,
+    /// or is the last.
     pub fn health(&self) -> (Health, Option<Instant>) {
         let mut now = self.lock();
         loop {
@@ -130,7 +131,7 @@ impl Course {
         }
     }
 
-    /// Waits until the health is (or is not) that connections are refused.
+    /// Waits until connections are refused (`wanted`), or are not refused (`!wanted`).
     pub async fn refuses(&self, wanted: bool) {
         loop {
             let moved = self.moved.notified();
@@ -151,12 +152,13 @@ impl Course {
         }
     }
 
-    /// Notes whether nobody listens.
+    /// Records whether the provider's listening socket is closed (`absent`).
     pub fn is_absent(&self, absent: bool) {
         self.absent.send_replace(absent);
     }
 
-    /// Waits, where connections are refused from now on, until nobody listens. Who got the last answer then finds that.
+    /// If connections are refused from now on, waits until the listening socket is closed: a client that has got the
+    /// last answer then finds nobody there.
     pub async fn settles(&self) {
         let mut absent = self.absent.subscribe();
         tokio::select! {
@@ -165,7 +167,7 @@ impl Course {
         }
     }
 
-    /// Counts a request for a message. Errors: the provider refuses it.
+    /// Counts a request for a message if the phase refuses it. Errors: the refusal.
     pub fn asked(&self) -> Result<(), Refusal> {
         let refusal = match self.health().0 {
             Health::Ok | Health::Refused | Health::Reset => return Ok(()),
@@ -177,14 +179,14 @@ impl Course {
         Err(refusal)
     }
 
-    /// Counts a paid request.
+    /// Counts a paid request towards the length of a healthy phase.
     pub fn paid(&self) {
         if self.health().0 == Health::Ok {
             self.count();
         }
     }
 
-    /// Returns whether the connection is to end without an answer, and counts it.
+    /// Returns whether the connection is to be reset without an answer, and counts the request if so.
     pub fn resets(&self) -> bool {
         let resets = self.health().0 == Health::Reset;
         if resets {

@@ -47,13 +47,13 @@ pub struct Received {
     /// Path and query.
     pub target: String,
     pub headers: HeaderMap,
-    /// Still in its `Content-Encoding`; empty if it was too large or broke off.
+    /// Body, still in its `Content-Encoding`; empty if it was too large or broke off.
     pub body: Bytes,
-    /// Number of the request among the paid ones, from 1.
+    /// Number of the request among the paid ones, from 1; `None` if it was not paid.
     pub paid: Option<u64>,
 }
 
-/// Everything the connections share.
+/// State of the provider that all its connections share.
 pub(super) struct Provider {
     options: Options,
     pub course: Course,
@@ -130,7 +130,7 @@ impl Provider {
         self.received.as_ref().map_or_else(Vec::new, |received| lock(received).clone())
     }
 
-    /// Answers a request when it is due; never, if the request asked for silence.
+    /// Answers a request after its latency. Never returns if the request asked for silence.
     pub async fn respond(&self, request: hyper::Request<Incoming>) -> Response<Body> {
         let (mut head, body) = request.into_parts();
         let body = collect(body).await;

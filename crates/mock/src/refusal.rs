@@ -14,7 +14,7 @@ pub(super) enum Refusal {
     Outage(StatusCode),
     #[error("the key is not valid, as the provider was started to say")]
     BadKey,
-    /// Each provider says it in its own way.
+    /// The account has no credit. Each provider words this error differently.
     #[error("your credit balance is too low, as the provider was started to say")]
     NoCredit,
     #[error("refused by chance, as the provider was started to do")]

@@ -13,13 +13,13 @@ use sha2::{Digest as _, Sha256};
 use super::script::{self, Script};
 use crate::refusal::Refusal;
 
-/// Largest body, as received and as decoded, in bytes.
+/// Largest body in bytes, both as received and after decoding.
 pub(super) const MAX_BODY: usize = 64 << 20;
 
-/// Shape of a request and its answer.
+/// API whose shape a request and its answer have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Chat completions.
+    /// OpenAI's chat completions.
     OpenAi,
     Responses,
     Embeddings,
@@ -43,7 +43,7 @@ impl Dialect {
     }
 }
 
-/// A checked request.
+/// A request whose body was read and checked.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub dialect: Dialect,
@@ -74,7 +74,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Fields of all dialects that an answer depends on; all others are left unread.
+/// Fields of all dialects that an answer depends on; all other fields are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct Wire<'a> {
     #[serde(borrow)]
@@ -104,7 +104,7 @@ pub(super) struct Wire<'a> {
     pub service_tier: Option<Cow<'a, str>>,
     /// True for a stream that is one JSON array.
     array: Option<bool>,
-    /// Vector length, for embeddings.
+    /// Length of each vector, for embeddings; `None`: the default.
     pub dimensions: Option<usize>,
     pub encoding_format: Option<Cow<'a, str>>,
 }
@@ -175,7 +175,7 @@ struct Text<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads and checks a decoded body sent to `path`.
+    /// Reads and checks a decoded body sent to `path`. Errors: the refusal that the provider would answer.
     pub fn read(dialect: Dialect, path: &str, body: &'a [u8]) -> Result<Self, Refusal> {
         let wire: Wire = serde_json::from_slice(body)
             .map_err(|error| Refusal::bad(format!("the body is not a request for a message: {error}")))?;
@@ -187,7 +187,7 @@ impl<'a> Request<'a> {
         self.wire.stream.unwrap_or(false)
     }
 
-    /// Returns whether a stream is one JSON array.
+    /// Returns whether the answer is streamed as the elements of one JSON array, as Gemini does.
     pub fn is_array(&self) -> bool {
         self.wire.array.unwrap_or(false)
     }
@@ -197,12 +197,12 @@ impl<'a> Request<'a> {
         self.wire.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
     }
 
-    /// Returns the number of answers asked for; each is billed.
+    /// Returns the number of choices that the request asks for; each is billed.
     pub fn choices(&self) -> u32 {
         self.wire.n.unwrap_or(1)
     }
 
-    /// Returns the largest number of tokens that a choice may have, reasoning included.
+    /// Returns the largest number of output tokens of one choice, reasoning included; `u64::MAX` without a cap.
     pub fn cap(&self) -> u64 {
         let wire = &self.wire;
         wire.max_completion_tokens.or(wire.max_tokens).or(wire.max_output_tokens).unwrap_or(u64::MAX)
@@ -220,10 +220,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns the script of the `mock:` lines, and the number of tool results since them.
+    /// Returns the script of the `mock:` lines, and the number of tool results since the message that has them.
     ///
-    /// The last user message without tool results decides (agents add reminders to messages with results). If
-    /// it has no `mock:` line, the system text decides, for the whole conversation.
+    /// The last user message without tool results decides (agents add reminders to messages with results). If it has no
+    /// `mock:` line, the system text decides, for the whole conversation.
     pub fn script(&self) -> Result<(Script, usize), Refusal> {
         if memchr::memmem::find(self.body, b"mock:").is_none() {
             return Ok((Script::default(), 0));
@@ -236,7 +236,8 @@ impl<'a> Request<'a> {
         Ok((script, self.wire.messages[since..].iter().map(Message::tool_results).sum()))
     }
 
-    /// Returns the last user message without tool results, up to 4,000 characters of it.
+    /// Returns the text of the last user message without tool results, cut after 4,000 characters; empty if there is
+    /// none.
     pub fn asked(&self) -> &str {
         const LONGEST: usize = 4000;
         let mut users =
@@ -245,7 +246,7 @@ impl<'a> Request<'a> {
         text.char_indices().nth(LONGEST).map_or(text, |(end, _)| &text[..end])
     }
 
-    /// Returns whether the tool of this name takes any text instead of JSON.
+    /// Returns whether the tool `name` takes free text instead of JSON.
     pub fn is_custom(&self, name: &str) -> bool {
         self.wire.tools.iter().flatten().any(|tool| tool.kind == "custom" && tool.name() == Some(name))
     }
@@ -255,8 +256,7 @@ impl<'a> Request<'a> {
         self.wire.messages.len()
     }
 
-    /// Returns the largest number of the provider's own searches that the request allows; 0 if it offers no
-    /// such tool.
+    /// Returns how many searches of the provider's own the request allows at most; 0 if it offers no search tool.
     pub fn max_searches(&self) -> u64 {
         let search = self.wire.tools.iter().flatten().find(|tool| tool.kind.starts_with("web_search_"));
         search.map_or(0, |tool| tool.max_uses.unwrap_or(10))
@@ -467,7 +467,8 @@ struct Block<'a> {
     _content: IgnoredAny,
 }
 
-/// Decodes a body by its `Content-Encoding`.
+/// Decodes a body by its `Content-Encoding`. Errors: an unknown encoding; a body that cannot be decoded or is too
+/// large.
 pub(super) fn decode(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal> {
     let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Ok(body) };
     let decoded = match encoding.as_bytes() {

@@ -10,7 +10,8 @@ use super::{
     request::Request,
 };
 
-/// Builds a finished response, which is answered and kept for later requests to continue from.
+/// Builds the finished response, as JSON. The caller answers it, and keeps it for requests that continue the
+/// conversation.
 pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
     let (status, incomplete) = match answer.stop {
         Stop::Length => ("incomplete", json!({"reason": "max_output_tokens"})),

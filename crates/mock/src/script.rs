@@ -48,9 +48,9 @@ pub(super) struct ToolCall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The status, and the number of requests of one digest that get it (`None`: all).
+    /// HTTP status of the answer, and the number of equal requests that get it (`None`: all).
     Status(StatusCode, Option<u64>),
-    /// A usage limit that ends after this time, and the number of requests of one digest that get it.
+    /// Time after which the usage limit ends, and the number of equal requests that meet it (`None`: all).
     Limit(Duration, Option<u64>),
     Truncate,
     Garbage,
@@ -77,8 +77,9 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Script {
-    /// Reads the `mock:` lines of `text`. A line that cannot be understood is an error, so that no test passes
-    /// by a typo. `said` returns whether a user message contains these words.
+    /// Reads the `mock:` lines of `text`. `said` returns whether a user message contains these words.
+    ///
+    /// Errors: a line that cannot be understood, so that no test passes by a typo.
     pub fn read(text: &str, said: impl Fn(&str) -> bool) -> Result<Self, BadLine> {
         let mut script = Self::default();
         for line in lines(text) {

@@ -28,21 +28,22 @@ use crate::{
     supervisor::environment::{GROUPS, MARK},
 };
 
-/// Rule of a command for a process of a run.
+/// Rule for a command that a process of a run types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule<'a> {
-    /// The command looks, or acts for the run itself.
+    /// Allowed: the command only reads, or acts for the process's own run.
     Free,
-    /// The command begins a run, or goes on with the one that it names: with the run's token, as its child.
+    /// Allowed with the run's token: the command begins a run, or goes on with the named one, as a child of the
+    /// process's run.
     Begins(Option<&'a RunId>),
-    /// The command acts on the run that it names, the run itself or one that was started inside it. Without a name it is
+    /// Allowed for the process's own run, or one that was started inside it. `None`, a command without a run's name, is
     /// refused: the last run of the directory may be anybody's.
     OwnRuns(Option<&'a str>),
-    /// The command changes limits, other runs, policies or the store: a person's.
+    /// Refused: the command changes limits, other runs, policies or the store, and only a person may do that.
     Persons,
 }
 
-/// Returns the command's verb and its rule. The one table: a new command is refused to compile until it is in it.
+/// Returns the command's verb and its rule. The match is exhaustive: a new command does not compile without a rule.
 pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
     use Rule::{Begins, Free, OwnRuns, Persons};
     let if_changes = |changes: bool| if changes { Persons } else { Free };
@@ -108,9 +109,9 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
     }
 }
 
-/// Checks that the command may be typed here.
+/// Checks that this process may run the command.
 ///
-/// Errors: `not_a_persons` in a process of a run; those of the run's token and of the store.
+/// Errors: `not_a_persons` if a process of a run types a person's command; those of the run's token and of the store.
 pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     let (verb, rule) = rule(command);
     // A run of the same name on another machine is not this process's own.
@@ -121,7 +122,7 @@ pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
     check_rule(verb, rule, context)
 }
 
-/// Checks that a person types here, who may do what `verb` does. Errors: as [`check`].
+/// Checks that a person types, and no process of a run, before `verb` is done. Errors: as [`check`].
 pub fn check_persons(verb: &'static str, context: &Context) -> Result<(), CliError> {
     check_rule(verb, Rule::Persons, context)
 }

@@ -81,7 +81,7 @@ pub fn exit_of(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// Program that starts another `outlast`, if this process's own file cannot: an interpreter.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the program that starts another `outlast`. The first call counts.
+/// Sets the program that starts another `outlast`. Later calls have no effect.
 pub fn set_program(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }

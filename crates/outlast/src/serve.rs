@@ -31,7 +31,7 @@ use crate::{
 /// Longest time that gRPC calls in flight may go on after the stop.
 const GRPC_DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves until a signal stops it. Returns the exit code.
+/// Runs `outlast serve` until a signal stops it. Returns the exit code.
 pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
     match args.log {
         LogFormat::Text => log::start(&context.around, "info"),

@@ -7,19 +7,19 @@ use super::proc_table::{self, ProcId};
 /// Longest line that is followed. `/proc` is no snapshot: pids reused meanwhile could close a circle.
 const LONGEST: usize = 200;
 
-/// Process of the line, with what it was started with.
+/// Process among this one and its ancestors, with the arguments and environment that its program began with.
 #[derive(Clone, Debug)]
 pub struct Ancestor {
     pub id: ProcId,
-    /// Process name, at most 15 bytes.
+    /// Name of the process, at most 15 bytes.
     pub comm: String,
     environ: Vec<u8>,
     arguments: Vec<u8>,
     groups: String,
 }
 
-/// Returns this process and all above it, nearest first. What may not be looked at is empty; the line ends where `/proc`
-/// shows nobody.
+/// Returns this process and all its ancestors, nearest first. Facts that this user may not read are empty; the list
+/// ends where `/proc` shows no parent.
 pub fn line() -> Vec<Ancestor> {
     let mut line = Vec::new();
     let mut next = proc_table::own_pid();
@@ -39,13 +39,14 @@ pub fn line() -> Vec<Ancestor> {
 }
 
 impl Ancestor {
-    /// Returns whether the variable was set when its program began. Unsetting it later changes nothing here.
+    /// Returns whether the variable was in the environment when the process's program began. Unsetting it later changes
+    /// nothing here.
     pub fn began_with(&self, variable: &str) -> bool {
         let set = |entry: &[u8]| entry.strip_prefix(variable.as_bytes()).is_some_and(|e| e.starts_with(b"="));
         self.environ.split(|&b| b == 0).any(set)
     }
 
-    /// Returns the value that the variable had when its program began.
+    /// Returns the value that the variable had when the process's program began; `None` if it was not set.
     pub fn variable(&self, name: &str) -> Option<String> {
         let value = |entry: &[u8]| {
             let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
@@ -54,12 +55,13 @@ impl Ancestor {
         self.environ.split(|&b| b == 0).find_map(value)
     }
 
-    /// Returns whether one of its arguments is this word.
+    /// Returns whether one of the process's arguments is `word`.
     pub fn has_argument(&self, word: &str) -> bool {
         self.arguments.split(|&b| b == 0).any(|argument| argument == word.as_bytes())
     }
 
-    /// Returns the control group it is in, or one around that, whose name begins with `prefix`.
+    /// Returns the name of the control group around the process whose name begins with `prefix`; `None` if there is
+    /// none.
     pub fn group(&self, prefix: &str) -> Option<&str> {
         let names = self.groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
         names.flat_map(|path| path.split('/')).find(|name| name.starts_with(prefix))

@@ -12,10 +12,10 @@ pub struct Backoff {
 impl Backoff {
     pub const FIRST: Duration = Duration::from_secs(1);
     pub const LONGEST: Duration = Duration::from_secs(300);
-    /// Lifetime from which an attempt counts as healthy, which ends the row of failures.
+    /// Lifetime from which an attempt counts as healthy, so that the next wait is short again.
     pub const HEALTHY: Duration = Duration::from_secs(60);
 
-    /// Returns the wait after an attempt that lived for `lived`. `entropy` is uniform over all of u64.
+    /// Returns the wait after an attempt that lived for `lived`. `entropy`: a random number, uniform over all of u64.
     pub fn after(&mut self, lived: Duration, entropy: u64) -> Duration {
         if lived >= Self::HEALTHY {
             self.got_on();
@@ -26,12 +26,12 @@ impl Backoff {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(Self::LONGEST)
     }
 
-    /// Ends the row of failures, because an attempt finished something, however short it lived.
+    /// Resets the wait to the shortest, because an attempt finished something, however short it lived.
     pub fn got_on(&mut self) {
         self.unhealthy = 0;
     }
 
-    /// Returns the longest that the next wait can be.
+    /// Returns the upper bound of the next wait.
     pub fn ceiling(&self) -> Duration {
         let factor = 1u32.checked_shl(self.unhealthy).unwrap_or(u32::MAX);
         Self::FIRST.saturating_mul(factor).min(Self::LONGEST)

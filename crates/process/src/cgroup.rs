@@ -19,11 +19,11 @@ use super::guardian;
 /// Age from which an empty group is taken to be abandoned.
 const OLD: Duration = Duration::from_secs(3600);
 
-/// Resource limits of an attempt.
+/// Resource limits of an attempt; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub memory_bytes: Option<u64>,
-    /// CPU time in percent of one processor.
+    /// CPU time in percent of one processor: 200 is two whole processors.
     pub cpu_percent: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ impl Limits {
     }
 }
 
-/// Reason why there is no group, or none with limits.
+/// Reason why an attempt gets no control group, or none with limits.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("no control group (version 2) can be had here: none is mounted, or this process is in none")]
@@ -49,13 +49,13 @@ pub enum Error {
     Limit { path: PathBuf, source: io::Error },
 }
 
-/// Parent group of the attempts' groups: the supervisor's own group as it was at the start.
+/// Parent of the attempts' control groups: the group that the supervisor was in at its start.
 #[derive(Clone, Debug)]
 pub struct Ground {
     path: PathBuf,
 }
 
-/// One attempt's group. Dropping it removes the group if it is empty.
+/// Control group of one attempt. Dropping it removes the group if it is empty.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
@@ -63,17 +63,17 @@ pub struct Group {
 }
 
 impl Ground {
-    /// Finds the group that this process is in. Errors: [`Error::None`].
+    /// Finds the control group that this process is in. Errors: [`Error::None`].
     pub fn find() -> Result<Ground, Error> {
         let read = |name| fs::read_to_string(name).unwrap_or_default();
         let path = place("", &read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
         path.map(|path| Ground { path }).ok_or(Error::None)
     }
 
-    /// Creates a group.
+    /// Creates a control group named `name` with limits, or uses the one of that name.
     ///
-    /// To delegate controllers, this process and its guardian move into a group of its own below: a group with processes in it
-    /// can have no limited children.
+    /// To delegate controllers, this process and its guardian move into a group of their own below: a group with
+    /// processes in it can have no limited children.
     pub fn group(&self, name: &str, limits: Limits) -> Result<Group, Error> {
         for controller in limits.controllers() {
             self.hand_down(controller)?;
@@ -121,10 +121,10 @@ impl Ground {
         enable().map_err(|source| Error::Shared { path: path(), source })
     }
 
-    /// Removes old empty groups whose name begins with `prefix`: those of runs whose supervisor was killed and
-    /// that nobody resumed.
+    /// Removes empty control groups whose name begins with `prefix` and that are older than an hour: groups of runs
+    /// whose supervisor was killed and that nobody resumed.
     ///
-    /// A young group may be about to get its first process.
+    /// A younger group may be about to get its first process.
     pub fn tidy(&self, prefix: &str) {
         for path in self.left(prefix) {
             let made = fs::metadata(&path).and_then(|m| m.modified());
@@ -135,7 +135,7 @@ impl Ground {
         }
     }
 
-    /// Returns the groups whose name begins with `prefix`, left by an earlier supervisor.
+    /// Returns the paths of the control groups whose name begins with `prefix`, which earlier supervisors left.
     pub fn left(&self, prefix: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let found = entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix));
@@ -148,7 +148,7 @@ impl Group {
         &self.path
     }
 
-    /// Returns `cgroup.procs`, into which the child writes itself before its program begins.
+    /// Returns the open `cgroup.procs`, into which a child writes itself before its program begins.
     pub fn procs(&self) -> Arc<OwnedFd> {
         self.procs.clone()
     }
@@ -173,7 +173,7 @@ impl Drop for Group {
     }
 }
 
-/// Removes a group and those below it, as far as they are empty.
+/// Removes a control group and the groups below it, as far as they are empty.
 pub fn remove(path: &Path) {
     for below in below(path) {
         remove(&below);
@@ -181,7 +181,7 @@ pub fn remove(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// Returns the processes in a group or in one below it; none if there is no such group.
+/// Returns the pids of the processes in a control group or in one below it; none if there is no such group.
 pub fn members(path: &Path) -> BTreeSet<u32> {
     let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     let mut found: BTreeSet<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -191,8 +191,7 @@ pub fn members(path: &Path) -> BTreeSet<u32> {
     found
 }
 
-/// Kills all processes in the group at once, also those being forked. Kernels before 5.14 cannot: nothing
-/// happens.
+/// Kills all processes in a control group at once, also processes being forked. Does nothing on kernels before 5.14.
 pub fn kill(path: &Path) {
     let _ = fs::write(path.join("cgroup.kill"), "1");
 }
@@ -202,8 +201,8 @@ fn below(path: &Path) -> Vec<PathBuf> {
     entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
 }
 
-/// Counts processes killed for want of memory in an attempt's group. Where the attempt's memory is not
-/// accounted for alone, it counts in the group that this process is in too.
+/// Counter of the processes that the kernel killed for want of memory in an attempt's control group. If the group's
+/// memory is not accounted separately, it counts those of the group that this process is in.
 #[derive(Clone, Debug)]
 pub struct OomKills {
     file: Option<PathBuf>,
@@ -211,7 +210,7 @@ pub struct OomKills {
 }
 
 impl OomKills {
-    /// Starts counting from now.
+    /// Starts counting from now. `group`: the attempt's control group, if it has one.
     pub fn begin(group: Option<&Path>) -> OomKills {
         let read = |name| fs::read_to_string(name).unwrap_or_default();
         let (cgroup, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));

@@ -34,7 +34,7 @@ pub enum Error {
 }
 
 impl User {
-    /// Finds a user by name. Errors: there is none, or it is root.
+    /// Looks up a user by name. Errors: there is no such user, or it is root.
     pub fn find(name: &str) -> Result<User, Error> {
         let table = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let found = table.lines().find_map(|line| User::read(line).filter(|user| user.name == name));
@@ -51,9 +51,10 @@ impl User {
     }
 }
 
-/// Confines this process, for good: hides the directories, and becomes `user` if one is given.
+/// Confines this process for good: hides the directories, and becomes `user` if one is given.
 ///
-/// Call it where there is one thread, and no secret in memory. Errors: see [`Error`]; the process is of no use then.
+/// Call it while the process has one thread and no secret in memory. Errors: see [`Error`]; the process may be half
+/// confined then and must end.
 pub fn confine(hidden: &[impl AsRef<Path>], user: Option<&User>) -> Result<(), Error> {
     let failed = |step| move |e: rustix::io::Errno| Error::Kernel { step, source: e.into() };
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());

@@ -1,22 +1,22 @@
 //! Detection of crash loops, in which restarting has stopped making sense.
 
-/// One abnormal end of an attempt.
+/// Abnormal end of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Microseconds since the Unix epoch.
+    /// Time of the death, in microseconds since the Unix epoch.
     pub at_us: i64,
-    /// Number of journal entries of the run closed by then, over all its attempts.
+    /// Number of the run's journal entries closed by then, over all its attempts.
     pub entries_closed: u64,
 }
 
 pub const DEATHS: usize = 5;
 pub const WINDOW_US: i64 = 10 * 60 * 1_000_000;
 
-/// Returns whether the last [`DEATHS`] deaths (oldest first) fell into [`WINDOW_US`] with no entry closed
-/// between them.
+/// Returns whether the last [`DEATHS`] deaths (given oldest first) happened within [`WINDOW_US`] microseconds, with no
+/// entry closed between them.
 ///
-/// An agent that dies often but gets a step further each time is slow, not looping. Work done before the first
-/// of these deaths does not count. A clock set back makes the span shorter, so it errs towards stopping.
+/// An agent that dies often but gets a step further each time is slow, and not in a crash loop. Work done before the
+/// first of these deaths does not count. A clock set back makes the span shorter, so it errs towards stopping.
 pub fn is_crash_loop(deaths: &[Death]) -> bool {
     let Some(last) = deaths.last_chunk::<DEATHS>() else { return false };
     let (first, last) = (last[0], last[DEATHS - 1]);

@@ -34,7 +34,7 @@ const ASK_ROUND: Duration = Duration::from_millis(250);
 /// tree only some are waited for, and then all are looked for again.
 const MOST_WAITED_FOR: usize = 64;
 
-/// Tells an `end_tree` that is under way in another thread to kill now.
+/// Switch by which another thread makes an [`end_tree`] that is under way kill at once.
 #[derive(Debug)]
 pub struct Force {
     said: AtomicBool,
@@ -47,7 +47,7 @@ impl Force {
         Ok(Force { said: AtomicBool::new(false), wake })
     }
 
-    /// Skips all graces. Idempotent; it cannot be taken back.
+    /// Skips all remaining graces. Idempotent, and cannot be undone.
     pub fn now(&self) -> io::Result<()> {
         self.said.store(true, Ordering::SeqCst);
         match rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
@@ -64,12 +64,11 @@ impl Force {
 /// Result of ending a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Exit of the main process. `None`: none was given, or it hangs in the kernel.
+    /// Exit of the main process; `None` if none was given, or if it hangs in the kernel.
     pub main: Option<Exit>,
-    /// True if no process is left that may be signalled. Otherwise the ladder gave up.
+    /// Whether it is certain that no process is left that may be signalled. False: the ladder gave up.
     pub all_gone: bool,
-    /// Processes seen alive at the end: they survived SIGKILL (hanging in the kernel), or belong to another
-    /// user.
+    /// Processes seen alive at the end: they hang in the kernel and so survive SIGKILL, or belong to another user.
     pub left: Vec<Proc>,
 }
 

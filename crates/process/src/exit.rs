@@ -4,9 +4,9 @@ use std::fmt;
 
 use rustix::process::WaitIdStatus;
 
-/// The end of a process: an exit code or a signal. Neither is set if the kernel did not report it.
+/// End of a process: an exit code or a signal. Neither is set if the kernel did not report it.
 ///
-/// Shown as `exit 3` and `signal 9 (SIGKILL)`.
+/// Displayed as `exit 3` or `signal 9 (SIGKILL)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Exit {
     pub code: Option<i32>,

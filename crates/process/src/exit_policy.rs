@@ -7,38 +7,40 @@ use super::exit::Exit;
 pub enum Verdict {
     /// The agent exited with success: the task is done.
     Done,
-    /// The agent ended because the supervisor asked it to: the run is interrupted, whatever the code (many a
+    /// The agent ended because the supervisor asked it to, so the run is interrupted, whatever the exit code (many a
     /// handler exits 0 on SIGTERM).
     Interrupted,
-    /// Another attempt would end the same way.
+    /// Another attempt would end the same way, so none is made.
     Stop(Futile),
     /// The agent died; start the next attempt.
     Restart(Death),
 }
 
-/// Reason why no other attempt is made.
+/// Reason why another attempt would be futile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Futile {
-    /// Exit 2 or 64 to 78 (sysexits.h): wrong usage or configuration.
+    /// The agent exited with 2 or 64 to 78 (sysexits.h): wrong usage or configuration.
     Usage,
-    /// 126: found and not executable.
+    /// Exit code 126: the command was found and is not executable.
     NotExecutable,
-    /// 127: no such command.
+    /// Exit code 127: there is no such command.
     NotFound,
 }
 
-/// Way in which an attempt died.
+/// Way in which an agent died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// An exit code that says no more than "failed".
+    /// The agent exited with a code that says no more than "failed".
     Failed,
-    /// A signal.
+    /// A signal other than SIGKILL ended the agent.
     Crashed,
-    /// SIGKILL, or 137 from a shell between: possibly the kernel's out-of-memory killer (see `memory.events`).
+    /// SIGKILL ended the agent, or a shell between reported 137: possibly the kernel's out-of-memory killer (see
+    /// `memory.events`).
     Killed,
 }
 
-/// Judges an exit. `stop_asked`: the supervisor had sent this attempt a signal to stop before it ended.
+/// Decides the consequence of an agent's exit. `stop_asked`: the supervisor had sent the agent a signal to stop before
+/// it ended.
 pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
     if stop_asked {
         return Verdict::Interrupted;

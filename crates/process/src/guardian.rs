@@ -38,7 +38,7 @@ use rustix::{
 
 use super::{exit::Exit, reap, spawn};
 
-/// Name of the process, as `ps -o comm` shows it.
+/// Name of the guardian's process, as `ps -o comm` shows it.
 pub const NAME: &str = "outlast-guard";
 
 /// Signals that a guardian does not act on, and passes on if the supervisor has not received them too.
@@ -66,22 +66,22 @@ struct Guardian {
     told: Mutex<String>,
 }
 
-/// End of a supervisor, as its guardian sees it.
+/// End of a supervisor, as the guardian's `bereaved` function gets it.
 #[derive(Debug)]
 pub struct Bereaved {
     pub exit: Exit,
-    /// Last line that the supervisor told; empty if it told none.
+    /// Last line that the supervisor passed to [`tell`]; empty if there was none.
     pub told: String,
 }
 
 /// Forks. The child returns, as the supervisor; the parent becomes its guardian and does not return.
 ///
-/// When the supervisor has ended, `bereaved` ends what it left. Then the guardian ends in the same way, by the same code
-/// or signal. `speaks`: the guardian keeps standard error, for `bereaved`. Keep what the process holds small before: the
-/// guardian keeps every page that the supervisor changes.
+/// When the supervisor has ended, the guardian calls `bereaved`, which ends the processes that the supervisor left, and
+/// then ends itself by the same code or signal. `speaks`: the guardian keeps standard error open for `bereaved`. Call
+/// it while the process holds little memory: the guardian keeps every page that the supervisor changes.
 ///
-/// A process with other threads cannot be forked: it gets no guardian, and returns at once.
-/// Errors: no process can be made.
+/// A process with other threads cannot be forked: it gets no guardian, and returns at once. Errors: no process can be
+/// made.
 pub fn stand(speaks: bool, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
     if fs::read_dir("/proc/self/task")?.count() > 1 {
         return Ok(());
@@ -119,12 +119,13 @@ pub fn stand(speaks: bool, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
     }
 }
 
-/// Returns the pid of this process's guardian, if it has one.
+/// Returns the pid of this process's guardian; `None` if it has none.
 pub fn pid() -> Option<u32> {
     GUARDIAN.get().map(|guardian| guardian.pid.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// Tells the guardian, if there is one, what is to be known at this process's death. The last line told counts.
+/// Gives the guardian the line that it needs at this process's death; each line replaces the one before. Does nothing
+/// without a guardian.
 pub fn tell(line: &str) -> io::Result<()> {
     let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
     let mut told = guardian.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,9 +133,9 @@ pub fn tell(line: &str) -> io::Result<()> {
     (&guardian.link).write_all(format!("{line}\n").as_bytes())
 }
 
-/// Watches the guardian from a thread. When it is gone, no child is started any more, `end` gets the last line told
-/// and is to end all processes below, and this process is killed: it ends as by a signal to the pid that the person
-/// knows, which was the guardian's.
+/// Starts a thread that waits for the guardian's death. Then no child can be started any more, `end` gets the last line
+/// passed to [`tell`] and must end all processes below, and this process is killed: a signal to the pid that the person
+/// knows, the guardian's, thus ends it too.
 pub fn when_lost(end: impl FnOnce(&str) + Send + 'static) -> io::Result<()> {
     let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
     let watch = move || {
@@ -308,7 +309,8 @@ impl Guard {
     }
 }
 
-/// Returns whether a signal came from this process's guardian in its own group. Called in signal handlers.
+/// Returns whether a signal was passed on by this process's guardian, which is in the same group. Called in signal
+/// handlers.
 pub(super) fn is_second_hand(info: &libc::siginfo_t) -> bool {
     // SAFETY: with this code the kernel has filled in the sender.
     info.si_code == libc::SI_QUEUE && unsafe { info.si_pid() == libc::getppid() }

@@ -7,16 +7,16 @@ use sha2::{Digest, Sha256};
 
 use super::proc_table::{self, ProcId};
 
-/// Immediate verdict on whether a process lives.
+/// Answer to whether a process is alive, as far as it can be seen at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     /// The process runs.
     Alive,
-    /// Same host, boot and namespace, and the pid is free, a zombie, or another process's.
+    /// The process is gone: on the same host, boot and namespace its pid is free, a zombie's, or another process's.
     Gone,
-    /// The process ran on this machine, in a boot that is over.
+    /// The process ran on this machine, before its last boot.
     BootOver,
-    /// The process cannot be seen from here: only a whole lease without a heartbeat can tell.
+    /// The process cannot be seen from here. Only a missing heartbeat over a whole lease can tell.
     Unknown,
 }
 
@@ -33,10 +33,10 @@ enum Seen {
     Hidden,
 }
 
-/// Returns the identity of this process, which does not say what program it is. Call it again after a fork.
+/// Returns the identity of this process, with an empty program name. Call it again after a fork.
 ///
-/// An empty boot id and a namespace of 0 mean "could not be learnt" (some sandboxes show neither). They equal
-/// nothing.
+/// An empty boot id and a namespace of 0 mean "unknown" (some sandboxes show neither), and equal nothing.
+///
 /// Errors: `/proc/self` cannot be read.
 pub fn of_self() -> io::Result<Identity> {
     let ProcId { pid, start_time } = ProcId::of_self()?;
@@ -52,11 +52,11 @@ pub fn of_self() -> io::Result<Identity> {
     })
 }
 
-/// Returns whether `other` lives, seen from this process, which is `own`. Never wrongly reports a death on one machine:
-/// where boot, host, namespace or permissions hide the other, the answer is `Unknown`.
+/// Returns whether `other` is alive, seen from this process, whose identity is `own`. Never wrongly reports a death on
+/// one machine: if boot, host, namespace or permissions hide the other process, the answer is `Unknown`.
 ///
-/// Clones of one virtual machine cannot be told apart by any of these. Where they share a store, the heartbeat has to
-/// stand still as well.
+/// Clones of one virtual machine cannot be told apart here. On a store that they share, the heartbeat must have stopped
+/// as well.
 pub fn liveness(own: &Identity, other: &Identity) -> Liveness {
     judge(own, other, look)
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// Rung from which an attempt is to be ended.
+/// Rung of the ladder from which an attempt is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// First rung: ask the main process to stop, and give it the whole grace. `None`: it has been asked already
-    /// (the terminal sends its Ctrl-C to the whole foreground group), so only wait.
+    /// First rung: ask the main process to stop by this signal, and give it the whole grace. `None`: only wait, because
+    /// it was asked already (the terminal sends its Ctrl-C to the whole foreground group).
     Stop(Option<Signal>),
     /// Second rung: the main process is dead; end the processes that it left.
     EndRest,
-    /// Last rung at once (a second Ctrl-C means now).
+    /// Last rung: kill all processes at once (a second Ctrl-C).
     Force,
 }
 
@@ -35,14 +35,14 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     SignalMain(Signal),
-    /// Signal all processes found that have not had this signal yet. On the upper rungs it comes with each
-    /// tick, for those forked meanwhile.
+    /// Signal all found processes that have not had this signal yet. On the upper rungs this action repeats with each
+    /// tick, for processes forked meanwhile.
     SignalAll(Signal),
     /// A process survives SIGKILL (it hangs in the kernel): stop trying, and report it.
     GiveUp,
 }
 
-/// Time spent on each rung.
+/// Longest time that is spent on each rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Graces {
     /// Time between asking the main process and asking all.
@@ -69,7 +69,7 @@ enum Rung {
     Over,
 }
 
-/// Position of an attempt on the ladder.
+/// State of ending one attempt: its rung on the ladder.
 #[derive(Clone, Debug)]
 pub struct Ladder {
     graces: Graces,
@@ -81,9 +81,10 @@ impl Ladder {
         Ladder { graces, rung: Rung::Idle }
     }
 
-    /// Takes an event and returns the action to take. `now` is monotonic, since any fixed moment. The ladder
-    /// only climbs: a request for a rung already reached changes nothing and does not prolong
-    /// the grace.
+    /// Takes an event and returns the caller's next action; `None`: nothing is to be done. `now`: monotonic time since
+    /// any fixed moment.
+    ///
+    /// The ladder only climbs: a request for a rung already reached changes nothing and does not prolong its grace.
     pub fn on(&mut self, event: Event, now: Duration) -> Option<Action> {
         match (self.rung, event) {
             (Rung::Over, _) => None,
@@ -115,7 +116,7 @@ impl Ladder {
         }
     }
 
-    /// Returns the time at which the next rung is due if nothing else happens; `None`: never.
+    /// Returns the time, on the clock of `now`, at which the next rung is due; `None` if no rung follows.
     pub fn due(&self) -> Option<Duration> {
         match self.rung {
             Rung::Main { until } | Rung::All { until } | Rung::Kill { until } => Some(until),
@@ -123,7 +124,7 @@ impl Ladder {
         }
     }
 
-    /// Returns whether the whole tree is being ended, not only its main process asked.
+    /// Returns whether the whole tree is being ended; false as long as only its main process was asked.
     pub fn ends_all(&self) -> bool {
         matches!(self.rung, Rung::All { .. } | Rung::Kill { .. })
     }

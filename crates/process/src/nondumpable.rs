@@ -6,9 +6,9 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// Makes this process non-dumpable: its environment and memory hold provider keys, and an agent runs as the same user.
 ///
-/// From then on other processes of the user can neither trace it nor read its `/proc/PID/environ` and `mem`,
-/// and it leaves no core dump. Root still can. Children are dumpable again once they exec. Call it first:
-/// memory read before stays known. It does not keep this process from its own `/proc/self`.
+/// From then on other processes of the user can neither trace it nor read its `/proc/PID/environ` and `mem`, and it
+/// leaves no core dump. Root still can. Children are dumpable again once they exec. Call it first, since memory that
+/// was read before stays known. This process can still read its own `/proc/self`.
 pub fn make_nondumpable() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }

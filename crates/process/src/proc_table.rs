@@ -4,11 +4,11 @@ use std::{fs, io, io::Read};
 
 use rustix::process::Pid;
 
-/// Identity of a process on this boot and in this pid namespace. A pid alone is recycled.
+/// Identity of a process on this boot and in this pid namespace. A pid alone can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcId {
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`: clock ticks (usually 10 ms) since boot.
+    /// Start of the process in clock ticks (usually 10 ms) since boot: field 22 of `/proc/PID/stat`.
     pub start_time: u64,
 }
 
@@ -20,8 +20,8 @@ impl ProcId {
         Ok(ProcId { pid: own_pid(), start_time: stat.start_time })
     }
 
-    /// Returns the process that has `pid` now, also as a zombie. `None`: there is none. Errors: `/proc` cannot
-    /// be read.
+    /// Returns the identity of the process that has `pid` now, also of a zombie; `None` if there is none. Errors:
+    /// `/proc` cannot be read.
     pub fn of(pid: u32) -> io::Result<Option<ProcId>> {
         Ok(read_stat(pid)?.map(|stat| stat.id()))
     }
@@ -42,7 +42,7 @@ pub struct Stat {
     pub state: char,
     pub threads: u32,
     pub flags: u32,
-    /// Process name, at most 15 bytes; invalid UTF-8 is replaced.
+    /// Name of the process, at most 15 bytes; invalid UTF-8 is replaced.
     pub comm: String,
 }
 
@@ -53,8 +53,7 @@ impl Stat {
         ProcId { pid: self.pid, start_time: self.start_time }
     }
 
-    /// Returns whether none of its threads runs any more. A zombie leader whose other threads live on is not
-    /// dead.
+    /// Returns whether no thread of the process runs any more. A zombie leader whose other threads run on is not dead.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
     }
@@ -67,7 +66,7 @@ impl Stat {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// Parses one line of `/proc/PID/stat`; `None` if the text is none.
+    /// Parses one line of `/proc/PID/stat`; `None` for any other text.
     ///
     /// `comm` is any name the program chose, spaces and parentheses included: it ends at the **last** `)`.
     pub fn parse(line: &[u8]) -> Option<Stat> {
@@ -91,13 +90,14 @@ impl Stat {
     }
 }
 
-/// Reads one process. `None`: no such process. Errors: it may not be looked at, or `/proc` is not readable.
+/// Reads the facts of one process; `None` if there is none. Errors: this user may not look at it, or `/proc` cannot be
+/// read.
 pub fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
     read_stat_at(&format!("/proc/{pid}/stat"), &mut Vec::new())
 }
 
-/// Returns the length in bytes of the environment that a process's program began with. `None` while it executes another
-/// program, and where it may not be looked at.
+/// Returns the length in bytes of the environment that a process's program began with; `None` while the process
+/// executes another program, and if this user may not look at it.
 pub fn environment_len(pid: u32) -> Option<u64> {
     let line = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let close = line.iter().rposition(|&b| b == b')')?;
@@ -110,10 +110,9 @@ pub fn environment_len(pid: u32) -> Option<u64> {
     if code == 0 || start == 0 { None } else { end.checked_sub(start) }
 }
 
-/// Reads all processes, in one pass that is not a snapshot: processes that fork or exit meanwhile may be
-/// missed.
+/// Reads all processes, in one pass that is not a snapshot: processes that fork or exit meanwhile may be missed.
 ///
-/// Errors: `/proc` is not readable, or shows another pid namespace, whose numbers mean nothing here.
+/// Errors: `/proc` cannot be read, or shows another pid namespace, whose numbers mean nothing here.
 pub fn walk() -> io::Result<Vec<Stat>> {
     if !shows_our_namespace() {
         return Err(io::Error::other("/proc shows another pid namespace: wanted the one this process is in"));
@@ -147,14 +146,14 @@ fn stat_below(proc: &fs::File, pid: &str, line: &mut [u8; LINE]) -> io::Result<O
     Ok(line.get(..read).and_then(Stat::parse))
 }
 
-/// Returns whether `/proc` numbers processes as this process does (after `unshare --pid` without a new mount it
-/// does not).
+/// Returns whether `/proc` shows this process's own pid namespace. After `unshare --pid` without a new mount it does
+/// not.
 pub fn shows_our_namespace() -> bool {
     fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own_pid().to_string().as_str())
 }
 
-/// Returns the time in which start times are given: clock ticks since boot. A process that begins later has no smaller
-/// start time.
+/// Returns the present time as start times are given: clock ticks since boot. A process that begins later has no
+/// smaller start time.
 pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let (ticks, nanos) = (rustix::param::clock_ticks_per_second(), now.tv_nsec.unsigned_abs());
@@ -165,7 +164,7 @@ pub(super) fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// Converts `pid` to the type of the kernel's calls; `None` for numbers that no process has.
+/// Converts `pid` to the type of the kernel's calls; `None` for a number that no process has.
 pub(super) fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }

@@ -15,7 +15,7 @@ use rustix::{
     termios::{LocalModes, Winsize},
 };
 
-/// Terminal size where none has been set yet.
+/// Size of a terminal whose size is not known: 80 columns and 24 rows.
 pub const USUAL: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 
 /// The supervisor's side of a pseudo-terminal.
@@ -25,8 +25,8 @@ pub struct Pty {
 }
 
 impl Pty {
-    /// Opens a pseudo-terminal of this size. Also returns the agent's side; when its last user closes that, reads
-    /// from the supervisor's side fail.
+    /// Opens a pseudo-terminal of this size, and also returns the agent's side. Reads from the supervisor's side fail
+    /// once nobody has the agent's side open.
     ///
     /// Errors: the system has no more pseudo-terminals.
     pub fn open(size: Winsize) -> io::Result<(Pty, OwnedFd)> {
@@ -40,13 +40,13 @@ impl Pty {
         Ok((Pty { ours: Arc::new(ours) }, theirs))
     }
 
-    /// Returns a descriptor from which the agent's output is read.
+    /// Returns a descriptor for reading the agent's output.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         self.ours.try_clone()
     }
 
-    /// Writes keys to the agent. Blocks while the agent does not read. Errors: nobody uses the terminal any
-    /// more.
+    /// Writes typed keys to the agent. Blocks while the agent does not read. Errors: nobody has the agent's side open
+    /// any more.
     pub fn types(&self, mut keys: &[u8]) -> io::Result<()> {
         while !keys.is_empty() {
             match rustix::io::write(&self.ours, keys) {
@@ -58,7 +58,7 @@ impl Pty {
         Ok(())
     }
 
-    /// Sets the size. The agent gets SIGWINCH if it changes.
+    /// Sets the terminal's size. The agent gets SIGWINCH if the size changes.
     pub fn resize(&self, size: Winsize) {
         // A terminal whose agent has gone has no size that matters.
         let _ = rustix::termios::tcsetwinsize(&self.ours, size);
@@ -71,7 +71,7 @@ impl Pty {
         }
     }
 
-    /// Returns whether Ctrl-C is currently a signal to the agent, and not a key.
+    /// Returns whether Ctrl-C is currently a signal to the agent, and not a key that it reads.
     pub fn raises_signals(&self) -> bool {
         rustix::termios::tcgetattr(self.ours.as_fd())
             .is_ok_and(|modes| modes.local_modes.contains(LocalModes::ISIG))

@@ -31,17 +31,17 @@ pub(super) fn awaited() -> MutexGuard<'static, BTreeSet<u32>> {
     AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes this process the parent of every orphan below it (`PR_SET_CHILD_SUBREAPER`). A process that lost its
-/// parent and cleared its environment is then still found among this process's children. Not inherited by
-/// children; ends with this process.
+/// Makes this process the parent of every orphan below it (`PR_SET_CHILD_SUBREAPER`), so that a process that lost its
+/// parent and cleared its environment is still found among this process's children. Children do not inherit this; it
+/// ends with this process.
 pub fn become_subreaper() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Reaps the adopted orphans that have ended; returns their ids and exits. Call it on SIGCHLD.
+/// Reaps the adopted orphans that have ended, and returns their ids and exits. Call it on SIGCHLD.
 ///
-/// Any child not started by a [`Spawner`](super::spawn::Spawner) counts as adopted: a process that calls this
-/// must start children only through one. Errors: `/proc` cannot be read.
+/// Any child not started by a [`Spawner`](super::spawn::Spawner) counts as adopted: a process that calls this must
+/// start children only through one. Errors: `/proc` cannot be read.
 pub fn reap_adopted() -> io::Result<Vec<(ProcId, Exit)>> {
     let awaited = awaited();
     let mut reaped = Vec::new();
@@ -102,7 +102,7 @@ fn ended_child() -> Result<Option<u32>, Errno> {
     }
 }
 
-/// Reaps those of `dead`, which a walk has just found dead, that are adopted orphans.
+/// Reaps the adopted orphans among `dead`, the processes that a walk has just found dead.
 pub(super) fn reap_dead<'a>(dead: impl IntoIterator<Item = &'a ProcId>) {
     let awaited = awaited();
     for id in dead {

@@ -43,8 +43,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. A signal that was ignored when this process started stays ignored (`nohup`, a
-    /// script's background job), except SIGCHLD, without which statuses are lost, and SIGCONT.
+    /// Installs the handlers. A signal that was ignored when this process started stays ignored (`nohup`, a script's
+    /// background job), except SIGCHLD, without which exit statuses are lost, and SIGCONT.
     pub fn install() -> io::Result<Signals> {
         Signals::of(&HANDLED)
     }
@@ -70,7 +70,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Returns the signals that came since the last call, each once however often it came. Does not block.
+    /// Returns the signals received since the last call, each once however often it came. Does not block.
     pub fn take(&self) -> Vec<Signal> {
         // Emptied before the flags are read: a signal that comes in between wakes again.
         let mut bytes = [0; 64];
@@ -82,7 +82,8 @@ impl Signals {
             .collect()
     }
 
-    /// Returns a look at whether one of `these` came and was not taken yet. It takes nothing.
+    /// Returns a function that tells whether one of `these` was received and not taken yet. The function takes no
+    /// signal.
     pub fn peek(&self, these: &[Signal]) -> impl Fn() -> bool + Send + Sync + use<> {
         let flags: Vec<_> = self
             .came
@@ -93,7 +94,7 @@ impl Signals {
         move || flags.iter().any(|flag| flag.load(Ordering::SeqCst))
     }
 
-    /// Waits for at least one signal. Cancel-safe: a signal that has come stays until it is taken.
+    /// Waits for at least one signal, and takes those received. Cancel-safe: a received signal stays until it is taken.
     ///
     /// Needs a tokio runtime with I/O enabled.
     pub async fn next(&self) -> io::Result<Vec<Signal>> {

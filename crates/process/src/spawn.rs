@@ -32,11 +32,11 @@ use super::{
     start_error::{self, Error},
 };
 
-/// A child to start, in full. Nothing is taken from this process except where a field says that it is
-/// inherited.
+/// Child to start. Nothing is inherited from this process except where a field says so.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The program (looked up in `env`'s PATH if it has no slash, from `cwd` if relative) and its arguments.
+    /// Program and its arguments. The program is looked up in `env`'s PATH if it has no slash; a relative path starts
+    /// from `cwd`.
     pub argv: Vec<OsString>,
     pub cwd: PathBuf,
     /// File mode mask as in umask(2): the bits removed from the modes of new files.
@@ -46,7 +46,7 @@ pub struct Command {
     pub stdin: Stdin,
     pub stdout: Output,
     pub stderr: Output,
-    /// A terminal that becomes the child's own: the child leads a session on it.
+    /// Terminal that becomes the child's own, on which it leads a session; `None`: the child gets none.
     pub terminal: Option<Arc<OwnedFd>>,
     pub limits: Limits,
 }
@@ -54,18 +54,18 @@ pub struct Command {
 /// Limits on the child and everything it starts, in force before its first instruction.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Open `cgroup.procs` of the group that the child is put into.
+    /// Open `cgroup.procs` of the control group that the child is put into; `None`: it stays in this process's group.
     pub cgroup: Option<Arc<OwnedFd>>,
-    /// RLIMIT_AS of each process, in bytes.
+    /// Limit of each process's address space (RLIMIT_AS), in bytes; `None`: no limit.
     pub address_space: Option<u64>,
 }
 
 /// Standard input of a child.
 #[derive(Clone, Debug)]
 pub enum Stdin {
-    /// The same as this process's.
+    /// The same standard input as this process's.
     Inherit,
-    /// The file from its first byte, with a file position of the child's own: another attempt may still be
+    /// File read from its first byte, with a file position of the child's own, because another attempt may still be
     /// reading it. The file may have been unlinked.
     File(Arc<File>),
     Null,
@@ -75,7 +75,7 @@ pub enum Stdin {
 /// Standard output or standard error of a child.
 #[derive(Clone, Debug, Default)]
 pub enum Output {
-    /// The same as this process's.
+    /// The same stream as this process's.
     #[default]
     Inherit,
     To(Arc<OwnedFd>),
@@ -83,9 +83,9 @@ pub enum Output {
 
 /// Thread that forks all children.
 ///
-/// PR_SET_PDEATHSIG fires when the forking **thread** ends, and idle threads of a runtime's pool do end:
-/// children forked there would be killed at random. This thread ends when the `Spawner` and every [`Child`]
-/// from it are dropped; a child that still runs then is killed.
+/// PR_SET_PDEATHSIG fires when the forking **thread** ends, and idle threads of a runtime's pool do end: children
+/// forked there would be killed at random. This thread ends when the `Spawner` and every [`Child`] from it are dropped;
+/// a child that still runs then is killed.
 #[derive(Debug)]
 pub struct Spawner {
     jobs: mpsc::Sender<Job>,
@@ -98,7 +98,7 @@ struct Job {
 }
 
 impl Spawner {
-    /// Starts the thread.
+    /// Starts the thread that forks.
     pub fn start() -> io::Result<Spawner> {
         keep_statuses()?;
         let (jobs, queue) = mpsc::channel::<Job>();
@@ -116,12 +116,11 @@ impl Spawner {
 
     /// Starts a child, and returns once its program runs (after about a millisecond).
     ///
-    /// The kernel kills the child (SIGKILL) when this process dies. That covers neither processes that the
-    /// child forks nor a child that execs a setuid program. With a terminal as standard input the child stays
-    /// in this process's group: in a group of its own, SIGTTIN would stop it when it reads. Otherwise it leads
-    /// its own group.
+    /// The kernel kills the child (SIGKILL) when this process dies. That covers neither processes that the child forks
+    /// nor a child that execs a setuid program. With a terminal as standard input the child stays in this process's
+    /// group: in a group of its own, SIGTTIN would stop it when it reads. Otherwise the child leads its own group.
     ///
-    /// Errors tell a command not found from one not executable, a missing directory, and a failing system.
+    /// Errors distinguish a command not found, one not executable, a missing directory, and a failing system.
     pub fn spawn(&self, command: Command) -> Result<Child, Error> {
         let program = start_error::program(&command.argv);
         let (reply, answer) = mpsc::sync_channel(1);
@@ -134,7 +133,7 @@ impl Spawner {
     }
 }
 
-/// A started child. If dropped unwaited, it runs on and is reaped as an orphan.
+/// Started child. A child that is dropped without a wait runs on, and is reaped as an orphan.
 #[derive(Debug)]
 pub struct Child {
     id: ProcId,
@@ -160,9 +159,10 @@ impl Child {
         self.own_group
     }
 
-    /// Waits until the child has ended, and reaps it. Blocks; may be called again, and from several threads.
+    /// Waits until the child has ended, reaps it, and returns its exit. Blocks; may be called again, and from several
+    /// threads.
     ///
-    /// Errors: other code took the status (`ECHILD`).
+    /// Errors: other code took the exit status (`ECHILD`).
     pub fn wait(&self) -> io::Result<Exit> {
         loop {
             if let Some(exit) = self.try_wait()? {
@@ -204,7 +204,7 @@ impl Child {
         Ok(*exit)
     }
 
-    /// Signals only the child. If the child has ended, nothing is sent, and that is no error.
+    /// Sends a signal only to the child. If the child has ended, nothing is sent, and that is no error.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -212,7 +212,8 @@ impl Child {
         }
     }
 
-    /// Signals the child's process group, as a terminal does; only the child if it is in this process's group.
+    /// Sends a signal to the child's process group, as a terminal does; only to the child if it is in this process's
+    /// group.
     pub fn signal_group(&self, signal: Signal) -> io::Result<()> {
         // While the lock is held and there is no exit, the child is unreaped, so neither its pid nor its group's
         // is reused.
@@ -247,7 +248,7 @@ impl Drop for Child {
 /// Set when this process starts no more children.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Refuses every later start of a child. A fork that is under way is over when this returns.
+/// Makes every later start of a child fail. A fork that is under way is over when this returns.
 pub(super) fn close() {
     let _awaited = awaited();
     CLOSED.store(true, Ordering::SeqCst);

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::spawn::Command;
 
-/// A command that did not start.
+/// Error of a command that did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("no command to run: wanted a program and its arguments")]
@@ -40,8 +40,8 @@ impl Error {
         }
     }
 
-    /// Returns the exit code a shell would give: 127 not found, 126 not executable. `None`: the command itself
-    /// may be sound.
+    /// Returns the exit code that a shell would return: 127 for not found, 126 for not executable. `None`: the cause is
+    /// not the command itself.
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             Error::NotFound { .. } => Some(127),
@@ -61,8 +61,8 @@ pub(super) fn program(argv: &[OsString]) -> String {
     argv.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Explains an error of exec. `ENOENT` can mean a missing command, directory or interpreter; `EACCES` can mean
-/// a missing command whose PATH has a directory that cannot be read.
+/// Finds out what an error of exec means. `ENOENT` can mean a missing command, directory or interpreter; `EACCES` can
+/// mean a missing command whose PATH has a directory that cannot be read.
 pub(super) fn explain(command: &Command, source: io::Error) -> Error {
     let found = find(command);
     let not_found = || Error::NotFound { program: program(&command.argv), looked_in: looked_in(command) };

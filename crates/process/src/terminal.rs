@@ -10,35 +10,35 @@ use rustix::{
     termios::{OptionalActions, Termios},
 };
 
-/// The modes of standard input's terminal.
+/// Saved modes of standard input's terminal.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     modes: Termios,
 }
 
 impl Terminal {
-    /// Saves the current modes. `None`: standard input is no terminal.
+    /// Saves the terminal's current modes; `None` if standard input is no terminal.
     pub fn of_stdin() -> Option<Terminal> {
         let modes = rustix::termios::tcgetattr(io::stdin()).ok()?;
         Some(Terminal { modes })
     }
 
-    /// Delivers every key as it is typed, without echo and signals. Returns whether that worked.
+    /// Makes the terminal raw: every key is read as it is typed, without echo and signals. Returns whether that worked.
     pub fn make_raw(&self) -> bool {
         let mut raw = self.modes.clone();
         raw.make_raw();
         rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, &raw).is_ok()
     }
 
-    /// Returns whether this process may read the terminal: in the background it belongs to another.
+    /// Returns whether this process is in the terminal's foreground and may read from it.
     pub fn is_in_front(&self) -> bool {
         rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|front| front == rustix::process::getpgrp())
     }
 
-    /// Restores the modes, and takes the terminal back from a group that is gone.
+    /// Restores the saved modes, and takes the terminal back from a process group that is gone.
     ///
-    /// Does nothing in the background, where the terminal belongs to the shell. A terminal that is itself gone
-    /// is no error.
+    /// Does nothing in the background, where the terminal belongs to the shell. A terminal that is itself gone is no
+    /// error.
     pub fn restore(&self) {
         let stdin = io::stdin();
         let own = rustix::process::getpgrp();

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 const PATIENCE: Duration = Duration::from_secs(60);
 const INNER: &str = "OUTLAST_TEST_INNER";
 
-/// Polls `ask` until it returns a value.
+/// Polls `ask` until it returns a value. Panics after a minute; `what` names the awaited fact.
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -29,7 +29,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits for the process behind a pidfd to end.
+/// Waits for the process behind a pidfd to end. Panics after a minute.
 #[track_caller]
 pub fn until_ended(pidfd: &impl AsFd) {
     let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -37,7 +37,7 @@ pub fn until_ended(pidfd: &impl AsFd) {
     assert_eq!(ended, 1, "the process did not end in {PATIENCE:?}");
 }
 
-/// Creates an unlinked file with `text`, its position at the end.
+/// Creates an unlinked file with `text`, whose position is at the end.
 pub fn file_with(text: &str) -> File {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(text.as_bytes()).unwrap();
@@ -45,7 +45,7 @@ pub fn file_with(text: &str) -> File {
     file
 }
 
-/// Writes a file that others wait for, so that it is never seen half written.
+/// Writes a file that other processes wait for, in one step, so that none sees it half written.
 pub fn publish(file: &Path, text: &str) {
     let unfinished = file.with_extension("unfinished");
     std::fs::write(&unfinished, text).unwrap();
@@ -62,7 +62,7 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
     run(test, inner(test, Path::new("-")));
 }
 
-/// Runs like `in_own_process`, with the process started by `sh` at the end of a script.
+/// Runs a test's body as [`in_own_process`] does, in a process that `sh` starts at the end of `script`.
 #[track_caller]
 pub fn in_process_under(test: &str, script: &str, body: impl FnOnce()) {
     if inner_file().is_some() {
@@ -90,12 +90,12 @@ fn run(test: &str, mut command: std::process::Command) {
     );
 }
 
-/// Starts this test once more, as the process that is to be killed. In it, `inner_file` returns `file`.
+/// Starts the test `test` once more, as a process that is to be killed. In it, `inner_file` returns `file`.
 pub fn start_inner(test: &str, file: &Path) -> std::process::Child {
     inner(test, file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Returns the file that a test's own process was started with.
+/// Returns the file that a test's inner process was started with; `None` in the test's first process.
 pub fn inner_file() -> Option<PathBuf> {
     std::env::var_os(INNER).map(PathBuf::from)
 }
@@ -107,11 +107,11 @@ fn inner(test: &str, file: &Path) -> std::process::Command {
     command
 }
 
-/// Generates scripts that start one another in all the ways by which a process gets away from its parent.
+/// Generator of scripts that start one another in all the ways by which a process can get away from its parent.
 pub struct Forest<'a> {
     state: u64,
     dir: &'a Path,
-    /// Number of scripts written.
+    /// Number of scripts written so far.
     pub planted: usize,
 }
 
@@ -120,7 +120,7 @@ impl Forest<'_> {
         Forest { state: seed, dir, planted: 0 }
     }
 
-    /// Returns a number below `bound`, by splitmix64.
+    /// Returns a pseudo-random number below `bound`, by splitmix64.
     pub fn below(&mut self, bound: usize) -> usize {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -129,7 +129,8 @@ impl Forest<'_> {
         ((z ^ (z >> 31)) % bound as u64) as usize
     }
 
-    /// Writes a script and those that it starts; each adds its pid to the file `up` when it runs. Returns its path.
+    /// Writes a script and the scripts that it starts; each adds its pid to the file `up` when it runs. Returns the
+    /// script's path.
     pub fn plant(&mut self, depth: usize) -> String {
         let file = self.dir.join(format!("{}.sh", self.planted));
         self.planted += 1;

@@ -30,9 +30,8 @@ use super::{
 
 /// Environment entries (`NAME=value`) that all processes of an attempt have.
 ///
-/// The entries must tell one attempt's tree from every other on the machine. Ids that callers choose can repeat
-/// from store to store, so name the store and slot too where that can happen. A marker without entries matches
-/// no process.
+/// The entries must distinguish one attempt's tree from every other on the machine. Ids that callers choose can repeat
+/// from store to store, so name the store and slot too if that can happen. A marker without entries matches no process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker(Vec<Vec<u8>>);
 
@@ -58,9 +57,9 @@ pub struct Proc {
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_time: u64,
-    /// Process name, at most 15 bytes.
+    /// Name of the process, at most 15 bytes.
     pub comm: String,
-    /// True if a signal has stopped it: it handles no other signal until it is continued.
+    /// Whether a signal has stopped the process, so that it handles no other signal until it is continued.
     pub stopped: bool,
 }
 
@@ -103,35 +102,37 @@ pub struct Tree {
     pub roots: Vec<ProcId>,
     /// Control groups whose members belong to the tree.
     pub groups: Vec<PathBuf>,
-    /// Process that started the first process of the tree. Processes that began before it, or that do not
-    /// descend from it, cannot carry the mark. `None` when looking for processes that an earlier supervisor left.
+    /// Process that started the first process of the tree. Processes that began before it, or that do not descend from
+    /// it, cannot carry the marker. `None`: processes that an earlier supervisor left are searched for.
     pub begun_by: Option<ProcId>,
-    /// Start time from which neither a mark nor a group is believed: what began then may be a successor's.
+    /// Start time, in clock ticks since boot, from which neither marker nor group is believed: a process begun then may
+    /// be a successor's. `None`: no such time.
     pub begun_before: Option<u64>,
-    /// Predicate for processes that are left alone, with all their descendants.
+    /// Predicate for processes that are left alone with all their descendants.
     pub spare: fn(&Proc) -> bool,
-    /// Names of further processes that are left alone.
+    /// Names of further processes that are left alone with all their descendants.
     pub keep: Vec<String>,
 }
 
-/// Result of one walk.
+/// Result of one walk over `/proc`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Processes that can be signalled.
     pub survivors: Vec<Proc>,
-    /// Processes of other users, say behind sudo.
+    /// Processes of other users, which cannot be signalled, for example behind sudo.
     pub out_of_reach: Vec<Proc>,
-    /// Processes that have ended and are not reaped yet, known by descent alone (the dead have no environment).
+    /// Processes that have ended and are not reaped yet. They are known by descent alone, since the dead have no
+    /// environment.
     pub dead: BTreeSet<ProcId>,
-    /// Groups in which these processes live and no other: they can be killed as a whole.
+    /// Control groups in which only processes of this tree live, so that they can be killed as a whole.
     pub whole: Vec<PathBuf>,
-    /// True if no process is left and no further walk is needed: no process is below the one that began the
-    /// tree.
+    /// Whether it is certain that no process is left, so that no further walk is needed: the process that began the
+    /// tree has no descendants.
     pub is_certain: bool,
 }
 
 impl Tree {
-    /// Creates a tree with the defaults: [`SHARED_SERVERS`] are spared.
+    /// Creates a tree that spares [`SHARED_SERVERS`], with neither groups nor names to keep.
     pub fn new(marker: Marker, roots: Vec<ProcId>) -> Tree {
         Tree {
             marker,
@@ -144,7 +145,7 @@ impl Tree {
         }
     }
 
-    /// Creates the tree of an attempt that this process began alone. Errors: `/proc` cannot be read.
+    /// Creates the tree of an attempt that only this process has begun. Errors: `/proc` cannot be read.
     pub fn of_ours(marker: Marker) -> io::Result<Tree> {
         let me = ProcId::of_self()?;
         Ok(Tree { begun_by: Some(me), ..Tree::new(marker, vec![me]) })

@@ -16,11 +16,11 @@ use pyo3::{prelude::*, types::PyTuple};
 
 use crate::{error::Failure, openings::Openings};
 
-/// Run for which an operation is submitted.
+/// Run and process state for which an operation is submitted.
 #[derive(Default)]
 pub struct Caller {
     pub run: RunNo,
-    /// Id of the run, for the hints of refusals.
+    /// Id of the run, which the hints of errors name.
     pub id: String,
     pub openings: Arc<Openings>,
 }
@@ -80,7 +80,8 @@ fn claimed<'py>(py: Python<'py>, claim: ItemClaim) -> PyResult<Bound<'py, PyTupl
     }
 }
 
-/// Answer as a Python tuple: id, seq, status, whether it was required, reason, decided by, decided at (µs).
+/// Answer to an approval as a Python tuple: id, seq, status, whether an approval was required, reason, decided by,
+/// decided at (microseconds since the Unix epoch).
 pub type Approved =
     (Option<String>, Option<i64>, &'static str, bool, Option<String>, Option<String>, Option<i64>);
 

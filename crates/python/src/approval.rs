@@ -26,7 +26,8 @@ use crate::{
     ticket::Ticket,
 };
 
-/// Requests an approval for the attempt: see `RequestApproval`. Synced.
+/// Requests an approval in the attempt's name. The ticket resolves once the request is on disk, with its answer so far.
+/// See `RequestApproval`.
 #[pyfunction]
 pub fn request_approval(
     seat: &Seat,
@@ -43,8 +44,8 @@ pub fn request_approval(
     Ok(seat.submit(request, Durability::Synced)?)
 }
 
-/// Returns whether an approval is still pending. Returns false for one that was opened at a time after now, by a clock that
-/// was ahead: the caller then asks for the approval again, which corrects its deadline.
+/// Returns whether an approval is still pending. Returns false for an approval whose request lies in the future, made
+/// by a clock that was ahead: the caller then requests it again, which corrects its deadline.
 #[pyfunction]
 pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResult<bool> {
     let core = engine.core()?;
@@ -58,7 +59,8 @@ pub fn is_pending(py: Python<'_>, engine: &Engine, run: i64, seq: i64) -> PyResu
     Ok(py.detach(look)?)
 }
 
-/// Returns the answer that a completed run was given, None if it never asked.
+/// Returns the answer of a completed run to this request, which may be that no approval is required; None if the run
+/// never asked for it.
 #[pyfunction]
 pub fn recalled_approval(
     py: Python<'_>,

@@ -15,7 +15,7 @@ use outlast_core::{
 };
 use outlast_server::node::{HEARTBEAT, Node};
 
-/// Attempts open in this process, and the heartbeat that renews them.
+/// Attempts open in this process. Its heartbeat renews all of them.
 #[derive(Default)]
 pub struct Beat {
     open: Mutex<HashMap<(RunNo, AttemptNo), Open>>,
@@ -29,26 +29,27 @@ struct Open {
     lost: bool,
 }
 
-/// Order to an attempt.
+/// Order to an attempt, as the last heartbeat has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     GoOn,
     /// A person asked the run to stop.
     Stop,
-    /// This process was declared dead, and another one may drive the run.
+    /// This process was declared dead. Another one may drive the run.
     Lost,
-    /// This process could not renew for a whole lease: others may have declared it dead.
+    /// This process could not send a heartbeat for a whole lease. Others may have declared it dead.
     Away,
 }
 
 impl Beat {
-    /// Adds an open attempt.
+    /// Adds an open attempt to the heartbeat. `driven`: this process counts the attempt's active time, and no
+    /// supervisor does.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
         let active = driven.then(|| ActiveTime::begin(node.clock().monotonic_ms()));
         self.attempts().insert((run, attempt), Open { instance, active, pulse: None, lost: false });
     }
 
-    /// Removes an attempt. Returns its active time, in milliseconds, that was not posted yet.
+    /// Removes an attempt from the heartbeat. Returns its active time in milliseconds that was not posted yet.
     pub fn close(&self, node: &Node, run: RunNo, attempt: AttemptNo) -> i64 {
         let now = node.clock().monotonic_ms();
         let open = self.attempts().remove(&(run, attempt));

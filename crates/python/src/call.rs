@@ -28,8 +28,8 @@ use crate::{
 /// Picodollars in one nano-USD.
 const PICO: i128 = 1_000;
 
-/// Opens a call entry that holds the amounts. Returns None if calls in flight hold the room, unless this is the `last`
-/// try: then that is the error. Errors: `BudgetExceeded`, which halts the run.
+/// Opens a call entry that reserves the amounts. Returns None if calls in flight hold the room, so that the caller
+/// tries again; on the `last` try that is the error `admission_timeout`. Errors: `BudgetExceeded`, which halts the run.
 pub fn reserve(
     core: &Core,
     seat: &Seat,
@@ -95,7 +95,7 @@ fn no_room(seat: &Seat, refusal: &Refusal) -> Failure {
     )
 }
 
-/// Settles the call at its cost. None means that it was never sent, and nothing is charged.
+/// Settles the call at its cost in nano-USD. None: the call was never sent, and nothing is charged.
 pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens: i64) -> Result<(), Failure> {
     let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {
         let usage = Usage { input: u64::try_from(tokens).unwrap_or(0), ..Usage::default() };

@@ -22,7 +22,7 @@ use pyo3::{PyResult, Python};
 
 use crate::{error::Failure, orphans, shared::Core};
 
-/// An attempt this process acts in.
+/// Attempt in whose name this process acts.
 pub struct Claimed {
     pub run: RunNo,
     pub id: String,
@@ -31,14 +31,15 @@ pub struct Claimed {
     pub iteration: i64,
     pub instance: InstanceNo,
     pub token: String,
-    /// False for a supervisor's attempt, which this process must not end.
+    /// Whether this process claimed the attempt; false for a supervisor's attempt, which this process must not end.
     pub driven: bool,
 }
 
-/// Claims the driver's slot of the run.
+/// Claims the driver's slot of the run as a new attempt.
 ///
-/// If the holder is known to live: `RunHeld` at once, unless `force`. If only its silence can tell (it is in another
-/// container, on another host): waits for one lease. If it is gone: takes over at once.
+/// If the holder is known to be alive: `RunHeld` at once, unless `force` declares it dead. If only a missing heartbeat
+/// can tell (the holder is in another container or on another host): waits for one lease. If the holder is gone: takes
+/// over at once.
 pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
     let mut inquest = core.node.inquest();
     loop {
@@ -88,7 +89,7 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
     }
 }
 
-/// Joins a job as a worker: an attempt in its own slot, beside those of other processes.
+/// Joins a job as a worker, with an attempt in a slot of its own beside those of other processes.
 pub fn join(core: &Core, view: &RunView) -> Result<Claimed, Failure> {
     // Work held by dead workers is free only once they are declared dead.
     core.node.sweep()?;
@@ -110,7 +111,8 @@ pub fn join(core: &Core, view: &RunView) -> Result<Claimed, Failure> {
     }
 }
 
-/// Joins the attempt that `token` names. Its supervisor goes on driving it.
+/// Joins the attempt that `token` names, which its supervisor goes on driving. Errors: a token of another store or run;
+/// `RunHeld` if another process has joined the attempt.
 pub fn adopt(core: &Core, view: &RunView, token: &str) -> Result<Claimed, Failure> {
     let claims = token::verify(token, &core.token_keys).map_err(|e| {
         Failure::new(e.code(), e.to_string(), Some("is OUTLAST_STORE the supervisor's store?"))

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 
 use crate::{error::Failure, seat::Seat, ticket::Ticket, values::encode};
 
-/// Records a person's decision on the step `key`. `seq` is its newest entry, None if this process itself recorded it.
-/// Returns the entry that holds the decision. Synced.
+/// Records a person's decision on the step `key`, which is in doubt. `seq` is its newest entry, None if this process
+/// itself recorded it. The ticket's answer is the entry that holds the decision. Synced.
 #[pyfunction]
 pub fn resolve_step(
     py: Python<'_>,

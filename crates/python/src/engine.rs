@@ -59,7 +59,7 @@ impl Engine {
         self.shared.clone()
     }
 
-    /// Returns the open core. Errors: `ForkedHandle`, `Closed`.
+    /// Returns the open engine's resources. Errors: `ForkedHandle` in a forked child, `Closed`.
     pub fn core(&self) -> Result<Arc<Core>, Failure> {
         self.shared.core()
     }

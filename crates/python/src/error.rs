@@ -4,7 +4,7 @@ use outlast::program::error::CliError;
 use outlast_core::{engine, envelope::Refusal, store};
 use pyo3::prelude::*;
 
-/// Error before it becomes an exception.
+/// Error before it becomes a Python exception.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub code: String,
@@ -17,12 +17,12 @@ impl Failure {
         Failure { code: code.into(), message: message.into(), hint: hint.map(str::to_owned) }
     }
 
-    /// Makes the error for a store that is closed.
+    /// Returns the error of a store that is closed.
     pub fn closed() -> Failure {
         Failure::from(store::Error::Closed)
     }
 
-    /// Makes the error for a refusal by a limit. `run` is the run's id, for the hint.
+    /// Returns the error of a refusal by a limit. `run` is the run's id, for the hint.
     pub fn refused(refusal: &Refusal, run: &str) -> Failure {
         Failure {
             code: refusal.code.clone(),
@@ -32,8 +32,8 @@ impl Failure {
     }
 }
 
-/// Returns the hint for a refusal. `outlast resume` starts a supervisor's command again; a program that runs by itself is
-/// started by whoever started it.
+/// Returns the hint for a refusal. `outlast resume` starts the command of a supervised run again; any other program is
+/// to be started again by the person.
 pub fn refused_hint(refusal: &Refusal, run: &str) -> String {
     const AGAIN: &str = "start the program again";
     match std::env::var("OUTLAST_RUN_ID") {

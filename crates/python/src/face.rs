@@ -12,7 +12,7 @@ use crate::{error::Failure, shared::Core};
 /// Time that calls in flight have when the process ends, as they are paid for.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Starts the proxy on a free loopback port. It accepts run tokens only.
+/// Starts the proxy on a free loopback port, and returns its address. It accepts run tokens only.
 pub fn start(core: &Core) -> Result<SocketAddr, Failure> {
     let entropy = core.context.entropy.as_ref();
     let secret: [u8; 32] = random(entropy);

@@ -13,7 +13,8 @@ use pyo3::prelude::*;
 
 use crate::{engine::Engine, error::Failure, values::limits_of};
 
-/// Names the run's present point as a snapshot. Returns that place in its journal. Synced. Errors: `UnknownRun`.
+/// Names the run's present point as a snapshot. Returns the number of the journal entry at that point. Synced. Errors:
+/// `UnknownRun`.
 #[pyfunction]
 pub fn snapshot(py: Python<'_>, engine: &Engine, run: &str, name: String) -> PyResult<i64> {
     let core = engine.core()?;

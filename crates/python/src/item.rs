@@ -23,8 +23,8 @@ use crate::{
     values::{RawChange, changes_of, encode},
 };
 
-/// Claims the item `key`. Committed. Returns ("run", seq, tries, continued, deaths, scope of its steps),
-/// ("ended", seq, standing), ("held", seq), ("suspect", seq, deaths) or ("changed", seq).
+/// Claims the item `key`. The ticket's answer is ("run", seq, tries, continued, deaths, scope of its steps), ("ended",
+/// seq, standing), ("held", seq), ("suspect", seq, deaths) or ("changed", seq). Committed.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
 pub fn claim_item(
@@ -51,15 +51,15 @@ pub fn claim_item(
     Ok(seat.submit(claim, Durability::Committed)?)
 }
 
-/// Records that a try of the item raised, and begins the next one. Returns its number. Committed.
+/// Records that a try of the item raised an exception, and begins the next try, whose number is the answer. Committed.
 #[pyfunction]
 pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
     let next = NextTry { actor: seat.actor(), slot: seat.slot(), seq: Seq(seq) };
     Ok(seat.submit(next, Durability::Committed)?)
 }
 
-/// Closes the item as "done" (with its result), "failed" (with its error) or "skipped" (with the reason, as text).
-/// Returns (standing, tries, nano-USD, calls). `changes` of the state commit with it.
+/// Closes the item as "done" (with its result), "failed" (with its error) or "skipped" (with the reason, as text). The
+/// answer is (standing, tries, nano-USD, calls). `changes` of the state are committed with it.
 ///
 /// Synced; only committed if `lasting` is false, for a result that is on disk elsewhere.
 #[pyfunction]
@@ -85,7 +85,7 @@ pub fn record_item(
     Ok(seat.submit(record, durability)?.behind(parts))
 }
 
-/// Returns the item: it is pending again, and nothing counts against it. Committed.
+/// Gives the item back: it is pending again, and this claim counts neither as a try nor as a death. Committed.
 #[pyfunction]
 pub fn return_item(seat: &Seat, seq: i64) -> PyResult<Ticket> {
     let opening = seat.opening(seq);

@@ -18,7 +18,8 @@ use crate::{
 /// Number of jobs read at once while looking for those of a name.
 const PAGE: usize = 256;
 
-/// Returns the jobs of this name as JSON, newest first: number, id, status, and the counts of items by standing.
+/// Returns the jobs of this name as JSON, newest first: number, id, parent, status, and the counts of items by
+/// standing.
 #[pyfunction]
 pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
     let core = engine.core()?;
@@ -62,7 +63,7 @@ type Row<'py> = (
     Option<Bound<'py, PyBytes>>,
 );
 
-/// Returns the newest entry of each item after `after`, in order, at most `limit`.
+/// Returns the newest entry of each item whose entry number is above `after`, in order, at most `limit`.
 #[pyfunction]
 pub fn results<'py>(
     py: Python<'py>,

@@ -31,7 +31,7 @@ const KEPT: u64 = 64 << 20;
 
 /// Items of a job as earlier attempts left them.
 ///
-/// Memory: about 150 bytes an item, plus `KEPT` for results.
+/// Memory: about 150 bytes an item, plus at most `KEPT` bytes of results.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Items {
     shared: Arc<Shared>,
@@ -186,7 +186,7 @@ impl Items {
 }
 
 /// Row of an item for Python: (seq, key, standing, index, (tries, deaths, failed starts), attempt, nano-USD, calls,
-/// opened, closed in microseconds, reason).
+/// opened at, closed at (both in microseconds since the Unix epoch), reason).
 pub type RawItem =
     (i64, String, &'static str, i64, (i64, i64, i64), i64, i64, i64, i64, Option<i64>, Option<String>);
 

@@ -11,12 +11,12 @@ use outlast_core::{
     words::id::{RunNo, Seq},
 };
 
-/// Entries that this process has open, each kept from its opening to its closing.
+/// Openings of the entries that this process has open, each kept until its entry is closed.
 #[derive(Default)]
 pub struct Openings(Mutex<HashMap<(RunNo, Seq), Opening>>);
 
 impl Openings {
-    /// Keeps the opening that an outcome tells of, and forgets the entry of `run` that it closed.
+    /// Keeps the opening in an operation's outcome, and forgets the entry of `run` that the operation closed.
     pub fn note(&self, run: RunNo, outcome: &Outcome) {
         match outcome {
             Outcome::Begun(Step::Run { opening, .. }) => self.keep(*opening),
@@ -27,7 +27,7 @@ impl Openings {
         }
     }
 
-    /// Returns the opening of an entry. If none is kept, the closing that presents the answer gets `AlreadyTaken`.
+    /// Returns the opening of an entry. If none is kept, returns one with which a closing gets `AlreadyTaken`.
     pub fn of(&self, run: RunNo, seq: Seq) -> Opening {
         self.lock().get(&(run, seq)).copied().unwrap_or(Opening { run, seq, ..Opening::default() })
     }

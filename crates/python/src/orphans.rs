@@ -15,14 +15,14 @@ use outlast_process::identity;
 /// Place, instance and process id of each. A process forked from that one does not own them.
 static ORPHANS: Mutex<Vec<(String, InstanceNo, u32)>> = Mutex::new(Vec::new());
 
-/// Notes that `instance` of the store at `place` is no longer used, but could not be deregistered there.
+/// Remembers that this process no longer uses `instance` of the store at `place`, but could not deregister it there.
 pub fn left_behind(place: String, instance: InstanceNo) {
     ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push((place, instance, std::process::id()));
 }
 
 /// Declares dead the instances left behind at `place`, before this process registers there again. Synced.
 ///
-/// Another store may be at that place by now: its instance of that number is someone else.
+/// An instance whose identity is not this process's is left alone: another store may be at that place by now.
 pub fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
     let mine = |orphan: &(String, InstanceNo, u32)| orphan.0 == place && orphan.2 == std::process::id();
     let orphans: Vec<_> = {

@@ -18,8 +18,9 @@ const WHOLE: usize = 320;
 /// Key, base and value, as `enter` returns them.
 type Entered<'py> = (Option<String>, Option<String>, Option<Bound<'py, PyAny>>);
 
-/// Looks up the step that is asked for. Returns (None, None, value) if it is recorded, otherwise (key, base, None). The
-/// key is set if the call `begins` the step and nothing about it is unusual; it is then taken.
+/// Looks up a step. Returns (None, None, value) if it is recorded, otherwise (key, base, None). The key is set if the
+/// call `begins` the step and needs no closer check; the key is then reserved. Without a key the caller has to call
+/// `take`.
 #[pyfunction]
 pub fn enter<'py>(
     py: Python<'py>,
@@ -37,7 +38,8 @@ pub fn enter<'py>(
     Ok((key, Some(base), None))
 }
 
-/// Encodes a result for its record, with its arguments as they are shown. Errors: `NotSerializable`.
+/// Encodes a step's result for its journal entry, with its arguments in a short form for people. Errors:
+/// `NotSerializable`.
 #[pyfunction]
 pub fn written<'py>(
     py: Python<'py>,

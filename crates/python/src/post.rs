@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::answer::{Caller, answer};
 
-/// Recipient of a commit's outcome: an asyncio future, or a callable.
+/// Python recipient of a commit's outcome: an asyncio future, or a callable.
 pub struct Letter {
     to: Py<PyAny>,
     is_called: bool,
@@ -27,7 +27,8 @@ impl Letter {
 
 type Told = (Letter, Result<Outcome, store::Error>);
 
-/// Queue of outcomes, delivered by whoever holds the interpreter's lock next. Cheap to clone.
+/// Queue of outcomes for Python, delivered together by the next thread that gets the interpreter's lock. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Post {
     runtime: Handle,
@@ -43,13 +44,14 @@ impl Post {
         &self.runtime
     }
 
-    /// Reports to `letter` once `ticket` is resolved.
+    /// Passes the ticket's outcome to `letter` once the ticket is resolved.
     pub fn when(&self, ticket: store::Ticket, letter: Letter) {
         let awaited = Awaited { post: self.clone(), open: Mutex::new(Some((ticket, letter))) };
         Arc::new(awaited).look();
     }
 
-    /// Reports to `letter` from a runtime thread, as the store's thread must not wait for the interpreter.
+    /// Passes an outcome to `letter` from a runtime thread, because the store's thread must not wait for the
+    /// interpreter.
     pub fn send(&self, letter: Letter, outcome: Result<Outcome, store::Error>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push((letter, outcome));

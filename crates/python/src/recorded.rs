@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 
 /// Steps of one iteration of a run, by key, read once in pages when the run is opened.
 ///
-/// A key is `name(digest of the arguments)`, with `#n` for the n-th repetition of equal ones; or a key that the caller
+/// A key is `name(digest of the arguments)`, with `#n` for the n-th repetition of equal calls; or a key that the caller
 /// gave.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct Recorded {
@@ -80,7 +80,7 @@ impl Recorded {
         Recorded { shared, run, memory: Mutex::default() }
     }
 
-    /// Reads the steps of `scope` from the store. No other function reads them.
+    /// Reads the steps of the iteration `scope` from the store into memory. Call it once, before any look-up.
     pub fn read(&self, store: &dyn Store, scope: &str) -> Result<(), Error> {
         let mut memory = self.memory();
         let mut after = Seq(0);
@@ -101,7 +101,8 @@ impl Recorded {
         }
     }
 
-    /// Returns the recorded value of the next step of `base` and takes its place, if it is finished. None otherwise.
+    /// Returns the recorded value of the next step named `base`, if that step is finished, and counts it as replayed;
+    /// None otherwise.
     pub fn replay(&self, py: Python<'_>, base: &str) -> PyResult<Option<Vec<u8>>> {
         let here = strand::here(py)?;
         let (seq, kept) = {
@@ -209,7 +210,7 @@ fn nth(base: &str, n: u64) -> String {
     if n == 0 { base.to_owned() } else { format!("{base}#{n}") }
 }
 
-/// Returns a step's key without its repetition number. `arguments` is any text that is equal for equal arguments.
+/// Returns a step's key without its repetition number. `arguments` is any text that is the same for equal arguments.
 pub fn base_of(name: &str, arguments: &str) -> String {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let Digest(bytes) = Digest::of(arguments.as_bytes());
@@ -227,8 +228,8 @@ pub fn base_of(name: &str, arguments: &str) -> String {
 #[pymethods]
 impl Recorded {
     /// Reserves and returns the key of the next step named `base`. Returns None and reserves nothing if the step may be
-    /// served from the journal: it is finished, or it is not recorded while later steps of that name are. The caller then
-    /// looks closer, and calls `take`.
+    /// served from the journal: it is finished, or it is not recorded while later steps of that name are. The caller
+    /// then decides, and calls `take` to reserve the key.
     pub fn begin(&self, py: Python<'_>, base: &str) -> PyResult<Option<String>> {
         let here = strand::here(py)?;
         let mut memory = self.memory();

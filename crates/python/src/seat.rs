@@ -91,7 +91,7 @@ impl Seat {
         self.iteration
     }
 
-    /// Returns the opening of an entry that this process has open.
+    /// Returns the opening of an entry that this process has open. Without one, a closing gets `AlreadyTaken`.
     pub fn opening(&self, seq: i64) -> Opening {
         self.caller.openings.of(self.actor.run, Seq(seq))
     }

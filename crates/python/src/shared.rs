@@ -25,7 +25,7 @@ pub struct Core {
     pub face: Mutex<Option<SocketAddr>>,
 }
 
-/// The core while it is open, usable only in the process that opened it.
+/// Resources of an engine while it is open, usable only in the process that opened it.
 pub struct Shared {
     pid: u32,
     core: Mutex<Option<(Arc<Core>, Runtime)>>,
@@ -36,13 +36,13 @@ impl Shared {
         Shared { pid: outlast_store::process::id(), core: Mutex::new(Some((Arc::new(core), runtime))) }
     }
 
-    /// Takes the core to close it; `None` if that was done, or in a forked child.
+    /// Takes the resources in order to close the engine; `None` if they were taken before, or in a forked child.
     pub fn take(&self) -> Option<(Arc<Core>, Runtime)> {
         self.is_own().ok()?;
         self.core.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Checks that this is the process that opened the core. Errors: `ForkedHandle` in a forked child.
+    /// Checks that this process opened the engine. Errors: `ForkedHandle` in a forked child.
     pub fn is_own(&self) -> Result<(), Failure> {
         let here = outlast_store::process::id();
         if self.pid == here {
@@ -61,7 +61,7 @@ impl Shared {
         ))
     }
 
-    /// Returns the open core. Errors: `ForkedHandle`, `Closed`.
+    /// Returns the open engine's resources. Errors: `ForkedHandle` in a forked child, `Closed`.
     pub fn core(&self) -> Result<Arc<Core>, Failure> {
         // The pid is checked first: in a forked child, the holder of the lock may not exist.
         self.is_own()?;

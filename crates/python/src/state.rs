@@ -48,7 +48,7 @@ type RawSeen<'py> = (i64, Option<Bound<'py, PyBytes>>, Option<RawItem<'py>>);
 /// A version in the order of all writes: its position, the transaction that made it, and the version itself.
 type RawEvent<'py> = (i64, Option<String>, RawItem<'py>);
 
-/// The state of one store.
+/// Access from Python to the versioned state of one store.
 #[pyclass(frozen, module = "outlast._native")]
 pub struct States {
     shared: Arc<Shared>,

@@ -2,7 +2,7 @@
 
 use pyo3::{prelude::*, sync::PyOnceLock};
 
-/// A thread, and the current task of its running event loop, 0 if there is none.
+/// Thread, and the current task of its running event loop (0 if there is none), from which a step is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Strand {
     thread: usize,
@@ -23,7 +23,7 @@ pub fn here(py: Python<'_>) -> PyResult<Strand> {
     Ok(Strand { thread, task: task.as_ptr() as usize })
 }
 
-/// Strands that steps came from so far.
+/// Strands from which a run's steps were called so far.
 #[derive(Default)]
 pub struct Strands {
     first: Option<Strand>,
@@ -35,7 +35,7 @@ impl Strands {
         self.several |= *self.first.get_or_insert(strand) != strand;
     }
 
-    /// Returns whether one strand did all steps so far.
+    /// Returns whether all steps so far were called from one strand.
     pub fn is_one(&self) -> bool {
         !self.several
     }

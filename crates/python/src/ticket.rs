@@ -56,7 +56,7 @@ impl Ticket {
         }
     }
 
-    /// Returns the ticket with an action that the waiter runs once it is committed.
+    /// Returns the ticket with an action that the waiter runs once the operation is committed.
     pub fn and_then(self, after: impl FnOnce() + Send + 'static) -> Ticket {
         *self.after.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(after));
         self
@@ -67,7 +67,8 @@ impl Ticket {
         after.unwrap_or_else(|| Box::new(|| {}))
     }
 
-    /// Returns the ticket with parts to commit first. If one fails, its error is the answer.
+    /// Returns the ticket with parts of a long value that are committed before the operation. If a part fails, its
+    /// error is the ticket's answer.
     pub fn behind(self, parts: Vec<Keep>) -> Ticket {
         *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
         self

@@ -20,7 +20,7 @@ use crate::error::Failure;
 /// Size in bytes above which a value is compressed without the interpreter's lock.
 const LARGE: usize = 32 << 10;
 
-/// State change as Python passes it: namespace, agent, key, value (None deletes), expected version.
+/// State change as Python passes it: namespace, agent, key, value (None deletes the key), expected version (None: any).
 pub type RawChange = (String, String, String, Option<Vec<u8>>, Option<i64>);
 
 pub fn changes_of(raw: Vec<RawChange>) -> Vec<Change> {
@@ -46,13 +46,13 @@ pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-/// Reads and decodes a recorded value.
+/// Reads and decodes the value recorded in an entry; empty if it has none.
 pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
     let Some(stored) = store.payload(run, seq, Role::Value)? else { return Ok(Vec::new()) };
     decoded(&stored, run, seq)
 }
 
-/// Decodes a stored value and checks it against its digest.
+/// Decodes a stored value and checks it against its digest. Errors: `Corrupt`.
 pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
     let damaged = |e| {
         let what = format!("entry {seq} of run {run}: {e}");
@@ -61,7 +61,7 @@ pub fn decoded(stored: &Payload, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failur
     Ok(stored.decode().map_err(damaged)?.into())
 }
 
-/// Encodes a value, compressing it on the caller's thread and never on the writer's.
+/// Encodes a value, compressing it on the caller's thread and never on the writer's. Errors: `value_too_large`.
 pub fn encode(py: Python<'_>, value: &[u8]) -> Result<Payload, Failure> {
     if value.len() as u64 > MAX_LEN {
         let had = value.len();

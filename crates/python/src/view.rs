@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::error::refused_hint;
 
-/// Returns the run as JSON. Units: nano-USD, tokens, counts, milliseconds; times in microseconds since the Unix epoch.
+/// Returns the run as JSON. Units: nano-USD, tokens, counts, milliseconds; times, and `now_us`, in microseconds since
+/// the Unix epoch.
 pub fn json(view: &RunView, now_us: i64) -> String {
     let run = &view.run;
     let mut spent = view.envelope.spent;

@@ -36,22 +36,23 @@ pub use outlast_core::call::membership::Inquest;
 
 use crate::trouble::Trouble;
 
-/// Interval between two heartbeats of a process.
+/// Time between two heartbeats of a process.
 pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
 
-/// Interval at which silent instances are looked at by a caller that waits for verdicts.
+/// Time between two looks at silent instances, for a caller that waits until they are known to be live or dead.
 pub const LOOK: Duration = Duration::from_millis(HEARTBEAT_MS / 4);
 
-/// Tells whether another process is gone without waiting for its lease.
+/// Knowledge about which processes are gone, as far as it can be had without waiting for a lease.
 ///
-/// Within the same boot and pid namespace by pid and start time; on the same host by whether its boot is over.
+/// Within the same boot and pid namespace pid and start time tell; on the same host, whether the process's boot is
+/// over.
 pub trait Census: Send + Sync {
     /// Returns `Some(true)` for a process that is certainly gone, `Some(false)` for one that certainly lives, and
-    /// `None` where only its lease can tell.
+    /// `None` if only its lease can tell.
     fn is_gone(&self, identity: &Identity) -> Option<bool>;
 }
 
-/// A process that is registered as an instance of a store.
+/// Process that is registered as an instance of a store.
 pub struct Node {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -69,7 +70,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Registers this process and sweeps what dead instances left open. Blocks on the store.
+    /// Registers this process, and closes or hands back what dead instances have open. Blocks on the store.
     pub fn join(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -108,16 +109,16 @@ impl Node {
         &self.clock
     }
 
-    /// Returns the current instance number. It changes when the process was declared dead and registered again.
+    /// Returns the current instance number, which changes when the process was declared dead and registered again.
     pub fn instance(&self) -> InstanceNo {
         InstanceNo(self.instance.load(Ordering::Acquire))
     }
 
-    /// Renews the heartbeat, posts active time, and returns what the store tells the runs of this process.
+    /// Renews the heartbeat, posts active time, and returns the status and orders of the runs that this process drives.
     ///
     /// Errors: `InstanceDead` when the process was declared dead (a suspended machine, a stopped process), when a clone
-    /// of it renews under its number, or when a commit is in doubt. The process has then registered again, and the runs
-    /// that it drove have to be claimed again.
+    /// of it renews under its number, or when a commit is in doubt. The process has then registered again, and must
+    /// claim the runs that it drove again.
     pub async fn renew(&self, active: Vec<Active>) -> Result<Vec<Pulse>, Error> {
         let renewed = self.try_to_renew(active).await;
         match &renewed {
@@ -161,12 +162,13 @@ impl Node {
         }
     }
 
-    /// Returns whether the process may open new work: others cannot have declared it dead, as far as it knows.
+    /// Returns whether the process may open new entries: as far as it knows, no other process can have declared it
+    /// dead.
     pub fn may_open(&self) -> bool {
         self.membership().may_open(self.now_ms())
     }
 
-    /// Waits until the process may open new work.
+    /// Waits until the process may open new entries: see [`Node::may_open`].
     pub async fn opening(&self) {
         loop {
             let renewed = self.renewed.notified();
@@ -177,20 +179,22 @@ impl Node {
         }
     }
 
-    /// Returns whether the store took a heartbeat within the last lease. Reads memory only, so a probe costs no write.
+    /// Returns whether the store took a heartbeat of this process within the last lease. Reads memory only, so a probe
+    /// costs no write.
     pub fn is_writing(&self) -> bool {
         self.membership().is_writing(self.now_ms())
     }
 
-    /// Registers the process again after `why` ended `instance`: declared dead, or a commit in doubt.
+    /// Registers the process again after the error `why` ended `instance`: it was declared dead, or a commit is in
+    /// doubt.
     ///
-    /// When that fails here, the next heartbeat tries again.
+    /// If that fails here, the next heartbeat tries again.
     pub async fn goes_on_after(&self, why: &Error, instance: InstanceNo) -> Result<(), Error> {
         self.membership().failed(instance, why);
         self.register_anew(instance).await
     }
 
-    /// Registers the process under a new number, unless another task has already replaced `dead`.
+    /// Registers the process under a new number. Does nothing if another task has already replaced `dead`.
     pub async fn register_anew(&self, dead: InstanceNo) -> Result<(), Error> {
         let _one_by_one = self.registering.lock().await;
         if self.instance() != dead {
@@ -213,8 +217,8 @@ impl Node {
         }
     }
 
-    /// Declares instances dead that are certainly gone, or that did not renew for a whole lease during which this process
-    /// did. Blocks on the store.
+    /// Declares other instances dead that are certainly gone, or that did not renew for a whole lease while this
+    /// process did, and returns what was closed or handed back. Blocks on the store.
     pub fn sweep(&self) -> Result<Vec<Swept>, Error> {
         let swept = self.try_to_sweep();
         self.sweeps.note(swept.as_ref().err());
@@ -235,7 +239,7 @@ impl Node {
     /// Waits until every instance that only its lease can judge (in other containers, on other hosts) has either
     /// renewed or been declared dead.
     ///
-    /// Blocks for little more than one lease, and returns at once when there is no such instance.
+    /// Blocks for little more than one lease, and returns at once if there is no such instance.
     pub fn await_verdicts(&self) -> Result<(), Error> {
         let mut inquest = self.inquest();
         while !self.has_judged(&mut inquest)? {
@@ -244,12 +248,14 @@ impl Node {
         Ok(())
     }
 
-    /// Begins a wait for verdicts: ask [`Node::has_judged`] every [`LOOK`] until it is over.
+    /// Begins a wait until silent instances are known to be live or dead. The caller asks [`Node::has_judged`] every
+    /// [`LOOK`] until that is so.
     pub fn inquest(&self) -> Inquest {
         Inquest::new(self.now_ms())
     }
 
-    /// Sweeps, and returns whether the inquest is over. Blocks on the store.
+    /// Sweeps, and returns whether all silent instances are known to be live or dead, so that the wait is over. Blocks
+    /// on the store.
     pub fn has_judged(&self, inquest: &mut Inquest) -> Result<bool, Error> {
         self.sweep()?;
         let live = self.store.live_instances()?;
@@ -267,7 +273,8 @@ impl Node {
         Ok(false)
     }
 
-    /// Unregisters the process. Entries still open become `unknown` at once, and no other process waits for its lease.
+    /// Unregisters the process. Entries that it has open become `unknown` at once, and no other process waits for its
+    /// lease.
     pub fn leave(&self) -> Result<(), Error> {
         loop {
             let row = self.store.instance(self.instance())?;
@@ -279,7 +286,7 @@ impl Node {
         }
     }
 
-    /// Renews the heartbeat and sweeps, for ever. For a server, which drives no attempt itself.
+    /// Renews the heartbeat and sweeps, without end. For a server, which drives no attempt itself.
     pub async fn keep_alive(self: Arc<Self>) {
         loop {
             tokio::time::sleep(HEARTBEAT).await;

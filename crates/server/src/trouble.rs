@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use outlast_core::store::Error;
 
-/// Failure of one task, as far as it has been logged.
+/// State of a task that tries again and again: whether it fails, as far as that has been logged.
 pub struct Trouble {
     /// Text of a failed try, such as "heartbeat not renewed".
     what: &'static str,
@@ -17,7 +17,7 @@ impl Trouble {
         Trouble { what, logged: Mutex::new(None) }
     }
 
-    /// Notes how a try ended. Returns whether that is news, and was logged.
+    /// Records how a try ended; `None`: it succeeded. Returns whether that is new, and so was logged.
     pub fn note(&self, error: Option<&Error>) -> bool {
         let code = error.map(Error::code);
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,14 +5,13 @@ use std::sync::LazyLock;
 /// Version of the package, such as `0.1.0`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Commit of the build, in hex. `None` in a developer's build, and where neither git nor `OUTLAST_BUILD_COMMIT` names
-/// it.
+/// Commit of the build, in hex. `None` in a developer's build, and if neither git nor `OUTLAST_BUILD_COMMIT` names it.
 pub const COMMIT: Option<&str> = option_env!("OUTLAST_BUILD_COMMIT");
 
-/// Day of the commit, such as `2026-11-20`.
+/// Day of the commit, such as `2026-11-20`; `None` if it is not known.
 pub const DATE: Option<&str> = option_env!("OUTLAST_BUILD_DATE");
 
-/// Returns `0.1.0`, or `0.1.0 (3f2a9c1d04 2026-11-20)` where commit and date are known.
+/// Returns the version as `0.1.0`, or as `0.1.0 (3f2a9c1d04 2026-11-20)` if commit and date are known.
 pub fn line() -> &'static str {
     static LINE: LazyLock<String> = LazyLock::new(|| said(COMMIT, DATE));
     &LINE

@@ -19,7 +19,7 @@ const LIVES: Duration = Duration::from_secs(10 * 60);
 /// Time for which it is kept if the request asks for `prompt_cache_retention: "24h"`.
 const LIVES_LONG: Duration = Duration::from_secs(24 * 3600);
 
-/// Hashes of a request's prefixes of 1,024, 1,152, … tokens.
+/// Hashes of a request's prefixes of 1,024, 1,152, … tokens: the prefixes that OpenAI caches.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Steps {
     hashes: Vec<Hash>,
@@ -30,7 +30,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Reads a decoded body. One that is no JSON object, or too short, has no steps.
+    /// Reads a decoded body. A body that is no JSON object, or too short, has no steps.
     ///
     /// Requests with different `prompt_cache_key`s are sent to different machines, and share no cache.
     pub fn read(body: &[u8]) -> Steps {

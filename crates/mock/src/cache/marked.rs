@@ -17,7 +17,7 @@ const MARKS: usize = 4;
 /// Number of blocks before a mark, itself included, at which an entry is looked for.
 const LOOK_BACK: usize = 20;
 
-/// A request's blocks, in the order of the cache.
+/// A request's blocks, in the order in which Anthropic caches them: tools, system, messages.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Blocks {
     blocks: Vec<Block>,
@@ -54,7 +54,7 @@ impl Ttl {
 }
 
 impl Blocks {
-    /// Reads a decoded body. One without marks, or that is no JSON object, has no blocks.
+    /// Reads a decoded body. A body without cache marks, or that is no JSON object, has no blocks.
     ///
     /// Errors: more than four marks; a mark for an hour behind one for five minutes.
     pub fn read(body: &[u8]) -> Result<Blocks, Refusal> {
@@ -86,7 +86,8 @@ impl Blocks {
         chain.finish(shortest(&model))
     }
 
-    /// Reads the longest entry that a mark reaches; the blocks behind it, up to the last mark, are written.
+    /// Counts the longest cached prefix that a mark reaches as read, and writes the blocks behind it, up to the last
+    /// mark, to the cache. `now`: time since the provider's start.
     pub(super) fn pass(&self, cache: &mut Cache, now: Duration) -> Cached {
         let marks = || self.blocks.iter().enumerate().filter_map(|(at, b)| Some((at, b, b.mark?)));
         let reached = |mark: usize| (mark.saturating_sub(LOOK_BACK - 1)..=mark).rev();

@@ -16,7 +16,7 @@ const TOKEN_BYTES: u64 = 4;
 /// Hash of a request up to one of its places, its model and account included.
 type Hash = [u8; 32];
 
-/// Prefixes that are kept, with their expiry. Times are counted from the provider's start.
+/// Prompt cache: prefixes of earlier requests, each with its expiry. Times are counted from the provider's start.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: HashMap<Hash, Entry>,
@@ -28,7 +28,7 @@ struct Entry {
     expires: Duration,
 }
 
-/// A request's places at which its provider may cache.
+/// Prefixes of a request that its provider may cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
     /// The dialect caches nothing.
@@ -37,7 +37,7 @@ pub(super) enum Prompt {
     Automatic(automatic::Steps),
 }
 
-/// Bytes of a request that were in the cache, and bytes that were written to it.
+/// Bytes of a request that were read from the cache, and bytes that were written to it for 5 minutes or for an hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cached {
     pub read: u64,
@@ -46,7 +46,7 @@ pub(super) struct Cached {
 }
 
 impl Prompt {
-    /// Reads the places of a decoded body. Errors: marks that the provider refuses.
+    /// Finds the prefixes of a decoded body that may be cached. Errors: cache marks that the provider refuses.
     pub fn read(dialect: Dialect, body: &[u8]) -> Result<Prompt, Refusal> {
         Ok(match dialect {
             Dialect::Embeddings | Dialect::Gemini => Prompt::Uncached,
@@ -57,7 +57,8 @@ impl Prompt {
 }
 
 impl Cache {
-    /// Looks a request up and writes what is new of it. `now`: time since the provider's start.
+    /// Looks a request up in the cache, and writes the prefixes that are not cached yet. `now`: time since the
+    /// provider's start.
     pub fn pass(&mut self, prompt: &Prompt, now: Duration) -> Cached {
         match prompt {
             Prompt::Uncached => Cached::default(),

@@ -28,16 +28,16 @@ use super::{
 /// one concurrent with it.
 const CALLS: usize = 8;
 
-/// Key prefix of the entries of agents that a script starts: they are no tools.
+/// Prefix of the journal keys of agents that a script starts (`outlast agent`): their tool entries are no tool calls.
 pub const AGENT: &str = "agent:";
 
-/// Attempt whose tool calls are sought.
+/// Attempt, and session within it, whose tool calls are searched for.
 pub struct Of<'a> {
     pub run: RunNo,
     pub attempt: AttemptNo,
-    /// Session of the agent, where several agents may share the attempt.
+    /// Session of the agent, where several agents may share the attempt; `None`: any session.
     pub session: Option<&'a str>,
-    /// Answers under way, by their calls' entries, where this process gets them.
+    /// Bytes so far of answers that still arrive, by their calls' entries; `None` if another process's proxy gets them.
     pub so_far: Option<&'a HashMap<Seq, Vec<u8>>>,
 }
 
@@ -47,23 +47,24 @@ impl<'a> Of<'a> {
     }
 }
 
-/// Tool call whose result the attempt never sent.
+/// Tool call of an attempt that never sent its result to the model.
 #[derive(Debug)]
 pub struct Asked {
     pub call: ToolCall,
     pub at: Micros,
 }
 
-/// Tool calls of an attempt.
+/// Result of [`find`]: tool calls of an attempt.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Calls without a result, the oldest first.
+    /// Calls without a result that the model got, the oldest first.
     pub in_flight: Vec<Asked>,
-    /// Calls with a result whose entries are open.
+    /// Calls whose result the model got, but whose entries are still open.
     pub answered: Vec<ToolCall>,
 }
 
-/// Finds the tool calls of an attempt that are in flight, and those whose entries are to be closed.
+/// Finds the tool calls of an attempt that are in flight, and those whose result the model got but whose entries are
+/// open. `left`: tools' processes that outlived the agent.
 pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, store::Error> {
     let entries = truth::newest_entries(store, of.run)?;
     let Answers { calls, answered, newest } = answers(store, &entries, of)?;

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::session::{self, Session};
 use crate::program::say::say;
 
-/// Observer of the proxy that keeps the first session of each agent. Sessions that an agent's own tools begin
+/// Observer of the proxy that records the first session id of each agent. Sessions that an agent's own tools begin
 /// later are not the agent's.
 #[derive(Clone)]
 pub struct Capture(mpsc::UnboundedSender<Named>);
@@ -27,8 +27,8 @@ struct Named {
 }
 
 impl Capture {
-    /// Starts the task that keeps sessions. Must be called inside the runtime. The task ends with the last
-    /// clone.
+    /// Starts the task that records session ids. Must be called inside the runtime. The task ends when the last clone
+    /// of the `Capture` is dropped.
     pub fn start(store: Arc<dyn Store>) -> Capture {
         let (sender, mut named) = mpsc::unbounded_channel::<Named>();
         tokio::spawn(async move {
@@ -46,8 +46,8 @@ impl Capture {
         Capture(sender)
     }
 
-    /// Records a session id that the agent of the run's command, and no other program, has printed. Durable when it returns. Blocks: not for
-    /// async code.
+    /// Records a session id that the agent of the run's own command has printed. Durable when it returns; a failure is
+    /// only printed. Blocks: not for async code.
     pub fn read(store: &dyn Store, run: RunNo, attempt: AttemptNo, id: &str) {
         let named = Named { run, attempt, agent: None, id: id.to_owned() };
         let kept = prepared(store, &named).and_then(|keep| match keep {

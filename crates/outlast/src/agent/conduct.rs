@@ -49,11 +49,11 @@ const LOOK_AT: usize = 8;
 
 const UNKNOWN_END: &str = "it is not known how";
 
-/// Arguments with which an attempt starts.
+/// Arguments with which an attempt starts its agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     pub argv: Vec<String>,
-    /// Whether it resumes a session. The input of the first attempt has then been read already.
+    /// Whether the agent resumes a session. The standard input of the first attempt has then been read already.
     pub resumes: bool,
     pub headless: bool,
 }
@@ -82,7 +82,7 @@ pub struct Conduct {
     keeps_files: bool,
 }
 
-/// Name, command line and directory of an agent.
+/// Name, command line and working directory of an agent.
 pub struct Place<'a> {
     pub name: Option<String>,
     pub argv: &'a [String],
@@ -90,8 +90,8 @@ pub struct Place<'a> {
 }
 
 impl Conduct {
-    /// Recognizes the agent in a run's command, or in a command that one of its scripts starts. `None`: no
-    /// known agent.
+    /// Recognizes the agent in a run's command, or in a command that one of its scripts starts. Returns `None` if it is
+    /// no known agent.
     ///
     /// Errors: `--agent` names an adapter that does not exist; settings that cannot be read.
     pub fn of(
@@ -155,10 +155,10 @@ impl Conduct {
         self.adapter.as_ref()
     }
 
-    /// Decides how the attempt of `actor` starts, and changes `env` for it.
+    /// Decides with which arguments the attempt of `actor` starts, and changes its environment `env`.
     ///
-    /// Durable when it returns: a session id that we chose, and the outcome of the tools of the attempt
-    /// before.
+    /// Durable when it returns: a session id that Outlast chose, and the outcome of the tools that the attempt before
+    /// left in flight.
     ///
     /// `strays`: tools' processes left by a dead supervisor, which were ended just now.
     pub async fn launch(
@@ -238,8 +238,8 @@ impl Conduct {
         Ok(None)
     }
 
-    /// Returns what keeps copies of the session's files; `None` without a session or its files' place, or where prompts stay
-    /// off the disk.
+    /// Returns the session whose files are copied into the store; `None` if there is no session or no known directory
+    /// of its files, or if the run does not record prompts.
     pub fn kept(&self) -> Option<Kept> {
         let session = self.session.as_ref().filter(|s| !s.spoiled && self.keeps_files)?;
         Some(Kept { run: self.run, session: session.id.clone(), directory: self.transcripts.clone()? })
@@ -393,9 +393,10 @@ impl Conduct {
         }
     }
 
-    /// Records the outcome of the agent's tools after it has ended. Call it before the attempt is ended.
+    /// Records the outcome of the agent's tools after it has ended. Call it before the attempt is ended in the store.
     ///
-    /// `has_asked`: the agent was seen to make a request. `so_far`: its answers under way.
+    /// `has_asked`: the agent was seen to make a request. `so_far`: bytes of its answers that still arrive, by their
+    /// calls' entries.
     pub async fn ended(
         &mut self,
         store: &dyn Store,

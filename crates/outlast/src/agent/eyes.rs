@@ -30,15 +30,15 @@ pub struct Patterns {
     pub limit: Option<Regex>,
 }
 
-/// Match of a pattern.
+/// Match of a pattern in an agent's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight {
     Session(String),
-    /// Usage limit, with its end.
+    /// Usage limit; the value is the time of its end.
     Limit(Micros),
 }
 
-/// Compiles a declared pattern. Bytes that are no UTF-8 can match; letter classes are ASCII.
+/// Compiles a pattern of `outlast.toml`. Bytes that are no UTF-8 can match; letter classes are ASCII.
 pub fn pattern(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(text).unicode(false).size_limit(1 << 20).build()
 }
@@ -114,7 +114,7 @@ enum State {
 }
 
 impl Screen {
-    /// Takes printed bytes, and returns what is found in the lines that they end.
+    /// Adds printed bytes, and returns the matches in the lines that they end.
     pub fn print(&mut self, bytes: &[u8], patterns: &Patterns, now: Micros) -> Vec<Sight> {
         let mut sights = Vec::new();
         for &byte in bytes {
@@ -125,7 +125,7 @@ impl Screen {
         sights
     }
 
-    /// Takes the last line, which has no line end of its own.
+    /// Ends the current line, and returns the matches in it.
     pub fn end(&mut self, patterns: &Patterns, now: Micros) -> Vec<Sight> {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() || line == self.last {

@@ -24,15 +24,15 @@ use crate::program::{
 /// Exit code by which Claude Code does not run the tool. Its model reads the reason on standard error.
 const BLOCK: u8 = 2;
 
-/// Variable with the path of the note for a resumed agent.
+/// Environment variable with the path of the note that a resumed agent's model gets.
 pub const NOTE: &str = "OUTLAST_AGENT_NOTE";
 
-/// Variable that asks the hook to tell git's status at the start of a conversation.
+/// Environment variable that has the hook print git's status at the start of a conversation.
 pub const GIT: &str = "OUTLAST_AGENT_GIT";
 
-/// Handles the event on standard input. Returns the exit code.
+/// Handles the hook event on standard input. Returns the exit code.
 ///
-/// A call that cannot be recorded is blocked: its attempt is over, or the store is unavailable.
+/// A tool call that cannot be recorded is blocked: its attempt is over, or the store is unavailable.
 pub fn hook(context: &Context) -> Result<u8, CliError> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::loops::task_context::quote::quoted;
 
-/// Part of the command line by which our hooks' processes are recognized.
+/// Part of the command line by which the processes of Outlast's hooks are recognized.
 pub const MARK: &str = "hook claude";
 
 /// Timeout of a hook in seconds. It writes one row.
@@ -25,7 +25,7 @@ const EVENTS: [&str; 4] = ["SessionStart", "PreToolUse", "PostToolUse", "PostToo
 /// instructions for commits.
 const GIT_INSTRUCTIONS: &str = "includeGitInstructions";
 
-/// Error of merging the user's settings with ours.
+/// Error of writing the settings that merge the user's with Outlast's hooks.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read the settings {}: {why}", path.display())]
@@ -36,9 +36,9 @@ pub enum Error {
     NotWritten { path: PathBuf, why: io::Error },
 }
 
-/// Writes the settings with our hooks into `directory` and returns the file. `theirs` are the user's
-/// settings: a file below `base`, or JSON. `program` is the `outlast` that the hooks run. `warm` keeps git's
-/// status out of the system text, unless the user's settings say where it is to be.
+/// Writes Claude Code's settings, with Outlast's hooks, into `directory`, and returns the file's path. `theirs`: the
+/// user's settings, a file below `base` or JSON. `program`: the `outlast` that the hooks run. `warm` keeps git's status
+/// out of the system text, unless the user's settings have a value for that.
 pub fn install(
     directory: &Path,
     base: &Path,
@@ -59,7 +59,7 @@ pub fn install(
     Ok(path)
 }
 
-/// Writes a file of the run's own, atomically and with mode 0600.
+/// Writes `path` below `directory`, atomically, synced and with mode 0600. Makes the directory if it does not exist.
 pub fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let new = path.with_extension("new");

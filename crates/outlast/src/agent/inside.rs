@@ -14,23 +14,22 @@ use crate::program::{
     find,
 };
 
-/// Variable of the run's token.
+/// Environment variable of the run's token.
 pub const TOKEN: &str = "OUTLAST_TOKEN";
 
-/// Surrounding run of this process, found by the token in its environment.
+/// Run inside which this process runs, found by the token in its environment.
 pub struct Inside {
     pub store: Arc<dyn Store>,
     pub view: RunView,
     pub claims: Claims,
-    /// Attempt of the token, under the instance that drives it.
+    /// Attempt that the token names, with the instance that drives it.
     pub actor: Actor,
 }
 
 impl Inside {
-    /// Returns the surrounding run; `None` outside of a run.
+    /// Returns the run inside which this process runs; `None` without `OUTLAST_TOKEN`.
     ///
-    /// Errors: a token that this store did not sign; an attempt that is over, because a newer one drives the
-    /// run.
+    /// Errors: a token that this store did not sign; `LeaseLost` if the token's attempt is over.
     pub fn of(context: &Context) -> Result<Option<Inside>, CliError> {
         let Some(token) = context.around.var(TOKEN).and_then(|t| t.to_str()) else { return Ok(None) };
         let store = context.open(false, Default::default())?;

@@ -32,7 +32,7 @@ impl Line {
         }
     }
 
-    /// Returns the whole line with other arguments.
+    /// Returns the whole command line with `tail` in place of the program's arguments.
     pub fn with(&self, tail: impl IntoIterator<Item = String>) -> Vec<String> {
         self.head.iter().cloned().chain(tail).collect()
     }

@@ -10,10 +10,10 @@ use crate::{
     settings::{keys::Keys, surroundings::Surroundings},
 };
 
-/// Returns the subscription whose login pays for the command's calls: `claude.ai` or `ChatGPT`. `None` where the command
-/// is no agent that has one, and where a key of ours takes its place.
+/// Returns the subscription whose login pays for the command's calls: `claude.ai` or `ChatGPT`. `None` if the command
+/// is no agent with such a login, or if `keys` has the provider's key, which is used instead.
 ///
-/// Read from the agent's own file of credentials, of which nothing is kept.
+/// The login is read from the agent's own file of credentials. No credential is kept.
 pub fn of(
     choice: &Choice,
     argv: &[String],

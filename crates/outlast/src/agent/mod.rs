@@ -41,16 +41,16 @@ use crate::{
     settings::{config, surroundings::Surroundings},
 };
 
-/// Session id of a command line: who chooses it.
+/// Choice of the session id, as a command line leaves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Names {
     /// The user named a new session.
     Session(String),
     /// The user named a session to resume.
     Resumed(String),
-    /// Left open: we choose the id.
+    /// No session is named: Outlast chooses the id.
     Ours,
-    /// Left open: the program chooses the id, known once the program has reported it.
+    /// No session is named: the program chooses the id, which is known once the program has reported it.
     Theirs,
     /// No session to resume: a subcommand without a conversation, or a conversation that is not kept.
     Nothing,
@@ -60,46 +60,48 @@ pub enum Names {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub names: Names,
-    /// Whether the agent ends with its answer and asks nobody.
+    /// Whether the agent ends after its answer and asks no person.
     pub headless: bool,
 }
 
-/// Settings that a start adds to the user's own words.
+/// Settings that Outlast adds to the agent's command line and environment.
 #[derive(Clone, Debug, Default)]
 pub struct With {
-    /// Settings file of this run.
+    /// Path of this run's settings file for the agent; `None` without hooks.
     pub settings: Option<PathBuf>,
-    /// Address of the proxy, as OpenAI's base URL.
+    /// Base URL of the proxy's OpenAI endpoints.
     pub openai_url: String,
-    /// Whether we have the provider's key. The agent then sends the run's token in its place.
+    /// Whether Outlast has the provider's key. The agent then sends the run's token in its place.
     pub has_openai_key: bool,
     pub has_anthropic_key: bool,
-    /// Whether a limit in USD may apply: the run's own, or one of a budget above it.
+    /// Whether a limit in USD may apply: the run's own, or one of a parent run or named budget.
     pub has_usd_limit: bool,
     /// Whether standard output is no terminal.
     pub piped: bool,
-    /// Value to send in `X-Outlast-Agent`, when several agents share a run.
+    /// Value of the header `X-Outlast-Agent`; `None` for the agent of the run's own command.
     pub name: Option<String>,
-    /// Model to resume the session with, where the program would take another one.
+    /// Model that a resumed session must name; `None` if the program finds it by itself.
     pub model: Option<String>,
-    /// Whether the calls go on to Anthropic itself, whose features a base URL switches off.
+    /// Whether the proxy sends the calls to Anthropic's own address. Claude Code switches off features behind another
+    /// base URL.
     pub is_anthropic: bool,
-    /// Whether the prompt is to stay the same in every life of the run.
+    /// Whether the prompt is to stay the same in every attempt, so that the provider's cache serves a resumed session
+    /// (`--warm-resume`).
     pub warm: bool,
     /// Whether the agent's own address of its provider leads to the proxy, too.
     pub is_intercepted: bool,
 }
 
-/// Process left by an agent's tool, as its environment shows.
+/// Owner of a process that an agent's tool has left, as the process's environment tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolProcess {
-    /// Belongs to the tool call with this id.
+    /// The tool call with this id.
     Of(String),
-    /// Belongs to an unknown tool call.
+    /// An unknown tool call.
     Some,
 }
 
-/// Adapter of one CLI agent program. All of it is pure.
+/// Adapter of one CLI agent program. All methods are pure.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
     /// Returns whether the adapter is for this program.
@@ -108,22 +110,23 @@ pub trait Adapter: Send + Sync {
     }
     /// Reads session and mode off a command line. `piped`: standard output is no terminal.
     fn read(&self, line: &Line, piped: bool) -> Reading;
-    /// Returns the arguments that begin a new session.
+    /// Returns the arguments that begin a new session, with the id `session` if Outlast chose one.
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String>;
     /// Returns the arguments that resume a session. A headless agent gets `note`, the text for its model, in
     /// its arguments; any other gets it through a hook, or not at all.
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String>;
-    /// Changes the environment that every agent gets.
+    /// Adds the agent's own variables to the environment that every agent gets.
     fn environment(&self, env: &mut BTreeMap<OsString, OsString>, with: &With);
-    /// Returns whether the agent takes our hooks, in settings of its own.
+    /// Returns whether the agent takes Outlast's hooks, in a settings file of the run.
     fn has_hooks(&self, _line: &Line) -> bool {
         false
     }
-    /// Returns the settings that the user gave: a file, or JSON itself.
+    /// Returns the value of the command line's own `--settings`, a file's path or JSON; `None` without one.
     fn settings(&self, _line: &Line) -> Option<String> {
         None
     }
-    /// Returns the directory where the program keeps its sessions. A session's file name contains its id.
+    /// Returns the directory where the program keeps its session files; `None` if it is not known. A session's file
+    /// name contains its id.
     fn transcripts(&self, _around: &Surroundings) -> Option<PathBuf> {
         None
     }
@@ -136,15 +139,15 @@ pub trait Adapter: Send + Sync {
     fn model(&self, _line: &Line, _request: &Value) -> Option<String> {
         None
     }
-    /// Returns the patterns to search for in the program's output.
+    /// Returns the patterns of a session id and of a usage limit in the program's output.
     fn patterns(&self) -> Patterns {
         Patterns::default()
     }
-    /// Returns which tool a process belongs to, judged by its environment; `None` if it is no tool's.
+    /// Returns the tool call that a process belongs to, as its environment tells; `None` if no tool started it.
     fn tool_process(&self, _variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         None
     }
-    /// Returns remarks for the user, printed before the agent starts.
+    /// Returns remarks for the user, which are printed before the agent starts.
     fn remarks(&self, _line: &Line, _with: &With) -> Vec<String> {
         Vec::new()
     }
@@ -153,7 +156,7 @@ pub trait Adapter: Send + Sync {
 /// Value of `--agent`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// Chosen by the command.
+    /// The command decides which adapter is used.
     #[default]
     Auto,
     None,
@@ -161,7 +164,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// Returns the value as it is kept with a run; `None` for the default.
+    /// Returns the text that is stored with a run; `None` for the default, `Auto`.
     pub fn kept(&self) -> Option<String> {
         match self {
             Choice::Auto => None,
@@ -182,9 +185,9 @@ impl Choice {
 /// Adapter, and the command line of its program.
 pub type Found = (Box<dyn Adapter>, Line);
 
-/// Finds the adapter for a command, with its line; `None` if the command is no known agent.
+/// Finds the adapter for a command, and the command's parsed line; `None` if the command is no known agent.
 ///
-/// Errors: an adapter that does not exist, or whose program is not in the command; settings that cannot be
+/// Errors: `--agent` names an adapter that does not exist, or a command without a program; settings that cannot be
 /// read.
 pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<Found>, CliError> {
     if *choice == Choice::None {
@@ -225,7 +228,8 @@ pub fn transcript_of(session: &str) -> Option<PathBuf> {
     adapters.into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
 }
 
-/// Finds the file of a session below a directory of transcripts: the first whose name contains the id.
+/// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` if there is
+/// none.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
     // Codex sorts its files by year, month and day; Claude Code by project.
     const DEPTH: usize = 4;

@@ -9,14 +9,15 @@ use crate::render::time;
 /// Longest excerpt of a tool's input, in characters.
 const EXCERPT: usize = 400;
 
-/// Returns the note for a resumed session. `how`: how the attempt before ended.
+/// Returns the note to the model of a resumed session. `how`: words for the end of the attempt before.
 pub fn words(how: &str, in_flight: &[InFlight]) -> String {
     let began =
         format!("Your program ended ({how}) and was started again, in the same session and directory.");
     told(&began, in_flight)
 }
 
-/// Returns the note for a new session: the old conversation is lost, its effects are not.
+/// Returns the note to the model of a new session: the old conversation is lost, but its tools' effects are not. `how`:
+/// words for the end of the attempt before.
 pub fn words_anew(how: &str, in_flight: &[InFlight]) -> String {
     let began = format!(
         "Your program ended ({how}) before it had kept its session, and was started again, in the same directory."
@@ -48,7 +49,7 @@ fn time_of(at: Micros) -> String {
     format!("{} UTC", time::utc(at))
 }
 
-/// Returns an outcome in words.
+/// Returns a tool call's outcome in words.
 pub fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Finished { code: Some(code) } => format!("finished with code {code}"),
@@ -59,7 +60,7 @@ pub fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// Returns a shell tool's command, else the whole input, on one line and shortened to `EXCERPT`.
+/// Returns a shell tool's command, or the whole input of another tool, on one line and cut to `EXCERPT` characters.
 pub fn excerpt(input: &str) -> String {
     let text = super::truth::command(input).unwrap_or_else(|| input.to_owned());
     let mut out = String::new();

@@ -5,7 +5,7 @@
 pub enum Takes {
     Nothing,
     One,
-    /// The next word, unless it is an option.
+    /// The next word, unless that word is an option.
     Perhaps,
     /// All words up to the next option.
     Many,
@@ -36,10 +36,11 @@ impl Piece {
     }
 }
 
-/// Reads arguments, given what a program's options take. Behind `--` all are words.
+/// Splits arguments into options and words. `takes`: returns the number of values of an option, `None` for an unknown
+/// one. After `--` all are words.
 ///
-/// An unknown option takes the word behind it as its value if other words are there: an option of a newer
-/// version is more likely than a second prompt.
+/// An unknown option takes the word behind it as its value if other words are there: an option of a newer version is
+/// more likely than a second prompt.
 pub fn read(arguments: &[String], takes: impl Fn(&str) -> Option<Takes>) -> Vec<Piece> {
     let mut pieces = Vec::new();
     // Indices of unknown options that may own the word behind them.

@@ -40,7 +40,7 @@ use outlast_process::{
 /// Largest number of equal agents in one run. More come from a script that never ends.
 const MOST: u32 = 100_000;
 
-/// Runs the agent to its end. Returns its exit code.
+/// Runs the agent of `outlast agent` to its end. Returns its exit code. Errors: the process runs in no run.
 pub fn agent(args: AgentArgs, context: Context) -> Result<u8, CliError> {
     let Some(inside) = Inside::of(&context)? else {
         return Err(InsideError::NotInARun.into());

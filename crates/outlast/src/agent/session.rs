@@ -11,7 +11,7 @@ use outlast_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Session of a CLI agent.
+/// Session of a CLI agent, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub id: String,
@@ -20,9 +20,8 @@ pub struct Session {
     pub spoiled: bool,
 }
 
-/// Returns the name of the checkpoint that holds the session. `agent` names one of several agents of a run.
-/// The run's command has no name, and one session for each iteration of its loop: a fresh iteration begins
-/// anew.
+/// Returns the name of the checkpoint that holds the session. `agent`: name of an agent that a script started; `None`:
+/// the agent of the run's own command, which has one session for each iteration of its loop (counted from 0).
 pub fn key(agent: Option<&str>, iteration: i64) -> String {
     match (agent, iteration) {
         (Some(agent), _) => format!("{OURS}session:{agent}"),
@@ -31,7 +30,8 @@ pub fn key(agent: Option<&str>, iteration: i64) -> String {
     }
 }
 
-/// Returns the newest known session. Errors: the store's; an unreadable session is corruption.
+/// Returns the newest stored session; `None` if there is none. Errors: the store's; a session that cannot be read is
+/// `Corrupt`.
 pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
     let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, key))? else { return Ok(None) };
     let corrupt =
@@ -41,13 +41,14 @@ pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>,
     serde_json::from_slice(&bytes).map(Some).map_err(|e| corrupt(&e))
 }
 
-/// Returns the checkpoint that keeps the session. Must be synced before an agent with this id starts.
+/// Returns the checkpoint that stores the session. The caller must commit it synced before an agent with this id
+/// starts.
 pub fn keep(actor: Actor, key: String, session: &Session) -> Checkpoint {
     let value = Payload::encode(&serde_json::to_vec(session).unwrap_or_default());
     Checkpoint { actor, slot: Slot::DRIVER, name: key, value }
 }
 
-/// Returns a random UUID, version 4 of RFC 9562.
+/// Formats 16 random bytes as a UUID, version 4 of RFC 9562.
 pub fn uuid(mut random: [u8; 16]) -> String {
     random[6] = random[6] & 0x0f | 0x40;
     random[8] = random[8] & 0x3f | 0x80;

@@ -32,7 +32,7 @@ const CHUNK: usize = 4 << 20;
 /// Deepest directory of sub-agents' files below the session's own.
 const DEPTH: usize = 3;
 
-/// Session whose files are kept, and the directory below which its program keeps them.
+/// Session whose files are copied into the store, and the directory below which its program keeps them.
 #[derive(Clone, Debug)]
 pub struct Kept {
     pub run: RunNo,
@@ -50,18 +50,19 @@ struct Part {
     before: Option<i64>,
 }
 
-/// File that was put back.
+/// Session file that was put back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mended {
     pub path: PathBuf,
-    /// Place of the damaged file; `None` if there was none.
+    /// Path to which the damaged file was moved; `None` if the file was gone.
     pub damaged: Option<PathBuf>,
 }
 
 impl Kept {
-    /// Copies what the session's files have gained. Returns the number of bytes.
+    /// Copies into the store what the session's files have gained since the last copy. Returns the number of copied
+    /// bytes.
     ///
-    /// Errors: the store's. A file that cannot be read now is left for the next time.
+    /// Errors: the store's. A file that cannot be read now is left for the next copy.
     pub async fn keep(&self, store: &dyn Store, actor: Actor) -> Result<usize, store::Error> {
         let mut all = 0;
         let mut known = self.list(store)?;
@@ -98,9 +99,10 @@ impl Kept {
         Ok(all)
     }
 
-    /// Checks the session's files, and puts back those that are damaged or gone. The damaged file stays beside.
+    /// Checks the session's files against their copies, and puts back those that are damaged or gone. Returns the files
+    /// put back; a damaged file is kept under another name.
     ///
-    /// Errors: the store's; the file system's as text.
+    /// Errors: the store's; a file that cannot be read or written.
     pub fn mend(&self, store: &dyn Store) -> Result<Vec<Mended>, Error> {
         let mut out = Vec::new();
         for name in self.list(store)? {
@@ -229,15 +231,17 @@ impl Kept {
     }
 }
 
-/// Returns whether an entry is a part of a session file's copy.
+/// Returns whether a journal entry is part of the copy of a session file.
 pub fn is_copy(entry: &Entry) -> bool {
     let ours = |key: &str| key.strip_prefix(OURS).is_some_and(|rest| rest.starts_with("transcript"));
     entry.kind == Kind::Checkpoint && entry.key.as_deref().is_some_and(ours)
 }
 
-/// Copies a session's files as they grow, until it is aborted. `kept` finds the session, once the agent has one.
+/// Copies a session's files as they grow, until the future is dropped. `kept` returns the session, `None` as long as
+/// the agent has none.
 ///
-/// Nothing is copied before the attempt has made a call: a copy alone is no progress of an agent that dies at its start.
+/// Nothing is copied before the attempt has made a call (`has_called`): otherwise the copy alone would count as
+/// progress of an agent that dies at its start.
 pub async fn follow(
     store: Arc<dyn Store>,
     actor: Actor,
@@ -263,7 +267,7 @@ pub async fn follow(
     }
 }
 
-/// Error of putting a session back.
+/// Error of putting a session's files back.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

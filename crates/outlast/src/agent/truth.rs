@@ -37,7 +37,7 @@ use outlast_process::tree::Tree;
 /// Number of the journal's last entries that are searched.
 const ENTRIES: i64 = 400;
 
-/// Tool call without a result that the model could know.
+/// Tool call whose result the model did not get before its agent ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlight {
     pub id: String,
@@ -53,24 +53,24 @@ pub enum Outcome {
     Finished {
         code: Option<i32>,
     },
-    /// A process of the call was alive after the agent had ended, and was ended with the rest.
+    /// A process of the call outlived the agent, and Outlast ended it.
     EndedByOutlast,
-    /// The call had begun, and none of its processes was left.
+    /// The call had begun, and none of its processes was alive when the agent had ended: its exit code is unknown.
     Ended,
     Unknown,
 }
 
-/// Process of a tool that was alive when its agent had ended.
+/// Process of a tool that outlived its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
     pub pid: u32,
     pub of: ToolProcess,
-    /// Arguments of the process.
+    /// Command line of the process, its arguments joined by spaces.
     pub command: String,
 }
 
-/// Returns the command in a shell tool's input: Claude Code's, Codex's, and others' with the same field
-/// names.
+/// Returns the command in a shell tool's JSON input, in Claude Code's and Codex's fields or others' of the same names;
+/// `None` for any other input.
 pub fn command(input: &str) -> Option<String> {
     let input: Value = serde_json::from_str(input).ok()?;
     let words = |v: &Value| {
@@ -83,7 +83,7 @@ pub fn command(input: &str) -> Option<String> {
         .find_map(|v| v.as_str().map(str::to_owned).or_else(|| words(v)))
 }
 
-/// Returns the tools' processes among the survivors of an attempt. Call it before they are ended.
+/// Returns the tools' processes among the processes that outlived an attempt's agent. Call it before they are ended.
 ///
 /// Errors: `/proc` is not readable.
 pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
@@ -108,9 +108,10 @@ pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
     Ok(left)
 }
 
-/// Decides the outcome of a call that no hook saw end. Pure.
+/// Decides the outcome of a tool call whose end no hook saw. Pure.
 ///
-/// `begun`: a hook saw it begin. `alone`: it is the only command in flight.
+/// `begun`: a hook saw the call begin. `alone`: it is the only shell command in flight. `left`: tools' processes that
+/// outlived the agent.
 pub fn judge(call: &ToolCall, begun: bool, alone: bool, left: &[Left]) -> Outcome {
     let shell = command(&call.input);
     let is_its = |l: &Left| match &l.of {
@@ -132,8 +133,9 @@ fn letters(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// Records the outcome of the tool calls that an attempt left in flight, and returns them. Call it after its agent has
-/// ended. `actor` is the attempt under which entries are opened. Idempotent.
+/// Records the outcome of the tool calls that an attempt left in flight, and returns them. Call it after the attempt's
+/// agent has ended. `actor` is the attempt under which entries are opened, `left` the tools' processes that outlived
+/// the agent. Idempotent.
 pub async fn settle(
     store: &dyn Store,
     actor: Actor,
@@ -159,7 +161,8 @@ pub async fn settle(
     Ok(told)
 }
 
-/// Closes the entries of calls whose results the model got, though no hook saw them end: one that was refused, say.
+/// Closes the open entries of tool calls whose results the model got although no hook saw them end, for example a
+/// refused call.
 pub async fn close_answered(
     store: &dyn Store,
     actor: Actor,
@@ -176,7 +179,7 @@ pub async fn close_answered(
     Ok(())
 }
 
-/// Returns the verb that opens a tool call's entry, which says in which attempt and session it was made.
+/// Returns the operation that opens a tool call's entry. The entry's description names the attempt and session of `of`.
 pub fn begin(actor: Actor, of: &Of<'_>, call: &ToolCall) -> BeginTool {
     let about = json!({
         "tool": call.name,
@@ -190,7 +193,8 @@ pub fn begin(actor: Actor, of: &Of<'_>, call: &ToolCall) -> BeginTool {
     BeginTool { actor, slot: Slot::DRIVER, key: call.id.clone(), about }
 }
 
-/// Returns the verb that closes the entry, as `failed` unless the tool finished without an error code.
+/// Returns the operation that closes a tool call's entry: as `done` if the tool finished without an error code,
+/// otherwise as `failed`.
 pub fn end(opening: Opening, outcome: &Outcome) -> Record {
     Record {
         opening,
@@ -207,7 +211,8 @@ fn recorded(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Outcome, store::E
     Ok(kept.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or(Outcome::Unknown))
 }
 
-/// Returns the newest ended attempt that made a call. Later ones told their model nothing and did nothing.
+/// Returns the newest attempt before `before` that made a call; `None` if none did. Attempts in between told their
+/// model nothing and did nothing.
 pub fn last_that_called(
     store: &dyn Store,
     run: RunNo,
@@ -218,7 +223,7 @@ pub fn last_that_called(
     Ok(store.attempts(run)?.into_iter().rev().find(|a| a.no < before && called.contains(&a.no)))
 }
 
-/// Returns the newest entries of a run, oldest first.
+/// Returns the last `ENTRIES` entries of a run's journal, oldest first.
 pub fn newest_entries(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store::Error> {
     let Some(view) = store.run(run)? else { return Ok(Vec::new()) };
     let after = Seq((view.run.next_seq.0 - 1 - ENTRIES).max(0));

@@ -91,7 +91,7 @@ fn pending(store: &dyn Store, of: &View) -> Result<usize, CliError> {
     Ok(run.and_then(|v| v.run.approvals).map_or(0, |a| a.pending(now)))
 }
 
-/// Login name of the person who runs the command, from `USER` or `LOGNAME`; "command" if neither is set.
+/// Returns the login name of the person who runs the command, from `USER` or `LOGNAME`; "command" if neither is set.
 pub fn user(around: &Surroundings) -> String {
     let named = |name| around.var(name).and_then(|v| v.to_str()).map(str::to_owned);
     named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "command".into())

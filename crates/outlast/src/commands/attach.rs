@@ -18,7 +18,8 @@ use outlast_process::attach::{
     listen,
 };
 
-/// Attaches the terminal to a run. Returns the run's exit code if the run ended while attached.
+/// Attaches the terminal to a run. Returns the run's exit code if the run ended while attached, `OK` if the person
+/// detached, and `INTERRUPTED` if the run's supervisor was lost.
 pub fn attach(store: &dyn Store, context: &Context, args: &AttachArgs) -> Result<u8, CliError> {
     let view = find::run_to(store, &args.run, Verb::Attach)?;
     let (id, status) = (&view.run.id, view.run.status);

@@ -144,7 +144,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
     out
 }
 
-/// Formats what is left of the limits other than usd, in one line; `None` without such limits.
+/// Formats what is left of the limits other than usd, in one line; `None` if the run has no such limit.
 pub fn left(view: &RunView, now: Micros) -> Option<String> {
     let word = |l: Line| {
         let (limit, left) = (l.limit?, l.left?.max(0));

@@ -34,17 +34,17 @@ const FEWEST: i64 = 10;
 const RESULTS: [&[u8]; 4] =
     [b"\"tool_result\"", b"\"function_call_output\"", b"\"role\":\"tool\"", b"\"functionResponse\""];
 
-/// Calls that repeated one shortly before them.
+/// Calls that repeat a call shortly before them, and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyWaiting {
     pub calls: i64,
     pub cost_nano_usd: i64,
-    /// Number of calls that were looked at.
+    /// Number of calls that were examined.
     pub of: i64,
 }
 
 impl BusyWaiting {
-    /// Looks at the newest calls of a run. Errors: those of the store.
+    /// Examines the newest calls among `entries`. Errors: those of the store.
     pub fn find(store: &dyn Store, entries: &[Entry]) -> Result<BusyWaiting, CliError> {
         let mut found = BusyWaiting::default();
         let mut newest: Vec<&Entry> = entries
@@ -74,7 +74,7 @@ impl BusyWaiting {
         Ok(found)
     }
 
-    /// Returns the line about it; `None` if there is too little to tell.
+    /// Returns the line about busy waiting for `outlast show`; `None` if fewer than `FEWEST` calls repeat another.
     pub fn line(&self) -> Option<String> {
         let (calls, cost) = (some(self.calls, "call"), usd(self.cost_nano_usd));
         (self.calls >= FEWEST)

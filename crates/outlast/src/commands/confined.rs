@@ -16,8 +16,9 @@ use crate::{
     },
 };
 
-/// Hides the directories, drops rights, and becomes the command; without one, only tries. Returns as shells do, 127 or
-/// 126, if there is no such program.
+/// Hides the directories, drops rights, and executes the command in place of this process. Without a command, only
+/// tests whether that is possible and returns 0. Returns 127 if the program does not exist and 126 if it cannot be
+/// executed, as shells do.
 pub fn confined(args: &ConfinedArgs) -> Result<u8, CliError> {
     let failed = |e: outlast_process::confine::Error| RunError::NotConfined { why: e.to_string() };
     let user = args.user.as_deref().map(User::find).transpose().map_err(failed)?;

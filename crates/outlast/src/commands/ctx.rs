@@ -54,7 +54,8 @@ fn set(store: &dyn Store, args: &SetArgs, context: &Context) -> Result<(), CliEr
     write(store, context, &bearer, &args.pairs, Vec::new())
 }
 
-/// Sets keys, with `more` in the same commit, and renews the mirror. Durable when it returns.
+/// Sets keys of the task context, commits the changes `more` with them, and rewrites the mirror file. Durable when it
+/// returns.
 pub fn write(
     store: &dyn Store,
     context: &Context,
@@ -96,7 +97,7 @@ fn changes_of(
     Ok((changes, progress))
 }
 
-/// Commits the changes, then renews the mirror.
+/// Commits changes of the task context, then rewrites the mirror file. `progress`: the changes are progress of the run.
 pub fn commit(
     store: &dyn Store,
     context: &Context,
@@ -112,7 +113,7 @@ pub fn commit(
     )
 }
 
-/// Refuses a key that is given twice in one command: one of its values would be lost.
+/// Checks that no key is given twice in one command, since one of its values would be lost. Errors: `Usage`.
 pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliError> {
     let mut seen = std::collections::BTreeSet::new();
     for k in keys {
@@ -175,13 +176,14 @@ fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> 
     Ok(page.text(&exports(&found))?)
 }
 
-/// Returns `unset` lines for named keys without a value: a variable left over would be taken for this task's.
+/// Returns shell code that unsets the variables of named keys without a value: one left over would be taken for this
+/// task's.
 pub fn unsets(context: &TaskContext) -> String {
     let absent = key::NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));
     absent.map(|(_, variable)| format!("unset {variable}\n")).collect()
 }
 
-/// Returns `export` lines for the keys that are set.
+/// Returns shell code that exports the variables of the keys that are set.
 pub fn exports(context: &TaskContext) -> String {
     let mut out = String::new();
     for (k, v) in &context.values {
@@ -234,7 +236,7 @@ fn references(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Pa
     Ok(page.text(&table.render(look, 0))?)
 }
 
-/// Reports the references whose file changed or is gone.
+/// Prints a message for each reference whose file has changed or is gone.
 pub fn tell_changed(context: &TaskContext) {
     for (name, r) in &context.references {
         let what = match r.now() {

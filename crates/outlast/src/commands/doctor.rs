@@ -63,9 +63,9 @@ impl Finding {
     }
 }
 
-/// Looks at everything and changes nothing, except that opening a store of an older format migrates it.
+/// Runs all checks and changes nothing, except that opening a store of an older format migrates it.
 ///
-/// Returns `UNAVAILABLE` when something is bad.
+/// Returns the exit code: `UNAVAILABLE` if a check finds something that is broken.
 pub fn doctor(context: &Context, page: &mut Page) -> Result<u8, CliError> {
     let findings = examine(context);
     let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Number of last log lines that are read. JSON output has all of them.
+/// Number of an attempt's last log lines that are read. JSON output prints all of them.
 pub const LINES: usize = 100;
 
 /// Most characters of a log line that are shown to people.
@@ -29,11 +29,11 @@ const WIDTH: usize = 200;
 /// Evidence about the end of one attempt.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// Amount charged and held for the attempt's calls, in nano-USD.
+    /// Amount charged and reserved for the attempt's calls, in nano-USD.
     pub cost_nano_usd: i64,
     /// Entries that were open when the attempt ended.
     pub open: Vec<Entry>,
-    /// Last lines of the attempt's log, at most [`LINES`]. `None` if there is no log, or none any more.
+    /// Last lines of the attempt's log, at most [`LINES`]. `None` if there is no log, or it was removed.
     pub lines: Option<Vec<String>>,
 }
 
@@ -53,7 +53,7 @@ impl Evidence {
         })
     }
 
-    /// Formats a paragraph for people, with the last `count` log lines.
+    /// Formats a paragraph for people, with the last `count` log lines. `how`: words for the attempt's exit.
     pub fn text(&self, attempt: &Attempt, how: &str, calls: i64, count: usize) -> String {
         let began = time::moment(attempt.started_at);
         let mut out = format!("  @{} began {began}", attempt.no.0);
@@ -88,8 +88,9 @@ impl Evidence {
     }
 }
 
-/// Returns the end of an attempt. For one that was lost with its supervisor, the latest sign of life counts: its last
-/// heartbeat, or an entry of its own that was opened or answered after that.
+/// Returns the time of an attempt's end; `None` if it has not ended. The end of an attempt that was lost with its
+/// supervisor is its latest sign of life: its last heartbeat, or a later time at which an entry of its own was opened
+/// or answered.
 pub fn end(attempt: &Attempt, entries: &[Entry]) -> Option<Micros> {
     let ended = attempt.ended_at?;
     if !attempt.exit.as_ref().is_some_and(|exit| exit.lost) {

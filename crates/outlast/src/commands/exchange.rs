@@ -23,7 +23,7 @@ use crate::{
 /// Most characters of a line that `--grep` shows.
 const WIDTH: usize = 200;
 
-/// Prints one entry. Errors: the run has no such entry.
+/// Prints the content of one entry. Errors: the run has no such entry.
 pub fn one(
     store: &dyn Store,
     view: &RunView,
@@ -54,8 +54,8 @@ pub fn one(
     exchange.print_since(&before, page)
 }
 
-/// Prints the lines that hold `text`, ignoring case, each with its entry. A request's line is shown once: where a later
-/// request repeats it, it is left out.
+/// Prints the lines that hold `text`, ignoring case, each with its entry. `seq`: only in this entry. A request's line
+/// that an earlier request has too is printed once.
 pub fn grep(
     store: &dyn Store,
     view: &RunView,

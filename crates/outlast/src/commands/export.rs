@@ -34,7 +34,7 @@ struct Line<'a> {
     cost_nano_usd: i64,
 }
 
-/// Prints the results. Values are read one by one, so that memory holds only the keys.
+/// Prints a job's results as JSON lines. Values are read one by one, so that memory holds only the keys.
 pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(), CliError> {
     if args.transcript {
         return super::transcript::export(store, &args.job, page);

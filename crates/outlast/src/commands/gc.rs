@@ -18,7 +18,7 @@ use crate::{
 
 const PAGE: usize = 500;
 
-/// Forgets old runs, each in a commit of its own, so that other writers get their turn in between.
+/// Forgets runs that ended long ago, each in a commit of its own, so that other writers get their turn in between.
 pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
     let ended_before = Micros(now.0.saturating_sub(args.older_than_ms.saturating_mul(1000)));
@@ -55,14 +55,14 @@ struct Member {
     stays: bool,
 }
 
-/// All runs of the store, with their parents.
+/// All runs of the store with their parents, and whether each is to be forgotten.
 pub struct Families {
     runs: BTreeMap<RunNo, Member>,
     ended_before: Micros,
 }
 
 impl Families {
-    /// Reads the run and all runs below it; every other one stays.
+    /// Selects the run and all runs below it to be forgotten; every other run stays.
     pub fn of(store: &dyn Store, run: RunNo) -> Result<Families, CliError> {
         // Whoever has ended by now has ended before.
         let mut families = Families { runs: BTreeMap::new(), ended_before: store.now()?.plus_ms(1) };
@@ -76,7 +76,7 @@ impl Families {
         Ok(families)
     }
 
-    /// Numbers of the runs that go, children before their parents.
+    /// Returns the runs to be forgotten, children before their parents.
     pub fn going(&self) -> Vec<RunNo> {
         self.numbers().into_iter().filter(|no| self.goes(*no)).collect()
     }
@@ -85,7 +85,7 @@ impl Families {
         self.runs.get(&no).map(|run| &run.id)
     }
 
-    /// Takes a run out that is gone.
+    /// Removes a forgotten run from this list, and returns its id.
     pub fn take(&mut self, no: RunNo) -> Option<RunId> {
         self.runs.remove(&no).map(|run| run.id)
     }
@@ -141,7 +141,8 @@ impl Families {
         std::iter::successors(parent(&no), parent).collect()
     }
 
-    /// Forgets a run and returns whether it is gone. Runs that begin meanwhile are read first: one may be its child.
+    /// Forgets a run in the store and returns whether it is gone. Runs that began meanwhile are read first: one may be
+    /// its child.
     pub fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
         loop {
             let verb = Forget {

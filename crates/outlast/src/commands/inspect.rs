@@ -295,7 +295,7 @@ impl Told {
     }
 }
 
-/// Calls `tell` with the newest entry of each item of the job.
+/// Calls `tell` with the newest entry of each item of the job. Errors: those of `tell` and of the store.
 pub fn each_item(
     store: &dyn Store,
     run: RunNo,

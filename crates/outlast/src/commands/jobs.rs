@@ -84,14 +84,14 @@ pub fn counts(view: &RunView) -> Counts {
     view.run.job.as_ref().map(|job| job.counts).unwrap_or_default()
 }
 
-/// Returns how many items are finished in a minute of the job's active time; `None` before there is any.
+/// Returns how many items finish per minute of the job's active time; `None` if it has no active time yet.
 pub fn per_minute(view: &RunView) -> Option<f64> {
     let (c, active_ms) = (counts(view), view.envelope.spent[Unit::ActiveMs]);
     (active_ms > 0).then(|| (c.done + c.failed + c.dead) as f64 * 60_000.0 / active_ms as f64)
 }
 
-/// Returns the time until the last item is finished, in milliseconds of active time at the rate so far; `None` for a job
-/// that has ended or has finished nothing.
+/// Returns the time until the last item is finished, in milliseconds of active time at the rate so far; `None` for a
+/// job that has ended, has no item left or has finished nothing.
 pub fn left_ms(view: &RunView) -> Option<i64> {
     let (c, rate) = (counts(view), per_minute(view)?);
     let left = c.wanted() - c.ended();

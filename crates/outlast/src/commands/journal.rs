@@ -20,7 +20,7 @@ use crate::{
 /// Number of entries that are read at once.
 const PAGE: usize = 1000;
 
-/// Prints the journal of a run. `wait` passes the time between two looks at a followed run.
+/// Prints the journal of a run. With `-f`, `wait` is called between two looks at the run.
 pub fn journal(
     store: &dyn Store,
     args: &JournalArgs,
@@ -56,7 +56,7 @@ pub fn journal(
     Ok(page.text(&entry::table(&entries).render(look, 0))?)
 }
 
-/// Reads every entry of the run.
+/// Returns all entries of the run, oldest first.
 pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     let mut entries: Vec<Entry> = Vec::new();
     loop {

@@ -25,7 +25,7 @@ use crate::{
     render::look::Page,
 };
 
-/// Prints the log of an attempt. `wait` passes the time between two looks at a followed log.
+/// Prints the log of an attempt. With `-f`, `wait` is called between two looks at the log.
 pub fn logs(
     store: &dyn Store,
     context: &Context,

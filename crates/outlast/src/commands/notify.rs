@@ -27,7 +27,7 @@ use crate::{
 /// Most times that a change is made again because a deliverer was faster.
 const AGAIN: usize = 100;
 
-/// Runs the command. `test` needs no store.
+/// Runs `outlast notify` and returns the exit code. `test` needs no store.
 pub fn notify(args: &NotifyArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
     let told = load(&context.around)?;
     match args.verb.as_ref().unwrap_or(&NotifyVerb::Ls) {

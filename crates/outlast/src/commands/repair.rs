@@ -13,7 +13,8 @@ use crate::{
     settings::place::Place,
 };
 
-/// Tells what is missing, or accepts it. Returns `REFUSED` if the store is damaged still.
+/// Prints what a store has lost, or with `--accept-shorter` accepts the loss. Returns `REFUSED` if the store is still
+/// damaged.
 pub fn repair(context: &Context, args: &RepairArgs, page: &mut Page) -> Result<u8, CliError> {
     let place = match &args.place {
         Some(place) => Place::decide(Some(place), &context.around)?,

@@ -16,7 +16,7 @@ use crate::{
     render::look::{self, Page, Paint},
 };
 
-/// Finds the tool calls that may have been made, and of which nobody knows.
+/// Returns the tool calls in doubt: calls that may have been made, but whose outcome nobody knows.
 pub fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     let mut found = Vec::new();
     for entry in journal::all(store, run)? {
@@ -36,8 +36,8 @@ pub fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     Ok(found)
 }
 
-/// Finds the tool call that `asked` names: by the number of its entry, or by the tool where one call of it is in doubt.
-/// `None` if it names none, and may be a step.
+/// Returns the tool call in doubt that `asked` names: by the number of its entry, or by its tool if only one call of
+/// that tool is in doubt. `None` if `asked` names no tool call; it may then name a step.
 pub fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<Option<&'a Entry>, CliError> {
     let id = &view.run.id;
     let refused = |message: String, hint: String| CliError::Usage { message, hint: Some(hint) };
@@ -67,7 +67,7 @@ pub fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<Op
     }
 }
 
-/// Records what the person says.
+/// Records a person's decision on a tool call in doubt.
 pub fn resolve(
     store: &dyn Store,
     view: &RunView,

@@ -36,31 +36,33 @@ const CALLS: usize = 12;
 /// Most characters of each side of a difference.
 const WIDTH: usize = 110;
 
-/// Conversation that a restarted agent went on with.
+/// Conversation that an agent went on with after a restart, and the input that it paid for again.
 pub struct Resumption {
     pub attempt: AttemptNo,
-    /// Last call before the restart.
+    /// Last call of the conversation before the restart.
     pub before: Seq,
-    /// First call after it.
+    /// First call of the conversation after the restart.
     pub after: Seq,
-    /// Tokens that the cache held after `before`.
+    /// Tokens of the conversation that the provider's cache held after `before`.
     pub covered: u64,
     pub read: u64,
     pub rebought: u64,
-    /// Cost of the tokens bought again beyond the price of reading them; `None` for a model without a price.
+    /// Cost of the tokens paid for again, less the price of reading them from the cache; `None` for a model without a
+    /// price.
     pub cost_nano_usd: Option<i64>,
-    /// Whether the cache's entry had expired meanwhile: what is bought again is then no matter of how the agent started.
+    /// Whether the cached prefix had expired before `after`: paying again is then no fault of how the agent was
+    /// restarted.
     pub expired: bool,
     pub difference: Option<Difference>,
 }
 
-/// Totals over a run's restarts, expired caches left out.
+/// Totals over a run's restarts; restarts at which the cache had expired are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tax {
     pub restarts: i64,
     pub tokens: i64,
     pub cost_nano_usd: i64,
-    /// Tokens bought again because tools or system text had changed.
+    /// Tokens paid for again because the tools or the system text had changed.
     pub head_tokens: i64,
 }
 
@@ -79,7 +81,7 @@ impl Tax {
         tax
     }
 
-    /// Returns the line about the tax; `None` if there was none.
+    /// Returns the line about the resume tax for `outlast show`; `None` if no token was paid for again.
     pub fn line(&self) -> Option<String> {
         let (tokens, restarts) = (some(self.tokens, "token"), some(self.restarts, "restart"));
         let cost = usd(self.cost_nano_usd);
@@ -93,9 +95,9 @@ impl Tax {
     }
 }
 
-/// Finds the conversations that attempts of a run went on with. `entries` are the run's, in order.
+/// Finds the conversations that later attempts of a run went on with. `entries` are the run's entries, in order.
 ///
-/// Errors: those of the store. A run that keeps no requests has none.
+/// Errors: those of the store. Returns none for a run that does not record requests.
 pub fn resumptions(
     store: &dyn Store,
     view: &RunView,
@@ -188,7 +190,8 @@ fn model(e: &Entry) -> &str {
     e.call.as_ref().map_or("", |call| call.model.as_str())
 }
 
-/// Prints what each restart bought again, and the first byte in which its request left the last one before it.
+/// Prints what each restart paid for again, and the first byte in which its request differs from the last request
+/// before it.
 pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (attempts, entries) = (store.attempts(view.run.no)?, journal::all(store, view.run.no)?);
     let found = resumptions(store, view, &attempts, &entries)?;

@@ -15,9 +15,10 @@ use crate::{
     render::{amount::some, look::Page},
 };
 
-/// Forgets a run and the runs below it. `directory` returns the directory of a run's logs and state.
+/// Forgets a run and the runs below it, and removes their files. `directory` returns the directory of a run's logs and
+/// state.
 ///
-/// Errors: `run_not_ended`; `run_stays` for the newest run of a store, and for one whose family can go on.
+/// Errors: `run_not_ended`; `run_stays` for the newest run of a store, or if a run of its family has not ended.
 pub fn rm(
     store: &dyn Store,
     directory: &dyn Fn(&RunId) -> Result<PathBuf, CliError>,

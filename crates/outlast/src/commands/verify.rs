@@ -27,7 +27,7 @@ use crate::{
 
 const PAGE: usize = 1000;
 
-/// Checks the whole store. Returns `REFUSED` if damage was found and is still there.
+/// Checks the whole store. Returns the exit code: `REFUSED` if damage was found and not repaired.
 pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u8, CliError> {
     let mut damage = store.damage(false)?;
     let mut repaired = Vec::new();
@@ -82,7 +82,7 @@ fn window(view: &BudgetView, sums: &BTreeMap<EnvelopeNo, Sums>, run_gone: bool) 
     Some(format!("budget {}: {wrong}", view.budget.name))
 }
 
-/// Checks a JSONL file of results without its record in the store.
+/// Checks a JSONL file of results that has no record in the store. Returns the exit code.
 pub fn verify_lines(path: &Path, repair: bool, page: &mut Page) -> Result<u8, CliError> {
     let told = |scan: &jsonl::Scan| -> Vec<String> {
         let what =

@@ -20,7 +20,7 @@ use outlast_core::words::id::AttemptNo;
 /// Size at which a log file is rotated, in bytes. One rotated file is kept.
 pub const MOST_BYTES: u64 = 10 << 20;
 
-/// Number of attempts whose logs are kept.
+/// Number of attempts of a run whose logs are kept; older logs are removed.
 pub const MOST_ATTEMPTS: i64 = 20;
 
 /// Log of an attempt while it is written.
@@ -56,7 +56,7 @@ impl AttemptLog {
         Ok(AttemptLog { path, file, written, most })
     }
 
-    /// Appends output. Errors: the file system's; part of the bytes may be written then.
+    /// Appends output to the log. Errors: the file system's; part of the bytes may be written then.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.written > 0 && self.written + bytes.len() as u64 > self.most {
             let mut aside = self.path.clone().into_os_string();

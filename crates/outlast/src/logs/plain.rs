@@ -1,7 +1,7 @@
 //! Terminal output as text, without control sequences.
 
-/// Returns text for people and programs. Escape sequences and control characters are removed, invalid UTF-8
-/// becomes `U+FFFD`, and of text overwritten by carriage returns only the last stays.
+/// Returns terminal output as plain text. Escape sequences and control characters are removed, invalid UTF-8 becomes
+/// `U+FFFD`, and of text overwritten by carriage returns only the last remains.
 pub fn text(bytes: &[u8]) -> String {
     let shown = strip(bytes, false);
     let mut out = String::with_capacity(shown.len());

@@ -14,7 +14,7 @@ use super::{ASIDE, ENDING, aside, current, plain};
 /// Number of bytes searched for the last lines. A longer line is cut.
 const TAIL_BYTES: u64 = 256 << 10;
 
-/// Returns the attempts that have a log, oldest first. A missing directory has none.
+/// Returns the attempts that have a log in `directory`, oldest first; none if the directory does not exist.
 pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
     let entries = match fs::read_dir(directory) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -32,9 +32,10 @@ pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
     Ok(found)
 }
 
-/// Returns the last `count` lines of an attempt's log as text for people, without control sequences.
+/// Returns the last `count` lines of an attempt's log as text for people, without control sequences. Reads at most the
+/// last `TAIL_BYTES` of a file.
 ///
-/// Empty if there is no log.
+/// Returns no lines if there is no log.
 pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
     let mut is_cut = false;
@@ -71,8 +72,8 @@ impl Follower {
         Follower { directory: directory.to_owned(), attempt, open: None }
     }
 
-    /// Returns what was written since the last call; on the first call, from the start. At most 64 KiB; empty
-    /// when there is no more now.
+    /// Returns what was written since the last call, at first from the start of the log: at most 64 KiB, and nothing as
+    /// long as the log has no more.
     ///
     /// Output that is rotated out twice between two calls is lost.
     pub fn more(&mut self) -> io::Result<Vec<u8>> {

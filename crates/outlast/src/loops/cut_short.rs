@@ -5,14 +5,14 @@ use std::{fs, path::PathBuf};
 
 use outlast_process::proc_table;
 
-/// Observations of a shell loop's functions in bash's EXIT trap: its jobs, and the command that it was at.
+/// State of a loop's shell in bash's EXIT trap: its running jobs, and the command that it was at.
 #[derive(Clone, Copy, Debug)]
 pub struct AtExit<'a> {
     /// Output of `jobs -lr`, the running jobs.
     pub jobs: &'a str,
     /// `$BASH_COMMAND`, the last command that was begun.
     pub command: &'a str,
-    /// Living children of the shell whose standard output it reads.
+    /// Process ids of the shell's living children whose standard output the shell reads.
     pub read_from: &'a [u32],
 }
 
@@ -31,7 +31,8 @@ impl AtExit<'_> {
     }
 }
 
-/// Lists the living children of a shell whose standard output it reads. Empty if `/proc` does not tell.
+/// Returns the process ids of a shell's living children whose standard output the shell reads; none if `/proc` cannot
+/// be read.
 pub fn read_from(shell: u32) -> Vec<u32> {
     let Ok(processes) = proc_table::walk() else { return Vec::new() };
     let children = processes.into_iter().filter(|stat| stat.ppid == shell && !stat.is_dead());

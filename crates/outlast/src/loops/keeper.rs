@@ -47,7 +47,7 @@ use outlast_process::{
     tree::Tree,
 };
 
-/// Starts the keeper of a shell's lease. Returns once it holds the lease.
+/// Starts the keeper process, which renews the lease of a loop's shell. Returns once the keeper is up.
 pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), CliError> {
     let mut command = Command::new(crate::program()?);
     // The keeper must not hold API keys, nor the marks by which a loop's children are found.
@@ -84,7 +84,8 @@ pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), Cl
 
 const UP: &str = "up";
 
-/// Renews the lease until the shell is gone, then ends what it left.
+/// Renews the lease until the shell is gone, then ends the processes that the shell left and records its death. Runs as
+/// the keeper process; returns its exit code.
 pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context) -> Result<u8, CliError> {
     // The terminal's Ctrl-C and hangup are for the shell alone.
     let _ = rustix::process::setsid();

@@ -50,7 +50,7 @@ use outlast_process::{
     tree::Tree,
 };
 
-/// Shell of a loop, as the store and `/proc` know it.
+/// Shell of a loop, as the store and `/proc` identify it.
 #[derive(Clone, Debug)]
 pub struct Shell {
     pub id: ProcId,
@@ -58,7 +58,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Reads the process `pid` as the shell of the loop `name`. Errors: no such process.
+    /// Looks up the process `pid` as the shell of the loop `name`. Errors: no such process.
     pub fn of(pid: u32, name: &str) -> Result<Shell, CliError> {
         let me = identity::of_self()
             .map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
@@ -68,25 +68,26 @@ impl Shell {
         Ok(Shell { id, identity })
     }
 
-    /// Returns whether `other` is this process, whatever its program and host are called.
+    /// Returns whether `other` is this shell's process, whatever its program and host are called.
     pub fn is(&self, other: &Identity) -> bool {
         *other
             == Identity { program: other.program.clone(), host: other.host.clone(), ..self.identity.clone() }
     }
 }
 
-/// Attempt that the shell drives now.
+/// Attempt that the shell has begun and drives.
 pub struct Opened {
     pub claims: Claims,
     pub instance: InstanceNo,
     pub view: RunView,
-    /// Attempt before this one, unless the loop had been completed.
+    /// Attempt before this one; `None` for the first attempt, and if the loop had been completed before.
     pub before: Option<Attempt>,
 }
 
-/// Claims the loop's own run for its shell. Creates the run if needed, and reopens a completed one.
+/// Claims the loop's own run for its shell, as a new attempt. Creates the run if needed, and reopens a completed one.
 ///
-/// Errors: `run_held` while another live loop of this name has it; `not_a_loop` if the run is no loop's.
+/// Errors: `run_held` while another live loop of this name drives the run; `not_a_loop` if the run is no loop's; a
+/// halted run.
 pub fn take(
     store: &Arc<dyn Store>,
     context: &Context,
@@ -164,7 +165,8 @@ fn claim(
     }
 }
 
-/// Declares an instance dead whose process is gone, or that says goodbye (`left`). Does nothing if it is dead already.
+/// Declares an instance dead whose process is gone, or that leaves by itself (`left`). Does nothing if it is dead
+/// already.
 pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), store::Error> {
     loop {
         let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };
@@ -177,10 +179,10 @@ pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Resu
     }
 }
 
-/// Starts the keeper, renews the mirror, and returns the exports for the shell of a new attempt.
+/// Starts the keeper, rewrites the mirror file, and returns the shell code that exports a new attempt's variables.
 ///
-/// `fresh`: the shell has just begun, so processes of earlier lives are ended first. Otherwise the shell takes its run
-/// again, and its own children live.
+/// `fresh`: the shell has just begun, so processes of the loop's earlier shells are ended first. Otherwise the same
+/// shell claims its run again, and its own children go on.
 pub fn settle_in(
     store: &dyn Store,
     context: &Context,
@@ -242,8 +244,8 @@ pub enum End {
     Signal(i32),
 }
 
-/// Ends the shell's attempt and gives the lease back. Returns the exit code for the shell: an exit with 0 while a task
-/// is begun and not done is an interruption.
+/// Ends the shell's attempt in the store and gives the lease back. Returns the exit code for the shell: `INTERRUPTED`
+/// for an exit with 0 while a task is begun and not done.
 pub fn end(store: &dyn Store, bearer: &Bearer, how: End) -> Result<u8, CliError> {
     let run = bearer.view.run.no;
     let open = TaskContext::read(store, &bearer.view.run.id)?.task;
@@ -281,7 +283,7 @@ pub fn end(store: &dyn Store, bearer: &Bearer, how: End) -> Result<u8, CliError>
     }
 }
 
-/// Returns whether no other attempt has begun since the bearer's, and the run is neither cancelled nor halted.
+/// Returns whether the bearer's attempt is still the run's newest, and the run is neither cancelled nor halted.
 pub fn is_untouched(store: &dyn Store, bearer: &Bearer) -> Result<bool, store::Error> {
     let newest = store.attempts(bearer.view.run.no)?.last().map(|a| a.no);
     let status = store.run(bearer.view.run.no)?.map(|v| v.run.status);

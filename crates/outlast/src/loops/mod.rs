@@ -35,7 +35,7 @@ const TRAPS: &str = include_str!("traps.sh");
 const VERBS: &str = include_str!("verbs.sh");
 const OPEN: &str = include_str!("open.sh");
 
-/// Prints the functions for `eval`. Opens no store: the printed text does when it is evaluated.
+/// Prints the shell functions of a loop, for `eval`. Opens no store: the functions do.
 pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
     let name = args.run.as_deref().ok_or_else(|| CliError::Usage {
         message: "the loop has no name".into(),
@@ -58,7 +58,8 @@ pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result
     Ok(())
 }
 
-/// Returns shell code that ends a script with `code`; in an interactive shell it only sets the exit status.
+/// Returns shell code that ends a script with the exit code `code`; in an interactive shell it only sets the exit
+/// status.
 pub fn end_with(code: u8) -> String {
     format!("case $- in *i*) (exit {code}) ;; *) exit {code} ;; esac")
 }

@@ -61,7 +61,7 @@ struct Bound {
     start_time: u64,
 }
 
-/// Executes one verb and prints the code for the shell to evaluate. Returns the exit code.
+/// Executes one verb of a loop's shell functions and prints the code that the shell evaluates. Returns the exit code.
 pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
     // Only a loop's first verb creates the store; the others need one that exists.
     let store = context.open(matches!(args.verb, Verb::Open), Default::default())?;

@@ -81,7 +81,7 @@ pub struct Ledger {
     pub run: RunNo,
     pub id: RunId,
     pub seat: Seat,
-    /// Name of the server.
+    /// Name of the MCP server, by which its tool calls are recorded.
     pub server: String,
     pub record: Record,
     pub rules: Option<Rules>,
@@ -92,23 +92,24 @@ pub struct Ledger {
     runtime: tokio::runtime::Handle,
 }
 
-/// Next deed for a call that was asked for.
+/// Next step for a tool call that the client asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The call is on disk, with this idempotency key.
+    /// The call is reserved on disk; send it to the server, with this idempotency key.
     Send {
         opening: Opening,
         key: String,
-        /// Whether no earlier life has made it.
+        /// Whether the call is made for the first time, and not taken over from an earlier process of the run.
         new: bool,
-        /// Whether it is marked as sent.
+        /// Whether the call is already marked as sent, so that it may leave at once.
         sent: bool,
-        /// Whether a person, or a policy, is to be asked before it is sent.
+        /// Whether the call needs a policy's or person's approval before it is sent.
         asks: bool,
-        /// Answers of earlier lives to calls without an id.
+        /// Number of recorded answers of earlier attempts to calls without an id.
         earlier: usize,
     },
-    /// The answer is known; `seq` is to be marked once the client has it.
+    /// Give this answer to the client. The caller marks the entry `seq` as delivered after that; `None`: there is no
+    /// entry to mark.
     Answer { seq: Option<Seq>, body: String },
 }
 
@@ -208,14 +209,16 @@ impl Ledger {
         Actor { run: self.run, attempt: life.attempt, instance }
     }
 
-    /// Returns the name by which people and policies know a tool.
+    /// Returns the full name of a tool, as people and policies know it: `SERVER/TOOL`.
     pub fn name(&self, tool: &str) -> String {
         format!("{}/{tool}", self.server)
     }
 
-    /// Puts the call on disk, or finds its answer. Waits while another process makes the same call.
+    /// Reserves the call on disk, or finds its recorded answer. Waits while another process makes the same call.
     ///
-    /// `leaves`: the call leaves as soon as this returns. Else it has to be marked by [`Ledger::leaves`] first.
+    /// `leaves`: the call is marked as sent in the same commit, unless it needs an approval. A call that is not marked
+    /// must be marked by [`Ledger::leaves`] before it is sent. `anew`: a call that only reads is made again although
+    /// its answer is recorded.
     pub async fn reserve(
         &self,
         call: &ToolCall,
@@ -275,7 +278,7 @@ impl Ledger {
         })
     }
 
-    /// Asks for the approval that the policy wants, and waits for the decision, at most `patience`.
+    /// Asks for the approval that the policy requires, and waits for the decision, at most for `patience`.
     ///
     /// Errors: those of `RequestApproval`.
     pub async fn approved(
@@ -331,7 +334,7 @@ impl Ledger {
         })
     }
 
-    /// Marks a reserved call as sent. Only then it may leave.
+    /// Marks a reserved call as sent. The caller sends the call only after that.
     pub async fn leaves(&self, opening: Opening) -> Result<(), CliError> {
         let life = self.life().await?;
         let send = SendTool { opening, attempt: life.attempt, slot: life.slot };
@@ -339,7 +342,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records a call's answer. Only then its client may see it.
+    /// Records a call's answer. The caller passes the answer to the client only after that.
     pub async fn record(&self, opening: Opening, body: &str, failed: bool) -> Result<(), CliError> {
         let kept = match self.record {
             Record::Digests => json!({"sha256": Digest::of(body.as_bytes())}).to_string(),
@@ -369,8 +372,8 @@ impl Ledger {
         Ok(Verdict::Answer { seq: None, body: message::told(&text, json!({"outlast/outcome": "not sent"})) })
     }
 
-    /// Marks that the client has an answer: another life or process does not give it again. Not synced: a loss of power
-    /// leaves nobody who had it.
+    /// Records that the client has the answer of the entry `seq`, so that no later process gives it to an equal call.
+    /// Not synced: a loss of power ends the client too.
     pub async fn delivered(&self, seq: Seq) -> Result<(), CliError> {
         let life = self.life().await?;
         let mark = Delivered { run: self.run, seq, attempt: life.attempt, count: 0, replayed: false };
@@ -378,7 +381,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Ends this process's life on the store. Calls in flight are judged by whoever asks for them next.
+    /// Ends this process's own attempt, if it claimed one, and its instance in the store. The next process that asks
+    /// for a call in flight decides its outcome.
     pub fn leave(&self) -> Result<(), CliError> {
         let Some(life) = self.life.get() else { return Ok(()) };
         life.beat.abort();
@@ -449,12 +453,12 @@ impl Ledger {
     }
 }
 
-/// A person's decision on a call.
+/// State of a person's decision on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Approval {
     Given,
-    /// Nobody has decided yet: the answer for a client that cannot wait on.
+    /// Nobody has decided yet. The value is the answer for a client that cannot wait longer.
     Pending(String),
-    /// The call is not made, and why.
+    /// The call is not made. The value says why.
     Refused(String),
 }

@@ -49,8 +49,8 @@ const INHERITED: [&str; 3] = [TOKEN, "OUTLAST_STORE", CONFINED];
 /// Headers whose values are secrets.
 const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
 
-/// Records the tool calls between the client on standard input and output, and the server that it starts. Returns the
-/// exit code.
+/// Runs `outlast mcp`: records the tool calls between the client on standard input and output and the server that it
+/// starts. Returns the exit code.
 pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let name = name(&args)?;
     let way = way(&args, &context)?;

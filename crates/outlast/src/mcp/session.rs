@@ -27,10 +27,11 @@ use super::{
 /// Starts of a server without an answer between them, after which it is given up.
 const MOST_STARTS: u32 = 5;
 
-/// Longest wait for a person's decision before a client without progress is told to call again.
+/// Longest wait for a person's decision, in milliseconds, before a client that takes no progress notices is told to
+/// call again.
 pub const PATIENCE_MS: u64 = 45_000;
 
-/// Interval between two notices of progress to a client that waits for a decision.
+/// Time between two progress notices to a client that waits for a person's decision, in milliseconds.
 pub const PROGRESS_MS: u64 = 5_000;
 
 pub struct Session {
@@ -110,7 +111,8 @@ impl Session {
         std::mem::take(&mut self.deeds)
     }
 
-    /// Tells that the server was started: what waits for it may go.
+    /// Takes note that the server was started. Returns the deeds that begin the session with it and send what has
+    /// waited for it.
     pub fn started(&mut self) -> Vec<Deed> {
         self.starts += 1;
         self.greet();

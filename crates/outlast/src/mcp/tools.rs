@@ -6,25 +6,26 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What a tool does to the world.
+/// Effect of a tool on the world, which decides whether a call in doubt may be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {
-    /// A second call may have a second effect.
+    /// A second call may have a second effect, so a call in doubt is not repeated.
     #[default]
     Acts,
     /// The same call again has no further effect.
     Idempotent,
-    /// The tool changes nothing.
+    /// The tool only reads.
     Reads,
 }
 
 impl Manner {
-    /// Tells whether a call in doubt may be sent again.
+    /// Returns whether a call in doubt may be sent again.
     pub fn repeatable(self) -> bool {
         self != Manner::Acts
     }
 
-    /// Returns the side effect by which a policy judges: none for a read; else unknown, which fits any rule.
+    /// Returns the side effect that a policy is asked about: an empty text for a tool that only reads; `None`, unknown,
+    /// for any other, which every rule fits.
     pub fn side_effect(self) -> Option<&'static str> {
         (self == Manner::Reads).then_some("")
     }
@@ -33,11 +34,12 @@ impl Manner {
 /// Tools of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
-    /// Whether the server's hints count. A server that lies could have its effects repeated.
+    /// Whether the server's own hints about its tools are believed. A false hint would let a tool's effect happen
+    /// twice.
     pub trusted: bool,
-    /// Names or beginnings of names (`get_*`) of tools that only read.
+    /// Names, or beginnings of names such as `get_*`, of tools that only read.
     pub reads: Vec<String>,
-    /// Names or beginnings of names of idempotent tools.
+    /// Names, or beginnings of names such as `put_*`, of idempotent tools.
     pub idempotent: Vec<String>,
     hinted: HashMap<String, Manner>,
 }
@@ -67,7 +69,7 @@ impl Tools {
         Tools { trusted, reads, idempotent, hinted: HashMap::new() }
     }
 
-    /// Learns the hints in the answer to `tools/list`.
+    /// Takes the tools' hints from the server's answer to `tools/list`.
     pub fn learn(&mut self, result: &RawValue) {
         let Ok(list) = serde_json::from_str::<List<'_>>(result.get()) else { return };
         for tool in list.tools {
@@ -82,7 +84,8 @@ impl Tools {
         }
     }
 
-    /// Returns the manner of a tool: the setting's word before the server's.
+    /// Returns the manner of a tool. Settings take precedence over the hints of a trusted server; without either it is
+    /// `Acts`.
     pub fn manner(&self, tool: &str) -> Manner {
         let names = |patterns: &[String]| {
             patterns.iter().any(|pattern| match pattern.strip_suffix('*') {

@@ -27,7 +27,8 @@ const KEPT: [&str; 13] = [
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-/// Runs a command with `message` on its standard input. Errors: it cannot be started, fails, or does not end.
+/// Runs a command with `message` on its standard input, without a shell. Errors: it cannot be started, fails, or does
+/// not end in time.
 pub async fn run(argv: Vec<String>, message: String) -> Result<(), String> {
     let ran = tokio::task::spawn_blocking(move || run_here(&argv, &message)).await;
     ran.unwrap_or_else(|e| Err(e.to_string()))

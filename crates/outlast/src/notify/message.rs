@@ -16,10 +16,10 @@ use crate::{
 /// Most characters of a message's text.
 const LONGEST: usize = 500;
 
-/// An event as a person is told of it.
+/// Message to a person about an event.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Stable id: that of the event and the endpoint.
+    /// Stable id, made of the event's place in the store and the endpoint's name.
     pub id: String,
     pub topic: &'static str,
     /// Id of the run; `None` for a named budget.
@@ -31,7 +31,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Builds the message of an event. `run`: id and name of its run.
+    /// Builds the message of an event for one endpoint. `run`: id and name of the event's run.
     pub fn of(event: &Event, topic: Topic, endpoint: &str, run: Option<(String, Option<String>)>) -> Message {
         let shown = match &run {
             Some((id, Some(name))) => format!("run {name} ({id})"),
@@ -53,7 +53,7 @@ impl Message {
         }
     }
 
-    /// Builds a message that only shows that an endpoint is reached.
+    /// Builds a test message, which only shows that an endpoint can be reached.
     pub fn test(endpoint: &str, now: Micros) -> Message {
         Message {
             id: format!("evt_test_{}_{endpoint}", now.0),
@@ -76,7 +76,7 @@ impl Message {
         })
     }
 
-    /// Returns the post to an endpoint; `None` for a command.
+    /// Returns the HTTP post of the message to an endpoint; `None` if the endpoint is a command.
     pub fn post(&self, endpoint: &Endpoint, now: Micros) -> Option<Post> {
         let Way::Post { shape, secret, .. } = &endpoint.way else { return None };
         let both = format!("{}\n{}", self.title, self.text);

@@ -45,7 +45,7 @@ const MOST_TRIES: u32 = 60;
 const FIRST_PAUSE_MS: i64 = 5_000;
 const LONGEST_PAUSE_MS: i64 = 3_600_000;
 
-/// Deliverer of one process.
+/// Deliverer of messages to the configured endpoints, one in each process.
 pub struct Deliverer {
     store: Arc<dyn Store>,
     /// Number of this process, which changes when it was declared dead and registered again.
@@ -54,14 +54,14 @@ pub struct Deliverer {
     poster: Poster,
 }
 
-/// Tasks of a deliverer.
+/// Running tasks of a deliverer.
 pub struct Delivering {
     deliverer: Arc<Deliverer>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Delivering {
-    /// Starts to deliver; `None` where nothing is configured.
+    /// Starts to deliver messages and heartbeats; `None` if `[notify]` configures nothing.
     pub fn start(notify: Notify, store: Arc<dyn Store>, node: Arc<Node>) -> Option<Delivering> {
         if notify == Notify::default() {
             return None;
@@ -89,7 +89,8 @@ impl Delivering {
         Some(Delivering { deliverer, tasks })
     }
 
-    /// Delivers what is there, for a short while at most, and ends.
+    /// Stops the tasks and delivers what is still due, for at most a few seconds. The next process on the store
+    /// delivers the rest.
     pub async fn finish(self) {
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
         for task in self.tasks {
@@ -252,7 +253,7 @@ fn run_of(store: &dyn Store, no: Option<RunNo>) -> Result<Option<(String, Option
     Ok(view.map(|view| (view.run.id.to_string(), view.spec.name)))
 }
 
-/// Sends a message to an endpoint, once.
+/// Sends a message to an endpoint, without another try. The error says why it failed.
 pub async fn send(
     poster: &Poster,
     endpoint: &Endpoint,
@@ -266,7 +267,8 @@ pub async fn send(
     }
 }
 
-/// Returns the standing of each configured endpoint, and of those that were configured once.
+/// Returns how far deliveries have come, by endpoint: for the configured endpoints, and for earlier ones that the store
+/// still knows.
 pub fn standings(store: &dyn Store, notify: &Notify) -> Result<BTreeMap<String, Delivery>, store::Error> {
     let mut all: BTreeMap<String, Delivery> =
         store.deliveries()?.into_iter().map(|d| (d.name.clone(), d)).collect();

@@ -4,14 +4,14 @@ use outlast_core::events::{Event, Kind};
 
 macro_rules! topics {
     ($($topic:ident $name:literal;)+) => {
-        /// Kind of news.
+        /// Topic: a kind of news that a person may want to be told.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Topic { $($topic),+ }
 
         impl Topic {
             pub const ALL: &[Topic] = &[$(Topic::$topic),+];
 
-            /// Returns the name in settings and messages.
+            /// Returns the topic's name in settings and messages.
             pub fn name(self) -> &'static str {
                 match self { $(Topic::$topic => $name),+ }
             }
@@ -40,7 +40,7 @@ topics! {
 }
 
 impl Topic {
-    /// Topics that are told where nothing else is said. A death is followed by a restart or by a failure.
+    /// Topics of an endpoint that names none. A death is not among them, because a restart or a failure follows it.
     pub const USUAL: [Topic; 11] = [
         Topic::Halted,
         Topic::Failed,
@@ -55,7 +55,7 @@ impl Topic {
         Topic::OutageEnded,
     ];
 
-    /// Returns the topic of an event; `None` for an event that is no news to a person.
+    /// Returns the topic of an event; `None` for an event that no person needs to be told.
     pub fn of(event: &Event) -> Option<Topic> {
         let about = &event.about;
         Some(match event.kind {

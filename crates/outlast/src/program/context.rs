@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// Variable of a confined run's processes: the store that OUTLAST_STORE names is hidden from them.
+/// Environment variable that marks the processes of a confined run, from which the store of `OUTLAST_STORE` is hidden.
 pub const CONFINED: &str = "OUTLAST_CONFINED";
 
 /// Context of one command: environment, store and output.
@@ -44,7 +44,7 @@ pub struct Context {
     pub look: Look,
     /// Whether standard output is a terminal.
     pub is_on_terminal: bool,
-    /// Longest time for which operations wait for a database that went away.
+    /// Longest time for which operations wait for a database that is away.
     pub store_wait: Duration,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
@@ -67,12 +67,13 @@ impl Context {
         })
     }
 
-    /// Returns the same context with another `--store-wait`.
+    /// Returns the same context with another `--store-wait`, in milliseconds.
     pub fn waiting(self, store_wait_ms: i64) -> Context {
         Context { store_wait: Duration::from_millis(u64::try_from(store_wait_ms).unwrap_or(0)), ..self }
     }
 
-    /// Returns the same context with the variables of a file in place of its own. Errors: `EnvFile`.
+    /// Returns the same context with the variables of a file added in front of its own; unchanged without a file.
+    /// Errors: `EnvFile`.
     pub fn with_variables(self, file: Option<&Path>) -> Result<Context, CliError> {
         let Some(file) = file else { return Ok(self) };
         let file = self.around.directory().join(file);
@@ -80,14 +81,16 @@ impl Context {
         Ok(Context { around: self.around.with(variables), ..self })
     }
 
-    /// Returns the same context on the record of a JSONL file of results.
+    /// Returns the same context with the store beside a JSONL file of results, which holds the record of the file's
+    /// job.
     pub fn beside(&self, results: &Path) -> Context {
         Context { place: Place::File(jsonl::record(results)), ..self.clone() }
     }
 
     /// Opens the store; `create` makes it if it does not exist.
     ///
-    /// Errors: `Confined` in a process that does not see it; `NoStore` if it does not exist and is not to be made; `Store`.
+    /// Errors: `Confined` in a process from which the store is hidden; `NoStore` if it does not exist and `create` is
+    /// false; `Store`.
     pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
         let ours = self.around.var("OUTLAST_STORE").and_then(|store| store.to_str());
         if self.around.is_set(CONFINED) && ours == self.place.without_secret().as_deref() {
@@ -125,13 +128,13 @@ impl Context {
         }
     }
 
-    /// Returns whether the store would be a file that does not exist yet.
+    /// Returns whether the store is to be a file, and that file does not exist yet.
     pub fn has_no_file(&self) -> bool {
         // A file that cannot be examined counts as present: opening it reports what is wrong.
         matches!(&self.place, Place::File(path) if matches!(path.try_exists(), Ok(false)))
     }
 
-    /// Loads the providers' keys. Errors: a file of keys that is not private, or not readable.
+    /// Loads the providers' keys. Errors: a file of keys that cannot be read, or that others can read.
     pub fn keys(&self) -> Result<Keys, CliError> {
         Ok(Keys::load(&self.around)?)
     }

@@ -16,7 +16,7 @@ use crate::{
     settings::{place::Durability, surroundings::Surroundings},
 };
 
-/// Returns the context of this process and its durability. `place` names the store; `None` is the default
+/// Returns the context of this process and the store's durability. `place` is the store's address, `None` the default
 /// store. Opens nothing. Errors: settings that are not understood, an address that names no store.
 pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError> {
     let around = Surroundings::of_process();
@@ -27,7 +27,7 @@ pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError>
 
 /// Returns the configuration of a proxy in this process, which admits run tokens and `api_token`.
 ///
-/// Keys, prices, upstreams and rates are those of `outlast serve` as of now, because a notebook sets its keys
+/// Keys, prices, upstreams and rates are read now, as `outlast serve` reads them, because a notebook sets its keys
 /// late. Errors: settings, keys or prices that are not understood.
 pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     let context = Context { around: Surroundings::of_process(), ..context.clone() };
@@ -36,14 +36,14 @@ pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     settings::of_proxy(&args, access, &context)
 }
 
-/// Returns the limits of a new run under a policy: the lower of the two for each unit. `by_default`: nobody
-/// asked for `limits`, so the policy's replace them.
+/// Returns the limits of a new run under a policy: the lower of the two for each unit. `by_default`: `limits` are
+/// defaults that nobody asked for, so the policy's replace them.
 pub fn limits_under(limits: Limits, by_default: bool, policy: &Limits) -> Limits {
     let by_default = by_default.then_some(LimitArgs::DEFAULT_USD);
     Chosen { limits, by_default }.under(policy).limits
 }
 
-/// Returns the settings of a proxy without flags, as variables and files give them.
+/// Returns the settings of a proxy, read from variables and files alone, without flags.
 pub fn proxy_args(around: &Surroundings) -> Result<ProxyArgs, CliError> {
     Ok(serve_args([], around)?.1.proxy)
 }

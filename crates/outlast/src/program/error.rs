@@ -34,7 +34,7 @@ use crate::{
     settings::{file, keys, place},
 };
 
-/// Run that an ambiguous name may mean.
+/// Run that an ambiguous name may mean, as an error lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub run: String,
@@ -59,7 +59,7 @@ impl Candidate {
 /// Error of the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The command line as clap read it; also `--help` and `--version`.
+    /// Command line that clap refused; also `--help` and `--version`, which are printed and are no failure.
     #[error("{}", first_line(.0))]
     Line(Box<clap::Error>),
     #[error("{message}")]
@@ -81,7 +81,7 @@ pub enum CliError {
     #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
     AmbiguousRun {
         asked: String,
-        /// First candidates, of `count` in all.
+        /// First few of the `count` runs.
         candidates: Vec<Candidate>,
         count: usize,
     },
@@ -106,7 +106,7 @@ impl From<clap::Error> for CliError {
 }
 
 impl CliError {
-    /// Returns the stable code.
+    /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
         match self {
             CliError::Line(_) | CliError::Usage { .. } => "usage",
@@ -126,7 +126,7 @@ impl CliError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         match self {
             CliError::Line(e) => Some(match e.kind() {
@@ -207,7 +207,7 @@ impl CliError {
         exit
     }
 
-    /// Returns the message for people.
+    /// Returns the error and its hint as text for people.
     pub fn text(&self) -> String {
         let mut out = format!("error: {}", clean(&self.to_string()));
         if let CliError::AmbiguousRun { asked, candidates, count } = self {
@@ -223,7 +223,7 @@ impl CliError {
         out
     }
 
-    /// Returns the message for programs, one line of JSON.
+    /// Returns the error as one line of JSON for programs.
     pub fn json(&self) -> String {
         let mut error = json!({
             "code": self.code(),

@@ -23,20 +23,20 @@ use crate::{
 const PAGE: usize = 500;
 const LISTED: usize = 10;
 
-/// Verb that a run is looked for, as far as it decides between several runs of one name.
+/// Verb for which a run is looked up. It decides which of several runs of one name is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Looks at any run.
+    /// Reads any run.
     Look,
     Resume,
     Stop,
     Wake,
     Attach,
-    /// Changes a run that has not ended.
+    /// Changes a run that has not ended, for example its budget.
     Change,
-    /// Ends runs for good: it never guesses between several that fit.
+    /// Ends a run for good. If several runs are possible, the look-up fails instead of guessing.
     End,
-    /// Removes runs that have ended. It never guesses either.
+    /// Removes runs that have ended. If several runs are possible, the look-up fails instead of guessing.
     Remove,
 }
 
@@ -80,17 +80,19 @@ pub fn view(store: &dyn Store, no: RunNo) -> Result<RunView, CliError> {
     store.run(no)?.ok_or_else(|| CliError::NoSuchRun { asked: format!("#{no}") })
 }
 
-/// Finds the run that `asked` names, to look at it. See [`run_to`].
+/// Finds the run that `asked` names, in order to read it. See [`run_to`].
 pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     run_to(store, asked, Verb::Look)
 }
 
-/// Finds the run that `asked` names, for a verb. An exact id always wins, and is found without a search.
+/// Finds the run that `asked` names: by its exact id, else by its name, else by the start of its id, with or without
+/// `run_`.
 ///
-/// Then the name, then the start of an id, with or without `run_`. Of several runs those count that the verb can act
-/// on, of these the ones that have not ended. Of several of a name the newest is meant, and that is said in one line.
+/// Of several runs, those on which `verb` can act take precedence, and of these the ones that have not ended. If
+/// several runs of one name are left, the newest is taken, and a printed line says so.
 ///
-/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, where several ids begin so, or the verb does not guess.
+/// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, if several ids begin like `asked`, or the verb does not
+/// guess.
 pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, CliError> {
     if let Ok(id) = RunId::new(asked)
         && let Some(no) = store.run_no(&id)?
@@ -138,7 +140,8 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
     Ok(view)
 }
 
-/// Finds the last run that was begun in `directory` and fits the verb, else the last one there, and says which it is.
+/// Finds the last run that was begun in `directory` and on which `verb` can act, else the last run there, and prints
+/// which run it is.
 ///
 /// Errors: `NoRunHere`.
 pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunView, CliError> {
@@ -162,7 +165,7 @@ pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunVie
     Ok(view)
 }
 
-/// Finds the run that a word names, or without a word the last run of the directory.
+/// Finds the run that `asked` names, as [`run_to`]; for `None` the last run of the directory, as [`last_in`].
 pub fn run_or_last(
     store: &dyn Store,
     asked: Option<&str>,
@@ -207,10 +210,10 @@ fn ambiguous(
     Ok(CliError::AmbiguousRun { asked: asked.chars().take(140).collect(), candidates, count })
 }
 
-/// Finds the job that `asked` names: by its run's id, by its name (the newest run of it), or by the start of
-/// an id.
+/// Finds the job that `asked` names: by its run's id, by its name (the newest run of it), or by the start of an id. If
+/// `asked` is a file of results, finds the job in it.
 ///
-/// For a file of results, the job in it. Errors: `NoSuchRun`, `AmbiguousRun`; `NotAJob`.
+/// Errors: `NoSuchRun`, `AmbiguousRun`, `NotAJob`.
 pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     let mut found = jobs(store, asked)?;
     if found.len() > 1 {
@@ -219,8 +222,8 @@ pub fn job(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     found.pop().ok_or_else(|| CliError::NoSuchRun { asked: asked.chars().take(140).collect() })
 }
 
-/// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it. A fork has a file of its
-/// own.
+/// Finds jobs as [`job`] does. For a file of results, returns the newest run of each job in it, without forks: a fork
+/// has a file of its own.
 pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
     let file = jsonl::is_file(asked);
     if !file
@@ -258,9 +261,9 @@ fn is_job(view: RunView) -> Result<RunView, CliError> {
     Err(store::Error::Engine(engine::Error::NotAJob { id: view.run.id.to_string() }).into())
 }
 
-/// Returns the point of a run that a word names: a snapshot's name first, then a time as text.
+/// Returns the point in a run's history that `word` names: a snapshot of that name, else a time as text.
 ///
-/// Any other word is returned as the name of a snapshot that does not exist. Errors: of the store.
+/// Any other word is returned as the name of a snapshot, which does not exist. Errors: of the store.
 pub fn fork_point(store: &dyn Store, view: &RunView, word: &str) -> Result<Point, store::Error> {
     if snapshots::named(store, &view.run.id, word)?.is_none()
         && let Ok(when) = time::parse_when(word)

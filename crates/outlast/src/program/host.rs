@@ -7,7 +7,7 @@ use outlast_core::words::{
     id::Micros,
 };
 
-/// System clock: the wall clock, and CLOCK_MONOTONIC, which stands still while the machine sleeps.
+/// System clock: the wall clock, and CLOCK_MONOTONIC, which does not advance while the machine sleeps.
 #[derive(Debug)]
 pub struct SystemClock {
     // `Instant` is CLOCK_MONOTONIC on Linux.
@@ -46,7 +46,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Random bytes of the kernel.
+/// Source of random bytes: the kernel.
 #[derive(Debug, Default)]
 pub struct OsEntropy;
 

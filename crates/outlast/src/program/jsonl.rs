@@ -15,12 +15,13 @@ const BEGINS: &str = "{\"job_id\"";
 /// Results of one job, as they were read from its JSONL file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Results {
-    /// Attempt of the newest line for each index in the input; `None` if the line names none.
+    /// Number of the attempt that wrote the newest line, for each index in the job's input; `None` if the line names no
+    /// attempt.
     pub by_index: BTreeMap<i64, Option<i64>>,
     pub lines: usize,
 }
 
-/// Line that is no result.
+/// Line of a file of results that is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Line number, counted from 1.
@@ -29,16 +30,16 @@ pub struct Damage {
     pub torn: bool,
 }
 
-/// Contents of a file.
+/// Contents of a file of results: results by job, and damaged lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     pub jobs: BTreeMap<String, Results>,
     pub damage: Vec<Damage>,
-    /// Number of results that stand behind a torn line without a line break.
+    /// Number of results that follow a torn line without a line break.
     pub glued: usize,
 }
 
-/// Returns the path of a file's record.
+/// Returns the path of the store that holds the record of a file of results: the file's path with `.outlast.db`.
 pub fn record(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".outlast.db");
@@ -50,7 +51,7 @@ pub fn is_file(word: &str) -> bool {
     word.ends_with(".jsonl") || (word.contains('/') && Path::new(word).is_file())
 }
 
-/// Reads the file. Errors: the file system's.
+/// Reads a file of results. Errors: the file system's.
 pub fn scan(path: &Path) -> io::Result<Scan> {
     let mut scan = Scan::default();
     each_line(path, |number, raw, last| {
@@ -69,7 +70,7 @@ pub fn scan(path: &Path) -> io::Result<Scan> {
     Ok(scan)
 }
 
-/// Moves lines that are no result into `FILE.damaged` and returns that name. The file is replaced atomically.
+/// Moves lines that are no result into `FILE.damaged`, and returns that file's path. `FILE` is replaced atomically.
 pub fn repair(path: &Path) -> io::Result<PathBuf> {
     let beside = |ending: &str| {
         let mut name = path.as_os_str().to_owned();

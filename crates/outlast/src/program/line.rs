@@ -17,7 +17,7 @@ use crate::{
     settings::{config, surroundings::Surroundings},
 };
 
-/// Parses the command line. Variables and files supply what it leaves open.
+/// Parses the command line. Variables and settings files give the flags that it does not name.
 ///
 /// Errors: `Line`, also for `--help` and `--version`, which are printed and are no failure; `Settings`.
 pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> {
@@ -65,7 +65,7 @@ fn prefer_typed(command: &mut Command, matches: &ArgMatches) {
     }
 }
 
-/// Returns whether errors are wanted as JSON, for a command line that could not be parsed.
+/// Returns whether errors are wanted as JSON. For a command line that could not be parsed.
 pub fn wants_json(args: &[OsString], around: &Surroundings) -> bool {
     let own = args.iter().skip(1).take_while(|a| *a != "--");
     own.into_iter().any(|a| a == "--json") || around.var("OUTLAST_JSON").is_some_and(config::is_yes)

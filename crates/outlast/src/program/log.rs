@@ -26,7 +26,7 @@ const MOST_LINES: usize = 1024;
 /// Longest wait for a person's line to be written, so that later output follows it.
 const IN_ORDER: Duration = Duration::from_millis(100);
 
-/// Starts logging. `level` counts if `OUTLAST_LOG` is not set.
+/// Starts logging to standard error. `level` is the filter if `OUTLAST_LOG` is not set. A second start has no effect.
 pub fn start(around: &Surroundings, level: &str) {
     // Without a thread, each line is written where it arises.
     let Some(lines) = lines() else { return };
@@ -54,7 +54,8 @@ fn lines() -> Option<&'static Lines> {
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Writes a line for a person. It is written when this returns, unless nobody reads standard error.
+/// Writes a line for a person to standard error. The line is written when this returns, unless nobody reads standard
+/// error.
 pub fn line(text: &str) {
     match LINES.get() {
         Some(lines) => {
@@ -66,7 +67,7 @@ pub fn line(text: &str) {
     }
 }
 
-/// Waits until logged lines are written, at most for a moment if nobody reads them.
+/// Waits until logged lines are written, but only for a moment if nobody reads them.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
         lines.flush(IN_ORDER);

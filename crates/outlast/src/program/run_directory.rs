@@ -24,7 +24,7 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Returns the path without creating anything. Errors: for a database, neither XDG_STATE_HOME nor HOME is
+    /// Returns a run's directory without creating anything. Errors: for a database, neither XDG_STATE_HOME nor HOME is
     /// set.
     pub fn of(place: &Place, run: &RunId, around: &Surroundings) -> Result<RunDirectory, place::Error> {
         let all = match place {
@@ -63,17 +63,18 @@ impl RunDirectory {
         self.path.join("active_state.json")
     }
 
-    /// Returns the directory of the agent's output, with a file for each attempt.
+    /// Returns the directory of the agent's output, in which each attempt has a file.
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }
 
-    /// Returns the path of the messages of a supervisor in the background.
+    /// Returns the path of the log to which a supervisor in the background writes its messages.
     pub fn said(&self) -> PathBuf {
         self.path.join("supervisor.log")
     }
 
-    /// Returns the path of the list of tools' processes that were ended in a killed supervisor's place.
+    /// Returns the path of the file in which a guardian lists the tools' processes that it ended after its supervisor
+    /// was killed.
     pub fn left(&self) -> PathBuf {
         self.path.join("left.json")
     }

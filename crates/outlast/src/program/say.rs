@@ -14,7 +14,7 @@ static STAGE: OnceLock<Arc<Stage>> = OnceLock::new();
 /// Whether a client prints the messages on standard error instead of this process.
 static BY_CLIENT: AtomicBool = AtomicBool::new(false);
 
-/// Prints one line with the prefix `outlast: `.
+/// Prints one line for the person, with the prefix `outlast: `, on standard error and to attached viewers.
 pub fn say(text: &str) {
     line(&format!("outlast: {text}"));
 }
@@ -29,13 +29,14 @@ pub fn line(text: &str) {
     }
 }
 
-/// Sends messages to the viewers of this stage too. `by_client`: a client prints them on standard error.
+/// Sends messages to the viewers of this stage too. `by_client`: a client prints them on its standard error instead of
+/// this process.
 pub fn on_stage(stage: Arc<Stage>, by_client: bool) {
     let _ = STAGE.set(stage);
     BY_CLIENT.store(by_client, Ordering::Relaxed);
 }
 
-/// Lets this process print on standard error itself again.
+/// Makes this process print messages on standard error itself again.
 pub fn on_stderr() {
     BY_CLIENT.store(false, Ordering::Relaxed);
 }

@@ -9,7 +9,7 @@ use outlast_core::{
 
 use crate::render::amount::{some, usd};
 
-/// Number of untaken answers, and their cost.
+/// Number of recorded answers that an attempt has not taken, and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Untaken {
     pub answers: i64,
@@ -17,8 +17,8 @@ pub struct Untaken {
 }
 
 impl Untaken {
-    /// Sums up the answers that `attempt` has not taken. Valid for the run's newest attempt only: an answer
-    /// remembers just the last attempt it was delivered to.
+    /// Sums up the recorded answers of earlier attempts that `attempt` has not taken. Valid for the run's newest
+    /// attempt only: an answer remembers just the last attempt it was delivered to.
     pub fn of(attempt: &Attempt, entries: &[Entry]) -> Untaken {
         let scope = iteration_scope(attempt.iteration);
         let left = |e: &&Entry| {

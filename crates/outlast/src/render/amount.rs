@@ -21,7 +21,8 @@ pub fn unit_word(unit: Unit) -> &'static str {
     }
 }
 
-/// Formats a value without its unit: exact dollars, spans, whole numbers.
+/// Formats a value in the unit's base (nano-USD, milliseconds, counts) without the unit's name: exact dollars,
+/// durations, whole numbers.
 pub fn amount(unit: Unit, value: i64) -> String {
     match unit {
         Unit::CostNanoUsd => usd(value),
@@ -43,7 +44,7 @@ pub fn some(count: i64, one: &str) -> String {
     }
 }
 
-/// Formats cost and tokens: `0.03 usd, 40 tokens`, without what is zero.
+/// Formats cost and tokens, `0.03 usd, 40 tokens`; an amount of zero is left out.
 pub fn bill(amounts: Amounts) -> String {
     let cost = (amounts.cost() > 0).then(|| format!("{} usd", usd(amounts.cost())));
     let tokens = (amounts.tokens() > 0).then(|| some(amounts.tokens(), "token"));
@@ -56,7 +57,8 @@ pub fn put_bill(object: &mut Map<String, Value>, name: &str, amounts: Amounts) {
     object.insert(format!("{name}_tokens"), amounts.tokens().into());
 }
 
-/// Adds an amount of money to a JSON object, twice: `NAME_nano_usd` to count with, `NAME_usd` to read.
+/// Adds an amount of nano-USD to a JSON object, twice: `NAME_nano_usd` to count with, `NAME_usd` to read. `None`
+/// becomes null.
 pub fn put_money(object: &mut Map<String, Value>, name: &str, nano: Option<i64>) {
     object.insert(format!("{name}_nano_usd"), nano.into());
     object.insert(format!("{name}_usd"), nano.map(usd).into());

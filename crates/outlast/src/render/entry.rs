@@ -35,7 +35,7 @@ pub fn table(entries: &[Entry]) -> Table {
     table
 }
 
-/// Formats one entry in columns of fixed widths, for a journal that is followed.
+/// Formats one entry in columns of fixed widths, as a journal with `-f` prints it.
 pub fn line(entry: &Entry, look: Look) -> String {
     let e = entry;
     let pad = |text: String, width: usize| format!("{text:<width$}");

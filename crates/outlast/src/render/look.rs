@@ -12,7 +12,7 @@ use crate::{
 
 pub use super::text::{clean, clean_line, exact_line};
 
-/// Choice of colour and of text or JSON.
+/// Look of output: with or without colours, as text or JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     pub color: bool,
@@ -47,7 +47,7 @@ impl Look {
     }
 }
 
-/// Colour, named by what it tells the reader.
+/// Colour of text, named by what it tells the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Paint {
     #[default]
@@ -84,7 +84,7 @@ pub fn of_status(status: Status) -> Paint {
     }
 }
 
-/// Output of a command, with its look.
+/// Output of a command, and the look in which the command writes it.
 pub struct Page<'a> {
     out: &'a mut dyn Write,
     pub look: Look,
@@ -115,7 +115,7 @@ impl<'a> Page<'a> {
         self.out.write_all(b"\n")
     }
 
-    /// Writes one line of JSON, for output without an end.
+    /// Writes one JSON value on a line, for output that goes on, such as with `-f`.
     pub fn json_line(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut *self.out, value)?;
         self.out.write_all(b"\n")

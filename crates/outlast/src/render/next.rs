@@ -11,15 +11,15 @@ use serde::Serialize;
 use super::{amount::unit_word, time};
 use outlast_process::start_error;
 
-/// Suggestion of what a person can do next for a run.
+/// Next step that is suggested to a person for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Next {
-    /// Few words, for a table's cell.
+    /// Step in a few words, for a table's cell.
     #[serde(skip)]
     pub brief: String,
-    /// Full sentence.
+    /// Step as a full sentence.
     pub text: String,
-    /// Commands to type, in order.
+    /// Commands to type for the step, in order.
     pub commands: Vec<String>,
 }
 

@@ -6,7 +6,7 @@ use outlast_core::store::RunView;
 /// its random bits.
 const SHORT: usize = 18;
 
-/// Returns the run's id, short where the run has a name and its id was generated. Every command takes it.
+/// Returns the run's id, shortened if the run has a name and its id was generated. Every command accepts the short id.
 pub fn short(view: &RunView) -> String {
     let id = view.run.id.as_str();
     match id.strip_prefix("run_").and_then(|id| id.get(..SHORT)) {

@@ -12,7 +12,7 @@ pub enum Side {
     Right,
 }
 
-/// Text of a cell and its colour. Cleaned, because agents and providers may have written it.
+/// Text of a cell and its colour. The text is cleaned, because agents and providers may have written it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
     text: String,

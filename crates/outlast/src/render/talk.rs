@@ -4,7 +4,7 @@ use outlast_server::dialect::conversation::{Part, Turn};
 
 use super::text::clean;
 
-/// Formats a turn: its role on a line, and below it what was said.
+/// Formats a turn of a conversation: its role on a line, and below it its parts, indented.
 pub fn lines(turn: &Turn) -> Vec<String> {
     let mut out = vec![format!("  {}", clean(&turn.role).replace('\n', " "))];
     for part in &turn.parts {

@@ -1,6 +1,6 @@
 //! Text from outside, made safe for a terminal.
 
-/// Replaces characters that could steer a terminal, in text from outside such as a model's name, an error or a tag.
+/// Replaces characters that could control a terminal, in text from outside such as a model's name, an error or a tag.
 ///
 /// Newlines stay: they do no harm, and errors have several lines.
 pub fn clean(text: &str) -> String {
@@ -11,7 +11,7 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Cleans text that a person typed or set into one line, as [`clean_line`] does, but shows newlines as `\n`.
+/// Cleans text as [`clean_line`] does, but shows newlines as `\n`, for text that a person typed or set.
 pub fn exact_line(text: &str, width: usize) -> String {
     clean_line(&text.replace('\n', "\\n"), width)
 }

@@ -19,14 +19,14 @@ const ZONES: &str = "/usr/share/zoneinfo";
 /// Zone in which people are shown times; UTC until it is set.
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Sets the zone in which people are shown times. The first call counts.
+/// Sets the time zone in which times are shown to people. Later calls have no effect.
 pub fn set_zone(zone: TimeZone) {
     let _ = ZONE.set(zone);
 }
 
-/// Returns the zone that `TZ` names, else the machine's own; UTC where there is none that can be read.
+/// Returns the time zone that `TZ` names, else the machine's own; UTC if neither can be read.
 ///
-/// Read here because jiff's own search is a feature of its standard library, which the domain does without.
+/// Implemented here because jiff's own search is a feature of its standard library, which the domain does without.
 pub fn zone_of(around: &Surroundings) -> TimeZone {
     let read = |path: &Path| TimeZone::tzif("local", &fs::read(path).ok()?).ok();
     let zone = match around.var("TZ").map(|name| name.to_string_lossy()) {
@@ -44,14 +44,14 @@ fn offset_at(at: Micros) -> Offset {
     ZONE.get().unwrap_or(&TimeZone::UTC).to_offset(at)
 }
 
-/// Returns the offset of local time at a time: `+01:00`.
+/// Returns the offset from UTC that local time has at `at`: `+01:00`.
 pub fn offset(at: Micros) -> String {
     let minutes = offset_at(at).seconds() / 60;
     let sign = if minutes < 0 { '-' } else { '+' };
     format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)
 }
 
-/// Formats a time for people, with its offset: `2026-11-20 09:00:00 +01:00`.
+/// Formats a time as local time with its offset: `2026-11-20 09:00:00 +01:00`.
 pub fn moment(at: Micros) -> String {
     format!("{} {}", local(at), offset(at))
 }
@@ -73,7 +73,7 @@ fn local(at: Micros) -> String {
     utc(at_offset)
 }
 
-/// Error: the text is not a time.
+/// Error of a text that is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a day, a moment or a time back: {text:?} (wanted for example 2026-11-20, 2026-11-20T08:00:00Z or 7d)"
@@ -86,7 +86,7 @@ pub struct BadMoment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     At(Micros),
-    /// Milliseconds before now.
+    /// Time this many milliseconds before now.
     Ago(i64),
 }
 
@@ -99,7 +99,7 @@ impl When {
     }
 }
 
-/// Reads `2026-11-20`, `2026-11-20T08:00:00Z` or `7d`.
+/// Parses a day, a moment in RFC 3339 or a time back: `2026-11-20`, `2026-11-20T08:00:00Z` or `7d`.
 pub fn parse_when(text: &str) -> Result<When, BadMoment> {
     if let Ok(ms) = duration::parse_ms(text) {
         return Ok(When::Ago(ms));
@@ -120,7 +120,7 @@ pub fn utc(at: Micros) -> String {
     calendar::utc(at).strftime("%F %T").to_string()
 }
 
-/// Formats an age as `12 s`, `5 min`, `3 h` or `9 d`, rounded down.
+/// Formats an age in milliseconds as `12 s`, `5 min`, `3 h` or `9 d`, rounded down.
 pub fn age(ms: i64) -> String {
     let s = ms.max(0) / 1000;
     match s {
@@ -131,7 +131,8 @@ pub fn age(ms: i64) -> String {
     }
 }
 
-/// Formats a duration as `340 ms`, `4.2 s` or `1 h 2 min 3 s`: tenths of a second below ten seconds, else whole seconds.
+/// Formats a duration in milliseconds as `340 ms`, `4.2 s` or `1 h 2 min 3 s`: tenths of a second below ten seconds,
+/// else whole seconds.
 pub fn span(ms: i64) -> String {
     match ms {
         1000..10_000 if ms % 1000 >= 100 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
@@ -140,7 +141,7 @@ pub fn span(ms: i64) -> String {
     }
 }
 
-/// Formats a duration by its two largest units: `1 d 2 h`.
+/// Formats a duration in milliseconds by its two largest units: `1 d 2 h`.
 pub fn about(ms: i64) -> String {
     let ms = ms.max(0);
     let unit = [86_400_000, 3_600_000, 60_000, 1000].into_iter().find(|unit| ms >= *unit).unwrap_or(1);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::time;
 use crate::agent::{note, truth::Outcome};
 
-/// Tool call as it is printed.
+/// Tool call of an agent, as `outlast show` prints it.
 pub struct Told {
     at: String,
     tool: String,
@@ -20,7 +20,7 @@ pub struct Told {
     value: Value,
 }
 
-/// Returns the newest tool calls of a run, at most `most`, oldest first.
+/// Returns the newest tool calls among `entries`, at most `most`, oldest first.
 pub fn newest(
     store: &dyn Store,
     run: RunNo,

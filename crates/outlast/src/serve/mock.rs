@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Serves the fake provider until it is interrupted. Returns the exit code.
+/// Runs the fake provider of `outlast mock` until a signal stops it. Returns the exit code.
 pub fn mock(args: MockArgs) -> Result<u8, CliError> {
     let options = mock::Options {
         latency: Duration::from_millis(u64::try_from(args.latency_ms).unwrap_or(0)),

@@ -38,8 +38,8 @@ const MAX_UNRECORDED: u64 = 64 << 20;
 /// Longest silence of an upstream after the machine has woken up: its connection may be dead without notice.
 const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
 
-/// Returns the providers with their keys. A base URL comes from the flag or setting, else from what the run
-/// began with, else from `*_BASE_URL` of the environment, else it is the provider's own.
+/// Returns the providers with their base URLs and keys. A base URL comes from the flag or setting, else from `kept`,
+/// the URLs stored with the run, else from `*_BASE_URL` of the environment, else it is the provider's own.
 pub fn providers(
     args: &ProxyArgs,
     keys: &Keys,
@@ -74,7 +74,8 @@ pub fn providers(
     })
 }
 
-/// Returns the base URLs to keep with a run, so that its resumption calls the same hosts.
+/// Returns the base URLs to store with a run, so that its resumption calls the same hosts; a provider's own URL is left
+/// out.
 pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
     let all = [
         ("openai", &providers.openai, OPENAI),
@@ -87,7 +88,7 @@ pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Builds a proxy's configuration.
+/// Builds a proxy's configuration. `limits` and `policy` are the defaults of runs that the proxy begins.
 pub fn config(
     args: &ProxyArgs,
     access: Access,
@@ -121,7 +122,7 @@ pub fn config(
     }
 }
 
-/// Joins the store as an instance for this process.
+/// Registers this process in the store as an instance named `program`.
 pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<Arc<Node>, CliError> {
     let me =
         identity::of_self().map_err(|e| MachineError::Proc { what: "who this process is", why: Some(e) })?;
@@ -129,16 +130,16 @@ pub fn join(store: Arc<dyn Store>, context: &Context, program: &str) -> Result<A
     Ok(Node::join(store, context.clock.clone(), context.entropy.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
-/// Joins the store on behalf of another process of this machine, the shell of a loop.
+/// Registers another process of this machine in the store as an instance: the shell of a loop.
 pub fn join_as(store: Arc<dyn Store>, context: &Context, identity: Identity) -> Result<Arc<Node>, CliError> {
     let me = identity::of_self()?;
     Ok(Node::join(store, context.clock.clone(), context.entropy.clone(), Arc::new(ProcCensus(me)), identity)?)
 }
 
-/// Records the verdict on processes of this machine that are gone, so that their runs are shown as interrupted. A store
-/// that cannot be read or written is left as it is. Returns the runs that were interrupted by it.
+/// Declares processes of this machine dead that are gone, so that their runs become interrupted, and returns these
+/// runs. If the store cannot be read or written, nothing is changed.
 ///
-/// On a shared store this takes a moment where somebody seems to be gone: their heartbeats have to stand still as well.
+/// On a shared store this takes a moment if a process seems to be gone: its heartbeat must have stopped as well.
 pub fn bury(store: &dyn Store, clock: &dyn Clock) -> Vec<RunId> {
     let mut interrupted = Vec::new();
     let Ok(me) = identity::of_self() else { return interrupted };

@@ -40,8 +40,7 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
     of_proxy(args, access, context)
 }
 
-/// Returns the configuration of a proxy that admits callers by `access`: all of `outlast serve` but its
-/// listeners.
+/// Returns the configuration of a proxy that admits callers by `access`: that of `outlast serve` without its listeners.
 pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<Config, CliError> {
     let keys = context.keys()?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
@@ -54,7 +53,7 @@ pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<C
     Ok(Config { upstream_concurrency, upstream_rate, masks, ..config })
 }
 
-/// Applies changed settings to `proxy`. Never returns.
+/// Watches the settings and applies changes to `proxy`. Never returns.
 pub async fn follow(
     proxy: Proxy,
     store: Arc<dyn Store>,
@@ -97,7 +96,7 @@ pub async fn follow(
     }
 }
 
-/// Writes the named budgets of the settings into the store.
+/// Writes the named budgets of the settings into the store, off the runtime's threads.
 pub async fn sync_budgets(store: Arc<dyn Store>, context: &Context) -> Result<(), CliError> {
     let around = context.around.clone();
     let done = tokio::task::spawn_blocking(move || budgets::sync(store.as_ref(), &around)).await;

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use crate::program::error::{CliError, InputError};
 
-/// Reads the token that callers must show: at least 16 characters, from a file nobody else can read.
+/// Reads the API token from a file: at least 16 characters. Errors: a shorter token, or a file that others can read.
 pub fn read_token(path: &Path) -> Result<String, CliError> {
     let bad = |why: String| InputError::ApiToken { path: path.to_owned(), why };
     let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;

@@ -31,7 +31,7 @@ use outlast_core::{engine::state::transaction::Conflicts, price::PriceTable};
 /// Time for which requests of the page may go on after the stop.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Shows the page until a signal stops it. Returns the exit code.
+/// Runs `outlast ui` until a signal stops it. Returns the exit code.
 pub fn ui(args: &UiArgs, context: Context) -> Result<u8, CliError> {
     if !args.listen.ip().is_loopback() {
         return Err(CliError::Usage {

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Name of the table.
+/// Name of the table of named budgets in `outlast.toml`.
 pub const TABLE: &str = "budgets";
 
 /// Key of the ceilings on plans, beside the tables of named budgets.
@@ -41,7 +41,7 @@ struct Written {
     tag: Option<String>,
 }
 
-/// Reads all configured budgets. Errors name the file and the key in it.
+/// Reads the named budgets of the user's own `outlast.toml`. Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<Vec<(Name, Terms)>, Error> {
     let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
     let is_ceilings = |name: &str, value: &toml::Value| name == PLAN && !value.is_table();
@@ -94,7 +94,7 @@ fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
 
 /// Writes the configured budgets into the store. Idempotent.
 ///
-/// Synced. Errors: those of `load`, and of the store.
+/// Synced: on disk before it returns. Errors: those of `load`, and of the store.
 pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
     for (name, terms) in load(around)? {
         set(store, name, terms, Source::File)?;
@@ -102,8 +102,8 @@ pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Sets a budget and charges existing runs to it. Returns whether anything changed, and the number of runs
-/// newly charged.
+/// Sets a named budget and charges existing runs with its tag to it. Returns whether anything changed, and the number
+/// of runs newly charged.
 pub fn set(store: &dyn Store, name: Name, terms: Terms, source: Source) -> Result<(bool, usize), CliError> {
     let set = store.ask(SetBudget { name, terms, source }, Durability::Synced).wait()?;
     // Also needed if an earlier start stopped between the two steps.

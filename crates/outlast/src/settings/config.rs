@@ -24,7 +24,7 @@ use crate::settings::{
 /// Name of the table of declared agents.
 const AGENTS: &str = "agents";
 
-/// Adds the settings for `word` (a subcommand) to the definition, as defaults.
+/// Adds the settings for `word` (a subcommand) to the definition of the command line, as defaults of its flags.
 ///
 /// Pure but for reading the two files. The whole of each file is checked, whichever command is typed.
 pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Result<clap::Command, Error> {
@@ -67,7 +67,7 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
 /// its own number.
 const NO_SETTINGS: [&str; 6] = ["help", "version", "attempt", "url", "header", "header-env"];
 
-/// Returns whether a long flag can be given as a setting too.
+/// Returns whether a long flag can be given as a setting too: every flag but `NO_SETTINGS`.
 pub fn is_setting(long: &str) -> bool {
     !NO_SETTINGS.contains(&long)
 }
@@ -223,7 +223,7 @@ fn declared(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
     agents.iter().map(of).collect()
 }
 
-/// Returns the agents that the user's own file declares.
+/// Returns the agents that the user's own `outlast.toml` declares.
 ///
 /// `command` is the definition of the whole command line: its long flags are the known keys.
 pub fn agents(around: &Surroundings, command: &clap::Command) -> Result<Vec<Declared>, Error> {

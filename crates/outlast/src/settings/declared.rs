@@ -9,11 +9,11 @@ use crate::agent::eyes::{self, Patterns};
 #[derive(Clone, Debug)]
 pub struct Declared {
     pub name: String,
-    /// Name of the program.
+    /// Name of the program for which the agent is recognized (`match`).
     pub program: String,
     pub new_args: Vec<String>,
     pub resume_args: Vec<String>,
-    /// Patterns `session_id_regex` and `limit_regex`.
+    /// Patterns of the session id and of a usage limit: `session_id_regex` and `limit_regex`.
     pub patterns: Patterns,
 }
 
@@ -35,7 +35,7 @@ pub enum BadDeclaration {
 }
 
 impl Declared {
-    /// Reads the table `[agents.NAME]`. Errors come with the key that is wrong.
+    /// Reads the table `[agents.NAME]`. Errors: the key in it that is wrong, and why.
     pub fn read(name: &str, table: &toml::Table) -> Result<Declared, (String, BadDeclaration)> {
         let bad = |key: &str, why| Err((key.to_owned(), why));
         if ["claude", "codex", "auto", "none"].contains(&name) {
@@ -93,7 +93,7 @@ impl Declared {
     }
 }
 
-/// Returns whether a word holds the placeholder `place`.
+/// Returns whether any of `words` contains the placeholder `place`.
 pub fn holds(words: &[String], place: &str) -> bool {
     words.iter().any(|word| word.contains(place))
 }

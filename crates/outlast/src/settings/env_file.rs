@@ -44,7 +44,8 @@ const OF_A_SESSION: [&str; 33] = [
 
 /// Reads a file of `NAME=VALUE` lines. `export` and quotes are allowed, `#` begins a comment line.
 ///
-/// Errors: the file cannot be read; a line is none. No value is repeated.
+/// Errors: the file cannot be read; a line is not `NAME=VALUE`, or sets a variable of Outlast's own. Errors quote no
+/// value.
 pub fn read(path: &Path) -> Result<BTreeMap<String, String>, InputError> {
     let bad = |why: String| InputError::EnvFile { path: path.to_owned(), why };
     let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
@@ -82,7 +83,7 @@ fn unquoted(value: &str) -> &str {
     inside('"').or_else(|| inside('\'')).unwrap_or(value)
 }
 
-/// Returns the names of the variables that a command is begun with, but for those of the session.
+/// Returns the names of all variables in `around`, without those of a terminal session.
 pub fn names(around: &Surroundings) -> Vec<String> {
     let all = around.variables().filter_map(|(name, _)| name.into_string().ok());
     let of_a_session = |name: &str| {
@@ -96,7 +97,7 @@ pub fn names(around: &Surroundings) -> Vec<String> {
     names
 }
 
-/// Returns those of `names` that are neither here nor `kept`.
+/// Returns the `names` that are neither set in `around` nor in `kept`.
 pub fn missing(names: &[String], kept: &BTreeMap<String, String>, around: &Surroundings) -> Vec<String> {
     let is_here = |name: &String| around.is_set(name) || kept.contains_key(name);
     names.iter().filter(|name| !is_here(name)).cloned().collect()

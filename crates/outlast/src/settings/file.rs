@@ -10,7 +10,7 @@ use crate::settings::{declared::BadDeclaration, surroundings::Surroundings};
 /// Name of the settings files.
 pub const FILE: &str = "outlast.toml";
 
-/// Origin of a setting.
+/// Source of a setting: a variable, or a key of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Variable(String),
@@ -26,7 +26,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Error of settings that are not accepted. Nothing was started.
+/// Error of settings that are not accepted. No command was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("cannot read {}: {why}", path.display())]
@@ -48,7 +48,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns what to do about it.
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::UnknownKey { nearest: Some(nearest), .. } => Some(format!("the nearest known key is `{nearest}`")),
@@ -66,8 +66,8 @@ impl Error {
     }
 }
 
-/// Returns a table of tables in the user's own file, with the file's path; `None` without the file or the
-/// table.
+/// Returns the table `name` of tables (`[name.KEY]`) in the user's own file, with the file's path; `None` if there is
+/// no such file or table.
 pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
     let Some(text) = read(&path)? else { return Ok(None) };
@@ -81,7 +81,7 @@ pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, 
     }
 }
 
-/// Returns a table of the nearest file that has it, with the file's path.
+/// Returns the table `name` of the nearest settings file that has it, with the file's path; `None` if no file has it.
 pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     for path in files(around) {
         let Some(text) = read(&path)? else { continue };
@@ -97,8 +97,8 @@ pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBu
     Ok(None)
 }
 
-/// Returns a table of tables from every settings file that has it, with the files' paths; a directory's file
-/// first.
+/// Returns the table `name` of tables (`[name.KEY]`) from every settings file that has it, with the files' paths; the
+/// current directory's file first.
 pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
     let mut found = Vec::new();
     for path in files(around) {
@@ -115,13 +115,14 @@ pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::T
     Ok(found)
 }
 
-/// Returns the paths where settings files may be, nearest first.
+/// Returns the paths where settings files may be, nearest first: in the current directory, then in the user's
+/// configuration.
 pub fn files(around: &Surroundings) -> Vec<PathBuf> {
     let directories = [Some(around.directory().to_owned()), around.config_directory()];
     directories.into_iter().flatten().map(|d| d.join(FILE)).collect()
 }
 
-/// Parses a file's text as a table. `path` is for the error.
+/// Parses a settings file's text. `path` is named in errors.
 pub fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
     text.parse().map_err(|e: toml::de::Error| {
         let at = e.span().map_or(0, |s| s.start).min(text.len());

@@ -5,16 +5,16 @@ use std::{fmt, io::Read, os::unix::fs::MetadataExt, path::PathBuf};
 
 use crate::settings::surroundings::Surroundings;
 
-/// Variable of OpenAI's key.
+/// Environment variable of OpenAI's key.
 pub const OPENAI: &str = "OPENAI_API_KEY";
-/// Variable of Anthropic's key.
+/// Environment variable of Anthropic's key.
 pub const ANTHROPIC: &str = "ANTHROPIC_API_KEY";
-/// Variable of Gemini's key.
+/// Environment variable of Gemini's key.
 pub const GEMINI: &str = "GEMINI_API_KEY";
-/// Second variable of Gemini's key, which Google's SDKs read first.
+/// Second environment variable of Gemini's key, which takes precedence, as in Google's SDKs.
 pub const GOOGLE: &str = "GOOGLE_API_KEY";
 
-/// Keys that were found.
+/// Keys of the providers; `None` for a provider without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     pub openai: Option<Key>,
@@ -22,7 +22,7 @@ pub struct Keys {
     pub gemini: Option<Key>,
 }
 
-/// One key. `Debug` does not print its value.
+/// Key of a provider. `Debug` does not print its value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     pub value: String,
@@ -42,7 +42,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Error of a file of keys that is not accepted. No variant holds a value.
+/// Error of a key, or of the file of keys, that is not accepted. No variant holds a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{} holds keys and others can read it: its mode is {mode:04o}, wanted 0600", path.display())]
@@ -77,7 +77,7 @@ impl Error {
 }
 
 impl Keys {
-    /// Loads keys from the variables, and missing ones from `~/.config/outlast/env`, if that file exists.
+    /// Loads keys from the environment variables, and missing ones from `~/.config/outlast/env`, if that file exists.
     pub fn load(around: &Surroundings) -> Result<Keys, Error> {
         let variable = |name: &'static str| -> Result<Option<Key>, Error> {
             let Some(value) = around.var(name) else { return Ok(None) };
@@ -100,7 +100,7 @@ impl Keys {
 }
 
 impl Keys {
-    /// Returns the variables of the keys that are present.
+    /// Returns the names of the environment variables whose keys are present.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         [(OPENAI, &self.openai), (ANTHROPIC, &self.anthropic), (GEMINI, &self.gemini)]
             .into_iter()
@@ -108,8 +108,8 @@ impl Keys {
     }
 }
 
-/// Returns the file's text; `None` without a file. The file must belong to this user and be readable by
-/// nobody else.
+/// Returns a private file's text; `None` if there is no file. Errors: the file belongs to another user, or others can
+/// read it.
 pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     let unreadable = |e: std::io::Error| Error::Unreadable { path: path.clone(), why: e.to_string() };
     let mut file = match std::fs::File::open(path) {

@@ -9,10 +9,10 @@ use crate::settings::{
     surroundings::Surroundings,
 };
 
-/// Name of the table.
+/// Name of the table of masks in `outlast.toml`.
 pub const TABLE: &str = "digest";
 
-/// Returns the checked masks for runs created now; `None` if none are configured.
+/// Returns the checked masks for new runs; `None` if none are configured.
 pub fn load(around: &Surroundings) -> Result<Option<Masks>, Error> {
     let Some((path, table)) = file::nearest_table(around, TABLE)? else { return Ok(None) };
     let bad =

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Name of the table.
+/// Name of the table of endpoints in `outlast.toml`.
 pub const TABLE: &str = "notify";
 
 /// Name of the endpoint that `[notify] command` makes.
@@ -26,7 +26,7 @@ const COMMAND: &str = "command";
 /// Default interval of the sign of life.
 const HEARTBEAT_MS: i64 = 60_000;
 
-/// Shape of the messages of an endpoint.
+/// Format of the messages that an endpoint gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
@@ -38,7 +38,7 @@ pub enum Shape {
     Discord,
 }
 
-/// Way to an endpoint.
+/// Means by which an endpoint gets messages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
     Post {
@@ -46,16 +46,16 @@ pub enum Way {
         shape: Shape,
         secret: Option<Secret>,
     },
-    /// Program with its arguments. It gets the message as JSON on its standard input; no shell reads it.
+    /// Program with its arguments, run without a shell. The program gets the message as JSON on its standard input.
     Command(Vec<String>),
 }
 
-/// Endpoint that is told.
+/// Endpoint that gets messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
     pub name: String,
     pub way: Way,
-    /// Topics that are told.
+    /// Topics of which the endpoint is told.
     pub topics: Vec<Topic>,
     /// Run whose events alone are told, all that it ever had.
     pub run: Option<RunNo>,
@@ -76,11 +76,12 @@ impl Endpoint {
     }
 }
 
-/// All that `[notify]` says.
+/// Contents of `[notify]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notify {
     pub endpoints: Vec<Endpoint>,
-    /// Address that is asked again and again while a process of Outlast's lives, and its interval in milliseconds.
+    /// Address that is requested regularly while a process of Outlast is alive, and the interval in milliseconds;
+    /// `None`: no heartbeat.
     pub heartbeat: Option<(Target, i64)>,
 }
 
@@ -97,7 +98,7 @@ struct Written {
     events: Option<Vec<String>>,
 }
 
-/// Reads what `[notify]` says. Errors name the file and the key in it.
+/// Reads `[notify]` of the user's own `outlast.toml`. Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<Notify, Error> {
     let Some((path, table)) = file::own_tables(around, TABLE)? else { return Ok(Notify::default()) };
     let directory = path.parent().unwrap_or(Path::new(".")).to_owned();

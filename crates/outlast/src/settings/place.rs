@@ -60,13 +60,13 @@ impl Place {
 }
 
 impl Place {
-    /// Returns the address; `None` if it holds a password.
+    /// Returns the address; `None` if it contains a password.
     pub fn without_secret(&self) -> Option<String> {
         let address = self.address();
         (address == self.to_string()).then_some(address)
     }
 
-    /// Returns the variables that give PostgreSQL's clients their secrets, if the store is a database.
+    /// Returns the environment variables that hold secrets for PostgreSQL's clients; none for a store in a file.
     pub fn secrets(&self) -> &'static [&'static str] {
         match self {
             Place::File(_) => &[],

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Name of the table.
+/// Name of the table of policies in `outlast.toml`.
 pub const TABLE: &str = "policies";
 
 /// Policy as it is written in the file, with limits as texts like those of the flags.
@@ -38,7 +38,7 @@ struct Written {
     needs_approval: Vec<Requirement>,
 }
 
-/// Reads a table of policies. Errors: the policy's name and what is wrong with it.
+/// Parses the table `[policies]`. Errors: the policy's name and what is wrong with it.
 pub fn read(tables: &toml::Table) -> Result<Vec<NamedPolicy>, (String, String)> {
     tables.iter().map(|(name, value)| one(name, value).map_err(|why| (name.clone(), why))).collect()
 }
@@ -78,8 +78,8 @@ fn text(value: &toml::Value) -> String {
     }
 }
 
-/// Returns all configured policies. One in the user's own file replaces a directory's of the same name: a
-/// checkout must not loosen a policy of the user.
+/// Returns all configured policies. A policy in the user's own file replaces one of the same name in the directory's
+/// file: a checkout must not loosen a policy of the user.
 pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
     let mut found: BTreeMap<String, NamedPolicy> = BTreeMap::new();
     for (path, tables) in file::tables(around, TABLE)? {
@@ -93,7 +93,7 @@ pub fn load(around: &Surroundings) -> Result<Vec<NamedPolicy>, Error> {
     Ok(found.into_values().collect())
 }
 
-/// Finds the policy of this name: in a settings file, else in the store.
+/// Finds the policy of this name: in a settings file, else in the store. Errors: `UnknownPolicy`.
 pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<NamedPolicy, CliError> {
     let configured = load(around)?;
     if let Some(policy) = configured.iter().find(|p| p.name() == name) {
@@ -107,8 +107,8 @@ pub fn named(around: &Surroundings, store: &dyn Store, name: &str) -> Result<Nam
     Err(InputError::UnknownPolicy { name: name.to_owned(), known }.into())
 }
 
-/// Writes the configured policies into the store, where runs created over REST and by Python find them.
-/// Unchanged policies are not written again.
+/// Writes the configured policies into the store, where runs created over REST and by Python find them. Unchanged
+/// policies are not written again.
 pub fn register(around: &Surroundings, store: &dyn Store) -> Result<(), CliError> {
     for policy in load(around)? {
         let kept = policies::find(store, policy.name())?;

@@ -20,18 +20,17 @@ use crate::{
 /// Largest price file that is kept with its run, in bytes. It is read whenever the run is read.
 const MAX_KEPT: usize = 256 << 10;
 
-/// Returns the built-in prices, overridden by the file of `--prices`.
+/// Returns the built-in prices, overridden by the file of `--prices` if it is given.
 pub fn typed(args: &ProxyArgs) -> Result<PriceTable, CliError> {
     table(file(args)?.as_ref())
 }
 
-/// Returns the built-in prices, overridden by a file.
+/// Returns the built-in prices, overridden by the file `path`; `None`: the built-in prices alone.
 pub fn of_file(path: Option<&Path>) -> Result<PriceTable, CliError> {
     table(path.map(read).transpose()?.as_ref())
 }
 
-/// Returns the prices that a new run keeps. Errors: a file that is not understood, or is too large to be
-/// kept.
+/// Returns the prices to store with a new run. Errors: a file that is not understood, or is larger than `MAX_KEPT`.
 pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     let file = file(args)?;
     if let Some(file) = file.as_ref().filter(|f| f.text.len() > MAX_KEPT) {
@@ -41,8 +40,8 @@ pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
 }
 
-/// Returns the prices at which a run goes on, which are those it began with. The text is a message for the
-/// user if they differ from what was typed now, or from what the file holds now.
+/// Returns the prices at which a run goes on: `kept`, the prices that it began with, if they were stored. The text is a
+/// message for the user, if the file that is typed now, or the stored file, differs from them.
 pub fn of_run(
     id: &str,
     kept: Option<&Prices>,
@@ -71,13 +70,13 @@ pub fn of_run(
     Ok((table, said))
 }
 
-/// Returns the prices that a run keeps; the built-in ones for a run from before prices were kept.
+/// Returns the prices stored with a run; the built-in ones for a run of a version that stored none.
 pub fn of_view(view: &RunView) -> Result<PriceTable, CliError> {
     table(view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()))
 }
 
-/// Gives a run that was halted for an unknown price the prices that are typed now, or lets what has none be `free`, and
-/// says so. Other runs stay unchanged. Returns the run as it stands then.
+/// Gives a run that was halted for an unknown price the prices of `--prices`, or with `free` counts models without a
+/// price as free, and prints a message. Any other run stays unchanged. Returns the run as it is then.
 pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs, free: bool) -> Result<RunView, CliError> {
     let unknown = view.run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
     if view.run.status != Status::Halted || !unknown || args.prices.is_none() && !free {

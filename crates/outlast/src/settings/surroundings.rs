@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Environment of one `outlast` process.
+/// Environment variables and working directory of one `outlast` process.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     variables: BTreeMap<OsString, OsString>,
@@ -15,7 +15,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Reads this process's own variables and directory.
+    /// Reads this process's own variables and working directory.
     pub fn of_process() -> Self {
         Self {
             variables: std::env::vars_os().collect(),
@@ -29,17 +29,17 @@ impl Surroundings {
         Self { variables, directory: directory.into() }
     }
 
-    /// Returns a variable that is set and not empty.
+    /// Returns a variable's value; `None` if it is not set or empty.
     pub fn var(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
     }
 
-    /// Returns whether a variable is set, be it to nothing.
+    /// Returns whether a variable is set, even to an empty value.
     pub fn is_set(&self, name: &str) -> bool {
         self.variables.contains_key(OsStr::new(name))
     }
 
-    /// Returns the same surroundings with these variables in place of their own.
+    /// Returns the same surroundings with `variables` added; they replace variables of the same name.
     pub fn with(mut self, variables: BTreeMap<String, String>) -> Self {
         self.variables.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
         self
@@ -58,12 +58,12 @@ impl Surroundings {
         self.absolute("HOME")
     }
 
-    /// Returns `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`.
+    /// Returns `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`; `None` if neither variable is set.
     pub fn config_directory(&self) -> Option<PathBuf> {
         self.xdg("XDG_CONFIG_HOME", ".config")
     }
 
-    /// Returns `$XDG_STATE_HOME/outlast`, else `~/.local/state/outlast`.
+    /// Returns `$XDG_STATE_HOME/outlast`, else `~/.local/state/outlast`; `None` if neither variable is set.
     pub fn state_directory(&self) -> Option<PathBuf> {
         self.xdg("XDG_STATE_HOME", ".local/state")
     }

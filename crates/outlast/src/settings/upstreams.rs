@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Name of the table.
+/// Name of the table of upstreams in `outlast.toml`.
 pub const TABLE: &str = "upstreams";
 
 /// Upstream as it is written in the file.
@@ -57,15 +57,16 @@ enum StreamUsage {
     Never,
 }
 
-/// Configured upstream, with the variable of its key.
+/// Upstream of `outlast.toml`, with the environment variable of its key.
 #[derive(Clone)]
 pub struct Upstream {
     pub named: Arc<Named>,
-    /// Variable in which an agent finds its run token in place of the key.
+    /// Environment variable in which an agent finds its run token in place of the upstream's key; `None` if no variable
+    /// holds the key.
     pub key_variable: Option<String>,
 }
 
-/// Reads all configured upstreams, with their files of keys and of prices.
+/// Reads the upstreams of the user's own `outlast.toml`, with their files of keys and of prices.
 ///
 /// Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<Vec<Upstream>, Error> {

@@ -45,21 +45,21 @@ const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 pub struct Outcome {
     pub exit: Exit,
     pub by: EndedBy,
-    /// Time at which the provider's usage limit ends, if the attempt stands at one.
+    /// Time at which the provider's usage limit ends; `None` if the agent did not end at a usage limit.
     pub limited: Option<Micros>,
     /// Ceiling on a plan, if that is the limit.
     pub ceiling: Option<Box<Refusal>>,
     /// Whether the proxy's last answer was that the call has no room in a budget now.
     pub no_room: bool,
-    /// Number of processes that could not be ended.
+    /// Number of processes of the attempt that could not be ended.
     pub left: usize,
     /// Whether it is certain that no process of the attempt is left.
     pub all_gone: bool,
-    /// Moment at which the agent's end was seen, before its remaining processes were ended.
+    /// Moment at which the supervisor saw the agent's end, before it ended the remaining processes.
     pub seen_at: Instant,
-    /// Processes of tools that were alive when the agent ended or was asked to end.
+    /// Tools' processes that were alive when the agent ended or was asked to end.
     pub tools: Vec<Left>,
-    /// Number of calls the agent made through the proxy: paid, replayed or refused.
+    /// Number of calls that the agent made through the proxy: paid, replayed or refused.
     pub asked: u64,
     /// Whether the kernel killed the agent for its memory (OOM).
     pub oom: bool,
@@ -76,36 +76,36 @@ pub struct Watch<'a> {
     pub mark: &'a Mark,
     pub hold: &'a Hold,
     pub stage: &'a Stage,
-    /// Run id and attempt number, for attached viewers.
+    /// Id of the run and number of the attempt, for attached viewers.
     pub who: (&'a str, i64),
     pub kill_at: &'a mut Option<KillPoint>,
-    /// Time that the agent has to end by itself after a halt or at a usage limit, when it differs from the
-    /// default.
+    /// Time that the agent has to end by itself after a halt or at a usage limit; `None`: the default.
     pub grace: Option<Duration>,
-    /// Whether the agent keeps its conversation itself. Divergence is then expected and not reported.
+    /// Whether the agent keeps its conversation itself. Its calls then differ from the recorded ones, which is not
+    /// reported.
     pub goes_on_itself: bool,
-    /// Whether an agent that waits at a usage limit is stopped.
+    /// Whether an agent that waits at a usage limit is stopped, to be started again when the limit is over.
     pub stop_at_limit: bool,
-    /// Usage limits read off the agent's output.
+    /// Ends of usage limits that are read off the agent's output; `None` if the output is not searched.
     pub printed: Option<mpsc::UnboundedReceiver<Micros>>,
-    /// Death that this attempt follows.
+    /// Death of the attempt before, which this attempt follows; `None` if no attempt died before it.
     pub after: Option<Death>,
 }
 
-/// Death of an agent that another attempt follows.
+/// Death of an agent, after which another attempt is started.
 #[derive(Clone, Copy, Debug)]
 pub struct Death {
     pub seen_at: Instant,
-    /// Part of the time since `seen_at` that was spent in the backoff.
+    /// Part of the time since `seen_at` that was spent waiting in the backoff.
     pub waited: Duration,
 }
 
-/// Means by which the attempt's processes are held together.
+/// Means by which the supervisor finds and ends the attempt's processes.
 #[derive(Debug, Default)]
 pub struct Hold {
     pub group: Option<Group>,
     pub keep: Vec<String>,
-    /// Time that processes left by the agent may go on.
+    /// Time for which processes that the agent left may go on before they are ended.
     pub orphans_wait: Duration,
 }
 
@@ -117,7 +117,7 @@ impl Hold {
     }
 }
 
-/// Drives [`end_tree`] outside the runtime's own threads.
+/// Runs [`end_tree`] on a thread on which it may block.
 pub(super) async fn ladder(
     tree: Tree,
     child: Option<Arc<Child>>,
@@ -130,10 +130,10 @@ pub(super) async fn ladder(
         .map_err(std::io::Error::other)?
 }
 
-/// Starts the agent and watches it to its end.
+/// Starts the agent, watches it, and returns after its end.
 ///
-/// No process of its tree that can be ended lives when this returns. Everything printed to `output` is kept
-/// and passed on.
+/// When this returns, no process of the agent's tree is alive, except those that cannot be ended. Everything that the
+/// agent prints to `output` is logged and passed on.
 pub async fn run(
     command: Command,
     output: Option<Output>,
@@ -435,7 +435,7 @@ fn halts(code: &str) -> bool {
     matches!(code, "diverged" | "price_unknown" | "plan_untold") || code.ends_with("_budget_exceeded")
 }
 
-/// Error of an attempt that could not be made.
+/// Error of an attempt that could not be started or watched.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
     #[error(transparent)]

@@ -17,11 +17,11 @@ use outlast_core::{
 use outlast_server::node::{HEARTBEAT, Node};
 use tokio::sync::watch;
 
-/// Answer of the last renewal.
+/// Result of the last heartbeat, by which the supervisor learns of stops, halts and lost leases.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Word {
     pub pulse: Option<Pulse>,
-    /// Whether this instance was declared dead meanwhile: the run has to be claimed again.
+    /// Whether this process was declared dead meanwhile: the supervisor must claim the run again.
     pub dead: bool,
 }
 
@@ -54,20 +54,20 @@ impl Beat {
         self.word.subscribe()
     }
 
-    /// Records that an attempt of `instance` is open from now on.
+    /// Records that an attempt of `instance` is open from now on, so that heartbeats post its active time.
     pub fn open(&self, attempt: AttemptNo, instance: InstanceNo) {
         let active = ActiveTime::begin(self.node.clock().monotonic_ms());
         *self.attempt() = Some(Open { attempt, instance, active });
         self.word.send_replace(Word::default());
     }
 
-    /// Records that the attempt is over. Returns the active time that was not posted yet, in milliseconds.
+    /// Records that the attempt is over. Returns the active time in milliseconds that no heartbeat has posted yet.
     pub fn close(&self) -> i64 {
         let now = self.node.clock().monotonic_ms();
         self.attempt().take().map_or(0, |mut open| open.active.take(now))
     }
 
-    /// Renews at once, for example after a refusal, to learn whether the run is halted.
+    /// Sends a heartbeat at once, for example after a refused call, to learn whether the run is halted.
     pub async fn now(&self) {
         let now = self.node.clock().monotonic_ms();
         let open = self.attempt().as_mut().map(|open| (*open, open.active.take(now)));
@@ -127,7 +127,8 @@ impl Beat {
 }
 
 impl Word {
-    /// Returns whether this answer ends an attempt.
+    /// Returns whether the heartbeat's result ends the attempt: a stop was asked for, the run is not to run on, or the
+    /// lease is lost.
     pub fn ends(&self) -> bool {
         let stops = |p: &Pulse| {
             p.stop_requested || p.status != outlast_core::run::status::Status::Running && !waits(p.status)
@@ -136,7 +137,7 @@ impl Word {
     }
 }
 
-/// Waits until the heartbeat's answer is one that ends an attempt.
+/// Waits until a heartbeat's result ends the attempt, and returns that result.
 pub async fn ending(word: &mut watch::Receiver<Word>) -> Word {
     loop {
         {
@@ -155,5 +156,5 @@ fn waits(status: outlast_core::run::status::Status) -> bool {
     matches!(status, outlast_core::run::status::Status::Waiting | outlast_core::run::status::Status::Sleeping)
 }
 
-/// Time that an agent has to end by itself after a halt. Its next call is refused anyway.
+/// Time that an agent has to end by itself after a halt. Its calls are refused from then on.
 pub const HALT_GRACE: Duration = Duration::from_secs(5);

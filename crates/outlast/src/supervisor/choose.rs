@@ -36,9 +36,9 @@ use crate::{
 /// Largest standard input that is kept with a run, in bytes.
 const MAX_STDIN: u64 = 256 << 20;
 
-/// Finds or creates the run of `outlast run`.
+/// Finds the run that `outlast run` goes on with, or creates a new one.
 ///
-/// `begun_with` is kept with a new run for its resumption.
+/// `begun_with` is stored with a new run for its resumption.
 pub fn run(
     args: &RunArgs,
     context: &Context,
@@ -68,16 +68,16 @@ pub fn run(
     create(args, context, store, begun_with, key)
 }
 
-/// Settings kept with a new run, so that its resumption uses the same.
+/// Settings stored with a new run, so that its resumption uses the same.
 pub struct BegunWith {
     pub upstreams: BTreeMap<String, String>,
-    /// Names of the provider keys that are present.
+    /// Names of the environment variables whose provider keys are present.
     pub keys: Vec<String>,
     pub prices: Prices,
     pub masks: Option<Masks>,
-    /// Subscription whose login pays for the calls.
+    /// Subscription whose login pays for the calls, such as `claude.ai`; `None` if a key pays.
     pub login: Option<&'static str>,
-    /// Run that surrounds this process. It pays for the child.
+    /// Run inside which this process runs, and whose budget pays for the new run too; `None` outside of a run.
     pub parent: Option<RunNo>,
 }
 
@@ -376,8 +376,8 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
     Ok((!bytes.is_empty()).then(|| Payload::encode(&bytes)))
 }
 
-/// Returns this process's umask. Read from `/proc`: asking by umask(2) sets it, while the store's threads may
-/// be creating files.
+/// Returns this process's umask. Reads it from `/proc`: umask(2) can only be asked by setting it, while the store's
+/// threads may be creating files.
 pub fn current_umask() -> Result<u32, CliError> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));

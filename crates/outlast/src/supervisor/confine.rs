@@ -17,14 +17,16 @@ use crate::{
     settings::place::Place,
 };
 
-/// Words that stand before the command of a confined agent. Nothing without confinement.
+/// Words that are put before the command of a confined agent; empty without confinement.
 #[derive(Clone, Debug, Default)]
 pub struct Confined(Vec<OsString>);
 
 impl Confined {
-    /// Decides what is hidden, and tries whether this machine can hide it. `directory`: the agent's.
+    /// Decides which directories are hidden, and tests whether this machine can hide them. `directory`: the agent's
+    /// working directory. Without `asked` nothing is hidden.
     ///
-    /// Errors: `not_confined` if anything the agent needs would be hidden, or the kernel or the user does not allow it.
+    /// Errors: `not_confined` if the agent's directory would be hidden, or if the kernel or the user does not allow
+    /// confinement.
     pub fn of(asked: Option<&Confine>, context: &Context, directory: &Path) -> Result<Confined, CliError> {
         let Some(asked) = asked else { return Ok(Confined::default()) };
         let refused = |why: String| CliError::from(RunError::NotConfined { why });
@@ -51,13 +53,13 @@ impl Confined {
         Ok(confined)
     }
 
-    /// Returns the command line that runs `command`.
+    /// Returns the command line that runs `command` confined; `command` itself without confinement.
     pub fn before<S: Into<OsString>>(&self, command: impl IntoIterator<Item = S>) -> Vec<OsString> {
         let end = (!self.0.is_empty()).then(|| "--".into());
         self.0.iter().cloned().chain(end).chain(command.into_iter().map(Into::into)).collect()
     }
 
-    /// Returns whether anything is hidden.
+    /// Returns whether the agent is confined.
     pub fn is_any(&self) -> bool {
         !self.0.is_empty()
     }

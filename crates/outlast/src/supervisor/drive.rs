@@ -90,7 +90,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Time that background tasks have at the end.
 const LAST_TASKS: Duration = Duration::from_secs(5);
 
-/// The run to drive, and everything needed for it.
+/// Run to drive, with all that a supervisor needs for it.
 pub struct Plan {
     pub view: RunView,
     pub node: Arc<Node>,
@@ -100,7 +100,7 @@ pub struct Plan {
     pub context: Context,
 }
 
-/// Drives the run to its end and returns the exit code.
+/// Drives the run, attempt after attempt, to its end and returns the exit code.
 pub fn drive(plan: Plan) -> Result<u8, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -9,11 +9,11 @@ use outlast_process::{ladder::Ask, reap, signals::suspend_self, spawn::Child};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
     Itself,
-    /// Ctrl-C, or `outlast stop`.
+    /// A person asked for it: Ctrl-C, or `outlast stop`.
     Person,
     /// SIGTERM or SIGHUP: the machine shuts down, or the terminal was closed.
     Machine,
-    /// A limit, or a cancel.
+    /// The run has this status, because of a limit or a cancel.
     Halt(Status),
     /// The provider's usage limit: the agent waited there and was stopped.
     Limit,
@@ -23,10 +23,10 @@ pub enum EndedBy {
     LostLease,
 }
 
-/// Signals that ask for the run's end.
+/// Signals by which somebody asks that the run ends.
 pub const ENDING: [Signal; 4] = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP];
 
-/// Returns who asks by these signals that the run stops, if anybody does.
+/// Returns who asks by these signals that the run stops, a person or the machine; `None` if no signal asks for it.
 pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
     signals.iter().find_map(|signal| match *signal {
         Signal::INT | Signal::QUIT => Some(EndedBy::Person),
@@ -35,7 +35,8 @@ pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
     })
 }
 
-/// Decides what signals to the supervisor ask of the attempt.
+/// Handles signals that the supervisor has received. Returns how the attempt is to be ended (`None`: it goes on), and
+/// who asked for that.
 pub fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>, EndedBy)> {
     for signal in signals {
         match *signal {

@@ -23,28 +23,28 @@ use outlast_process::tree::Marker;
 /// Variables of provider keys, under every name that SDKs read.
 const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
-/// Variable of the run's mark.
+/// Environment variable of the run's mark.
 pub const MARK: &str = "OUTLAST_MARK";
 
-/// Name prefix of all attempts' control groups.
+/// Beginning of the names of all attempts' control groups.
 pub const GROUPS: &str = "outlast-run-";
 
-/// Mark in the environment of every process of a run's agents. Unique to this run in this store.
+/// Mark of a run, in the environment of every process of its agents. Unique to this run in this store.
 pub struct Mark {
     run: String,
     mark: String,
 }
 
 impl Mark {
-    /// Derives the mark of a run. Run ids chosen by callers repeat between stores: the store's secret tells
-    /// them apart.
+    /// Derives the mark of a run from its number and the store's secret. The secret is needed because run ids that
+    /// callers choose repeat between stores.
     pub fn new(view: &RunView, keys: &[TokenKey]) -> Mark {
         let mut bytes = keys.last().map_or_else(Vec::new, |k| k.secret.to_vec());
         bytes.extend(view.run.no.0.to_le_bytes());
         Mark { run: view.run.id.to_string(), mark: Digest::of(&bytes).to_string()[..16].to_owned() }
     }
 
-    /// Returns the name prefix of the control groups of this run's attempts.
+    /// Returns the beginning of the names of the control groups of this run's attempts.
     pub fn group(&self) -> String {
         format!("{GROUPS}{}-", self.mark)
     }
@@ -69,7 +69,7 @@ impl Mark {
     }
 }
 
-/// Everything that the environment of one attempt is made from.
+/// Facts from which the environment of one attempt is made.
 pub struct Attempt<'a> {
     pub command: &'a Command,
     pub mark: &'a Mark,
@@ -79,28 +79,29 @@ pub struct Attempt<'a> {
     /// Upstreams that the user has configured by name.
     pub named: &'a [Upstream],
     pub proxy: SocketAddr,
-    /// Store file, so that the agent's processes find their run. `None` for an address with a password.
+    /// Path of the store's file, by which the agent's processes find their run; `None` for an address with a password.
     pub store: Option<String>,
-    /// Variables that hold secrets of the store.
+    /// Names of variables that hold secrets of the store, and are withheld from the agent.
     pub withheld: &'a [&'a str],
-    /// Address of the state over gRPC.
+    /// Address at which the run's state is served over gRPC; `None` if it is not.
     pub grpc: Option<SocketAddr>,
-    /// Iteration of a loop, counted from 1.
+    /// Number of the loop's iteration, counted from 1; `None` if the run is no loop.
     pub iteration: Option<i64>,
-    /// Whether an earlier attempt had the same work.
+    /// Whether an earlier attempt worked on the same: the run, or the same iteration of its loop.
     pub recovered: bool,
-    /// End of that earlier attempt, in words.
+    /// End of the newest such attempt, in words; `None` if there was none.
     pub last_exit: Option<String>,
-    /// Path of the task context's mirror file.
+    /// Path of the task context's mirror file; `None` if there is none.
     pub state_file: Option<String>,
     /// Interception of its programs' connections, if it is asked for.
     pub intercepted: Option<&'a Given>,
 }
 
 impl Attempt<'_> {
-    /// Returns all variables for the agent. A provider key is replaced by the run token where we have that
-    /// provider's key. Otherwise only the base URL changes, with the token in its path, so that the agent's
-    /// own login keeps working.
+    /// Returns all environment variables of the agent. `ours`: the supervisor's own variables.
+    ///
+    /// If Outlast has a provider's key, the run token takes its place. Otherwise only the base URL changes, with the
+    /// token in its path, so that the agent's own login keeps working.
     pub fn variables(
         &self,
         ours: impl IntoIterator<Item = (OsString, OsString)>,

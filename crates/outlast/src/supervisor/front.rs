@@ -42,22 +42,23 @@ use outlast_process::{
 
 const VARIABLE: &str = "OUTLAST_BEHIND";
 
-/// Relation of a supervisor to the terminal.
+/// Relation of a supervisor to the terminal that the user typed at.
 pub enum Role {
-    /// No front: the supervisor uses the terminal itself, if there is one. `pty`: the agent gets another.
+    /// No front process: the supervisor uses the terminal itself, if there is one. `pty`: the agent gets a terminal of
+    /// its own.
     Alone { pty: bool },
-    /// Behind a front, which lends its terminal.
+    /// Behind a front process, which lends its terminal.
     Behind(Behind),
 }
 
-/// Terminal and streams on which an agent is shown.
+/// Terminal and streams on which an agent's output is shown.
 pub struct Show {
     pub stage: Arc<Stage>,
     /// Whether the agent gets a terminal of its own.
     pub pty: bool,
-    /// Whether `--pty` was given at this start, which overrides what the run was begun with.
+    /// Whether `--pty` was given at this start. The option then overrides what is stored with the run.
     pub pty_asked: bool,
-    /// Whether a front lends the terminal, or there is none. Keys then come through the stage.
+    /// Whether the supervisor runs behind a front process, so that keys come through the stage.
     pub is_behind: bool,
     pub onward: Onward,
 }
@@ -70,23 +71,24 @@ pub struct Asked {
     pub no_logs: bool,
 }
 
-/// Process that the user started, when a supervisor runs behind it.
+/// Front: the process that the user started, when the supervisor runs behind it.
 pub struct Front {
     detach: bool,
     pty: bool,
 }
 
-/// The supervisor behind a front.
+/// Connection of a supervisor to the front process before it.
 pub struct Behind {
     pub stage: Arc<Stage>,
     pub pty: bool,
-    /// The front's standard error, if it is no terminal. The agent's standard error goes there.
+    /// Standard error of the front, if that is no terminal: the agent's standard error goes there. `None` if it is a
+    /// terminal.
     pub stderr: Option<OwnedFd>,
 }
 
 impl Role {
-    /// Decides whether this process is the supervisor, or a front with the supervisor behind it. A supervisor has a
-    /// guardian when this returns.
+    /// Decides whether this process is the supervisor (`Ok`), or a front that starts the supervisor behind it (`Err`).
+    /// A supervisor has a guardian when this returns.
     ///
     /// Errors: `OUTLAST_BEHIND` names no socket; no process can be made.
     pub fn of(asked: Asked, context: &Context) -> Result<Result<Role, Front>, CliError> {
@@ -117,7 +119,7 @@ fn decide(asked: Asked, on_terminal: bool) -> (bool, bool) {
 }
 
 impl Role {
-    /// Returns where the agent is shown. Errors: our own streams cannot be duplicated.
+    /// Returns where the agent's output is shown. Errors: this process's own streams cannot be duplicated.
     pub fn show(self, asked: Asked) -> io::Result<Show> {
         let pty_asked = asked.pty.is_some();
         Ok(match self {
@@ -135,7 +137,7 @@ impl Role {
 }
 
 impl Front {
-    /// Starts the supervisor behind this process and stays until either ends. Returns the exit code.
+    /// Starts the supervisor behind this process, and lends it the terminal until either ends. Returns the exit code.
     pub fn run(self, context: &Context) -> Result<u8, CliError> {
         let (ours, theirs) = UnixStream::pair()?;
         let size = client::size().unwrap_or(pty::USUAL);
@@ -245,7 +247,8 @@ impl Behind {
         Ok(Behind { stage, pty: pty != 0, stderr })
     }
 
-    /// Releases the front's streams: from now on standard output and error go to the file `said`, or nowhere.
+    /// Releases the front's streams: from now on this process's standard output and error go to the file `said`, or
+    /// nowhere if that cannot be opened.
     pub fn let_go(said: Option<&std::path::Path>) -> io::Result<()> {
         use rustix::fs::Mode;
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;

@@ -34,10 +34,10 @@ struct Told {
     left: Option<PathBuf>,
 }
 
-/// Puts a guardian above this process, which goes on as the supervisor. `alone`: no front reports its death, so
-/// the guardian does.
+/// Forks a guardian above this process, which goes on as the supervisor. `alone`: there is no front that would report
+/// the supervisor's death, so the guardian reports it.
 ///
-/// Call it before anything is started or opened. Both hold keys in their memory and are non-dumpable.
+/// Call it before anything is started or opened. Both processes hold keys in their memory and are made non-dumpable.
 pub fn stand(alone: bool) -> io::Result<()> {
     nondumpable::make_nondumpable()?;
     guardian::stand(alone, bereaved)?;
@@ -99,7 +99,8 @@ fn end_all(told: &str) -> io::Result<i64> {
     Ok(i64::try_from(found).unwrap_or(i64::MAX))
 }
 
-/// Takes the tools' processes that were ended in a dead supervisor's place.
+/// Reads and removes the guardian's list of the tools' processes that it ended in a dead supervisor's place; empty if
+/// there is no such file.
 pub fn take_left(file: &Path) -> Vec<Left> {
     let left = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let _ = fs::remove_file(file);

@@ -5,11 +5,11 @@ use outlast_server::door::Seen;
 
 use crate::cli::values::KillAt;
 
-/// Point at which the agent is killed once.
+/// Point at which the agent is killed, once.
 #[derive(Clone, Copy, Debug)]
 pub struct KillPoint {
     pub at: KillAt,
-    /// Number of new calls so far.
+    /// Number of new calls that the agent has made so far.
     pub calls: u64,
     armed: Option<Seq>,
 }
@@ -19,7 +19,7 @@ impl KillPoint {
         KillPoint { at, calls: 0, armed: None }
     }
 
-    /// Returns whether this event is the moment to kill.
+    /// Returns whether the agent is to be killed at this event of the proxy.
     pub fn is_now(&mut self, seen: &Seen) -> bool {
         match seen {
             Seen::Opened { seq } => {

@@ -35,7 +35,7 @@ struct Limit {
 }
 
 impl Limited {
-    /// Takes an event of the proxy. An answered call made after the refusal clears the limit: the agent gets
+    /// Takes an event of the proxy. An answered call that was made after the refusal clears the limit: the agent can go
     /// on, for example with another model.
     pub fn note(&mut self, seen: &Seen) {
         match *seen {
@@ -67,18 +67,18 @@ impl Limited {
         });
     }
 
-    /// Takes a usage limit that the agent printed.
+    /// Takes a usage limit that the agent printed. `until`: the limit's end.
     pub fn read(&mut self, until: Micros) {
         let heard_at = self.printed.map_or_else(Instant::now, |(_, heard_at)| heard_at);
         self.printed = Some((until, heard_at));
     }
 
-    /// Returns whether the last call was refused for lack of room.
+    /// Returns whether the agent's last call was refused because other calls in flight held the budget.
     pub fn no_room(&self) -> bool {
         self.no_room
     }
 
-    /// Returns when the limit is over.
+    /// Returns the time at which the usage limit ends; `None` if there is none.
     pub fn until(&self) -> Option<Micros> {
         self.limit.as_ref().map(|l| l.until).or(self.printed.map(|(until, _)| until))
     }
@@ -88,7 +88,8 @@ impl Limited {
         self.limit.as_ref().and_then(|l| l.why.clone())
     }
 
-    /// Returns when an agent that waits by itself has waited long enough.
+    /// Returns the moment at which an agent still waiting at the limit is stopped, `grace` after the limit was met;
+    /// `None` without a limit.
     pub fn patience(&self, grace: Duration) -> Option<Instant> {
         let heard_at = self.limit.as_ref().map(|l| l.heard_at).or(self.printed.map(|(_, heard_at)| heard_at));
         heard_at.map(|heard_at| heard_at + grace)

@@ -175,7 +175,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     leave(&left, done)
 }
 
-/// Resumes the named run, or with no name every interrupted, sleeping or waiting run. Returns the exit code.
+/// Resumes the named run, or the last one of the directory; with `--all` every interrupted, sleeping or waiting run.
+/// Returns the exit code.
 pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     let context = context.waiting(args.proxy.store_wait_ms);
     if args.all {

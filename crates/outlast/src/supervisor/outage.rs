@@ -19,7 +19,7 @@ use crate::{cli::shared::ProxyArgs, render::time};
 pub struct Rules {
     /// Longest time that the run waits.
     wait: Duration,
-    /// Longest pause before the agent is started again.
+    /// Longest pause before the agent is started again to try the provider.
     pub pause: Duration,
 }
 
@@ -29,7 +29,8 @@ impl Rules {
         Rules { wait: ms(args.outage_wait_ms), pause: ms(args.outage_pause_ms) }
     }
 
-    /// Returns why the run is given up, if it has waited for too long.
+    /// Returns the reason why the run is given up, if it has waited for its provider longer than `--outage-wait`;
+    /// `None` otherwise.
     pub fn given_up(self, run: &Run, now: Micros) -> Option<String> {
         let (outage, since) = run.awaited_outage()?;
         let waited_ms = now.ms_since(since);
@@ -41,7 +42,7 @@ impl Rules {
     }
 }
 
-/// Outage that the run's calls meet now, over all attempts of this supervisor.
+/// Outage of a provider that the run's calls meet now, over all attempts of this supervisor.
 #[derive(Debug, Default)]
 pub struct Told {
     known: Option<Known>,
@@ -56,7 +57,8 @@ struct Known {
 }
 
 impl Told {
-    /// Takes an event of the proxy. Returns what a person is to be told of it: each cause once, and the end.
+    /// Takes an event of the proxy. Returns the message for a person, for each new cause of an outage and for its end;
+    /// `None` for any other event.
     pub fn note(&mut self, seen: &Seen) -> Option<String> {
         if let Seen::Settled { upstream, failed, .. } = seen {
             self.failed = failed.map(|cause| Outage { upstream: upstream.clone(), cause });
@@ -77,12 +79,13 @@ impl Told {
         }
     }
 
-    /// Returns the outage that the newest call's failure may belong to. An agent that dies of it has not crashed.
+    /// Returns the possible outage that made the newest call fail; `None` if that call did not fail so. An agent that
+    /// dies of it has not crashed.
     pub fn failed(&self) -> Option<&Outage> {
         self.failed.as_ref()
     }
 
-    /// Returns when the wait is over.
+    /// Returns the moment at which the wait for the provider is given up; `None` if no outage is known.
     pub fn over(&self, rules: Rules) -> Option<Instant> {
         self.known.as_ref().and_then(|known| known.heard_at.checked_add(rules.wait))
     }

@@ -36,7 +36,7 @@ const LAST_BYTES: usize = 1 << 20;
 /// Largest write that never blocks on a pipe that reports room.
 const PIPE_BUF: usize = 4096;
 
-/// Everything that an attempt prints, until [`Output::finish`].
+/// Reader of all that an attempt prints, until [`Output::finish`].
 #[derive(Debug)]
 pub struct Output {
     threads: Vec<JoinHandle<()>>,
@@ -45,37 +45,37 @@ pub struct Output {
     hurry: Arc<Bell>,
 }
 
-/// Descriptors that output is passed on to, besides attached viewers. `None`: nowhere.
+/// Descriptors to which the agent's output is passed on, besides attached viewers; `None`: it is not passed on.
 #[derive(Clone, Debug, Default)]
 pub struct Onward {
     pub stdout: Option<Arc<OwnedFd>>,
     pub stderr: Option<Arc<OwnedFd>>,
 }
 
-/// Our reading end of one of the agent's streams.
+/// Supervisor's reading end of one of the agent's output streams.
 pub struct Stream {
     from: OwnedFd,
     to: Option<Arc<OwnedFd>>,
 }
 
-/// The agent's ends of its streams.
+/// Agent's ends of its output streams.
 pub struct Ends {
-    /// Terminal of its own, with the file that it stands in for.
+    /// Terminal of the agent's own; `None` if its output goes to pipes or to the supervisor's streams.
     pub terminal: Option<Arc<OwnedFd>>,
     pub stdout: spawn::Output,
     pub stderr: spawn::Output,
 }
 
 impl Onward {
-    /// Returns our own standard streams.
+    /// Returns this process's own standard streams, duplicated.
     pub fn ours() -> io::Result<Onward> {
         let stdout = rustix::stdio::stdout().try_clone_to_owned()?;
         let stderr = rustix::stdio::stderr().try_clone_to_owned()?;
         Ok(Onward { stdout: Some(Arc::new(stdout)), stderr: Some(Arc::new(stderr)) })
     }
 
-    /// Makes pipes for both streams: a single one where both lead to the same place, so that their order is
-    /// kept.
+    /// Makes pipes for the agent's output and error. If both lead to the same place, one pipe serves both, so that
+    /// their order is kept.
     pub fn pipes(&self) -> io::Result<(Ends, Vec<Stream>)> {
         let (stdout, out) = pipe(self.stdout.clone())?;
         if self.are_one() {
@@ -85,7 +85,8 @@ impl Onward {
         Ok((Ends { terminal: None, stdout, stderr }, vec![out, err]))
     }
 
-    /// Uses a terminal for both streams. A standard error that leads elsewhere still goes there.
+    /// Uses a terminal for the agent's output and error; a standard error that leads elsewhere gets a pipe. `theirs`:
+    /// the agent's side of the terminal.
     pub fn terminal(&self, pty: &Pty, theirs: OwnedFd) -> io::Result<(Ends, Vec<Stream>)> {
         let theirs = Arc::new(theirs);
         let mut streams = vec![Stream { from: pty.reader()?, to: self.stdout.clone() }];
@@ -114,7 +115,7 @@ fn pipe(to: Option<Arc<OwnedFd>>) -> io::Result<(spawn::Output, Stream)> {
     Ok((spawn::Output::To(Arc::new(end)), Stream { from, to }))
 }
 
-/// Begins the log of an attempt. If that fails, the failure is reported and the agent runs without a log.
+/// Begins the log of an attempt; `None` if that fails, which is printed: the agent then runs without a log.
 pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     let begun = made.and_then(|()| AttemptLog::begin(directory, attempt));
@@ -122,7 +123,8 @@ pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
 }
 
 impl Output {
-    /// Starts reading the streams until they end. `eyes` report what they find before it is passed on.
+    /// Starts threads that log the streams and pass them on until they end. `eyes` report what they find before it is
+    /// passed on.
     pub fn begin(
         streams: Vec<Stream>,
         log: Option<AttemptLog>,
@@ -144,9 +146,9 @@ impl Output {
         Ok(output)
     }
 
-    /// Takes what is still in the pipes after the attempt is over, and waits for no more.
+    /// Reads what is left in the pipes after the attempt is over, without waiting for more.
     ///
-    /// Blocks until everything is passed on; [`Output::hurry`] cuts that short.
+    /// Blocks until everything is passed on; [`Output::hurry`] ends that early.
     pub fn finish(mut self) {
         self.over.ring();
         for thread in self.threads.drain(..) {
@@ -155,8 +157,7 @@ impl Output {
         }
     }
 
-    /// Returns a function, callable from any thread, after which remaining output is only kept and not passed
-    /// on.
+    /// Returns a function that any thread may call: from then on remaining output is only logged and not passed on.
     pub fn hurry(&self) -> impl Fn() + Send + 'static {
         let hurry = self.hurry.clone();
         move || hurry.ring()
@@ -169,7 +170,7 @@ impl Drop for Output {
     }
 }
 
-/// Event that is rung once and stays rung.
+/// Event that can be raised once and stays raised.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
@@ -221,7 +222,7 @@ struct Pump {
     over: Arc<Bell>,
 }
 
-/// Searches a stream for an agent's session id and usage limit.
+/// Search of an output stream for an agent's session id and usage limit.
 pub struct Eyes {
     pub patterns: Patterns,
     pub clock: Arc<dyn Clock>,

@@ -35,7 +35,7 @@ use crate::program::say::say;
 /// Interval at which a store that is away is asked again.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A store that is waited for while it is away.
+/// Store that waits while the database is away, and repeats each request until it is answered. Clones share it.
 #[derive(Clone)]
 pub struct Patient(Arc<Waiting>);
 

@@ -23,25 +23,25 @@ const MAX_READ: u64 = 64 << 20;
 /// Agent name in the run's own namespace under which the task context is stored.
 const CONTEXT: &str = "context";
 
-/// Directory to examine, and how.
+/// Directory to examine, with git's environment and the store to leave out.
 pub struct Place<'a> {
     pub directory: &'a Path,
-    /// Environment of git. Nothing of ours is added, because git may run what a checkout configures.
+    /// Environment variables of git. Nothing of Outlast's is added, because git may run what a checkout configures.
     pub env: &'a BTreeMap<String, String>,
-    /// Path of the store. Files whose path begins with it are Outlast's own and do not count.
+    /// Path of the store; `None`: it is not a file. Files whose path begins with it are Outlast's own and do not count.
     pub store: Option<&'a str>,
 }
 
-/// Digest of the working tree and the task context: if two iterations end with the same one, nothing got on.
+/// Digest of the working tree and the task context: if two iterations end with the same one, the loop made no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Digest of the state. `None` if there is neither git nor a task context: progress is then unknown.
     pub digest: Option<String>,
-    /// Reason why git told nothing.
+    /// Reason why git could not tell the state of the working tree; `None` if it could.
     pub no_git: Option<String>,
 }
 
-/// Computes the mark as of now. Runs git twice and writes nothing.
+/// Computes the mark as of now. Runs git twice and writes nothing. Errors: those of the store.
 pub fn mark(place: &Place<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, store::Error> {
     let worktree = worktree(place);
     let context = context(store, run)?;

@@ -18,7 +18,7 @@ use crate::{program::say::say, render::look::clean_line};
 /// Longest excerpt of a question.
 const EXCERPT: usize = 160;
 
-/// Prints pending approvals whenever the run waits, until the heartbeat ends.
+/// Prints each pending approval once, whenever the run waits, until the heartbeat ends.
 pub async fn tell(store: Arc<dyn Store>, run: RunNo, mut word: watch::Receiver<Word>) {
     let mut said: BTreeSet<ApprovalId> = BTreeSet::new();
     loop {

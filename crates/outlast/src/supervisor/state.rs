@@ -19,24 +19,23 @@ use crate::program::{
     error::{CliError, MachineError},
 };
 
-/// Returns the server of the store's state. No run writes through it until [`StateFace::drive`].
-/// Over REST each change says who makes it.
+/// Returns the server of the store's state. No run can write through it before [`StateFace::drive`]. Over REST each
+/// change names its writer.
 pub fn desk(node: &Node, context: &Context, conflicts: Conflicts) -> Arc<StateDesk> {
     let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
     StateDesk::new(node.store().clone(), clock, entropy, conflicts, Writer::Run(None))
 }
 
-/// State of a run over gRPC. It ends with the runtime.
+/// Server of a run's state over gRPC, which ends with the runtime.
 pub struct StateFace {
     desk: Arc<StateDesk>,
     address: SocketAddr,
 }
 
 impl StateFace {
-    /// Starts serving at `address`, which must be on loopback. Nothing can be written before
-    /// [`StateFace::drive`].
+    /// Starts serving at `address`, which must be on loopback. Nothing can be written before [`StateFace::drive`].
     ///
-    /// Errors: the address cannot be had. Nothing was started then.
+    /// Errors: `ListenForState` if the address is not available; nothing was started then.
     pub async fn start(
         run: &RunId,
         address: SocketAddr,
@@ -62,13 +61,13 @@ impl StateFace {
         self.address
     }
 
-    /// Lets the open attempt write from now on.
+    /// Lets the open attempt write to the state from now on.
     pub fn drive(&self, claims: Claims, instance: InstanceNo) {
         let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
         self.desk.drive(Some((actor, claims.slot)));
     }
 
-    /// Ends writing, because the attempt is over. Transactions it left open are aborted.
+    /// Refuses writes from now on, because the attempt is over. Its open transactions are aborted.
     pub fn rest(&self) {
         self.desk.drive(None);
     }

@@ -15,7 +15,7 @@ use outlast_core::{
 use crate::program::error::CliError;
 use outlast_process::spawn::Stdin;
 
-/// Returns the agent's standard input: the kept bytes, else our terminal, else nothing.
+/// Returns the agent's standard input: the bytes stored with the run, else this process's terminal, else nothing.
 pub fn of(kept: Option<&[u8]>) -> std::io::Result<Stdin> {
     match kept {
         Some(bytes) => {

@@ -24,7 +24,7 @@ use crate::{
 };
 use outlast_process::exit::Exit;
 
-/// Reports that an attempt died and another one follows.
+/// Prints that an attempt died and that another one follows after `wait`.
 pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView) {
     let replayed = match view.run.answers {
         0 => String::new(),
@@ -34,7 +34,7 @@ pub fn died(attempt: i64, exit: Exit, wait: std::time::Duration, view: &RunView)
     say(&format!("attempt {attempt} died ({exit}); starting attempt {}{wait}{replayed}", attempt + 1));
 }
 
-/// Prints the one line at a run's end.
+/// Prints the summary line at a run's end.
 pub fn end(view: &RunView, attempts: &[Attempt]) {
     let spent = &view.envelope.spent;
     let mut parts = vec![
@@ -85,27 +85,27 @@ pub fn nothing_metered(view: &RunView) {
     });
 }
 
-/// Reports which budget the run waits for, and what makes room there.
+/// Prints which budget the run waits for, and what makes room in it.
 pub fn waits(view: &RunView) {
     let Some(refusal) = &view.run.halt else { return };
     say(&format!("waiting for room ({}): {}", refusal.code, refusal.message()));
     say(&format!("hint: {}", refusal.hint(view.run.id.as_str())));
 }
 
-/// Reports why the run is halted, and what lets it go on.
+/// Prints why the run is halted, and what lets it go on.
 pub fn halted(view: &RunView) {
     let Some(halt) = &view.run.halt else { return };
     say(&format!("halted ({}): {}", halt.code, halt.message()));
     say(&format!("hint: {}", halt.hint(view.run.id.as_str())));
 }
 
-/// Returns the run as it stands now.
+/// Returns the run as it is in the store now; `view` itself if it is gone.
 pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     Ok(store.run(view.run.no)?.unwrap_or_else(|| view.clone()))
 }
 
-/// Prints a run's end as one line of JSON: on standard output, after all that its agent printed there. A supervisor behind
-/// a terminal says it there.
+/// Prints a run's end as one line of JSON on standard output, after all that its agent printed. `is_behind`: the line
+/// goes through the stage to the front process, and with it to the terminal.
 pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool) -> Result<(), CliError> {
     let Some(view) = store.run(run)? else { return Ok(()) };
     let (run, e) = (&view.run, &view.envelope);

@@ -19,10 +19,9 @@ use crate::{
     render::amount::some,
 };
 
-/// Ends every process left by an earlier attempt, also by one whose supervisor died.
+/// Ends every process that earlier attempts of the run left, also those of a dead supervisor.
 ///
-/// Returns the number of processes that could not be ended, and the tools' processes among all that were
-/// found.
+/// Returns the number of processes that could not be ended, and the tools' processes among all that were found.
 pub async fn end(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> io::Result<(usize, Vec<Left>)> {
     let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
@@ -39,10 +38,10 @@ pub async fn end(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> io::R
     Ok((ended.left.len(), tools))
 }
 
-/// Ends what a dead supervisor left of a run that nobody drives now. Returns how many processes there were.
+/// Ends the processes that a dead supervisor left of a run that nobody drives now. Returns how many there were.
 ///
-/// A supervisor that takes the run up meanwhile starts its agent after the look at the attempts: whatever began before
-/// that look is an earlier attempt's. Errors: the store's; `/proc` cannot be read.
+/// Processes begun after the look at the attempts are left alone: another supervisor may have claimed the run
+/// meanwhile. Errors: the store's; `/proc` cannot be read.
 pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
     // Its processes are on another machine, whose own commands end them.
     if store.is_remote() {

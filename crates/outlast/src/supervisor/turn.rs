@@ -10,7 +10,7 @@ const MAX_INPUT: u64 = 64 << 20;
 
 /// Reads the whole file that `--stdin` names.
 ///
-/// Errors: it cannot be read, is no regular file, or is too large to be kept.
+/// Errors: the file cannot be read, is no regular file, or is larger than `MAX_INPUT`.
 pub fn read_input(path: &str) -> Result<Vec<u8>, CliError> {
     let bad = |why: String| InputError::Iteration { path: path.to_owned(), why };
     let file = File::open(path).map_err(|e| bad(e.to_string()))?;
@@ -26,12 +26,13 @@ pub fn read_input(path: &str) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-/// Answer of the `--until` command.
+/// Result of the `--until` command, which decides whether a loop ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Met,
     NotYet,
-    /// The shell found no such command or could not execute it: a mistake, and no answer.
+    /// The shell found no such command or could not execute it, and exited with this code: a mistake in the command
+    /// line.
     NotRun(i32),
 }
 

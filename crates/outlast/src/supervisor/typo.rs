@@ -8,10 +8,11 @@ const PYTHON: [&str; 5] =
 const NODE: [&str; 3] =
     ["Error: Cannot find module ", "Error [ERR_MODULE_NOT_FOUND]: Cannot find ", "SyntaxError: "];
 
-/// Number of last lines that are read: Node prints its stack below the error.
+/// Number of last printed lines that are searched: Node prints its stack below the error.
 pub const LINES: usize = 40;
 
-/// Returns the line that says what cannot be loaded, among the last ones that the agent printed.
+/// Returns the line that says which program or module cannot be loaded, among the last ones that the agent printed;
+/// `None` if there is none.
 pub fn mistake(lines: &[String]) -> Option<&str> {
     let last = lines.iter().map(|line| line.trim_end()).rfind(|line| !line.is_empty())?;
     let is_python = last.split_once(": ").is_some_and(|(name, _)| PYTHON.contains(&name));

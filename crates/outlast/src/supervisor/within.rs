@@ -16,17 +16,17 @@ use crate::{
     },
 };
 
-/// Run that surrounds this process.
+/// Run inside which this process runs.
 pub struct Surrounding {
     pub run: RunNo,
-    /// Proxy of that run, which has the keys and serves its children.
+    /// Address of the surrounding run's proxy, which has the keys and serves child runs.
     pub proxy: SocketAddr,
 }
 
-/// Returns the surrounding run. `None` outside of a run, and if another store was asked for: its runs have no
-/// parent here.
+/// Returns the run inside which this process runs. `None` outside of a run, and if a store other than that run's was
+/// asked for: its runs have no parent here.
 ///
-/// Errors: the surrounding run is over, or its proxy is not named.
+/// Errors: the surrounding run's attempt is over, or `OUTLAST_URL` names no proxy.
 pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
     let around = context.around.var("OUTLAST_STORE").and_then(|s| s.to_str());
     if around != context.place.without_secret().as_deref() {
@@ -42,8 +42,8 @@ pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
     Ok(Some(Surrounding { run: inside.claims.run, proxy }))
 }
 
-/// Takes the run's token from ANTHROPIC_AUTH_TOKEN as the provider's key: Claude Code's tools find it there
-/// alone.
+/// Adds the run's token from ANTHROPIC_AUTH_TOKEN to `keys` as Anthropic's key, if there is none: Claude Code's tools
+/// get the token in this variable only.
 pub fn show_keys(keys: &mut Keys, around: &Surroundings) {
     let shown = around.var("ANTHROPIC_AUTH_TOKEN").and_then(|t| t.to_str());
     if let Some(token) = shown.filter(|t| token::looks_like_token(t)) {

@@ -16,7 +16,7 @@ const RUNS: usize = 200;
 const ENTRIES: i64 = 200;
 const APPROVALS: usize = 100;
 
-/// Rows that were read.
+/// Rows of the store that one screen of `outlast watch` shows.
 #[derive(Default)]
 pub struct Look {
     pub now: Micros,
@@ -26,7 +26,7 @@ pub struct Look {
     pub run: Option<Watched>,
 }
 
-/// A run with its lives and its newest entries.
+/// Run with its attempts and its newest entries.
 pub struct Watched {
     pub view: RunView,
     pub attempts: Vec<Attempt>,

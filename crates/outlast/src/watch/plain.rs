@@ -24,7 +24,8 @@ use crate::{
     },
 };
 
-/// Follows one run's journal until the run has ended, or else the status of every run, for ever.
+/// Prints one run's journal until the run has ended; without a run, prints each change of any run's status, without
+/// end. `wait` is called between two looks.
 pub fn follow(
     store: &dyn Store,
     run: Option<RunNo>,

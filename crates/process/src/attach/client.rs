@@ -26,36 +26,36 @@ use crate::{
 /// Largest number of bytes of keys that wait for a supervisor; more are left in the terminal.
 const MOST_KEYS: usize = 64 << 10;
 
-/// Reason why a client ended.
+/// Reason why [`attend`] returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Detached,
     /// The supervisor ended, with this exit code.
     Over(u8),
-    /// The connection ended without a message.
+    /// The connection to the supervisor was lost without a message.
     Lost,
-    /// An attempt has begun, and the client wanted nothing more.
+    /// An attempt has begun, which is all that a `Starter` waits for.
     Begun {
         run: String,
         attempt: i64,
     },
 }
 
-/// Role of the client.
+/// Role of the client, which decides what signals to it mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The terminal that the run was started from: signals to it are meant for the supervisor.
+    /// The terminal that the run was started from. Signals to the client are passed to the supervisor.
     Owner,
-    /// An owner that leaves as soon as an attempt has begun.
+    /// An owner that detaches as soon as an attempt has begun.
     Starter,
-    /// A further watcher: signals to it end only its watching.
+    /// A further viewer. Signals to the client end only the viewing.
     Watcher,
 }
 
 /// Lends this process's terminal to the run behind the socket, until either side ends it.
 ///
-/// The terminal's modes are restored when this returns, and between two attempts. Errors: the terminal cannot
-/// be read or written any more.
+/// The terminal's modes are restored when this returns, and between two attempts. Errors: the terminal cannot be read
+/// or written any more.
 pub fn attend(socket: UnixStream, who: Who) -> io::Result<End> {
     let signals = Signals::of(&[
         Signal::INT,
@@ -317,7 +317,7 @@ fn print(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the size of this process's terminal.
+/// Returns the size of this process's terminal; `None` if standard output is none, or its size is not known.
 pub fn size() -> Option<Winsize> {
     let out = io::stdout();
     let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();

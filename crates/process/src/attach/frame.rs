@@ -5,10 +5,10 @@ use std::io::{self, Read};
 /// Largest length of a body, in bytes.
 pub const MOST_BYTES: usize = 256 << 10;
 
-/// Protocol version, which a client says first. Another number means another protocol.
+/// Protocol version, which a client sends first. A supervisor of another version refuses the client.
 pub const VERSION: u8 = 1;
 
-/// One message.
+/// Message between a supervisor and a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     // From the supervisor:
@@ -16,17 +16,17 @@ pub enum Frame {
     Printed(Vec<u8>),
     /// A line of text from the supervisor.
     Said(String),
-    /// An attempt runs. `pty`: it reads keys.
+    /// An attempt has begun. `pty`: its agent has a terminal of its own and reads keys.
     Begun {
         pty: bool,
         attempt: i64,
         run: String,
     },
-    /// The attempt is over: the terminal is the person's again, and `undo` has to be written to it first.
+    /// The attempt is over. The client writes `undo` to the terminal, and gives the terminal back to the person.
     Ended {
         undo: Vec<u8>,
     },
-    /// The supervisor ends, with this exit code.
+    /// The supervisor ends, with this exit code for the client.
     Over(u8),
 
     // From a client:
@@ -38,7 +38,7 @@ pub enum Frame {
         rows: u16,
         columns: u16,
     },
-    /// The client leaves, and the run goes on.
+    /// The client detaches, and the run goes on.
     Detach,
     /// The client received this signal.
     Signal(i32),
@@ -92,7 +92,7 @@ impl Frame {
     }
 }
 
-/// Collects bytes as they arrive, and returns whole frames.
+/// Buffer that collects bytes as they arrive, and returns whole frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
@@ -103,7 +103,8 @@ impl Frames {
         self.bytes.extend(bytes);
     }
 
-    /// Returns the next frame, if it is whole. Errors: `InvalidData`: the bytes are no frame.
+    /// Returns the next frame; `None` as long as more bytes are needed. Errors: `InvalidData` if the bytes are no
+    /// frame.
     pub fn whole(&mut self) -> io::Result<Option<Frame>> {
         let Some((&kind, rest)) = self.bytes.split_first() else { return Ok(None) };
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
@@ -118,7 +119,7 @@ impl Frames {
         Ok(Some(frame))
     }
 
-    /// Reads until a frame is whole. `None`: the other side has gone.
+    /// Reads until a frame is whole, and returns it; `None` if the other side has closed the connection.
     pub fn read(&mut self, from: &mut impl Read) -> io::Result<Option<Frame>> {
         let mut bytes = [0; 16 << 10];
         loop {

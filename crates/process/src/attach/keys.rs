@@ -3,21 +3,21 @@
 /// Ctrl-\.
 const PREFIX: u8 = 0x1c;
 
-/// Meaning of the keys typed.
+/// Result of reading keys: the keys for the agent, and whether the person detaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meant {
     pub keys: Vec<u8>,
     pub detach: bool,
 }
 
-/// State of the key reader: remembers a `Ctrl-\` that is not followed by a key yet.
+/// State of the key reader, which remembers a `Ctrl-\` until the next key.
 #[derive(Debug, Default)]
 pub struct Keys {
     prefixed: bool,
 }
 
 impl Keys {
-    /// Takes keys as they are typed. Keys after a detach are dropped.
+    /// Returns what the typed bytes mean. Keys after a detach are dropped.
     ///
     /// `Ctrl-\` typed twice is sent once; before any other key but `d` it is sent as it is.
     pub fn take(&mut self, typed: &[u8]) -> Meant {

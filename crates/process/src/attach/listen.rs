@@ -22,14 +22,14 @@ use super::stage::Stage;
 
 const NAME: &str = "attach.sock";
 
-/// A listening socket. Dropping it removes its name.
+/// Listening socket of a run. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct Listening {
     path: PathBuf,
     inode: u64,
 }
 
-/// Accepts clients for the stage. Replaces an older socket, left by a supervisor that died.
+/// Listens in `directory`, and serves clients on the stage. Replaces an older socket, left by a supervisor that died.
 pub fn listen(directory: &Path, stage: Arc<Stage>) -> io::Result<Listening> {
     let path = directory.join(NAME);
     match fs::remove_file(&path) {
@@ -45,7 +45,7 @@ pub fn listen(directory: &Path, stage: Arc<Stage>) -> io::Result<Listening> {
     Ok(Listening { path, inode })
 }
 
-/// Connects to a run's supervisor. Errors: `NotFound` and `ConnectionRefused`: nobody listens.
+/// Connects to a run's supervisor. Errors: `NotFound` and `ConnectionRefused` if no supervisor listens.
 pub fn connect(directory: &Path) -> io::Result<UnixStream> {
     let by = open(directory)?;
     UnixStream::connect(short(&by))

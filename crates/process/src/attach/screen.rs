@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Number of bytes kept.
+/// Number of last printed bytes that are kept.
 pub const KEPT: usize = 64 << 10;
 
 /// Modes that an agent may leave on and that would disturb a shell: cursor keys, mouse, focus, alternate
@@ -13,7 +13,7 @@ const MODES: [u16; 13] = [1, 9, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 10
 /// Mode of the visible cursor, which is on unless it was switched off.
 const CURSOR: u16 = 25;
 
-/// Output of an attempt.
+/// State of an agent's terminal: the last bytes printed, and the modes that are on.
 #[derive(Debug, Default)]
 pub struct Screen {
     kept: VecDeque<u8>,
@@ -110,7 +110,7 @@ impl Screen {
         }
     }
 
-    /// Returns the bytes that bring another terminal to this state: the modes, then the last bytes printed.
+    /// Returns the bytes that bring another terminal into this state: the modes, then the last bytes printed.
     pub fn replay(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.kept.len() + 64);
         for mode in &self.on {
@@ -125,7 +125,7 @@ impl Screen {
         out
     }
 
-    /// Returns the bytes that switch off the modes that are on, as an agent that was killed has not done.
+    /// Returns the bytes that switch off the modes that are on, which a killed agent has not switched off itself.
     pub fn undo(&self) -> Vec<u8> {
         let mut out = String::new();
         if self.keyboard > 0 {

@@ -31,7 +31,7 @@ const AFTER_KEY: Duration = Duration::from_secs(3);
 /// Time that clients have to take the last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Shared state of an agent's clients and its terminal.
+/// Supervisor's side of attaching: the clients, and the terminal of the agent that they see.
 #[derive(Debug, Default)]
 pub struct Stage {
     inner: Mutex<Inner>,
@@ -69,17 +69,17 @@ struct Client {
     leaves: bool,
 }
 
-/// Meaning of a client's leaving.
+/// Way in which a client left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// The run goes on without the client.
+    /// The client detached: the run goes on without it.
     Detached,
-    /// The terminal that the run was started from has gone.
+    /// The terminal that the run was started from was closed.
     Hangup,
 }
 
 impl Stage {
-    /// Prepares for an attempt, whose agent has this terminal.
+    /// Prepares the stage for an attempt, whose agent has the terminal `pty`; `None`: it has no terminal of its own.
     pub fn open(&self, pty: Option<Pty>) {
         let mut inner = self.inner();
         inner.screen = Screen::default();
@@ -87,7 +87,7 @@ impl Stage {
         inner.pty = pty;
     }
 
-    /// Returns the size that an agent's terminal is to have.
+    /// Returns the size for an agent's terminal: the clients' latest, or [`pty::USUAL`].
     pub fn size(&self) -> Winsize {
         self.inner().size.unwrap_or(pty::USUAL)
     }
@@ -100,7 +100,7 @@ impl Stage {
         }
     }
 
-    /// Tells the clients that the attempt runs.
+    /// Tells the clients that the attempt has begun.
     pub fn begun(&self, run: &str, attempt: i64) {
         let mut inner = self.inner();
         let begun = Frame::Begun { pty: inner.pty.is_some(), attempt, run: run.to_owned() };
@@ -108,7 +108,7 @@ impl Stage {
         self.tell_all(inner, &begun);
     }
 
-    /// Sends output of the agent to the clients. Waits while the owner does not take it, unless `hurries`
+    /// Sends output of the agent to the clients. Waits while the run's own terminal does not take it, unless `hurries`
     /// returns true.
     pub fn print(&self, bytes: &[u8], hurries: &dyn Fn() -> bool) {
         let mut inner = self.inner();
@@ -122,12 +122,12 @@ impl Stage {
         self.tell_all(inner, &Frame::Printed(bytes.to_vec()));
     }
 
-    /// Sends a line of the supervisor's own to the clients.
+    /// Sends a line of the supervisor's text to the clients.
     pub fn say(&self, text: &str) {
         self.tell_all(self.inner(), &Frame::Said(text.to_owned()));
     }
 
-    /// Ends the attempt, and takes its terminal modes back.
+    /// Ends the attempt, and tells the clients how to undo its terminal modes.
     pub fn close(&self) {
         let mut inner = self.inner();
         inner.pty = None;
@@ -138,13 +138,14 @@ impl Stage {
         }
     }
 
-    /// Returns whether a person ended the agent with Ctrl-C.
+    /// Returns whether the agent's exit follows a Ctrl-C that a person typed.
     pub fn is_interrupted(&self, exit: Option<Exit>) -> bool {
         let Some(pressed) = self.inner().pressed else { return false };
         is_interruption(pressed.is_signal, pressed.at.elapsed(), exit)
     }
 
-    /// Tells the clients that the supervisor ends. Returns when they know, or after a while.
+    /// Tells the clients that the supervisor ends with this exit code. Returns once they have read it, after 2 s at the
+    /// latest.
     pub fn over(&self, code: u8) {
         let until = Instant::now() + LAST_WORDS;
         let mut inner = self.inner();
@@ -165,8 +166,8 @@ impl Stage {
 
     /// Serves a client until it leaves. Blocks; a separate thread writes to the client.
     ///
-    /// The client first sends its version; then it is shown what is on the screen. Errors: the client cannot be
-    /// read, or speaks another version.
+    /// The client first sends its version, and then gets what is on the screen. Errors: the client cannot be read, or
+    /// has another version.
     pub fn serve(self: &Arc<Self>, socket: UnixStream, is_owner: bool) -> io::Result<Left> {
         let mut frames = Frames::default();
         let mut from = socket.try_clone()?;

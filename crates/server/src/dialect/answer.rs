@@ -14,12 +14,13 @@ use super::{
     sse::{Event, Framer},
 };
 
-/// Facts read from an answer. All are optional: upstreams differ, and a stream can end anywhere.
+/// Facts read from an answer. `None`: the answer does not have the fact, because upstreams differ and a stream can end
+/// anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Complete usage, fit to be billed. In a stream set only once nothing can be added to it.
+    /// Complete usage, by which the call can be billed. In a stream `None` as long as anything can be added to it.
     pub usage: Option<Usage>,
-    /// Newest usage reported, final or not; its output count is a lower bound until the end.
+    /// Newest usage reported, complete or not. The output count is a lower bound until the end.
     pub usage_so_far: Option<Usage>,
     /// Newest cost that the upstream itself reported for the call.
     pub cost: Option<NanoUsd>,
@@ -27,12 +28,12 @@ pub struct Outcome {
     pub tier: Option<ServiceTier>,
     /// The model that answered, as the upstream names it.
     pub model: Option<String>,
-    /// The upstream's id of the answer.
+    /// Id that the upstream gave the answer.
     pub id: Option<String>,
-    /// Stop or finish reason; of several choices the first one reported.
+    /// Stop or finish reason, as the upstream names it; of several choices the first one reported.
     pub finish: Option<String>,
     pub error: Option<UpstreamError>,
-    /// Ids of the answer and its parts, by which later requests can refer to what the upstream keeps.
+    /// Ids of the answer and its parts, by which later requests can refer to them, if the upstream stores answers.
     pub kept: Vec<String>,
 }
 
@@ -46,10 +47,10 @@ pub struct UpstreamError {
     pub message: String,
 }
 
-/// One event of a stream.
+/// Event of a stream, as it goes to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Bytes to send to the client.
+    /// Bytes to send to the client; see `FrameKind::Swallowed` for the exception.
     pub bytes: Bytes,
     pub kind: FrameKind,
 }
@@ -57,27 +58,27 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     Data,
-    /// First frame with a stop or finish reason. Held back until the call is settled, with all frames that
-    /// follow it.
+    /// First frame with a stop or finish reason. The proxy holds it and all later frames back until the call is
+    /// settled.
     Stop,
-    /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`. Also held back if there
-    /// was no `Stop`.
+    /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`. The proxy holds it back too, if
+    /// there was no `Stop`.
     Terminal,
-    /// Present only because the proxy asked for usage; not sent to the client.
+    /// Event that the upstream sent only because the proxy asked for usage. The client does not get it.
     Swallowed,
     /// The upstream reported an error in the middle of the stream.
     Error,
-    /// Keep-alive without content.
+    /// Keep-alive event without content.
     Ping,
-    /// Event cut off by the end of the stream. Must not be sent before an error frame of the proxy: the two
-    /// would run together.
+    /// Event cut off by the end of the stream. Must not be sent before an error frame of the proxy: a client would read
+    /// the two as one.
     Partial,
 }
 
-/// Result of reading one event.
+/// Result of reading one event of a stream.
 pub(super) struct Reading {
     pub kind: FrameKind,
-    /// Range of the event's data that is cut before the event goes to the client.
+    /// Range of the event's data that is cut out before the event goes to the client; `None`: nothing is.
     pub cut: Option<Range<usize>>,
 }
 
@@ -87,7 +88,7 @@ impl From<FrameKind> for Reading {
     }
 }
 
-/// Reads the events of one dialect's stream.
+/// Reader of the events of one dialect's stream.
 pub(super) trait EventReader: Send + std::fmt::Debug {
     /// Records the facts of `event` in `outcome`.
     fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
@@ -101,7 +102,7 @@ enum Cutter {
     Elements(ArrayFramer),
 }
 
-/// Reads a streamed answer as its bytes arrive.
+/// Reader of a streamed answer, which takes the bytes as they arrive.
 #[derive(Debug)]
 pub struct AnswerStream {
     framer: Cutter,
@@ -131,17 +132,17 @@ impl AnswerStream {
         Self { ends_with_body: true, ..Self::new(reader) }
     }
 
-    /// Sets the reader up for a stream that is one JSON array.
+    /// Returns the reader set up for a stream that is one JSON array.
     pub(super) fn of_an_array(self) -> Self {
         Self { framer: Cutter::Elements(ArrayFramer::default()), ..self }
     }
 
-    /// Also records the cost that events report in `field`.
+    /// Returns the reader set up to record also the cost that events report in `field`.
     pub fn noting_cost(self, field: Option<&CostField>) -> Self {
         Self { cost_field: field.cloned(), ..self }
     }
 
-    /// Takes the next bytes and returns the frames they complete.
+    /// Takes the next bytes and returns the frames that they complete.
     pub fn push(&mut self, bytes: Bytes) -> Vec<Frame> {
         let frames = match &mut self.framer {
             Cutter::Events(framer) => framer.push(bytes),
@@ -150,10 +151,10 @@ impl AnswerStream {
         frames.into_iter().map(|bytes| self.frame(bytes)).collect()
     }
 
-    /// Ends the stream: returns the remaining bytes as a frame, read if possible.
+    /// Ends the stream. Returns the remaining bytes as a frame; `None` if there are none.
     ///
     /// Some servers end without the last blank line, so a terminal event counts without it. Any other rest is
-    /// `Partial`, or `Data` when it is blank lines only.
+    /// `Partial`, or `Data` if it is blank lines only.
     pub fn finish(&mut self) -> Option<Frame> {
         let (rest, whole) = match &mut self.framer {
             Cutter::Events(framer) => framer.finish(),
@@ -195,7 +196,7 @@ impl AnswerStream {
         (!rest.is_empty()).then_some(Frame { bytes: rest, kind })
     }
 
-    /// Returns the usage once it is complete.
+    /// Returns the complete usage; `None` as long as anything can be added to it.
     pub fn usage(&self) -> Option<Usage> {
         self.outcome.usage
     }
@@ -204,7 +205,7 @@ impl AnswerStream {
         self.terminal_seen
     }
 
-    /// Returns true if the terminal event was seen and no error came. Only then may the answer be replayed.
+    /// Returns whether the terminal event was seen and no error came. Only then the answer may be replayed.
     pub fn is_complete(&self) -> bool {
         self.terminal_seen && self.outcome.error.is_none()
     }
@@ -240,7 +241,7 @@ impl AnswerStream {
     }
 }
 
-/// Reads the value of an `error` member, an object or any other value; `None` for null and false.
+/// Reads the value of an answer's `error` member, an object or any other value; `None` for null and false.
 pub(super) fn upstream_error(error: &serde_json::Value) -> Option<UpstreamError> {
     use serde_json::Value;
     match error {

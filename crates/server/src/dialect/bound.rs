@@ -7,50 +7,51 @@
 //! the numbers below without notice: then a call overruns its reservation, is recorded in full, and the
 //! constant is raised here.
 
-/// An image in a chat request, unless one of the two cases below: 10,000 patches (`detail: original`) at 2.46
-/// tokens.
+/// Most tokens of an image in a chat request, unless one of the next two applies: 10,000 patches (`detail: original`)
+/// at 2.46 tokens.
 ///
-/// `auto` may mean `original`, and compatible servers with other rules (a Qwen image is up to 16,384) stay
-/// below.
+/// `auto` may mean `original`, and compatible servers with other rules (a Qwen image is up to 16,384) stay below.
 pub const OPENAI_IMAGE: u64 = 25_000;
 
-/// An image with `detail: low`: 2,833 tokens where images are tiles. Models that cut patches ignore the detail:
+/// Most tokens of an image with `detail: low`: 2,833 where images are tiles. Models that cut patches ignore the detail:
 /// 1,536 patches at 2.46 tokens.
 pub const OPENAI_IMAGE_LOW: u64 = 4_000;
 
-/// An image for gpt-4o-mini, which bills 2,833 + 5,667 tokens per tile, at most 8 tiles.
+/// Most tokens of an image for gpt-4o-mini, which bills 2,833 + 5,667 tokens per tile, at most 8 tiles.
 pub const OPENAI_IMAGE_4O_MINI: u64 = 50_000;
 
-/// The definition behind a tool that OpenAI defines and the client runs (`computer`, `local_shell`).
+/// Most tokens of the definition behind a tool that OpenAI defines and the client runs (`computer`, `local_shell`).
 pub const OPENAI_DEFINED_TOOL: u64 = 2_000;
 
-/// An Anthropic image: width × height / 750 after scaling, about 4,800 at the largest size a model takes.
+/// Most tokens of an Anthropic image: width × height / 750 after scaling, about 4,800 at the largest size a model
+/// takes.
 pub const ANTHROPIC_IMAGE: u64 = 8_192;
 
-/// The system text that comes with the first Anthropic tool.
+/// Most tokens of the system text that Anthropic adds with the first tool.
 pub const ANTHROPIC_TOOL_PREAMBLE: u64 = 1_000;
 
-/// The definition behind a tool that Anthropic defines and the client only names (`bash_…`, `computer_…`).
+/// Most tokens of the definition behind a tool that Anthropic defines and the client only names (`bash_…`,
+/// `computer_…`).
 pub const ANTHROPIC_DEFINED_TOOL: u64 = 2_000;
 
-/// The definitions behind a named Anthropic toolset, which stands for some twenty tools.
+/// Most tokens of the definitions behind a named Anthropic toolset, which stands for some twenty tools.
 pub const ANTHROPIC_DEFINED_TOOLSET: u64 = 40_000;
 
-/// Largest number of further model runs in Anthropic's loop over server tools when a tool has no `max_uses`.
-/// After that it answers `pause_turn`.
+/// Most further model runs in Anthropic's loop over server tools, if a tool has no `max_uses`. After that Anthropic
+/// answers `pause_turn`.
 pub const SERVER_LOOP_TURNS: u64 = 10;
 
-/// Tokens that one web search puts into the context.
+/// Most tokens that one web search puts into the context.
 pub const WEB_SEARCH_RESULT: u64 = 16_384;
 
-/// Tokens that one web fetch puts into the context when the tool has no `max_content_tokens`: a long PDF.
+/// Most tokens that one web fetch puts into the context, if the tool has no `max_content_tokens`: a long PDF.
 pub const WEB_FETCH_RESULT: u64 = 131_072;
 
-/// A Gemini image: 258 tokens for each tile of 768 × 768, after scaling to at most 3,072 × 3,072; newer models
+/// Most tokens of a Gemini image: 258 for each tile of 768 × 768, after scaling to at most 3,072 × 3,072; newer models
 /// take up to 2,240 for one.
 pub const GEMINI_IMAGE: u64 = 8_192;
 
-/// Output of one server-side compaction, which `max_tokens` does not cap.
+/// Most output tokens of one server-side compaction, which `max_tokens` does not cap.
 pub const COMPACTION_OUTPUT: u64 = 20_000;
 
 /// Returns the most input tokens that one image can be billed as by this chat model; `low`: the client asked for
@@ -63,11 +64,11 @@ pub fn openai_image(model: &str, low: bool) -> u64 {
     }
 }
 
-/// Returns the input billed over all turns of one request with server tools.
+/// Returns the most input tokens billed over all turns of one request with server tools.
 ///
-/// The model is run once and then once more after each use, each time over `input` and all results so far.
-/// `result` is what one use adds at most. What the model itself wrote between uses is not counted again: it
-/// shares the one output cap, so in practice it is small beside the results.
+/// The model is run once and then once more after each of the `uses`, each time over `input` and all results so far.
+/// `result`: tokens that one use adds at most. What the model itself wrote between uses is not counted again: it shares
+/// the one output cap, so in practice it is small beside the results.
 pub fn over_turns(input: u64, uses: u64, result: u64) -> u64 {
     let results_read = uses.saturating_mul(uses.saturating_add(1)) / 2;
     input.saturating_mul(uses.saturating_add(1)).saturating_add(result.saturating_mul(results_read))

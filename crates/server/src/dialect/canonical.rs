@@ -10,7 +10,7 @@ use super::{
     request::BadRequest,
 };
 
-/// Top-level members that say who asks, not what is asked. The canonical form leaves them out.
+/// Top-level members, as JSON pointers, that say who asks and not what is asked. The canonical form leaves them out.
 pub const LEFT_OUT: [&str; 4] = ["/metadata", "/user", "/prompt_cache_key", "/client_metadata"];
 
 type Result<T> = std::result::Result<T, BadRequest>;
@@ -35,8 +35,8 @@ pub fn canonical(body: &[u8], rules: &Rules) -> Result<Vec<u8>> {
     Ok(writer.out.into_bytes())
 }
 
-/// Returns any JSON value in the same spelling as `canonical`, with nothing left out. An approval is bound to
-/// this form.
+/// Returns any JSON value in the same spelling as [`canonical`], with nothing left out. The digest that binds an
+/// approval to its arguments is computed from this form.
 ///
 /// Errors: invalid JSON, duplicate keys.
 pub fn canonical_value(json: &[u8]) -> Result<Vec<u8>> {

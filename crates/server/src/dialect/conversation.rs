@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::sse::{Event, Framer};
 
-/// One speaker's turn.
+/// Turn of a conversation: what one speaker says at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Role as the dialect names it: `system`, `user`, `assistant`, `tool`, `model`.
@@ -17,30 +17,30 @@ pub struct Turn {
     pub parts: Vec<Part>,
 }
 
-/// Part of a turn.
+/// Part of a turn, such as a text or a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Text(String),
     Thinking(String),
-    /// Tool call that the model makes. `input`: JSON text, or plain text.
+    /// Tool call that the model makes. `input`: JSON text, or plain text. `id` is empty if the dialect has none.
     Call {
         id: String,
         name: String,
         input: String,
     },
-    /// Result of a tool call, as text.
+    /// Result of a tool call, as text. `id`: the call's, empty if the dialect has none.
     Result {
         id: String,
         text: String,
     },
-    /// Image, file or sound, or a part of an unknown type.
+    /// Part that is no text: an image, a file, sound or an unknown type (`what`), and its size in bytes.
     Other {
         what: String,
         bytes: usize,
     },
 }
 
-/// Returns the turns of a request's body, in its order.
+/// Returns the turns of a request's body, in the body's order.
 pub fn request(body: &Value) -> Vec<Turn> {
     let mut turns = Vec::new();
     for key in ["system", "instructions", "systemInstruction", "system_instruction"] {

@@ -9,7 +9,7 @@ pub struct CostField {
     names: Vec<String>,
 }
 
-/// Error for text that is not the path of a field.
+/// Error of a text that is not the path of a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a field of an answer: {text:?} (wanted names with dots between them, such as usage.cost)")]
 pub struct BadCostField {

@@ -10,12 +10,12 @@ use super::{
     request::BadRequest,
 };
 
-/// Largest nesting depth that is read; deeper bodies are refused.
+/// Largest nesting depth of a body, beyond which it is refused.
 pub const MAX_DEPTH: usize = 128;
 
 type Result<T> = std::result::Result<T, BadRequest>;
 
-/// A cursor over one JSON text. Each method reads one value at the cursor and moves behind it.
+/// Cursor over one JSON text. Each method reads one value at the cursor and moves behind it.
 pub struct Scanner<'a> {
     text: &'a str,
     at: usize,
@@ -24,7 +24,7 @@ pub struct Scanner<'a> {
     keys: Option<Vec<Cow<'a, str>>>,
 }
 
-/// Lengths of a value that was skipped.
+/// Position and lengths of a value that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     pub span: Range<usize>,
@@ -34,7 +34,7 @@ pub struct Skipped {
     pub decoded: u64,
 }
 
-/// Kind of the next value.
+/// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Object,
@@ -46,7 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the name used in messages: "wanted X, had `a string`".
+    /// Returns the kind's name in messages, such as `a string` in "wanted a number, had a string".
     pub fn name(self) -> &'static str {
         match self {
             Self::Object => "an object",
@@ -60,29 +60,29 @@ impl Kind {
 }
 
 impl<'a> Scanner<'a> {
-    /// Starts on `body`, which must be UTF-8. Duplicate keys are errors.
+    /// Makes a scanner for `body`, which must be UTF-8. Duplicate keys are errors.
     pub fn new(body: &'a [u8]) -> Result<Self> {
         let text = std::str::from_utf8(body).map_err(|e| BadRequest::NotUtf8 { at: e.valid_up_to() })?;
         Ok(Self { text, at: 0, depth: 0, keys: Some(Vec::new()) })
     }
 
-    /// Starts on the body of an upstream's answer, in which duplicate keys are accepted.
+    /// Makes a scanner for the body of an upstream's answer, in which duplicate keys are accepted.
     pub fn lenient(body: &'a [u8]) -> Result<Self> {
         Ok(Self { keys: None, ..Self::new(body)? })
     }
 
-    /// Returns the position of the next value.
+    /// Returns the byte position of the next value.
     pub fn position(&mut self) -> usize {
         self.whitespace();
         self.at
     }
 
-    /// Returns the position behind the last value read.
+    /// Returns the byte position behind the last value read.
     pub fn here(&self) -> usize {
         self.at
     }
 
-    /// Returns the kind of the next value without reading it.
+    /// Returns the kind of the next value without moving the cursor.
     pub fn kind(&mut self) -> Result<Kind> {
         self.whitespace();
         match self.byte() {
@@ -98,8 +98,8 @@ impl<'a> Scanner<'a> {
 
     /// Reads an object: `member` is called with each key and must read exactly its value.
     ///
-    /// Keys are in canonical encoding: as decoded, but with quotes, backslashes and control characters
-    /// escaped. Returns the bytes of its compact form without the values.
+    /// Keys are in canonical encoding: as decoded, but with quotes, backslashes and control characters escaped. Returns
+    /// the number of bytes of the object's compact form without the values.
     pub fn object(&mut self, mut member: impl FnMut(&mut Self, &str) -> Result<()>) -> Result<u64> {
         let base = self.keys.as_ref().map_or(0, Vec::len);
         let mut weight = 1;
@@ -120,9 +120,9 @@ impl<'a> Scanner<'a> {
         Ok(weight.max(2))
     }
 
-    /// Reads an array: `element` is called with each index and must read exactly that element.
+    /// Reads an array: `element` is called with each index (from 0) and must read exactly that element.
     ///
-    /// Returns the bytes of its brackets and commas.
+    /// Returns the number of bytes of the array's brackets and commas.
     pub fn array(&mut self, mut element: impl FnMut(&mut Self, usize) -> Result<()>) -> Result<u64> {
         self.enter(b'[')?;
         let mut first = true;
@@ -147,7 +147,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Reads any value, checking it on the way.
+    /// Skips any value, checking it on the way, and returns its position and lengths.
     pub fn skip(&mut self) -> Result<Skipped> {
         let start = self.position();
         let (mut raw, mut decoded) = (0, 0);
@@ -233,7 +233,7 @@ impl<'a> Scanner<'a> {
         if self.at == self.text.len() { Ok(()) } else { Err(self.wanted("the end of the body")) }
     }
 
-    /// Steps into an object or array, given its opening bracket.
+    /// Moves the cursor into an object or array, whose opening bracket is `open`.
     pub(super) fn enter(&mut self, open: u8) -> Result<()> {
         self.whitespace();
         if self.byte() != Some(open) {
@@ -247,7 +247,8 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Steps to the next member or element (true), or out behind the closing bracket (false).
+    /// Moves the cursor to the next member or element and returns true; returns false behind the closing bracket.
+    /// `first` is true before the first member.
     pub(super) fn more(&mut self, close: u8, first: &mut bool) -> Result<bool> {
         self.whitespace();
         if self.byte() == Some(close) {
@@ -279,13 +280,13 @@ impl<'a> Scanner<'a> {
         Ok(key)
     }
 
-    /// Returns the whole text and the start of a string's content, for a caller that scans the content itself.
+    /// Returns the whole text and the byte position of a string's content, for a caller that scans the content itself.
     pub(super) fn open_string(&mut self) -> Result<(&'a str, usize)> {
         self.whitespace();
         if self.byte() == Some(b'"') { Ok((self.text, self.at + 1)) } else { Err(self.wanted("a string")) }
     }
 
-    /// Moves behind the closing quote, which is at `end`.
+    /// Moves the cursor behind a string's closing quote, which is at `end`.
     pub(super) fn close_string(&mut self, end: usize) {
         self.at = end + 1;
     }
@@ -330,7 +331,7 @@ pub(super) fn duplicate(key: &str) -> BadRequest {
 
 /// Typed reads of a named field. A value of another type is a `WrongType` error that names the field.
 impl<'a> Scanner<'a> {
-    /// Reads a string, or `None` for null.
+    /// Reads a string; `None` for null. Errors name `field`.
     pub fn string_or_null(&mut self, field: &str) -> Result<Option<Text<'a>>> {
         match self.kind()? {
             Kind::Null => self.literal().map(|_| None),
@@ -339,7 +340,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads a whole number of at least 0, or `None` for null.
+    /// Reads a whole number of at least 0; `None` for null. Errors name `field`.
     pub fn u64_or_null(&mut self, field: &str) -> Result<Option<u64>> {
         match self.kind()? {
             Kind::Null => self.literal().map(|_| None),
@@ -352,7 +353,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads a boolean; null counts as false.
+    /// Reads a boolean; null counts as false. Errors name `field`.
     pub fn bool_or_null(&mut self, field: &str) -> Result<bool> {
         match self.kind()? {
             Kind::Bool | Kind::Null => Ok(self.literal()? == "true"),
@@ -360,7 +361,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Checks that the next value is of `kind`.
+    /// Checks that the next value is of `kind`. Errors name `field`.
     pub fn expect(&mut self, field: &str, kind: Kind) -> Result<()> {
         let had = self.kind()?;
         if had == kind { Ok(()) } else { Err(wrong_type(field, kind.name(), had.name())) }

@@ -6,33 +6,34 @@ use super::request::BadRequest;
 
 type Result<T> = std::result::Result<T, BadRequest>;
 
-/// A string value: its position and content.
+/// String value of a JSON text, by its position and content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text<'a> {
     text: &'a str,
     /// Byte positions of the content, quotes not included.
     inner: Range<usize>,
     escaped: bool,
-    /// UTF-8 bytes of the content once its escapes are decoded.
+    /// Number of UTF-8 bytes of the content once its escapes are decoded.
     pub decoded_len: usize,
 }
 
 /// A piece of a string, as `scan_string` reports it.
 pub enum Part<'a> {
-    /// Bytes that stand for themselves.
+    /// Characters that are not escaped.
     Plain(&'a str),
     Escaped(char),
-    /// Half of a surrogate pair. Python writes one when it cuts a text inside a pair; it is kept, not replaced.
+    /// Half of a surrogate pair, escaped alone. Python writes one when it cuts a text inside a pair; it is kept, not
+    /// replaced.
     LoneSurrogate(u16),
 }
 
 impl<'a> Text<'a> {
-    /// `inner` is the range of the content in `text`, which the caller has scanned before.
+    /// Makes a string value. `inner` is the byte range of the content in `text`, which the caller has scanned before.
     pub(super) fn new(text: &'a str, inner: Range<usize>, escaped: bool, decoded_len: usize) -> Self {
         Self { text, inner, escaped, decoded_len }
     }
 
-    /// Returns the content, with lone surrogates replaced.
+    /// Returns the content with its escapes decoded. Lone surrogates are replaced by U+FFFD.
     pub fn decode(&self) -> Cow<'a, str> {
         if !self.escaped {
             return Cow::Borrowed(&self.text[self.inner.clone()]);
@@ -56,12 +57,12 @@ impl<'a> Text<'a> {
         Cow::Owned(out)
     }
 
-    /// Returns the length of the content as it was escaped, in bytes.
+    /// Returns the length in bytes of the content with its escapes.
     pub fn raw_len(&self) -> usize {
         self.inner.len()
     }
 
-    /// Returns the range of the string with its quotes.
+    /// Returns the byte range of the string, its quotes included.
     pub fn span(&self) -> Range<usize> {
         self.inner.start - 1..self.inner.end + 1
     }
@@ -73,10 +74,10 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Appends a piece of a string in canonical encoding.
+/// Appends a piece of a string to `out` in canonical encoding.
 ///
-/// `"`, `\` and control characters are escaped in their shortest form, lone surrogates as in `\ud83d` in lower
-/// case; everything else is itself.
+/// `"`, `\` and control characters are escaped in their shortest form, lone surrogates as in `\ud83d` in lower case;
+/// all other characters stay as they are.
 pub fn push_canonical(part: Part<'_>, out: &mut String) {
     let short = match part {
         Part::Plain(run) => return out.push_str(run),
@@ -94,8 +95,8 @@ pub fn push_canonical(part: Part<'_>, out: &mut String) {
     out.push_str(short);
 }
 
-/// Reads a string's content from `at`, just behind its opening quote; returns the position of the closing
-/// one.
+/// Scans a string's content from byte `at`, just behind its opening quote, and passes its pieces to `part`. Returns the
+/// byte position of the closing quote.
 pub fn scan_string<'a>(text: &'a str, mut at: usize, mut part: impl FnMut(Part<'a>)) -> Result<usize> {
     let bytes = text.as_bytes();
     loop {

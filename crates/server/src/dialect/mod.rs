@@ -41,7 +41,7 @@ pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, route};
 pub use usage_limit::usage_limit;
 
-/// The provider family whose base URL, credential and error shape a path belongs to.
+/// Provider family whose base URL, credential and error shape a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Upstream {
     OpenAi,
@@ -49,9 +49,9 @@ pub enum Upstream {
     Gemini,
 }
 
-/// One metered endpoint of one API. Implementations have no state and are used as statics.
+/// Metered endpoint of one LLM API. Implementations have no state and are used as statics.
 pub trait Dialect: Send + Sync + std::fmt::Debug {
-    /// The name kept in the journal, such as `openai.chat`.
+    /// Returns the dialect's name in the journal, such as `openai.chat`.
     fn name(&self) -> &'static str;
 
     fn upstream(&self) -> Upstream;
@@ -61,10 +61,10 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Reads a decoded (not compressed) request body, sent to `target` (path and query), in one pass.
+    /// Parses a request body, decoded (not compressed) and sent to `target` (path and query), in one pass.
     ///
-    /// Errors name the field. Mistakes that the upstream itself refuses at no cost (an unknown role, a
-    /// temperature out of range) are not checked here.
+    /// Errors name the field. Mistakes that the upstream itself refuses at no cost (an unknown role, a temperature out
+    /// of range) are not checked here.
     fn parse(&self, target: &str, body: &[u8]) -> Result<Request, BadRequest>;
 
     /// Returns the body as it goes upstream: `body` itself unless something has to change.
@@ -82,7 +82,7 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
         edit::edit(body, request, cap, want_usage)
     }
 
-    /// Reads a whole JSON answer, success or error. A body that is not JSON gives an empty outcome.
+    /// Reads the facts of a whole JSON answer, success or error. A body that is not JSON gives an empty outcome.
     fn read_json(&self, body: &[u8]) -> Outcome;
 
     /// Returns a reader for the event stream that answers `request`.

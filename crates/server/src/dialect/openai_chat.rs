@@ -40,7 +40,8 @@ impl Dialect for OpenAiChat {
     }
 }
 
-/// Parses a service tier. `Some(None)`: the provider decides; `None`: a name without a price column.
+/// Parses the name of a service tier. `Some(None)`: the provider decides which tier it bills; `None`: the name has no
+/// price column.
 pub(super) fn read_tier(tier: &str) -> Option<Option<ServiceTier>> {
     match tier {
         "auto" => Some(None),

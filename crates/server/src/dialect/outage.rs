@@ -8,9 +8,10 @@ use super::Upstream;
 /// Longest time, in milliseconds, that a client's own header is believed to wait for an answer.
 const LONGEST_WAIT_MS: u64 = 3_600_000;
 
-/// Returns the cause if the answer is one that the upstream may give to every call now.
+/// Returns the cause of an outage, if the answer is one that the upstream may give to every call now; `None` for any
+/// other answer.
 ///
-/// `is_own_key`: Outlast sent a key of its own. The callers' own credentials are theirs to mend: their refusals pass.
+/// `is_own_key`: Outlast sent a key of its own. A refused key or ended quota of the caller's own is no outage.
 pub fn outage(upstream: Upstream, status: u16, body: &[u8], is_own_key: bool) -> Option<Cause> {
     let says = |text: &str| memchr::memmem::find(body, text.as_bytes()).is_some();
     match (status, upstream) {
@@ -40,9 +41,11 @@ fn has_no_credit(body: &[u8]) -> bool {
     serde_json::from_slice::<Body>(body).is_ok_and(|b| is(&b.error.kind) || is(&b.error.code))
 }
 
-/// Returns for how long a call may be held, in milliseconds: nine tenths of what the client says it waits for.
+/// Returns for how long a call may be held, in milliseconds: nine tenths of the time that the client says it waits;
+/// `None` if it does not say.
 ///
-/// The official SDKs send their time-out, in seconds, in a header: Python's names the read, Node's the whole.
+/// The official SDKs send their time-out, in seconds, in a header: Python's that of one read, Node's that of the whole
+/// request.
 pub fn patience_ms<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
     let said = header("x-stainless-read-timeout").or_else(|| header("x-stainless-timeout"))?;
     let seconds: f64 = said.trim().parse().ok().filter(|s: &f64| s.is_finite() && *s > 0.0)?;

@@ -18,7 +18,7 @@ const PARTS: [(&str, &[&str]); 3] = [
     ("messages", &["messages", "input", "contents"]),
 ];
 
-/// A request's blocks in the order of the cache.
+/// Request as its provider's prompt cache reads it: blocks in the order tools, system text, messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     blocks: Vec<Block>,
@@ -35,27 +35,28 @@ struct Block {
     text: String,
 }
 
-/// First place in which two prompts differ.
+/// First place in which a later prompt differs from an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// `tools`, `system` or `messages`.
+    /// Part of the request: `tools`, `system` or `messages`.
     pub part: &'static str,
-    /// Block, such as `tools[3] (Bash)` or `messages[2].content[0]`.
+    /// Name of the block, such as `tools[3] (Bash)` or `messages[2].content[0]`.
     pub place: String,
-    /// Byte within the block's JSON text.
+    /// Position of the first differing byte in the block's JSON text, counted from 0.
     pub byte: usize,
-    /// Bytes of all that is the same before it.
+    /// Number of bytes in which both prompts begin the same.
     pub same_bytes: usize,
-    /// Bytes of the whole earlier prompt.
+    /// Number of bytes of the whole earlier prompt.
     pub bytes: usize,
-    /// Surroundings of the byte in the earlier prompt; `None` if that prompt has ended there.
+    /// Excerpt of the earlier prompt around the byte.
     pub before: Option<String>,
-    /// Surroundings of the byte in the later prompt; `None` if that prompt has ended there.
+    /// Excerpt of the later prompt around the byte; `None` if that prompt has no such block.
     pub after: Option<String>,
 }
 
 impl Prompt {
-    /// Reads a request's body. What has no known part is left out: it is no part of the cache's prefix.
+    /// Reads a request's body. Members outside tools, system text and messages are left out, since no cache prefix has
+    /// them.
     pub fn read(body: &Value) -> Prompt {
         let mut prompt =
             Prompt { key: body["prompt_cache_key"].as_str().map(str::to_owned), ..Prompt::default() };
@@ -102,13 +103,13 @@ impl Prompt {
         self.blocks.push(Block { part, place, text: format!("{frame}{block}") });
     }
 
-    /// Returns the bytes of all blocks.
+    /// Returns the number of bytes of all blocks.
     pub fn bytes(&self) -> usize {
         self.blocks.iter().map(|block| block.text.len()).sum()
     }
 
-    /// Returns whether both prompts are of one conversation: by the client's key for it, else by a text with which both
-    /// begin.
+    /// Returns whether both prompts belong to one conversation: they have the same cache key of the client, or, unless
+    /// both name one, a user's text before the model's first message in common.
     pub fn continues(&self, before: &Prompt) -> bool {
         match (&self.key, &before.key) {
             (Some(own), Some(other)) => own == other,
@@ -116,7 +117,8 @@ impl Prompt {
         }
     }
 
-    /// Returns the first place in which the later prompt leaves the earlier one; `None` if it begins with all of it.
+    /// Returns the first place in which this prompt differs from `before`, an earlier one; `None` if it begins with all
+    /// of it.
     pub fn leaves(&self, before: &Prompt) -> Option<Difference> {
         let mut same_bytes = 0;
         let mut own = self.blocks.iter();

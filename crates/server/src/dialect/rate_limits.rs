@@ -10,9 +10,9 @@ const FARTHEST_MS: i64 = 120_000;
 
 /// Reads the rate limits from the headers of an answer with HTTP `status`.
 ///
-/// Understands OpenAI's headers (`x-ratelimit-remaining-requests`, …), which Groq, Azure and others also send,
-/// and Anthropic's (`anthropic-ratelimit-requests-remaining`, …). A 429 with a short time to wait refuses
-/// everything until then.
+/// Understands OpenAI's headers (`x-ratelimit-remaining-requests`, …), which Groq, Azure and others also send, and
+/// Anthropic's (`anthropic-ratelimit-requests-remaining`, …). A 429 with a short time to wait means that nothing is
+/// left until then.
 pub fn rate_limits(status: u16, says: &Says<'_>) -> Levels {
     let requests = openai(says, "requests").or_else(|| anthropic(says, "requests"));
     let tokens = openai(says, "tokens")

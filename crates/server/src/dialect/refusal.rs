@@ -33,8 +33,8 @@ pub fn usage_limit_body(shape: Upstream, code: &str, message: &str, until_s: i64
 
 /// Builds a frame that ends a stream which broke after its HTTP 200.
 ///
-/// Both SDKs raise on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on
-/// `event: error`.
+/// The SDKs raise an error on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on `event:
+/// error`.
 pub fn error_frame(shape: Upstream, code: &str, message: &str) -> Bytes {
     // JSON as serde_json writes it holds no raw line end, so it is one data line.
     let data = error(shape, 500, code, message);
@@ -45,7 +45,7 @@ pub fn error_frame(shape: Upstream, code: &str, message: &str) -> Bytes {
     }
 }
 
-/// Builds the last element of a stream that is one JSON array, and closes the array.
+/// Builds the element that reports an error as the last one of a stream that is one JSON array, and closes the array.
 pub fn error_element(shape: Upstream, code: &str, message: &str, is_first: bool) -> Bytes {
     format!("{}{}]\n", if is_first { "[" } else { "," }, error(shape, 500, code, message)).into()
 }

@@ -6,34 +6,34 @@ use outlast_core::words::usage::ServiceTier;
 
 use super::json_spans::{Kind, Scanner};
 
-/// The facts of one request that admission, pricing and editing need.
+/// Facts of one request that admission, pricing and editing need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     pub model: String,
     pub stream: bool,
-    /// The streamed answer is one JSON array, not server-sent events.
+    /// Whether the streamed answer is one JSON array instead of server-sent events.
     pub array_stream: bool,
-    /// True if the client itself asked for usage in the stream, or the dialect always sends it.
+    /// Whether the client itself asked for usage in the stream, or the dialect always sends it.
     pub client_asked_usage: bool,
-    /// Number of answers asked for (`n`), each of them up to the cap. At least 1.
+    /// Number of answers that the request asks for (`n`), at least 1. Each may be as long as the cap.
     pub choices: u64,
-    /// The client's output cap in tokens; `None` means the model's own maximum.
+    /// Output cap of the client, in tokens; `None`: the model's own maximum.
     pub cap: Option<u64>,
-    /// The field that carries the cap, or would carry an inserted one.
+    /// Name of the field that carries the cap, or would carry an inserted one.
     pub cap_field: &'static str,
-    /// Thinking tokens fixed by the request; part of the output, below the cap.
+    /// Thinking tokens fixed by the request, which count as output below the cap; `None`: none are fixed.
     pub thinking_budget: Option<u64>,
-    /// True if the request turns reasoning on, or the model's name says that it reasons anyway.
+    /// Whether the request turns reasoning on, or the model's name says that it reasons anyway.
     pub reasons: bool,
-    /// The tier asked for; `None` when absent or `auto`: the provider decides.
+    /// Service tier that the request asks for; `None` when absent or `auto`: the provider decides.
     pub tier: Option<ServiceTier>,
-    /// Input can be billed as a cache write of the short kind (for OpenAI the only kind).
+    /// Whether input can be billed as a cache write of the short kind (for OpenAI the only kind).
     pub wants_cache_5m: bool,
     pub wants_cache_1h: bool,
     /// Largest number of web searches that the request can bill.
     pub web_searches: u64,
-    /// Largest number of model runs within this one request: 1 plus the uses of server tools. Where it is more
-    /// than 1, "billed input of the base + bytes of the middle" is not a bound; `input_bound` is.
+    /// Largest number of model runs within this one request: 1 plus the uses of server tools. If it is more than 1, the
+    /// bound "billed input of the base + bytes of the middle" does not hold; only `input_bound` does.
     pub turns: u64,
     /// Output tokens that can be billed beyond `cap` × `choices`: rejected predictions, compaction.
     pub extra_output: u64,
@@ -43,17 +43,17 @@ pub struct Request {
     /// Whether the request sets options of the search that some models make for every request. Another model searches
     /// because of them, at a fee that nobody knows.
     pub search_options: bool,
-    /// Upper bound of the billed input, in tokens; see `bound`. Not a bound alone when `references` is set.
+    /// Upper bound of the billed input, in tokens; see `bound`. Does not hold alone when `references` is set.
     pub input_bound: u64,
-    /// Part of `input_bound` that stands for more than its bytes: images, tools that the provider defines.
-    /// "Billed input of the base + bytes of the middle" is a bound only with this added, because a middle of
-    /// few bytes can hold such things.
+    /// Part of `input_bound` for what is billed beyond its bytes, in tokens: images, tools that the provider defines.
+    /// The bound "billed input of the base + bytes of the middle" holds only with this added, because a middle of few
+    /// bytes can hold such things.
     pub beyond_bytes: u64,
-    /// The body points at content that it does not hold (a file id, a PDF, a URL): the model's
-    /// `max_input_tokens` applies.
+    /// Whether the body refers to content that it does not hold (a file id, a PDF, a URL). The model's
+    /// `max_input_tokens` is then the bound.
     pub references: bool,
-    /// Ids of earlier answers (or their parts) that the upstream keeps and this request continues from. They
-    /// must be in the run's own journal.
+    /// Ids of stored answers (or their parts) at the upstream from which this request continues. They must be in the
+    /// run's own journal.
     pub names: Vec<String>,
     pub message_count: u64,
     pub(super) spans: Spans,
@@ -64,12 +64,12 @@ impl Request {
         Self { choices: 1, turns: 1, cap_field, ..Self::default() }
     }
 
-    /// Returns the feature for which a request without a price has none, by name.
+    /// Returns the name of the feature because of which the request has no price; `None` if it has no such feature.
     pub fn unpriced(&self) -> Option<&str> {
         self.unpriced.as_deref().or(self.search_options.then_some("web_search_options"))
     }
 
-    /// Records a feature without a price. Only the first one is kept, as the one to name.
+    /// Records a feature without a price. Only the first one is kept, and errors name it.
     pub(super) fn note_unpriced(&mut self, what: impl Into<String>) {
         self.unpriced.get_or_insert_with(|| what.into());
     }
@@ -79,16 +79,16 @@ impl Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spans {
     pub body_len: usize,
-    /// Position just behind the `{` of the body.
+    /// Byte position just behind the `{` of the body.
     pub open: usize,
-    /// Each cap field that is present: its value (`None`: null) and the position of the value.
+    /// Each cap field that is present: its value (`None`: null) and its byte range.
     pub caps: Vec<CapSpan>,
     pub usage_option: UsageOption,
-    /// Place for an inserted cap, if not at the front of the body.
+    /// Place for an inserted cap; `None`: the front of the body.
     pub cap_place: Option<CapPlace>,
 }
 
-/// Range that an inserted cap replaces, and the text around the cap.
+/// Byte range that an inserted cap replaces, and the text before and after the cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CapPlace {
     pub at: Range<usize>,
@@ -103,25 +103,26 @@ pub(super) struct CapSpan {
     pub at: Range<usize>,
 }
 
-/// Change that makes a stream report its usage.
+/// Change to a request's body that makes a stream report its usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum UsageOption {
-    /// The dialect has no such option, the request is no stream, or the client has set it.
+    /// Nothing to change: the dialect has no such option, the request is no stream, or the client has set it.
     #[default]
     Nothing,
-    /// `stream_options` is absent.
+    /// `stream_options` is absent and is inserted.
     InsertObject,
-    /// `stream_options` is null, at this range.
+    /// `stream_options` is null, at this byte range, and is replaced.
     ReplaceObject(Range<usize>),
-    /// `stream_options` has no `include_usage`: one is inserted behind its `{`.
+    /// `stream_options` has no `include_usage`: the member is inserted behind the `{`. `open`: the byte position behind
+    /// it.
     InsertMember { open: usize, empty: bool },
-    /// `include_usage` is false or null, at this range.
+    /// `include_usage` is false or null, at this byte range, and is replaced.
     ReplaceMember(Range<usize>),
 }
 
-/// Reads a body, which must be one object: `member` is called with each key and reads its value.
+/// Reads a body, which must be one object: `member` is called with each key and must read the key's value.
 ///
-/// Returns the weight of the object without its values, and the position behind its `{`.
+/// Returns the number of bytes of the object without its values, and the byte position behind its `{`.
 pub(super) fn read_body(
     body: &[u8],
     member: impl FnMut(&mut Scanner<'_>, &str) -> Result<(), BadRequest>,

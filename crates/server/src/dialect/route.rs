@@ -6,34 +6,35 @@ use super::{
     openai_embeddings::OpenAiEmbeddings, openai_responses::OpenAiResponses,
 };
 
-/// The headers that tell two providers apart where they share a path.
+/// Headers of a request that distinguish two providers which have a path in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderFacts {
     pub anthropic_version: bool,
     pub x_api_key: bool,
 }
 
-/// Decision about a request line.
+/// Decision about a request by its method and target.
 #[derive(Clone, Copy, Debug)]
 pub enum Route<'t> {
-    /// Costs money: admitted, journaled, settled.
+    /// The request costs money: it is admitted, journaled and settled.
     Metered(&'static dyn Dialect),
-    /// Costs nothing: passed on, not journaled.
+    /// The request costs nothing: it is passed on and not journaled.
     Free { upstream: Upstream },
-    /// Costs nothing and names an answer that the upstream keeps: passed on only if the answer is in the run's
-    /// own journal.
+    /// The request costs nothing and names a stored answer of the upstream: it is passed on only if that answer is in
+    /// the run's own journal.
     Kept { upstream: Upstream, id: &'t str },
-    /// Costs money, or prepares something that does, in a way that the proxy does not understand: refused with
-    /// `reason` (403).
+    /// The request costs money, or prepares something that does, in a way that the proxy cannot meter: it is refused
+    /// with `reason` (403).
     Refused { upstream: Upstream, reason: &'static str },
-    /// Not on the list: refused (403).
+    /// The path is not on the list: the request is refused (403).
     Unknown,
-    /// Ambiguous target that the upstream could read differently than the proxy does (400).
+    /// The target is ambiguous, so that the upstream could read it differently than the proxy does: the request is
+    /// refused (400).
     Bad(&'static str),
 }
 
 impl Route<'_> {
-    /// Returns the upstream whose API is addressed; `None` where that is not known.
+    /// Returns the upstream whose API is addressed; `None` if it is not known.
     pub fn upstream(&self) -> Option<Upstream> {
         match self {
             Route::Metered(dialect) => Some(dialect.upstream()),
@@ -45,9 +46,9 @@ impl Route<'_> {
     }
 }
 
-/// Routes a request by its method and target. `path_and_query` is the target without the run token's part.
+/// Routes a request by its method and target. `path_and_query`: the target without a run token.
 ///
-/// The query is not looked at; it goes upstream unchanged.
+/// The query is not read; it goes upstream unchanged.
 pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) -> Route<'t> {
     if let Some(reason) = ambiguous(path_and_query) {
         return Route::Bad(reason);

@@ -3,11 +3,11 @@
 use http::HeaderMap;
 use outlast_core::words::id::Micros;
 
-/// Headers of an upstream's answer, with the time they arrived.
+/// Headers of an upstream's answer, and the time at which they arrived.
 #[derive(Clone, Copy)]
 pub struct Says<'h> {
     pub headers: &'h HeaderMap,
-    /// Time when the headers arrived.
+    /// Time at which the headers arrived, from which relative times count.
     pub now: Micros,
 }
 
@@ -20,7 +20,8 @@ impl Says<'_> {
         (ms >= 0).then(|| self.now.plus_ms(ms))
     }
 
-    /// Reads `retry-after-ms`, or `retry-after` in seconds or as a date.
+    /// Returns the time in `retry-after-ms`, or in `retry-after` as seconds or as a date; `None` without a readable
+    /// one.
     pub fn retry_after(&self) -> Option<Micros> {
         if let Some(ms) = self.text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
             return self.after(whole(ms)?);
@@ -32,7 +33,7 @@ impl Says<'_> {
         }
     }
 
-    /// Reads a point in time given in Unix seconds or as RFC 3339.
+    /// Returns the time in the header `name`, given in Unix seconds or as RFC 3339; `None` without a readable one.
     pub fn moment(&self, name: &str) -> Option<Micros> {
         let text = self.text(name)?;
         match seconds(text) {
@@ -42,13 +43,13 @@ impl Says<'_> {
     }
 }
 
-/// Parses seconds, such as `12` or `12.5`, into milliseconds.
+/// Parses seconds, such as `12` or `12.5`, into milliseconds; `None` for any other text.
 pub fn seconds(text: &str) -> Option<i64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     whole(text.parse::<f64>().ok().filter(|_| plain)? * 1000.0)
 }
 
-/// Parses a span such as `6m0s`, `1h2m3.5s` or `120ms` into milliseconds.
+/// Parses a span such as `6m0s`, `1h2m3.5s` or `120ms` into milliseconds; `None` for any other text.
 pub fn span_ms(text: &str) -> Option<i64> {
     let (mut rest, mut sum) = (text, 0.0);
     while !rest.is_empty() {

@@ -4,10 +4,10 @@ use std::{borrow::Cow, ops::Range};
 
 use bytes::{Bytes, BytesMut};
 
-/// Cuts a stream into events, however it is chunked. Lines end with LF, CRLF or CR.
+/// Framer that cuts a stream into events, however it is chunked. Lines end with LF, CRLF or CR.
 ///
-/// An event's bytes reach to the end of the blank line behind it; blank lines in front of it are part of it.
-/// The events and the rest, concatenated, are therefore the stream.
+/// An event's bytes reach to the end of the blank line behind it, and include blank lines in front of it. The events
+/// and the rest, concatenated, are therefore the stream.
 #[derive(Debug)]
 pub struct Framer {
     /// Start of an event that is not complete yet.
@@ -82,8 +82,8 @@ impl Framer {
         events
     }
 
-    /// Returns the bytes left when the stream ended, if any, and whether they are a whole event all the same
-    /// (with only the LF of its last CRLF missing).
+    /// Returns the bytes left when the stream ended, and whether they are a whole event all the same (with only the LF
+    /// of its last CRLF missing).
     pub fn finish(&mut self) -> (Bytes, bool) {
         let left = std::mem::take(self);
         (left.held.freeze(), left.ended)
@@ -98,10 +98,10 @@ impl Framer {
     }
 }
 
-/// Fields of one event.
+/// Fields of one server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The `event` field; empty when there was none.
+    /// Value of the `event` field; empty if there is none.
     pub name: &'a [u8],
     /// The last `id` field.
     pub id: Option<&'a [u8]>,
@@ -109,7 +109,7 @@ pub struct Event<'a> {
     pub retry: &'a [u8],
     /// The `data` lines joined by LF; `None` when there were none (a comment, a lone `event`).
     pub data: Option<Cow<'a, [u8]>>,
-    /// Position of `data` in the event's bytes, if it is one line.
+    /// Byte range of `data` in the event's bytes; `None` if it is not one line.
     pub data_at: Option<Range<usize>>,
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::sse::{Event, Framer};
 
-/// A tool call as the model made it.
+/// Tool call in a model's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCall {
     pub id: String,
@@ -21,8 +21,8 @@ pub fn called(body: &[u8]) -> Vec<ToolCall> {
     read(body).0.into_iter().map(|made| made.call).filter(|call| !call.id.is_empty()).collect()
 }
 
-/// Returns the tool calls that are complete in a streamed answer of which `body` is the part so far. Agents begin a
-/// tool as soon as its call is complete, and before the answer is.
+/// Returns the tool calls that are complete in `body`, the first part of a streamed answer. Agents begin a tool as soon
+/// as its call is complete, before the answer is.
 pub fn called_so_far(body: &[u8]) -> Vec<ToolCall> {
     read(body)
         .0

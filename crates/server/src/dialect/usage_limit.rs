@@ -18,11 +18,10 @@ const SHORT_MS: i64 = 120_000;
 /// Farthest end of a usage limit that is believed, in milliseconds: no plan has a period longer than a month.
 const FARTHEST_MS: i64 = 32 * 86_400_000;
 
-/// Returns the time until which the upstream refuses every request; `None` for an answer that is no usage
-/// limit.
+/// Returns the time until which the upstream refuses every request; `None` for an answer that is no usage limit.
 ///
-/// `status`, `headers` and `body` are those of the answer; `now` is the time it arrived. A limit without a time
-/// (an account without credit: `insufficient_quota`) is not a usage limit: no sleep ends it.
+/// `status`, `headers` and `body` are those of the answer; `now` is the time it arrived. A limit without an end (an
+/// account without credit: `insufficient_quota`) is not a usage limit, because waiting does not end it.
 pub fn usage_limit(
     upstream: Upstream,
     status: u16,

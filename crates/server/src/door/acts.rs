@@ -33,7 +33,7 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// An act of a person on a run.
+/// Act of a person on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Stop,
@@ -43,7 +43,7 @@ pub enum Act {
     Fork,
 }
 
-/// Routes, all of them POST. A test compares `docs/reference/openapi.json` with them.
+/// Routes of the acts, all of them POST. A test compares `docs/reference/openapi.json` with them.
 pub const ACTS: [(&str, Act); 5] = [
     ("/v1/runs/{id}/stop", Act::Stop),
     ("/v1/runs/{id}/wake", Act::Wake),
@@ -55,7 +55,7 @@ pub const ACTS: [(&str, Act); 5] = [
 /// Number of items that are read at once.
 const PAGE: usize = 1000;
 
-/// Finds the act of a request, and the run's id, not decoded.
+/// Finds the act of a request, and the run's id, not decoded; `None` for any other request.
 pub fn route(parts: &Parts) -> Option<(Act, String)> {
     if parts.method != http::Method::POST {
         return None;
@@ -69,7 +69,9 @@ pub fn route(parts: &Parts) -> Option<(Act, String)> {
 /// A caller who may act, by the name that its acts are recorded under.
 pub struct LetIn(String);
 
-/// Checks access, before the body is read. Errors: those of `who::api`; `only_the_command_decides`.
+/// Checks whether the caller may act as a person, before the body is read. The inner error is answered in the shape of
+/// these routes: that of `who::api`, `NoRunDecides` for a run token, `only_the_command_decides` without a credential.
+/// The outer error is a refusal of the proxy.
 pub fn let_in(host: &Host, parts: &Parts) -> Result<Result<LetIn, Error>, Refusal> {
     if host.is_draining() {
         return Err(Refusal::Draining);
@@ -84,7 +86,7 @@ pub fn let_in(host: &Host, parts: &Parts) -> Result<Result<LetIn, Error>, Refusa
     })
 }
 
-/// Acts on the run, and answers with its status.
+/// Carries the act out on the run, and answers with the run's status.
 pub async fn answer(
     host: &Arc<Host>,
     let_in: Result<LetIn, Error>,

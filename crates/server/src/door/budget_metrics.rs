@@ -23,8 +23,8 @@ const GAUGES: [Gauge; 4] = [
     ("outlast_budget_in_doubt", "The part of what is reserved whose outcome is unknown.", |e, u| e.doubt[u]),
 ];
 
-/// Returns a line for each gauge, budget and unit that the budget limits: `usd`, `tokens`, `calls`. The cost does not
-/// depend on the number of runs.
+/// Returns the metrics as text: a line for each gauge, budget and unit that the budget limits (`usd`, `tokens`,
+/// `calls`). The time it takes does not depend on the number of runs.
 pub fn text(budgets: &[BudgetView], now: Micros) -> String {
     let mut out = String::new();
     for (name, help, value) in GAUGES {

@@ -23,7 +23,7 @@ use crate::{
 /// Routes with their query parameters. A test compares `docs/reference/openapi.json` with them.
 pub const FLEET: [(&str, &[&str]); 2] = [("/v1/budgets", &[]), ("/v1/spend", &["by", "since", "until"])];
 
-/// Answers a request of these routes; `None` for any other path.
+/// Answers a request of the routes [`FLEET`]; `None` for any other path.
 pub async fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
     let (path, words) = FLEET.iter().find(|(path, _)| *path == parts.uri.path())?;
     Some(read(host, parts, path, words).await)

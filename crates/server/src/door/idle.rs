@@ -14,7 +14,7 @@ use crate::proxy::{host::Host, seat::forget_run};
 /// Longest time between two looks.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// Completes idle runs, for ever.
+/// Completes idle runs again and again, without end. `idle_ms`: see [`end`].
 pub async fn keep_ending(host: Arc<Host>, idle_ms: i64) {
     let quarter = Duration::from_millis(u64::try_from(idle_ms / 4).unwrap_or(0));
     loop {
@@ -25,7 +25,8 @@ pub async fn keep_ending(host: Arc<Host>, idle_ms: i64) {
     }
 }
 
-/// Completes running runs of header callers that recorded nothing for `idle_ms`. Returns how many.
+/// Completes running runs that were begun by a request's header and recorded nothing for `idle_ms` milliseconds.
+/// Returns how many.
 ///
 /// A run in which a request is recorded meanwhile goes on.
 pub async fn end(host: &Host, idle_ms: i64) -> Result<usize, store::Error> {

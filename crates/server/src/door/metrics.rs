@@ -45,12 +45,12 @@ struct Model {
     cost_nano_usd: i128,
 }
 
-/// Facts of a settled call that are counted.
+/// Facts of a settled call that the counters need.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted<'a> {
     pub upstream: &'a str,
     pub model: &'a str,
-    /// State of the entry: `done`, `failed`, `void`, `unknown`.
+    /// State in which the entry closed: `done`, `failed`, `void`, `unknown`.
     pub state: &'static str,
     pub usage: Usage,
     pub cost_nano_usd: i64,
@@ -78,27 +78,27 @@ impl Metrics {
         counts.saved_nano_usd += i128::from(saved_nano_usd);
     }
 
-    /// Counts a refused request. `code` is a stable code of Outlast.
+    /// Counts a refused request. `code` is the refusal's stable code.
     pub fn refused(&self, code: &str) {
         *self.lock().refusals.entry(code.to_owned()).or_default() += 1;
     }
 
-    /// Counts a retry of a call.
+    /// Counts a retry of a call to `upstream`.
     pub fn tried_again(&self, upstream: &str) {
         *self.lock().retries.entry(upstream.to_owned()).or_default() += 1;
     }
 
-    /// Counts the time from a call's arrival until it was sent.
+    /// Adds the time from a call's arrival until it was sent to a histogram.
     pub fn queued(&self, time: Duration) {
         self.lock().queue.add(time);
     }
 
-    /// Counts the time that a call waited for a commit.
+    /// Adds the time that a call waited for a commit to a histogram.
     pub fn committed(&self, time: Duration) {
         self.lock().commit.add(time);
     }
 
-    /// Returns the metrics in the Prometheus text format, version 0.0.4.
+    /// Returns all metrics in the Prometheus text format, version 0.0.4.
     pub fn text(&self) -> String {
         let counts = self.lock();
         let mut out = String::new();
@@ -198,7 +198,7 @@ pub(super) fn labels(all: &[(&str, &str)]) -> String {
     format!("{{{}}}", all.join(","))
 }
 
-/// Writes nano-USD as dollars, exactly.
+/// Formats nano-USD as decimal dollars, exactly.
 pub(super) fn dollars(nano: i128) -> String {
     let per = 1_000_000_000;
     format!("{}.{:09}", nano / per, (nano % per).abs())

@@ -78,7 +78,7 @@ use crate::{
     },
 };
 
-/// The HTTP server: the LLM proxy and the routes beside it. Cheap to clone.
+/// HTTP server: the LLM proxy and the routes beside it. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
@@ -90,7 +90,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Creates a proxy on the store of `node`. `observer` gets every event.
+    /// Creates a proxy on the store of `node`. `observer` gets every event of the proxy.
     pub fn new(
         node: Arc<Node>,
         entropy: &dyn Entropy,
@@ -108,13 +108,13 @@ impl Proxy {
         })
     }
 
-    /// Returns the streamed answers of a run that are under way, by their calls' entries, each as far as it has come.
+    /// Returns the bytes so far of a run's streamed answers that still arrive, by their calls' entries.
     pub fn so_far(&self, run: RunNo) -> HashMap<Seq, Vec<u8>> {
         self.host().registry.so_far(run)
     }
 
-    /// Applies another configuration to requests that come from here on. Requests in progress keep theirs, and the page
-    /// its sessions.
+    /// Applies another configuration to requests that arrive from now on. Requests in progress keep theirs, and the
+    /// page its sessions.
     pub fn reconfigure(&self, mut config: Config) {
         config.access.sessions = self.host().config.access.sessions.clone();
         self.configure(config);
@@ -129,13 +129,13 @@ impl Proxy {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Adds the routes of the state, and RiskKernel's, which keep facts in the state.
+    /// Adds the routes of the state, and RiskKernel's routes, which keep facts in the state.
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
         let riskkernel = Some(RiskKernel::new(desk.clone()));
         Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
     }
 
-    /// Shows the page, to those who open a link of `sessions`.
+    /// Adds the page, for those who open a link of `sessions`.
     pub fn with_page(self, shows: Shows, sessions: Arc<Sessions>) -> Proxy {
         let mut config = self.host().config.clone();
         config.access.sessions = Some(sessions);
@@ -162,7 +162,7 @@ impl Proxy {
         idle::end(&self.host(), idle_ms).await
     }
 
-    /// Looks for idle runs again and again, and completes them.
+    /// Completes idle runs again and again, without end: see [`Proxy::end_idle`].
     pub async fn keep_ending_idle(self, idle_ms: i64) {
         idle::keep_ending(self.host(), idle_ms).await;
     }
@@ -224,12 +224,12 @@ impl Proxy {
         }
     }
 
-    /// Makes waiting calls ask again, after a person changed a limit or a status through this process.
+    /// Makes waiting calls ask for admission again, after a person changed a limit or a status through this process.
     pub fn wake(&self) {
         self.host().wake();
     }
 
-    /// Returns how many metered requests have a client now.
+    /// Returns the number of metered requests whose clients wait for an answer.
     pub fn in_progress(&self) -> usize {
         self.host().registry.len().0
     }

@@ -14,7 +14,7 @@ pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 /// Answers a probe; `None` for any other request.
 ///
 /// `/livez` tells that the process runs, `/readyz` whether it takes calls. Neither needs a token. `/metrics` needs the
-/// API token where one is set.
+/// API token if one is set.
 pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
     if parts.method != Method::GET {
         return None;

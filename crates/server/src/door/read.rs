@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Answers a request of the read API; `None` for any other path, which may have a `/run/TOKEN` prefix.
+/// Answers a request of the read API, whose path may have a `/run/TOKEN` prefix; `None` for any other request.
 pub async fn answer(host: &Arc<Host>, parts: &Parts) -> Option<Response<AnswerBody>> {
     read::find(&parts.method, who::path(&parts.uri))?;
     Some(match let_in(host, parts) {

@@ -13,7 +13,7 @@ use super::metrics::{family, labels, line};
 /// Most running runs and most open approvals that are looked at, newest first.
 const MOST: usize = 500;
 
-/// Returns the metrics as the store has them now. Errors: the store's.
+/// Returns the metrics as text, as of now. Errors: the store's.
 ///
 /// The counts read an index of all runs; everything else reads at most [`MOST`] rows.
 pub fn text(store: &dyn Store, now: Micros) -> Result<String, Error> {

@@ -10,7 +10,7 @@ use crate::{
     wire::who::{self, Who},
 };
 
-/// Returns the writer of a request for state and its head without run tokens; `None` for any other path.
+/// Returns the writer of a request for state, and the request's head without run tokens; `None` for any other path.
 ///
 /// A supervisor's listener requires a run token, and writes are made in the name of its attempt. Other listeners have
 /// the rules of `who::api`, and writes are made in the name of no run.

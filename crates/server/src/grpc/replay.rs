@@ -24,13 +24,13 @@ const MESSAGE_OVERHEAD: usize = 1024;
 
 type Batch = Result<Vec<ReplayEvent>, Status>;
 
-/// Stream of the reply. When the client leaves, the stream and the thread that feeds it end.
+/// Stream of the events of a replay. When the client leaves, the stream and the thread that feeds it end.
 pub struct Events {
     batches: mpsc::Receiver<Batch>,
     batch: vec::IntoIter<ReplayEvent>,
 }
 
-/// Starts a replay.
+/// Starts a replay of `commits`, and returns the reply that streams it.
 ///
 /// The first page is read before the reply begins, so that its header can say whether compaction has removed part of
 /// the range (`outlast-compacted: true`).

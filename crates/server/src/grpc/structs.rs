@@ -16,14 +16,14 @@ use crate::state::Error;
 /// Absolute value from which on a double no longer stands for exactly one `i64`.
 const WHOLE: f64 = 9.0e18;
 
-/// Writes a Struct as JSON text. Errors: a number that JSON does not have.
+/// Converts a Struct to JSON text. Errors: a number that JSON does not have.
 pub fn to_json(value: &Struct) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(&Members(&value.fields)).map_err(|e| Error::BadValue(e.to_string()))
 }
 
-/// Reads JSON text as a Struct. gRPC has only objects, so any other value becomes the one member `value`.
+/// Converts JSON text to a Struct. gRPC has only objects, so any other value becomes the one member `value`.
 ///
-/// Errors: bytes that are not JSON, which only other interfaces can have written.
+/// Errors: bytes that are not JSON, which only other interfaces can have written; the error names `key`.
 pub fn from_json(text: &[u8], key: &str) -> Result<Struct, Error> {
     let Read(value) = serde_json::from_slice(text)
         .map_err(|_| Error::NotJson { what: format!("the value of key {key:?}") })?;

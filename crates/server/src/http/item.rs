@@ -94,7 +94,7 @@ struct History {
     after: Option<i64>,
 }
 
-/// Returns the JSON for a commit: its number, time and the versions that it made.
+/// Returns a commit as JSON: its number, its time and the versions that it made.
 pub fn committed(done: &Committed) -> Value {
     json!({ "commit": done.commit, "at": done.at.0, "versions": done.versions })
 }

@@ -28,7 +28,8 @@ struct Wanted {
     keep: Value,
 }
 
-/// Sets how many versions are kept, and removes older ones. Answers with the number removed.
+/// Sets how many versions of each key a namespace keeps, and removes older ones. Answers with the number of versions
+/// removed.
 pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
     let wanted: Wanted = serde_json::from_slice(&asked.body)

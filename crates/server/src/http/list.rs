@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Asked, answered, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
-/// Namespace of requests that name none.
+/// Namespace of a request that names none.
 pub const NAMESPACE: &str = "default";
 
 const KEYS: usize = 1_000;
@@ -28,14 +28,15 @@ pub async fn keys(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(&json!({ "keys": keys, "cursor": cursor }))
 }
 
-/// Lists namespaces behind `after`, in the order of their UTF-8 bytes. A page that is not full is the last.
+/// Lists the namespaces whose names follow `after`, in the order of their UTF-8 bytes. A page that is not full is the
+/// last.
 pub async fn namespaces(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let (after, limit) = (asked.query.text("after").map(str::to_owned), asked.query.limit(KEYS, MOST_KEYS)?);
     let found = asked.desk.read(move |s| s.namespaces(after.as_deref(), limit)).await?;
     answered(&json!({ "namespaces": found.iter().map(show::namespace).collect::<Vec<Value>>() }))
 }
 
-/// Lists the agents of a namespace behind `after`, in the order of their UTF-8 bytes.
+/// Lists the agents of a namespace whose names follow `after`, in the order of their UTF-8 bytes.
 pub async fn agents(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let (namespace, limit) = (asked.query.or("namespace", NAMESPACE), asked.query.limit(KEYS, MOST_KEYS)?);
     let after = asked.query.text("after").map(str::to_owned);

@@ -29,7 +29,7 @@ use crate::{
     wire::body::AnswerBody,
 };
 
-/// The state's REST routes over one store. Cheap to clone. Access and writer are decided before, in `door::state`.
+/// REST routes of the state over one store. Cheap to clone. `door::state` checks access and finds the writer before.
 #[derive(Clone)]
 pub struct Rest {
     desk: Arc<StateDesk>,
@@ -51,7 +51,7 @@ impl Rest {
         Rest { desk }
     }
 
-    /// Returns whether a path is below `/v1/state/`, whether there is such a route or not.
+    /// Returns whether a path is below `/v1/state/`, even if no route has this path.
     pub fn takes(path: &str) -> bool {
         path.starts_with(routes::ROOT)
     }

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use super::routes::Route;
 use crate::state::Error;
 
-/// Parameters of a query, each at most once.
+/// Query parameters of a request, each at most once.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
@@ -64,7 +64,7 @@ impl Query {
         self.text(name).map(str::to_owned).ok_or_else(missing)
     }
 
-    /// Returns a parameter as a whole number. Errors: anything else, also a negative number.
+    /// Returns a parameter as a whole number of at least 0; `None` if it is absent. Errors: any other text.
     pub fn number(&self, name: &str) -> Result<Option<i64>, Error> {
         let Some(text) = self.text(name) else { return Ok(None) };
         match text.parse::<i64>() {
@@ -73,7 +73,7 @@ impl Query {
         }
     }
 
-    /// Returns the parameter `limit`, or `default`. Errors: a number outside 1 to `most`.
+    /// Returns the parameter `limit`, or `default` if it is absent. Errors: a number outside 1 to `most`.
     pub fn limit(&self, default: usize, most: usize) -> Result<usize, Error> {
         let Some(n) = self.number("limit")? else { return Ok(default) };
         match usize::try_from(n) {
@@ -92,7 +92,8 @@ impl Query {
         }
     }
 
-    /// Returns the moment to read at, from `commit` or `time` (microseconds since the Unix epoch). Errors: both given.
+    /// Returns the moment that the request reads, from `commit` or `time` (microseconds since the Unix epoch); without
+    /// either the newest. Errors: both are given.
     pub fn at(&self) -> Result<At, Error> {
         match self.moment("commit", "time")? {
             None => Ok(At::Newest),

@@ -4,7 +4,7 @@ use http::Method;
 
 use super::segments;
 
-/// Operation of a route.
+/// Operation that a route serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Get,
@@ -23,13 +23,13 @@ pub enum Verb {
     Keep,
 }
 
-/// A route. `{…}` in the path is one segment, percent-encoded, which may be empty.
+/// Route of the state. `{…}` in the path is one segment, percent-encoded, which may be empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub verb: Verb,
-    /// Parameters of the query. Any other is refused, so that a mistyped one is not ignored.
+    /// Query parameters of the route. Any other is refused, so that a mistyped one is not ignored.
     pub query: &'static [&'static str],
 }
 
@@ -74,7 +74,7 @@ pub const ROUTES: &[Route] = &[
     Route { method: "PUT", path: "/v1/state/keep", verb: Verb::Keep, query: &["namespace"] },
 ];
 
-/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded.
+/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded; `None` if no route fits.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
     let mut routes = ROUTES.iter().filter(|route| route.method == method.as_str());
     routes.find_map(|route| Some((route, segments::open(route.path, path)?)))

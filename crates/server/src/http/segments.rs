@@ -1,6 +1,6 @@
 //! Matching of a path against a route with `{…}` segments.
 
-/// Returns the values of the `{…}` segments of `route` in `path`, not decoded. `None` when the path does not match.
+/// Returns the values of the `{…}` segments of `route` in `path`, not decoded; `None` if the path does not match.
 pub fn open<'a>(route: &str, path: &'a str) -> Option<Vec<&'a str>> {
     let (wanted, had): (Vec<&str>, Vec<&str>) = (route.split('/').collect(), path.split('/').collect());
     let is_open = |segment: &str| segment.starts_with('{');

@@ -11,7 +11,7 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-/// A version of a key. The value is written as it is stored, so that no number loses a digit.
+/// Version of a key as JSON. The value is written as it is stored, so that no number loses a digit.
 #[derive(Debug, Serialize)]
 pub struct Version {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub struct Version {
     pub version: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Box<RawValue>>,
-    /// Bytes of a value that is not JSON.
+    /// Value that is not JSON, in base64; `None` for a value that is JSON or deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -31,7 +31,7 @@ pub struct Version {
     pub by: Option<By>,
 }
 
-/// The commit of a version, and who wrote it.
+/// Commit of a version, with the run and attempt that wrote it; `None`: no run wrote it.
 #[derive(Clone, Debug, Serialize)]
 pub struct By {
     pub commit: i64,
@@ -43,7 +43,7 @@ pub struct By {
     pub attempt: Option<i64>,
 }
 
-/// A commit's operations on one agent's keys.
+/// Commit as JSON: its operations on one agent's keys.
 #[derive(Debug, Serialize)]
 pub struct Commit {
     #[serde(flatten)]
@@ -53,7 +53,7 @@ pub struct Commit {
     pub operations: Vec<Version>,
 }
 
-/// Cache of run ids, each looked up once.
+/// Cache of run ids by run number, so that each is looked up once.
 #[derive(Default)]
 pub struct Runs(HashMap<RunNo, Option<String>>);
 
@@ -67,24 +67,24 @@ impl Runs {
         Ok(id)
     }
 
-    /// Returns who wrote a version, and when.
+    /// Returns the commit of a version: its number, its time, and the run that wrote it.
     pub fn by(&mut self, store: &dyn Store, item: &Item) -> Result<By, store::Error> {
         let run = item.run.map(|run| self.id(store, run)).transpose()?.flatten();
         Ok(By { commit: item.commit, at: item.at.0, run, attempt: item.attempt.map(|a| a.0) })
     }
 
-    /// Returns a version of a key, with its namespace and agent.
+    /// Returns a version of a key as JSON, with its namespace and agent.
     pub fn item(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
         let (namespace, agent) = (Some(item.namespace.clone()), Some(item.agent.clone()));
         Ok(Version { namespace, agent, ..self.version(store, item)? })
     }
 
-    /// Returns a version of a key, without its namespace and agent.
+    /// Returns a version of a key as JSON, without its namespace and agent.
     pub fn version(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
         Ok(Version { by: Some(self.by(store, item)?), ..Version::bare(item) })
     }
 
-    /// Returns a commit's events on one agent; `None` when there are none.
+    /// Returns a commit as JSON. `events` are the commit's events on one agent; `None` if there are none.
     pub fn commit(&mut self, store: &dyn Store, events: &[Event]) -> Result<Option<Commit>, store::Error> {
         let Some(first) = events.first() else { return Ok(None) };
         let by = self.by(store, &first.item)?;
@@ -94,7 +94,7 @@ impl Runs {
 }
 
 impl Version {
-    /// Returns a version without namespace, agent and commit.
+    /// Returns a version as JSON, without namespace, agent and commit.
     pub fn bare(item: &Item) -> Version {
         let (value, value_base64) = match &item.value {
             None => (None, None),
@@ -128,7 +128,7 @@ pub fn resume_point(point: &ResumePoint) -> Value {
     json!({ "done": point.done, "pending": point.pending, "pending_key": point.pending_key })
 }
 
-/// Returns the bytes to store for a value: the JSON text as it came, without surrounding whitespace.
+/// Returns the bytes to store for a value: its JSON text unchanged, without surrounding whitespace.
 pub fn value_text(raw: &RawValue) -> Vec<u8> {
     raw.get().trim().as_bytes().to_vec()
 }

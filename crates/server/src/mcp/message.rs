@@ -18,13 +18,13 @@ pub const KEY: &str = "outlast/idempotencyKey";
 /// Members of `_meta` by which clients name a tool call: the id that the model's answer gave it.
 const IDS: [&str; 2] = ["claudecode/toolUseId", "outlast/toolCallId"];
 
-/// JSON-RPC's codes of errors.
+/// JSON-RPC's error code for a line that is not JSON-RPC.
 pub const PARSE: i64 = -32700;
 pub const INVALID: i64 = -32600;
 pub const PARAMS: i64 = -32602;
 pub const INTERNAL: i64 = -32603;
 
-/// Members of a message. Duplicate members are refused: two readers could take them for two messages.
+/// Members of a JSON-RPC message. Duplicate members are refused: two readers could take them for two messages.
 #[derive(Debug, Deserialize)]
 pub struct Message<'a> {
     #[serde(borrow, default)]
@@ -39,7 +39,7 @@ pub struct Message<'a> {
     pub error: Option<&'a RawValue>,
 }
 
-/// Reads a line. Errors: the code and text of JSON-RPC's error.
+/// Parses a line as a message. Errors: code and text of a JSON-RPC error.
 pub fn read(line: &[u8]) -> Result<Message<'_>, (i64, String)> {
     if line.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[') {
         return Err((INVALID, "batches are not recorded: send each message on a line of its own".into()));
@@ -47,22 +47,22 @@ pub fn read(line: &[u8]) -> Result<Message<'_>, (i64, String)> {
     serde_json::from_slice(line).map_err(|e| (PARSE, format!("not a message of JSON-RPC: {e}")))
 }
 
-/// What a `tools/call` asks.
+/// Tool and arguments of a `tools/call` request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
     pub tool: String,
-    /// The client's id of the call.
+    /// Id of the call in the model's answer, as the client names it in `_meta`; `None` if it does not.
     pub id: Option<String>,
-    /// Token by which the client wants to hear of progress, as raw JSON.
+    /// Token under which the client wants to hear of progress, as raw JSON; `None` if it does not want to.
     pub progress: Option<String>,
-    /// Arguments in canonical JSON.
+    /// Arguments as canonical JSON.
     pub arguments: String,
-    /// Digest of all that is asked, in canonical JSON; `_meta` belongs to the request, and not to the call.
+    /// Digest of all parameters but `_meta`, in canonical JSON. Equal calls have equal digests.
     pub digest: Digest,
 }
 
 impl ToolCall {
-    /// Reads the parameters of a `tools/call`. Errors: what is wrong with them.
+    /// Parses the parameters of a `tools/call`. The error says what is wrong with them.
     pub fn read(params: Option<&RawValue>) -> Result<ToolCall, String> {
         let params = params.ok_or("tools/call without params")?.get();
         // Refuses duplicate members, at any depth.
@@ -93,8 +93,8 @@ fn canonical(json: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|e| e.to_string())
 }
 
-/// Returns the line of a `tools/call` with the idempotency key in its `_meta`; every other byte stays. A client's own key
-/// stays, too.
+/// Returns the line of a `tools/call` with the idempotency key in its `_meta`. All other bytes, and a client's own key,
+/// stay.
 pub fn with_key(line: &[u8], key: &str) -> Vec<u8> {
     let member = format!("\"{KEY}\":{}", json!(key));
     let Some(params) = read(line).ok().and_then(|m| m.params) else { return line.to_vec() };
@@ -121,19 +121,20 @@ pub fn with_key(line: &[u8], key: &str) -> Vec<u8> {
     out
 }
 
-/// Returns the line of a request under another id.
+/// Returns the line of a request with its id replaced by `id` (raw JSON).
 pub fn with_id(line: &[u8], id: &str) -> Vec<u8> {
     let Some(had) = read(line).ok().and_then(|m| m.id) else { return line.to_vec() };
     let at = had.get().as_ptr() as usize - line.as_ptr() as usize;
     [&line[..at], id.as_bytes(), &line[at + had.get().len()..]].concat()
 }
 
-/// Returns the line of an answer: `body` is the member `"result":…` or `"error":…`.
+/// Returns an answer as a line: `body` is the member `"result":…` or `"error":…`, `id` is raw JSON.
 pub fn answer(id: &str, body: &str) -> Vec<u8> {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}").into_bytes()
 }
 
-/// Returns the member of an answer as it is recorded: its bytes as they came.
+/// Returns the member `"result":…` or `"error":…` of an answer, byte for byte, as it is recorded; `None` if the message
+/// has neither.
 pub fn recorded(message: &Message<'_>) -> Option<String> {
     match (message.result, message.error) {
         (Some(result), _) => Some(format!("\"result\":{}", result.get())),
@@ -142,7 +143,7 @@ pub fn recorded(message: &Message<'_>) -> Option<String> {
     }
 }
 
-/// Tells whether a recorded answer says that the tool failed.
+/// Returns whether an answer says that the tool failed: an error, or a result with `isError`.
 pub fn is_failure(message: &Message<'_>) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -154,13 +155,13 @@ pub fn is_failure(message: &Message<'_>) -> bool {
         || message.result.is_some_and(|r| serde_json::from_str::<Outcome>(r.get()).is_ok_and(|o| o.is_error))
 }
 
-/// Returns the member of an answer that tells the model of a failure, with facts for programs.
+/// Returns a `"result":…` member that tells the model of a failure, with `facts` for programs in its `_meta`.
 pub fn told(text: &str, facts: Value) -> String {
     let result = json!({"content": [{"type": "text", "text": text}], "isError": true, "_meta": facts});
     format!("\"result\":{result}")
 }
 
-/// Returns the member of an answer that is an error of the protocol.
+/// Returns an `"error":…` member: an error of the protocol.
 pub fn error(code: i64, message: &str) -> String {
     format!("\"error\":{}", json!({"code": code, "message": message}))
 }

@@ -16,7 +16,7 @@ use http::Uri;
 use hyper_util::client::legacy::connect::dns::Name;
 use tower_service::Service;
 
-/// Error: an address that is not posted to.
+/// Error of an address to which nothing is posted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
     #[error("not a URL (wanted https://…)")]
@@ -27,7 +27,7 @@ pub enum BadAddress {
     Refused(IpAddr),
 }
 
-/// Parses a URL, and checks its host if that is an address.
+/// Parses a URL and checks that it may be posted to. A host name's addresses are checked by the [`Resolver`].
 pub fn check(url: &str) -> Result<Uri, BadAddress> {
     let uri: Uri = url.parse().map_err(|_| BadAddress::NoUrl)?;
     let host = uri.host().filter(|host| !host.is_empty()).ok_or(BadAddress::NoUrl)?;
@@ -69,8 +69,8 @@ fn allowed(name: &str, found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAdd
     found.filter(|at| !is_refused(at.ip()) && is_here(at) == is_localhost(name)).collect()
 }
 
-/// Resolver of names that gives only addresses that are posted to. The connection is made to what it gives, so that a
-/// name cannot change between the check and the connection.
+/// Resolver of host names that returns only addresses to which may be posted. The connection is made to what it
+/// returns, so that a name cannot change between the check and the connection.
 #[derive(Clone, Default)]
 pub struct Resolver(());
 

@@ -26,17 +26,17 @@ const ANSWER: Duration = Duration::from_secs(15);
 /// Bytes of an endpoint's answer that are read for the reason of a refusal.
 const READ: usize = 4 << 10;
 
-/// Endpoint's address, checked.
+/// Address of an endpoint, which may be posted to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target(Uri);
 
 impl Target {
-    /// Parses a URL. Errors: no `https://`, except to this machine; an address of a kind that is never called.
+    /// Parses a URL. Errors: no `https://`, except to this machine; an address that is never posted to.
     pub fn parse(url: &str) -> Result<Target, BadAddress> {
         address::check(url).map(Target)
     }
 
-    /// Returns the address without its path and query, which may be secrets.
+    /// Returns the address for people, without user, path and query, which may be secrets.
     pub fn shown(&self) -> String {
         let authority = self.0.authority().map_or("", |a| a.as_str());
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -53,12 +53,12 @@ pub struct Post {
     pub at_s: i64,
     pub body: Bytes,
     pub content_type: &'static str,
-    /// Further headers, by name. A value that is no header's text is left out.
+    /// Further HTTP headers, by name. A value that no header can have is left out.
     pub headers: BTreeMap<&'static str, String>,
     pub secret: Option<Secret>,
 }
 
-/// Reason for which a post did not arrive.
+/// Reason why a post did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotPosted {
     #[error("it cannot be reached: {0}")]
@@ -75,7 +75,7 @@ fn colon(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": {text}") }
 }
 
-/// Client that posts. Cheap to clone.
+/// HTTP client that posts messages. Cheap to clone.
 #[derive(Clone)]
 pub struct Poster {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
@@ -99,7 +99,7 @@ impl Poster {
         Poster { client }
     }
 
-    /// Posts a message, and waits for the endpoint's answer.
+    /// Posts a message, and waits for the endpoint's answer. Errors: any answer but a 2xx status, or none.
     pub async fn post(&self, to: &Target, post: Post) -> Result<(), NotPosted> {
         let mut request = Request::new(Full::new(post.body.clone()));
         *request.method_mut() = Method::POST;
@@ -124,7 +124,7 @@ impl Poster {
         self.send(request).await
     }
 
-    /// Gets an address, for its own sake: a sign of life.
+    /// Requests an address by GET, only as a heartbeat for whoever watches it. Errors: as [`Poster::post`].
     pub async fn get(&self, to: &Target) -> Result<(), NotPosted> {
         let mut request = Request::new(Full::new(Bytes::new()));
         *request.uri_mut() = to.0.clone();

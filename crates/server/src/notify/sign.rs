@@ -10,11 +10,11 @@ const PREFIX: &str = "whsec_";
 /// Fewest and most bytes of a secret.
 const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// Key of a webhook's signatures. Never printed.
+/// Key by which a webhook's messages are signed. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
-/// Error: a text that is no secret.
+/// Error of a text that is no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a webhook's secret (wanted whsec_ and 24 to 64 bytes in base64)")]
 pub struct BadSecret;
@@ -31,7 +31,7 @@ impl Secret {
         bytes.ok().filter(|bytes| LENGTHS.contains(&bytes.len())).map(Secret).ok_or(BadSecret)
     }
 
-    /// Returns the headers that sign a message.
+    /// Returns the three headers that sign a message. `at_s`: seconds since the Unix epoch.
     pub fn headers(&self, id: &str, at_s: i64, body: &[u8]) -> [(&'static str, String); 3] {
         let at = at_s.to_string();
         // A key of any length is taken.

@@ -18,7 +18,7 @@ macro_rules! files {
     };
 }
 
-/// Every file, by the path under which it is served. There are no others: a path is compared as a whole.
+/// All files of the page, by the path under which each is served. A request's path must be equal to one.
 pub const FILES: &[File] = files! {
     "/" HTML "index.html",
     "/ui/icon.svg" IMAGE "icon.svg",
@@ -49,7 +49,7 @@ pub const FILES: &[File] = files! {
     "/ui/vendor/uPlot.mjs" SCRIPT "vendor/uPlot.mjs",
 };
 
-/// Finds a file by the path of a request.
+/// Finds a file by the path of a request; `None` if there is none.
 pub fn find(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }

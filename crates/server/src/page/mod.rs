@@ -35,23 +35,23 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// Part of the page that a listener shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
-    /// The page beside the proxy, as `outlast serve` does.
+    /// Page beside the proxy, as `outlast serve` shows it.
     Beside,
-    /// The page and the routes that it needs, and no proxy, as `outlast ui` does.
+    /// Page and the routes that it needs, without a proxy, as `outlast ui` shows it.
     Alone,
 }
 
-/// Returns whether a path is the page's, whether there is such a file or not.
+/// Returns whether a path is below the page's, even if no file has this path.
 pub fn takes(path: &str) -> bool {
     path == "/" || path == "/ui" || path.starts_with("/ui/")
 }
 
-/// Returns whether a request sends a link's secret, in its body.
+/// Returns whether a request exchanges a link's secret for a session.
 pub fn is_exchange(parts: &Parts) -> bool {
     parts.method == Method::POST && parts.uri.path() == SESSION
 }
 
-/// Answers a request for a file, or for what the listener wants.
+/// Answers a request for a file of the page, or for the listener's version and access rules.
 pub fn answer(access: &Access, parts: &Parts) -> Result<Response<AnswerBody>, Refusal> {
     origin::check(access, &parts.headers)?;
     if parts.method != Method::GET && parts.method != Method::HEAD {
@@ -77,7 +77,8 @@ struct Link {
     link: String,
 }
 
-/// Exchanges a link's secret for a bearer. Only a page of this very origin may ask: not of another port of the host.
+/// Exchanges a link's secret for the bearer of a session. Only a page of this very origin may ask, not one of another
+/// port of the host.
 ///
 /// Errors: `bad_link` for a secret that is unknown, used or too old.
 pub fn exchange(access: &Access, parts: &Parts, body: &Bytes) -> Result<Response<AnswerBody>, Refusal> {

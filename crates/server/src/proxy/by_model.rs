@@ -18,8 +18,8 @@ use crate::{
     wire::{encoding, headers, who::Credential},
 };
 
-/// Returns the named upstream whose pattern matches `model`. Of several, the pattern with the most characters wins,
-/// then the first name.
+/// Returns the named upstream whose pattern matches `model`; `None` if no pattern does. Of several, the pattern with
+/// the most characters wins, then the first name.
 pub fn choose<'n>(named: &'n [Arc<Named>], model: &str) -> Option<&'n Arc<Named>> {
     let matching = |n: &'n Arc<Named>| {
         let weight = n.models_match.iter().filter(|p| p.matches(model)).map(Pattern::weight).max();
@@ -29,7 +29,7 @@ pub fn choose<'n>(named: &'n [Arc<Named>], model: &str) -> Option<&'n Arc<Named>
     best.map(|(_, named)| named)
 }
 
-/// Returns the upstream of a call that named none in its path.
+/// Returns the upstream of a call: `to`, or, for a call on OpenAI's own path, the named upstream that takes its model.
 ///
 /// A call with the caller's own key stays with the provider that it was sent to, for which the key is meant.
 pub fn route(config: &Config, to: To, credential: &Credential, came: &HeaderMap, raw: &Bytes) -> To {

@@ -32,11 +32,11 @@ use crate::{
     },
 };
 
-/// A metered request, read and ready for admission.
+/// Metered request, read and ready for admission.
 pub struct Call {
     pub seat: Seat,
     pub dialect: &'static dyn Dialect,
-    /// Upstream of the call.
+    /// Upstream to which the call goes.
     pub to: To,
     pub request: Request,
     pub digest: Digest,
@@ -46,10 +46,11 @@ pub struct Call {
     pub retry_count: u32,
     /// Whether Outlast retries the call, because the client does not do so itself.
     pub tried_again: bool,
-    /// Time for which the call is held while its upstream answers none, in milliseconds.
+    /// Longest time for which the call is held while its upstream has an outage, in milliseconds.
     pub hold_ms: u64,
     pub idempotency_key: Option<String>,
-    /// Request body as the journal stores it, as a difference to a base. `None` when prompts are not kept.
+    /// Request body as the journal stores it, as a difference to an earlier body of the run. `None` if the run records
+    /// no prompts.
     pub record: Option<BodyRecord>,
     pub path: Arc<str>,
     pub arrived: Instant,
@@ -58,20 +59,20 @@ pub struct Call {
     credential: Credential,
     /// Request body as it came, possibly compressed.
     raw: Bytes,
-    /// Request body, decoded.
+    /// Request body, decoded (not compressed).
     pub body: Bytes,
 }
 
-/// Parts of the proxy that reading a request needs.
+/// Parts of the proxy that are needed to read a request into a [`Call`].
 pub struct Context<'a> {
     pub config: &'a Config,
     pub memories: &'a Memories,
-    /// Returns a number that no other request has.
+    /// Function that returns a number which no other request has.
     pub nonce: &'a (dyn Fn() -> u64 + Sync),
 }
 
 impl Call {
-    /// Reads a request into a call. Errors are refusals: nothing was reserved or sent.
+    /// Reads and checks a request. Errors: the refusal to answer; nothing was reserved or sent.
     pub fn read(
         context: &Context<'_>,
         seat: Seat,
@@ -160,7 +161,7 @@ impl Call {
         })
     }
 
-    /// Returns what the call needs of its upstream's rate: requests and tokens per minute.
+    /// Returns the call's share of its upstream's rate limits: requests and tokens per minute.
     pub fn wants(&self, config: &Config) -> Wants {
         let key = match &self.credential {
             Credential::Ours => None,
@@ -177,7 +178,7 @@ impl Call {
         }
     }
 
-    /// Returns whether the key that is sent upstream is Outlast's own.
+    /// Returns whether the key that is sent upstream is Outlast's own, and not the caller's.
     pub fn is_own_key(&self) -> bool {
         matches!(self.credential, Credential::Ours)
     }
@@ -195,7 +196,7 @@ impl Call {
         self.to.name()
     }
 
-    /// Returns the request body as the journal stores it; `None` when prompts are not kept.
+    /// Returns the request body as the journal stores it; `None` if the run records no prompts.
     pub fn payload(&self) -> Option<Payload> {
         let bytes = Bytes::from(self.record.as_ref()?.to_bytes());
         // The record's middle is compressed already.
@@ -209,7 +210,7 @@ impl Call {
         })
     }
 
-    /// Sends the call upstream, with its output cap lowered to `cap`.
+    /// Sends the call upstream. `cap`: tokens to which its output cap is lowered; `None`: the cap stays.
     pub fn send(
         &self,
         config: &Config,
@@ -232,7 +233,7 @@ impl Call {
         }
     }
 
-    /// Returns an upstream's error text without the key that was sent, the configured or the caller's, for the journal.
+    /// Returns an upstream's error text for the journal, with the configured key and the caller's replaced by `***`.
     pub fn mask_secrets(&self, providers: &Providers, text: &str) -> String {
         let mut masked = text.to_owned();
         if let Some(key) = &self.to.provider(providers).key {
@@ -246,13 +247,15 @@ impl Call {
         masked
     }
 
-    /// Returns the body as a base for later requests. Valid only after the record of entry `seq` is committed.
+    /// Returns the body as a base, against which later requests are stored as differences. Valid only after the record
+    /// of entry `seq` is committed. `None` if the run records no prompts.
     pub fn base(&self, seq: outlast_core::words::id::Seq) -> Option<Base> {
         Some(Base::new(seq, self.record.as_ref()?, self.body.clone()))
     }
 }
 
-/// Puts a credential into `out`: the configured key, or the caller's own in the header it came in.
+/// Puts a credential into the headers `out`: the configured key, or the caller's own in the header it came in. The
+/// error says why the key cannot be sent.
 pub fn credential(
     config: &Config,
     to: &To,
@@ -316,6 +319,7 @@ fn stored(
 /// Returns whether Outlast retries for this caller: `X-Outlast-Retries` says so, or the caller does not retry itself.
 ///
 /// The official SDKs count their own retries in a header of each request, the first one included.
+///
 /// Errors: `bad_header` for any other value than on or off.
 pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
     match headers.get("x-outlast-retries").map(|v| v.to_str().unwrap_or("")) {

@@ -23,46 +23,48 @@ pub struct Config {
     pub providers: Providers,
     pub prices: PriceTable,
     pub price_hash: Arc<str>,
-    /// Limits of runs that a header names first.
+    /// Limits of a run that a request's header begins.
     pub default_limits: Limits,
     pub default_policy: Policy,
     pub admit_wait: Duration,
     pub settle_wait: Duration,
-    /// Time for which calls are held while this process cannot renew its heartbeat.
+    /// Longest time for which calls are held while this process cannot renew its heartbeat.
     pub store_wait: Duration,
     pub first_byte_timeout: Duration,
     pub idle_timeout: Duration,
-    /// Largest request body in bytes, both as it came and decoded.
+    /// Largest request body in bytes, both as received and after decoding.
     pub max_body: usize,
-    /// Largest answer in bytes that is not a stream.
+    /// Largest answer in bytes, for an answer that is not a stream.
     pub max_answer: usize,
-    /// Largest number of bytes of answers kept in memory, in all, while they cannot be recorded.
+    /// Most bytes of answers that are kept in memory, in all, while the store cannot record them.
     pub max_unrecorded: u64,
-    /// Time after a suspend of the machine after which a silent upstream is given up.
+    /// Longest silence of an upstream after the machine has woken up, before its connection is given up.
     pub silence_after_suspend: Duration,
-    /// Largest number of calls in flight to one upstream at once, over all runs of this server.
+    /// Largest number of calls in flight to one upstream at once, over all runs of this server; `None`: any number.
     pub upstream_concurrency: Option<usize>,
-    /// Requests and tokens a minute for one upstream, over all runs of this server. A named upstream may have its own.
+    /// Requests and tokens per minute for one upstream, over all runs of this server. A named upstream may have a rate
+    /// of its own.
     pub upstream_rate: Rate,
-    /// Largest number of retries of a call whose upstream refused it for the moment or was not reached, all within
-    /// `admit_wait`. Not for clients that retry themselves.
+    /// Most retries of a call whose upstream refused it for the moment or was not reached, all within `admit_wait`.
+    /// Calls of clients that retry themselves are not retried.
     pub upstream_retries: u32,
-    /// Longest pause between two probes of an upstream that answers no call. `None`: calls are not held meanwhile, and
-    /// their errors pass.
+    /// Longest pause between two probes of an upstream that has an outage. `None`: calls are not held during an outage,
+    /// and their errors go to the client.
     pub outage_pause: Option<Duration>,
-    /// Masks of runs that a header names first: parts of a request that do not count when requests are compared.
+    /// Masks of a run that a request's header begins: parts of a request that do not count when requests are compared.
+    /// `None`: no masks.
     pub masks: Option<Masks>,
 }
 
-/// An event of the proxy that an observer sees.
+/// Event of the proxy that an observer gets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Request,
-    /// A new call is on its way.
+    /// A new call was admitted, and is about to be sent.
     Opened {
         seq: Seq,
     },
-    /// The first bytes of a stream went to a client.
+    /// The first bytes of a streamed answer went to a client.
     Streaming {
         seq: Seq,
     },
@@ -72,10 +74,11 @@ pub enum Seen {
         status: Status,
         /// Whether the upstream answered with a 2xx status.
         answered: bool,
-        /// Cause of an outage that the call's last failure may belong to.
+        /// Cause of the outage that the call's last failure may belong to; `None` if it did not fail so.
         failed: Option<Cause>,
     },
-    /// The upstream refuses all calls until `until`. Comes after the call's `Settled`, before the client is answered.
+    /// The upstream has a usage limit that ends at `until`. Comes after the call's `Settled`, before the client is
+    /// answered.
     Limited {
         seq: Seq,
         until: Micros,
@@ -101,7 +104,8 @@ pub enum Seen {
     Diverged {
         untaken: i64,
     },
-    /// A CLI agent named its session. `agent` is its header `X-Outlast-Agent`, which the supervisor sets.
+    /// A CLI agent's request named the agent's session. `agent`: the header `X-Outlast-Agent`, which the supervisor
+    /// sets.
     Session {
         run: RunNo,
         attempt: AttemptNo,
@@ -110,10 +114,10 @@ pub enum Seen {
     },
 }
 
-/// Callback that gets every event at once, on the proxy's own threads. Must not block.
+/// Callback that gets every event at once, on the proxy's own threads. It must not block.
 pub type Observer = Arc<dyn Fn(&Seen) + Send + Sync>;
 
-/// The observer of the proxy, if there is one.
+/// Observer of the proxy; `None`: nobody observes.
 #[derive(Clone)]
 pub struct Watch(pub Option<Observer>);
 

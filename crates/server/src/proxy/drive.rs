@@ -89,13 +89,13 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
     (response, Gone { client: Some((registry, id)) })
 }
 
-/// Guard that tells the desk, when dropped, that the client left before it took the response.
+/// Guard that reports, when dropped, that the client left before it took the response.
 pub struct Gone {
     client: Option<(Arc<Registry>, ConnectionId)>,
 }
 
 impl Gone {
-    /// Disarms the guard: the client took the response, and from here on its body reports a lost client.
+    /// Disarms the guard, because the client took the response: from here on the response's body reports a lost client.
     pub fn disarm(mut self) {
         self.client = None;
     }

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// The gates of all upstreams, by name.
+/// Gates of all upstreams, by name: the number of calls in flight to each.
 #[derive(Default)]
 pub struct Gates(Mutex<HashMap<String, Arc<Gate>>>);
 
@@ -18,13 +18,13 @@ struct Gate {
     freed: Notify,
 }
 
-/// A call's place at an upstream. Free again when dropped.
+/// Place of one call among those in flight to an upstream. Dropping it frees the place.
 pub struct Inside(Arc<Gate>);
 
 impl Gates {
-    /// Waits until fewer than `limit` calls are inside, and takes a place. `None`: no limit.
+    /// Waits until fewer than `limit` calls are in flight to `upstream`, and takes a place. `None`: no limit.
     ///
-    /// All calls inside count, whatever limit they were let in under.
+    /// All calls in flight count, whatever limit they were let in under.
     pub async fn enter(&self, upstream: &str, limit: Option<usize>) -> Inside {
         let gate = {
             let mut gates = lock(&self.0);

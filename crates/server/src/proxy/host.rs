@@ -29,9 +29,9 @@ use super::{
 };
 use crate::{door::metrics::Metrics, node::Node, wire::refuse::Refusal};
 
-/// The proxy under one configuration.
+/// Proxy under one configuration, with the parts that requests share.
 ///
-/// A new configuration makes a new host on the same memory: a call ends under the configuration that it began with.
+/// A new configuration makes a new host with the same parts: a call ends under the configuration that it began with.
 #[derive(Clone)]
 pub struct Host {
     pub config: Config,
@@ -60,7 +60,7 @@ struct Drain {
     arriving: AtomicUsize,
 }
 
-/// A request that has no driver yet. Counts for a drain until dropped.
+/// Guard of a request that has no driver yet. A drain waits until it is dropped.
 pub struct Arriving(Arc<Drain>);
 
 impl Drop for Arriving {
@@ -106,7 +106,8 @@ impl Host {
         }))
     }
 
-    /// Returns a host with another configuration on the same memory. `max_unrecorded` stays as it was.
+    /// Returns a host with another configuration and the same parts. `max_unrecorded` cannot change and stays as it
+    /// was.
     pub fn under(&self, config: Config) -> Arc<Host> {
         Arc::new(Host { config, ..self.clone() })
     }
@@ -141,10 +142,10 @@ impl Host {
         self.registry.len() == (0, 0)
     }
 
-    /// Waits until this process may open new work. A process that could not renew for a whole lease holds its calls, for
-    /// others may have declared it dead.
+    /// Waits until this process may open new entries. A process that could not renew for a whole lease holds its calls,
+    /// because others may have declared it dead.
     ///
-    /// Errors: 503 when the store was away for `store_wait`, and at once when it vanished.
+    /// Errors: 503 after `store_wait`, and at once if the store's file is gone.
     pub async fn opening(&self) -> Result<(), Refusal> {
         self.store.check()?;
         let may_open = tokio::time::timeout(self.config.store_wait, self.node.opening());
@@ -155,7 +156,7 @@ impl Host {
         })
     }
 
-    /// Returns a number that no other request has, of this or another process.
+    /// Returns a number that no other request of this or another process has.
     pub fn nonce(&self) -> u64 {
         self.nonce.fetch_add(1, Ordering::Relaxed)
     }
@@ -173,12 +174,13 @@ impl Host {
         self.suspends.send_modify(|n| *n += 1);
     }
 
-    /// Makes the first waiting call of every run ask again, because budget may have become free.
+    /// Makes the first waiting call of every run ask for admission again, because budget may have become free.
     pub fn wake(&self) {
         self.registry.on(Event::Moved);
     }
 
-    /// Wakes waiting calls every 150 to 280 ms, for ever: another process may have freed budget. Also detects suspends.
+    /// Wakes waiting calls every 150 to 280 ms, without end, because another process may have freed budget. Also
+    /// detects that the machine was asleep.
     pub async fn poll_for_others(self: Arc<Self>) {
         let mut before = Reading::of(self.clock.as_ref());
         loop {

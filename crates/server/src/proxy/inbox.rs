@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// The inbox of one task.
+/// Inbox of one task.
 pub struct Inbox<T> {
     queue: Mutex<VecDeque<T>>,
     filled: Notify,
@@ -20,7 +20,7 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Appends `item`. When the last item is `outdated`, replaces it instead.
+    /// Appends `item`, or replaces the last item with it if that one is `outdated`.
     pub fn push(&self, item: T, outdated: impl FnOnce(&T) -> bool) {
         let mut queue = self.lock();
         match queue.back_mut() {
@@ -39,7 +39,7 @@ impl<T> Inbox<T> {
         self.lock().is_empty()
     }
 
-    /// Waits until the inbox has an item. Only for the one task that receives.
+    /// Waits until the inbox has an item. Only the one receiving task may call it.
     pub async fn filled(&self) {
         while self.is_empty() {
             self.filled.notified().await;

@@ -23,12 +23,13 @@ use crate::{
 /// Number of journal entries read at a time.
 const PAGE: i64 = 32;
 
-/// Refuses the first of `ids` that no answer in the run's journal has.
+/// Checks that every one of `ids` belongs to an answer in the run's journal.
 ///
 /// Ids of calls that this process settled are in memory. For others it reads the journal, newest first, until all are
-/// found: an agent mostly continues from its last answer. Only calls in flight are read twice. Under
-/// `record = "digests"` the journal has no answers, so only ids that this process settled are known.
-/// Errors: `foreign_response`, 403; those of the store.
+/// found: an agent mostly continues from its last answer. Only calls in flight are read twice. Under `record =
+/// "digests"` the journal has no answers, so only ids that this process settled are known.
+///
+/// Errors: `foreign_response`, 403, for the first id without an answer; those of the store.
 pub async fn check(memories: &Memories, run: RunNo, ids: Vec<String>) -> Result<(), Refusal> {
     let (store, memory) = (memories.store().clone(), memories.of(run));
     if memory.lock().kept.lacks(&ids).is_none() {

@@ -37,15 +37,15 @@ use crate::{
 /// Time that an upstream has to end a body whose answer is complete. Later its connection is not used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
-/// First deed for an exchange.
+/// First step of an exchange with an upstream.
 pub enum Errand {
-    /// Send the request, its output cap lowered to `cap`.
+    /// Send the request. `cap`: tokens to which its output cap is lowered; `None`: the cap stays.
     Send { cap: Option<u64> },
-    /// Close the entry. The request is never sent.
+    /// Close the call's entry. The request is never sent.
     Settle,
 }
 
-/// Carries the exchange of `live` to its end.
+/// Carries an exchange from its first step `errand` to its settlement. Returns when its entry is closed.
 pub async fn carry(host: Arc<Host>, live: Arc<Live>, call: Arc<Call>, errand: Errand) {
     let cap = match errand {
         Errand::Send { cap } => cap,

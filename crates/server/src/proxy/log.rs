@@ -15,21 +15,21 @@ use outlast_core::{
 
 use super::inbox::Inbox;
 
-/// An exchange in flight.
+/// Exchange in flight, shared by the task that carries it and the clients that get its answer.
 pub struct Live {
     /// Opening of the exchange's entry, which its closing presents.
     pub opening: Opening,
-    /// Deeds for the task that carries the exchange.
+    /// Deeds that the desk decided for the task that carries the exchange.
     pub inbox: Inbox<ForExchange>,
     log: Mutex<Log>,
 }
 
-/// The answer received so far.
+/// Answer received so far.
 #[derive(Default)]
 pub struct Log {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// Frames as the call machine counts them. A frame that is not for the client is empty.
+    /// Frames of the answer, numbered as the call machine counts them. A frame that is not for the client is empty.
     pub frames: Vec<Bytes>,
     pub streamed: bool,
 }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::dialect::{CostField, Upstream};
 
-/// A named upstream.
+/// Named upstream: a server with OpenAI's API that a person has configured.
 #[derive(Clone)]
 pub struct Named {
     /// Name in paths, digests and the journal.
@@ -25,19 +25,19 @@ pub struct Named {
     /// Address and key. The base is as OpenAI's SDK takes it: the part of a request's path after `/v1` is appended.
     pub provider: Provider,
     pub auth: AuthHeader,
-    /// Source of the key, for the error when the key is missing. `None` when the upstream needs no key.
+    /// Source of the key, as the error of a missing key names it; `None` if the upstream needs no key.
     pub wants_key: Option<String>,
-    /// Aliases: from a model's name in requests to its name in the price table.
+    /// Names in the price table, by the model's name in requests.
     pub models: BTreeMap<String, String>,
-    /// Models whose calls on OpenAI's own path go to this upstream, too.
+    /// Patterns of models whose calls on OpenAI's own path go to this upstream too.
     pub models_match: Vec<Pattern>,
-    /// Rate limit of this upstream, in place of the proxy's.
+    /// Rate limit of this upstream; `None`: the proxy's.
     pub rate: Option<Rate>,
-    /// Prices of this upstream and the hash of their table, in place of the proxy's.
+    /// Prices of this upstream and the hash of their table; `None`: the proxy's.
     pub prices: Option<(PriceTable, Arc<str>)>,
-    /// Whether streams are asked to report their usage.
+    /// Whether the proxy asks streams to report their usage.
     pub asks_usage: bool,
-    /// Field of an answer that tells its cost. The cost then counts in place of tokens times price.
+    /// Field of an answer with its cost, which then counts instead of tokens times price; `None`: no such field.
     pub cost_field: Option<CostField>,
 }
 
@@ -61,7 +61,7 @@ impl AuthHeader {
     }
 }
 
-/// Error: a text that cannot name an upstream.
+/// Error of a text that cannot name an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a name of an upstream: {text:?} (wanted up to 64 of a-z, 0-9, - and _, and none of {OWN:?})")]
 pub struct BadName {
@@ -72,7 +72,7 @@ pub struct BadName {
 const OWN: [&str; 3] = ["openai", "anthropic", "gemini"];
 
 impl Named {
-    /// Checks the name of an upstream.
+    /// Checks the name of an upstream, and returns it.
     pub fn name(text: &str) -> Result<Arc<str>, BadName> {
         let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
         if (1..=64).contains(&text.len()) && text.bytes().all(known) && !OWN.contains(&text) {
@@ -88,7 +88,8 @@ impl Named {
         Ok(Provider { base: base.trim_end_matches('/').into(), ..provider })
     }
 
-    /// Returns the price of `model`: by its alias, else as `NAME/MODEL`, the way price tables list resellers.
+    /// Returns the price of `model`: by its alias in `models`, else as `NAME/MODEL`, as price tables list resellers;
+    /// `None` if it has none.
     pub fn price(&self, table: &PriceTable, model: &str) -> Option<Found> {
         match self.models.get(model) {
             Some(priced_as) => table.lookup(priced_as),
@@ -129,7 +130,7 @@ pub enum To {
 }
 
 impl To {
-    /// Returns the upstream's name in digests and the journal.
+    /// Returns the upstream's name in digests, the journal and metrics.
     pub fn name(&self) -> &str {
         match self {
             To::Own(upstream) => super::upstream::name(*upstream),
@@ -137,7 +138,7 @@ impl To {
         }
     }
 
-    /// Returns the provider whose error shape the clients of this upstream read.
+    /// Returns the provider in whose shape this upstream's clients read errors.
     pub fn shape(&self) -> Upstream {
         match self {
             To::Own(upstream) => *upstream,
@@ -190,7 +191,7 @@ impl To {
     }
 }
 
-/// Puts the configured key into the header that the upstream wants it in.
+/// Puts `key` into the header in which the upstream expects it.
 pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http::Error> {
     let (name, text) = match to {
         To::Own(Upstream::OpenAi) => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
@@ -204,7 +205,7 @@ pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http
     Ok(())
 }
 
-/// Splits `/u/NAME/…` into the name and the target, which begins with `/v1`. `None` for any other path.
+/// Splits `/u/NAME/…` into the name and the target, which begins with `/v1`; `None` for any other path.
 pub fn split(target: &str) -> Option<(&str, String)> {
     let rest = target.strip_prefix("/u/")?;
     let (name, below) = rest.split_once('/')?;

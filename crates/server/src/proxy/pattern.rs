@@ -5,11 +5,11 @@ use std::{fmt, str::FromStr};
 /// Largest number of characters in a pattern. Model names are shorter.
 const LONGEST: usize = 200;
 
-/// A model name in which `*` stands for any characters, also none. Case counts.
+/// Pattern of model names, in which `*` stands for any characters or none. Case counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pattern(String);
 
-/// Error: a text that is not a pattern.
+/// Error of a text that is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a pattern of models: {text:?} (wanted for example \"llama-*\": a name of up to {LONGEST} characters, * for any)"
@@ -51,7 +51,8 @@ impl Pattern {
         left.ends_with(tail)
     }
 
-    /// Number of characters other than `*`. Of several patterns that match, the one with the largest weight wins.
+    /// Returns the number of characters other than `*`. Of several patterns that match, the one with the largest weight
+    /// wins.
     pub fn weight(&self) -> usize {
         self.0.chars().filter(|c| *c != '*').count()
     }

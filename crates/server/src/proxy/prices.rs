@@ -20,7 +20,8 @@ pub struct Priced {
 }
 
 impl Priced {
-    /// Looks up the price of a request, in the prices of its upstream or else in those of the proxy.
+    /// Looks up the price of a request in the upstream's own price table, or else in `table`. A request whose price is
+    /// not known is a `Priced` too.
     pub fn of(
         table: &PriceTable,
         hash: &Arc<str>,
@@ -52,7 +53,7 @@ impl Priced {
         self.price.is_some()
     }
 
-    /// Returns the bound of `request` when its input is at most `input_tokens`.
+    /// Returns the most that `request` can cost and use, if its input is at most `input_tokens`.
     pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
         let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
         let adds_input = self.price.as_ref().map_or(request.search_options, |p| p.adds_input);
@@ -82,7 +83,8 @@ impl Priced {
         bound
     }
 
-    /// Returns the bill for the usage that the provider reports. `None` without a final usage: the reservation stands.
+    /// Returns the bill for the usage that the provider reports; `None` without a complete usage: the call is then
+    /// charged at its reservation.
     pub fn bill(&self, outcome: &Outcome) -> Option<Bill> {
         let usage: Usage = outcome.usage?;
         let tier = outcome.tier.or(self.tier).unwrap_or_default();

@@ -6,16 +6,16 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// A complete answer, as clients get it.
+/// Complete answer, as clients get it and the journal stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// One frame for JSON; the frames of a stream in order, without those that were kept from the client.
+    /// Frames of a stream, in order and without those that were kept from the client; one frame for JSON.
     pub frames: Vec<Bytes>,
 }
 
-/// Error: a stored answer that this version cannot read.
+/// Error of a stored answer that this version cannot read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a stored answer cannot be read: {what}")]
 pub struct BadRecord {

@@ -24,13 +24,13 @@ use outlast_core::{
 use super::{inbox::Inbox, log::Live};
 use crate::node::Node;
 
-/// A deed for the driver of a request, and the exchange that it concerns.
+/// Deed that the desk decided for a request's driver, and the exchange that it concerns (`None`: no exchange).
 pub struct Task {
     pub deed: ForClient,
     pub live: Option<Arc<Live>>,
 }
 
-/// The desk of one process with the inboxes of its drivers and exchanges.
+/// Desk of one process, which decides about all its calls, with the inboxes of the tasks that carry its decisions out.
 pub struct Registry {
     node: Arc<Node>,
     began: Instant,
@@ -50,8 +50,8 @@ struct Driver {
 }
 
 impl Registry {
-    /// Creates a registry that keeps up to `max_unrecorded` bytes of answers in memory while they cannot be recorded, and
-    /// probes an upstream that answers no call every `outage_pause` at the latest.
+    /// Creates a registry that keeps up to `max_unrecorded` bytes of answers in memory while the store cannot record
+    /// them, and probes an upstream with an outage at least every `outage_pause`.
     pub fn new(node: Arc<Node>, max_unrecorded: u64, outage_pause: Duration) -> Registry {
         let pause_ms = u64::try_from(outage_pause.as_millis()).unwrap_or(u64::MAX);
         let desk = Desk::new(max_unrecorded, pause_ms);
@@ -60,7 +60,7 @@ impl Registry {
         Registry { node, began: Instant::now(), next_connection, state: Mutex::new(state) }
     }
 
-    /// Registers a request. Its driver gets its deeds from the inbox, until [`Registry::leaves`].
+    /// Registers a request. Its driver gets deeds from the returned inbox, until [`Registry::leaves`].
     pub fn arrives(&self, request: Request) -> (ConnectionId, Arc<Inbox<Task>>) {
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed));
         let inbox = Arc::new(Inbox::default());
@@ -72,7 +72,7 @@ impl Registry {
         (id, inbox)
     }
 
-    /// Removes the driver of a request, which is over.
+    /// Removes the driver of a request that is over.
     pub fn leaves(&self, id: ConnectionId) {
         self.lock().drivers.remove(&id);
     }
@@ -91,24 +91,24 @@ impl Registry {
         self.on(Event::Exchange(key, event));
     }
 
-    /// Forgets the failed calls of an attempt that is over: nobody retries them.
+    /// Forgets the failed calls of an attempt that is over, because nobody will retry them.
     pub fn forget(&self, run: RunNo, attempt: AttemptNo) {
         self.lock().desk.forget(run, attempt);
     }
 
-    /// Returns whether an answer waits because the store cannot record it.
+    /// Returns whether an answer waits in memory because the store cannot record it.
     pub fn is_stuck(&self) -> bool {
         self.lock().desk.is_stuck()
     }
 
-    /// Returns whether at most one client and one call are here. The thread may then do the store's work itself: no
-    /// other request has to wait for it, and none could share its commit.
+    /// Returns whether this process has at most one client and one call. The thread may then do the store's work
+    /// itself: no other request has to wait for it, and none could share its commit.
     pub fn is_alone(&self) -> bool {
         let (clients, calls) = self.len();
         clients <= 1 && calls <= 1
     }
 
-    /// Returns the number of requests that have a driver, and of calls in flight.
+    /// Returns the number of requests that have a driver, and the number of calls in flight.
     pub fn len(&self) -> (usize, usize) {
         let state = self.lock();
         (state.drivers.len(), state.lives.len())

@@ -24,7 +24,7 @@ use super::seated::Seat;
 /// Most models of a run whose usual output is remembered.
 const MOST_MODELS: usize = 64;
 
-/// Memory of one run in this process.
+/// Memory of one run in this process: bases of bodies, billed tokens, ids of stored answers, time in flight.
 pub struct RunMemory(Mutex<Remembered>);
 
 #[derive(Default)]
@@ -77,26 +77,27 @@ impl Remembered {
         }
     }
 
-    /// Returns the usual output cap of a model's answers, if enough of them are known.
+    /// Returns the usual output cap for a model's answers, in tokens; `None` if too few of them are known.
     pub fn usual(&self, upstream: &str, model: &str) -> Option<u64> {
         self.usual.get(&(upstream.to_owned(), model.to_owned()))?.cap()
     }
 
-    /// Returns the input tokens that call `seq` was billed, if this model of this upstream counted them.
+    /// Returns the input tokens that call `seq` was billed; `None` if another model or upstream counted them, or they
+    /// are not known.
     pub fn billed(&self, seq: Seq, upstream: &str, model: &str) -> Option<u64> {
         let same = |b: &&Billed| b.seq == seq && b.upstream == upstream && b.model == model;
         self.billed.iter().find(same).map(|b| b.input).filter(|n| *n > 0)
     }
 }
 
-/// Ids of kept answers that a run's journal is known to hold.
+/// Ids of answers stored at the upstream that a run's journal is known to hold.
 #[derive(Default)]
 pub struct Kept {
     ids: HashSet<String>,
-    /// Range of entries that were read: after the first, up to and including the second. A further read begins at
-    /// one of its ends, so it has no gaps.
+    /// Range of entries that were searched for ids: after the first, up to and including the second. A further search
+    /// begins at one of its ends, so it has no gaps. `None`: none were searched.
     pub read: Option<(Seq, Seq)>,
-    /// Calls that were in flight when they were read, and have to be read again.
+    /// Calls that were in flight when they were searched, and must be searched again.
     pub open: BTreeSet<Seq>,
 }
 
@@ -123,14 +124,14 @@ impl Kept {
     }
 }
 
-/// Ids of kept answers in one journal entry.
+/// Ids of stored answers that one journal entry holds.
 pub enum Told {
     Ids(Vec<String>),
-    /// The call is in flight, and has no ids yet.
+    /// The call is in flight, so its ids are not known yet.
     NotYet,
 }
 
-/// Memories of all runs in this process.
+/// Memories of all runs of this process.
 pub struct Memories {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -146,7 +147,7 @@ impl Memories {
         &self.store
     }
 
-    /// Counts a call of an undriven attempt as in flight. Does nothing for other attempts.
+    /// Counts a call of an attempt that no supervisor drives as in flight. Does nothing for other attempts.
     pub fn call_begins(&self, seat: &Seat) {
         if seat.undriven {
             let now = self.clock.monotonic_ms();
@@ -155,7 +156,7 @@ impl Memories {
         }
     }
 
-    /// Counts a call as over whose attempt no supervisor drives. Does nothing for other attempts.
+    /// Counts a call of an attempt that no supervisor drives as over. Does nothing for other attempts.
     pub fn call_ends(&self, seat: &Seat) {
         if !seat.undriven {
             return;
@@ -170,7 +171,8 @@ impl Memories {
         }
     }
 
-    /// Takes the active time of an undriven attempt that is not posted yet, in ms, and marks it as posted.
+    /// Returns the active time of an attempt that no supervisor drives, in milliseconds, as far as it is not posted
+    /// yet, and marks it as posted. 0 for other attempts.
     pub fn active_since(&self, seat: &Seat) -> i64 {
         if !seat.undriven {
             return 0;
@@ -184,7 +186,8 @@ impl Memories {
         i64::try_from(ms).unwrap_or(i64::MAX)
     }
 
-    /// Returns the active time of an undriven attempt that is not posted yet, in ms.
+    /// Returns the active time of an attempt that no supervisor drives, in milliseconds, as far as it is not posted
+    /// yet. 0 for other attempts.
     pub fn unposted_ms(&self, seat: &Seat) -> i64 {
         if !seat.undriven {
             return 0;
@@ -195,12 +198,12 @@ impl Memories {
         i64::try_from(now.saturating_sub(since)).unwrap_or(i64::MAX)
     }
 
-    /// Records the usage that a call was billed by a model of an upstream.
+    /// Records the usage for which a call to a model of an upstream was billed.
     pub fn bill(&self, run: RunNo, seq: Seq, upstream: &str, model: &str, usage: &Usage) {
         self.of(run).lock().bill(Billed::new(seq, upstream.to_owned(), model.to_owned(), usage));
     }
 
-    /// Returns the run's memory. After a restart its first base is the newest stored body.
+    /// Returns the run's memory. After a restart, the newest stored body is its first base.
     pub fn of(&self, run: RunNo) -> Arc<RunMemory> {
         if let Some(m) = self.runs().get(&run) {
             return m.clone();
@@ -248,8 +251,8 @@ impl Memories {
             .and_then(|call| Some(Billed::new(seq, call.upstream, call.model, &call.usage?))))
     }
 
-    /// Makes a replayed request a base again, as entry `seq` stores it: with its place in the chain of bases and its
-    /// billed input. The next new call then gets the bound that it would have got without the restart.
+    /// Makes a replayed request a base again, as entry `seq` stores it, with its billed input. The next new call then
+    /// gets the bound that it would have got without the restart.
     ///
     /// A body that differs from the stored one, in parts that the digest leaves out, does not become a base.
     pub fn recall(&self, run: RunNo, seq: Seq, body: &Bytes) {

@@ -24,8 +24,8 @@ use crate::wire::{
     who::{NotLetIn, Who},
 };
 
-/// Finds the seat of a caller. A run that a header names first is created under the default budget, an attempt under
-/// its label.
+/// Finds the run and attempt of a caller. A run that a header names for the first time is created with the default
+/// budget, and an attempt for each new label.
 pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
     match who {
         Who::Token(claims) => token_seat(host, claims),
@@ -39,13 +39,14 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
     }
 }
 
-/// Forgets the seat of a header, because its attempt is over or its run was stopped.
+/// Removes a header's seat from the cache, because its attempt is over or its run was stopped. `label`: the attempt's
+/// name in the header.
 pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     host.seats.forget(&(seat.id.clone(), label));
     are_over(host, vec![seat.clone()]);
 }
 
-/// Forgets all named seats of a run that was ended through this process.
+/// Removes all seats of a run that headers name from the cache, because the run was ended through this process.
 pub(crate) fn forget_run(host: &Host, run: RunNo) {
     are_over(host, host.seats.forget_run(run));
 }
@@ -55,8 +56,8 @@ fn are_over(host: &Host, ended: Vec<Seat>) {
     ended.iter().for_each(|seat| host.registry.forget(seat.run, seat.attempt));
 }
 
-/// Refuses tokens of runs that a supervisor's proxy does not serve: all but its own run and the children that spend of
-/// its budget.
+/// Refuses run tokens that this supervisor's proxy does not serve: all but those of its own run and of child runs that
+/// spend its budget.
 pub fn serves(host: &Host, who: &Who) -> Result<(), Refusal> {
     match who {
         Who::Token(claims) if !is_served(host, claims)? => Err(NotLetIn::ForeignRun.into()),
@@ -64,25 +65,26 @@ pub fn serves(host: &Host, who: &Who) -> Result<(), Refusal> {
     }
 }
 
-/// Returns whether the run of a token is served here.
+/// Returns whether this listener serves the run of a token.
 pub fn is_served(host: &Host, claims: &Claims) -> Result<bool, Error> {
     let Some(own) = host.config.access.only_run.filter(|own| *own != claims.run) else { return Ok(true) };
     let (own, other) = (host.store.run(own)?, host.store.run(claims.run)?);
     Ok(own.zip(other).is_some_and(|(own, other)| other.run.charges.contains(&own.run.envelope())))
 }
 
-/// Act of a listener's caller on a run that exists.
+/// Act of a caller on an existing run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Works in it, in an attempt for callers. A run that a process drives is refused there as held, one that is over as
-    /// ended.
+    /// Working in the run, in an attempt for callers. If a process drives the run, that is refused as held; if the run
+    /// has ended, as ended.
     Enter,
-    /// Ends it.
+    /// Ending the run.
     End,
 }
 
-/// Checks that a caller who has shown no credential may act on a run. Any process of the machine is such a caller, and
-/// changes only runs that a request began and that no process of Outlast's ever drove. Errors: `others_run`.
+/// Checks that a caller without a credential may act on a run. Any process of the machine is such a caller, so it may
+/// change only runs that a request began and no process of Outlast ever drove. The inner error is `others_run`, the
+/// outer one the store's.
 pub fn may(act: Act, store: &dyn Store, view: &RunView) -> Result<Result<(), NotLetIn>, Error> {
     let attempts = store.attempts(view.run.no)?;
     let is_held = attempts.iter().any(|attempt| attempt.is_open() && attempt.instance.is_some());
@@ -128,7 +130,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
     Ok(seat)
 }
 
-/// Returns the seat inside an open item or step of its attempt, with the scope of calls made there.
+/// Returns the seat inside the open item or step `seq` of its attempt, with the scope of calls made there.
 ///
 /// Only a first check: the admission of the call checks again. Errors: `not_within`, 403.
 pub fn within(host: &Host, seat: Seat, seq: Seq) -> Result<Seat, Refusal> {

@@ -14,7 +14,7 @@ use outlast_core::{
 /// Number of cached seats, by name or by token, above which that cache is emptied.
 const MANY: usize = 4096;
 
-/// The run, attempt and scope that a request belongs to.
+/// Run, attempt and scope that a request belongs to.
 #[derive(Clone, Debug)]
 pub struct Seat {
     pub run: RunNo,
@@ -22,7 +22,7 @@ pub struct Seat {
     pub attempt: AttemptNo,
     pub slot: Slot,
     pub scope: Arc<str>,
-    /// Open item or step that the request is made in.
+    /// Open item or step inside which the request is made; `None`: inside none.
     pub within: Option<Seq>,
     pub record: Record,
     /// Masks of the run: parts of a request that do not count when requests are compared.
@@ -31,11 +31,12 @@ pub struct Seat {
     pub plan: Arc<Ceilings>,
     /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
-    /// Whether this is the shared run of the day, in which nothing is replayed or joined.
+    /// Whether the run is the shared one of the day, for requests that name no run. Nothing is replayed or joined in
+    /// it.
     pub shared: bool,
 }
 
-/// Name of an attempt as headers give it: the run's id, and the attempt's label.
+/// Name of an attempt in headers: the run's id, and the attempt's label if there is one.
 pub type Name = (RunId, Option<String>);
 
 /// Cache of the seats of one process.
@@ -54,12 +55,12 @@ impl Seats {
         lock(&self.by_token).get(&(run, attempt)).cloned()
     }
 
-    /// Inserts the seat of a name. Removes and returns the seats of attempts that it ended.
+    /// Stores the seat of a name. Removes and returns the seats of earlier attempts that it has ended.
     pub fn keep_name(&self, name: Name, seat: Seat) -> Vec<Seat> {
         keep(&mut lock(&self.by_name), name, seat)
     }
 
-    /// Inserts the seat of a token. Removes and returns the seats of attempts that it ended.
+    /// Stores the seat of a token. Removes and returns the seats of earlier attempts that it has ended.
     pub fn keep_token(&self, seat: Seat) -> Vec<Seat> {
         keep(&mut lock(&self.by_token), (seat.run, seat.attempt), seat)
     }
@@ -68,7 +69,7 @@ impl Seats {
         lock(&self.by_name).remove(name);
     }
 
-    /// Removes and returns all named seats of a run.
+    /// Removes and returns all seats of a run that headers named.
     pub fn forget_run(&self, run: RunNo) -> Vec<Seat> {
         lock(&self.by_name).extract_if(|_, seat| seat.run == run).map(|(_, seat)| seat).collect()
     }

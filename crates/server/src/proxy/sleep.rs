@@ -2,7 +2,7 @@
 
 use outlast_core::words::clock::Clock;
 
-/// Readings at one moment of two clocks, of which only one counts time asleep.
+/// Readings of two clocks at one moment. Only one of the clocks counts the time that the machine sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     boottime_ms: u64,
@@ -18,7 +18,7 @@ impl Reading {
         Reading { boottime_ms: clock.boottime_ms(), monotonic_ms: clock.monotonic_ms() }
     }
 
-    /// Returns whether the machine slept between this reading and `now`. The monotonic clock stands still meanwhile.
+    /// Returns whether the machine slept between this reading and `now`, the later one.
     pub fn was_asleep_until(self, now: Reading) -> bool {
         let passed = now.boottime_ms.saturating_sub(self.boottime_ms);
         let awake = now.monotonic_ms.saturating_sub(self.monotonic_ms);

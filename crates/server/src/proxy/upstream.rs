@@ -31,14 +31,14 @@ use crate::{
 pub struct Provider {
     /// Base URL without a trailing slash: `https://api.openai.com`, or with a path before `/v1`.
     pub base: String,
-    /// Configured key. Sent when the caller did not send a provider key of its own.
+    /// Configured key, which is sent if the caller sends no provider key of its own; `None`: there is none.
     pub key: Option<Key>,
 }
 
 /// Smallest length of a key that is masked, in bytes. A shorter text is no key, and occurs inside other words.
 const SHORTEST: usize = 8;
 
-/// A provider's key. Never printed.
+/// Key of a provider. Never printed.
 #[derive(Clone)]
 pub struct Key(String);
 
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// Error: a base URL that cannot be used.
+/// Error of a base URL that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a base URL: {text:?} (wanted for example https://api.openai.com/v1)")]
 pub struct BadBase {
@@ -102,14 +102,15 @@ impl Provider {
         Ok(Provider { base: trimmed.strip_suffix("/v1").unwrap_or(trimmed).into(), key })
     }
 
-    /// Returns a digest of the address, and of the key if it is sent.
+    /// Returns a digest of the address, and of the key too if `with_key`. Calls with the same digest share the
+    /// upstream's rate limits.
     pub fn way(&self, with_key: bool) -> Digest {
         let key = self.key.as_ref().filter(|_| with_key).map_or("", Key::expose);
         Digest::of([self.base.as_str(), key].join("\n").as_bytes())
     }
 }
 
-/// Returns the name of a built-in upstream in digests and the journal.
+/// Returns the name of a provider in digests, the journal and metrics.
 pub fn name(upstream: Upstream) -> &'static str {
     match upstream {
         Upstream::OpenAi => "openai",
@@ -118,14 +119,14 @@ pub fn name(upstream: Upstream) -> &'static str {
     }
 }
 
-/// Failure of a request before the head of its response came.
+/// Failure of a request before the head of its response arrived.
 #[derive(Debug)]
 pub enum SendFailed {
-    /// The request could not be built: no key, or no valid URL.
+    /// The request could not be built, because it has no key or no valid URL.
     Unsendable(String),
-    /// No connection: no byte was sent.
+    /// There was no connection, so no byte was sent.
     Unreachable(String, Cause),
-    /// The upstream may have seen the request.
+    /// The connection failed later, so the upstream may have seen the request.
     Lost(String),
 }
 
@@ -181,7 +182,7 @@ impl Pool {
         Pool { client }
     }
 
-    /// Sends a request, and returns when the head of the response has come.
+    /// Sends a request, and returns when the head of the response has arrived.
     pub async fn send(
         &self,
         method: Method,

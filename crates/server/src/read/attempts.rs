@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Asked, json, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
-/// Lists all attempts of a run, oldest first; with `died=true` only those that ended by a death.
+/// Answers with all attempts of a run, oldest first; with `died=true` only with those that died.
 pub async fn list(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let died = asked.query.flag("died")?;
     let run = asked.run().await?.run;
@@ -18,7 +18,7 @@ pub async fn list(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     json(&json!({ "run": run.id, "attempts": found }))
 }
 
-/// Lists the iterations of a run, oldest first, each with its attempts.
+/// Answers with the iterations of a run, oldest first, each with its attempts.
 pub async fn iterations(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run;
     let attempts = asked.read(move |store| store.attempts(run.no)).await?;

@@ -16,7 +16,8 @@ use crate::{state::Error, wire::body::AnswerBody};
 const PAGE: usize = 200;
 const MOST: usize = 2_000;
 
-/// Lists entries after a number, in order. `after` is the cursor of the next page, and null where no entry is left.
+/// Answers with a page of entries after the one that `after` names, in order. The answer's `after` is the cursor of the
+/// next page, and null if no entry is left.
 pub async fn list(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let wanted = Wanted {
@@ -41,7 +42,7 @@ pub(super) async fn named(asked: &Asked<'_>) -> Result<(RunView, Entry), Error> 
     Ok((view, entry))
 }
 
-/// Answers with one entry, its request and answer as people read them, and the number of the call before it.
+/// Answers with one entry, its request and answer in a form for people, and the number of the call before it.
 pub async fn one(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let (view, entry) = named(&asked).await?;
     let so_far = match entry.state {
@@ -65,7 +66,8 @@ pub async fn one(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     json(&told)
 }
 
-/// Answers with the bytes of one side of an entry, as they went over the line. They are never shown as a page.
+/// Answers with the bytes of an entry's request or answer, as they were sent. Browsers download them and never show
+/// them as a page.
 pub async fn raw(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let answer = match asked.query.text("side") {
         None | Some("answer") => true,

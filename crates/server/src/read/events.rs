@@ -42,7 +42,7 @@ const AHEAD: usize = 4;
 const OPENED: &str = "entry_opened";
 const CLOSED: &str = "entry_closed";
 
-/// Place in the events, after which a reader goes on. Its text is opaque to clients.
+/// Place in the sequence of events after which a reader continues. Clients must not interpret its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     mark: Mark,
@@ -212,7 +212,7 @@ fn row(event: &Event, run: Option<String>) -> Value {
     })
 }
 
-/// Answers with a page, or with a stream where the client accepts one.
+/// Answers with a page of events, or with a stream if the client accepts one.
 pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let run = match (asked.reader, query.text("run")) {

@@ -12,17 +12,17 @@ use crate::{
     proxy::record::Answer,
 };
 
-/// An entry with what is kept of it.
+/// Entry with its stored request and answer, or description and value.
 pub struct Exchange {
     pub entry: Entry,
-    /// Body of a call's request, else what the entry is about.
+    /// Body of a call's request; the description of any other entry. `None` if it was not recorded.
     pub request: Option<Vec<u8>>,
-    /// Body of a call's answer, else the entry's value.
+    /// Body of a call's answer; the value of any other entry. `None` if it was not recorded.
     pub answer: Option<Vec<u8>>,
 }
 
 impl Exchange {
-    /// Reads what is kept of an entry. Errors: stored bytes that are damaged.
+    /// Reads the stored bytes of an entry. Errors: `Corrupt` for damaged bytes; those of the store.
     pub fn read(store: &dyn Store, entry: Entry) -> Result<Exchange, Error> {
         let run = entry.run;
         let damaged = |e: String| Error::Corrupt { what: format!("entry {}: {e}", entry.seq) };
@@ -48,7 +48,7 @@ impl Exchange {
         self.entry.kind == Kind::Call
     }
 
-    /// Returns the JSON body of a call's request.
+    /// Returns the JSON body of a call's request; `None` if it was not recorded, is not JSON, or the entry is no call.
     pub fn body(&self) -> Option<Value> {
         self.request.as_ref().filter(|_| self.is_call()).and_then(|bytes| serde_json::from_slice(bytes).ok())
     }
@@ -63,7 +63,7 @@ impl Exchange {
         self.answer.as_ref().filter(|_| self.is_call()).map(|b| conversation::answer(b)).unwrap_or_default()
     }
 
-    /// Returns the request as people read it, for JSON; null where it is not kept.
+    /// Returns the request in a form for people, as JSON; null if it was not recorded.
     pub fn request_json(&self) -> Value {
         let Some(bytes) = &self.request else { return Value::Null };
         let Some(body) = self.body() else { return json!({ "bytes": bytes.len(), "value": value(bytes) }) };
@@ -80,7 +80,7 @@ impl Exchange {
         json!({ "bytes": bytes.len(), "turns": turns, "tools": tools, "settings": settings })
     }
 
-    /// Returns the answer as people read it, for JSON; null where none is kept.
+    /// Returns the answer in a form for people, as JSON; null if it was not recorded.
     pub fn answer_json(&self) -> Value {
         let Some(bytes) = &self.answer else { return Value::Null };
         if !self.is_call() {
@@ -90,7 +90,7 @@ impl Exchange {
     }
 }
 
-/// Returns a turn as JSON. What is no text is told by its size.
+/// Returns a turn of a conversation as JSON. A part that is no text is given by its kind and size.
 pub fn turn(turn: &Turn) -> Value {
     let part = |part: &Part| match part {
         Part::Text(text) => json!({ "type": "text", "text": text }),
@@ -102,7 +102,7 @@ pub fn turn(turn: &Turn) -> Value {
     json!({ "role": turn.role, "parts": turn.parts.iter().map(part).collect::<Vec<_>>() })
 }
 
-/// Returns stored bytes as JSON: the value itself, else text, else only their number.
+/// Returns stored bytes as JSON: as the value that they are, else as text, else as their number.
 pub fn value(bytes: &[u8]) -> Value {
     match (serde_json::from_slice::<Value>(bytes), std::str::from_utf8(bytes)) {
         (Ok(value), _) => value,

@@ -11,7 +11,8 @@ use crate::{state::Error, wire::body::AnswerBody};
 const PAGE: usize = 200;
 const MOST: usize = 1_000;
 
-/// Lists the newest entry of each item, in order. `standing` leaves others out of each page; the cursor counts all.
+/// Answers with the newest entry of each item, in order. `standing` filters each page; pages are cut before that, so a
+/// page can be short.
 pub async fn items(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let standings = words(&asked.query, "standing", &Standing::ALL, Standing::name)?;
     let after = Seq(asked.query.number("after")?.unwrap_or(0));

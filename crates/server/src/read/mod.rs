@@ -32,7 +32,7 @@ use crate::{
     wire::body::AnswerBody,
 };
 
-/// Operation of a route.
+/// Operation that a route serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     Runs,
@@ -49,12 +49,12 @@ pub enum Does {
     Rows,
 }
 
-/// A route. `{…}` in the path is one segment, percent-encoded. Its method is GET.
+/// Route of the read API, by GET. `{…}` in the path is one segment, percent-encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub path: &'static str,
     pub does: Does,
-    /// Parameters of the query. Any other is refused.
+    /// Query parameters of the route. Any other is refused.
     pub query: &'static [&'static str],
 }
 
@@ -77,22 +77,23 @@ pub const ROUTES: &[Route] = &[
     route("/v1/rows/{what}", Does::Rows, rows::QUERY),
 ];
 
-/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded. They must not be empty.
+/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded; `None` if no route fits. A
+/// segment must not be empty.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
     let open = |route: &Route| segments::open(route.path, path).filter(|open| !open.contains(&""));
     let mut routes = ROUTES.iter().filter(|_| *method == Method::GET);
     routes.find_map(|route| Some((route, open(route)?)))
 }
 
-/// Caller of a request, by what it may read.
+/// Caller of a request, by the runs that it may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     All,
-    /// The bearer of a run token reads its own run only.
+    /// Only this run, whose token the caller has.
     Run(RunNo),
 }
 
-/// A request on its way through a route.
+/// Request with the reader, query and path values that were found for it.
 pub(crate) struct Asked<'a> {
     host: &'a Arc<Host>,
     reader: Reader,
@@ -101,7 +102,7 @@ pub(crate) struct Asked<'a> {
     path: Vec<String>,
 }
 
-/// Answers a request of these routes. `reader` was let in before; `parts` has no run token any more.
+/// Answers a request of a route. `reader`: the caller, checked before. `parts`: the request's head without run tokens.
 pub(crate) async fn answer(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Response<AnswerBody> {
     answered(host, reader, parts).await.unwrap_or_else(|e| refused(&e))
 }

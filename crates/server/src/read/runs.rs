@@ -16,7 +16,8 @@ use crate::{state::Error, wire::body::AnswerBody};
 const PAGE: usize = 100;
 const MOST: usize = 1_000;
 
-/// Lists runs, or only batch jobs, newest first. The cursor of the next page is null on the last one.
+/// Answers with a page of runs, newest first, or with `jobs` of batch jobs only. The cursor of the next page is null on
+/// the last one.
 pub async fn list(asked: Asked<'_>, jobs: bool) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let limit = query.limit(PAGE, MOST)?;
@@ -51,7 +52,7 @@ pub async fn list(asked: Asked<'_>, jobs: bool) -> Result<Response<AnswerBody>, 
     json(&json!({ of: found, "cursor": next.map(|no| no.to_string()) }))
 }
 
-/// Answers with one run: its row, its budget, its settings, and the runs around it.
+/// Answers with one run: its status, budget, settings and parent.
 pub async fn summary(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let view = asked.run().await?;
     let told = asked.read(move |store| told(store, &view)).await?;

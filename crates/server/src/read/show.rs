@@ -9,7 +9,7 @@ use outlast_core::{
 };
 use serde_json::{Value, json};
 
-/// Returns a run as lists show it.
+/// Returns a run as JSON, as lists have it.
 pub fn run(view: &RunView, now: Micros) -> Value {
     let (run, e) = (&view.run, &view.envelope);
     let mut told = json!({
@@ -48,7 +48,7 @@ pub fn run(view: &RunView, now: Micros) -> Value {
     told
 }
 
-/// Returns a run with its budget and settings.
+/// Returns a run as JSON, with its budget and settings.
 pub fn summary(view: &RunView, now: Micros) -> Value {
     let (run, spec) = (&view.run, &view.spec);
     let mut told = self::run(view, now);
@@ -91,7 +91,7 @@ fn unit_of(view: &RunView, unit: Unit, now: Micros) -> Value {
     })
 }
 
-/// Returns an attempt.
+/// Returns an attempt as JSON.
 pub fn attempt(a: &Attempt) -> Value {
     let exit = a.exit.as_ref();
     json!({
@@ -119,7 +119,7 @@ pub fn attempt(a: &Attempt) -> Value {
     })
 }
 
-/// Returns an entry, without what was asked and answered.
+/// Returns an entry as JSON, without its request and answer.
 pub fn entry(run: &str, e: &Entry) -> Value {
     let replayed_to = e.delivered_to.filter(|to| *to != e.attempt && e.closed_at.is_some());
     let mut told = json!({
@@ -192,7 +192,7 @@ pub fn entry(run: &str, e: &Entry) -> Value {
     told
 }
 
-/// Returns an item of a batch job.
+/// Returns an item of a batch job as JSON.
 pub fn item(row: &ItemRow) -> Value {
     json!({
         "seq": row.seq,

@@ -5,10 +5,10 @@ use outlast_core::store::{
     state::{Event, EventRange, Reads},
 };
 
-/// Number of events read at once: enough that a read costs little, few enough to hold in memory.
+/// Number of events read at once, as a compromise between few reads and little memory.
 pub const PAGE: usize = 512;
 
-/// The commits of a range, in order. To follow new commits, call [`Commits::page`] again after the last one.
+/// Reader of the commits of a range, in order. To follow new commits, call [`Commits::page`] again after the last one.
 #[derive(Debug)]
 pub struct Commits {
     range: EventRange,
@@ -18,12 +18,12 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// Reads the commits of `range`. `range.limit` is the number of events in a page.
+    /// Makes a reader of the commits of `range`. `range.limit` is the number of events read at once.
     pub fn new(range: EventRange) -> Commits {
         Commits { range, begun: Vec::new(), compacted: false }
     }
 
-    /// Returns the next commits, each with all its events on this agent. Empty when there are no more yet.
+    /// Returns the next commits, each with all its events on this agent; none if there are no more yet.
     pub fn page<R: Reads + ?Sized>(&mut self, store: &R) -> Result<Vec<Vec<Event>>, Error> {
         let mut whole = Vec::new();
         loop {
@@ -47,7 +47,7 @@ impl Commits {
         }
     }
 
-    /// Returns whether compaction has removed part of the range.
+    /// Returns whether compaction has removed part of the range that was read so far.
     pub fn compacted(&self) -> bool {
         self.compacted
     }

@@ -4,7 +4,7 @@ use outlast_core::{engine::state::transaction, state::outcome, store};
 
 use crate::wire::who::NotLetIn;
 
-/// Error of a request for state.
+/// Error of a request for the state.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -45,7 +45,7 @@ pub enum Error {
     NoRoute { method: String, path: String },
 }
 
-/// Class of an error code. HTTP and gRPC each have one status per kind.
+/// Class of an error code. Each has one HTTP status and one gRPC status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The request is malformed.
@@ -53,16 +53,16 @@ pub enum Kind {
     NoCredential,
     Forbidden,
     NotFound,
-    /// The stored value is not the expected one.
+    /// The stored value or version is not the expected one.
     Conflict,
     Exists,
-    /// The thing existed and does not any more, or not in this form.
+    /// The named thing existed, and does not exist any more, or not in this form.
     Gone,
     TooLarge,
     TooMany,
-    /// The same request may succeed later.
+    /// The server cannot serve the request now. The same request may succeed later.
     Unavailable,
-    /// Whether the change was committed is not known.
+    /// Outcome unknown: the change may have been committed or not.
     Unknown,
     Internal,
 }
@@ -92,7 +92,7 @@ impl Error {
         }
     }
 
-    /// Returns what the caller can do about the error.
+    /// Returns the hint: what the caller can do about the error; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Store(e) => e.callers_hint(),
@@ -133,7 +133,7 @@ fn deleted(version: Option<i64>) -> String {
 }
 
 impl Kind {
-    /// Returns the kind of a code of the engine, the store or this crate.
+    /// Returns the class of an error code of the engine, the store or this crate.
     pub fn of(code: &str) -> Kind {
         match code {
             "bad_request" | "bad_value" | "bad_keep" | "bad_limit" | "bad_approval" => Kind::Invalid,

@@ -33,16 +33,16 @@ const LARGE: usize = 64 << 10;
 /// Interval at which expired transactions are freed when nothing else happens in the process.
 const TICK: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Author of a change to the state.
+/// Run and attempt in whose name a change to the state is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// No run: the client named none.
+    /// No run, because the client named none.
     NoRun,
-    /// The open attempt of the run that is served; `None` between two attempts.
+    /// Open attempt of the run that a supervisor serves; `None` between two attempts, when nothing may be written.
     Run(Option<(Actor, Slot)>),
 }
 
-/// The state of a store, with the transactions that are open in this process.
+/// Access to the state of a store, with the transactions that are open in this process.
 pub struct StateDesk {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -72,13 +72,13 @@ impl StateDesk {
         &self.store
     }
 
-    /// Generates the id of a run that nobody named. No id is used twice.
+    /// Generates an id for a run without a name. No id is used twice.
     pub fn name_a_run(&self) -> RunId {
         RunId::generate(self.clock.now(), random(&*self.entropy))
     }
 
-    /// Sets the attempt that writes from now on, and aborts the transactions that are open: they may not be committed
-    /// in the name of another attempt.
+    /// Sets the attempt that writes from now on; `None`: nobody may write. Open transactions are aborted, because they
+    /// must not be committed in the name of another attempt.
     pub fn drive(&self, writer: Option<(Actor, Slot)>) {
         let mut open = self.open();
         *open = Open { writer: Writer::Run(writer), transactions: Transactions::new(Limits::default()) };
@@ -86,8 +86,8 @@ impl StateDesk {
 
     /// Begins a transaction and returns its id. No id is used twice.
     ///
-    /// `reads`: the transaction will read, and sees the state as of its beginning.
-    /// Errors: too many are open; no attempt may write now.
+    /// `reads`: the transaction will read, and sees the state as of its beginning. `timeout_ms`: time after which it is
+    /// aborted; `None`: the default. Errors: too many are open; no attempt may write now.
     pub async fn begin(&self, timeout_ms: Option<u64>, reads: bool) -> Result<String, Error> {
         let snapshot = match self.conflicts {
             Conflicts::Expected if !reads => Position::default(),
@@ -101,13 +101,13 @@ impl StateDesk {
         Ok(id)
     }
 
-    /// Adds a change to an open transaction. Touches no store.
+    /// Adds a change to an open transaction. Nothing is written to the store before `commit`.
     pub fn change(&self, id: &str, change: Change) -> Result<(), Error> {
         let now = self.clock.monotonic_ms();
         Ok(self.open().transactions.change(id, change, now)?)
     }
 
-    /// Returns what an open transaction sees of a key.
+    /// Returns the value of a key as an open transaction sees it.
     pub fn see(&self, id: &str, name: &Name) -> Result<Seen, Error> {
         let now = self.clock.monotonic_ms();
         Ok(self.open().transactions.see(id, name, now)?)
@@ -143,14 +143,14 @@ impl StateDesk {
         }
     }
 
-    /// Ends a transaction without a commit. Does nothing when it is not open.
+    /// Aborts a transaction. Does nothing if it is not open.
     pub fn abort(&self, id: &str) {
         self.open().transactions.abort(id);
     }
 
     /// Applies changes in one commit, all or none, in the name of `writer`. Durable before it returns.
     ///
-    /// Idempotent on `transaction`, the caller's own id for the commit.
+    /// Idempotent on `transaction`, the caller's own id for the commit; without one, each call is a commit.
     pub async fn put(
         &self,
         writer: Writer,
@@ -161,12 +161,13 @@ impl StateDesk {
         Ok(self.store.ask(Put { actor, changes, transaction }, Durability::Synced).await?)
     }
 
-    /// Returns the error for a transaction that is neither open here nor recorded.
+    /// Returns the error of a transaction that is neither open here nor recorded.
     pub fn unknown(&self, id: &str) -> Error {
         transaction::unknown(id, self.clock.now()).into()
     }
 
-    /// Prepares the change that sets `name` to `value`. Values above `LARGE` are compressed on a blocking thread.
+    /// Returns the change that sets `name` to `value`. Values larger than `LARGE` bytes are compressed on a blocking
+    /// thread.
     pub async fn set(&self, name: Arc<Name>, value: Vec<u8>) -> Change {
         if value.len() <= LARGE {
             return Change::set(name, &value);
@@ -178,7 +179,7 @@ impl StateDesk {
         }
     }
 
-    /// Runs `look` on a blocking thread: the reads of a store block.
+    /// Runs `look` on a blocking thread, because a store's reads block.
     pub async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&dyn Store) -> Result<T, store::Error> + Send + 'static,
@@ -188,7 +189,7 @@ impl StateDesk {
         Ok(read.map_err(|_| store::Error::Closed)??)
     }
 
-    /// Frees expired transactions, for ever.
+    /// Aborts expired transactions and frees their memory, without end.
     pub async fn keep_expiring(self: Arc<Self>) {
         loop {
             tokio::time::sleep(TICK).await;
@@ -197,7 +198,7 @@ impl StateDesk {
         }
     }
 
-    /// Returns how many transactions are open, and how many bytes they hold.
+    /// Returns the number of open transactions, and the bytes that they hold in memory.
     pub fn held(&self) -> (usize, usize) {
         self.open().transactions.held()
     }
@@ -208,7 +209,7 @@ impl StateDesk {
 }
 
 impl Writer {
-    /// Returns the attempt in whose name a change is written; `None` for no run.
+    /// Returns the attempt in whose name a change is written; `None`: in the name of no run.
     ///
     /// Errors: `no_attempt` between two attempts of the run.
     pub fn actor(self) -> Result<Option<(Actor, Slot)>, Error> {

@@ -7,8 +7,8 @@ use outlast_core::{
 
 /// Sets how many versions a namespace keeps, and removes older ones in batches, between which other writers commit.
 ///
-/// Returns the number of versions removed. Later writes cut their own keys, so an interrupted removal leaves a surplus
-/// only on keys that do not change.
+/// Returns the number of versions removed. A later write to a key removes its surplus too, so an interrupted removal
+/// leaves a surplus only on keys that do not change.
 pub fn retain(store: &dyn Store, retain: Retain) -> Result<i64, Error> {
     let namespace = retain.namespace.clone();
     store.run_verb(retain, Durability::Synced)?;

@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 
 use super::socket::{Mark, Wire};
 
-/// Error of a body that broke off: hyper closes the connection without a clean end.
+/// Error of a body that broke off. hyper then closes the connection without a clean end.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
 pub struct BrokeOff;
 
-/// Body of an answer.
+/// Body of a response.
 pub struct AnswerBody {
     kind: Kind,
     to: Option<Driver>,
@@ -33,7 +33,7 @@ pub enum Piece {
     End,
 }
 
-/// The driver that waits for the outcome of a body: `Delivered` once all is flushed, else `ClientGone`.
+/// Driver of the request that waits for what becomes of a body: `Delivered` once all is flushed, else `ClientGone`.
 pub struct Driver {
     pub id: ConnectionId,
     pub wire: Wire,

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 
 use bytes::Bytes;
 
-/// Error: a body that cannot be decoded.
+/// Error of a body that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadEncoding {
     #[error("content-encoding {name:?} is not understood (wanted identity, gzip or zstd)")]
@@ -35,7 +35,8 @@ impl BadEncoding {
     }
 }
 
-/// Decodes a whole request body. Errors: `body_too_large` when more than `limit` bytes come of it.
+/// Decodes a whole request body. Errors: `body_too_large` if the decoded body has more than `limit` bytes; an unknown
+/// encoding.
 pub fn decode(body: &Bytes, encoding: Option<&str>, limit: usize) -> Result<Bytes, BadEncoding> {
     let read = |name: &'static str, reader: &mut dyn std::io::Read| {
         let mut out = Vec::new();
@@ -58,7 +59,7 @@ pub fn decode(body: &Bytes, encoding: Option<&str>, limit: usize) -> Result<Byte
     }
 }
 
-/// Decodes an answer as it arrives.
+/// Decoder of an answer, which takes the bytes as they arrive.
 pub enum Decoder {
     Plain,
     Gzip(Box<flate2::write::MultiGzDecoder<Vec<u8>>>),
@@ -66,7 +67,7 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// Returns the decoder of an encoding. `None` for an unknown one: the answer is then passed on as it is.
+    /// Returns the decoder of an encoding; `None` for an unknown one: the answer is then passed on undecoded.
     pub fn of(encoding: Option<&str>) -> Option<Decoder> {
         Some(match encoding.map(str::trim) {
             None | Some("" | "identity") => Decoder::Plain,

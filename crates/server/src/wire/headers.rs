@@ -6,7 +6,7 @@ use outlast_core::run::token;
 /// Prefixes of headers of Outlast and RiskKernel, which pass neither to the upstream nor from it.
 const OURS: [&str; 2] = ["x-outlast-", "x-riskkernel-"];
 
-/// Headers that may carry a credential.
+/// Headers that may contain a credential.
 pub const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
@@ -43,9 +43,9 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Returns the request's headers as they go upstream, without credentials: those are added afterwards.
+/// Returns the request's headers as they go upstream, without credentials, which the caller adds afterwards.
 ///
-/// `edited`: the body was decoded and changed, so that its encoding no longer holds.
+/// `edited`: the body was decoded and changed, so that its encoding no longer applies.
 pub fn upstream(headers: &HeaderMap, edited: bool) -> HeaderMap {
     let named = named_by_connection(headers);
     let mut out = HeaderMap::with_capacity(headers.len() + 2);
@@ -73,7 +73,7 @@ fn holds_token(value: &HeaderValue) -> bool {
         && value.to_str().is_ok_and(|text| token::mask(text) != text)
 }
 
-/// Returns the answer's headers as clients get them. `decoded`: the proxy removed the content encoding.
+/// Returns the answer's headers as clients get them. `decoded`: the proxy has removed the content encoding.
 pub fn client(headers: &HeaderMap, decoded: bool) -> HeaderMap {
     let named = named_by_connection(headers);
     let mut out = HeaderMap::with_capacity(headers.len());
@@ -88,7 +88,7 @@ pub fn client(headers: &HeaderMap, decoded: bool) -> HeaderMap {
     out
 }
 
-/// Returns the first value of a header as text. `None` when it is missing or is not text.
+/// Returns the first value of a header as text; `None` if it is absent or is not text.
 pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }

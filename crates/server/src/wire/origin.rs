@@ -7,10 +7,10 @@ use super::{
     who::{Access, NotLetIn},
 };
 
-/// Refuses requests from pages of other sites, with `foreign_host` or `foreign_origin`.
+/// Checks that a request does not come from a page of another site.
 ///
 /// A page of another site sends its own `Origin`. With DNS rebinding (a foreign name that resolves to this machine) it
-/// sends that name as `Host`. An IP address as `Host` cannot be rebound.
+/// sends that name as `Host`. An IP address as `Host` cannot be rebound. Errors: `foreign_host`, `foreign_origin`.
 pub fn check(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     let short = |text: &str| text.chars().take(80).collect();
     let host = text(headers, "host").unwrap_or("");

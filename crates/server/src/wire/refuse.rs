@@ -10,13 +10,14 @@ use crate::dialect::{BadRequest, Upstream, refusal_body, usage_limit_body};
 /// `Retry-After` of a draining server, in seconds: a new server may listen here by then.
 const COME_AGAIN_S: u32 = 5;
 
-/// Reason for which the proxy answers a request with an error of its own.
+/// Reason why the proxy answers a request with an error of its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A refusal of the call machine or the store. The hint names `run`.
+    /// Refusal by the call machine or the store. The hint names `run`.
     #[error("{refused}")]
     Call { refused: Box<Refused>, run: String },
-    /// A call with `what`, which the price of the model, if there is one, does not cover. The hint names `run`.
+    /// Refusal of a call with the feature `what`, which token prices do not cover, in a run with a limit in USD. The
+    /// hint names `run`.
     #[error("{what} has no known price, and the run has a limit in usd")]
     Unpriced { what: String, refusal: Box<envelope::Refusal>, run: String },
     #[error("{upstream} had no turn for this call within {waited_s} s: {why}")]
@@ -64,14 +65,16 @@ pub enum Refusal {
     BadLink,
     #[error("{id:?} is not the id of an answer in this run's journal; nothing was sent")]
     ForeignResponse { id: String },
-    /// No key for the upstream. `needs` says how Outlast gets one, such as `OPENAI_API_KEY set`.
+    /// Refusal because no key for the upstream is known. `needs` says how Outlast gets one, such as `OPENAI_API_KEY
+    /// set`.
     #[error("no key for {upstream} is known here")]
     NoProviderKey { upstream: String, needs: String },
     #[error("the key for {upstream} cannot be sent: {why}")]
     UnusableKey { upstream: String, why: String },
     #[error("no upstream is named {name:?} here")]
     UnknownUpstream { name: String },
-    /// No connection to the upstream for an unmetered request. The client may retry: nothing was recorded or charged.
+    /// Failed connection to the upstream, for an unmetered request. The client may retry: nothing was recorded or
+    /// charged.
     #[error("the upstream cannot be reached: {0}")]
     Unreachable(String),
     #[error("the upstream did not answer")]
@@ -83,7 +86,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Wraps a refusal of the call machine. The hint names `run`.
+    /// Returns the refusal of the call machine as one of the proxy. The hint names `run`.
     pub fn of(refused: Refused, run: &str) -> Refusal {
         Refusal::Call { refused: Box::new(refused), run: run.into() }
     }
@@ -166,7 +169,8 @@ impl Refusal {
         }
     }
 
-    /// Returns what a person can do about the refusal, for the supervisor's terminal.
+    /// Returns what a person can do about the refusal, as the supervisor's terminal shows it; `None` if there is
+    /// nothing to say.
     pub fn hint(&self) -> Option<String> {
         match self {
             Refusal::Call { refused, run } => match &**refused {
@@ -190,7 +194,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the value of the header `x-should-retry`.
+    /// Returns the value of the header `x-should-retry`: whether the client's SDK should retry by itself.
     pub fn should_retry(&self) -> bool {
         match self {
             Refusal::Call { refused, .. } => refused.should_retry(),
@@ -203,7 +207,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the value of the header `Retry-After`, in seconds.
+    /// Returns the value of the header `Retry-After`, in seconds; `None`: no such header.
     pub fn retry_after_s(&self) -> Option<u32> {
         match self {
             Refusal::Call { refused, .. } => refused.retry_after_s(),
@@ -214,7 +218,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the response, in the error shape of the SDKs of `shape`.
+    /// Returns the response for the refusal, in the error shape that the SDKs of `shape` read.
     pub fn response(&self, shape: Upstream) -> Response<AnswerBody> {
         let message = match self.callers_hint() {
             Some(hint) => format!("{self} ({hint})"),

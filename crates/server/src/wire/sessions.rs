@@ -9,19 +9,19 @@ use outlast_core::words::clock::{Clock, Entropy, random};
 use sha2::Digest as _;
 use subtle::ConstantTimeEq as _;
 
-/// Beginning of every bearer of the page.
+/// Prefix of every bearer of the page.
 pub const PREFIX: &str = "olp_";
 
-/// Time within which a link has to be opened.
+/// Time within which a link must be opened, in milliseconds.
 pub const LINK_MS: u64 = 60_000;
 
-/// Time for which a bearer is good.
+/// Time for which a bearer is valid, in milliseconds.
 pub const BEARER_MS: u64 = 12 * 60 * 60 * 1000;
 
 /// Most links, and most bearers, that are known at once. The oldest makes room.
 const MOST: usize = 64;
 
-/// The page's sessions of one listener.
+/// Sessions of the page on one listener.
 pub struct Sessions {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -51,14 +51,14 @@ impl Sessions {
         self.read_only
     }
 
-    /// Makes a link's secret. It is good once, for [`LINK_MS`].
+    /// Makes a link's secret, which is valid once, for [`LINK_MS`].
     pub fn link(&self) -> String {
         let secret = self.secret("");
         self.keep(|held| &mut held.links, &secret, LINK_MS);
         secret
     }
 
-    /// Exchanges a link's secret for a bearer. `None` for one that is unknown, used or too old.
+    /// Exchanges a link's secret for a bearer; `None` if the secret is unknown, used or too old.
     pub fn exchange(&self, link: &str) -> Option<String> {
         let now = self.clock.boottime_ms();
         let wanted = digest(link);
@@ -71,7 +71,7 @@ impl Sessions {
         Some(bearer)
     }
 
-    /// Returns whether a credential is the bearer of a session.
+    /// Returns whether a credential is the bearer of a session that is not over.
     pub fn knows(&self, bearer: &str) -> bool {
         let (now, wanted) = (self.clock.boottime_ms(), digest(bearer));
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

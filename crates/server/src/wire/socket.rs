@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::proxy::registry::Registry;
 
-/// State that the bodies of a connection share with its socket.
+/// State that a connection's socket and the bodies sent over it share.
 #[derive(Clone, Default)]
 pub struct Wire(Arc<Mutex<Waiting>>);
 
@@ -42,19 +42,19 @@ impl Wire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a request arrived on this connection, and the client machine that answers it: it is told when the socket breaks.
+    /// Records the client of a request that arrived on this connection, so that it is told when the socket breaks.
     pub fn answering(&self, client: Client) {
         self.lock().answering = Some(client);
     }
 
-    /// Records that the body for `id` is in hyper's buffer, whole.
+    /// Records that the whole body for the request `id` is in hyper's buffer.
     pub fn answered(&self, id: ConnectionId) {
         let mut waiting = self.lock();
         let client = waiting.answering.take_if(|client| client.id == id);
         waiting.answered.extend(client);
     }
 
-    /// Records that the body for `id` was dropped before its end: reports the client as gone.
+    /// Records that the body for the request `id` was dropped before its end, and reports the client as gone.
     pub fn left(&self, id: ConnectionId) {
         let client = self.lock().answering.take_if(|client| client.id == id);
         if let Some(client) = client {
@@ -75,7 +75,8 @@ impl Wire {
         self.lock().flushes
     }
 
-    /// Waits until there were more than `since` flushes, or the connection is closed.
+    /// Returns `Ready` after more than `since` flushes, or when the connection is closed; otherwise the task is woken
+    /// then.
     pub fn poll_flushed(&self, since: u64, cx: &mut Context<'_>) -> Poll<()> {
         let mut waiting = self.lock();
         if waiting.flushes > since || waiting.closed {
@@ -85,7 +86,8 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Records a flush that handed hyper's whole buffer to the kernel: reports the answered clients as delivered.
+    /// Records that hyper's whole buffer went to the kernel, and reports the clients whose answers were in it as
+    /// delivered.
     pub(crate) fn flushed(&self) {
         let (answered, marks, waker) = {
             let mut waiting = self.lock();
@@ -111,7 +113,7 @@ impl Wire {
     }
 }
 
-/// The client of a request on this connection.
+/// Client of a request on this connection, as the desk knows it.
 pub struct Client {
     pub registry: Arc<Registry>,
     pub id: ConnectionId,

@@ -27,30 +27,32 @@ use super::{
 /// Access rules of a listener.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// API token. When set, required from every caller without a run token.
+    /// API token that every caller without a run token must show; `None`: no token is needed.
     pub api_token: Option<String>,
     /// Whether the listener is on a loopback address.
     pub loopback: bool,
     /// Names under which callers may reach the listener, besides IP addresses: as in `Host`, without a port.
     pub allowed_hosts: Vec<String>,
-    /// Run of a supervisor's proxy, which serves only this run and its children, and only with run tokens.
+    /// Run of a supervisor's proxy, which serves only this run and its children, and only with run tokens; `None`: any
+    /// run.
     pub only_run: Option<outlast_core::words::id::RunNo>,
-    /// Sessions of the page, where the listener shows it.
+    /// Sessions of the page; `None` if the listener does not show it.
     pub sessions: Option<Arc<Sessions>>,
 }
 
-/// The caller of a request, as the request names it.
+/// Caller of a request, as the request names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caller {
     pub who: Who,
     /// Path and query, without the `/run/TOKEN` prefix and without run tokens.
     pub target: String,
     pub credential: Credential,
-    /// Open item or step that the request is made in: `X-Outlast-Scope`, only with a run token.
+    /// Open item or step inside which the request is made, from `X-Outlast-Scope`, only with a run token; `None`:
+    /// inside none.
     pub within: Option<Seq>,
 }
 
-/// The run that a request names, by its token or its headers.
+/// Run that a request names, by its token or its headers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Who {
     Token(Claims),
@@ -58,11 +60,12 @@ pub enum Who {
         run: RunId,
         label: Option<String>,
     },
-    /// The shared run of the day.
+    /// No run is named: the request goes to the shared run of the day.
     Nobody,
 }
 
-/// Returns the session that a CLI agent names in the headers of Codex or Claude Code. `None` unless it is a plain word.
+/// Returns the session that a CLI agent names in the headers of Codex or Claude Code; `None` if none is named, or if it
+/// is not a plain word.
 pub fn session(headers: &HeaderMap) -> Option<String> {
     let of = |name| headers.get(name).and_then(|v| v.to_str().ok());
     let id = of("session-id").or_else(|| of("x-claude-code-session-id"))?;
@@ -75,13 +78,13 @@ pub fn session(headers: &HeaderMap) -> Option<String> {
 /// Credential that goes upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Credential {
-    /// The configured key of the provider: the caller sent a token of Outlast, or nothing.
+    /// Provider's configured key, because the caller sent a token of Outlast, or nothing.
     Ours,
-    /// The caller's own key, passed through in the header it came in.
+    /// Caller's own key, passed through in the header it came in.
     Passed { header: &'static str, digest: Digest },
 }
 
-/// Error: a request that is not let in.
+/// Error of a request whose caller is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotLetIn {
     #[error(
@@ -99,12 +102,12 @@ pub enum NotLetIn {
     ForeignRun,
     #[error("this listener wants an API token or a run token")]
     NoToken,
-    /// A bearer of the page that this process does not know: it is too old, or another process gave it.
+    /// The bearer of the page is unknown to this process, because it is too old or another process gave it.
     #[error("the page's session is over: open a new link, as `outlast ui` prints it")]
     SessionOver,
     #[error("this page only looks: the server was started with --read-only")]
     OnlyLooks,
-    /// The listener has no API token, and the run is not one that its callers began.
+    /// The listener has no API token, and the run was not begun over a listener.
     #[error(
         "run {run} was not begun over a listener, and who has no API token changes only runs that were: the command \
          line does, and a caller of `outlast serve --api-token-file`"
@@ -156,7 +159,8 @@ impl NotLetIn {
     }
 }
 
-/// Reads the caller of a request from its target and headers, and checks its credentials against `access`.
+/// Reads the caller of a request from its target and headers, and checks its credentials against `access` and the token
+/// keys.
 pub fn caller(
     access: &Access,
     keys: &[TokenKey],
@@ -257,21 +261,21 @@ pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     ApiToken,
-    /// The bearer of a session of the page, which a person has opened.
+    /// Bearer of a session of the page, which a person has opened.
     Page,
-    /// None: the listener is on loopback, and has no API token.
+    /// Nothing: the listener is on loopback, and has no API token.
     Nothing,
 }
 
 impl Shown {
-    /// Returns whether the caller is known to act for a person, and not for any process of the machine.
+    /// Returns whether the caller is known to act for a person, because it has shown a credential.
     pub fn is_a_persons(self) -> bool {
         self != Shown::Nothing
     }
 }
 
-/// Checks a caller of Outlast's own routes, who needs the API token if one is set, or the bearer of a page's session, or
-/// else a loopback listener. Returns what the caller has shown.
+/// Checks a caller of Outlast's own routes, who must show the API token if one is set, or the bearer of a page's
+/// session; without an API token a loopback listener is enough. Returns what the caller has shown.
 pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
     origin::check(access, headers)?;
     if access.only_run.is_some() {

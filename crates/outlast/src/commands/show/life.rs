@@ -5,11 +5,12 @@ use outlast_core::{
     words::{id::Micros, outage::Outage},
 };
 
-/// One attempt, or several in a row that ended in the same outage of their provider. Never empty.
+/// Row of a table of attempts: one attempt, or several in a row that ended in the same outage of their provider. Never
+/// empty.
 pub struct Life<'a>(pub &'a [Attempt]);
 
 impl<'a> Life<'a> {
-    /// Folds a run's attempts, oldest first.
+    /// Groups a run's attempts, given oldest first, into rows.
     pub fn fold(attempts: &'a [Attempt]) -> Vec<Life<'a>> {
         attempts.chunk_by(|a, b| outage(a).is_some() && outage(a) == outage(b)).map(Life).collect()
     }
@@ -22,7 +23,7 @@ impl<'a> Life<'a> {
         &self.0[self.0.len() - 1]
     }
 
-    /// Returns `@3`, or `@3 to @9`.
+    /// Returns the attempts' numbers as `@3`, or `@3 to @9`.
     pub fn name(&self) -> String {
         match self.0 {
             [only] => format!("@{}", only.no),
@@ -30,7 +31,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Returns the time for which the attempts were up, without the pauses between them.
+    /// Returns the time for which the attempts ran, in milliseconds, without the pauses between them.
     pub fn up_ms(&self, now: Micros) -> i64 {
         self.0.iter().map(|a| a.ended_at.unwrap_or(now).ms_since(a.started_at)).sum()
     }

@@ -48,8 +48,8 @@ use crate::{
 /// Number of newest entries that are shown to people.
 const ENTRIES: usize = 6;
 
-/// Prints a run's story. `logs` returns the directory of a run's logs; `here` is the directory whose last run is meant
-/// where none is named.
+/// Prints a run's story. `logs` returns the directory of a run's logs, `None` if it has none. If `args` names no run,
+/// the last run of the directory `here` is shown.
 pub fn show(
     store: &dyn Store,
     logs: &dyn Fn(&RunId) -> Option<PathBuf>,

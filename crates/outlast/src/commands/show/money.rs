@@ -21,10 +21,10 @@ pub struct Calls {
     pub by_attempt: BTreeMap<AttemptNo, i64>,
     pub doubt_count: i64,
     pub failed_nano_usd: i64,
-    /// Failed calls that were lost and are charged as their retry.
+    /// Failed calls whose answer was lost, and which are charged at the cost of their retry.
     pub lost: i64,
     pub estimated: i64,
-    /// Tries beyond the first of each call.
+    /// Tries beyond the first, summed over all calls.
     pub tried_again: i64,
     pub overrun: Amounts,
     pub unbacked: Amounts,
@@ -126,7 +126,7 @@ impl Story {
         }
     }
 
-    /// Tells what calls that a subscription pays for would cost.
+    /// Returns a sentence about the list price of calls that a subscription pays for.
     pub fn list_price(&self) -> String {
         let spent = &self.view.envelope.spent;
         let login = self.view.spec.login.as_deref().unwrap_or_default();

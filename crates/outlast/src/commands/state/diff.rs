@@ -22,7 +22,8 @@ use crate::{
 /// Number of values that are read at once.
 const VALUES: usize = 200;
 
-/// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value.
+/// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value. `None`: no value
+/// there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub place: String,
@@ -120,8 +121,8 @@ fn value(item: Option<&Item>) -> Option<Value> {
     Some(serde_json::from_slice(bytes).unwrap_or_else(|_| text()))
 }
 
-/// Lists where two values differ. Objects, and arrays that differ in elements or by one insertion or removal, are
-/// compared in depth.
+/// Returns the differences between two values; `None`: the key did not exist. Objects are compared in depth, and so are
+/// arrays that differ in elements or by one insertion or removal.
 pub fn between(before: Option<Value>, after: Option<Value>) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(String::new(), before, after, &mut found);

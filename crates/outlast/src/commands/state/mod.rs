@@ -35,7 +35,7 @@ const KEYS: usize = 1_000;
 /// Most characters of a value that are shown in one line.
 const WIDTH: usize = 100;
 
-/// Runs the `state` subcommands. `wait` passes the time between two looks at a followed replay.
+/// Runs the `state` subcommands. With `replay -f`, `wait` is called between two looks at the state.
 pub fn state(
     store: &dyn Store,
     args: &StateArgs,

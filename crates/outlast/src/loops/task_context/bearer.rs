@@ -12,7 +12,7 @@ use crate::{
     settings::surroundings::Surroundings,
 };
 
-/// Bearer of a run token, with the run it is for.
+/// Run token of this process, verified, with the run that it is for.
 #[derive(Clone, Debug)]
 pub struct Bearer {
     pub claims: Claims,
@@ -20,9 +20,10 @@ pub struct Bearer {
 }
 
 impl Bearer {
-    /// Reads the bearer from `OUTLAST_TOKEN` and `OUTLAST_RUN_ID`. Each write checks that the attempt is still open.
+    /// Reads the token and the run from `OUTLAST_TOKEN` and `OUTLAST_RUN_ID`. Each write checks that the token's
+    /// attempt is still open.
     ///
-    /// Errors: `no_run_here` if either is not set; the token is not of this store; `foreign_run` if the token and
+    /// Errors: `no_run_here` if either is not set; a token that this store did not sign; `foreign_run` if the token and
     /// the id name different runs.
     pub fn of_environment(store: &dyn Store, around: &Surroundings) -> Result<Bearer, CliError> {
         let text = |name: &str| around.var(name).map(|v| v.to_string_lossy().into_owned());
@@ -41,7 +42,8 @@ impl Bearer {
         }
     }
 
-    /// Commits `changes` together, on disk before it returns. Without changes, commits nothing.
+    /// Commits `changes` together, on disk before it returns. `progress`: they count as progress of the run. Without
+    /// changes, commits nothing.
     pub fn put(&self, store: &dyn Store, changes: Vec<Change>, progress: bool) -> Result<(), CliError> {
         if changes.is_empty() {
             return Ok(());

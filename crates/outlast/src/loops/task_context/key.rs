@@ -1,6 +1,6 @@
 //! Keys of the task context, and the one variable that each may set.
 
-/// Named keys and their variables. A key never sets any other variable.
+/// Named keys and the environment variable of each.
 pub const NAMED: [(&str, &str); 5] = [
     ("task_id", "TASK_ID"),
     ("issue_number", "ISSUE_NUMBER"),
@@ -9,14 +9,14 @@ pub const NAMED: [(&str, &str); 5] = [
     ("progress_stage", "PROGRESS_STAGE"),
 ];
 
-/// Key of the task's id.
+/// Key of the open task's id.
 pub const TASK_ID: &str = "task_id";
-/// Key of the task's stage.
+/// Key of the open task's stage.
 pub const STAGE: &str = "progress_stage";
 
 const LONGEST: usize = 64;
 
-/// Error: the text is no key, or no `KEY=VALUE`.
+/// Error of a text that is no key, or no `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPair {
     #[error("not KEY=VALUE: {text:?} (wanted for example progress_stage=tests)")]
@@ -32,7 +32,7 @@ pub fn is_key(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Parses a key.
+/// Parses a key. Errors: `BadKey`.
 pub fn key(text: &str) -> Result<String, BadPair> {
     let start = || text.chars().take(LONGEST).collect();
     if is_key(text) { Ok(text.to_owned()) } else { Err(BadPair::BadKey { text: start() }) }
@@ -45,7 +45,8 @@ pub fn pair(text: &str) -> Result<(String, String), BadPair> {
     Ok((key(name)?, value.to_owned()))
 }
 
-/// Returns the variable that a key sets. `None` for a key that was set from Python and cannot be a variable's name.
+/// Returns the environment variable that a key sets; `None` for a key that was set from Python and cannot be a
+/// variable's name.
 pub fn variable(key: &str) -> Option<String> {
     if let Some((_, variable)) = NAMED.iter().find(|(name, _)| *name == key) {
         return Some((*variable).to_owned());

@@ -27,20 +27,21 @@ use crate::{
     settings::{place::Place, surroundings::Surroundings},
 };
 
-/// Version of the layout. A file with a larger one was written by a newer Outlast, and is left alone.
+/// Version of the mirror file's layout. A file with a larger one was written by a newer Outlast, and is not
+/// overwritten.
 pub const SCHEMA: i64 = 1;
 
 /// Longest wait for another writer of the same file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Mirror file of a run.
+/// Mirror file of a run: a copy of its task context as JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
     pub file: PathBuf,
     directory: RunDirectory,
 }
 
-/// Reason why the mirror was not written. The context is in the store all the same.
+/// Reason why the mirror file was not written. The task context is in the store all the same.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{} has schema {had}, and this outlast knows schemas up to {SCHEMA}: it is left alone", path.display())]
@@ -77,8 +78,8 @@ impl Mirror {
         Ok(Mirror { file, directory })
     }
 
-    /// Writes the file anew from the store. Failures to write are reported to people only: the commit stands without
-    /// its copy.
+    /// Rewrites the file from the store. A failure to write it is only printed, since the context itself is committed.
+    /// Errors: those of the store.
     pub fn renew(&self, store: &dyn Store, view: &RunView, attempt: AttemptNo) -> Result<(), CliError> {
         let written = self.locked(|| {
             let context = TaskContext::read(store, &view.run.id)?;

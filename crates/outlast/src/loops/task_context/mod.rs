@@ -26,11 +26,11 @@ use self::{reference::Reference, task::OpenTask};
 pub const CONTEXT: &str = "context";
 pub const MEMORY: &str = "memory";
 pub const TASK: &str = "task";
-/// Agent that owns the done tasks, by their names. [`ASIDE`] owns those that were set aside.
+/// Agent that owns the done tasks, with their names as keys. [`ASIDE`] owns the tasks that were set aside.
 pub const DONE: &str = "task.done";
 pub const ASIDE: &str = "task.aside";
 
-/// Key of the task that is begun and not done.
+/// Key, owned by [`TASK`], of the task that is begun and not done.
 pub const OPEN: &str = "open";
 
 /// Number of keys that are read at once.
@@ -41,11 +41,11 @@ const PAGE: usize = 500;
 pub struct TaskContext {
     pub values: BTreeMap<String, Value>,
     pub references: BTreeMap<String, Reference>,
-    /// Task that is begun and not done.
+    /// Task that is begun and not done; `None` if there is none.
     pub task: Option<OpenTask>,
-    /// Version of the open task's key, which a change of the task expects.
+    /// Version of the key [`OPEN`]. A change of the task expects it, and fails if another process has changed the task.
     pub task_version: i64,
-    /// Time of the newest change to values and references.
+    /// Time of the newest change to a value or reference; `None` if there is neither.
     pub at: Option<Micros>,
 }
 
@@ -70,7 +70,7 @@ impl TaskContext {
         Ok(found)
     }
 
-    /// Returns a value as a shell sees it: text as it is, anything else as JSON.
+    /// Returns a value as a shell sees it, text as it is and anything else as JSON; `None` for a key that is not set.
     pub fn text(&self, key: &str) -> Option<String> {
         self.values.get(key).map(text)
     }
@@ -89,12 +89,12 @@ pub fn name(run: &RunId, agent: &str, key: &str) -> Arc<Name> {
     Name::new(run_namespace(run), agent, key)
 }
 
-/// Sets a key of the context to a text.
+/// Returns the change that sets a key of the context to a text.
 pub fn set(run: &RunId, key: &str, value: &str) -> Change {
     put(run, CONTEXT, key, &Value::from(value))
 }
 
-/// Sets a key to `value` as JSON.
+/// Returns the change that sets a key of `agent` to `value` as JSON.
 pub fn put(run: &RunId, agent: &str, key: &str, value: &Value) -> Change {
     Change::set(name(run, agent, key), value.to_string().as_bytes())
 }
@@ -103,8 +103,8 @@ pub fn delete(run: &RunId, agent: &str, key: &str) -> Change {
     Change::delete(name(run, agent, key))
 }
 
-/// Returns whether the key has not had `value` since the time `since`. A loop that goes in circles between two stages
-/// makes no progress.
+/// Returns whether the key has not had `value` since the time `since`. An old value is no news: a loop that goes back
+/// and forth between two stages makes no progress.
 pub fn is_news(
     store: &dyn Store,
     run: &RunId,
@@ -142,7 +142,7 @@ fn all(store: &dyn Store, namespace: &str, agent: &str, at: At) -> Result<Vec<It
     }
 }
 
-/// Parses a value that Outlast wrote. Errors: invalid JSON is corruption, not absence.
+/// Parses a value that Outlast wrote. Errors: `Corrupt` for JSON that does not fit `T`.
 pub fn typed<T: serde::de::DeserializeOwned>(item: &Item) -> Result<T, store::Error> {
     serde_json::from_slice(item.value.as_deref().unwrap_or(b"null")).map_err(|e| store::Error::Corrupt {
         what: format!("key {:?} of {:?} in {:?}: {e}", item.key, item.agent, item.namespace),

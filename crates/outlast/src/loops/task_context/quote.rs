@@ -5,12 +5,12 @@
 
 /// Quotes `text` as one word of any POSIX shell, in single quotes.
 ///
-/// The caller keeps out NUL, which no shell can hold.
+/// The caller excludes NUL, which no shell can hold.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Returns a line that exports a variable, or unsets it if no environment can hold the value.
+/// Returns a line of shell code that exports a variable, or unsets it if the value holds NUL, which no environment can.
 pub fn export(variable: &str, value: &str) -> String {
     if value.contains('\0') {
         return format!("unset {variable}\n");

@@ -9,28 +9,28 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Reference to a place of an agent's knowledge.
+/// Memory reference: the URI of a place that holds an agent's knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
     /// URI as it was given.
     pub uri: String,
-    /// Absolute path of the file or directory that existed when the reference was taken.
+    /// Absolute path of the file or directory, if there was one when the reference was made; `None` otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// SHA-256 of the file's bytes, in hex.
+    /// SHA-256 of the file's bytes, in hex; `None` if there was no file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
-/// State of a referenced file now, compared with the time of the reference.
+/// State of a referenced file now, compared with the time at which the reference was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Now {
-    /// The file has the same bytes; or the directory exists.
+    /// The file has the same bytes, or the directory still exists.
     Same,
     Changed,
     Gone,
-    /// Not a local file, so it cannot be checked here.
+    /// The reference has no local file that could be checked.
     Unchecked,
 }
 
@@ -85,7 +85,7 @@ impl Reference {
         }
     }
 
-    /// Returns whether the reference looks like a local path that did not exist.
+    /// Returns whether the URI looks like a local path, but no file was there when the reference was made.
     pub fn names_nothing_here(&self) -> bool {
         self.path.is_none() && !has_scheme(&self.uri) && self.uri.contains('/')
     }

@@ -10,30 +10,31 @@ use serde_json::json;
 use super::{ASIDE, CONTEXT, DONE, OPEN, TASK, TaskContext, delete, key, name, put, set};
 pub use crate::program::error::TaskRefused as Refused;
 
-/// Task that is begun and not done.
+/// Task of a loop that is begun and not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenTask {
     pub task: String,
-    /// Number of lives that worked on the task since its last progress, this one included.
+    /// Number of attempts that worked on the task since its last progress, the present one included.
     pub lives: i64,
-    /// Attempt that has the task now. A later attempt finds it interrupted.
+    /// Attempt that works on the task. A later attempt finds the task interrupted.
     pub attempt: i64,
-    /// Microseconds since the Unix epoch.
+    /// Time at which the task was begun, in microseconds since the Unix epoch.
     pub begun_at: i64,
 }
 
-/// Outcome of `recover`.
+/// Outcome of [`recover`].
 #[derive(Clone, Debug)]
 pub enum Recovery {
     /// No task is unfinished.
     Nothing,
-    /// The task goes on.
+    /// The task goes on; `changes` are to be committed.
     Task { task: String, lives: i64, changes: Vec<Change> },
-    /// The task was begun in too many lives without progress, and is recorded as set aside.
+    /// The task was begun in more attempts without progress than allowed; `changes` record it as set aside.
     SetAside { task: String, lives: i64, changes: Vec<Change> },
 }
 
-/// Begins `task`, or goes on with it. A new task removes the named keys that an earlier one left.
+/// Returns the changes that begin `task`, or go on with it if it is the open task. A new task removes the named keys
+/// that an earlier one left.
 ///
 /// Errors: the name is empty; another task is unfinished.
 pub fn begin(
@@ -63,7 +64,8 @@ pub fn begin(
     Ok(changes)
 }
 
-/// Finds the unfinished task, also one that is only named in the context.
+/// Finds the unfinished task: the open one, or the one that only `task_id` of the context names. `most_lives`: attempts
+/// without progress after which the task is set aside; `None`: any number.
 pub fn recover(
     run: &RunId,
     context: &TaskContext,
@@ -97,7 +99,8 @@ pub fn recover(
     Recovery::Task { task, lives, changes }
 }
 
-/// Ends the task as done. Errors: no task is begun, or another one than `asked`.
+/// Returns the task's name and the changes that record it as done. Errors: no task is begun, or another one than
+/// `asked`.
 pub fn done(
     run: &RunId,
     context: &TaskContext,
@@ -120,7 +123,8 @@ pub fn done(
     Ok((task, changes))
 }
 
-/// Records progress: resets the count of lives to 1. `None` if it is 1 already.
+/// Returns the change that records progress, which sets the task's count of attempts back to 1; `None` if no task is
+/// open or the count is 1.
 pub fn got_on(run: &RunId, context: &TaskContext) -> Option<Change> {
     let open = context.task.as_ref().filter(|open| open.lives > 1)?;
     Some(opened(run, context, &OpenTask { lives: 1, ..open.clone() }))

@@ -6,7 +6,7 @@ use outlast_server::mcp::message::ToolCall;
 use super::deed::No;
 use crate::mcp::tools::Manner;
 
-/// Tool call of the client in this session.
+/// Tool call of the client in this session, not answered yet.
 pub struct Call {
     /// Id of the request, as raw JSON.
     pub id: String,
@@ -14,9 +14,9 @@ pub struct Call {
     pub call: ToolCall,
     pub manner: Manner,
     pub phase: Phase,
-    /// Whether the client has cancelled the request: it gets no answer.
+    /// Whether the client has cancelled the request and gets no answer.
     pub withdrawn: bool,
-    /// Notices of progress sent while a person is waited for.
+    /// Number of progress notices sent while the call waits for a person's decision.
     pub notices: u32,
     /// Times that it was with the server, and its answer was lost.
     pub lost: u32,
@@ -26,16 +26,16 @@ pub struct Call {
 pub enum Phase {
     Reserving,
     Approving(Open),
-    /// On disk, and not marked as sent.
+    /// The call is on disk, but not marked as sent.
     Reserved(Open),
-    /// Being marked as sent.
+    /// The call is being marked as sent.
     Leaving(Open),
-    /// Marked as sent, and not with this server yet.
+    /// The call is marked as sent, but not written to this server yet.
     Ready(Open),
     Out(Open),
-    /// The answer that came is being recorded.
+    /// The server's answer is being recorded.
     Recording(Open, Vec<u8>),
-    /// Being closed without an answer of the server.
+    /// The call is being closed without an answer of the server.
     Closing,
 }
 
@@ -45,7 +45,7 @@ pub struct Open {
     pub key: String,
 }
 
-/// Request that passes unrecorded.
+/// Request of the client other than a tool call, which passes unrecorded.
 pub struct Plain {
     pub method: String,
     pub line: Vec<u8>,
@@ -56,10 +56,10 @@ pub struct Plain {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
     Starting,
-    /// Opening the session that the client had with the one before: the id of our `initialize`.
+    /// The restarted server gets the `initialize` of the client's session again; the value is that request's id.
     Greeting(String),
     Up,
-    /// Given up.
+    /// The server is given up and is not started again.
     Gone,
 }
 
@@ -69,7 +69,7 @@ pub enum Queued {
 }
 
 impl Phase {
-    /// Tells whether the call may still get an answer of the server that is worth waiting for.
+    /// Returns whether the server may still answer the call, so that the session waits for it before it ends.
     pub fn may_be_answered(&self) -> bool {
         matches!(
             self,

@@ -8,7 +8,7 @@ use crate::mcp::{
     tools::Manner,
 };
 
-/// Number of a tool call in this session.
+/// Number of a tool call in this session, counted from 0.
 pub type No = u64;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub enum Event {
     Client(Vec<u8>),
     ClientClosed,
     Server(Vec<u8>),
-    /// The server's process is gone, or cannot be started; how, in words.
+    /// The server's process is gone or cannot be started; the text says how.
     ServerEnded(String),
     /// The server goes on, and no answer to this line of ours will come. `taken`: it may have acted on it.
     Lost {
@@ -35,13 +35,13 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Show the line to the client; then mark the answer as delivered.
+    /// Write the line to the client, then mark the entry `mark` as delivered; `None`: nothing is to be marked.
     ToClient {
         line: Vec<u8>,
         mark: Option<Seq>,
     },
     ToServer(Vec<u8>),
-    /// Start the server, after a pause.
+    /// Start the server after a pause of `pause_ms` milliseconds.
     Start {
         pause_ms: u64,
     },
@@ -76,9 +76,9 @@ pub enum Deed {
         /// Why the server certainly did not take the call, though it is marked as sent.
         refused: Option<String>,
     },
-    /// Nothing is left to do.
+    /// End the recorder: nothing is left to do.
     Quit {
-        /// Why the server is given up, if it is.
+        /// Reason why the server was given up; `None` if the client ended the session.
         why: Option<String>,
     },
 }

@@ -43,7 +43,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Returns the stable code.
+    /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
         match self {
             CommandError::NotAttachable { .. } => "not_attachable",
@@ -63,7 +63,7 @@ impl CommandError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             CommandError::NotAttachable { run, .. } => {

@@ -33,7 +33,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// Returns the stable code.
+    /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
         match self {
             InputError::Prices { .. } | InputError::PricesTooLarge { .. } => "bad_prices",
@@ -48,7 +48,7 @@ impl InputError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             InputError::Prices { .. } => "its fields are those of docs/guides/prices.md",

@@ -32,7 +32,7 @@ pub enum InsideError {
     Task(#[from] TaskRefused),
 }
 
-/// Error of a loop's task that cannot begin or be done.
+/// Error of a task that a loop cannot begin or end as done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskRefused {
     #[error("task {had:?} is begun and not done: {asked:?} cannot be begun beside it")]
@@ -46,7 +46,7 @@ pub enum TaskRefused {
 }
 
 impl InsideError {
-    /// Returns the stable code.
+    /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
         match self {
             InsideError::NotInARun => "not_in_a_run",
@@ -63,7 +63,7 @@ impl InsideError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             InsideError::NotInARun => {

@@ -10,7 +10,7 @@ pub enum MachineError {
     Listen {
         address: SocketAddr,
         why: io::Error,
-        /// Flag that chooses another address.
+        /// Flag with which another address can be chosen; `None` if there is none.
         flag: Option<&'static str>,
     },
     #[error("cannot serve the state on {address}: {why}; run {run} was not started")]
@@ -28,7 +28,7 @@ pub enum MachineError {
 }
 
 impl MachineError {
-    /// Returns the stable code.
+    /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
         match self {
             MachineError::Runtime(_) => "runtime",
@@ -40,7 +40,7 @@ impl MachineError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         match self {
             MachineError::Listen { flag: Some(flag), .. } => {

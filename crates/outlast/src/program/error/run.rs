@@ -12,7 +12,7 @@ pub enum RunError {
     #[error("this command has {count} unfinished runs here: {}", .first.join(", "))]
     SeveralRuns {
         count: usize,
-        /// First of the runs, each with its status.
+        /// First few of the `count` runs, each as its id and status.
         first: Vec<String>,
     },
     #[error("run {run} is {}: there is nothing to resume", .status.name())]
@@ -49,7 +49,7 @@ pub enum RunError {
     Strays {
         count: usize,
         whose: &'static str,
-        /// Whether they prevented a start.
+        /// Whether the processes are an earlier attempt's, so that nothing was started.
         before: bool,
     },
     #[error("--until {command:?}: {why}")]
@@ -59,7 +59,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Returns the stable code.
+    /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
         match self {
             RunError::SeveralRuns { .. } => "several_runs",
@@ -82,7 +82,7 @@ impl RunError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the hint that is printed below the error: what to do about it; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             RunError::SeveralRuns { first, .. } => {

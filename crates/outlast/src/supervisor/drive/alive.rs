@@ -10,11 +10,11 @@ use super::Driver;
 use crate::program::error::CliError;
 
 impl Driver {
-    /// Asks the store as this process's instance, which is registered again if it was declared dead. Returns
-    /// the answer and the instance that asked.
+    /// Submits an operation as this process's instance, which is registered again if it was declared dead. Returns the
+    /// answer and the instance in whose name it was submitted.
     ///
-    /// Errors: another process drives the run. A holder that cannot be seen from here (a container killed a
-    /// moment ago) may be dead, so its verdict is waited for once.
+    /// Errors: `RunHeld` if another process drives the run. A holder that cannot be seen from here (a container killed
+    /// a moment ago) may be dead, so this waits once until that is decided.
     pub(super) async fn ask_alive<V: Verb>(
         &self,
         verb: impl Fn(InstanceNo) -> V,

@@ -45,11 +45,11 @@ use outlast_process::spawn::{self, Stdin};
 /// Least time from the start of one iteration to the next when nothing shows whether they make progress.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Iteration that the next attempt belongs to.
+/// Iteration of a loop that the next attempt belongs to.
 pub(super) struct Iteration {
-    /// Whether it is new: nothing of earlier iterations is replayed.
+    /// Whether the iteration is new, so that no answer of earlier iterations is replayed.
     pub fresh: bool,
-    /// Number, counted from 0.
+    /// Number of the iteration, counted from 0.
     pub no: i64,
     /// Input and mark that are not kept in the store yet.
     begins: Option<Beginning>,
@@ -61,8 +61,8 @@ struct Beginning {
 }
 
 impl Driver {
-    /// Returns the next attempt's iteration with its input; `None` if the run is no loop. An iteration that
-    /// was begun keeps its input, whatever the file holds now.
+    /// Returns the iteration of the next attempt, and makes its input the agent's standard input; `None` if the run is
+    /// no loop. An iteration that was begun before keeps its input, whatever the file holds now.
     pub(super) async fn iteration(&mut self) -> Result<Option<Iteration>, CliError> {
         let Some(looping) = self.view.spec.looping().cloned() else { return Ok(None) };
         let view = story::view(self.store.as_ref(), &self.view)?;
@@ -92,7 +92,8 @@ impl Driver {
         Ok(Some(Iteration { fresh, no, begins: Some(Beginning { input, mark }) }))
     }
 
-    /// Stores what the iteration begins with, before its first attempt starts.
+    /// Stores the iteration's input and progress mark before its first attempt starts. Does nothing for an iteration
+    /// that was begun before.
     pub(super) async fn begin(
         &self,
         iteration: Iteration,
@@ -106,8 +107,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Judges an iteration that is over and not yet judged, also one of a supervisor that died. `Some`: exit
-    /// code, because the loop has ended or was stopped.
+    /// Checks whether the loop ends with a finished iteration, which may be one of a supervisor that died: runs
+    /// `--until` and compares the progress marks. Returns the exit code if the loop has ended or was stopped; `None` if
+    /// the run goes on.
     pub(super) async fn judge_iteration(&mut self) -> Result<Option<u8>, CliError> {
         let Some(looping) = self.view.spec.looping().cloned() else { return Ok(None) };
         let view = story::view(self.store.as_ref(), &self.view)?;

@@ -39,7 +39,8 @@ use outlast_process::{
 };
 
 impl Driver {
-    /// Decides what follows the attempt, and records it in the commit that ends the attempt.
+    /// Decides what follows an attempt's end (done, restart, stopped, given up), and records it in the commit that ends
+    /// the attempt.
     pub(super) async fn judge(
         &mut self,
         life: Life,

@@ -35,7 +35,7 @@ use outlast_process::{
 };
 
 impl Driver {
-    /// Returns the agent's environment for this attempt.
+    /// Returns the environment variables of the agent for this attempt.
     pub(super) fn environment(&self, claims: Claims) -> std::io::Result<BTreeMap<OsString, OsString>> {
         let keys = self.store.token_keys().map_err(std::io::Error::other)?;
         let attempts = self.store.attempts(self.view.run.no).map_err(std::io::Error::other)?;
@@ -128,7 +128,7 @@ impl Driver {
         Ok(outcome)
     }
 
-    /// Returns what an attempt's process is watched with.
+    /// Returns what [`run`](super::super::attempt::run) needs to watch the attempt.
     pub(super) fn watch<'a>(&'a mut self, hold: &'a Hold, attempt: AttemptNo) -> Watch<'a> {
         Watch {
             spawner: &self.spawner,
@@ -246,7 +246,8 @@ impl Driver {
         (Some(eyes), Some(printed))
     }
 
-    /// Returns the agent's ends of its output, and what reads the other ends.
+    /// Opens the agent's output streams. Returns the agent's ends, and the reader of the other ends; `None` if the
+    /// agent inherits the supervisor's streams.
     pub(super) fn output(
         &self,
         log: Option<AttemptLog>,
@@ -274,7 +275,7 @@ impl Driver {
         Ok((ends, Some(Output::begin(streams, log, show.stage.clone(), eyes)?)))
     }
 
-    /// Opens the socket at which others attach, once the run is ours.
+    /// Opens the socket at which viewers attach to the run. Call it once this process has the run's lease.
     pub(super) fn let_watch(&mut self) {
         let Some(own) = self.directory.as_ref().filter(|_| self.listening.is_none()) else { return };
         match listen::listen(own.path(), self.show.stage.clone()) {

@@ -26,10 +26,10 @@ const LOOK: Duration = Duration::from_millis(500);
 const HOLD: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// Waits as long as the run waits, without claiming it. `Some`: exit code, because the run has ended or
-    /// was stopped.
+    /// Waits while the run has the status `waiting`, without starting an attempt. Returns the exit code if the run has
+    /// ended or was stopped; `None` if the run may go on.
     ///
-    /// A raised budget, its next window or settled calls of other runs make room. Errors: `RunHeld`: another
+    /// A raised budget, the budget's next window or settled calls of other runs make room. Errors: `RunHeld`: another
     /// process drives the run.
     pub(super) async fn wait_for_room(&mut self) -> Result<Option<u8>, CliError> {
         // If the run has already ended, the claim refuses it.
@@ -88,9 +88,9 @@ impl Driver {
         self.pause(pause).await
     }
 
-    /// Waits out a backoff after the agent gave up on calls for which other runs' calls in flight left no
-    /// room. That room comes back by itself. A run with status `waiting` waits before its next attempt
-    /// instead.
+    /// Waits for a backoff after the agent ended because other runs' calls in flight left no room for its own. That
+    /// room returns by itself. Does nothing for a run with the status `waiting`, which [`Driver::wait_for_room`]
+    /// handles. Returns the exit code if the run was stopped meanwhile; `None` otherwise.
     pub(super) async fn stand_back(&mut self) -> Result<Option<u8>, CliError> {
         if story::view(self.store.as_ref(), &self.view)?.run.status == Status::Waiting {
             return Ok(None);

@@ -30,10 +30,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const HOLD: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// Waits as long as the run sleeps, without claiming it. `Some`: exit code, because the run has ended or
-    /// was stopped.
+    /// Waits while the run has the status `sleeping`, without starting an attempt. Returns the exit code if the run has
+    /// ended or was stopped; `None` if the run may go on.
     ///
-    /// Errors: `RunHeld`: another process will wake it.
+    /// Errors: `RunHeld`: another process waits, and will wake the run.
     pub(super) async fn sleep_on(&mut self) -> Result<Option<u8>, CliError> {
         if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Sleeping {
             return Ok(None);
@@ -89,7 +89,8 @@ impl Driver {
         self.pause(jitter).await
     }
 
-    /// Takes or keeps the run's lease. Returns until when the run sleeps, and the instance that holds it.
+    /// Takes or renews the run's lease. Returns the time until which the run sleeps (`None` if it does not sleep) and
+    /// the instance that has the lease.
     pub(super) async fn hold(&self) -> Result<(Option<Micros>, InstanceNo), CliError> {
         let run = self.view.run.no;
         self.ask_alive(|instance| Hold { run, instance }).await

@@ -3,7 +3,7 @@
 use outlast_core::words::money::NanoUsd;
 use serde_json::value::RawValue;
 
-/// Error: a JSON value that is not an amount, because it is negative, not a number, or too large.
+/// Error of a JSON value that is no amount: negative, not a number, or too large.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is {had}, and a number from 0 is wanted")]
 pub struct BadAmount {

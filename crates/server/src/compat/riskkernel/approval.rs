@@ -23,7 +23,8 @@ use crate::{
 /// Largest number of approvals read for a list of tool calls, newest first.
 const MOST: usize = 1_000;
 
-/// Asks for an approval. Answers 200 where none is needed, and else 201 with the approval, new or already decided.
+/// Requests an approval in the run's name. Answers 200 if none is needed, else 201 with the approval, new or already
+/// decided.
 pub async fn request(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: Wanted = asked.json()?;
@@ -56,7 +57,8 @@ struct Decision {
     arguments_digest: Option<Digest>,
 }
 
-/// Decides the approval that the request names, or the only pending one. Needs an API token; a run token is refused.
+/// Records a person's decision on the approval that the request names, or on the only pending one. Needs an API token;
+/// a run token is refused.
 pub async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     may_decide(&asked.by)?;
     let run = asked.run().await?.run;

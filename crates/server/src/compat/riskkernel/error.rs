@@ -9,7 +9,7 @@ use crate::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The run is halted. Status 402, which the SDK raises as `BudgetExceeded` with the code.
+    /// The run is halted. The status is 402, and the SDK raises it as `BudgetExceeded` with this error's code.
     #[error("the run is halted: {}", refusal.message())]
     Halted { refusal: Box<Refusal>, run: String },
     #[error("run {run} was cancelled")]
@@ -56,7 +56,7 @@ impl Error {
         }
     }
 
-    /// Returns what the caller can do about the error.
+    /// Returns the hint: what the caller can do about the error; `None` if there is none.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Halted { refusal, .. } => refusal.callers_hint(),
@@ -83,9 +83,10 @@ impl Error {
         }
     }
 
-    /// Translates the error of a run's work into RiskKernel's terms: a halted or cancelled run is 402.
+    /// Translates an error of work in a run into RiskKernel's terms: if the run is halted or cancelled, the status is
+    /// 402.
     ///
-    /// `run` was read after the error.
+    /// `run` must have been read after the error.
     pub fn of_work(error: Error, run: &outlast_core::run::Run) -> Error {
         use outlast_core::run::status::Status;
         let Error::State(state::Error::Store(store::Error::Engine(why))) = &error else { return error };

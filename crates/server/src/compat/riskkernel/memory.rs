@@ -32,7 +32,7 @@ struct Fact {
     updated_at: String,
 }
 
-/// Lists all facts of a namespace, sorted by key, at one moment.
+/// Lists all facts of a namespace as of one moment, sorted by key.
 pub async fn facts(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", "");
     let found = asked.face.desk.read(move |store| {
@@ -76,7 +76,7 @@ struct Wanted {
     run_id: String,
 }
 
-/// Writes a fact, in the name of the run that the body names, if any.
+/// Writes a fact in the name of the run that the body names, or of no run.
 pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let wanted: Wanted = asked.json()?;
     if wanted.key.is_empty() {
@@ -100,7 +100,7 @@ pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::CREATED, &Fact { namespace, key, value, run_id, updated_at: rfc3339(at) })
 }
 
-/// Answers with an empty list. RiskKernel lists Markdown files here, of which there are none.
+/// Answers with an empty list. RiskKernel lists Markdown files here, which Outlast does not keep.
 pub fn list(_asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &json!([]))
 }

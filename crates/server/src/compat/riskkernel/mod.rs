@@ -70,7 +70,7 @@ struct Asked<'a> {
     body: Bytes,
 }
 
-/// A request that was let in: its route, and the values of its path's `{…}` segments.
+/// Request whose caller and route are checked: its route, and the values of its path's `{…}` segments.
 pub(crate) struct LetIn {
     route: &'static Route,
     by: By,
@@ -84,12 +84,12 @@ impl RiskKernel {
         RiskKernel { desk, tokens: Arc::default() }
     }
 
-    /// Returns whether a path belongs to RiskKernel's routes, whether there is such a route or not.
+    /// Returns whether a path is below RiskKernel's routes, even if no route has this path.
     pub fn takes(path: &str) -> bool {
         routes::takes(path)
     }
 
-    /// Checks access, before the body is read. Probes need no token.
+    /// Checks the caller and finds the route, before the body is read. Probes need no token.
     pub(crate) fn let_in(&self, host: &Host, parts: &Parts) -> Result<LetIn, Error> {
         let path = parts.uri.path();
         let found = routes::find(&parts.method, path);
@@ -234,7 +234,7 @@ fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<Answer
     Ok(response)
 }
 
-/// Returns the response for an error. The hint is part of the message, which is all that the SDK shows.
+/// Returns the response for an error. The hint is part of the message, because the SDK shows nothing else.
 pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
     let message = match error.hint() {
         Some(hint) => format!("{error} ({hint})"),

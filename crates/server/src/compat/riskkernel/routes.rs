@@ -4,7 +4,7 @@ use http::Method;
 
 use crate::http::segments;
 
-/// Operation of a route.
+/// Operation that a route serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     CreateRun,
@@ -26,19 +26,19 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns whether the route asks only about the server itself.
+    /// Returns whether the route is a probe, which concerns the server itself and no run.
     pub fn is_probe(self) -> bool {
         matches!(self, Verb::Healthz | Verb::Version)
     }
 }
 
-/// A route. `{…}` in the path is one segment, percent-encoded.
+/// Route of RiskKernel's API. `{…}` in the path is one segment, percent-encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub verb: Verb,
-    /// Known parameters of the query. Others are ignored, as RiskKernel does.
+    /// Query parameters that the route reads. Others are ignored, as RiskKernel does.
     pub query: &'static [&'static str],
 }
 
@@ -74,7 +74,8 @@ pub fn takes(path: &str) -> bool {
         .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded. They must not be empty.
+/// Finds the route of a request, and returns the values of its `{…}` segments, not decoded; `None` if no route fits. A
+/// segment must not be empty.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Vec<&'a str>)> {
     let mut routes = ROUTES.iter().filter(|route| route.method == method.as_str());
     let open = |route: &Route| segments::open(route.path, path).filter(|open| !open.contains(&""));

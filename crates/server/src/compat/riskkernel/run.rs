@@ -63,7 +63,7 @@ fn limits(budget: &Budget) -> Result<Limits, Error> {
     Ok(limits)
 }
 
-/// Creates a run and begins it. Its time counts from here.
+/// Creates a run and begins it. The run's time counts from here.
 pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let wanted: Wanted = asked.json()?;
     let own = limits(&wanted.budget.unwrap_or_default())?;
@@ -128,7 +128,7 @@ pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &shown(&asked, run).await?)
 }
 
-/// Counts a loop. From the first one on, the run's proxied calls no longer count as loops.
+/// Counts a loop of the run. From the first such request on, the run's proxied calls no longer count as loops.
 pub async fn step(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run;
     let counted = async {
@@ -153,14 +153,14 @@ struct Cancel {
     reason: Option<String>,
 }
 
-/// Cancels a run. A run that is halted or over keeps its status.
+/// Cancels a run. A run that is halted or has ended keeps its status.
 pub async fn cancel(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
     tell(&asked, run, Word::Cancel { reason }).await
 }
 
-/// Completes a run, for which RiskKernel itself has no route. A run that is over keeps its status.
+/// Completes a run. RiskKernel itself has no such route. A run that has ended keeps its status.
 pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     tell(&asked, run, Word::Complete).await

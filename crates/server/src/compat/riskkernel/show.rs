@@ -20,7 +20,7 @@ use super::{
 };
 use crate::http::approvals::show::{Approval, approval};
 
-/// A run with its budget and usage.
+/// Run with its budget and usage, as RiskKernel's JSON has it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
@@ -47,7 +47,7 @@ struct Budget {
     seconds: Box<RawValue>,
 }
 
-/// Usage of a run. Calls in doubt count in `tokens` and `dollars` with their reservation.
+/// Usage of a run. `tokens` and `dollars` include calls in doubt at their reservation.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -73,7 +73,7 @@ impl Usage {
 }
 
 impl Shown {
-    /// Reads what a run's JSON needs. Blocks on the store.
+    /// Reads the facts of a run's JSON from the store. Blocks.
     pub fn of(store: &dyn Store, tokens: &Tokens, view: &RunView) -> Result<Shown, store::Error> {
         let run = &view.run;
         let now = store.now()?;

@@ -12,18 +12,18 @@ use crate::{proxy::host::Host, wire::body::AnswerBody};
 /// Header in which a caller names its run.
 const RUN: &str = "x-riskkernel-run-id";
 
-/// A caller that named its run in RiskKernel's header.
+/// Caller that names its run in RiskKernel's header, and so gets RiskKernel's headers in the response.
 pub(crate) struct Speaks {
     run: HeaderValue,
 }
 
-/// The run and call that a response belongs to.
+/// Run and call that a response belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Stamped {
     pub run: RunNo,
-    /// Call that was paid for the answer. `None` for a replay.
+    /// Call that was paid for the answer; `None` for a replay, which costs nothing.
     pub paid: Option<Seq>,
-    /// Whether the call is settled. The head of a stream goes out before its cost is known.
+    /// Whether the call is settled, so that its cost is known. The head of a stream is sent before.
     pub whole: bool,
 }
 
@@ -34,7 +34,8 @@ impl Speaks {
         Some(Speaks { run: run.clone() })
     }
 
-    /// Adds the headers: the run, its steps so far, the cost and tokens of this call, and the reason of a refusal.
+    /// Adds RiskKernel's headers to a response: the run, its steps so far, the cost and tokens of this call, and the
+    /// reason of a refusal.
     pub fn stamp(self, host: &Host, response: &mut Response<AnswerBody>) {
         let refused = response.status() == http::StatusCode::PAYMENT_REQUIRED;
         let reason = response.headers().get("x-outlast-code").filter(|_| refused).cloned();

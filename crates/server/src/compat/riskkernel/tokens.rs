@@ -17,14 +17,14 @@ const PAGE: usize = 1000;
 /// Number of runs in the cache, at which it is emptied.
 const RUNS: usize = 4096;
 
-/// Tokens as the providers counted them. Calls without a usage are in neither sum.
+/// Prompt and completion tokens as the providers reported them. Calls without a usage are in neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub prompt: u64,
     pub completion: u64,
 }
 
-/// Cache by run: the tokens up to the first call that is still open or in doubt. Later reads continue there.
+/// Cache by run: the tokens up to the first call that is still open or in doubt, from which the next read continues.
 #[derive(Default)]
 pub struct Tokens(Mutex<HashMap<RunNo, (Seq, Counted)>>);
 
@@ -38,7 +38,7 @@ impl Counted {
 }
 
 impl Tokens {
-    /// Returns the tokens of all of a run's calls.
+    /// Returns the tokens of all of a run's calls. Reads only the entries that are not in the cache.
     pub fn of(&self, store: &dyn Store, run: RunNo) -> Result<Counted, store::Error> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut upto, mut closed) = known().get(&run).copied().unwrap_or_default();
@@ -60,7 +60,7 @@ impl Tokens {
         Ok(all)
     }
 
-    /// Returns the tokens of calls that were closed by `at`, among the entries before `before`.
+    /// Returns the tokens of a run's calls that were closed by the time `at`, among the entries up to `before`.
     pub fn by(store: &dyn Store, run: RunNo, before: Seq, at: Micros) -> Result<Counted, store::Error> {
         let mut counted = Counted::default();
         each(store, run, Seq(0), |e| {

@@ -8,7 +8,7 @@ use crate::dialect::{
     sse::Event,
 };
 
-/// Reads a whole answer.
+/// Reads the facts of a whole answer.
 pub(super) fn read(answer: &Value) -> Outcome {
     let mut outcome = Outcome { error: upstream_error(&answer["error"]), ..Outcome::default() };
     note_message(answer, &mut outcome);
@@ -19,7 +19,7 @@ pub(super) fn read(answer: &Value) -> Outcome {
     outcome
 }
 
-/// Reads the events that answer a request.
+/// Reader of the events of a streamed answer.
 #[derive(Debug, Default)]
 pub(super) struct MessageReader {
     counts: Counts,

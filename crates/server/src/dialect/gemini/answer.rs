@@ -8,7 +8,7 @@ use crate::dialect::{
     sse::Event,
 };
 
-/// Reads a whole answer, or an error's body. A stream's array is read to its end.
+/// Reads the facts of a whole answer, of a stream's whole array, or of an error's body.
 pub(super) fn read(answer: &Value) -> Outcome {
     let mut outcome = Outcome::default();
     match answer {
@@ -19,7 +19,7 @@ pub(super) fn read(answer: &Value) -> Outcome {
     outcome
 }
 
-/// Reads the chunks that answer a request. The API has no terminal event: the body ends.
+/// Reader of the chunks of a streamed answer. The API has no terminal event: the answer ends with its body.
 #[derive(Debug)]
 pub(super) struct ChunkReader {
     choices: u64,

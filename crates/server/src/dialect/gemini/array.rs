@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// Cuts the array's text at the end of each element. A frame is an element with the bytes before it (`[`,
+/// Framer that cuts the array's text at the end of each element. A frame is an element with the bytes before it (`[`,
 /// commas, whitespace); the rest follows the last element and includes the `]`.
 #[derive(Debug, Default)]
 pub struct ArrayFramer {
@@ -48,14 +48,14 @@ impl ArrayFramer {
         frames
     }
 
-    /// Returns the bytes left at the end, and whether the array was closed.
+    /// Returns the bytes left at the end of the stream, and whether the array was closed.
     pub fn finish(&mut self) -> (Bytes, bool) {
         let left = std::mem::take(self);
         (left.held.freeze(), left.closed)
     }
 }
 
-/// Returns the range of the element in a frame.
+/// Returns the byte range of the element in a frame, without the bytes before it.
 pub fn element(frame: &[u8]) -> std::ops::Range<usize> {
     let start = memchr::memchr(b'{', frame).unwrap_or(frame.len());
     start..frame.len()

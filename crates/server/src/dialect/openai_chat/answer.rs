@@ -12,7 +12,7 @@ use crate::dialect::{
     sse::Event,
 };
 
-/// Reads the chunks that answer a request.
+/// Reader of the chunks of a streamed answer.
 #[derive(Debug)]
 pub(super) struct ChatReader {
     client_asked_usage: bool,
@@ -77,7 +77,7 @@ impl EventReader for ChatReader {
     }
 }
 
-/// Records the facts of an answer or chunk; returns its usage.
+/// Records the facts of an answer or chunk in `outcome`, and returns its usage if it has one.
 pub(super) fn note(answer: &Value, outcome: &mut Outcome) -> Option<Usage> {
     if let Some(id) = text(&answer["id"]).filter(|id| !id.is_empty()) {
         outcome.id = Some(id);

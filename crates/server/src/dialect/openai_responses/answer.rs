@@ -9,7 +9,7 @@ use crate::dialect::{
     sse::Event,
 };
 
-/// Reads a whole response, or an error's body.
+/// Reads the facts of a whole response, or of an error's body.
 pub(super) fn read(response: &Value) -> Outcome {
     let mut outcome = Outcome::default();
     let mut output = Output::default();
@@ -21,7 +21,7 @@ pub(super) fn read(response: &Value) -> Outcome {
     outcome
 }
 
-/// Reads the events that answer a request.
+/// Reader of the events of a streamed answer.
 #[derive(Debug, Default)]
 pub(super) struct ResponseReader {
     output: Output,

@@ -21,11 +21,11 @@ use crate::{dialect::canonical_value, state::Error};
 pub struct Wanted {
     pub tool: String,
     pub side_effect: Option<String>,
-    /// Arguments of the tool call, any JSON. Missing means `{}`.
+    /// Arguments of the tool call, any JSON; `None`: `{}`.
     pub arguments: Option<Box<RawValue>>,
-    /// The caller's own key of the request. Without one, tool and arguments identify it.
+    /// Key by which the caller identifies the request; `None`: tool and arguments identify it.
     pub key: Option<String>,
-    /// Seconds from now until the approval expires. Missing means a day.
+    /// Seconds from now until the approval expires; `None`: a day.
     pub expires_in_seconds: Option<f64>,
 }
 
@@ -38,7 +38,7 @@ impl Wanted {
     }
 }
 
-/// Asks for an approval in the name of `asker`. Durable before it returns.
+/// Requests an approval in the name of `asker`. Durable before it returns.
 ///
 /// Errors: those of `RequestApproval`; arguments that have a key twice.
 pub async fn ask(store: &Arc<dyn Store>, asker: Asker, wanted: Wanted) -> Result<Answer, Error> {

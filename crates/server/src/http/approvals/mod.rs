@@ -30,7 +30,7 @@ pub use ask::{Wanted, ask};
 use super::{Query, query};
 use crate::{state::Error, wire::body::AnswerBody};
 
-/// Operation of a route.
+/// Operation that a route serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     List,
@@ -42,13 +42,13 @@ pub enum Does {
     PutPolicy,
 }
 
-/// A route. `{…}` in the path is one segment, percent-encoded.
+/// Route of approvals and policies. `{…}` in the path is one segment, percent-encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub does: Does,
-    /// Parameters of the query. Any other is refused.
+    /// Query parameters of the route. Any other is refused.
     pub query: &'static [&'static str],
 }
 
@@ -69,7 +69,7 @@ const MOST: usize = 1_000;
 /// Number of approvals, newest first, that are searched for those of one status.
 const LOOKED_AT: usize = 10_000;
 
-/// Caller of a request, in whose name it acts.
+/// Caller of a request, in whose name the request acts.
 #[derive(Clone, Copy, Debug)]
 pub enum By {
     /// An attempt of a run, named by a run token or a header.
@@ -88,7 +88,7 @@ impl By {
     }
 }
 
-/// Finds the route of a request, and returns the value of its `{…}` segment, not decoded.
+/// Finds the route of a request, and returns the value of its `{…}` segment, not decoded; `None` if no route fits.
 pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Option<&'a str>)> {
     ROUTES.iter().filter(|r| r.method == method.as_str()).find_map(|route| match route.path.split_once('{') {
         None => (route.path == path).then_some((route, None)),
@@ -99,7 +99,7 @@ pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Optio
     })
 }
 
-/// A request on its way through a route.
+/// Request with the caller and path segment that the listener has found for it.
 pub(crate) struct Asked<'a> {
     pub store: &'a Arc<dyn Store>,
     pub by: By,
@@ -110,7 +110,7 @@ pub(crate) struct Asked<'a> {
     pub actor: String,
 }
 
-/// Answers a request of one of these routes. `asked.by` was checked before.
+/// Answers a request of a route. The caller, `asked.by`, was checked before.
 pub(crate) async fn answer(route: &'static Route, asked: Asked<'_>) -> Response<AnswerBody> {
     let answered = match route.does {
         Does::List => list(route, asked).await,
@@ -241,9 +241,9 @@ pub fn read_decision(word: &str) -> Result<bool, Error> {
     }
 }
 
-/// Checks that the caller may decide: never a run, and over REST nobody without an API token.
+/// Checks that the caller may decide an approval: no run may, and over REST nobody without an API token.
 ///
-/// Without an API token an agent could decide over its own approvals, because it can send what any local process can.
+/// Without an API token an agent could decide its own approvals, because it can send what any local process can.
 pub fn may_decide(by: &By) -> Result<(), Error> {
     match by {
         By::Api { protected: true } => Ok(()),

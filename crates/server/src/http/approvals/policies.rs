@@ -25,7 +25,7 @@ struct Sent {
     pause_wall: bool,
 }
 
-/// Limits of a policy. 0, like a missing member, means no limit.
+/// Limits of a policy. 0, like an absent member, means no limit.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Budget {

@@ -9,7 +9,7 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-/// An approval. Arguments are as they were given, in canonical JSON.
+/// Approval as JSON. Its arguments are in canonical JSON.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
@@ -21,9 +21,9 @@ pub struct Approval {
     pub arguments: Option<Box<RawValue>>,
     pub arguments_digest: String,
     pub key: String,
-    /// Status in RiskKernel's terms: `pending`, `approved` or `denied`, which includes timeout, blocked and void.
+    /// Status in RiskKernel's terms: `pending`, `approved` or `denied`. `denied` includes timeout, blocked and void.
     pub status: &'static str,
-    /// Status in Outlast's terms.
+    /// Status in Outlast's terms, such as `timeout`.
     pub outcome: &'static str,
     pub required: bool,
     pub created_at: String,

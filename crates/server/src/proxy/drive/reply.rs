@@ -26,7 +26,7 @@ use crate::{
 /// Number of frames buffered between the driver and a slow client.
 const FRAMES_AHEAD: usize = 64;
 
-/// Error: the client left.
+/// Error of an answer whose client left.
 pub struct Left;
 
 /// Source of the answer's bytes.
@@ -36,10 +36,10 @@ pub enum Source {
     Stored(Answer),
 }
 
-/// The answer of one request, as far as it was sent.
+/// Answer on its way to the client of one request.
 pub struct Reply {
     pub source: Source,
-    /// Whether the answer was paid for by another request.
+    /// Whether the answer was paid for by another request, earlier or in flight.
     pub replayed: bool,
     id: ConnectionId,
     wire: Wire,
@@ -63,7 +63,7 @@ impl Reply {
         Reply { source: Source::Nothing, replayed: false, id, wire, watch, seat, head, out: None, sent: 0 }
     }
 
-    /// Forwards what became visible of the answer. Sends the response's head first, once.
+    /// Sends the client the part of the answer that is now `visible`, after the response's head.
     pub async fn send(&mut self, visible: Visible) -> Result<(), Left> {
         let (frames, status, headers, whole) = match &self.source {
             Source::Nothing => return Ok(()),
@@ -110,7 +110,7 @@ impl Reply {
         Ok(())
     }
 
-    /// Ends the answer cleanly.
+    /// Ends the response's body cleanly.
     pub async fn finish(&mut self) {
         if let Some(out) = self.out.take() {
             // A client that left is reported by its body already.
@@ -118,7 +118,7 @@ impl Reply {
         }
     }
 
-    /// Breaks off a begun answer: an error frame, then an unclean end of the body.
+    /// Breaks off an answer that has begun: an error frame, then an unclean end of the body.
     pub async fn break_off(&mut self, why: Broken, call: &Call) {
         if let Some(out) = self.out.take() {
             let (shape, text) = (call.to.shape(), why.to_string());
@@ -131,7 +131,7 @@ impl Reply {
         }
     }
 
-    /// Answers with an error of Outlast, when no head was sent yet.
+    /// Sends an error of Outlast as the response. Does nothing if a head was sent already.
     pub fn refuse(&mut self, mut response: Response<AnswerBody>) {
         self.name_run(response.headers_mut());
         if let Some(head) = self.head.take() {

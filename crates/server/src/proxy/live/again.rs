@@ -23,7 +23,8 @@ use crate::{
     },
 };
 
-/// Returns how many times `call` is tried, and for how long.
+/// Returns the rules by which `call` is retried: how many tries, within which time, and for how long an outage holds
+/// it.
 pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Patience {
     let hold_ms = call.hold_ms;
     if !call.tried_again {
@@ -38,7 +39,8 @@ pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Pat
 }
 
 impl Carry {
-    /// Returns what the call machine needs to know of a failed try. `answer`: its response headers, if there are any.
+    /// Returns the facts of a failed try that the call machine needs. `answer`: its response headers, `None` if none
+    /// came.
     pub(super) fn told(&self, answer: Option<&HeaderMap>) -> Told {
         let elapsed_ms = self.tries.first_at.map_or(Duration::ZERO, |at| at.elapsed()).as_millis();
         let retry_after_ms = answer.and_then(|headers| {
@@ -55,7 +57,8 @@ impl Carry {
         }
     }
 
-    /// Waits between two tries. Ends early when a new deed comes.
+    /// Records that the call pauses between two tries, and waits for `pause_ms` milliseconds. Ends early if the inbox
+    /// gets a deed.
     pub(super) async fn rest(&mut self, tries: Vec<Option<u16>>, pause_ms: u64) {
         tracing::info!(
             run = %self.call.seat.id, seq = %self.live.seq(), upstream = self.call.upstream_name(),
@@ -66,7 +69,7 @@ impl Carry {
         self.rest_on(pause_ms).await;
     }
 
-    /// Waits while another call probes the upstream. Ends early when a new deed comes.
+    /// Waits for `pause_ms` milliseconds while another call probes the upstream. Ends early if the inbox gets a deed.
     pub(super) async fn rest_on(&mut self, pause_ms: u64) {
         tokio::select! {
             biased;
@@ -75,7 +78,7 @@ impl Carry {
         }
     }
 
-    /// Notes in the run that it waits for its provider.
+    /// Records in the run that it waits for its provider, which has an outage.
     pub(super) async fn await_provider(&mut self, cause: Cause) {
         let outage = Outage { upstream: self.call.upstream_name().to_owned(), cause };
         let waits = AwaitProvider { run: self.call.seat.run, outage: outage.clone() };
@@ -86,7 +89,7 @@ impl Carry {
         }
     }
 
-    /// Makes the tries so far durable before the next one is sent.
+    /// Records the tries so far durably. Only then the next try is sent.
     pub(super) async fn ask_again(&mut self, tries: Vec<Option<u16>>) {
         let may = self.host.store.ask(self.retry(tries, false), Durability::Synced).await;
         self.on(Event::MayLeave(may));
@@ -96,7 +99,7 @@ impl Carry {
         Retry { opening: self.live.opening, tries, resting }
     }
 
-    /// Resets the answer for a new try.
+    /// Discards the answer of the failed try, and counts a retry.
     pub(super) fn begin_again(&mut self) {
         *self.live.log() = Log::default();
         // A usage limit that an earlier try reported still holds.
@@ -105,7 +108,7 @@ impl Carry {
         self.host.metrics.tried_again(self.call.upstream_name());
     }
 
-    /// Records that a try is about to be sent.
+    /// Takes note that a try is sent now.
     pub(super) fn leaves(&mut self) {
         let now = Instant::now();
         self.host.registry.on(desk::Event::Leaves(self.live.key()));

@@ -49,9 +49,10 @@ impl Carry {
         self.submit(ending, error);
     }
 
-    /// Drops the answer from memory when too much waits for a store that cannot record it.
+    /// Drops the answer from memory, because too many bytes wait for a store that cannot record them.
     ///
-    /// A settlement that is already with the store keeps its own copy; the next try is without the answer.
+    /// A settlement that is already with the store keeps its own copy; the next try to settle is without the answer,
+    /// which then cannot be replayed.
     pub(super) fn drop_answer(&mut self) {
         let frames = std::mem::take(&mut self.live.log().frames);
         self.settling.dropped = true;

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 /// Pause before a settlement that failed is tried again.
 const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
-/// A settlement on its way to the store, after the parts of a long answer.
+/// Future of a settlement on its way to the store, after the parts of a long answer.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Settled, Error>> + Send>>;
 
-/// The settlement of an exchange, over all its tries.
+/// State of an exchange's settlement, over all tries to commit it.
 #[derive(Default)]
 pub(super) struct Settling {
     pub ending: Option<Ending>,
@@ -19,13 +19,13 @@ pub(super) struct Settling {
     pub pending: Option<Pending>,
     pub slow_at: Option<Instant>,
     again: Option<(Instant, Ending, Option<&'static str>)>,
-    /// Active time that the settlement posts, in ms.
+    /// Active time that the settlement posts, in milliseconds.
     pub active_ms: i64,
-    /// Whether the answer was dropped, because too much waited to be recorded.
+    /// Whether the answer was dropped, because too many bytes waited to be recorded.
     pub dropped: bool,
 }
 
-/// Next event of a settlement.
+/// Next event of a settlement: its result, that it takes long, or that it is time to try again.
 pub(super) enum Came {
     Settled(Result<Settled, Error>),
     Slow,
@@ -33,7 +33,7 @@ pub(super) enum Came {
 }
 
 impl Settling {
-    /// Waits for the next event. Without a settlement, for ever.
+    /// Waits for the next event. Never returns if no settlement is in progress.
     pub async fn next(&mut self) -> Came {
         let Settling { pending, slow_at, again, .. } = self;
         tokio::select! {
@@ -65,7 +65,7 @@ impl Settling {
         }
     }
 
-    /// Schedules another try after a pause, because the store failed.
+    /// Schedules another try of the settlement after a pause, because the store failed.
     pub fn rests(&mut self, ending: Ending, error: Option<&'static str>) {
         self.again = Some((Instant::now() + SETTLE_AGAIN, ending, error));
     }
