@@ -62,7 +62,8 @@ pub struct Tables {
     pub entries: BTreeMap<(RunNo, Seq), Entry>,
     pub payloads: BTreeMap<(RunNo, Seq, Role, u32), Payload>,
     pub state: StateTables,
-    /// Shared with the copies of these tables: events never change, and a simulator copies the tables at each write.
+    /// All events, shared with the copies of these tables: events never change, and a simulator copies the tables at
+    /// each write.
     pub events: Vec<Arc<Event>>,
     pub deliveries: BTreeMap<String, Delivery>,
 }
@@ -103,7 +104,7 @@ impl MemoryStore {
         Tables::clone(&self.lock().committed)
     }
 
-    /// Returns the committed tables, and how many commits made them. Later commits leave these tables as they are.
+    /// Returns the committed tables, and the number of commits so far. Later commits leave these tables as they are.
     pub fn snapshot(&self) -> (Arc<Tables>, i64) {
         let inner = self.lock();
         (inner.committed.clone(), inner.commits)

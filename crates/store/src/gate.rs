@@ -25,8 +25,8 @@ struct Traffic {
 /// Device and inode of a file.
 pub type FileId = (u64, u64);
 
-/// A file that a handle of `maker` has open. Once a fork has copied it into a child, it stays in the child's list, as it
-/// does in SQLite's.
+/// A file that a handle of `maker` has open. Once a fork has copied the file into a child, it stays in the child's
+/// list, as it does in SQLite's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OpenFile {
     pub id: FileId,

@@ -199,7 +199,7 @@ pub fn replacing(keys: &[&str], changes: &[&str]) -> String {
 
 /// Returns a PostgreSQL statement that fails, by a division by zero, unless `write` writes `count` rows.
 ///
-/// The COMMIT follows on its heels, before its sender could look at the count.
+/// The COMMIT is sent right behind the statement, before its sender could look at the count.
 pub fn exactly(count: &str, write: &str) -> String {
     format!("WITH written AS ({write} RETURNING 1) SELECT 1 / (count(*) = {count})::int FROM written")
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::BodyRecord;
 use crate::words::id::Seq;
 
-/// Largest number of bodies kept. Several, because agents of one run take turns.
+/// Largest number of bases kept for one run. Several, because agents of one run take turns.
 pub const MAX_BASES: usize = 8;
 /// Largest size of the kept bodies together: 16 MiB.
 pub const MAX_BASES_LEN: usize = 16 << 20;
@@ -29,7 +29,7 @@ impl Base {
 
 /// Last bodies of one run, at most [`MAX_BASES`] and [`MAX_BASES_LEN`] bytes in all.
 ///
-/// Push a body only after its record is committed: a record stored against it must find it.
+/// Push a body only after its record is committed: a later record stored as its difference must find it in the store.
 #[derive(Clone, Debug, Default)]
 pub struct BodyBases {
     /// Bases, oldest first.

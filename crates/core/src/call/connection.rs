@@ -43,7 +43,8 @@ pub enum Event {
     ClientGone,
 }
 
-/// Action of a connection. The desk carries out those on the registries itself, the others through its host, in order.
+/// Action of a connection. The desk itself carries out the actions on the registries, and has its host carry out the
+/// others, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Call `Taken::line_up`; feed `Turn` when the connection has it.

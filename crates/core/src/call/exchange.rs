@@ -26,7 +26,7 @@ pub enum Frame {
     Ping,
     /// A frame that is not forwarded: usage that the client had not asked for.
     Swallowed,
-    /// A frame that says why the answer stops. A client may act on it as on the end.
+    /// A frame that says why the answer stops. A client may take this frame for the end.
     Stop,
     /// The event after which the answer is whole. It can be the stop as well.
     Terminal,

@@ -34,7 +34,8 @@ impl Marks {
         true
     }
 
-    /// Notes that one mark of `place` is stored. Returns the connections that waited for the last one.
+    /// Notes that one delivery mark of `place` is submitted to the store. Returns the connections that waited for the
+    /// last one.
     #[must_use = "those returned are to be admitted now"]
     pub fn end(&mut self, place: Place) -> Vec<ConnectionId> {
         let Some(marking) = self.0.get_mut(&place) else { return Vec::new() };

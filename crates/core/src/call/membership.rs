@@ -241,8 +241,8 @@ impl Inquest {
         Inquest { began_ms: now_ms, first_seen: HashMap::new() }
     }
 
-    /// Returns whether each of `live` but the process itself was seen to renew, or all had time enough to be declared
-    /// dead: a little more than a lease over which `observer` renewed without a gap.
+    /// Returns whether every other instance of `live` was seen to renew, or all of them had time enough to be declared
+    /// dead: a little more than a lease, over which `observer` renewed without a gap.
     pub fn is_over(
         &mut self,
         observer: &Membership,

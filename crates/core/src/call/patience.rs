@@ -47,8 +47,8 @@ impl Patience {
     /// Allows a single try.
     pub const NONE: Patience = Patience { tries: 1, within_ms: 0, hold_ms: 0, seed: 0 };
 
-    /// Returns the pause before the next try in milliseconds, or `None` when the last try counts. `tried` tries failed,
-    /// the last one with `status`, or with `None` where the upstream was not reached.
+    /// Returns the pause before the next try in milliseconds; `None` if there is no next try, so that the last answer
+    /// counts. `tried` tries failed, the last one with `status`, or with `None` where the upstream was not reached.
     pub fn pause_ms(&self, tried: u32, status: Option<u16>, told: Told) -> Option<u64> {
         if self.holds(told) {
             let until_ms = told.elapsed_ms.saturating_add(told.probe_ms?);

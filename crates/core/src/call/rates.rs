@@ -40,8 +40,8 @@ pub type Account = (Option<Digest>, String);
 #[derive(Clone, Debug)]
 pub struct Wants {
     pub upstream: String,
-    /// Digest of the upstream's address and of the configured key, if that is sent: an outage is one of both. A call with
-    /// a new key does not wait for the old one.
+    /// Digest of the upstream's address and of the configured key, if that is sent: an outage concerns the pair. A call
+    /// with a new key does not wait for the old one.
     pub way: Digest,
     pub account: Account,
     /// Rate configured for the upstream.
@@ -93,7 +93,8 @@ impl fmt::Display for Why {
     }
 }
 
-/// A call's turn: its part of the minute. Ends in [`Rates::give_back`] or [`Rates::over`].
+/// A call's turn at its upstream: its share of the requests and tokens per minute. Ends in [`Rates::give_back`] or
+/// [`Rates::over`].
 #[derive(Debug)]
 #[must_use = "a turn that is dropped counts for a minute"]
 pub struct Turn {

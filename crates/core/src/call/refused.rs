@@ -51,7 +51,7 @@ impl Broken {
     }
 }
 
-/// Reasons why a request got no answer at all. Sent instead of one, in the caller's dialect.
+/// Reasons why a request got no answer at all. Sent in place of an answer, in the caller's dialect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// A limit, or a rule of the run: 402, and never retried.
@@ -66,7 +66,7 @@ pub enum Refused {
     /// The store cannot record: nothing goes out unrecorded.
     #[error("the call cannot be recorded: {0}")]
     Store(store::Error),
-    /// An earlier answer is not recorded yet, so that this call could not be either.
+    /// This process could not record an earlier answer yet, and so could not record this call either.
     #[error("an earlier answer could not be recorded yet")]
     Stuck,
     /// This process was declared dead; it registers anew.

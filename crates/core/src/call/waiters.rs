@@ -57,15 +57,16 @@ impl Waiters {
         sorted(self.first(run).into_iter().chain(deciding))
     }
 
-    /// Returns the connections that decide again after something was settled, voided, raised or cancelled: those
-    /// being decided, and every run's first, because runs share their ancestors' envelopes.
+    /// Returns the connections to be decided again after a call was settled or voided, a limit raised or a run
+    /// cancelled: the connections being decided, and every run's first waiter, because runs share their ancestors'
+    /// envelopes.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn wake(&self) -> Vec<ConnectionId> {
         sorted(self.firsts().chain(self.deciding.keys().copied()))
     }
 
-    /// Returns the connections that a candidate of this place may serve after it was given back. A replay passes the
-    /// queue, so these are all that wait for the same answer, wherever they stand.
+    /// Returns the connections that a recorded answer of this place may serve after another connection gave it back. A
+    /// replay passes the queue, so these are all that wait for the same answer, wherever they stand.
     #[must_use = "those returned have to be told `MayRetry`"]
     pub fn wake_identical(&self, place: Place) -> Vec<ConnectionId> {
         let queued = self.runs.get(&place.run).into_iter().flatten();

@@ -31,7 +31,7 @@ pub enum Need {
     Numbers,
     Instance(InstanceNo),
     RunById(RunId),
-    /// The run, its own envelope and every ancestor's, in the order of their numbers.
+    /// The run, with its own envelope and every ancestor's, in the order of the envelopes' numbers.
     Run(RunNo),
     /// Every named budget, including removed ones.
     Budgets,

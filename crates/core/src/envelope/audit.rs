@@ -87,7 +87,7 @@ pub struct Gone {
 }
 
 impl Gone {
-    /// Takes the next older run that exists. Returns whether a child of it may be gone, with entries that were
+    /// Takes the next older run that exists. Returns whether a child of `run` may be gone, with entries that were
     /// charged to its envelope. A run that can go on has all its children (see `forget`).
     pub fn child_of(&mut self, run: &Run) -> bool {
         self.gap |= self.last.is_some_and(|last| last.0 != run.no.0 + 1);

@@ -147,7 +147,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Returns the period that counts at `now`: that of the current window, if there is one.
+    /// Returns the period that counts at `now`: that of the current window if there is one, else that of the calendar.
     pub fn period(&self, now: Micros) -> Period {
         self.terms.per.period(self.current(now).map_or(now, |w| w.since))
     }

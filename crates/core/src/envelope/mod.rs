@@ -269,8 +269,8 @@ impl Refusal {
         self.hint_then(run, &format!("`outlast resume {run}`"))
     }
 
-    /// Returns the hint for the caller that was refused. It names no way to raise the limit: the caller may be the agent
-    /// itself. `None` unless waiting helps.
+    /// Returns the hint for the caller that was refused. The hint names no way to raise the limit: the caller may be
+    /// the agent itself. `None` unless waiting helps.
     pub fn callers_hint(&self) -> Option<String> {
         match &self.whose {
             Some(Whose::Named { until: Some(at), .. }) => Some(on_its_own(*at)),

@@ -47,7 +47,8 @@ pub struct Letter {
 }
 
 impl Delivery {
-    /// Adds a letter that failed for the first time, or puts one back with one try more. After `most` tries it is given up.
+    /// Adds a letter that failed for the first time, or puts one back with one try more. After `most` tries the letter
+    /// is given up.
     pub fn failed(&mut self, letter: Letter, most: u32) {
         self.waiting.retain(|had| had.mark != letter.mark);
         if letter.tries >= most {

@@ -12,7 +12,7 @@ pub use crate::{
 /// Default time to wait for a decision, in milliseconds: a day.
 pub const EXPIRES_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Largest number of a run's approvals pending at once. The run's row names each.
+/// Largest number of a run's approvals that may be pending at once. The run's row names each of them.
 pub const MOST_PENDING: usize = 100;
 
 /// Greatest length of a tool call's arguments as canonical JSON, in bytes.

@@ -81,7 +81,7 @@ pub struct CallDetail {
     /// Item or step in which the call was made; `None` outside of both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
-    /// Windows of named budgets the call was admitted under. The outcome is charged to these, whenever it
+    /// Windows of named budgets under which the call was admitted. Its cost is charged to them, whenever the outcome
     /// comes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<EnvelopeNo>,

@@ -58,7 +58,8 @@ pub struct ItemDetail {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Digest>,
     pub standing: Standing,
-    /// Number of the current try, counted over all entries of the key. Names the scope of its calls.
+    /// Number of the current try, counted over all entries of the key. The number is part of the scope of the try's
+    /// calls.
     pub try_no: i64,
     /// Number of this entry's first try.
     pub first_try: i64,

@@ -27,7 +27,7 @@ pub struct Job {
     pub counts: Counts,
 }
 
-/// Number of a job's items by standing. Exact: changed in the same commits as the items.
+/// Numbers of a job's items by standing. The numbers are exact: they change in the same commits as the items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
@@ -65,7 +65,7 @@ impl Counts {
         Standing::ALL.iter().map(|s| self.of(*s)).sum()
     }
 
-    /// Returns the number of items that are to be worked on, those that no worker has claimed yet included.
+    /// Returns the number of items that are still to be worked on, including those that no worker has claimed yet.
     pub fn wanted(&self) -> i64 {
         self.expected.max(self.total())
     }

@@ -18,14 +18,14 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::words::digest::Digest;
 
-/// Greatest length of a payload: 1 GiB decoded. Both stores end at about that for one value.
+/// Greatest length of a payload in bytes: 1 GiB decoded. Neither database stores a much longer value.
 pub const MAX_LEN: u64 = 1 << 30;
 
-/// Length of a part, in stored bytes. Longer payloads are stored in parts, so that one commit never carries
+/// Length of a part in stored bytes: 1 MiB. Longer payloads are stored in parts, so that one commit never carries
 /// them whole.
 pub const PART_LEN: usize = 1 << 20;
 
-/// Length of the header that [`Payload::to_bytes`] writes before the stored bytes.
+/// Length in bytes of the header that [`Payload::to_bytes`] writes before the stored bytes.
 pub const HEADER_LEN: usize = 46;
 
 const VERSION: u8 = 1;
@@ -61,7 +61,7 @@ pub struct Payload {
     pub codec: Codec,
     /// Id of the key that encrypted the payload; 0 for none.
     pub key_id: u32,
-    /// Length of the decoded bytes.
+    /// Length of the decoded payload in bytes.
     pub len: u64,
     /// SHA-256 of the decoded bytes.
     pub sha256: [u8; 32],
@@ -202,7 +202,8 @@ impl Payload {
         out.put_slice(&self.bytes);
     }
 
-    /// Reads a BLOB. The stored bytes stay shared with it, and are checked by [`Payload::decode`].
+    /// Parses a BLOB that [`Payload::to_bytes`] wrote. The stored bytes stay shared with the BLOB; [`Payload::decode`]
+    /// checks them.
     pub fn from_bytes(mut blob: Bytes) -> Result<Payload, PayloadError> {
         if blob.len() < HEADER_LEN {
             return Err(PayloadError::Truncated { had: blob.len() });

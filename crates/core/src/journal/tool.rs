@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Details of a tool call that goes through Outlast, over MCP for one. Calls that only a hook saw have none.
+/// Details of a tool call that goes through Outlast, for example over MCP. Calls that only a hook saw have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolDetail {
@@ -12,7 +12,8 @@ pub struct ToolDetail {
     /// The client's own id of the call; `None` from a client that gives none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Number of times that the call may have left. At 0 it is reserved: on disk, and certainly not sent.
+    /// Number of times that the call may have been sent. At 0 the call is only reserved: on disk, and certainly not
+    /// sent.
     pub sends: i64,
     /// Whether the call may be sent again while its outcome is unknown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

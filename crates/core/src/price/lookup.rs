@@ -8,7 +8,7 @@ use super::{Price, PriceTable, table};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub price: Arc<Price>,
-    /// Name of the model in the table: the request's, or that without its provider prefix or date.
+    /// Name of the model in the table: the name in the request, or that name without its provider prefix or date.
     pub model: String,
     pub source: Source,
 }

@@ -22,7 +22,8 @@ pub enum Point {
     Time(Micros),
 }
 
-/// Looks up the point in the journal of `run`. Errors: `UnknownRun`, `UnknownSnapshot`.
+/// Looks up `point` in the journal of `run`. Returns the part of the journal that a fork from there shares. Errors:
+/// `UnknownRun`, `UnknownSnapshot`, `UnknownAttempt`.
 pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, store::Error> {
     let unknown = || Error::UnknownRun { id: format!("#{run}") };
     let view = store.run(run)?.ok_or_else(unknown)?;

@@ -41,7 +41,8 @@ pub struct Instance {
     pub heartbeat: i64,
     pub registered_at: Micros,
     pub last_seen: Micros,
-    /// Highest committed operation counter of this instance: resolves `CommitUnknown`.
+    /// Highest operation counter of this instance that is committed. After `CommitUnknown` it tells whether a group was
+    /// committed.
     pub op_counter: i64,
 }
 

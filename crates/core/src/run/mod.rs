@@ -53,7 +53,8 @@ pub enum Admission {
     /// A limit is never passed: each call reserves its bound.
     #[default]
     Strict,
-    /// Calls are admitted while spent is below the limit; each concurrent call may exceed it by its own cost.
+    /// Calls are admitted while the spent amount is below the limit; each concurrent call may exceed the limit by its
+    /// own cost.
     Observe,
 }
 
@@ -128,7 +129,7 @@ pub struct Command {
     /// without a loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looping: Option<Looping>,
-    /// Whether the agent is stopped at a usage limit instead of waiting by itself.
+    /// Whether the supervisor stops the agent at the provider's usage limit, instead of letting it wait by itself.
     pub stop_at_limit: bool,
     #[serde(skip_serializing_if = "Supervision::is_usual")]
     pub supervision: Supervision,
@@ -150,7 +151,7 @@ pub struct Supervision {
     pub memory_by_rlimit: bool,
     /// Processor limit in percent of one processor: 150 is one and a half.
     pub cpu_percent: Option<u32>,
-    /// Confinement that keeps the agent from the store's directory, if there is one.
+    /// Confinement that keeps the agent from the store's directory; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confine: Option<Confine>,
     /// Whether the agent is set up to send the same tools and system text when it is resumed, so that the provider's
@@ -299,8 +300,8 @@ pub struct Run {
     pub answers: i64,
     /// Number of entries closed so far: progress.
     pub closed: i64,
-    /// Whether a person asked the run to stop. Stays set while the run is interrupted by that: `resume --all`
-    /// leaves it alone.
+    /// Whether a person asked the run to stop. Stays set while the run is interrupted by that stop:
+    /// `outlast resume --all` then leaves the run alone.
     pub stop_requested: bool,
     /// Number of recorded answers that were replayed.
     pub replayed: i64,

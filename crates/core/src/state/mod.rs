@@ -35,7 +35,7 @@ impl Name {
     }
 }
 
-/// Place of a write in the order of all writes of a store, from 1; 0 is before the first.
+/// Position of a write in the order of all writes of a store, from 1; 0 is before the first.
 ///
 /// Positions only grow, and none is given twice. Reads at one position agree with each other over all
 /// namespaces: they show every transaction whole or not at all.
@@ -114,8 +114,8 @@ pub struct Committed {
     /// Commit number in every namespace the transaction wrote; 0 if it wrote nothing.
     pub commit: i64,
     pub at: Micros,
-    /// Version made by each change, in the order of the changes. Empty if a recorded outcome was asked for
-    /// again.
+    /// Version made by each change, in the order of the changes. Empty if this is the recorded outcome of a repeated
+    /// transaction.
     pub versions: Vec<i64>,
 }
 

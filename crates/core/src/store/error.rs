@@ -38,11 +38,11 @@ pub enum Error {
     CommitUnknown { why: String },
     #[error("the store is closed")]
     Closed,
-    /// A file of an open store was removed, moved or replaced, and the handle stays refused; or a database was, and the
-    /// handle is refused until it is back.
+    /// A file of an open store was removed, moved or replaced: the handle stays refused. Or a database was: the handle
+    /// is refused until the database is back.
     #[error("the store {place} vanished: {file} was removed, moved or replaced while it was open")]
     Vanished { place: String, file: String },
-    /// A process that this one was forked from had the store open. Its locks do not survive a fork.
+    /// A process that this one was forked from had the store open. SQLite's locks do not survive a fork.
     #[error("the store {place} was open in process {opener} when this process was forked from it")]
     OpenAtFork { place: String, opener: u32 },
     /// The store is behind another machine's server, which did not do what was asked. Nothing was written.

@@ -173,7 +173,7 @@ impl<'a> Together<'a> {
         self.all.iter().flat_map(|rounds| rounds.keys[rounds.fetched..].iter().copied()).collect()
     }
 
-    /// Reads the rows of this round from `known`, and asks for those they lead to.
+    /// Reads the rows of this round from `known`, and notes the keys that they lead to for the next round.
     pub fn go_on(&mut self, known: &mut impl Fetch, now: Micros) -> Result<(), Error> {
         self.all.iter_mut().try_for_each(|rounds| {
             rounds.now = now;

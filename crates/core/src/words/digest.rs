@@ -76,7 +76,7 @@ hex_bytes!(
     "digest"
 );
 hex_bytes!(
-    /// Key by which the replay rule looks up candidates: 32 hexadecimal digits.
+    /// Key by which the replay rule looks up calls with an equal request: 32 hexadecimal digits.
     ///
     /// Half a SHA-256 makes the index column half as wide, and leaves 64 bits of strength against a deliberate
     /// collision. Such a collision could only confuse calls of one run.

@@ -124,7 +124,7 @@ macro_rules! number {
 }
 
 number!(
-    /// A run's number in its store: the key of all its rows. The text id is stored once.
+    /// A run's number in its store, which is the key of all its rows: its text id is stored only once.
     RunNo
 );
 number!(
@@ -167,7 +167,7 @@ impl Slot {
     pub const IMPLICIT: Slot = Slot(-1);
     /// In a claim: the lowest free worker's slot, from 1.
     pub const ANY: Slot = Slot(-2);
-    /// Slot of the lease held by a process that acts in an attempt driven by a supervisor.
+    /// Slot of the lease of a process that has adopted an attempt: it acts in the attempt, which a supervisor drives.
     pub const ADOPTER: Slot = Slot(-3);
 }
 

@@ -38,7 +38,7 @@ pub struct Queue {
     eager: usize,
     /// A group is running. Jobs queued meanwhile form the next group.
     busy: bool,
-    /// The writer thread sleeps without a timeout and must be woken; otherwise it looks at the queue by itself.
+    /// Whether the writer thread sleeps without a timeout and must be woken. If not, it looks at the queue by itself.
     pub asleep: bool,
     closing: bool,
 }

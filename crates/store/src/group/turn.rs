@@ -15,7 +15,7 @@ use outlast_core::{
 use super::queue::Job;
 use crate::backend::{Backend, CommitFailed, Ground};
 
-/// Runs groups one after the other.
+/// Runs groups of operations one after the other.
 pub trait Run: Send {
     fn run(&mut self, group: Vec<Job>);
     /// Returns the outcome that `op`, with the number `no`, would have now. Writes nothing.

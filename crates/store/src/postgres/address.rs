@@ -103,8 +103,8 @@ impl Address {
         &self.place
     }
 
-    /// Maps the reason of a failed connection attempt to an operation's error. It is not `Io`, so that the store works
-    /// again once the database does.
+    /// Maps the reason of a failed connection attempt to an operation's error. That error is not `Io`, so that the
+    /// store works again once the database does.
     pub fn unreachable(&self, why: &str) -> Error {
         Error::Unavailable { why: format!("the database {} cannot be reached: {why}", self.place) }
     }

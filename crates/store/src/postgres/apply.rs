@@ -110,7 +110,7 @@ pub fn counting<'a>(instance: InstanceNo, counter: i64) -> Statement<'a> {
 pub enum Failed {
     /// A statement could not be sent, and nothing behind it was.
     Unsent(tokio_postgres::Error),
-    /// A statement failed. PostgreSQL answers a COMMIT behind it with success, and rolls back.
+    /// A statement failed. PostgreSQL answers the COMMIT behind it with success, and rolls the transaction back.
     Statement(tokio_postgres::Error),
     /// All statements were done, and the command behind them failed.
     Last(tokio_postgres::Error),

@@ -45,7 +45,8 @@ impl Named {
         }
     }
 
-    /// Returns whether the server refused to prepare a statement, as it does where the name is another's.
+    /// Returns whether the server refused to prepare a statement, as it does if another session has given that name to
+    /// a statement.
     pub fn is_refused(&self) -> bool {
         self.is_refused.get()
     }

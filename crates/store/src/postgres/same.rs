@@ -43,7 +43,7 @@ impl Same {
         Ok(())
     }
 
-    /// Returns whether the opening is over, so that connections are to be compared.
+    /// Returns whether the opened store is known, so that later connections are compared with it.
     pub fn is_known(&self) -> bool {
         self.id.get().is_some()
     }

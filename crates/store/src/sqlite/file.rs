@@ -84,7 +84,7 @@ impl StoreFile {
     }
 
     /// Checks that this process opened the files and that they are still at their place. Once they were not, the answer
-    /// stays: another process may have used them elsewhere since.
+    /// stays the same: another process may have used them elsewhere since.
     ///
     /// Errors: `OpenAtFork`, `Vanished`.
     pub fn check(&self) -> Result<(), Error> {

@@ -26,7 +26,8 @@ pub enum Source {
     File,
 }
 
-/// Creates a named budget or changes its terms. Its current window gets the new limits and keeps its spent amounts.
+/// Creates a named budget or changes its terms. The budget's current window gets the new limits and keeps its spent
+/// amounts.
 ///
 /// A changed period begins a new window. A changed tag creates another budget: calls of the old tag are no longer
 /// charged to either. Synced. Idempotent. Errors: `BadLimit`.

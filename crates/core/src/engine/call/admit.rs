@@ -63,7 +63,7 @@ pub struct Admit {
     pub retry_count: u32,
     pub answered_with_error: bool,
     /// Whether an earlier call of this run waits in this process, so that this one queues behind it, or the upstream
-    /// has no turn for it now (`call::rate`). A recorded answer or a call in flight serves it all the same.
+    /// has no turn for it now (`call::rate`). A recorded answer or a call in flight serves this request all the same.
     pub behind: bool,
     /// Active time that is not yet added to the run's envelope, in milliseconds. The time limit counts it.
     pub active_ms: i64,
@@ -315,7 +315,7 @@ impl Admit {
         Ok(Answer::Go { opening: l.opening(&self.actor, seq), cap, retry_of: lost, diverged })
     }
 
-    /// Returns whether the call counts as a loop: a new call, or the repeat of one that never left.
+    /// Returns whether the call counts as a loop: a new call, or the repeat of one that was never sent.
     pub(crate) fn is_loop(
         &self,
         l: &Loaded,

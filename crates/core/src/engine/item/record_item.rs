@@ -22,7 +22,8 @@ use crate::{
 pub enum ItemEnd {
     /// The item's result.
     Done(Payload),
-    /// The item's error as journaled. It runs again at the next start; after three failed starts it is dead.
+    /// The item's error, as the journal keeps it. The item runs again at the job's next start; after three failed
+    /// starts it is dead.
     Failed(Payload),
     /// The function refused the item: no start runs it again while its content is the same.
     Skipped { reason: String },

@@ -66,9 +66,9 @@ pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
 
 /// Returns the actor's attempt, if it drives its slot: the fence that guards opening.
 ///
-/// Enough for what comes with a run token, where the actor is the proxy's instance: a proxy serves the children of its
-/// run, too. A new attempt takes the slot's lease with a higher fence, so an open attempt is the slot's newest. The
-/// fence in the lease is checked all the same.
+/// This check is enough for requests that come with a run token, where the actor is the proxy's instance: a proxy
+/// serves the children of its run, too. A new attempt takes the slot's lease with a higher fence, so an open attempt is
+/// the slot's newest. The fence in the lease is checked all the same.
 pub fn is_driven<'a>(l: &'a Loaded, actor: &Actor) -> Result<&'a Attempt, Error> {
     live(l, actor.instance)?;
     let run = l.run(actor.run)?;

@@ -48,7 +48,8 @@ impl AwaitProvider {
 /// Ends a run's wait for `upstream`, which has answered a call. Returns the run's status.
 ///
 /// A run that no process drives becomes `interrupted`; one that waits for a person as well goes on waiting. The proxy
-/// submits it after a settlement that found the run waiting: a settlement itself cannot see whether the run is driven.
+/// submits this after a settlement that found the run waiting: a settlement itself cannot see whether the run is
+/// driven.
 #[derive(Clone, Debug)]
 pub struct ProviderAnswered {
     pub run: RunNo,

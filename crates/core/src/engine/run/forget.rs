@@ -11,7 +11,7 @@ use crate::{
 /// Deletes the run, its journal, its budget and its state. Synced. Idempotent.
 ///
 /// A child stays while a run above it can go on: its cost is a part of that run's budget, and its work must not be
-/// done and paid again. When all runs above it have ended, it may go first; their sums keep its cost.
+/// done and paid again. When all runs above it have ended, the child may be deleted first; their sums keep its cost.
 #[derive(Clone, Debug)]
 pub struct Forget {
     pub run: RunNo,

@@ -12,7 +12,7 @@ use crate::{
     words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
 };
 
-/// Time for which an attempt was open since the last renewal, by the driver's monotonic clock.
+/// Time for which an attempt was open since the last renewal, in milliseconds of the driver's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Active {
     pub run: RunNo,

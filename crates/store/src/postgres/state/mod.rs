@@ -97,7 +97,8 @@ pub async fn outcome(client: &impl Ask, id: &str) -> Result<Option<Committed>> {
     .await
 }
 
-/// Statements that delete the namespace $1. The store's newest version is kept: its position would be given again.
+/// Statements that delete the namespace $1. If the store's newest version is in it, that version is kept: its position
+/// would be given again.
 pub const FORGET: [&str; 5] = [
     "DELETE FROM outlast.items WHERE agent_no IN (SELECT a.no FROM outlast.agents a \
      JOIN outlast.namespaces n ON n.no = a.namespace_no WHERE sha256(n.name) = sha256($1)) \

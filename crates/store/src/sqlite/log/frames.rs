@@ -203,12 +203,12 @@ impl Frame<'_> {
     }
 }
 
-/// Returns the big-endian word at `at`. Every number in SQLite's formats is one.
+/// Returns the big-endian 32-bit number at offset `at`. Every number in SQLite's formats is stored so.
 pub fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|w| w.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
-/// Returns the eight bytes at `at`, zeros behind the end.
+/// Returns the eight bytes at offset `at`, zeros behind the end.
 pub fn eight(bytes: &[u8], at: usize) -> [u8; 8] {
     bytes.get(at..at + 8).and_then(|found| found.try_into().ok()).unwrap_or_default()
 }

@@ -22,7 +22,7 @@ pub trait Disk {
     fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Self::Error>;
 }
 
-/// Bytes behind a commit, which are no part of the log: the next commit begins where they do.
+/// Bytes behind a commit, which are no part of the log: the next commit overwrites them.
 pub struct Trailer<'a> {
     /// Byte offset of the log's end, where the trailer begins.
     pub at: u64,

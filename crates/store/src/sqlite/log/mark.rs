@@ -263,9 +263,10 @@ impl Marker {
         Some((point.end, bytes))
     }
 
-    /// Writes the mark of the newest commit. A mark that cannot be written stays older, and asks less.
+    /// Writes the mark of the newest commit. If the mark cannot be written, the older one stays, which asks less of the
+    /// log.
     ///
-    /// The first mark of a log notes pages of `database` under it.
+    /// The first mark of a log also notes the log's base: pages of `database`.
     pub fn mark(&mut self, is_synced: bool, database: &Database<'_>) {
         let Some(point) = self.newest.filter(|_| std::mem::take(&mut self.is_new)) else { return };
         let mut mark = self.before.take().or_else(|| self.read()).unwrap_or_default();

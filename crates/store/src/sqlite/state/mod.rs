@@ -76,7 +76,8 @@ pub fn outcome(conn: &Connection, id: &str) -> Result<Option<Committed>> {
     })
 }
 
-/// Deletes a namespace. The store's newest version is kept: its position would be given again.
+/// Deletes a namespace. If the store's newest version is in it, that version is kept: its position would be given
+/// again.
 pub fn forget(conn: &Connection, namespace: &str) -> rusqlite::Result<()> {
     let own = "(SELECT no FROM namespaces WHERE name = ?1)";
     for sql in [
