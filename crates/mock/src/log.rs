@@ -35,7 +35,7 @@ pub(super) struct Line<'a> {
     pub asked: &'a str,
 }
 
-/// An append-only file of JSON lines.
+/// Append-only file of JSON lines, one for each paid request.
 #[derive(Debug)]
 pub(super) struct Log {
     file: Mutex<File>,

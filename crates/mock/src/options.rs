@@ -124,7 +124,7 @@ pub(super) fn error_status(text: &str) -> Option<StatusCode> {
     (status.is_client_error() || status.is_server_error()).then_some(status)
 }
 
-/// Parses a time such as `300ms`, `2s` or `0`.
+/// Parses a duration such as `300ms`, `2s` or `0`.
 pub fn duration(text: &str) -> Result<Duration, BadOption> {
     let parse = |number: &str| number.trim().parse().ok();
     let found = match text.strip_suffix("ms") {

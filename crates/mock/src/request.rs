@@ -192,7 +192,7 @@ impl<'a> Request<'a> {
         self.wire.array.unwrap_or(false)
     }
 
-    /// Returns whether a stream ends with OpenAI's usage chunk.
+    /// Returns whether the request asks that a stream ends with OpenAI's usage chunk.
     pub fn includes_usage(&self) -> bool {
         self.wire.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
     }

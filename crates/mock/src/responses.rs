@@ -28,7 +28,7 @@ pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
     with_status(request, answer, status, incomplete, Value::Array(output(request, answer)), usage)
 }
 
-/// Writes an answer as the frames of a stream; the terminal event is the last.
+/// Returns an answer as the frames of a stream of OpenAI's responses; the terminal event is the last.
 pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     let mut events = Events::default();
     let begun = with_status(request, answer, "in_progress", Value::Null, json!([]), Value::Null);

@@ -12,7 +12,7 @@ pub enum Verdict {
     Interrupted,
     /// Another attempt would end the same way, so none is made.
     Stop(Futile),
-    /// The agent died; start the next attempt.
+    /// The agent died, so the next attempt is started.
     Restart(Death),
 }
 

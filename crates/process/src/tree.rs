@@ -40,7 +40,7 @@ impl Marker {
         Marker(entries.into_iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect())
     }
 
-    /// Creates the marker `OUTLAST_RUN_ID=id`.
+    /// Returns the marker `OUTLAST_RUN_ID=id`.
     pub fn of_run(id: &str) -> Marker {
         Marker::new([("OUTLAST_RUN_ID", id)])
     }
@@ -92,7 +92,7 @@ pub fn is_shared_server(found: &Proc) -> bool {
 /// Time for which a process must show no environment, nor the length of one, before it is believed to have none.
 const LONGEST_EXEC: Duration = Duration::from_secs(5);
 
-/// Criteria for the processes that belong to an attempt.
+/// Criteria by which the processes of an attempt are found.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub marker: Marker,

@@ -31,7 +31,7 @@ struct Entry {
 /// Prefixes of a request that its provider may cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
-    /// The dialect caches nothing.
+    /// The dialect has no prompt cache.
     Uncached,
     Marked(marked::Blocks),
     Automatic(automatic::Steps),

@@ -102,7 +102,7 @@ pub enum ToolProcess {
 /// Adapter of one CLI agent program. All methods are pure.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
-    /// Returns whether the adapter is for this program.
+    /// Returns whether the adapter is for the program of this name.
     fn matches(&self, program: &str) -> bool {
         program == self.name()
     }
@@ -132,7 +132,7 @@ pub trait Adapter: Send + Sync {
     fn is_begun(&self, _transcript: &str) -> bool {
         true
     }
-    /// Returns the model that a resumption has to name, given a request of the session; `None` if the program finds it by
+    /// Returns the model that a resumption must name, given a request of the session; `None` if the program finds it by
     /// itself.
     fn model(&self, _line: &Line, _request: &Value) -> Option<String> {
         None
@@ -151,7 +151,7 @@ pub trait Adapter: Send + Sync {
     }
 }
 
-/// Value of `--agent`.
+/// Value of `--agent`, which decides the adapter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// The command decides which adapter is used.

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Resets the named items, each in a commit of its own: if one is refused, the others stay reset.
+/// Makes the named items pending again, each in a commit of its own: if one is refused, the others stay pending.
 pub fn retry(store: &dyn Store, args: &RetryArgs, page: &mut Page) -> Result<(), CliError> {
     if !args.failed && args.key.is_empty() {
         return Err(CliError::Usage {

@@ -80,7 +80,7 @@ fn paint(state: State) -> Paint {
     }
 }
 
-/// Returns what the entry is about: a call's model, an approval's tool, else the key.
+/// Returns the subject of the entry: a call's model, an approval's tool, else the key (empty without one).
 pub fn what(e: &Entry) -> String {
     match (&e.call, &e.approval) {
         (Some(call), _) => call.model.clone(),

@@ -29,7 +29,7 @@ pub struct Key {
     pub origin: Origin,
 }
 
-/// Origin of a key.
+/// Source of a key: a variable, or the file of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Environment,

@@ -40,7 +40,7 @@ const STOPPED_READER: Duration = Duration::from_secs(2);
 /// Interval at which the supervisor checks whether orphans have finished.
 const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 
-/// Result of one attempt.
+/// Result of one attempt, after the agent's processes have been ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub exit: Exit,
@@ -59,7 +59,7 @@ pub struct Outcome {
     pub tools: Vec<Left>,
     /// Number of calls that the agent made through the proxy: paid, replayed or refused.
     pub asked: u64,
-    /// Whether the kernel killed the agent for its memory (OOM).
+    /// Whether the kernel killed the agent for want of memory (OOM).
     pub oom: bool,
 }
 

@@ -43,7 +43,7 @@ struct Open {
 }
 
 impl Beat {
-    /// Starts the heartbeat. It beats until the runtime ends.
+    /// Starts the heartbeat, which goes on until the runtime ends.
     pub fn start(node: Arc<Node>, run: RunNo) -> Arc<Beat> {
         let beat = Arc::new(Beat { node, run, open: Mutex::default(), word: watch::Sender::default() });
         tokio::spawn(beat.clone().go_on());

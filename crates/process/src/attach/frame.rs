@@ -40,7 +40,7 @@ pub enum Frame {
     },
     /// The client detaches, and the run goes on.
     Detach,
-    /// The client received this signal.
+    /// The client received this signal, and passes its number on to the supervisor.
     Signal(i32),
 }
 

@@ -37,11 +37,11 @@ pub struct Request {
     pub turns: u64,
     /// Output tokens that can be billed beyond `cap` × `choices`: rejected predictions, compaction.
     pub extra_output: u64,
-    /// First feature of the request, by name, that costs money beyond tokens times price. Under a dollar limit
-    /// the request is `price_unknown`.
+    /// Name of the request's first feature that costs money beyond tokens times price; `None` if it has none. Under a
+    /// limit in USD such a request is refused as `price_unknown`.
     pub unpriced: Option<String>,
-    /// Whether the request sets options of the search that some models make for every request. Another model searches
-    /// because of them, at a fee that nobody knows.
+    /// Whether the request sets options of the web search that some models make for every request. Any other model
+    /// searches because of these options, at a fee that nobody knows.
     pub search_options: bool,
     /// Upper bound of the billed input, in tokens; see `bound`. Does not hold alone when `references` is set.
     pub input_bound: u64,

@@ -48,7 +48,7 @@ pub enum Error {
 /// Class of an error code. Each has one HTTP status and one gRPC status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The request is malformed.
+    /// The request is not well formed.
     Invalid,
     NoCredential,
     Forbidden,

@@ -23,7 +23,7 @@ use super::{
     sessions::{self, Sessions},
 };
 
-/// Access rules of a listener.
+/// Rules by which a listener admits callers.
 #[derive(Clone, Default)]
 pub struct Access {
     /// API token that every caller without a run token must show; `None`: no token is needed.
@@ -74,7 +74,7 @@ pub fn session(headers: &HeaderMap) -> Option<String> {
     named.then(|| id.to_owned())
 }
 
-/// Credential that goes upstream.
+/// Credential that a call sends to its upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Credential {
     /// Provider's configured key, because the caller sent a token of Outlast, or nothing.
@@ -213,7 +213,7 @@ pub fn caller(
     Ok(Caller { who, target, credential, within })
 }
 
-/// Returns whether a request has a run token anywhere, valid or not.
+/// Returns whether a request has a run token in its path, query or headers, valid or not.
 pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
     let (in_path, target) = split_path(uri.path_and_query().map_or("/", |p| p.as_str()));
     let (in_query, _) = split_query(&target);
@@ -340,7 +340,8 @@ pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
     Ok(())
 }
 
-/// Returns a credential without its `Bearer` scheme, in any case. A run token is found after any other scheme, too.
+/// Returns a credential without its `Bearer` scheme, however it is capitalised. A run token is found after any other
+/// scheme, too.
 pub fn bare(value: &str) -> &str {
     let value = value.trim();
     match value.split_once(char::is_whitespace) {

@@ -92,7 +92,7 @@ pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error>
     reads::approvals::list(store, &filter, Some(Status::Pending))
 }
 
-/// Lists the run's decided tool calls, oldest first.
+/// Answers with the run's decided approvals as tool calls, oldest first.
 pub async fn tool_calls(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let read = asked.face.desk.read(move |store| {

@@ -32,7 +32,7 @@ pub enum Error {
     Unwritable(String),
     #[error("the server is about to end and takes no new work; nothing was done")]
     Draining,
-    /// The request's body did not arrive whole.
+    /// The request's body did not arrive whole, or could not be read.
     #[error(transparent)]
     Body(#[from] refuse::Refusal),
 }
