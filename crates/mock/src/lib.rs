@@ -60,7 +60,7 @@ pub use self::{
     provider::Received,
 };
 
-/// Serves until `shutdown` resolves, then drops every connection, answered or not.
+/// Serves requests until `shutdown` resolves, then drops every connection, answered or not.
 ///
 /// Errors: only that the log file cannot be opened.
 pub async fn serve(listener: TcpListener, options: Options, shutdown: impl Future) -> io::Result<()> {

@@ -21,8 +21,7 @@ use crate::{
     supervisor::strays,
 };
 
-/// Cancels a run. Returns the exit code: `HALTED` if the run was halted and stays so, because only a raised limit ends
-/// a halt.
+/// Cancels a run. Returns the exit code: `HALTED` if the run was halted, because a halt outlives a cancel.
 pub fn cancel(store: &dyn Store, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::End)?;
     let word = Word::Cancel { reason: args.reason.clone() };

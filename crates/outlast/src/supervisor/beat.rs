@@ -127,8 +127,8 @@ impl Beat {
 }
 
 impl Word {
-    /// Returns whether the heartbeat's result ends the attempt: a stop was asked for, the run is not to run on, or the
-    /// lease is lost.
+    /// Returns whether the heartbeat's result ends the attempt: a stop was asked for, the run's status lets no agent
+    /// run, or this process was declared dead.
     pub fn ends(&self) -> bool {
         let stops = |p: &Pulse| {
             p.stop_requested || p.status != outlast_core::run::status::Status::Running && !waits(p.status)
