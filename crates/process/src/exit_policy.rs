@@ -39,8 +39,7 @@ pub enum Death {
     Killed,
 }
 
-/// Decides the consequence of an agent's exit. `stop_asked`: the supervisor had sent the agent a signal to stop before
-/// it ended.
+/// Decides the consequence of an agent's exit. `stop_asked`: the supervisor had sent it a signal to stop before.
 pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
     if stop_asked {
         return Verdict::Interrupted;

@@ -121,8 +121,7 @@ pub struct Found {
     pub survivors: Vec<Proc>,
     /// Processes of other users, which cannot be signalled, for example behind sudo.
     pub out_of_reach: Vec<Proc>,
-    /// Processes that have ended and are not reaped yet. They are known by descent alone, since the dead have no
-    /// environment.
+    /// Processes that have ended and are not reaped yet. Known by descent alone, since the dead have no environment.
     pub dead: BTreeSet<ProcId>,
     /// Control groups in which only processes of this tree live, so that they can be killed as a whole.
     pub whole: Vec<PathBuf>,

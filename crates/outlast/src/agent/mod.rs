@@ -82,8 +82,7 @@ pub struct With {
     pub name: Option<String>,
     /// Model that a resumed session must name; `None` if the program finds it by itself.
     pub model: Option<String>,
-    /// Whether the proxy sends the calls to Anthropic's own address. Claude Code switches off features behind another
-    /// base URL.
+    /// Whether the proxy's upstream is Anthropic itself. Claude Code switches off features behind another base URL.
     pub is_anthropic: bool,
     /// Whether the prompt is to stay the same in every attempt, so that the provider's cache serves a resumed session
     /// (`--warm-resume`).
@@ -132,8 +131,7 @@ pub trait Adapter: Send + Sync {
     fn is_begun(&self, _transcript: &str) -> bool {
         true
     }
-    /// Returns the model that a resumption must name, given a request of the session; `None` if the program finds it by
-    /// itself.
+    /// Returns the model that a resumption must name, given a request of the session; `None` if the program knows it.
     fn model(&self, _line: &Line, _request: &Value) -> Option<String> {
         None
     }
@@ -226,8 +224,7 @@ pub fn transcript_of(session: &str) -> Option<PathBuf> {
     adapters.into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
 }
 
-/// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` if there is
-/// none.
+/// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` without one.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
     // Codex sorts its files by year, month and day; Claude Code by project.
     const DEPTH: usize = 4;

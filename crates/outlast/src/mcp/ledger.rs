@@ -339,8 +339,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Closes the entry of a call that gets no answer, and returns the answer to the client: outcome unknown, or not
-    /// called.
+    /// Closes the entry of a call that gets no answer, and returns the client's answer: outcome unknown, or not called.
     pub async fn give_up(&self, opening: Opening, tool: &str) -> Result<Verdict, CliError> {
         let state = self.store.ask(GiveUpTool { opening }, Durability::Synced).await?;
         if state == State::Unknown {

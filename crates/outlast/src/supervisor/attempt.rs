@@ -79,7 +79,7 @@ pub struct Watch<'a> {
     pub kill_at: &'a mut Option<KillPoint>,
     /// Time that the agent has to end by itself after a halt or at a usage limit; `None`: the default.
     pub grace: Option<Duration>,
-    /// Whether the agent keeps its conversation itself. Its calls then differ from the recorded ones, which is not
+    /// Whether the agent keeps its conversation itself. That its calls differ from the recorded ones is then not
     /// reported.
     pub goes_on_itself: bool,
     /// Whether an agent that waits at a usage limit is stopped, to be started again when the limit is over.

@@ -6,8 +6,7 @@ use outlast_core::words::id::{Micros, Seq};
 use outlast_server::door::Seen;
 use tokio::time::Instant;
 
-/// Time that an agent at a usage limit has to end by itself before it is stopped. Most agents end on the provider's
-/// error.
+/// Time that an agent at a usage limit has to end by itself before it is stopped. Most end on the provider's error.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// Usage limit that the agent of an attempt has met, if any.

@@ -103,8 +103,7 @@ impl Frames {
         self.bytes.extend(bytes);
     }
 
-    /// Returns the next frame; `None` as long as more bytes are needed. Errors: `InvalidData` if the bytes are no
-    /// frame.
+    /// Returns the next frame; `None` while more bytes are needed. Errors: `InvalidData` if the bytes are no frame.
     pub fn whole(&mut self) -> io::Result<Option<Frame>> {
         let Some((&kind, rest)) = self.bytes.split_first() else { return Ok(None) };
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };

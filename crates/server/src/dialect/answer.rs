@@ -58,8 +58,7 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     Data,
-    /// First frame with a stop or finish reason. The proxy holds it and all later frames back until the call is
-    /// settled.
+    /// First frame with a stop or finish reason. The proxy holds it and later frames back until the call is settled.
     Stop,
     /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`. The proxy holds it back too, if
     /// there was no `Stop`.

@@ -113,8 +113,7 @@ pub(super) enum UsageOption {
     InsertObject,
     /// `stream_options` is null, at this byte range, and is replaced.
     ReplaceObject(Range<usize>),
-    /// `stream_options` has no `include_usage`: the member is inserted behind the `{`. `open`: the byte position behind
-    /// it.
+    /// `stream_options` has no `include_usage`: the member is inserted behind the `{`, at byte `open`.
     InsertMember { open: usize, empty: bool },
     /// `include_usage` is false or null, at this byte range, and is replaced.
     ReplaceMember(Range<usize>),

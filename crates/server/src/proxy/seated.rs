@@ -29,8 +29,7 @@ pub struct Seat {
     /// Whether a header opened the attempt, so that no supervisor drives it. Its active time counts only while a call
     /// is in flight.
     pub undriven: bool,
-    /// Whether the run is the shared one of the day, for requests that name no run. Nothing is replayed or joined in
-    /// it.
+    /// Whether the run is the shared one of the day, for requests that name no run. It has no replay and no join.
     pub shared: bool,
 }
 

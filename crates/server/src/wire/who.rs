@@ -32,8 +32,7 @@ pub struct Access {
     pub loopback: bool,
     /// Names under which callers may reach the listener, besides IP addresses: as in `Host`, without a port.
     pub allowed_hosts: Vec<String>,
-    /// Run of a supervisor's proxy, which serves only this run and its children, and only with run tokens; `None`: any
-    /// run.
+    /// Run of a supervisor's proxy, which serves only this run and its children, only with run tokens; `None`: any run.
     pub only_run: Option<outlast_core::words::id::RunNo>,
     /// Sessions of the page; `None` if the listener does not show it.
     pub sessions: Option<Arc<Sessions>>,
@@ -46,8 +45,7 @@ pub struct Caller {
     /// Path and query, without the `/run/TOKEN` prefix and without run tokens.
     pub target: String,
     pub credential: Credential,
-    /// Open item or step inside which the request is made, from `X-Outlast-Scope`, only with a run token; `None`:
-    /// inside none.
+    /// Open item or step inside which the request is made, by `X-Outlast-Scope`, only with a run token; `None`: none.
     pub within: Option<Seq>,
 }
 
@@ -158,8 +156,7 @@ impl NotLetIn {
     }
 }
 
-/// Reads the caller of a request from its target and headers, and checks its credentials against `access` and the token
-/// keys.
+/// Reads the caller of a request from its target and headers, and checks its credentials against `access` and `keys`.
 pub fn caller(
     access: &Access,
     keys: &[TokenKey],
