@@ -94,7 +94,7 @@ pub struct With {
 pub enum ToolProcess {
     /// The tool call with this id.
     Of(String),
-    /// An unknown tool call.
+    /// A tool call whose id is not known.
     Some,
 }
 

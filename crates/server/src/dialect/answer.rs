@@ -65,7 +65,7 @@ pub enum FrameKind {
     Terminal,
     /// Event that the upstream sent only because the proxy asked for usage. The client does not get it.
     Swallowed,
-    /// The upstream reported an error in the middle of the stream.
+    /// Event in which the upstream reports an error in the middle of the stream.
     Error,
     /// Keep-alive event without content.
     Ping,
@@ -89,7 +89,7 @@ impl From<FrameKind> for Reading {
 
 /// Reader of the events of one dialect's stream.
 pub(super) trait EventReader: Send + std::fmt::Debug {
-    /// Records the facts of `event` in `outcome`.
+    /// Reads an event, and records its facts in `outcome`.
     fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
 }
 

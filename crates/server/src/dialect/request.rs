@@ -159,7 +159,7 @@ pub enum BadRequest {
 }
 
 impl BadRequest {
-    /// Returns the stable error code, the same on every interface.
+    /// Returns the refusal's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotUtf8 { .. } | Self::NotJson { .. } | Self::TooDeep { .. } | Self::NotAnObject { .. } => {

@@ -68,7 +68,7 @@ pub enum Kind {
 }
 
 impl Error {
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Error::Store(e) => e.code(),

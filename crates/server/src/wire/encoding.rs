@@ -25,7 +25,7 @@ impl BadEncoding {
         }
     }
 
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             BadEncoding::Unknown { .. } => "unknown_encoding",

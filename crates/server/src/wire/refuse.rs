@@ -107,7 +107,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the refusal's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &str {
         match self {
             Refusal::Call { refused, .. } => refused.code(),

@@ -38,7 +38,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &str {
         match self {
             Error::Halted { refusal, .. } => &refusal.code,
