@@ -25,9 +25,9 @@ pub(super) struct Answer<'a> {
     /// Number of choices; `usage` bills all of them.
     pub choices: u32,
     pub usage: Usage,
-    /// Service tier as the request asked for it.
+    /// Service tier that the request asks for; `auto` if it names none.
     pub service_tier: &'a str,
-    /// True if OpenAI's stream reports its usage.
+    /// Whether a streamed answer reports its usage in a last chunk, as OpenAI's does on request.
     pub includes_usage: bool,
     pub manner: Manner,
 }
@@ -173,7 +173,7 @@ pub(super) fn input_tokens(body: &[u8]) -> u64 {
     (body.len() as u64).div_ceil(4)
 }
 
-/// A text and the ends of its tokens: words with the space behind them, long ones in parts.
+/// Text cut into tokens: words with the space behind them, long ones in parts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tokens {
     text: String,

@@ -20,7 +20,7 @@ pub(super) enum Body {
     Frames(Frames),
 }
 
-/// Frames sent one by one, and the end that follows the last.
+/// Frames that are sent one by one, and the body's state after the last.
 pub(super) struct Frames {
     left: vec::IntoIter<Bytes>,
     /// Time between a frame and the next.
@@ -34,9 +34,9 @@ pub(super) struct Frames {
 pub(super) enum End {
     #[default]
     Clean,
-    /// All frames are sent, then the connection breaks.
+    /// The connection breaks after all frames are sent.
     Cut,
-    /// State of `Cut` once the frames have been sent.
+    /// The connection breaks now: `Cut` after the frames have been flushed.
     Flushed,
     /// The connection stays open without a further byte until the client leaves.
     Hang,

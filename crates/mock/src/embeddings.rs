@@ -39,7 +39,7 @@ pub(super) fn expand(body: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     Ok(whole.to_string().into_bytes().into())
 }
 
-/// Writes the answer: a vector for each input, different each time it is paid for.
+/// Returns the answer's body: a vector for each input, different each time it is paid for.
 pub(super) fn whole(request: &Request<'_>, answer: &Answer<'_>) -> String {
     let dimensions = request.wire.dimensions.unwrap_or(DIMENSIONS);
     let in_base64 = request.wire.encoding_format.as_deref() == Some("base64");

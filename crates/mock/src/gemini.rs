@@ -13,7 +13,7 @@ use super::{
 };
 use crate::refusal::Refusal;
 
-/// Returns whether a path belongs to this API.
+/// Returns whether a path belongs to Gemini's API.
 pub(super) fn is_path(path: &str) -> bool {
     path.starts_with("/v1beta/") || named(path).is_some()
 }
@@ -92,7 +92,7 @@ fn blocks(parts: &Value) -> Value {
     parts.as_array().into_iter().flatten().map(block).collect()
 }
 
-/// Writes an answer as one object.
+/// Returns an answer as one JSON object of Gemini's API.
 pub(super) fn whole(answer: &Answer<'_>) -> String {
     let part = match &answer.content {
         Content::Text(text) => json!({"text": text.text()}),
@@ -101,7 +101,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> String {
     chunk(answer, &part, true).to_string()
 }
 
-/// Writes an answer as the frames of a stream: events, or the elements of one array.
+/// Returns an answer as the frames of a stream of Gemini's API: events, or the elements of one array.
 pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> Vec<Bytes> {
     let parts: Vec<Value> = match &answer.content {
         Content::Text(text) => text.pieces().map(|piece| json!({"text": piece})).collect(),
@@ -151,7 +151,7 @@ fn chunk(answer: &Answer<'_>, part: &Value, is_last: bool) -> Value {
     })
 }
 
-/// Writes an error's body.
+/// Returns an error's body in Gemini's shape.
 pub(super) fn error(status: StatusCode, message: &str) -> String {
     let name = match status.as_u16() {
         400 => "INVALID_ARGUMENT",
@@ -165,13 +165,13 @@ pub(super) fn error(status: StatusCode, message: &str) -> String {
     json!({"error": {"code": status.as_u16(), "message": message, "status": name}}).to_string()
 }
 
-/// Writes the list of models.
+/// Returns the list of models in Gemini's shape.
 pub(super) fn models(ids: &[&str]) -> String {
     let model = |id: &&str| json!({"name": format!("models/{id}"), "displayName": id, "supportedGenerationMethods": ["generateContent"]});
     json!({"models": ids.iter().map(model).collect::<Vec<_>>()}).to_string()
 }
 
-/// Writes the answer to `countTokens`.
+/// Returns the body that answers `countTokens`.
 pub(super) fn counted(tokens: u64) -> String {
     json!({"totalTokens": tokens}).to_string()
 }

@@ -64,7 +64,7 @@ pub use self::{
     provider::Received,
 };
 
-/// Serves until `shutdown` resolves, then drops every connection, answered or not.
+/// Serves requests until `shutdown` resolves, then drops every connection, answered or not.
 ///
 /// Errors: only that the log file cannot be opened.
 pub async fn serve(listener: TcpListener, options: Options, shutdown: impl Future) -> io::Result<()> {
@@ -97,12 +97,12 @@ impl Handle {
         self.addr
     }
 
-    /// Returns `http://127.0.0.1:PORT`: Anthropic's base URL; OpenAI's ends in `/v1`.
+    /// Returns the base URL as Anthropic's SDK takes it, `http://127.0.0.1:PORT`. OpenAI's SDK needs `/v1` behind it.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Returns the number of requests that this provider would bill.
+    /// Returns the number of requests that this provider has billed.
     pub fn paid(&self) -> u64 {
         self.provider.paid()
     }

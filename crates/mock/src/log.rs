@@ -40,7 +40,7 @@ pub(super) struct Line<'a> {
     pub plan: &'a [Used],
 }
 
-/// An append-only file of JSON lines.
+/// Append-only file of JSON lines, one for each paid request.
 #[derive(Debug)]
 pub(super) struct Log {
     file: Mutex<File>,

@@ -10,7 +10,7 @@ use http::{Uri, uri::PathAndQuery};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// The providers' own behaviour.
+    /// The behaviour of the real providers.
     #[default]
     Own,
     Azure,

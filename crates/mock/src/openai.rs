@@ -249,7 +249,7 @@ fn finish_reason(stop: Stop) -> &'static str {
     }
 }
 
-/// Returns the tier that was billed: never `auto`.
+/// Returns the service tier that was billed, which is never `auto`.
 pub(super) fn service_tier<'a>(answer: &Answer<'a>) -> &'a str {
     match answer.service_tier {
         tier @ ("flex" | "priority") => tier,

@@ -15,8 +15,7 @@ pub struct Options {
     pub usage: Option<FixedUsage>,
     /// Compression of answers for clients that accept it; `None`: answers are not compressed.
     pub encoding: Option<Encoding>,
-    /// Random refusals, which cost nothing. One draw decides among them: probabilities beyond a sum of 1 have no
-    /// effect.
+    /// Random refusals, which cost nothing. One draw decides among them: probabilities beyond a sum of 1 do nothing.
     pub fail: Vec<Failure>,
     /// Seed that decides which requests `fail` hits: the same seed hits the same places in a sequence of
     /// requests.
@@ -102,8 +101,7 @@ impl FromStr for Failure {
 }
 
 impl Options {
-    /// Returns the HTTP status with which the provider refuses its request number `count` by chance; `None` if it does
-    /// not.
+    /// Returns the HTTP status with which the provider refuses request number `count` by chance; `None` if it does not.
     pub(super) fn failure(&self, count: u64) -> Option<StatusCode> {
         if self.fail.is_empty() {
             return None;
@@ -126,7 +124,7 @@ pub(super) fn error_status(text: &str) -> Option<StatusCode> {
     (status.is_client_error() || status.is_server_error()).then_some(status)
 }
 
-/// Parses a time such as `300ms`, `2s` or `0`.
+/// Parses a duration such as `300ms`, `2s` or `0`.
 pub fn duration(text: &str) -> Result<Duration, BadOption> {
     let parse = |number: &str| number.trim().parse().ok();
     let found = match text.strip_suffix("ms") {

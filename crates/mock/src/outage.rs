@@ -109,7 +109,7 @@ struct Now {
 }
 
 impl Course {
-    /// Begins the first phase.
+    /// Begins the course with its first phase.
     pub fn begin(outages: Outages) -> Course {
         let now = Mutex::new(Now { phase: 0, began: Instant::now(), calls: 0 });
         Course { phases: outages.0, now, moved: Notify::new(), absent: watch::Sender::new(false) }

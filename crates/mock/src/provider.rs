@@ -40,11 +40,11 @@ use crate::refusal::Refusal;
 const MODELS: [&str; 5] =
     ["gpt-5", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5", "gemini-2.5-flash"];
 
-/// A request as it arrived.
+/// Request as the provider received it.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub method: Method,
-    /// Path and query.
+    /// Path and query of the request.
     pub target: String,
     pub headers: HeaderMap,
     /// Body, still in its `Content-Encoding`; empty if it was too large or broke off.

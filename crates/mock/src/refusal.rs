@@ -19,10 +19,10 @@ pub(super) enum Refusal {
     NoCredit,
     #[error("refused by chance, as the provider was started to do")]
     ByChance(StatusCode),
-    /// A plan's usage limit, which ends after this time.
+    /// A plan's usage limit is reached, which ends after this time.
     #[error("the usage limit has been reached")]
     UsageLimit(Duration),
-    /// The request is wrong; the message is worded as a provider would.
+    /// The request is wrong. The message is worded as a provider would word it.
     #[error("{0}")]
     Bad(String),
     #[error("wanted a credential in {wanted}, had none")]

@@ -192,7 +192,7 @@ impl<'a> Request<'a> {
         self.wire.array.unwrap_or(false)
     }
 
-    /// Returns whether a stream ends with OpenAI's usage chunk.
+    /// Returns whether the request asks that a stream ends with OpenAI's usage chunk.
     pub fn includes_usage(&self) -> bool {
         self.wire.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
     }
@@ -236,8 +236,7 @@ impl<'a> Request<'a> {
         Ok((script, self.wire.messages[since..].iter().map(Message::tool_results).sum()))
     }
 
-    /// Returns the text of the last user message without tool results, cut after 4,000 characters; empty if there is
-    /// none.
+    /// Returns the text of the last user message without tool results, cut after 4,000 characters; empty without one.
     pub fn asked(&self) -> &str {
         const LONGEST: usize = 4000;
         let mut users =
@@ -467,8 +466,7 @@ struct Block<'a> {
     _content: IgnoredAny,
 }
 
-/// Decodes a body by its `Content-Encoding`. Errors: an unknown encoding; a body that cannot be decoded or is too
-/// large.
+/// Decodes a body by its `Content-Encoding`. Errors: an unknown encoding; a damaged or too large body.
 pub(super) fn decode(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal> {
     let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Ok(body) };
     let decoded = match encoding.as_bytes() {

@@ -10,8 +10,7 @@ use super::{
     request::Request,
 };
 
-/// Builds the finished response, as JSON. The caller answers it, and keeps it for requests that continue the
-/// conversation.
+/// Builds the finished response, as JSON. The caller answers it, and keeps it for requests that continue it.
 pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
     let (status, incomplete) = match answer.stop {
         Stop::Length => ("incomplete", json!({"reason": "max_output_tokens"})),
@@ -28,7 +27,7 @@ pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
     with_status(request, answer, status, incomplete, Value::Array(output(request, answer)), usage)
 }
 
-/// Writes an answer as the frames of a stream; the terminal event is the last.
+/// Returns an answer as the frames of a stream of OpenAI's responses; the terminal event is the last.
 pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
     let mut events = Events::default();
     let begun = with_status(request, answer, "in_progress", Value::Null, json!([]), Value::Null);

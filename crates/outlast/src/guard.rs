@@ -33,8 +33,7 @@ use crate::{
 pub enum Rule<'a> {
     /// Allowed: the command only reads, or acts for the process's own run.
     Free,
-    /// Allowed with the run's token: the command begins a run, or goes on with the named one, as a child of the
-    /// process's run.
+    /// Allowed with the run's token: the command begins a run, or goes on with the named one, as a child of this run.
     Begins(Option<&'a RunId>),
     /// Allowed for the process's own run, or one that was started inside it. `None`, a command without a run's name, is
     /// refused: the last run of the directory may be anybody's.

@@ -20,7 +20,7 @@ pub struct User {
     pub home: String,
 }
 
-/// Reason for which this process cannot be confined.
+/// Reason why this process cannot be confined.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("no user of this machine is named {0:?}")]

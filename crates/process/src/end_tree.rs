@@ -61,7 +61,7 @@ impl Force {
     }
 }
 
-/// Result of ending a tree.
+/// Result of [`end_tree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Exit of the main process; `None` if none was given, or if it hangs in the kernel.

@@ -12,7 +12,7 @@ pub enum Verdict {
     Interrupted,
     /// Another attempt would end the same way, so none is made.
     Stop(Futile),
-    /// The agent died; start the next attempt.
+    /// The agent died, so the next attempt is started.
     Restart(Death),
 }
 
@@ -39,8 +39,7 @@ pub enum Death {
     Killed,
 }
 
-/// Decides the consequence of an agent's exit. `stop_asked`: the supervisor had sent the agent a signal to stop before
-/// it ended.
+/// Decides the consequence of an agent's exit. `stop_asked`: the supervisor had sent it a signal to stop before.
 pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
     if stop_asked {
         return Verdict::Interrupted;

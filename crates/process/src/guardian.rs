@@ -309,8 +309,7 @@ impl Guard {
     }
 }
 
-/// Returns whether a signal was passed on by this process's guardian, which is in the same group. Called in signal
-/// handlers.
+/// Returns whether a signal was passed on by this process's guardian, in the same group. Called in signal handlers.
 pub(super) fn is_second_hand(info: &libc::siginfo_t) -> bool {
     // SAFETY: with this code the kernel has filled in the sender.
     info.si_code == libc::SI_QUEUE && unsafe { info.si_pid() == libc::getppid() }

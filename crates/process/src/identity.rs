@@ -10,7 +10,7 @@ use super::proc_table::{self, ProcId};
 /// Answer to whether a process is alive, as far as it can be seen at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// The process runs.
+    /// The process is alive.
     Alive,
     /// The process is gone: on the same host, boot and namespace its pid is free, a zombie's, or another process's.
     Gone,

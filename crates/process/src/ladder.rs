@@ -19,7 +19,7 @@ pub enum Ask {
     Force,
 }
 
-/// Event that the ladder reacts to.
+/// Event that may move the ladder to a rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Asked(Ask),
@@ -27,29 +27,29 @@ pub enum Event {
     MainExited,
     /// No process of the tree is left.
     AllGone,
-    /// Time has passed, or new processes may have been forked.
+    /// Time has passed. New processes may have been forked.
     Tick,
 }
 
-/// Action that the caller has to take.
+/// Action that the ladder asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     SignalMain(Signal),
     /// Signal all found processes that have not had this signal yet. On the upper rungs this action repeats with each
     /// tick, for processes forked meanwhile.
     SignalAll(Signal),
-    /// A process survives SIGKILL (it hangs in the kernel): stop trying, and report it.
+    /// Stop trying, and report the processes that survive SIGKILL (they hang in the kernel).
     GiveUp,
 }
 
 /// Longest time that is spent on each rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Graces {
-    /// Time between asking the main process and asking all.
+    /// Time between asking the main process to stop and asking all processes.
     pub main: Duration,
-    /// Time between asking all and killing them.
+    /// Time between asking all processes to stop and killing them.
     pub all: Duration,
-    /// Time between killing all and giving up.
+    /// Time between killing all processes and giving up.
     pub kill: Duration,
 }
 

@@ -90,8 +90,7 @@ impl Stat {
     }
 }
 
-/// Reads the facts of one process; `None` if there is none. Errors: this user may not look at it, or `/proc` cannot be
-/// read.
+/// Reads the facts of one process; `None` if there is none. Errors: it may not be looked at, or `/proc` cannot be read.
 pub fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
     read_stat_at(&format!("/proc/{pid}/stat"), &mut Vec::new())
 }
@@ -146,8 +145,7 @@ fn stat_below(proc: &fs::File, pid: &str, line: &mut [u8; LINE]) -> io::Result<O
     Ok(line.get(..read).and_then(Stat::parse))
 }
 
-/// Returns whether `/proc` shows this process's own pid namespace. After `unshare --pid` without a new mount it does
-/// not.
+/// Returns whether `/proc` shows this process's own pid namespace. Not after `unshare --pid` without a new mount.
 pub fn shows_our_namespace() -> bool {
     fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own_pid().to_string().as_str())
 }

@@ -45,8 +45,7 @@ impl Pty {
         self.ours.try_clone()
     }
 
-    /// Writes typed keys to the agent. Blocks while the agent does not read. Errors: nobody has the agent's side open
-    /// any more.
+    /// Writes typed keys to the agent. Blocks while the agent does not read. Errors: nobody has the agent's side open.
     pub fn types(&self, mut keys: &[u8]) -> io::Result<()> {
         while !keys.is_empty() {
             match rustix::io::write(&self.ours, keys) {

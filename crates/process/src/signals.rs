@@ -82,8 +82,7 @@ impl Signals {
             .collect()
     }
 
-    /// Returns a function that tells whether one of `these` was received and not taken yet. The function takes no
-    /// signal.
+    /// Returns a function that tells whether one of `these` was received and not taken yet. It takes no signal.
     pub fn peek(&self, these: &[Signal]) -> impl Fn() -> bool + Send + Sync + use<> {
         let flags: Vec<_> = self
             .came

@@ -212,7 +212,7 @@ impl Child {
         }
     }
 
-    /// Sends a signal to the child's process group, as a terminal does; only to the child if it is in this process's
+    /// Sends a signal to the child's process group, as a terminal does; only to the child if that is this process's
     /// group.
     pub fn signal_group(&self, signal: Signal) -> io::Result<()> {
         // While the lock is held and there is no exit, the child is unreaped, so neither its pid nor its group's

@@ -40,7 +40,7 @@ impl Marker {
         Marker(entries.into_iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect())
     }
 
-    /// Creates the marker `OUTLAST_RUN_ID=id`.
+    /// Returns the marker `OUTLAST_RUN_ID=id`.
     pub fn of_run(id: &str) -> Marker {
         Marker::new([("OUTLAST_RUN_ID", id)])
     }
@@ -92,7 +92,7 @@ pub fn is_shared_server(found: &Proc) -> bool {
 /// Time for which a process must show no environment, nor the length of one, before it is believed to have none.
 const LONGEST_EXEC: Duration = Duration::from_secs(5);
 
-/// Criteria for the processes that belong to an attempt.
+/// Criteria by which the processes of an attempt are found.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub marker: Marker,
@@ -121,8 +121,7 @@ pub struct Found {
     pub survivors: Vec<Proc>,
     /// Processes of other users, which cannot be signalled, for example behind sudo.
     pub out_of_reach: Vec<Proc>,
-    /// Processes that have ended and are not reaped yet. They are known by descent alone, since the dead have no
-    /// environment.
+    /// Processes that have ended and are not reaped yet. Known by descent alone, since the dead have no environment.
     pub dead: BTreeSet<ProcId>,
     /// Control groups in which only processes of this tree live, so that they can be killed as a whole.
     pub whole: Vec<PathBuf>,

@@ -27,8 +27,8 @@ pub struct Caller {
 
 /// Converts an operation's outcome to Python values.
 ///
-/// An item: as in `Seat.claim_item` and `record_item`. A step: `(seq, begun before, done, tries)`. A loop: its count.
-/// Any other outcome with a number: that number.
+/// An item becomes a tuple as in `claim_item` and `record_item`, a step `(seq, begun before, done, tries)`, a loop its
+/// count, and any other outcome with a number that number.
 pub fn answer(
     py: Python<'_>,
     outcome: Result<Outcome, store::Error>,

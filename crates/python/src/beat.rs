@@ -42,8 +42,7 @@ pub enum Word {
 }
 
 impl Beat {
-    /// Adds an open attempt to the heartbeat. `driven`: this process counts the attempt's active time, and no
-    /// supervisor does.
+    /// Adds an open attempt to the heartbeat. `driven`: this process counts its active time, and no supervisor does.
     pub fn open(&self, node: &Node, run: RunNo, attempt: AttemptNo, instance: InstanceNo, driven: bool) {
         let active = driven.then(|| ActiveTime::begin(node.clock().monotonic_ms()));
         self.attempts().insert((run, attempt), Open { instance, active, pulse: None, lost: false });

@@ -18,8 +18,7 @@ use crate::{
 /// Number of jobs read at once while looking for those of a name.
 const PAGE: usize = 256;
 
-/// Returns the jobs of this name as JSON, newest first: number, id, parent, status, and the counts of items by
-/// standing.
+/// Returns the jobs of this name as JSON, newest first: number, id, parent, status, and counts of items by standing.
 #[pyfunction]
 pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
     let core = engine.core()?;

@@ -42,7 +42,7 @@ pub fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Declares an instance dead, retrying if its heartbeat moves meanwhile. Synced.
+/// Declares an instance dead. Repeats that if the instance's heartbeat moves meanwhile. Synced.
 pub fn declare_dead(store: &dyn Store, no: InstanceNo) -> Result<(), Error> {
     loop {
         let Some(instance) = store.instance(no)? else { return Ok(()) };

@@ -38,8 +38,7 @@ pub fn enter<'py>(
     Ok((key, Some(base), None))
 }
 
-/// Encodes a step's result for its journal entry, with its arguments in a short form for people. Errors:
-/// `NotSerializable`.
+/// Encodes a step's result for its journal entry, with its arguments shortened for people. Errors: `NotSerializable`.
 #[pyfunction]
 pub fn written<'py>(
     py: Python<'py>,

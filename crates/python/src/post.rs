@@ -27,8 +27,7 @@ impl Letter {
 
 type Told = (Letter, Result<Outcome, store::Error>);
 
-/// Queue of outcomes for Python, delivered together by the next thread that gets the interpreter's lock. Cheap to
-/// clone.
+/// Queue of outcomes for Python, all delivered by the next thread that gets the interpreter's lock. Cheap to clone.
 #[derive(Clone)]
 pub struct Post {
     runtime: Handle,
@@ -50,8 +49,7 @@ impl Post {
         Arc::new(awaited).look();
     }
 
-    /// Passes an outcome to `letter` from a runtime thread, because the store's thread must not wait for the
-    /// interpreter.
+    /// Passes an outcome to `letter` from a runtime thread, as the store's thread must not wait for the interpreter.
     pub fn send(&self, letter: Letter, outcome: Result<Outcome, store::Error>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push((letter, outcome));

@@ -162,8 +162,7 @@ impl Node {
         }
     }
 
-    /// Returns whether the process may open new entries: as far as it knows, no other process can have declared it
-    /// dead.
+    /// Returns whether the process may open new entries: as far as it knows, no other one can have declared it dead.
     pub fn may_open(&self) -> bool {
         self.membership().may_open(self.now_ms())
     }
@@ -273,8 +272,7 @@ impl Node {
         Ok(false)
     }
 
-    /// Unregisters the process. Entries that it has open become `unknown` at once, and no other process waits for its
-    /// lease.
+    /// Unregisters the process. Its open entries become `unknown` at once, and no other process waits for its lease.
     pub fn leave(&self) -> Result<(), Error> {
         loop {
             let row = self.store.instance(self.instance())?;

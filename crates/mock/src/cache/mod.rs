@@ -31,7 +31,7 @@ struct Entry {
 /// Prefixes of a request that its provider may cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
-    /// The dialect caches nothing.
+    /// The dialect has no prompt cache.
     Uncached,
     Marked(marked::Blocks),
     Automatic(automatic::Steps),
@@ -57,8 +57,7 @@ impl Prompt {
 }
 
 impl Cache {
-    /// Looks a request up in the cache, and writes the prefixes that are not cached yet. `now`: time since the
-    /// provider's start.
+    /// Looks a request up in the cache, and writes the prefixes that it lacks. `now`: time since the provider's start.
     pub fn pass(&mut self, prompt: &Prompt, now: Duration) -> Cached {
         match prompt {
             Prompt::Uncached => Cached::default(),

@@ -58,7 +58,7 @@ pub struct Launch {
     pub headless: bool,
 }
 
-/// One agent of a run, through all its attempts.
+/// Agent of a run, started again in each attempt.
 pub struct Conduct {
     adapter: Box<dyn Adapter>,
     line: Line,

@@ -20,7 +20,7 @@ const UNSAID_MS: i64 = 15 * 60 * 1000;
 /// Furthest end of a limit that is believed. No provider would name a later one.
 const FARTHEST_MS: i64 = 32 * 86_400_000;
 
-/// Patterns to search for, each within one line as it reads on a screen.
+/// Patterns to search for in an agent's output, each within one line as it reads on a screen. `None`: not searched for.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
     /// Pattern of the session id: its first group, or else the whole match.

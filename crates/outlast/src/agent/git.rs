@@ -12,8 +12,7 @@ const BYTES: usize = 4096;
 /// Newest commits that are told.
 const COMMITS: &str = "5";
 
-/// Returns branch, changed files and newest commits of a directory as text; `None` outside a working tree, or without
-/// git.
+/// Returns branch, changed files and newest commits of a directory as text; `None` without git or a working tree.
 pub fn status(directory: &Path) -> Option<String> {
     let status = git(directory, &["status", "--short", "--branch"])?;
     // A repository without a commit has none to tell.

@@ -12,8 +12,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Finds the program in `argv`: the first word, or the word behind `env`, `nohup`, `npx`, `node` and the
-    /// like. `None` if the line names none.
+    /// Finds the program in `argv`: the first word, or the word behind `env`, `nohup`, `npx`, `node` and the like.
+    /// Returns `None` if the line names no program.
     pub fn read(argv: &[String]) -> Option<Line> {
         let mut at = 0;
         loop {

@@ -82,8 +82,7 @@ pub struct With {
     pub name: Option<String>,
     /// Model that a resumed session must name; `None` if the program finds it by itself.
     pub model: Option<String>,
-    /// Whether the proxy sends the calls to Anthropic's own address. Claude Code switches off features behind another
-    /// base URL.
+    /// Whether the proxy's upstream is Anthropic itself. Claude Code switches off features behind another base URL.
     pub is_anthropic: bool,
     /// Whether the prompt is to stay the same in every attempt, so that the provider's cache serves a resumed session
     /// (`--warm-resume`).
@@ -97,14 +96,14 @@ pub struct With {
 pub enum ToolProcess {
     /// The tool call with this id.
     Of(String),
-    /// An unknown tool call.
+    /// A tool call whose id is not known.
     Some,
 }
 
 /// Adapter of one CLI agent program. All methods are pure.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
-    /// Returns whether the adapter is for this program.
+    /// Returns whether the adapter is for the program of this name.
     fn matches(&self, program: &str) -> bool {
         program == self.name()
     }
@@ -134,8 +133,7 @@ pub trait Adapter: Send + Sync {
     fn is_begun(&self, _transcript: &str) -> bool {
         true
     }
-    /// Returns the model that a resumption has to name, given a request of the session; `None` if the program finds it by
-    /// itself.
+    /// Returns the model that a resumption must name, given a request of the session; `None` if the program knows it.
     fn model(&self, _line: &Line, _request: &Value) -> Option<String> {
         None
     }
@@ -153,7 +151,7 @@ pub trait Adapter: Send + Sync {
     }
 }
 
-/// Value of `--agent`.
+/// Value of `--agent`, which decides the adapter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// The command decides which adapter is used.
@@ -228,8 +226,7 @@ pub fn transcript_of(session: &str) -> Option<PathBuf> {
     adapters.into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
 }
 
-/// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` if there is
-/// none.
+/// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` without one.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
     // Codex sorts its files by year, month and day; Claude Code by project.
     const DEPTH: usize = 4;

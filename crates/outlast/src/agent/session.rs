@@ -30,8 +30,7 @@ pub fn key(agent: Option<&str>, iteration: i64) -> String {
     }
 }
 
-/// Returns the newest stored session; `None` if there is none. Errors: the store's; a session that cannot be read is
-/// `Corrupt`.
+/// Returns the newest stored session; `None` if there is none. Errors: the store's; `Corrupt` for an unreadable one.
 pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
     let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, key))? else { return Ok(None) };
     let corrupt =
@@ -41,8 +40,7 @@ pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>,
     serde_json::from_slice(&bytes).map(Some).map_err(|e| corrupt(&e))
 }
 
-/// Returns the checkpoint that stores the session. The caller must commit it synced before an agent with this id
-/// starts.
+/// Returns the checkpoint that stores the session. The caller commits it synced before an agent with this id starts.
 pub fn keep(actor: Actor, key: String, session: &Session) -> Checkpoint {
     let value = Payload::encode(&serde_json::to_vec(session).unwrap_or_default());
     Checkpoint { actor, slot: Slot::DRIVER, name: key, value }

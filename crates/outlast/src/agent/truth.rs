@@ -161,8 +161,8 @@ pub async fn settle(
     Ok(told)
 }
 
-/// Closes the open entries of tool calls whose results the model got although no hook saw them end, for example a
-/// refused call.
+/// Closes the open entries of tool calls whose results the model got although no hook saw them end: a refused call,
+/// say.
 pub async fn close_answered(
     store: &dyn Store,
     actor: Actor,

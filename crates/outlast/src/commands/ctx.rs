@@ -54,8 +54,7 @@ fn set(store: &dyn Store, args: &SetArgs, context: &Context) -> Result<(), CliEr
     write(store, context, &bearer, &args.pairs, Vec::new())
 }
 
-/// Sets keys of the task context, commits the changes `more` with them, and rewrites the mirror file. Durable when it
-/// returns.
+/// Sets keys of the task context, with the changes `more` in the same commit, and rewrites the mirror file. Durable.
 pub fn write(
     store: &dyn Store,
     context: &Context,
@@ -176,7 +175,7 @@ fn env(store: &dyn Store, args: &OfArgs, context: &Context, page: &mut Page) -> 
     Ok(page.text(&exports(&found))?)
 }
 
-/// Returns shell code that unsets the variables of named keys without a value: one left over would be taken for this
+/// Returns shell code that unsets the variables of named keys without a value: an old one would be taken for this
 /// task's.
 pub fn unsets(context: &TaskContext) -> String {
     let absent = key::NAMED.iter().filter(|(name, _)| !context.values.contains_key(*name));

@@ -141,8 +141,7 @@ impl Families {
         std::iter::successors(parent(&no), parent).collect()
     }
 
-    /// Forgets a run in the store and returns whether it is gone. Runs that began meanwhile are read first: one may be
-    /// its child.
+    /// Forgets a run in the store and returns whether it is gone. New runs are read first: one may be its child.
     pub fn forget(&mut self, store: &dyn Store, no: RunNo) -> Result<bool, CliError> {
         loop {
             let verb = Forget {

@@ -13,8 +13,7 @@ use crate::{
     settings::place::Place,
 };
 
-/// Prints what a store has lost, or with `--accept-shorter` accepts the loss. Returns `REFUSED` if the store is still
-/// damaged.
+/// Prints what a store has lost, or accepts that (`--accept-shorter`). Returns `REFUSED` if the store is still damaged.
 pub fn repair(context: &Context, args: &RepairArgs, page: &mut Page) -> Result<u8, CliError> {
     let place = match &args.place {
         Some(place) => Place::decide(Some(place), &context.around)?,

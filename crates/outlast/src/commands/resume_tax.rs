@@ -47,11 +47,9 @@ pub struct Resumption {
     pub covered: u64,
     pub read: u64,
     pub rebought: u64,
-    /// Cost of the tokens paid for again, less the price of reading them from the cache; `None` for a model without a
-    /// price.
+    /// Cost of the tokens paid for again, less the price of reading them from the cache; `None` without a known price.
     pub cost_nano_usd: Option<i64>,
-    /// Whether the cached prefix had expired before `after`: paying again is then no fault of how the agent was
-    /// restarted.
+    /// Whether the cached prefix had expired before `after`: paying again is then no fault of the restart.
     pub expired: bool,
     pub difference: Option<Difference>,
 }
@@ -190,8 +188,7 @@ fn model(e: &Entry) -> &str {
     e.call.as_ref().map_or("", |call| call.model.as_str())
 }
 
-/// Prints what each restart paid for again, and the first byte in which its request differs from the last request
-/// before it.
+/// Prints what each restart paid for again, and the first byte in which its request differs from the one before.
 pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (attempts, entries) = (store.attempts(view.run.no)?, journal::all(store, view.run.no)?);
     let found = resumptions(store, view, &attempts, &entries)?;

@@ -34,7 +34,7 @@ struct Conversation {
     turns: Vec<Turn>,
 }
 
-/// Prints the conversations of a run, in the order in which they ended.
+/// Prints the conversations of a run, in the order in which they ended, as Markdown or JSON.
 pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliError> {
     let view = find::run(store, run)?;
     let found = conversations(store, journal::all(store, view.run.no)?)?;

@@ -31,8 +31,7 @@ impl AtExit<'_> {
     }
 }
 
-/// Returns the process ids of a shell's living children whose standard output the shell reads; none if `/proc` cannot
-/// be read.
+/// Returns the process ids of a shell's living children whose standard output it reads; none if `/proc` cannot be read.
 pub fn read_from(shell: u32) -> Vec<u32> {
     let Ok(processes) = proc_table::walk() else { return Vec::new() };
     let children = processes.into_iter().filter(|stat| stat.ppid == shell && !stat.is_dead());

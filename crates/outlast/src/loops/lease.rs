@@ -165,8 +165,7 @@ fn claim(
     }
 }
 
-/// Declares an instance dead whose process is gone, or that leaves by itself (`left`). Does nothing if it is dead
-/// already.
+/// Declares an instance dead whose process is gone, or that leaves by itself (`left`). Does nothing if it is dead.
 pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), store::Error> {
     loop {
         let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };

@@ -58,8 +58,7 @@ pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result
     Ok(())
 }
 
-/// Returns shell code that ends a script with the exit code `code`; in an interactive shell it only sets the exit
-/// status.
+/// Returns shell code that ends a script with exit code `code`; in an interactive shell it only sets the exit status.
 pub fn end_with(code: u8) -> String {
     format!("case $- in *i*) (exit {code}) ;; *) exit {code} ;; esac")
 }

@@ -217,8 +217,8 @@ impl Ledger {
     /// Reserves the call on disk, or finds its recorded answer. Waits while another process makes the same call.
     ///
     /// `leaves`: the call is marked as sent in the same commit, unless it needs an approval. A call that is not marked
-    /// must be marked by [`Ledger::leaves`] before it is sent. `anew`: a call that only reads is made again although
-    /// its answer is recorded.
+    /// must be marked by [`Ledger::leaves`] before it is sent. `anew`: recorded answers are passed over, if the tool
+    /// only reads and the call has no id.
     pub async fn reserve(
         &self,
         call: &ToolCall,

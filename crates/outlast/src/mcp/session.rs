@@ -27,8 +27,7 @@ use super::{
 /// Starts of a server without an answer between them, after which it is given up.
 const MOST_STARTS: u32 = 5;
 
-/// Longest wait for a person's decision, in milliseconds, before a client that takes no progress notices is told to
-/// call again.
+/// Longest wait for a decision, in milliseconds, before a client that takes no progress notices is told to call again.
 pub const PATIENCE_MS: u64 = 45_000;
 
 /// Time between two progress notices to a client that waits for a person's decision, in milliseconds.
@@ -111,8 +110,7 @@ impl Session {
         std::mem::take(&mut self.deeds)
     }
 
-    /// Takes note that the server was started. Returns the deeds that begin the session with it and send what has
-    /// waited for it.
+    /// Takes note that the server was started. Returns the deeds that begin its session and send what has waited.
     pub fn started(&mut self) -> Vec<Deed> {
         self.starts += 1;
         self.greet();

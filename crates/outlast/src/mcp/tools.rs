@@ -34,8 +34,7 @@ impl Manner {
 /// Tools of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
-    /// Whether the server's own hints about its tools are believed. A false hint would let a tool's effect happen
-    /// twice.
+    /// Whether the server's own hints about its tools are believed. A false hint would let an effect happen twice.
     pub trusted: bool,
     /// Names, or beginnings of names such as `get_*`, of tools that only read.
     pub reads: Vec<String>,
@@ -84,7 +83,7 @@ impl Tools {
         }
     }
 
-    /// Returns the manner of a tool. Settings take precedence over the hints of a trusted server; without either it is
+    /// Returns the manner of a tool. Settings take precedence over a trusted server's hints; without either it is
     /// `Acts`.
     pub fn manner(&self, tool: &str) -> Manner {
         let names = |patterns: &[String]| {

@@ -81,8 +81,7 @@ impl Context {
         Ok(Context { around: self.around.with(variables), ..self })
     }
 
-    /// Returns the same context with the store beside a JSONL file of results, which holds the record of the file's
-    /// job.
+    /// Returns the same context with the store beside a JSONL file of results, which has the record of its job.
     pub fn beside(&self, results: &Path) -> Context {
         Context { place: Place::File(jsonl::record(results)), ..self.clone() }
     }

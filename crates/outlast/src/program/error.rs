@@ -56,7 +56,7 @@ impl Candidate {
     }
 }
 
-/// Error of the command line.
+/// Error with which a command ends.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// Command line that clap refused; also `--help` and `--version`, which are printed and are no failure.

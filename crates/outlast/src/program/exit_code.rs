@@ -1,8 +1,8 @@
 //! The exit codes of `outlast`, in one place. `docs/reference/exit-codes.md` is this table.
 
-/// Done as asked; for `run`, the agent finished with 0.
+/// The command did what was asked; for `outlast run`, the agent exited with 0.
 pub const OK: u8 = 0;
-/// Refused: an unknown run, a change that cannot be made, an answer that could not be written.
+/// The command refused: an unknown run, a change that cannot be made, an answer that could not be written.
 pub const REFUSED: u8 = 1;
 /// The command line, a variable or `outlast.toml` asks for something that does not exist.
 pub const USAGE: u8 = 2;
@@ -20,10 +20,10 @@ pub const CRASH_LOOP: u8 = 78;
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The command does not exist, as in a shell.
 pub const NOT_FOUND: u8 = 127;
-/// Stopped by a person, by Ctrl-C or `outlast stop`; the run can be resumed.
+/// A person stopped the run, by Ctrl-C or `outlast stop`. It can be resumed.
 pub const INTERRUPTED: u8 = 130;
 
-/// Every code with its name and meaning.
+/// All exit codes, each with its name and meaning.
 pub const ALL: [(u8, &str, &str); 11] = [
     (OK, "ok", "it did what was asked; of `run` and `resume`: the agent finished with 0"),
     (REFUSED, "refused", "unknown run, a change that cannot be made, output that could not be written"),

@@ -15,8 +15,7 @@ const BEGINS: &str = "{\"job_id\"";
 /// Results of one job, as they were read from its JSONL file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Results {
-    /// Number of the attempt that wrote the newest line, for each index in the job's input; `None` if the line names no
-    /// attempt.
+    /// Number of the attempt that wrote the newest line, for each index in the job's input; `None` if it names none.
     pub by_index: BTreeMap<i64, Option<i64>>,
     pub lines: usize,
 }

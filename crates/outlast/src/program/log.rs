@@ -54,8 +54,7 @@ fn lines() -> Option<&'static Lines> {
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Writes a line for a person to standard error. The line is written when this returns, unless nobody reads standard
-/// error.
+/// Writes a line for a person to standard error. It is written when this returns, unless nobody reads standard error.
 pub fn line(text: &str) {
     match LINES.get() {
         Some(lines) => {

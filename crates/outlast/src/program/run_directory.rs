@@ -24,8 +24,7 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Returns a run's directory without creating anything. Errors: for a database, neither XDG_STATE_HOME nor HOME is
-    /// set.
+    /// Returns a run's directory without creating anything. Errors: a database, and no XDG_STATE_HOME or HOME.
     pub fn of(place: &Place, run: &RunId, around: &Surroundings) -> Result<RunDirectory, place::Error> {
         let all = match place {
             Place::File(store) => {
@@ -73,8 +72,8 @@ impl RunDirectory {
         self.path.join("supervisor.log")
     }
 
-    /// Returns the path of the file in which a guardian lists the tools' processes that it ended after its supervisor
-    /// was killed.
+    /// Returns the path of the file in which a guardian lists the tools' processes that it ended for a killed
+    /// supervisor.
     pub fn left(&self) -> PathBuf {
         self.path.join("left.json")
     }

@@ -57,8 +57,8 @@ pub fn put_bill(object: &mut Map<String, Value>, name: &str, amounts: Amounts) {
     object.insert(format!("{name}_tokens"), amounts.tokens().into());
 }
 
-/// Adds an amount of nano-USD to a JSON object, twice: `NAME_nano_usd` to count with, `NAME_usd` to read. `None`
-/// becomes null.
+/// Adds an amount of nano-USD to a JSON object, twice: `NAME_nano_usd` to count with, `NAME_usd` to read; `None` as
+/// null.
 pub fn put_money(object: &mut Map<String, Value>, name: &str, nano: Option<i64>) {
     object.insert(format!("{name}_nano_usd"), nano.into());
     object.insert(format!("{name}_usd"), nano.map(usd).into());

@@ -74,8 +74,8 @@ pub fn providers(
     })
 }
 
-/// Returns the base URLs to store with a run, so that its resumption calls the same hosts; a provider's own URL is left
-/// out.
+/// Returns the base URLs to store with a run, so that its resumption calls the same hosts, without the providers' own
+/// URLs.
 pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
     let all = [
         ("openai", &providers.openai, OPENAI),

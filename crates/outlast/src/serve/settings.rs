@@ -20,7 +20,7 @@ use crate::{
 /// Interval at which the files are checked for changes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Returns the configuration for `args`, with the keys, token and prices as they are now.
+/// Returns the configuration of `outlast serve` for `args`, with the keys, token and prices that the files hold now.
 pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
     let token = args.api_token_file.as_deref().map(read_token).transpose()?;
     let open = [Some(args.listen), args.grpc].into_iter().flatten().find(|a| !a.ip().is_loopback());

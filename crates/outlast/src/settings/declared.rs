@@ -17,7 +17,7 @@ pub struct Declared {
     pub patterns: Patterns,
 }
 
-/// Error of a declaration that is not accepted.
+/// Error of a table `[agents.NAME]` that is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDeclaration {
     #[error("unknown key (wanted match, new_args, resume_args, session_id_regex, limit_regex)")]

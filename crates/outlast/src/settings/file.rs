@@ -115,8 +115,7 @@ pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::T
     Ok(found)
 }
 
-/// Returns the paths where settings files may be, nearest first: in the current directory, then in the user's
-/// configuration.
+/// Returns the paths where settings files may be, nearest first: the current directory's, then the user's own.
 pub fn files(around: &Surroundings) -> Vec<PathBuf> {
     let directories = [Some(around.directory().to_owned()), around.config_directory()];
     directories.into_iter().flatten().map(|d| d.join(FILE)).collect()

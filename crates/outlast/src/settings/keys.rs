@@ -29,7 +29,7 @@ pub struct Key {
     pub origin: Origin,
 }
 
-/// Origin of a key.
+/// Source of a key: a variable, or the file of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Environment,
@@ -108,8 +108,8 @@ impl Keys {
     }
 }
 
-/// Returns a private file's text; `None` if there is no file. Errors: the file belongs to another user, or others can
-/// read it.
+/// Returns a private file's text; `None` if there is no file. Errors: the file is another user's, or others can read
+/// it.
 pub fn read_private(path: &PathBuf) -> Result<Option<String>, Error> {
     let unreadable = |e: std::io::Error| Error::Unreadable { path: path.clone(), why: e.to_string() };
     let mut file = match std::fs::File::open(path) {

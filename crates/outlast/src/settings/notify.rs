@@ -30,7 +30,7 @@ const HEARTBEAT_MS: i64 = 60_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
-    /// JSON, signed by Standard Webhooks if there is a secret.
+    /// JSON, signed as Standard Webhooks specifies if there is a secret.
     #[default]
     Webhook,
     Ntfy,

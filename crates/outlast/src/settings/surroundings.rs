@@ -45,7 +45,7 @@ impl Surroundings {
         self
     }
 
-    /// Returns all variables.
+    /// Returns all environment variables, with their values.
     pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> + '_ {
         self.variables.iter().map(|(k, v)| (k.clone(), v.clone()))
     }

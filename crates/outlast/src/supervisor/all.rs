@@ -17,8 +17,7 @@ use crate::{
 /// Most characters of a label.
 const LABEL: usize = 24;
 
-/// Resumes each run with a supervisor process of its own, oldest first, waits for all of them, and returns the worst
-/// exit code.
+/// Resumes each run, oldest first, with a supervisor of its own, waits for all, and returns the worst exit code.
 pub fn resume(runs: &[RunView], context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
     say(&format!("{} to resume", some(runs.len() as i64, "run")));
     let me = crate::program()?;

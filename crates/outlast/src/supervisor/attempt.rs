@@ -40,7 +40,7 @@ const STOPPED_READER: Duration = Duration::from_secs(2);
 /// Interval at which the supervisor checks whether orphans have finished.
 const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 
-/// Result of one attempt.
+/// Result of one attempt, after the agent's processes have been ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub exit: Exit,
@@ -61,7 +61,7 @@ pub struct Outcome {
     pub tools: Vec<Left>,
     /// Number of calls that the agent made through the proxy: paid, replayed or refused.
     pub asked: u64,
-    /// Whether the kernel killed the agent for its memory (OOM).
+    /// Whether the kernel killed the agent for want of memory (OOM).
     pub oom: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct Watch<'a> {
     pub kill_at: &'a mut Option<KillPoint>,
     /// Time that the agent has to end by itself after a halt or at a usage limit; `None`: the default.
     pub grace: Option<Duration>,
-    /// Whether the agent keeps its conversation itself. Its calls then differ from the recorded ones, which is not
+    /// Whether the agent keeps its conversation itself. That its calls differ from the recorded ones is then not
     /// reported.
     pub goes_on_itself: bool,
     /// Whether an agent that waits at a usage limit is stopped, to be started again when the limit is over.

@@ -43,7 +43,7 @@ struct Open {
 }
 
 impl Beat {
-    /// Starts the heartbeat. It beats until the runtime ends.
+    /// Starts the heartbeat, which goes on until the runtime ends.
     pub fn start(node: Arc<Node>, run: RunNo) -> Arc<Beat> {
         let beat = Arc::new(Beat { node, run, open: Mutex::default(), word: watch::Sender::default() });
         tokio::spawn(beat.clone().go_on());
@@ -127,8 +127,8 @@ impl Beat {
 }
 
 impl Word {
-    /// Returns whether the heartbeat's result ends the attempt: a stop was asked for, the run is not to run on, or the
-    /// lease is lost.
+    /// Returns whether the heartbeat's result ends the attempt: a stop was asked for, the run's status lets no agent
+    /// run, or this process was declared dead.
     pub fn ends(&self) -> bool {
         let stops = |p: &Pulse| {
             p.stop_requested || p.status != outlast_core::run::status::Status::Running && !waits(p.status)

@@ -15,11 +15,11 @@ pub enum EndedBy {
     Machine,
     /// The run has this status, because of a limit or a cancel.
     Halt(Status),
-    /// The provider's usage limit: the agent waited there and was stopped.
+    /// The agent waited at the provider's usage limit, and was stopped.
     Limit,
-    /// The provider has answered no call for too long: the agent was stopped.
+    /// The provider had an outage for too long, and the agent was stopped.
     Outage,
-    /// This process was declared dead: another one may drive the run now.
+    /// This process was declared dead, and another one may drive the run now.
     LostLease,
 }
 

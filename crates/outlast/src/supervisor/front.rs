@@ -44,8 +44,8 @@ const VARIABLE: &str = "OUTLAST_BEHIND";
 
 /// Relation of a supervisor to the terminal that the user typed at.
 pub enum Role {
-    /// No front process: the supervisor uses the terminal itself, if there is one. `pty`: the agent gets a terminal of
-    /// its own.
+    /// No front process: the supervisor uses the terminal itself, if there is one. `pty`: the agent gets one of its
+    /// own.
     Alone { pty: bool },
     /// Behind a front process, which lends its terminal.
     Behind(Behind),
@@ -81,8 +81,7 @@ pub struct Front {
 pub struct Behind {
     pub stage: Arc<Stage>,
     pub pty: bool,
-    /// Standard error of the front, if that is no terminal: the agent's standard error goes there. `None` if it is a
-    /// terminal.
+    /// Standard error of the front, if that is no terminal: the agent's goes there too. `None` if it is a terminal.
     pub stderr: Option<OwnedFd>,
 }
 

@@ -9,7 +9,7 @@ use outlast_core::{
 use outlast_server::door::Seen;
 use tokio::time::Instant;
 
-/// Time that an agent at a usage limit has to end by itself before it is stopped: most do, on the error.
+/// Time that an agent at a usage limit has to end by itself before it is stopped. Most end on the provider's error.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// Usage limit, or ceiling on a plan, that an attempt stands at, if any.

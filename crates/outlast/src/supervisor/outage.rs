@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::{cli::shared::ProxyArgs, render::time};
 
-/// Rules for a run whose provider answers no call.
+/// Limits on how long a run waits for a provider that answers no call.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Longest time that the run waits.

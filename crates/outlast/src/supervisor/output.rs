@@ -123,8 +123,7 @@ pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
 }
 
 impl Output {
-    /// Starts threads that log the streams and pass them on until they end. `eyes` report what they find before it is
-    /// passed on.
+    /// Starts threads that log the streams and pass them on until they end. `eyes` report what they find before that.
     pub fn begin(
         streams: Vec<Stream>,
         log: Option<AttemptLog>,

@@ -35,7 +35,7 @@ pub struct Place<'a> {
 /// Digest of the working tree and the task context: if two iterations end with the same one, the loop made no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Digest of the state. `None` if there is neither git nor a task context: progress is then unknown.
+    /// Digest of the state, in hex; `None` if there is neither git nor a task context: progress is then unknown.
     pub digest: Option<String>,
     /// Reason why git could not tell the state of the working tree; `None` if it could.
     pub no_git: Option<String>,

@@ -31,8 +31,7 @@ pub fn read_input(path: &str) -> Result<Vec<u8>, CliError> {
 pub enum Until {
     Met,
     NotYet,
-    /// The shell found no such command or could not execute it, and exited with this code: a mistake in the command
-    /// line.
+    /// The shell found no such command or could not execute it, and exited with this code: a mistake in the command.
     NotRun(i32),
 }
 

@@ -47,8 +47,7 @@ struct Desk {
     said: Option<String>,
 }
 
-/// Runs `outlast watch` until the person leaves, or, without a terminal, until the run has ended. Returns the exit
-/// code.
+/// Runs `outlast watch` until the person leaves, or without a terminal until the run has ended. Returns the exit code.
 pub fn watch(store: &dyn Store, args: &WatchArgs, context: &Context) -> Result<u8, CliError> {
     let run = args.run.as_deref().map(|asked| find::run(store, asked)).transpose()?.map(|view| view.run.no);
     if !context.is_on_terminal || args.plain || context.look.json {

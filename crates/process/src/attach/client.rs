@@ -30,7 +30,7 @@ const MOST_KEYS: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Detached,
-    /// The supervisor ended, with this exit code.
+    /// The supervisor ended. The value is the exit code for this process.
     Over(u8),
     /// The connection to the supervisor was lost without a message.
     Lost,

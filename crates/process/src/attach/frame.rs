@@ -40,7 +40,7 @@ pub enum Frame {
     },
     /// The client detaches, and the run goes on.
     Detach,
-    /// The client received this signal.
+    /// The client received this signal, and passes its number on to the supervisor.
     Signal(i32),
 }
 
@@ -103,8 +103,7 @@ impl Frames {
         self.bytes.extend(bytes);
     }
 
-    /// Returns the next frame; `None` as long as more bytes are needed. Errors: `InvalidData` if the bytes are no
-    /// frame.
+    /// Returns the next frame; `None` while more bytes are needed. Errors: `InvalidData` if the bytes are no frame.
     pub fn whole(&mut self) -> io::Result<Option<Frame>> {
         let Some((&kind, rest)) = self.bytes.split_first() else { return Ok(None) };
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };

@@ -144,8 +144,7 @@ impl Stage {
         is_interruption(pressed.is_signal, pressed.at.elapsed(), exit)
     }
 
-    /// Tells the clients that the supervisor ends with this exit code. Returns once they have read it, after 2 s at the
-    /// latest.
+    /// Tells the clients that the supervisor ends with this exit code. Returns when they have read it, or after 2 s.
     pub fn over(&self, code: u8) {
         let until = Instant::now() + LAST_WORDS;
         let mut inner = self.inner();

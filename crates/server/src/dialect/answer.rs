@@ -26,7 +26,7 @@ pub struct Outcome {
     pub cost: Option<NanoUsd>,
     /// Service tier that was billed.
     pub tier: Option<ServiceTier>,
-    /// The model that answered, as the upstream names it.
+    /// Model that answered, as the upstream names it.
     pub model: Option<String>,
     /// Id that the upstream gave the answer.
     pub id: Option<String>,
@@ -37,12 +37,12 @@ pub struct Outcome {
     pub kept: Vec<String>,
 }
 
-/// An error as the upstream reported it, in a body or in the middle of a stream.
+/// Error as the upstream reported it, in a body or in the middle of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamError {
-    /// `error.type`, such as `rate_limit_error`.
+    /// Value of `error.type`, such as `rate_limit_error`.
     pub kind: Option<String>,
-    /// `error.code`, such as `insufficient_quota`.
+    /// Value of `error.code`, such as `insufficient_quota`.
     pub code: Option<String>,
     pub message: String,
 }
@@ -58,15 +58,14 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     Data,
-    /// First frame with a stop or finish reason. The proxy holds it and all later frames back until the call is
-    /// settled.
+    /// First frame with a stop or finish reason. The proxy holds it and later frames back until the call is settled.
     Stop,
     /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`. The proxy holds it back too, if
     /// there was no `Stop`.
     Terminal,
     /// Event that the upstream sent only because the proxy asked for usage. The client does not get it.
     Swallowed,
-    /// The upstream reported an error in the middle of the stream.
+    /// Event in which the upstream reports an error in the middle of the stream.
     Error,
     /// Keep-alive event without content.
     Ping,
@@ -90,7 +89,7 @@ impl From<FrameKind> for Reading {
 
 /// Reader of the events of one dialect's stream.
 pub(super) trait EventReader: Send + std::fmt::Debug {
-    /// Records the facts of `event` in `outcome`.
+    /// Reads an event, and records its facts in `outcome`.
     fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
 }
 
@@ -256,7 +255,7 @@ pub(super) fn upstream_error(error: &serde_json::Value) -> Option<UpstreamError>
     }
 }
 
-/// Returns a string as it is and a number (the codes of some servers) as written; `None` for anything else.
+/// Returns a string unchanged, and a number (the codes of some servers) as text; `None` for anything else.
 pub(super) fn text(value: &serde_json::Value) -> Option<String> {
     match value {
         serde_json::Value::String(text) => Some(text.clone()),

@@ -23,15 +23,13 @@ pub const OPENAI_IMAGE_4O_MINI: u64 = 50_000;
 /// Most tokens of the definition behind a tool that OpenAI defines and the client runs (`computer`, `local_shell`).
 pub const OPENAI_DEFINED_TOOL: u64 = 2_000;
 
-/// Most tokens of an Anthropic image: width × height / 750 after scaling, about 4,800 at the largest size a model
-/// takes.
+/// Most tokens of an Anthropic image: width × height / 750 after scaling, about 4,800 at the largest size.
 pub const ANTHROPIC_IMAGE: u64 = 8_192;
 
 /// Most tokens of the system text that Anthropic adds with the first tool.
 pub const ANTHROPIC_TOOL_PREAMBLE: u64 = 1_000;
 
-/// Most tokens of the definition behind a tool that Anthropic defines and the client only names (`bash_…`,
-/// `computer_…`).
+/// Most tokens of the definition behind a tool that Anthropic defines and the client names (`bash_…`, `computer_…`).
 pub const ANTHROPIC_DEFINED_TOOL: u64 = 2_000;
 
 /// Most tokens of the definitions behind a named Anthropic toolset, which stands for some twenty tools.

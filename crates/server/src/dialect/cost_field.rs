@@ -29,7 +29,7 @@ impl std::str::FromStr for CostField {
 }
 
 impl CostField {
-    /// Reads the cost from `answer`; `None` if the field is absent or is not an amount.
+    /// Reads the cost from `answer`, in nano-USD; `None` if the field is absent or is not an amount.
     pub fn read(&self, answer: &[u8]) -> Option<NanoUsd> {
         let last = self.names.last()?;
         // Most chunks of a stream report no cost; they are not parsed for it.

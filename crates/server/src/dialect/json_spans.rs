@@ -28,9 +28,9 @@ pub struct Scanner<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     pub span: Range<usize>,
-    /// Bytes of the value as compact JSON, with its strings as the client escaped them.
+    /// Number of bytes of the value as compact JSON, with its strings as the client escaped them.
     pub raw: u64,
-    /// Bytes of the value as compact JSON with strings decoded, as a model reads prose.
+    /// Number of bytes of the value as compact JSON with strings decoded, as a model reads prose.
     pub decoded: u64,
 }
 
@@ -134,8 +134,7 @@ impl<'a> Scanner<'a> {
         Ok((count as u64 + 1).max(2))
     }
 
-    /// Skips an object's members: `seen` gets each key and the range of the member, from its key to its value's
-    /// end.
+    /// Skips an object's members. `seen` gets each key and the member's byte range, from its key to its value's end.
     pub fn members(&mut self, mut seen: impl FnMut(&str, Range<usize>)) -> Result<()> {
         self.enter(b'{')?;
         let mut first = true;

@@ -22,8 +22,7 @@ pub enum Part<'a> {
     /// Characters that are not escaped.
     Plain(&'a str),
     Escaped(char),
-    /// Half of a surrogate pair, escaped alone. Python writes one when it cuts a text inside a pair; it is kept, not
-    /// replaced.
+    /// Half of a surrogate pair, escaped alone. Python writes one when it cuts a text inside a pair. It is kept.
     LoneSurrogate(u16),
 }
 

@@ -56,7 +56,7 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
 
     fn upstream(&self) -> Upstream;
 
-    /// Returns whether the upstream keeps answers that a later request can name by their ids.
+    /// Returns whether the upstream stores answers, which a later request can name by their ids.
     fn keeps_answers(&self) -> bool {
         false
     }
@@ -67,11 +67,11 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
     /// of range) are not checked here.
     fn parse(&self, target: &str, body: &[u8]) -> Result<Request, BadRequest>;
 
-    /// Returns the body as it goes upstream: `body` itself unless something has to change.
+    /// Returns the body as it goes upstream: `body` unchanged unless something has to change.
     ///
-    /// `body` must be the one that `request` was parsed from. With `cap` (tokens) the output is capped at no
-    /// more than that; a lower cap of the client's stays. With `want_usage` a stream is asked to report its
-    /// usage, where the dialect has an option for it and the client did not set it.
+    /// `body` must be the one that `request` was parsed from. `cap`: tokens to which the output is capped; a lower cap
+    /// of the client's stays, and `None` changes no cap. With `want_usage` a stream is asked to report its usage, if
+    /// the dialect has an option for it and the client did not set it.
     fn edit<'b>(
         &self,
         body: &'b [u8],

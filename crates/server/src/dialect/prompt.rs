@@ -55,8 +55,7 @@ pub struct Difference {
 }
 
 impl Prompt {
-    /// Reads a request's body. Members outside tools, system text and messages are left out, since no cache prefix has
-    /// them.
+    /// Reads a request's body. Members outside tools, system text and messages are left out: no cache prefix has them.
     pub fn read(body: &Value) -> Prompt {
         let mut prompt =
             Prompt { key: body["prompt_cache_key"].as_str().map(str::to_owned), ..Prompt::default() };
@@ -117,8 +116,8 @@ impl Prompt {
         }
     }
 
-    /// Returns the first place in which this prompt differs from `before`, an earlier one; `None` if it begins with all
-    /// of it.
+    /// Returns the first place in which this prompt differs from the earlier `before`; `None` if it begins with all of
+    /// it.
     pub fn leaves(&self, before: &Prompt) -> Option<Difference> {
         let mut same_bytes = 0;
         let mut own = self.blocks.iter();

@@ -37,11 +37,11 @@ pub struct Request {
     pub turns: u64,
     /// Output tokens that can be billed beyond `cap` × `choices`: rejected predictions, compaction.
     pub extra_output: u64,
-    /// First feature of the request, by name, that costs money beyond tokens times price. Under a dollar limit
-    /// the request is `price_unknown`.
+    /// Name of the request's first feature that costs money beyond tokens times price; `None` if it has none. Under a
+    /// limit in USD such a request is refused as `price_unknown`.
     pub unpriced: Option<String>,
-    /// Whether the request sets options of the search that some models make for every request. Another model searches
-    /// because of them, at a fee that nobody knows.
+    /// Whether the request sets options of the web search that some models make for every request. Any other model
+    /// searches because of these options, at a fee that nobody knows.
     pub search_options: bool,
     /// Upper bound of the billed input, in tokens; see `bound`. Does not hold alone when `references` is set.
     pub input_bound: u64,
@@ -113,8 +113,7 @@ pub(super) enum UsageOption {
     InsertObject,
     /// `stream_options` is null, at this byte range, and is replaced.
     ReplaceObject(Range<usize>),
-    /// `stream_options` has no `include_usage`: the member is inserted behind the `{`. `open`: the byte position behind
-    /// it.
+    /// `stream_options` has no `include_usage`: the member is inserted behind the `{`, at byte `open`.
     InsertMember { open: usize, empty: bool },
     /// `include_usage` is false or null, at this byte range, and is replaced.
     ReplaceMember(Range<usize>),
@@ -160,7 +159,7 @@ pub enum BadRequest {
 }
 
 impl BadRequest {
-    /// Returns the stable error code, the same on every interface.
+    /// Returns the refusal's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotUtf8 { .. } | Self::NotJson { .. } | Self::TooDeep { .. } | Self::NotAnObject { .. } => {

@@ -20,8 +20,7 @@ impl Says<'_> {
         (ms >= 0).then(|| self.now.plus_ms(ms))
     }
 
-    /// Returns the time in `retry-after-ms`, or in `retry-after` as seconds or as a date; `None` without a readable
-    /// one.
+    /// Returns the time in `retry-after-ms`, or in `retry-after` as seconds or a date; `None` without a readable one.
     pub fn retry_after(&self) -> Option<Micros> {
         if let Some(ms) = self.text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
             return self.after(whole(ms)?);

@@ -114,7 +114,7 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// Reads the fields. Unknown fields and comments are skipped, as the standard requires.
+    /// Reads an event's fields from its bytes. Unknown fields and comments are skipped, as the standard requires.
     pub fn read(bytes: &'a [u8]) -> Self {
         let mut event = Self::default();
         for line in lines(bytes) {

@@ -38,8 +38,7 @@ pub async fn answer(
     }
 }
 
-/// Finds the route of a request, whose path may have a `/run/TOKEN` prefix; `None` if it is not one of approvals and
-/// policies.
+/// Finds the route of a request, whose path may have a `/run/TOKEN` prefix; `None` for any other request.
 pub fn route(parts: &Parts) -> Option<(&'static Route, Option<&str>)> {
     approvals::find(&parts.method, who::path(&parts.uri))
 }

@@ -20,7 +20,7 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// Routes with their query parameters. A test compares `docs/reference/openapi.json` with them.
+/// Routes over all runs, with their query parameters. A test compares `docs/reference/openapi.json` with them.
 pub const FLEET: [(&str, &[&str]); 2] = [("/v1/budgets", &[]), ("/v1/spend", &["by", "since", "until"])];
 
 /// Answers a request of the routes [`FLEET`]; `None` for any other path.

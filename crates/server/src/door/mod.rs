@@ -169,8 +169,8 @@ impl Proxy {
 
     /// Serves `listener` until `shutdown` resolves, and then drains.
     ///
-    /// While it drains, for up to `drain`, `/readyz` and new requests get 503, and calls in flight end and go to their
-    /// clients. Calls left after that become `unknown` in `Node::leave`.
+    /// During the drain, which takes at most the time `drain`, `/readyz` and new requests get 503, and calls in flight
+    /// end and go to their clients. Calls left after that become `unknown` in `Node::leave`.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
         let host = self.host();
         let polling = tokio::spawn(host.clone().poll_for_others());

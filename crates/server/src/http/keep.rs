@@ -28,8 +28,7 @@ struct Wanted {
     keep: Value,
 }
 
-/// Sets how many versions of each key a namespace keeps, and removes older ones. Answers with the number of versions
-/// removed.
+/// Sets how many versions of each key a namespace keeps, and removes older ones. Answers with the number removed.
 pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
     let wanted: Wanted = serde_json::from_slice(&asked.body)

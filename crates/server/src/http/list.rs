@@ -28,8 +28,7 @@ pub async fn keys(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(&json!({ "keys": keys, "cursor": cursor }))
 }
 
-/// Lists the namespaces whose names follow `after`, in the order of their UTF-8 bytes. A page that is not full is the
-/// last.
+/// Lists the namespaces whose names follow `after`, in the order of their UTF-8 bytes. A short page is the last.
 pub async fn namespaces(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let (after, limit) = (asked.query.text("after").map(str::to_owned), asked.query.limit(KEYS, MOST_KEYS)?);
     let found = asked.desk.read(move |s| s.namespaces(after.as_deref(), limit)).await?;

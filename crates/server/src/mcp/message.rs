@@ -93,7 +93,7 @@ fn canonical(json: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|e| e.to_string())
 }
 
-/// Returns the line of a `tools/call` with the idempotency key in its `_meta`. All other bytes, and a client's own key,
+/// Returns the line of a `tools/call` with the idempotency key in its `_meta`. Other bytes, and a client's own key,
 /// stay.
 pub fn with_key(line: &[u8], key: &str) -> Vec<u8> {
     let member = format!("\"{KEY}\":{}", json!(key));

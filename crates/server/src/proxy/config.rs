@@ -77,8 +77,7 @@ pub enum Seen {
         /// Cause of the outage that the call's last failure may belong to; `None` if it did not fail so.
         failed: Option<Cause>,
     },
-    /// The upstream has a usage limit that ends at `until`. Comes after the call's `Settled`, before the client is
-    /// answered.
+    /// The upstream has a usage limit that ends at `until`. Comes between `Settled` and the client's answer.
     Limited {
         seq: Seq,
         until: Micros,
@@ -104,8 +103,7 @@ pub enum Seen {
     Diverged {
         untaken: i64,
     },
-    /// A CLI agent's request named the agent's session. `agent`: the header `X-Outlast-Agent`, which the supervisor
-    /// sets.
+    /// A CLI agent's request named the agent's session. `agent`: the header `X-Outlast-Agent`, set by the supervisor.
     Session {
         run: RunNo,
         attempt: AttemptNo,

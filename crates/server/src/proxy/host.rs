@@ -106,8 +106,7 @@ impl Host {
         }))
     }
 
-    /// Returns a host with another configuration and the same parts. `max_unrecorded` cannot change and stays as it
-    /// was.
+    /// Returns a host with another configuration and the same parts. `max_unrecorded` stays as it was.
     pub fn under(&self, config: Config) -> Arc<Host> {
         Arc::new(Host { config, ..self.clone() })
     }

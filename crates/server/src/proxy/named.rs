@@ -41,7 +41,7 @@ pub struct Named {
     pub cost_field: Option<CostField>,
 }
 
-/// Header in which an upstream wants its key.
+/// Header in which an upstream expects its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AuthHeader {
     /// `Authorization: Bearer KEY`.
@@ -52,7 +52,7 @@ pub enum AuthHeader {
 }
 
 impl AuthHeader {
-    /// Returns the header and its value for `key`.
+    /// Returns the header's name and value for `key`.
     pub fn with(&self, key: &Key) -> (HeaderName, String) {
         match self {
             AuthHeader::Bearer => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
@@ -168,7 +168,7 @@ impl To {
         self.provider(providers).key.is_none() && !open
     }
 
-    /// Returns the upstream's own rate limit, or else `of_all`.
+    /// Returns the upstream's own rate limit; `of_all` if it has none.
     pub fn rate(&self, of_all: Rate) -> Rate {
         match self {
             To::Own(_) => of_all,

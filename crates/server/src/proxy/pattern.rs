@@ -51,7 +51,7 @@ impl Pattern {
         left.ends_with(tail)
     }
 
-    /// Returns the number of characters other than `*`. Of several patterns that match, the one with the largest weight
+    /// Returns the number of characters other than `*`. Of several matching patterns, the one with the largest weight
     /// wins.
     pub fn weight(&self) -> usize {
         self.0.chars().filter(|c| *c != '*').count()

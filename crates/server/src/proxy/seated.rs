@@ -31,8 +31,7 @@ pub struct Seat {
     pub plan: Arc<Ceilings>,
     /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
-    /// Whether the run is the shared one of the day, for requests that name no run. Nothing is replayed or joined in
-    /// it.
+    /// Whether the run is the shared one of the day, for requests that name no run. It has no replay and no join.
     pub shared: bool,
 }
 

@@ -48,7 +48,7 @@ pub enum Error {
 /// Class of an error code. Each has one HTTP status and one gRPC status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The request is malformed.
+    /// The request is not well formed.
     Invalid,
     NoCredential,
     Forbidden,
@@ -68,7 +68,7 @@ pub enum Kind {
 }
 
 impl Error {
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             Error::Store(e) => e.code(),

@@ -166,8 +166,7 @@ impl StateDesk {
         transaction::unknown(id, self.clock.now()).into()
     }
 
-    /// Returns the change that sets `name` to `value`. Values larger than `LARGE` bytes are compressed on a blocking
-    /// thread.
+    /// Returns the change that sets `name` to `value`. Values above `LARGE` bytes are compressed on a blocking thread.
     pub async fn set(&self, name: Arc<Name>, value: Vec<u8>) -> Change {
         if value.len() <= LARGE {
             return Change::set(name, &value);

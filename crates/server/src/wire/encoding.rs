@@ -25,7 +25,7 @@ impl BadEncoding {
         }
     }
 
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &'static str {
         match self {
             BadEncoding::Unknown { .. } => "unknown_encoding",
@@ -35,8 +35,7 @@ impl BadEncoding {
     }
 }
 
-/// Decodes a whole request body. Errors: `body_too_large` if the decoded body has more than `limit` bytes; an unknown
-/// encoding.
+/// Decodes a whole request body. Errors: `body_too_large` above `limit` decoded bytes; an unknown encoding.
 pub fn decode(body: &Bytes, encoding: Option<&str>, limit: usize) -> Result<Bytes, BadEncoding> {
     let read = |name: &'static str, reader: &mut dyn std::io::Read| {
         let mut out = Vec::new();

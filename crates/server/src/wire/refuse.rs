@@ -65,16 +65,14 @@ pub enum Refusal {
     BadLink,
     #[error("{id:?} is not the id of an answer in this run's journal; nothing was sent")]
     ForeignResponse { id: String },
-    /// Refusal because no key for the upstream is known. `needs` says how Outlast gets one, such as `OPENAI_API_KEY
-    /// set`.
+    /// Refusal because no key for the upstream is known. `needs` says how to give one, such as `OPENAI_API_KEY set`.
     #[error("no key for {upstream} is known here")]
     NoProviderKey { upstream: String, needs: String },
     #[error("the key for {upstream} cannot be sent: {why}")]
     UnusableKey { upstream: String, why: String },
     #[error("no upstream is named {name:?} here")]
     UnknownUpstream { name: String },
-    /// Failed connection to the upstream, for an unmetered request. The client may retry: nothing was recorded or
-    /// charged.
+    /// Failed connection to the upstream for a free request. The client may retry: nothing was recorded or charged.
     #[error("the upstream cannot be reached: {0}")]
     Unreachable(String),
     #[error("the upstream did not answer")]
@@ -120,7 +118,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the refusal's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &str {
         match self {
             Refusal::Call { refused, .. } => refused.code(),
@@ -169,8 +167,7 @@ impl Refusal {
         }
     }
 
-    /// Returns what a person can do about the refusal, as the supervisor's terminal shows it; `None` if there is
-    /// nothing to say.
+    /// Returns what a person can do about the refusal, as the supervisor's terminal shows it; `None`: nothing.
     pub fn hint(&self) -> Option<String> {
         match self {
             Refusal::Call { refused, run } => match &**refused {

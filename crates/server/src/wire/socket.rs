@@ -75,8 +75,7 @@ impl Wire {
         self.lock().flushes
     }
 
-    /// Returns `Ready` after more than `since` flushes, or when the connection is closed; otherwise the task is woken
-    /// then.
+    /// Returns `Ready` after more than `since` flushes, or when the connection is closed; until then `Pending`.
     pub fn poll_flushed(&self, since: u64, cx: &mut Context<'_>) -> Poll<()> {
         let mut waiting = self.lock();
         if waiting.flushes > since || waiting.closed {
@@ -86,8 +85,7 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Records that hyper's whole buffer went to the kernel, and reports the clients whose answers were in it as
-    /// delivered.
+    /// Records that hyper's whole buffer went to the kernel, and reports the clients with answers in it as delivered.
     pub(crate) fn flushed(&self) {
         let (answered, marks, waker) = {
             let mut waiting = self.lock();

@@ -24,7 +24,7 @@ use super::{
     sessions::{self, Sessions},
 };
 
-/// Access rules of a listener.
+/// Rules by which a listener admits callers.
 #[derive(Clone, Default)]
 pub struct Access {
     /// API token that every caller without a run token must show; `None`: no token is needed.
@@ -33,8 +33,7 @@ pub struct Access {
     pub loopback: bool,
     /// Names under which callers may reach the listener, besides IP addresses: as in `Host`, without a port.
     pub allowed_hosts: Vec<String>,
-    /// Run of a supervisor's proxy, which serves only this run and its children, and only with run tokens; `None`: any
-    /// run.
+    /// Run of a supervisor's proxy, which serves only this run and its children, only with run tokens; `None`: any run.
     pub only_run: Option<outlast_core::words::id::RunNo>,
     /// Sessions of the page; `None` if the listener does not show it.
     pub sessions: Option<Arc<Sessions>>,
@@ -47,8 +46,7 @@ pub struct Caller {
     /// Path and query, without the `/run/TOKEN` prefix and without run tokens.
     pub target: String,
     pub credential: Credential,
-    /// Open item or step inside which the request is made, from `X-Outlast-Scope`, only with a run token; `None`:
-    /// inside none.
+    /// Open item or step inside which the request is made, by `X-Outlast-Scope`, only with a run token; `None`: none.
     pub within: Option<Seq>,
 }
 
@@ -75,7 +73,7 @@ pub fn session(headers: &HeaderMap) -> Option<String> {
     named.then(|| id.to_owned())
 }
 
-/// Credential that goes upstream.
+/// Credential that a call sends to its upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Credential {
     /// Provider's configured key, because the caller sent a token of Outlast, or nothing.
@@ -159,8 +157,7 @@ impl NotLetIn {
     }
 }
 
-/// Reads the caller of a request from its target and headers, and checks its credentials against `access` and the token
-/// keys.
+/// Reads the caller of a request from its target and headers, and checks its credentials against `access` and `keys`.
 pub fn caller(
     access: &Access,
     keys: &[TokenKey],
@@ -249,7 +246,7 @@ fn read(
     Ok(Caller { who, target, credential, within })
 }
 
-/// Returns whether a request has a run token anywhere, valid or not.
+/// Returns whether a request has a run token in its path, query or headers, valid or not.
 pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
     let (in_path, target) = split_path(uri.path_and_query().map_or("/", |p| p.as_str()));
     let (in_query, _) = split_query(&target);
@@ -396,7 +393,8 @@ pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
     Ok(())
 }
 
-/// Returns a credential without its `Bearer` scheme, in any case. A run token is found after any other scheme, too.
+/// Returns a credential without its `Bearer` scheme, however it is capitalised. A run token is found after any other
+/// scheme, too.
 pub fn bare(value: &str) -> &str {
     let value = value.trim();
     match value.split_once(char::is_whitespace) {

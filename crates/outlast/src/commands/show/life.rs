@@ -5,8 +5,7 @@ use outlast_core::{
     words::{id::Micros, outage::Outage},
 };
 
-/// Row of a table of attempts: one attempt, or several in a row that ended in the same outage of their provider. Never
-/// empty.
+/// Row of a table of attempts: one attempt, or several in a row that ended in the same outage of a provider. Not empty.
 pub struct Life<'a>(pub &'a [Attempt]);
 
 impl<'a> Life<'a> {

@@ -22,8 +22,7 @@ use crate::{
 /// Number of values that are read at once.
 const VALUES: usize = 200;
 
-/// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value. `None`: no value
-/// there.
+/// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value. `None`: no value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub place: String,

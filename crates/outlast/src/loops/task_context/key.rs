@@ -45,8 +45,7 @@ pub fn pair(text: &str) -> Result<(String, String), BadPair> {
     Ok((key(name)?, value.to_owned()))
 }
 
-/// Returns the environment variable that a key sets; `None` for a key that was set from Python and cannot be a
-/// variable's name.
+/// Returns the environment variable that a key sets; `None` for a key from Python that cannot be a variable's name.
 pub fn variable(key: &str) -> Option<String> {
     if let Some((_, variable)) = NAMED.iter().find(|(name, _)| *name == key) {
         return Some((*variable).to_owned());

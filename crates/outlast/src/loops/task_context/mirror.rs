@@ -27,8 +27,7 @@ use crate::{
     settings::{place::Place, surroundings::Surroundings},
 };
 
-/// Version of the mirror file's layout. A file with a larger one was written by a newer Outlast, and is not
-/// overwritten.
+/// Version of the mirror file's layout. A file with a larger one is a newer Outlast's, and is not overwritten.
 pub const SCHEMA: i64 = 1;
 
 /// Longest wait for another writer of the same file.

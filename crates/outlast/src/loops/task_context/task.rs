@@ -99,8 +99,7 @@ pub fn recover(
     Recovery::Task { task, lives, changes }
 }
 
-/// Returns the task's name and the changes that record it as done. Errors: no task is begun, or another one than
-/// `asked`.
+/// Returns the task's name and the changes that record it as done. Errors: no task is begun, or not the one `asked`.
 pub fn done(
     run: &RunId,
     context: &TaskContext,

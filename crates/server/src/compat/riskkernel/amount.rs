@@ -11,9 +11,10 @@ pub struct BadAmount {
     pub had: String,
 }
 
-/// Reads the number `raw` in units of `10^-decimals`, rounded to the nearest. A positive number is at least 1.
+/// Parses the JSON number `raw` into units of `10^-decimals`, rounded to the nearest. A positive number becomes at
+/// least 1.
 ///
-/// Programs write floats such as `0.30000000000000004`, which is read as 0.3 dollars.
+/// Programs write floats such as `0.30000000000000004`, which is read as 0.3 dollars. Errors name `what`.
 pub fn read(what: &'static str, raw: &RawValue, decimals: usize) -> Result<i64, BadAmount> {
     let text = raw.get().trim();
     let bad = || BadAmount { what, had: text.chars().take(40).collect() };

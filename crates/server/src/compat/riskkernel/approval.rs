@@ -23,8 +23,7 @@ use crate::{
 /// Largest number of approvals read for a list of tool calls, newest first.
 const MOST: usize = 1_000;
 
-/// Requests an approval in the run's name. Answers 200 if none is needed, else 201 with the approval, new or already
-/// decided.
+/// Requests an approval in the run's name. Answers 200 if none is needed, else 201 with it, new or already decided.
 pub async fn request(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: Wanted = asked.json()?;
@@ -93,7 +92,7 @@ pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error>
     reads::approvals::list(store, &filter, Some(Status::Pending))
 }
 
-/// Lists the run's decided tool calls, oldest first.
+/// Answers with the run's decided approvals as tool calls, oldest first.
 pub async fn tool_calls(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let read = asked.face.desk.read(move |store| {

@@ -32,13 +32,13 @@ pub enum Error {
     Unwritable(String),
     #[error("the server is about to end and takes no new work; nothing was done")]
     Draining,
-    /// The request's body did not arrive whole.
+    /// The request's body did not arrive whole, or could not be read.
     #[error(transparent)]
     Body(#[from] refuse::Refusal),
 }
 
 impl Error {
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
+    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
     pub fn code(&self) -> &str {
         match self {
             Error::Halted { refusal, .. } => &refusal.code,

@@ -301,7 +301,7 @@ impl Image {
     }
 }
 
-/// Returns whether the model belongs to a family that reasons unasked.
+/// Returns whether the model's name belongs to a family that reasons even if the request does not ask for it.
 pub(in crate::dialect) fn reasons_by_name(model: &str) -> bool {
     let name = model.rsplit('/').next().unwrap_or(model);
     ["o1", "o3", "o4", "gpt-5", "gpt-oss"].iter().any(|family| name.starts_with(family))

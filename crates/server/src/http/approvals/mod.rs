@@ -72,9 +72,9 @@ const LOOKED_AT: usize = 10_000;
 /// Caller of a request, in whose name the request acts.
 #[derive(Clone, Copy, Debug)]
 pub enum By {
-    /// An attempt of a run, named by a run token or a header.
+    /// Attempt of a run, named by a run token or a header.
     Run(Asker),
-    /// A caller of Outlast's own routes. `protected`: the listener has an API token.
+    /// Caller of Outlast's own routes. `protected`: the listener has an API token.
     Api { protected: bool },
 }
 

@@ -78,7 +78,7 @@ fn why(status: Status) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Returns an approval as the outcome of a tool call: `approved`, `denied`, `blocked` or `timeout`.
+/// Returns an approval in the shape of a tool call's outcome: `approved`, `denied`, `blocked` or `timeout`.
 pub fn tool_call(view: &View) -> Approval {
     let status = if view.status == Status::Void { Status::Denied } else { view.status };
     Approval { status: status.name(), ..approval(view) }

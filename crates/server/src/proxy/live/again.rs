@@ -23,8 +23,7 @@ use crate::{
     },
 };
 
-/// Returns the rules by which `call` is retried: how many tries, within which time, and for how long an outage holds
-/// it.
+/// Returns the rules by which `call` is retried: how many tries, in which time, and how long an outage holds it.
 pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Patience {
     let hold_ms = call.hold_ms;
     if !call.tried_again {
@@ -39,8 +38,7 @@ pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Pat
 }
 
 impl Carry {
-    /// Returns the facts of a failed try that the call machine needs. `answer`: its response headers, `None` if none
-    /// came.
+    /// Returns the facts of a failed try that the call machine needs. `answer`: its response headers, if any came.
     pub(super) fn told(&self, answer: Option<&HeaderMap>) -> Told {
         let elapsed_ms = self.tries.first_at.map_or(Duration::ZERO, |at| at.elapsed()).as_millis();
         let retry_after_ms = answer.and_then(|headers| {
