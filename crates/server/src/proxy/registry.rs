@@ -101,6 +101,11 @@ impl Registry {
         self.lock().desk.is_stuck()
     }
 
+    /// Returns whether a call waits for room.
+    pub fn is_waiting(&self) -> bool {
+        self.lock().desk.is_waiting()
+    }
+
     /// Returns whether at most one client and one call are here. The thread may then do the store's work itself: no
     /// other request has to wait for it, and none could share its commit.
     pub fn is_alone(&self) -> bool {
