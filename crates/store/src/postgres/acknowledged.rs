@@ -1,7 +1,8 @@
 //! Commits that this process has acknowledged, and the search for those that the database no longer has.
 //!
-//! Each commit of a process writes the number of its last operation into the process's own row. Each transaction reads
-//! that row where it begins, and a number that went back tells which commits are gone, whatever took them.
+//! Each commit of a process writes the number of its last operation into the process's own row. The first transaction of
+//! each session reads that row where it begins, and a number that went back tells which commits are gone, whatever took
+//! them. Behind a pooler every transaction reads it.
 
 use std::{
     collections::VecDeque,

@@ -206,7 +206,8 @@ impl PostgresWriter {
     fn begin_in(&mut self, session: &Session, synced: bool, keys: &[Key<'_>]) -> Begun {
         self.known = Known::default();
         let keys = self.known.unknown(keys);
-        let terms = Terms { synced, standstill: self.standstill, witness: self.acknowledged.witness() };
+        let witness = self.acknowledged.witness().filter(|_| session.is_suspect());
+        let terms = Terms { synced, standstill: self.standstill, witness };
         session.begin(&terms, &keys, &mut self.known)
     }
 
@@ -214,7 +215,10 @@ impl PostgresWriter {
         let Told { now, witness } = told;
         // A session in which reading failed is dropped: the server rolls back, and statements get their names anew.
         loaded.map_err(|e| self.same.look(e))?;
-        self.acknowledged.compare(witness, now, &session.epoch);
+        if let Some(row) = witness {
+            self.acknowledged.compare(row, now, &session.epoch);
+        }
+        session.is_compared();
         self.begun.0 = now;
         self.session = Some(session);
         self.time.now(Some(now))
