@@ -108,7 +108,7 @@ impl Acknowledged {
         tracing::warn!(
             commits = loss.commits,
             synced = loss.synced,
-            "{loss}{but}; what they recorded is done again or told as unknown, and no closing reaches another's entry"
+            "{loss}{but}; the ledger lacks what they recorded: compare it with the providers' bills of that time"
         );
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.commits += loss.commits;
