@@ -157,6 +157,11 @@ impl Desk {
         self.shared.taken.forget(run, attempt);
     }
 
+    /// Returns whether a call waits for room.
+    pub fn is_waiting(&self) -> bool {
+        self.shared.waiters.firsts().next().is_some()
+    }
+
     /// Returns whether answers wait to be recorded. Until they are, new calls are refused.
     pub fn is_stuck(&self) -> bool {
         self.shared.unrecorded.any()

@@ -13,8 +13,8 @@ use crate::{
     run::{attempt::Attempt, instance::Instance, origin::Origin, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
-        WHOLE_VALUE, state::Wraps,
+        Durability, Error, Hint, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store,
+        Ticket, WHOLE_VALUE, state::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -246,6 +246,9 @@ impl Store for Forked {
     }
     fn check(&self) -> Result<(), Error> {
         self.inner.check()
+    }
+    fn on_hint(&self, hint: Hint) {
+        self.inner.on_hint(hint);
     }
     fn losses(&self) -> Losses {
         self.inner.losses()

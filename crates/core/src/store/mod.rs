@@ -92,6 +92,9 @@ pub struct StepRow {
     pub closed_at: Option<Micros>,
 }
 
+/// Listener of hints from other processes of a store.
+pub type Hint = Arc<dyn Fn() + Send + Sync>;
+
 /// Operations and reads that every database offers. `submit` is the only way to write.
 pub trait Store: Reads + Send + Sync {
     /// Queues an operation. The store decides it inside the transaction that writes it, and commits all queued
@@ -170,6 +173,11 @@ pub trait Store: Reads + Send + Sync {
     /// Returns the commits of this process that the database was found to have lost.
     fn losses(&self) -> Losses {
         Losses::default()
+    }
+    /// Calls `hint` when another process may have made room that somebody waits for, or a person may have decided. Only a
+    /// hint: it may be missing, and come without a reason. It is called on a thread of the store's, and must not block.
+    fn on_hint(&self, hint: Hint) {
+        let _ = hint;
     }
     /// Returns the time of the store's clock.
     fn now(&self) -> Result<Micros, Error>;

@@ -21,8 +21,8 @@ use outlast_core::{
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
     store::{
-        Durability, Error, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
-        Which,
+        Durability, Error, Hint, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store,
+        Ticket, Which,
         filter::ApprovalFilter,
         state::{EventPage, EventRange, History, Reads, Scan},
     },
@@ -141,6 +141,10 @@ impl Store for Patient {
         damage(reindex: bool) -> Vec<String>;
         check() -> ();
         now() -> Micros;
+    }
+
+    fn on_hint(&self, hint: Hint) {
+        self.0.store.on_hint(hint);
     }
 
     fn losses(&self) -> Losses {

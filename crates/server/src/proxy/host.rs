@@ -14,7 +14,7 @@ use outlast_core::{
     store::{Error, Store},
     words::clock::{Clock, Entropy},
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::{
     config::{Config, Observer, Seen, Watch},
@@ -178,14 +178,26 @@ impl Host {
         self.registry.on(Event::Moved);
     }
 
-    /// Wakes waiting calls every 150 to 280 ms, without end, because another process may have freed budget. Also
-    /// detects that the machine was asleep.
+    /// Wakes waiting calls every 150 to 280 ms, for ever: another process may have freed budget. Sooner where the store
+    /// gives a hint of that. Also detects suspends.
     pub async fn poll_for_others(self: Arc<Self>) {
         let mut before = Reading::of(self.clock.as_ref());
+        let hint = Arc::new(Notify::new());
+        let mut hears = false;
         loop {
             let jitter = self.nonce().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
-            tokio::time::sleep(Duration::from_millis(150 + jitter)).await;
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(150 + jitter)) => {}
+                // All servers hear a hint at once, and hints may come faster than they are of use.
+                () = hint.notified() => tokio::time::sleep(Duration::from_millis(5 + jitter / 8)).await,
+            }
             self.registry.on(Event::Look);
+            // Hearing hints takes a connection, which most servers never need.
+            if !hears && self.registry.is_waiting() {
+                let heard = hint.clone();
+                self.store.on_hint(Arc::new(move || heard.notify_one()));
+                hears = true;
+            }
             let now = Reading::of(self.clock.as_ref());
             if before.was_asleep_until(now) {
                 self.note_suspend();

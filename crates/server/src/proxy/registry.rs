@@ -101,8 +101,13 @@ impl Registry {
         self.lock().desk.is_stuck()
     }
 
-    /// Returns whether this process has at most one client and one call. The thread may then do the store's work
-    /// itself: no other request has to wait for it, and none could share its commit.
+    /// Returns whether a call waits for room.
+    pub fn is_waiting(&self) -> bool {
+        self.lock().desk.is_waiting()
+    }
+
+    /// Returns whether at most one client and one call are here. The thread may then do the store's work itself: no
+    /// other request has to wait for it, and none could share its commit.
     pub fn is_alone(&self) -> bool {
         let (clients, calls) = self.len();
         clients <= 1 && calls <= 1

@@ -215,6 +215,25 @@ async fn a_raise_lets_calls_go_on_that_are_waiting_at_that_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn hints_of_other_processes_are_heard_once_a_call_has_waited() {
+    let (rig, store) = Rig::on(Failing::new).await;
+    let server = rig.serve_limited(budget(1)).await;
+    let first = Api::Chat.says(&format!("mock: hang\n{}", "x".repeat(930))).throw(server.addr).await;
+    until("the first is in flight", || rig.mock.paid() == 1).await;
+    assert_eq!(store.hearers(), 0);
+    let ask = capped(2);
+    let addr = server.addr;
+    let waiting = tokio::spawn(async move { ask.open(addr).await.rest().await });
+    until("it hears", || store.hearers() == 1).await;
+    // Room that another process makes: nobody tells this server's desk.
+    server.raise("r", Unit::CostNanoUsd, 2 * COST).await;
+    store.hint();
+    waiting.await.unwrap().ok();
+    assert_eq!((rig.mock.paid(), store.hearers()), (2, 1));
+    drop(first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_waits_too_long_is_told_to_come_again_and_halts_nothing() {
     let rig = Rig::in_memory(fixed()).await;
     let config = Config { admit_wait: Duration::from_millis(50), default_limits: budget(1), ..rig.config() };

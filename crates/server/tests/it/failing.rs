@@ -13,8 +13,8 @@ use outlast_core::{
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, LedgerLine, Loss, Losses, Page, Promise, RunFilter, RunView, Sought, StepRow,
-        Store, Ticket, state::Wraps,
+        Durability, Error, Hint, LedgerLine, Loss, Losses, Page, Promise, RunFilter, RunView, Sought,
+        StepRow, Store, Ticket, state::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -37,6 +37,7 @@ pub struct Failing {
     /// What is to be told.
     later: Mutex<Vec<(Promise, Result<Outcome, Error>)>>,
     losses: Mutex<Losses>,
+    hints: Mutex<Vec<Hint>>,
 }
 
 impl Failing {
@@ -47,6 +48,7 @@ impl Failing {
             failed: AtomicUsize::new(0),
             later: Mutex::default(),
             losses: Mutex::default(),
+            hints: Mutex::default(),
         })
     }
 
@@ -60,6 +62,16 @@ impl Failing {
         let mut losses = self.losses.lock().unwrap();
         losses.commits += loss.commits;
         losses.newest = Some(loss);
+    }
+
+    /// Number of listeners of hints.
+    pub fn hearers(&self) -> usize {
+        self.hints.lock().unwrap().len()
+    }
+
+    /// Another process gives a hint.
+    pub fn hint(&self) {
+        self.hints.lock().unwrap().iter().for_each(|hint| hint());
     }
 
     /// It works again.
@@ -174,6 +186,9 @@ impl Store for Failing {
     }
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
         self.inner.token_keys()
+    }
+    fn on_hint(&self, hint: Hint) {
+        self.hints.lock().unwrap().push(hint);
     }
     fn losses(&self) -> Losses {
         self.losses.lock().unwrap().clone()

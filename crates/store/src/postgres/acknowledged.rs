@@ -1,7 +1,8 @@
 //! Commits that this process has acknowledged, and the search for those that the database no longer has.
 //!
-//! Each commit of a process writes the number of its last operation into the process's own row. Each transaction reads
-//! that row where it begins, and a number that went back tells which commits are gone, whatever took them.
+//! Each commit of a process writes the number of its last operation into the process's own row. The first transaction of
+//! each session reads that row where it begins, and a number that went back tells which commits are gone, whatever took
+//! them. Behind a pooler every transaction reads it.
 
 use std::{
     collections::VecDeque,
@@ -107,7 +108,7 @@ impl Acknowledged {
         tracing::warn!(
             commits = loss.commits,
             synced = loss.synced,
-            "{loss}{but}; what they recorded is done again or told as unknown, and no closing reaches another's entry"
+            "{loss}{but}; the ledger lacks what they recorded: compare it with the providers' bills of that time"
         );
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.commits += loss.commits;

@@ -1,5 +1,10 @@
 //! Connections to a database.
 
+use std::future::poll_fn;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_postgres::AsyncMessage;
+
 use super::{
     address::{Address, CONNECT_TIMEOUT},
     error::chain,
@@ -9,12 +14,21 @@ use super::{
 impl Address {
     /// Connects, and drives the connection on the current runtime. Takes a bounded time.
     pub async fn connect(&self) -> Result<Link, ConnectError> {
+        self.connect_with(None).await
+    }
+
+    /// Connects as `connect` does. The payloads of notifications go to `heard`, which is closed with the connection.
+    pub async fn listen(&self, heard: UnboundedSender<String>) -> Result<Link, ConnectError> {
+        self.connect_with(Some(heard)).await
+    }
+
+    async fn connect_with(&self, heard: Option<UnboundedSender<String>>) -> Result<Link, ConnectError> {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
         let each = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
         // The driver's timeout covers only the TCP handshake; this one also covers a server that hangs later.
         let all = each * u32::try_from(hosts).unwrap_or(1) + CONNECT_TIMEOUT;
         let connected = tokio::time::timeout(all, self.config.connect(self.tls.clone()));
-        let (client, connection) = match connected.await {
+        let (client, mut connection) = match connected.await {
             Ok(Ok(both)) => both,
             Ok(Err(e)) => return Err(ConnectError::new(&e)),
             Err(_) => {
@@ -23,7 +37,14 @@ impl Address {
             }
         };
         // Whoever waits for a statement is given the connection's error.
-        tokio::spawn(connection);
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if let (AsyncMessage::Notification(told), Some(heard)) = (message, &heard) {
+                    // Who no longer hears has dropped the client, which ends the connection.
+                    let _ = heard.send(told.payload().to_owned());
+                }
+            }
+        });
         Ok(Link::new(client, self.schema.clone()))
     }
 }

@@ -9,6 +9,7 @@ mod apply;
 mod connect;
 mod epoch;
 mod error;
+mod hints;
 mod known;
 mod link;
 mod load;
@@ -37,6 +38,7 @@ use outlast_core::{
 use crate::{Options, group::Writer};
 use acknowledged::{Acknowledged, Found};
 use address::Address;
+use hints::Hints;
 use link::Link;
 use readers::Readers;
 use same::Same;
@@ -49,6 +51,7 @@ pub struct PostgresStore {
     readers: Readers,
     time: Time,
     losses: Found,
+    hints: Arc<Hints>,
     writer: Writer,
 }
 
@@ -89,12 +92,23 @@ impl PostgresStore {
             Error::Unavailable { why } | Error::Io { why } => open_error(why),
             e => e,
         })?;
+        // Of the system: two processes with equal names would not hear each other.
+        let mut sender = [0; 16];
+        getrandom::fill(&mut sender).map_err(|e| open_error(format!("no random name: {e}")))?;
+        let hints = Arc::new(Hints::new(&address.schema, sender));
         let losses = Found::default();
         let acknowledged = Acknowledged::new(losses.clone());
-        let backend =
-            writer::PostgresWriter::new(address.clone(), same.clone(), &options, time.clone(), acknowledged);
+        let heard = hints.clone();
+        let backend = writer::PostgresWriter::new(
+            address.clone(),
+            same.clone(),
+            &options,
+            time.clone(),
+            acknowledged,
+            heard,
+        );
         let writer =
             Writer::start(backend).map_err(|e| open_error(format!("cannot start the writer thread: {e}")))?;
-        Ok(PostgresStore { address, same, readers, time, losses, writer })
+        Ok(PostgresStore { address, same, readers, time, losses, hints, writer })
     }
 }

@@ -14,7 +14,7 @@ use outlast_core::{
     run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, INLINE_VALUE, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow,
+        Durability, Error, Hint, INLINE_VALUE, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow,
         Store, Ticket, WHOLE_VALUE,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
@@ -331,6 +331,12 @@ impl Store for PostgresStore {
     fn check(&self) -> Result<(), Error> {
         self.readers.refuse_forked()?;
         self.same.check()
+    }
+
+    fn on_hint(&self, hint: Hint) {
+        if !self.readers.is_forked() && self.hints.add(hint) {
+            self.readers.hear(self.hints.clone());
+        }
     }
 
     fn losses(&self) -> Losses {

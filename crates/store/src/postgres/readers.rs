@@ -18,7 +18,7 @@ use tokio::{
     task::{LocalSet, spawn_local},
 };
 
-use super::{address::Address, link::Link, same::Same};
+use super::{address::Address, hints::Hints, link::Link, same::Same};
 use crate::process::Maker;
 
 /// Largest number of connections. A server has about a hundred for all its clients.
@@ -46,6 +46,11 @@ impl Readers {
             LocalSet::new().block_on(&runtime, serve(queue, &pool));
         })?;
         Ok(Readers { jobs: Some(jobs), thread: Some(thread), place, maker: Maker::here() })
+    }
+
+    /// Returns whether a fork carried the handle into another process.
+    pub fn is_forked(&self) -> bool {
+        self.maker.is_forked()
     }
 
     /// Refuses the handle in a forked process. Errors: `OpenAtFork`.
@@ -76,6 +81,16 @@ impl Readers {
             _ => Err(Error::Closed),
         }
     }
+
+    /// Hears hints on a connection of its own, until the readers are dropped.
+    pub fn hear(&self, hints: Arc<Hints>) {
+        let job: Job = Box::new(move |pool| {
+            let pool = pool.clone();
+            spawn_local(async move { hints.listen(pool).await });
+        });
+        // A store that is closing hears nothing.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+    }
 }
 
 impl Drop for Readers {
@@ -98,8 +113,8 @@ async fn serve(mut queue: UnboundedReceiver<Job>, pool: &Rc<Pool>) {
     }
 }
 
-struct Pool {
-    address: Address,
+pub struct Pool {
+    pub address: Address,
     same: Arc<Same>,
     idle: RefCell<Vec<Link>>,
     room: Semaphore,

@@ -64,6 +64,15 @@ impl SchemaName {
         format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
     }
 
+    /// Returns the name under which the store's processes hear each other. Channels are of the whole database, and their
+    /// names as short as other names.
+    pub fn channel(&self) -> String {
+        match self.is_usual() {
+            true => USUAL.to_owned(),
+            false => format!("{USUAL}_{:016x}", self.lock_key()),
+        }
+    }
+
     /// Returns the key of the lock. Advisory locks are of the whole database, so each schema has its own.
     fn lock_key(&self) -> i64 {
         if self.is_usual() {
@@ -111,5 +120,7 @@ mod tests {
         assert_eq!(SchemaName::default().lock(), "SELECT pg_advisory_xact_lock(31372865309864820)");
         assert_ne!(own.lock_key(), SchemaName::parse("team_a").unwrap().lock_key());
         assert_eq!(own.lock_key(), SchemaName::parse("user").unwrap().lock_key());
+        assert_eq!(SchemaName::default().channel(), "outlast");
+        assert_ne!(own.channel(), SchemaName::parse("team_a").unwrap().channel());
     }
 }

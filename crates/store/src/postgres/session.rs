@@ -1,6 +1,6 @@
 //! Session of the writer: a connection, the runtime that drives it, and the beginning of a transaction.
 
-use std::{fmt::Display, future::Future};
+use std::{cell::Cell, fmt::Display, future::Future};
 
 use futures_util::future::join;
 use outlast_core::{
@@ -46,6 +46,8 @@ pub struct Session {
     runtime: Runtime,
     /// Epoch of the server, read when the session began. Behind a pooler the server may have changed since.
     pub epoch: Epoch,
+    /// Whether a transaction of this session has found all that this process was acknowledged.
+    is_proven: Cell<bool>,
 }
 
 /// Wishes for a transaction.
@@ -53,15 +55,15 @@ pub struct Terms {
     /// Whether its commit is on disk before it is acknowledged.
     pub synced: bool,
     pub standstill: Standstill,
-    /// Instance of this process, whose row is read at the begin.
+    /// Instance of this process, whose row is to be read at the begin.
     pub witness: Option<InstanceNo>,
 }
 
 /// Answers of the database to a BEGIN.
 pub struct Told {
     pub now: Micros,
-    /// Row of [`Terms::witness`].
-    pub witness: Option<Witness>,
+    /// Row of [`Terms::witness`], if it was asked for.
+    pub witness: Option<Option<Witness>>,
 }
 
 /// Outcome of a BEGIN.
@@ -93,7 +95,8 @@ impl Session {
             token = Some(text);
         }
         let epoch = runtime.block_on(Epoch::read(&client));
-        Ok(Session { client: Named::new(client, token), runtime, epoch })
+        let client = Named::new(client, token);
+        Ok(Session { client, runtime, epoch, is_proven: Cell::new(false) })
     }
 
     pub fn run<F: Future>(&self, future: F) -> F::Output {
@@ -108,6 +111,18 @@ impl Session {
             yield_now().await;
         });
         self.client.client.is_closed()
+    }
+
+    /// Returns whether this session's server may have lost what this process was acknowledged. A direct session ends with
+    /// any event that loses commits, so its first transaction tells for all. Without a token nobody knows whose
+    /// connection a transaction is in.
+    pub fn is_suspect(&self) -> bool {
+        self.client.token.is_none() || !self.is_proven.get()
+    }
+
+    /// Notes that nothing is missing that was not told.
+    pub fn is_compared(&self) {
+        self.is_proven.set(true);
     }
 
     /// Begins a transaction, takes the lock, reads the clock, the own row and then what `keys` name, in one round trip.
@@ -150,8 +165,10 @@ impl Session {
         };
         let told = messages.iter().rev().find_map(|m| match m {
             SimpleQueryMessage::Row(row) => {
-                let told =
-                    Told { now: Micros(row.get(0)?.parse().ok()?), witness: row.get(2).and_then(witnessed) };
+                let told = Told {
+                    now: Micros(row.get(0)?.parse().ok()?),
+                    witness: terms.witness.map(|_| row.get(2).and_then(witnessed)),
+                };
                 Some((told, row.get(1)?))
             }
             _ => None,

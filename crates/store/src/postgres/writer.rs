@@ -27,6 +27,7 @@ use super::{
     apply::{self, Failed, write_failure},
     epoch::Epoch,
     error::{failure, rolled_back},
+    hints::{self, Hints},
     known::Known,
     load,
     same::Same,
@@ -70,6 +71,9 @@ pub struct PostgresWriter {
     /// Whether a pooler stands in between that parts a session's transactions, so that no statement may have a name.
     is_pooled: bool,
     acknowledged: Acknowledged,
+    hints: Arc<Hints>,
+    /// Whether somebody in another process may wait for what this transaction does.
+    is_awaited: bool,
     /// Commit of this transaction, before its outcome is known.
     pending: Option<Commit>,
     /// Time at which this transaction began, by the database's clock, and whether its commit is to be on disk.
@@ -91,6 +95,7 @@ impl PostgresWriter {
         options: &Options,
         time: Time,
         acknowledged: Acknowledged,
+        hints: Arc<Hints>,
     ) -> Self {
         Self {
             address,
@@ -108,6 +113,8 @@ impl PostgresWriter {
             standstill: Standstill::Short,
             is_pooled: false,
             acknowledged,
+            hints,
+            is_awaited: false,
             pending: None,
             begun: (Micros(0), false),
         }
@@ -170,6 +177,7 @@ impl PostgresWriter {
         self.registering.clear();
         self.count = None;
         self.pending = None;
+        self.is_awaited = false;
         self.begun.1 = synced;
         if let Some(session) = self.session.take() {
             match self.begin_in(&session, synced, keys) {
@@ -198,7 +206,8 @@ impl PostgresWriter {
     fn begin_in(&mut self, session: &Session, synced: bool, keys: &[Key<'_>]) -> Begun {
         self.known = Known::default();
         let keys = self.known.unknown(keys);
-        let terms = Terms { synced, standstill: self.standstill, witness: self.acknowledged.witness() };
+        let witness = self.acknowledged.witness().filter(|_| session.is_suspect());
+        let terms = Terms { synced, standstill: self.standstill, witness };
         session.begin(&terms, &keys, &mut self.known)
     }
 
@@ -206,7 +215,10 @@ impl PostgresWriter {
         let Told { now, witness } = told;
         // A session in which reading failed is dropped: the server rolls back, and statements get their names anew.
         loaded.map_err(|e| self.same.look(e))?;
-        self.acknowledged.compare(witness, now, &session.epoch);
+        if let Some(row) = witness {
+            self.acknowledged.compare(row, now, &session.epoch);
+        }
+        session.is_compared();
         self.begun.0 = now;
         self.session = Some(session);
         self.time.now(Some(now))
@@ -305,6 +317,7 @@ impl Backend for PostgresWriter {
     fn apply(&mut self, mut loaded: Loaded) -> Result<(), Error> {
         let inserted = loaded.instances.iter().filter(|r| r.touch == Touch::Insert);
         self.registering.extend(inserted.map(|r| r.value.clone()));
+        self.is_awaited |= hints::is_awaited(&self.known, &loaded);
         let forgotten = take(&mut loaded.forgotten);
         self.known.keep(loaded);
         if forgotten.is_empty() {
@@ -352,6 +365,7 @@ impl Backend for PostgresWriter {
                     return Err(CommitFailed::RolledBack(e));
                 }
             };
+            statements.extend(self.is_awaited.then(|| self.hints.notifying()));
             statements.extend(self.count.map(|(instance, counter)| apply::counting(instance, counter)));
             session.run(apply::run(&session.client, &statements, "COMMIT"))
         };

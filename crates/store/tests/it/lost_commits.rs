@@ -15,6 +15,7 @@ use crate::{
     beds::{Opened, open_at},
     own_server::Server,
     private_postgres::Database,
+    relay::Relay,
     stage::Stage,
 };
 
@@ -105,6 +106,24 @@ fn what_a_promoted_standby_does_not_have_is_told_and_no_result_reaches_another_s
 }
 
 #[test]
+fn behind_a_pooler_a_loss_is_found_though_no_connection_ended() {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    relay.spoil_tokens();
+    let s = Stage::on(Opened(open_at(&database.url_at(relay.directory()), true).unwrap()));
+    s.process("p");
+    s.ask(put()).unwrap();
+    s.ask(put()).unwrap();
+    assert_eq!(s.store().losses(), Losses::default());
+    // As the pooler's new server, which lacks the last commit.
+    database.execute("UPDATE outlast.instances SET op_counter = op_counter - 1");
+    s.ask(put()).unwrap();
+    assert_eq!(s.store().losses().commits, 1);
+    s.ask(put()).unwrap();
+    assert_eq!(s.store().losses().commits, 1, "told once");
+}
+
+#[test]
 fn a_process_whose_registration_is_gone_is_told_and_registers_anew() {
     let database = Database::new();
     let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
@@ -112,6 +131,7 @@ fn a_process_whose_registration_is_gone_is_told_and_registers_anew() {
     let process = s.process("p");
     s.ask(put()).unwrap();
     database.execute(&format!("DELETE FROM outlast.instances WHERE no = {}", process.no.0));
+    database.cut_connections();
     assert_eq!(process.ask(process.renewal(Vec::new())).unwrap_err().code(), "instance_dead");
     let newest = s.store().losses().newest.unwrap();
     assert_eq!((newest.commits, newest.synced, newest.is_unregistered), (2, 2, true), "{newest}");

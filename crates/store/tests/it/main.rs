@@ -22,6 +22,7 @@ mod ahead;
 mod damaged;
 mod encrypted;
 mod full_disk;
+mod hints;
 mod killed;
 mod log_damage;
 mod log_mark;
