@@ -136,6 +136,10 @@ def test_a_request_that_stands_alone_is_made_at_a_url_and_a_command_wants_a_sess
     assert notice["method"] == "notifications/message" and text(answer["result"]) == "x done"
     again = HttpClient(face.address, "away", attempt="b").ask("tools/call", call, **headers)
     assert text(again["result"]) == "x done" and len(bed.effects()) == 1
+    assert HttpClient(face.address, "away").ask("tools/list", alone({}), **{**headers, "Mcp-Method": "tools/list"})["result"]
+    call["arguments"]["region"] = "é"
+    assert HttpClient(face.address, "away").ask("tools/call", call, **headers)["result"]
+    assert bed.lines("append")[-1].endswith("=?base64?w6k=?="), "a tool's headers are known from any list of its tools"
     wrong = HttpClient(face.address, "away").begin("tools/call", call, **{**headers, "Mcp-Name": "look"})
     assert wrong.status == 400 and json.load(wrong)["error"]["code"] == -32020
     refused = HttpClient(face.address, "child").begin("tools/call", call, **headers)
