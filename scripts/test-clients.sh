@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks with programs of others: Claude Code and Codex as they are published, every method of npm's clients, Python's
-# frameworks, and the page in Debian's Chromium; called by `make test-clients`. A program that cannot be installed fails the
-# tests that need it.
+# Checks with programs of others: Claude Code and Codex as they are published, every method of npm's clients, MCP's
+# conformance suite, Python's frameworks, and the page in Debian's Chromium; called by `make test-clients`. A program that
+# cannot be installed fails the tests that need it.
 #
 # Ends with the line `N passed, N failed`. OUTLAST_BIN and PYTHON name the programs.
 set -uo pipefail
@@ -36,6 +36,8 @@ page() {
 
 OUTLAST_TEST_CLIS=$(scripts/clis.sh "${CARGO_TARGET_DIR:-target}/clis")
 export OUTLAST_TEST_CLIS
+OUTLAST_TEST_CONFORMANCE=$(scripts/mcp-conformance.sh "${CARGO_TARGET_DIR:-target}/mcp-conformance")
+export OUTLAST_TEST_CONFORMANCE
 
 rules() {
     local promtool
@@ -45,7 +47,7 @@ rules() {
 check "the build, with lints" lints
 check "rules for alerts" rules
 tests "Claude Code and Codex" agents
-tests "npm's clients" "$PYTHON" -m pytest -q -m clients tests/python
+tests "npm's clients, and the conformance of MCP" "$PYTHON" -m pytest -q -m clients tests/python
 if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server"); then
     echo "the private PostgreSQL did not start" >&2
     exit 1

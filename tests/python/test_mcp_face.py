@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -136,6 +137,10 @@ def test_a_request_that_stands_alone_is_made_at_a_url_and_a_command_wants_a_sess
     assert notice["method"] == "notifications/message" and text(answer["result"]) == "x done"
     again = HttpClient(face.address, "away", attempt="b").ask("tools/call", call, **headers)
     assert text(again["result"]) == "x done" and len(bed.effects()) == 1
+    assert HttpClient(face.address, "away").ask("tools/list", alone({}), **{**headers, "Mcp-Method": "tools/list"})["result"]
+    call["arguments"]["region"] = "é"
+    assert HttpClient(face.address, "away").ask("tools/call", call, **headers)["result"]
+    assert bed.lines("append")[-1].endswith("=?base64?w6k=?="), "a tool's headers are known from any list of its tools"
     wrong = HttpClient(face.address, "away").begin("tools/call", call, **{**headers, "Mcp-Name": "look"})
     assert wrong.status == 400 and json.load(wrong)["error"]["code"] == -32020
     refused = HttpClient(face.address, "child").begin("tools/call", call, **headers)
@@ -287,3 +292,36 @@ async def at(face, name, attempt, mode):
     headers = {"X-Outlast-Run": "r", "X-Outlast-Attempt": attempt}
     async with httpx.AsyncClient(headers=headers, timeout=60) as client:
         return await everything(streamable_http_client(f"http://{face.address}/mcp/{name}", http_client=client), mode)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_killed_a_call_is_done_once_or_told(face, bed, seed):
+    """`outlast serve` or the server is killed at random, or the client hangs up; each life makes the same calls."""
+    chance, told, life, left = random.Random(seed), set(), 0, 5
+    wanted = [f"t{n}" for n in range(10)]
+    while True:
+        life += 1
+        client = HttpClient(face.address, "away", attempt=f"life-{life}").initialize()
+        for at, name in enumerate(wanted):
+            arguments = {"text": name, "how": ["json", "sse", "resume"][at % 3]}
+            call = {"name": "append", "arguments": arguments, "_meta": {"claudecode/toolUseId": f"toolu_{at}"}}
+            response = client.begin("tools/call", call)
+            dies = chance.choice(["serve", "server", "client"]) if left and chance.random() < 0.3 else None
+            left -= dies is not None
+            if dies == "serve":
+                face.process.kill()
+                face.process.wait()
+                face.serve()
+            if dies in ("serve", "client"):
+                response.close()
+                break
+            if dies == "server":
+                bed.end()
+                bed.begin()
+            if is_unknown(client.messages(response)[-1]["result"]):
+                told.add(name)
+        else:
+            break
+    done = [name for _, name in bed.effects()]
+    assert len(done) == len(set(done)), f"seed {seed}: made twice: {done}"
+    assert set(wanted) - set(done) <= told, f"seed {seed}: lost and not told"

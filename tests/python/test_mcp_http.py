@@ -199,6 +199,9 @@ def test_a_login_comes_from_a_variable_and_reaches_no_journal(home):
         ]:
             done = subprocess.run(bed.command(*options), capture_output=True, text=True, timeout=60)
             assert done.returncode == 2 and said in done.stderr, done.stderr
+        command = [outlast_program(), "mcp", "--run", "r", "--name", "x", "--header", "A: b", "--", "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "this one is a command" in done.stderr, done.stderr
     finally:
         bed.end()
 

@@ -65,17 +65,26 @@ def test_the_sdk_sees_the_same_over_http(home, mode, sdk_server):
     assert asyncio.run(everything(through, mode)) == (direct[0], [])
 
 
-@pytest.fixture
-def sdk_server(home):
+@contextlib.contextmanager
+def listening(start):
+    """A free port, at which the server that `start(port)` has started answers; ended behind the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, SERVER, str(port)])
+    process = start(port)
     pause = threading.Event()
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            break
-        assert process.poll() is None
-        pause.wait(0.02)
-    yield f"http://127.0.0.1:{port}/mcp"
-    process.kill()
-    process.wait()
+    try:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert process.poll() is None
+            pause.wait(0.02)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def sdk_server(home):
+    with listening(lambda port: subprocess.Popen([sys.executable, SERVER, str(port)])) as port:
+        yield f"http://127.0.0.1:{port}/mcp"

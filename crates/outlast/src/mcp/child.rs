@@ -24,7 +24,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a server. Its environment is `variables`, else this process's own. `each` gets its lines, and `ended` how it ended, after the
+    /// Starts a server. Its environment is `variables`, else this process's own, as is its standard error; with variables
+    /// that goes to the log, since the terminal is an agent's. `each` gets its lines, and `ended` how it ended, after the
     /// last of them.
     pub fn start(
         command: &[OsString],
@@ -36,6 +37,7 @@ impl Process {
         let mut command = Command::new(program);
         if let Some(variables) = variables {
             command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
+            command.stderr(Stdio::piped());
         }
         let mut child =
             command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
@@ -44,6 +46,15 @@ impl Process {
                     hint: Some("give its command behind --: outlast mcp -- CMD".into()),
                 }
             })?;
+        if let Some(stderr) = child.stderr.take() {
+            let server = program.to_string_lossy().into_owned();
+            thread::spawn(move || {
+                read_lines(BufReader::new(stderr), |line| {
+                    tracing::info!(server, "{}", String::from_utf8_lossy(&line));
+                    true
+                });
+            });
+        }
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("the server has no pipes").into());
         };

@@ -110,6 +110,12 @@ fn name(args: &McpArgs) -> Result<String, CliError> {
 /// Returns the way to the server. Secrets come from variables: everybody on a machine can read a command line.
 fn way(args: &McpArgs, context: &Context) -> Result<Way, CliError> {
     let Some(url) = &args.url else {
+        if !args.header.is_empty() || !args.header_env.is_empty() {
+            return Err(CliError::Usage {
+                message: "a header is for a server at a URL, and this one is a command".into(),
+                hint: Some("give --url in place of the command, or leave the header out".into()),
+            });
+        }
         return Ok(Way::Command { argv: args.command.clone(), variables: None });
     };
     let mut headers = Vec::new();

@@ -130,6 +130,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let prices = prices::to_keep(&args.proxy)?;
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
+    // Bad settings are refused before a run is made.
+    crate::settings::mcp::load(&context.around)?;
     let choice = Choice::read(&args.agent);
     agent::find(&choice, &args.command, &context.around)?;
     if around.is_none() {

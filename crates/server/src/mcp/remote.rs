@@ -24,7 +24,7 @@ use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     message::{self, Message},
-    mirror::{self, Mirror, VERSION_HEADER},
+    mirror::{self, VERSION_HEADER},
     stream::{self, LONGEST, Place},
     target::Target,
 };
@@ -86,7 +86,6 @@ struct State {
     session: Option<HeaderValue>,
     /// Version that `initialize` agreed on.
     version: Option<HeaderValue>,
-    mirror: Mirror,
     /// Requests under way, by their ids.
     requests: HashMap<String, Request>,
     listening: Option<AbortHandle>,
@@ -294,7 +293,7 @@ impl Wire {
             let mut headers = self.headers(session.as_ref());
             let params = message::read(&line).ok().and_then(|m| m.params);
             if let Some(version) = mirror::version(params) {
-                self.state().mirror.add(&version, method, params, &mut headers);
+                self.target.mirror().add(&version, method, params, &mut headers);
             }
             let response = match self.post(&line, headers).await {
                 Ok(response) => response,
@@ -363,7 +362,7 @@ impl Wire {
             return false;
         }
         match (method, message.result) {
-            ("tools/list", Some(result)) => self.state().mirror.learn(result),
+            ("tools/list", Some(result)) => self.target.mirror().learn(result),
             ("initialize", Some(result)) => {
                 let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
                 let version = result["protocolVersion"].as_str();

@@ -1,7 +1,10 @@
 //! Address of an MCP server, with the headers that it wants.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
+use super::mirror::Mirror;
 use crate::proxy::upstream::Key;
 
 /// Headers that the protocol or HTTP sets itself.
@@ -22,6 +25,8 @@ const OWN: [&str; 9] = [
 pub struct Target {
     pub(super) url: String,
     pub(super) headers: HeaderMap,
+    /// Headers of the server's tools, learned over any connection.
+    mirror: Arc<Mutex<Mirror>>,
 }
 
 /// Error: a server that is not called.
@@ -67,7 +72,11 @@ impl Target {
             text.set_sensitive(true);
             map.append(header, text);
         }
-        Ok(Target { url: url.to_owned(), headers: map })
+        Ok(Target { url: url.to_owned(), headers: map, mirror: Arc::default() })
+    }
+
+    pub(super) fn mirror(&self) -> MutexGuard<'_, Mirror> {
+        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a server's text without the values of our headers, which some servers repeat.

@@ -1,0 +1,194 @@
+"""An MCP server of the official SDK with what the official conformance suite asks for by name.
+
+mcp_conformance_server.py [PORT]: over streamable HTTP, else over standard input and output.
+"""
+
+import base64
+import sys
+import warnings
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp_types import (
+    AudioContent,
+    Completion,
+    EmbeddedResource,
+    ImageContent,
+    SamplingMessage,
+    TextContent,
+    TextResourceContents,
+)
+from pydantic import BaseModel, Field
+
+warnings.simplefilter("ignore")
+server = MCPServer("conformance")
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SILENCE = base64.b64encode(b"RIFF$\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\0\0\0\0").decode()
+
+
+def image():
+    return ImageContent(type="image", data=PIXEL, mime_type="image/png")
+
+
+def resource(uri, text, kind="text/plain"):
+    return EmbeddedResource(type="resource", resource=TextResourceContents(uri=uri, mime_type=kind, text=text))
+
+
+def said(*contents):
+    return [{"role": "user", "content": content} for content in contents]
+
+
+@server.tool(structured_output=False)
+def test_simple_text() -> str:
+    "Simple text."
+    return "This is a simple text response for testing."
+
+
+@server.tool(structured_output=False)
+def test_image_content() -> list:
+    "Image content."
+    return [image()]
+
+
+@server.tool(structured_output=False)
+def test_audio_content() -> list:
+    "Audio content."
+    return [AudioContent(type="audio", data=SILENCE, mime_type="audio/wav")]
+
+
+@server.tool(structured_output=False)
+def test_embedded_resource() -> list:
+    "Embedded resource."
+    return [resource("test://embedded-resource", "This is an embedded resource content.")]
+
+
+@server.tool(structured_output=False)
+def test_multiple_content_types() -> list:
+    "Multiple content types."
+    text = TextContent(type="text", text="Multiple content types test:")
+    return [text, image(), resource("test://mixed-content-resource", '{"test":"data"}', "application/json")]
+
+
+@server.tool(structured_output=False)
+def test_error_handling() -> str:
+    "Error handling."
+    raise RuntimeError("This tool intentionally returns an error for testing")
+
+
+@server.tool(structured_output=False)
+async def test_tool_with_logging(ctx: Context) -> str:
+    "Tool with logging."
+    for words in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+        await ctx.info(words)
+    return "done"
+
+
+@server.tool(structured_output=False)
+async def test_tool_with_progress(ctx: Context) -> str:
+    "Tool with progress."
+    for done in (0, 50, 100):
+        await ctx.report_progress(done, 100)
+    return "done"
+
+
+@server.tool(structured_output=False)
+async def test_sampling(prompt: str, ctx: Context) -> str:
+    "Sampling."
+    asked = [SamplingMessage(role="user", content=TextContent(type="text", text=prompt))]
+    answer = await ctx.session.create_message(messages=asked, max_tokens=100)
+    return f"LLM response: {answer.content}"
+
+
+class Word(BaseModel):
+    response: str = Field(description="User's response")
+
+
+@server.tool(structured_output=False)
+async def test_elicitation(message: str, ctx: Context) -> str:
+    "Elicitation."
+    answer = await ctx.elicit(message, Word)
+    return f"User response: {answer.action}"
+
+
+class Defaults(BaseModel):
+    name: str = "John Doe"
+    age: int = 30
+    score: float = 95.5
+    status: str = Field("active", json_schema_extra={"enum": ["active", "inactive", "pending"]})
+    verified: bool = True
+
+
+@server.tool(structured_output=False)
+async def test_elicitation_sep1034_defaults(ctx: Context) -> str:
+    "Elicitation sep1034 defaults."
+    answer = await ctx.elicit("With defaults", Defaults)
+    return f"Elicitation completed: {answer.action}"
+
+
+def titled(*names):
+    return [{"const": name, "title": name.title()} for name in names]
+
+
+class Choices(BaseModel):
+    untitledSingle: str = Field(json_schema_extra={"enum": ["option1", "option2", "option3"]})
+    titledSingle: str = Field(json_schema_extra={"oneOf": titled("value1", "value2", "value3")})
+    legacyEnum: str = Field(json_schema_extra={"enum": ["opt1", "opt2"], "enumNames": ["One", "Two"]})
+    untitledMulti: list[str] = Field(json_schema_extra={"items": {"type": "string", "enum": ["a", "b", "c"]}})
+    titledMulti: list[str] = Field(json_schema_extra={"items": {"anyOf": titled("x", "y", "z")}})
+
+
+@server.tool(structured_output=False)
+async def test_elicitation_sep1330_enums(ctx: Context) -> str:
+    "Elicitation sep1330 enums."
+    answer = await ctx.elicit("With choices", Choices)
+    return f"Elicitation completed: {answer.action}"
+
+
+@server.resource("test://static-text", mime_type="text/plain")
+def static_text() -> str:
+    return "This is the content of the static text resource."
+
+
+@server.resource("test://static-binary", mime_type="image/png")
+def static_binary() -> bytes:
+    return base64.b64decode(PIXEL)
+
+
+@server.resource("test://template/{id}/data", mime_type="application/json")
+def template(id: str) -> str:
+    return f'{{"id":"{id}","templateTest":true,"data":"Data for ID: {id}"}}'
+
+
+@server.prompt()
+def test_simple_prompt() -> list:
+    "Simple prompt."
+    return said(TextContent(type="text", text="This is a simple prompt for testing."))
+
+
+@server.prompt()
+def test_prompt_with_arguments(arg1: str, arg2: str) -> list:
+    "Prompt with arguments."
+    return said(TextContent(type="text", text=f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"))
+
+
+@server.prompt()
+def test_prompt_with_embedded_resource(resourceUri: str) -> list:
+    "Prompt with embedded resource."
+    return said(resource(resourceUri, "Embedded resource content for testing."))
+
+
+@server.prompt()
+def test_prompt_with_image() -> list:
+    "Prompt with image."
+    return said(image(), TextContent(type="text", text="Please analyze the image above."))
+
+
+@server.completion()
+async def complete(ref, argument, context):
+    return Completion(values=["paris", "park", "party"], total=3, has_more=False)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        server.run("streamable-http", port=int(sys.argv[1]))
+    server.run()
