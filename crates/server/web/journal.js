@@ -8,7 +8,7 @@ const HEIGHT = 30;
 const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop", "iteration", "context"];
 
 /** What an entry is about: a call's model, an approval's tool, else the key. */
-export const what = (e) => line(e.call?.model || e.approval?.tool || e.key || "", 120);
+export const what = (e) => line(e.act ? `${e.act.what} by ${e.act.by}` : e.call?.model || e.approval?.tool || e.key || "", 120);
 
 /** What is unusual about an entry, in words. */
 export function marks(e) {
@@ -24,6 +24,8 @@ export function marks(e) {
   if (call.overrun_nano_usd) found.push(`overrun ${usd(call.overrun_nano_usd)}`);
   if (call.http_status >= 400) found.push(`http ${call.http_status}`);
   if (call.error) found.push(call.error);
+  if (e.act?.about) found.push(e.act.about);
+  if (e.item?.reset_by) found.push(`reset by ${e.item.reset_by}`);
   if (e.approval?.decision) found.push(`${e.approval.decision.approve ? "approved" : "denied"} by ${e.approval.decision.by}`);
   if (e.item && e.item.standing !== "open") found.push(e.item.reason ?? e.item.standing);
   return found;
@@ -86,7 +88,7 @@ export function Journal({ id, entries, whole, chosen, choose }) {
         <div class="inner" style=${{ height: `${rows.length * HEIGHT}px` }}>
           ${shown.map((e, n) => html`<${To} key=${e.seq} path=${["run", id, e.seq]} class=${e.seq === chosen ? "row at" : "row"}
               style=${{ top: `${(from + n) * HEIGHT}px` }} onFocus=${() => choose(e.seq)}>
-            <span class="num">${e.seq}</span><span class="wide soft">${when(e.opened_at)}</span><span class="wide">${e.kind}</span><span><${State} of=${e.state} /></span>
+            <span class="num">${e.seq}</span><span class="wide soft">${when(e.opened_at)}</span><span class="wide">${e.act ? "act" : e.kind}</span><span><${State} of=${e.state} /></span>
             <span title=${marks(e).map((m) => line(m, 200)).join(", ")}>${what(e) || e.kind} <span class="soft">${line(marks(e).join(", "), 120)}</span></span>
             <span class="num wide">${tokens(e)}</span><span class="num">${cost(e)}</span><span class="num wide">${e.attempt}</span>
           </${To}>`)}

@@ -70,7 +70,7 @@ impl Delivering {
         let delivering = deliverer.clone();
         let mut tasks = vec![tokio::spawn(async move {
             loop {
-                delivering.round().await;
+                while delivering.round().await {}
                 tokio::time::sleep(LOOK).await;
             }
         })];
