@@ -219,7 +219,9 @@ impl Plan {
             }
             let (used, likely) = (window.used, window.per_call());
             let each = likely.unwrap_or(Share::POINT);
-            if used.0.saturating_add(each.0.saturating_mul(uncounted + 1)) <= ceiling.0 {
+            // What was told may lack a step: within the last one, calls go one by one.
+            let most = used.0 + window.step.0;
+            if most.saturating_add(each.0.saturating_mul(uncounted + 1)) <= ceiling.0 {
                 continue;
             }
             // A call that is alone goes on what was told: its answer tells what the calls before it took.

@@ -123,7 +123,7 @@ pub struct MockArgs {
     #[arg(long, value_name = "PHASES")]
     pub outage: Option<Outages>,
     /// A window of the plan that all calls are on: LENGTH:TOKENS, and used=40%, others=0.5%, turns=4s; can be repeated
-    #[arg(long, value_name = "WINDOW")]
+    #[arg(long = "plan-window", value_name = "WINDOW")]
     pub plan: Vec<Window>,
     /// Append one line for each request that was paid for
     #[arg(long, value_name = "FILE")]
@@ -134,5 +134,5 @@ const MOCK_EXAMPLES: &str = "\
 Examples:
   outlast mock --latency 300ms --log /tmp/paid.log
   outlast mock --listen 127.0.0.1:0 --usage 1000,500 --fail 429:0.1
-  outlast mock --plan 5h:1000000,used=20%,others=0.1%,turns=60s --plan week:20000000    a subscription's windows
+  outlast mock --plan-window 5h:1000000,used=20%,turns=60s    the plan of a subscription
   outlast mock --outage 'ok 3 calls, refused 1h, 529 2h, key 30m, quota 10m'    rehearse a night";

@@ -37,27 +37,31 @@ impl Shown {
         Ok(plans::list(store)?.into_iter().map(shown).collect())
     }
 
-    /// Returns a line for each window that has not turned since it was told.
+    /// Returns the lines about each window that has not turned since it was told: its use, and its pace if that is used up
+    /// before it turns.
     pub fn lines(&self) -> Vec<String> {
-        let login = self.short();
         let windows = self.plan.windows.iter().filter(|w| !w.is_over(self.now));
-        windows.map(|w| format!("plan      {}: {}", w.length, self.line(w, &login))).collect()
+        windows.flat_map(|w| [Some(self.line(w)), self.pace(w)]).flatten().collect()
     }
 
-    fn line(&self, window: &Window, login: &str) -> String {
-        let ceiling = self.ceilings.on(window.length);
-        let of = ceiling.map_or_else(String::new, |ceiling| format!(" of {ceiling}"));
+    fn line(&self, window: &Window) -> String {
+        let of = self.ceilings.on(window.length).map_or_else(String::new, |ceiling| format!(" of {ceiling}"));
         let turns = window.resets_at.map_or_else(String::new, |at| format!(", turns {}", time::weekday(at)));
-        let share = ceiling.unwrap_or(Share::WHOLE);
-        let whose = if ceiling.is_some() { "share" } else { "whole" };
-        let pace = window.used_up_at(share).map_or_else(String::new, |at| {
-            format!("; at this pace the {whose} is used up on {}", time::weekday(at))
-        });
-        format!("{} used{of}{turns} ({login}){pace}", window.used)
+        format!("plan      {}: {} used{of}{turns}", window.length, window.used)
+    }
+
+    fn pace(&self, window: &Window) -> Option<String> {
+        let (share, whose) = match self.ceilings.on(window.length) {
+            Some(ceiling) if window.used >= ceiling => return None,
+            Some(ceiling) => (ceiling, format!("the {}'s share", window.length)),
+            None => (Share::WHOLE, format!("the whole {}", window.length)),
+        };
+        let at = window.used_up_at(share)?;
+        Some(format!("pace      at this pace {whose} is used up on {}", time::weekday(at)))
     }
 
     /// Returns the provider, and the beginning of the account's name.
-    fn short(&self) -> String {
+    pub fn login(&self) -> String {
         let (provider, account) = self.login.split_once(':').unwrap_or((&self.login, ""));
         format!(
             "{provider} {}",

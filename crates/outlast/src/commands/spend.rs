@@ -41,9 +41,12 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
         true => page.line("no calls")?,
         false => print(args, &sums, &total, page)?,
     }
-    // What a plan pays for has a list price above, and is not billed.
-    for line in plans.iter().flat_map(Shown::lines) {
-        page.line(&format!("{line}; list prices of its calls are not billed"))?;
+    for plan in &plans {
+        let lines = plan.lines();
+        if !lines.is_empty() {
+            page.line(&format!("plan of {}; its calls have a list price, and are not billed", plan.login()))?;
+        }
+        lines.iter().try_for_each(|line| page.line(&format!("  {line}")))?;
     }
     Ok(())
 }

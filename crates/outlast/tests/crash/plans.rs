@@ -56,7 +56,8 @@ fn used(bed: &Bed) -> BTreeMap<u64, f64> {
 #[test]
 fn eight_runs_and_another_device_pass_no_window_and_finish_when_it_turns() {
     let plan = "5h:100000,others=0.1%,turns=4s";
-    let bed = Bed::with_mock(&["--usage", "400,100", "--plan", plan, "--plan", "week:100000000"]);
+    let bed =
+        Bed::with_mock(&["--usage", "400,100", "--plan-window", plan, "--plan-window", "week:100000000"]);
     let names: Vec<String> = (0..8).map(|n| format!("r{n}")).collect();
     let start = |name: &String| bed.start(run(&bed, name, &["--plan", "5h=3%,week=50%"], "2"));
     let runs: Vec<_> = names.iter().map(start).collect();
@@ -73,7 +74,7 @@ fn eight_runs_and_another_device_pass_no_window_and_finish_when_it_turns() {
 
 #[test]
 fn a_run_at_a_ceiling_sleeps_with_its_reason_and_others_of_the_login_know_it() {
-    let bed = Bed::with_mock(&["--plan", "5h:1000000,used=90%"]);
+    let bed = Bed::with_mock(&["--plan-window", "5h:1000000,used=90%"]);
     let first = bed.start(run(&bed, "first", &["--plan", "5h=40%"], "2"));
     bed.until_lines("refused", 1);
     bed.until_status("first", "sleeping");
@@ -93,7 +94,11 @@ fn a_run_at_a_ceiling_sleeps_with_its_reason_and_others_of_the_login_know_it() {
     let says =
         ["the plan's window (5h) is used to 90 %, its ceiling here is 40 %", "90 % used of 40 %, turns "];
     bed.does(&["show", "first"]).code(0).tells(&says);
-    bed.does(&["spend"]).code(0).tells(&["plan      5h: 90 % used", "not billed"]);
+    bed.does(&["spend"]).code(0).tells(&[
+        "plan of anthropic account-",
+        "plan      5h: 90 % used",
+        "not billed",
+    ]);
     // Another process, with another token of the same account, asks nothing at all.
     let second = bed.start(run(&bed, "second", &["--plan", "5h=40%"], "1"));
     bed.until_lines("refused", 2);
@@ -111,7 +116,7 @@ fn a_run_at_a_ceiling_sleeps_with_its_reason_and_others_of_the_login_know_it() {
 
 #[test]
 fn the_next_life_of_a_killed_supervisor_knows_what_was_told() {
-    let bed = Bed::with_mock(&["--plan", "5h:1000000,used=90%"]);
+    let bed = Bed::with_mock(&["--plan-window", "5h:1000000,used=90%"]);
     let mut first = bed.start(run(&bed, "r", &["--plan", "5h=40%"], "2"));
     bed.until_lines("refused", 1);
     bed.until_status("r", "sleeping");
@@ -139,7 +144,7 @@ fn a_login_whose_provider_tells_no_plan_is_halted_and_not_let_pass() {
 
 #[test]
 fn ceilings_are_the_persons_own_setting_and_no_directorys() {
-    let bed = Bed::with_mock(&["--plan", "5h:1000000,used=50%"]);
+    let bed = Bed::with_mock(&["--plan-window", "5h:1000000,used=50%"]);
     std::fs::create_dir_all(bed.path(".config/outlast")).unwrap();
     bed.write(".config/outlast/outlast.toml", "[budgets]\nplan = \"5h=40%\"\n");
     let _sleeps = bed.start(run(&bed, "r", &["--plan", "5h=90%,week=10%"], "2"));

@@ -213,7 +213,7 @@ proptest! {
                     plan.ended(CallId(id), now);
                     let ours = used - (others - others_at_go);
                     let most = (ceiling.max(start) + 1) * 10_000;
-                    prop_assert!(ours <= most + whole_points as i64 * 10_000, "{ours} of {most}");
+                    prop_assert!(ours <= most, "{ours} of {most}");
                     Run::Idle
                 }
             };

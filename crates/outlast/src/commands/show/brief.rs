@@ -5,7 +5,11 @@ use outlast_core::{
     journal::{Entry, Kind, State},
 };
 
-use super::{super::budget, Story, as_typed, life::Life};
+use super::{
+    super::{budget, plan::Shown},
+    Story, as_typed,
+    life::Life,
+};
 use crate::render::{
     amount::{some, usd},
     entry,
@@ -203,8 +207,8 @@ impl Story {
         };
         let mut out = vec![paid];
         out.extend(budget::left(&self.view, self.now));
-        let told =
-            ["replayed", "re-bought", "waited", "plan", "in doubt", "in flight", "overrun", "unbacked"];
+        out.extend(self.plans.iter().flat_map(Shown::lines));
+        let told = ["replayed", "re-bought", "waited", "in doubt", "in flight", "overrun", "unbacked"];
         let told = self.money().into_iter().filter(|line| told.iter().any(|word| line.starts_with(word)));
         out.extend(told.take(MONEY));
         out.iter().map(|line| format!("  {}", clean_line(line, WIDTH - 2))).collect()
