@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use outlast_core::{envelope::Refusal, run::status::Status, words::id::Micros};
-use outlast_server::door::Seen;
+use outlast_server::door::{NOT_OPENED, Seen};
 use rustix::process::Signal;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -309,7 +309,12 @@ pub async fn run(
 }
 
 fn is_metered(seen: &Seen) -> bool {
-    matches!(seen, Seen::Opened { .. } | Seen::Replayed { .. } | Seen::Refused { .. })
+    match seen {
+        Seen::Opened { .. } | Seen::Replayed { .. } => true,
+        // A program that does not take the run's certificate has asked for nothing.
+        Seen::Refused { code, .. } => code != NOT_OPENED,
+        _ => false,
+    }
 }
 
 /// Returns whether the exit means SIGKILL, directly or as a shell reports it.

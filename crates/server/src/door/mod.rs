@@ -54,6 +54,7 @@ pub use crate::{
 pub use acts::ACTS;
 pub use fleet::FLEET;
 pub use probes::PROBES;
+pub use tunnel::NOT_OPENED;
 
 use crate::{
     compat::riskkernel::{self, RiskKernel},

@@ -30,6 +30,9 @@ use crate::{
 /// Time that a program has for its TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
+/// Code of a connection to an opened host that a program gave up, or began wrongly.
+pub const NOT_OPENED: &str = "not_opened";
+
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Body of an answer in an opened connection: our own, or another host's as it comes.
@@ -133,7 +136,7 @@ impl Proxy {
         let hint = matches!(why, NotOpened::Tls(_)).then(|| {
             "a program that has its authorities elsewhere is told of one more: see docs/guides/interception.md".into()
         });
-        self.host().saw(Seen::Refused { code: "not_opened".into(), message, hint });
+        self.host().saw(Seen::Refused { code: NOT_OPENED.into(), message, hint });
     }
 
     /// Answers a request in an opened connection.

@@ -12,7 +12,7 @@ use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-use crate::wire::{refuse::Refusal, ways::Ways};
+use crate::wire::{headers::is_ours, refuse::Refusal, ways::Ways};
 
 /// The host behind one opened connection. A client's connection has one of its own, kept open between requests.
 pub struct Onward {
@@ -28,10 +28,18 @@ impl Onward {
         Onward { host, port, ways, tls, open: Mutex::new(None) }
     }
 
-    /// Sends a request as it came, and returns the answer as it comes. A changed protocol (101) is carried, too.
+    /// Sends a request as it came, without headers of Outlast's, and returns the answer as it comes. A changed protocol
+    /// (101) is carried, too.
     ///
     /// Errors: `upstream_unreachable`, `upstream_broke_off`.
     pub async fn send(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Refusal> {
+        if request.headers().keys().any(is_ours) {
+            // A removal would change the order of the others.
+            let all = std::mem::take(request.headers_mut());
+            for (name, value) in all.iter().filter(|(name, _)| !is_ours(name)) {
+                request.headers_mut().append(name, value.clone());
+            }
+        }
         let theirs = request.headers().contains_key("upgrade").then(|| hyper::upgrade::on(&mut request));
         let mut response = self.answer(request).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS

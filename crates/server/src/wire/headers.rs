@@ -9,6 +9,11 @@ const OURS: [&str; 2] = ["x-outlast-", "x-riskkernel-"];
 /// Headers that may contain a credential.
 pub const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
+/// Returns whether a header is one of Outlast's or RiskKernel's own.
+pub fn is_ours(name: &HeaderName) -> bool {
+    OURS.iter().any(|prefix| name.as_str().starts_with(prefix))
+}
+
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -27,7 +32,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 fn is_dropped_both_ways(name: &HeaderName) -> bool {
     let n = name.as_str();
     is_hop_by_hop(name)
-        || OURS.iter().any(|p| n.starts_with(p))
+        || is_ours(name)
         || matches!(n, "content-length" | "cookie" | "set-cookie" | "forwarded" | "via")
         || n.starts_with("x-forwarded-")
 }

@@ -312,7 +312,9 @@ async fn what_is_no_call_goes_on_to_the_host_as_it_came() {
     let Behind { ways, trust, asked } = Behind::new().await;
     let world = World::with(ways, trust, Limits::default()).await;
     let line = "POST /api/Login?next=%2F HTTP/1.1";
-    let answer = world.ask("api.openai.com", line, &["X-Custom-Case: A", "Cookie: s=1"], "").await;
+    let answer = world
+        .ask("api.openai.com", line, &["X-Custom-Case: A", "X-Outlast-Agent: a", "Cookie: s=1"], "")
+        .await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\nhere"), "{answer}");
     assert!(answer.contains("X-Theirs: Yes") && answer.contains("Set-Cookie: a=b"), "{answer}");
     {
