@@ -35,8 +35,13 @@ pub fn answer(
     caller: &Caller,
 ) -> PyResult<Py<PyAny>> {
     let number = |n: i64| Ok(n.into_pyobject(py)?.into_any().unbind());
+    let outcome = outcome.inspect_err(|e| {
+        if let store::Error::Engine(e) = e {
+            caller.openings.lock().note_failure(caller.run, e);
+        }
+    });
     let outcome = outcome.map_err(Failure::from)?;
-    caller.openings.note(caller.run, &outcome);
+    caller.openings.lock().note(caller.run, &outcome);
     match outcome {
         Outcome::Begun(Step::Run { opening, begun_before, tries, .. }) => {
             Ok((opening.seq.0, begun_before, false, tries).into_pyobject(py)?.into_any().unbind())

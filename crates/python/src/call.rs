@@ -75,7 +75,7 @@ pub fn reserve(
     };
     match core.store.ask(admit, Durability::Synced).wait()? {
         Admission::Go { opening, .. } => {
-            seat.openings().keep(opening);
+            seat.openings().lock().keep(opening);
             Ok(Some(opening.seq))
         }
         Admission::Replay { seq } | Admission::Join { seq, .. } => Ok(Some(seq)),
@@ -113,6 +113,6 @@ pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens:
         answer: None,
     };
     core.store.ask(settle, Durability::Synced).wait()?;
-    seat.openings().forget(seat.actor().run, seq);
+    seat.openings().lock().forget(seat.actor().run, seq);
     Ok(())
 }

@@ -12,7 +12,7 @@ use outlast_core::{
     },
     journal::{Role, job::OnChange},
     store::Durability,
-    words::{digest::Digest, id::Seq},
+    words::digest::Digest,
 };
 use pyo3::prelude::*;
 
@@ -54,7 +54,7 @@ pub fn claim_item(
 /// Records that a try of the item raised an exception, and begins the next try, whose number is the answer. Committed.
 #[pyfunction]
 pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
-    let next = NextTry { actor: seat.actor(), slot: seat.slot(), seq: Seq(seq) };
+    let next = NextTry { actor: seat.actor(), slot: seat.slot(), opening: seat.opening(seq) };
     Ok(seat.submit(next, Durability::Committed)?)
 }
 
@@ -89,7 +89,7 @@ pub fn record_item(
 #[pyfunction]
 pub fn return_item(seat: &Seat, seq: i64) -> PyResult<Ticket> {
     let opening = seat.opening(seq);
-    seat.openings().forget(opening.run, opening.seq);
+    seat.openings().lock().forget(opening.run, opening.seq);
     Ok(seat.submit(ReturnItem { opening }, Durability::Committed)?)
 }
 

@@ -93,7 +93,7 @@ impl Seat {
 
     /// Returns the opening of an entry that this process has open. Without one, a closing gets `AlreadyTaken`.
     pub fn opening(&self, seq: i64) -> Opening {
-        self.caller.openings.of(self.actor.run, Seq(seq))
+        self.caller.openings.lock().of(self.actor.run, Seq(seq))
     }
 
     pub fn openings(&self) -> &Openings {

@@ -124,7 +124,7 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
             at_most_once: rng.chance(30),
         }
         .into(),
-        18 => NextTry { actor, slot, seq }.into(),
+        18 => NextTry { actor, slot, opening: opening(out, run, seq, instance) }.into(),
         19 => {
             let changes = Vec::new();
             Record {

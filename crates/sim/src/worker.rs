@@ -394,7 +394,7 @@ impl Worker {
         let (run, opening) = (self.run, doing.opening);
         if matches!(doing.task, Task::Step { retries: true, .. }) && doing.try_no < 4 && out.rng.chance(40) {
             let how = How::Submitted(Durability::Committed);
-            return self.ask(Some(task), NextTry { actor, slot, seq: opening.seq }, how, out);
+            return self.ask(Some(task), NextTry { actor, slot, opening }, how, out);
         }
         let key = doing.task.key();
         let text = out.fresh(key);

@@ -11,6 +11,7 @@ pub mod item;
 pub mod loaded;
 pub mod notify;
 pub mod op;
+pub mod openings;
 pub mod rule;
 pub mod run;
 pub mod state;

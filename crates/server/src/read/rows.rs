@@ -6,6 +6,7 @@
 use http::Response;
 use outlast_core::{
     journal::{Kind, Role},
+    reads::plans,
     run::status::Status,
     store::{self, RunFilter, RunView, Sought, Store, filter::ApprovalFilter},
     words::id::{InstanceNo, RunId, RunNo, Seq},
@@ -137,6 +138,7 @@ pub(super) async fn rows(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error
             };
             answered(asked.read(newest).await?)
         }
+        "plans" => answered(asked.read(plans::list).await?),
         "instance" => {
             let no = InstanceNo(query.number("instance")?.unwrap_or(0));
             answered(asked.read(move |store| store.instance(no)).await?)

@@ -1,11 +1,14 @@
-//! Reads of the state, which commands over a server do not make: the state has clients of its own.
+//! Reads of the state. Commands over a server make none but that of the plans: the state has clients of its own.
 
 use outlast_core::{
+    call::plan::Plan,
+    reads::plans,
     state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
     store::{
         Error, Which,
         state::{EventPage, EventRange, History, Reads, Scan},
     },
+    words::id::Micros,
 };
 
 use super::Remote;
@@ -25,8 +28,27 @@ impl Reads for Remote {
     fn state_keys(&self, _: &Scan) -> Result<Vec<Listed>, Error> {
         self.no_route(STATE)
     }
-    fn state_scan(&self, _: &Scan) -> Result<Vec<Item>, Error> {
-        self.no_route(STATE)
+    fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
+        if scan.namespace != plans::NAMESPACE {
+            return self.no_route(STATE);
+        }
+        let plans: Vec<(String, Plan)> = self.rows("plans", &[])?;
+        let item = |(login, plan): (String, Plan)| {
+            let value = serde_json::to_vec(&plan).map_err(|e| Error::Corrupt { what: e.to_string() })?;
+            Ok(Item {
+                namespace: scan.namespace.clone(),
+                agent: scan.agent.clone(),
+                key: login,
+                version: 0,
+                value: Some(value.into()),
+                commit: 0,
+                at: Micros(0),
+                run: None,
+                attempt: None,
+                position: Position(0),
+            })
+        };
+        plans.into_iter().map(item).collect()
     }
     fn state_events(&self, _: &EventRange) -> Result<EventPage, Error> {
         self.no_route(STATE)

@@ -146,12 +146,13 @@ async fn a_try_that_was_cut_off_replays_and_one_that_raised_pays_again() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve().await;
     let old = Worker::new(&server, "r").await;
-    let (cut, raised) = (old.item("cut").await.opening.seq, old.item("raised").await.opening.seq);
+    let (cut, of_raised) = (old.item("cut").await.opening.seq, old.item("raised").await.opening);
+    let raised = of_raised.seq;
     for item in [cut, raised] {
         old.asks("the same", item).to(&server).await.ok();
     }
     assert_eq!(rig.mock.requests().len(), 2, "each item has its own");
-    let next = NextTry { actor: old.actor, slot: Slot::DRIVER, seq: raised };
+    let next = NextTry { actor: old.actor, slot: Slot::DRIVER, opening: of_raised };
     server.store.ask(next, Durability::Committed).await.unwrap();
     let new = Worker::again(&server, "r", old.actor.run).await;
     for (key, item, requests) in [("cut", cut, 2), ("raised", raised, 3)] {

@@ -74,6 +74,7 @@ impl Process {
             (Op::NextTry(_), Some(Bug::TryCountedTwice)) => {
                 self.queue(op.clone(), Durability::Committed, Then::Noted, out);
             }
+            (Op::NextTry(next), Some(Bug::NumberReused)) => by_number(&mut next.opening, out),
             (Op::BeginStep(begin), Some(Bug::OnceForgotten)) => begin.at_most_once = false,
             (Op::Record(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
             (Op::RecordItem(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),

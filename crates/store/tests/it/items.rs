@@ -97,7 +97,7 @@ impl Agent {
     }
 
     pub fn next_try(&self, seq: Seq) -> NextTry {
-        NextTry { actor: self.actor(), slot: self.slot, seq }
+        NextTry { actor: self.actor(), slot: self.slot, opening: self.opening(seq) }
     }
 }
 
