@@ -95,7 +95,8 @@ async def test_tool_with_progress(ctx: Context) -> str:
 async def test_sampling(prompt: str, ctx: Context) -> str:
     "Sampling."
     asked = [SamplingMessage(role="user", content=TextContent(type="text", text=prompt))]
-    answer = await ctx.session.create_message(messages=asked, max_tokens=100)
+    # With the call whose answer it belongs to: the stream of the session may not be open yet.
+    answer = await ctx.session.create_message(messages=asked, max_tokens=100, related_request_id=ctx.request_id)
     return f"LLM response: {answer.content}"
 
 

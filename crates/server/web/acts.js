@@ -62,7 +62,7 @@ export function Acts({ run, attempts, chosen, act, ask, done }) {
   ${act === "raise" ? html`<${Ask} ...${dialog} title=${`Raise the budget of ${name}`} word="Raise it" act=${raise}>
     <p>${run.limit_nano_usd === null ? `It has no limit in usd. A limit is set at what it has spent, ${usd(run.spent_nano_usd)} usd, and this much more.`
       : `${usd(run.spent_nano_usd)} of ${usd(run.limit_nano_usd)} usd are spent.`} ${run.status === "halted" ? "A halted run that gets room can be resumed." : "Calls that wait for room go on."}</p>
-    <div class="field"><label for="usd">Add</label><input id="usd" name="usd" inputmode="decimal" value="1.00" required autofocus size="8" /> usd</div></${Ask}>` : ""}
+    <div class="field"><label for="usd">Add</label><input id="usd" name="usd" inputmode="decimal" defaultValue="1.00" required autofocus size="8" /> usd</div></${Ask}>` : ""}
   ${act === "fork" ? html`<${Ask} ...${dialog} title=${`Fork ${name} at entry ${forkAt}?`} word="Fork it" act=${(form) => send("fork", {
       seq: forkAt, ...(form.id ? { id: form.id } : {}) }, (told) => { location.hash = `#/run/${encodeURIComponent(told.run)}`; })}>
     <p>A new run shares the first ${forkAt} entries and the state of now. The answers that were paid for are replayed there.

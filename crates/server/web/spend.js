@@ -27,7 +27,7 @@ export function Spend() {
       <div class="buttons" role="group" aria-label="Time">${SPANS.map(([n, word]) => html`<button key=${n} aria-pressed=${days === n} onClick=${() => since(n)}>${word}</button>`)}</div>
       <label for="by" class="only-read">By</label>
       <select id="by" value=${by} onChange=${(e) => group(e.target.value)}>${BY.map(([v, word]) => html`<option key=${v} value=${v}>by ${word}</option>`)}</select>
-      ${by === "tag" ? html`<label for="tag" class="only-read">Tag</label><input id="tag" size="10" value=${tag} onChange=${(e) => name(e.target.value.trim())} />` : ""}
+      ${by === "tag" ? html`<label for="tag" class="only-read">Tag</label><input id="tag" size="10" defaultValue=${tag} onChange=${(e) => name(e.target.value.trim())} />` : ""}
     </div>
     <${Problem} error=${read.error} again=${read.again} />
     ${total ? html`<div class="panel facts">
