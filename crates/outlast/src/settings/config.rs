@@ -304,7 +304,14 @@ impl File {
             long.ends_with("-base-url")
                 || matches!(
                     long,
-                    "allow-host" | "intercept" | "until" | "env-file" | "trust" | "reads" | "idempotent"
+                    "allow-host"
+                        | "allow-net"
+                        | "intercept"
+                        | "until"
+                        | "env-file"
+                        | "trust"
+                        | "reads"
+                        | "idempotent"
                 )
         };
         let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());

@@ -44,6 +44,7 @@ use super::{
     guardian,
     intercept::Interception,
     kill_point::KillPoint,
+    net::Net,
     outage,
     patient::Patient,
     questions,
@@ -172,6 +173,8 @@ struct Driver {
     terminal: Option<Terminal>,
     conduct: Option<Conduct>,
     interception: Interception,
+    /// Network of its agents, if it is confined.
+    net: Option<Net>,
     /// Tools' processes of an earlier attempt, ended before this one began.
     strays: Vec<Left>,
 }
@@ -245,6 +248,10 @@ impl Driver {
         let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
             .with_state(state::desk(&node, &context, Conflicts::default()));
         let face = interception.on(face);
+        let port = address.port();
+        let confined_net = command.supervision.net.is_some();
+        let net =
+            confined_net.then(|| Net::begin(face.clone(), port, context.entropy.as_ref())).transpose()?;
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
         let proxy = face.clone();
         let serving = tokio::spawn(face.serve(
@@ -304,6 +311,7 @@ impl Driver {
             terminal: Terminal::of_stdin(),
             conduct,
             interception,
+            net,
             strays: Vec::new(),
             view,
             node,
