@@ -25,6 +25,7 @@ pub mod exit_policy;
 pub mod guardian;
 pub mod identity;
 pub mod ladder;
+pub mod net;
 pub mod nondumpable;
 pub mod proc_table;
 pub mod pty;

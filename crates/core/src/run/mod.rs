@@ -164,6 +164,9 @@ pub struct Supervision {
     /// Whether its programs reach every host through its proxy, which opens the connections to providers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub intercept: bool,
+    /// Hosts that it reaches besides its providers', if its proxy is its only way to a network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net: Option<Vec<String>>,
 }
 
 /// Confinement of a run's agents: the store and the providers' keys are hidden from them.

@@ -121,6 +121,12 @@ pub struct ConfinedArgs {
     /// A directory that is hidden; can be repeated
     #[arg(long, value_name = "DIRECTORY")]
     pub hide: Vec<PathBuf>,
+    /// Leave the network, for a listener on loopback at this port; 0: any
+    #[arg(long, value_name = "PORT")]
+    pub net: Option<u16>,
+    /// The name of who serves that listener
+    #[arg(long, value_name = "NAME", requires = "net")]
+    pub hand_over: Option<String>,
     /// The user that the command runs as
     #[arg(long = "as", value_name = "USER")]
     pub user: Option<String>,

@@ -42,6 +42,12 @@ pub struct SuperviseArgs {
     /// Meter calls of programs that obey no base URL, too: by HTTPS_PROXY, and a certificate authority made for this run
     #[arg(long)]
     pub intercept: bool,
+    /// Give it no network but the run's proxy, as with --intercept: providers' hosts, and those of --allow-net
+    #[arg(long)]
+    pub confine_net: bool,
+    /// A host that it may reach under --confine-net: HOST, .DOMAIN or HOST:PORT; can be repeated
+    #[arg(long, value_name = "HOST", value_parser = values::allowed_host)]
+    pub allow_net: Vec<String>,
 }
 
 /// A program with its arguments.
@@ -76,7 +82,8 @@ impl SuperviseArgs {
             }),
             warm_resume: self.warm_resume,
             on_halt: self.on_halt.clone().unwrap_or_default().0,
-            intercept: self.intercept,
+            intercept: self.intercept || self.confine_net,
+            net: self.confine_net.then(|| self.allow_net.clone()),
         }
     }
 }

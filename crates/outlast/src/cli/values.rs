@@ -252,6 +252,11 @@ pub fn orphans(text: &str) -> Result<Orphans, BadValue> {
 }
 
 /// A program's name, as `ps -o comm` shows it.
+/// Checks the name of a host that a confined run may reach.
+pub fn allowed_host(text: &str) -> Result<String, outlast_server::intercept::allowed::BadHost> {
+    text.parse::<outlast_server::intercept::allowed::Allowed>().map(|_| text.to_owned())
+}
+
 pub fn program(text: &str) -> Result<String, BadValue> {
     match text.is_empty() || text.contains(['/', '\n']) {
         true => Err(BadValue::Program { text: start_of(text) }),

@@ -5,7 +5,10 @@
 
 use std::{io, os::unix::process::CommandExt as _, process::Command};
 
-use outlast_process::confine::{User, confine};
+use outlast_process::{
+    confine::{User, confine},
+    net,
+};
 
 use crate::{
     cli::ConfinedArgs,
@@ -20,13 +23,25 @@ use crate::{
 /// tests whether that is possible and returns 0. Returns 127 if the program does not exist and 126 if it cannot be
 /// executed, as shells do.
 pub fn confined(args: &ConfinedArgs) -> Result<u8, CliError> {
+    if let Some(port) = args.net {
+        let failed = |why: String| CliError::from(RunError::NetNotConfined { why });
+        // The name is of the network that this process leaves.
+        let to = args.hand_over.as_deref().map(net::server).transpose().map_err(|e| failed(e.to_string()))?;
+        let listener = net::leave(port).map_err(|e| failed(e.to_string()))?;
+        to.map_or(Ok(()), |to| net::hand_over(listener, &to)).map_err(|e| failed(e.to_string()))?;
+        return become_it(args, None);
+    }
     let failed = |e: outlast_process::confine::Error| RunError::NotConfined { why: e.to_string() };
     let user = args.user.as_deref().map(User::find).transpose().map_err(failed)?;
     confine(&args.hide, user.as_ref()).map_err(failed)?;
+    become_it(args, user.as_ref())
+}
+
+fn become_it(args: &ConfinedArgs, user: Option<&User>) -> Result<u8, CliError> {
     let [program, words @ ..] = args.command.as_slice() else { return Ok(exit_code::OK) };
     let mut command = Command::new(program);
     command.args(words);
-    if let Some(user) = &user {
+    if let Some(user) = user {
         command.env("HOME", &user.home).env("USER", &user.name).env("LOGNAME", &user.name);
     }
     let why = command.exec();

@@ -314,6 +314,7 @@ impl File {
                     "server"
                         | "on-halt"
                         | "allow-host"
+                        | "allow-net"
                         | "intercept"
                         | "until"
                         | "plan"

@@ -44,6 +44,7 @@ use super::{
     guardian,
     intercept::Interception,
     kill_point::KillPoint,
+    net::Net,
     outage,
     patient::Patient,
     questions,
@@ -181,6 +182,8 @@ struct Driver {
     terminal: Option<Terminal>,
     conduct: Option<Conduct>,
     interception: Interception,
+    /// Network of its agents, if it is confined.
+    net: Option<Net>,
     /// Tools' processes of an earlier attempt, ended before this one began.
     strays: Vec<Left>,
 }
@@ -260,6 +263,10 @@ impl Driver {
             None => face,
         };
         let face = interception.on(face);
+        let port = address.port();
+        let confined_net = command.supervision.net.is_some();
+        let net =
+            confined_net.then(|| Net::begin(face.clone(), port, context.entropy.as_ref())).transpose()?;
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
         let proxy = face.clone();
         let serving = tokio::spawn(face.serve(
@@ -324,6 +331,7 @@ impl Driver {
             terminal: Terminal::of_stdin(),
             conduct,
             interception,
+            net,
             strays: Vec::new(),
             view,
             node,

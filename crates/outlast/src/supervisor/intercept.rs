@@ -13,7 +13,7 @@ use std::{
 use outlast_core::{run::Command, words::clock::Clock};
 use outlast_server::{
     door::{Providers, Proxy},
-    intercept::{Intercept, Ways, client, is_excepted, machines_authorities},
+    intercept::{Intercept, Ways, allowed::Allowed, client, is_excepted, machines_authorities},
 };
 
 use crate::{
@@ -127,7 +127,9 @@ impl Interception {
         let directory = directory.ok_or_else(|| not_intercepted("the run has no directory for its files"))?;
         let ways = ways(&variable).map_err(not_intercepted)?;
         let made = client().and_then(|tls| Intercept::new(providers, ways, tls, clock.now()));
-        let intercept = made.map_err(not_intercepted)?;
+        let allowed: Option<Vec<Allowed>> =
+            held.net.as_ref().map(|all| all.iter().filter_map(|host| host.parse().ok()).collect());
+        let intercept = made.map_err(not_intercepted)?.only(allowed);
         let named = named(&variable, Path::new(&command.directory));
         let own = Own { intercept: Arc::new(intercept), directory: directory.authorities(), clock, named };
         // Before the agent is started: what cannot be had is told at once.

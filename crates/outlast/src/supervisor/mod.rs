@@ -14,6 +14,7 @@ mod guardian;
 pub(crate) mod intercept;
 mod kill_point;
 mod limited;
+mod net;
 mod outage;
 mod output;
 pub mod patient;
@@ -120,7 +121,16 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let around = within::surrounding(&context)?;
     let asked = args.supervise.supervision().confine;
     Confined::of(asked.as_ref(), &context, context.around.directory())?;
-    intercept::check(args.supervise.intercept, asked.is_some(), around.is_some(), &context.around)?;
+    let held = args.supervise.supervision();
+    intercept::check(held.intercept, asked.is_some(), around.is_some(), &context.around)?;
+    if held.net.is_some() {
+        if around.is_some() || args.grpc != GrpcArgs::default() {
+            let why = "a run inside another has that one's network, and the state over gRPC is outside of it"
+                .into();
+            return Err(RunError::NetNotConfined { why }.into());
+        }
+        net::check()?;
+    }
     let mut keys = context.keys()?;
     if around.is_some() {
         within::show_keys(&mut keys, &context.around);

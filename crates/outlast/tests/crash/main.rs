@@ -9,6 +9,7 @@ mod bad_input;
 mod bed;
 mod busy_waiting;
 mod cli_agents;
+mod confined_net;
 mod declared_agents;
 mod fleet;
 mod guardian;

@@ -195,6 +195,11 @@ impl Proxy {
         polling.abort();
     }
 
+    /// Serves another listener of the run's programs, until it is aborted.
+    pub async fn serve_also(self, listener: TcpListener) {
+        self.accept(&listener).await;
+    }
+
     /// Accepts connections, for ever.
     async fn accept(&self, listener: &TcpListener) {
         loop {

@@ -10,12 +10,13 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::U
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outlast_core::run::token::Claims;
 use rustls::server::Acceptor;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{Proxy, Upwards};
 use crate::{
     dialect::{HeaderFacts, Route, Upstream, route},
-    intercept::{Intercept, onward::Onward, opened::Place},
+    intercept::{Intercept, allowed::dial_public, onward::Onward, opened::Place},
     proxy::{config::Seen, host::Host, named::To, seat},
     wire::{
         body::AnswerBody,
@@ -29,6 +30,9 @@ use crate::{
 
 /// Time that a program has for its TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(60);
+
+/// Largest beginning of a TLS handshake, in bytes.
+const MAX_HELLO: usize = 64 << 10;
 
 /// Code of a connection to an opened host that a program gave up, or began wrongly.
 pub const NOT_OPENED: &str = "not_opened";
@@ -93,16 +97,37 @@ impl Proxy {
             tokio::spawn(async move { proxy.open(inside, hyper::upgrade::on(request).await).await });
             return Ok(());
         }
-        let reached = intercept.ways().dial(&name, port).await;
+        let confined = match intercept.permits(&name, port) {
+            None => false,
+            Some(true) => true,
+            Some(false) => {
+                let refused = Refusal::NetRefused { host: name, port };
+                let message = refused.to_string();
+                let hint = Some("hosts that it may reach are given with --allow-net, in a new run".into());
+                host.saw(Seen::Refused { code: refused.code().into(), message, hint });
+                return Err(refused);
+            }
+        };
+        let reached = match confined {
+            true => dial_public(intercept.ways(), &name, port).await,
+            false => intercept.ways().dial(&name, port).await,
+        };
         let mut there = reached.map_err(|e| {
             tracing::info!(host = name, port, error = %e, "a tunnel was not made");
             Refusal::Unreachable(format!("{name}:{port}: {e}"))
         })?;
         tokio::spawn(async move {
-            if let Ok(here) = hyper::upgrade::on(request).await {
-                // Either side that goes ends the other.
-                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut there).await;
+            let Ok(here) = hyper::upgrade::on(request).await else { return };
+            let mut here = TokioIo::new(here);
+            if confined {
+                // Behind one address there may be other hosts.
+                match tokio::time::timeout(HANDSHAKE, hello(&mut here, &name)).await {
+                    Ok(Some(begun)) if there.write_all(&begun).await.is_ok() => {}
+                    _ => return,
+                }
             }
+            // Either side that goes ends the other.
+            let _ = tokio::io::copy_bidirectional(&mut here, &mut there).await;
         });
         Ok(())
     }
@@ -214,6 +239,26 @@ async fn handshake(inside: &Inside, upgraded: Upgraded) -> Result<TlsStream<Toki
         return Err(NotOpened::OtherName(named));
     }
     Ok(begun.into_stream(inside.intercept.server()).await?)
+}
+
+/// Reads the beginning of a TLS handshake that names `host`. Returns its bytes; `None` if it is none, or names another.
+async fn hello(from: &mut TokioIo<Upgraded>, host: &str) -> Option<Vec<u8>> {
+    let (mut acceptor, mut begun) = (Acceptor::default(), Vec::new());
+    loop {
+        let at = begun.len();
+        if from.read_buf(&mut begun).await.ok()? == 0 || begun.len() > MAX_HELLO {
+            return None;
+        }
+        let mut fresh = &begun[at..];
+        while !fresh.is_empty() {
+            acceptor.read_tls(&mut fresh).ok()?;
+        }
+        if let Some(accepted) = acceptor.accept().ok()? {
+            let is_it =
+                accepted.client_hello().server_name().is_some_and(|name| name.eq_ignore_ascii_case(host));
+            return is_it.then_some(begun);
+        }
+    }
 }
 
 /// Returns the facts that tell shared paths apart: here the host does.

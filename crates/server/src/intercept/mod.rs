@@ -3,6 +3,7 @@
 //! `opened` knows the hosts, `authority` has the certificates for them, `onward` sends on what is no model's call. The
 //! door answers `CONNECT`.
 
+pub mod allowed;
 pub mod authority;
 pub mod onward;
 pub mod opened;
@@ -18,6 +19,7 @@ use outlast_core::words::id::Micros;
 use rustls::{ClientConfig, ServerConfig, crypto::ring};
 
 use self::{
+    allowed::Allowed,
     authority::{Authority, Error},
     onward::Onward,
     opened::{Opened, Place},
@@ -32,6 +34,8 @@ pub struct Intercept {
     authority: RwLock<Arc<Authority>>,
     ways: Ways,
     tls: Arc<ClientConfig>,
+    /// Hosts that may be reached besides the opened ones. `None`: all.
+    allowed: Option<Vec<Allowed>>,
 }
 
 impl Intercept {
@@ -44,7 +48,7 @@ impl Intercept {
     ) -> Result<Intercept, Error> {
         let opened = Opened::of(providers);
         let authority = RwLock::new(Arc::new(Authority::new(&opened.hosts(), now)?));
-        Ok(Intercept { opened, authority, ways, tls: Arc::new(tls) })
+        Ok(Intercept { opened, authority, ways, tls: Arc::new(tls), allowed: None })
     }
 
     /// Makes a new authority, for a new attempt. Returns its certificate (PEM), which programs have to trust from here on.
@@ -78,6 +82,16 @@ impl Intercept {
     pub fn pool(&self) -> Option<Pool> {
         let is_behind = self.ways != Ways::default();
         is_behind.then(|| Pool::through(self.ways.clone(), ClientConfig::clone(&self.tls)))
+    }
+
+    /// Lets only connections to the opened hosts and to those of `allowed` pass, if there is a list.
+    pub fn only(self, allowed: Option<Vec<Allowed>>) -> Intercept {
+        Intercept { allowed, ..self }
+    }
+
+    /// Returns whether connections are confined, and then to a host that may be reached.
+    pub fn permits(&self, host: &str, port: u16) -> Option<bool> {
+        self.allowed.as_ref().map(|all| all.iter().any(|one| one.permits(host, port)))
     }
 
     pub fn ways(&self) -> &Ways {

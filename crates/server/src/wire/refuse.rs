@@ -38,6 +38,9 @@ pub enum Refusal {
     /// A `CONNECT` without the run's token. Proxies ask for credentials with this status.
     #[error("a tunnel is for programs of this run alone: {why}")]
     ProxyCredentials { why: String },
+    /// A `CONNECT` of a run whose network is confined.
+    #[error("{host}:{port} is not a host that this run may reach")]
+    NetRefused { host: String, port: u16 },
     /// A request in an opened connection that names another host than the connection.
     #[error("the request is for {had:?}, and its connection is to {wanted}")]
     OtherHost { had: String, wanted: String },
@@ -108,6 +111,7 @@ impl Refusal {
             Refusal::ReadOnly { .. } => 405,
             Refusal::ProxyCredentials { .. } => 407,
             Refusal::BodyTooLarge { .. } => 413,
+            Refusal::NetRefused { .. } => 403,
             Refusal::OtherHost { .. } => 421,
             Refusal::NoWebSocket => 426,
             Refusal::UpstreamRate { .. } | Refusal::PlanCeiling { .. } => 429,
@@ -130,6 +134,7 @@ impl Refusal {
             Refusal::AbsoluteTarget => "absolute_target",
             Refusal::BadTarget(_) => "bad_target",
             Refusal::ProxyCredentials { .. } => "proxy_credentials",
+            Refusal::NetRefused { .. } => "net_refused",
             Refusal::OtherHost { .. } => "other_host",
             Refusal::NoWebSocket => "no_websocket",
             Refusal::NotMetered { .. } => "not_metered",

@@ -436,3 +436,32 @@ async fn http_1_1_is_all_that_is_offered() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_confined_run_reaches_the_host_that_it_names_in_its_handshake() {
+    let Behind { ways, trust, asked } = Behind::new().await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let providers = rig.config().providers;
+    let intercept = Intercept::new(&providers, ways, trust.clone(), rig.clock.now()).unwrap();
+    let allowed = vec!["allowed.test".parse().unwrap()];
+    let intercept = Arc::new(intercept.only(Some(allowed)));
+    let server = rig.serve_intercepting(intercept.clone()).await;
+    let token = server.driven("r", Limits::default(), Policy::default()).await;
+    let world = World { rig, server, intercept, token };
+    let (status, _) = world.connect("other.test:443", Some(&world.token)).await;
+    assert_eq!(status, 403);
+    // The certificate behind is for another name: that the handshake gets there is what counts.
+    for (named, arrives) in [("allowed.test", true), ("other.test", false)] {
+        let (status, stream) = world.connect("allowed.test:443", Some(&world.token)).await;
+        assert_eq!(status, 200);
+        let name = ServerName::try_from(named).unwrap();
+        let failed = TlsConnector::from(Arc::new(trust.clone())).connect(name, stream).await.unwrap_err();
+        assert_eq!(failed.to_string().contains("certificate"), arrives, "{named}: {failed}");
+    }
+    let (_, mut stream) = world.connect("allowed.test:443", Some(&world.token)).await;
+    stream.write_all(b"SSH-2.0-x\r\n").await.unwrap();
+    let mut rest = Vec::new();
+    let _ = within("the end", stream.read_to_end(&mut rest)).await;
+    assert!(rest.is_empty(), "what is no TLS names no host");
+    assert_eq!(asked.lock().unwrap().len(), 3);
+}

@@ -41,6 +41,8 @@ pub enum RunError {
     NoCgroup(cgroup::Error),
     #[error("the agent cannot be confined: {why}")]
     NotConfined { why: String },
+    #[error("the agent's network cannot be confined: {why}")]
+    NetNotConfined { why: String },
     #[error("the run cannot be intercepted: {why}")]
     NotIntercepted { why: String },
     #[error("the supervisor failed: {0}")]
@@ -74,6 +76,7 @@ impl RunError {
             RunError::NotStarted(e) => e.code(),
             RunError::NoCgroup(_) => "no_cgroup",
             RunError::NotConfined { .. } => "not_confined",
+            RunError::NetNotConfined { .. } => "net_not_confined",
             RunError::NotIntercepted { .. } => "not_intercepted",
             RunError::Supervisor(_) => "supervisor",
             RunError::Strays { .. } => "strays",
@@ -113,6 +116,9 @@ impl RunError {
             RunError::NotConfined { .. } => "give the store a directory of its own; without root, user namespaces have to be \
                  allowed (see docs/guides/guards.md); as root, name another user: --confine=USER"
                 .into(),
+            RunError::NetNotConfined { .. } => {
+                "user namespaces have to be allowed (`unshare -Urn true` shows it); --intercept alone needs none".into()
+            }
             RunError::NotIntercepted { .. } => {
                 "leave --intercept out: programs that obey a base URL are metered without it".into()
             }
@@ -139,6 +145,7 @@ impl RunError {
             | RunError::NoAttempt
             | RunError::NoCgroup(_)
             | RunError::NotConfined { .. }
+            | RunError::NetNotConfined { .. }
             | RunError::NotIntercepted { .. }
             | RunError::Supervisor(_)
             | RunError::Strays { .. } => exit_code::UNAVAILABLE,

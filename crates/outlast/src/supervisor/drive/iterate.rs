@@ -190,7 +190,7 @@ impl Driver {
         let (ends, output) = self.output(None, None)?;
         let hold = attempt::Hold::default();
         let command = spawn::Command {
-            argv: self.confined.before(["sh", "-c", until]),
+            argv: self.before(["sh", "-c", until]),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,

@@ -70,6 +70,15 @@ impl Driver {
         Ok(env)
     }
 
+    /// Returns the command line that runs `command` as confined as the run is.
+    pub(super) fn before<S: Into<OsString>>(&self, command: impl IntoIterator<Item = S>) -> Vec<OsString> {
+        let command = self.confined.before(command);
+        match &self.net {
+            Some(net) => net.before(command),
+            None => command,
+        }
+    }
+
     pub(super) async fn one(
         &mut self,
         claims: Claims,
@@ -85,7 +94,7 @@ impl Driver {
         let on_terminal = ends.terminal.is_some();
         let supervision = &self.command.supervision;
         let command = spawn::Command {
-            argv: self.confined.before(launch.argv),
+            argv: self.before(launch.argv),
             cwd: PathBuf::from(&self.command.directory),
             umask: self.command.umask,
             env,

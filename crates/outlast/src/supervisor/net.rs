@@ -1,0 +1,89 @@
+//! `--confine-net`: the run's proxy in the network namespaces of its agents.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{linux::net::SocketAddrExt as _, unix::net},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use outlast_core::words::clock::{Entropy, random};
+use outlast_process::net::receive;
+use outlast_server::door::Proxy;
+use tokio::{
+    net::{TcpListener, UnixListener},
+    task::JoinHandle,
+};
+
+use crate::program::error::{CliError, RunError};
+
+/// Time that an agent's starter has to hand its listener over.
+const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// Place at which starters of agents hand over the listeners of their namespaces.
+pub struct Net {
+    words: Vec<OsString>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Tries whether this machine allows it. Errors: `net_not_confined`.
+pub fn check() -> Result<(), CliError> {
+    let refused = |why: String| CliError::from(RunError::NetNotConfined { why });
+    let tried =
+        Command::new(crate::program()?).args(["confined", "--net", "0"]).stdin(Stdio::null()).output()?;
+    if tried.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+    let why =
+        said.lines().find_map(|line| line.strip_prefix("error: the agent's network cannot be confined: "));
+    Err(refused(why.unwrap_or("the trial of it failed").to_owned()))
+}
+
+impl Net {
+    /// Begins to take listeners, and to serve each by `proxy`. `port`: the proxy's, which is the same inside.
+    pub fn begin(proxy: Proxy, port: u16, entropy: &dyn Entropy) -> io::Result<Net> {
+        let name = format!("outlast-{:032x}", u128::from_le_bytes(random(entropy)));
+        let listener = net::UnixListener::bind_addr(&net::SocketAddr::from_abstract_name(&name)?)?;
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        let words = ["confined", "--net", &port.to_string(), "--hand-over", &name].map(OsString::from);
+        let words = [crate::program()?.into()].into_iter().chain(words).collect();
+        let task = tokio::spawn(async move {
+            let mut served: Option<JoinHandle<()>> = None;
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { return };
+                let is_ours =
+                    stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw());
+                let Some(stream) = stream.into_std().ok().filter(|_| is_ours) else { continue };
+                let taken = tokio::task::spawn_blocking(move || {
+                    stream.set_nonblocking(false)?;
+                    stream.set_read_timeout(Some(HAND_OVER))?;
+                    let theirs = receive(&stream)?;
+                    theirs.set_nonblocking(true)?;
+                    io::Result::Ok(theirs)
+                });
+                let Ok(Ok(theirs)) = taken.await else { continue };
+                let Ok(theirs) = TcpListener::from_std(theirs) else { continue };
+                // The attempt before is over, and its namespace with it.
+                if let Some(before) = served.replace(tokio::spawn(proxy.clone().serve_also(theirs))) {
+                    before.abort();
+                }
+            }
+        });
+        Ok(Net { words, task })
+    }
+
+    /// Returns the words that stand before a command.
+    pub fn before<S: Into<OsString>>(&self, command: impl IntoIterator<Item = S>) -> Vec<OsString> {
+        let command = command.into_iter().map(Into::into);
+        self.words.iter().cloned().chain(["--".into()]).chain(command).collect()
+    }
+}
