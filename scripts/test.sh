@@ -51,7 +51,7 @@ export OUTLAST_TEST_POSTGRES
 # The official SDKs are in it.
 export OUTLAST_TEST_PYTHON=$PYTHON
 
-# Documents and demos wait more than they work: they run beside the tests, one after the other.
+# Documents and demos wait more than they work: they run beside the Python tests, one after the other.
 documents_and_demos() {
     "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN" &&
         "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN" &&
@@ -62,12 +62,11 @@ documents_and_demos() {
 check "format" cargo fmt --all --check
 check "scripts" scripts_are_sound
 check "the build, with lints" lints
-# Most of them wait for processes and deadlines: side by side they keep the cores busy.
-aside "documents and demos" documents_and_demos
-aside "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python
 tests "Rust" nextest
 tests "Rust, examples in docs" doctests
-join tests "Python"
+aside "documents and demos" documents_and_demos
+# Many tests wait for processes that they have killed.
+tests "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python
 join check "documents and demos"
 
 summary

@@ -11,6 +11,7 @@ from pathlib import Path
 import mcp
 import pytest
 from conftest import outlast_program
+from ports import free_port
 
 SERVER = Path(__file__).with_name("mcp_sdk_server.py")
 
@@ -68,8 +69,8 @@ def test_the_sdk_sees_the_same_over_http(home, mode, sdk_server):
 @contextlib.contextmanager
 def listening(start):
     """A free port, at which the server that `start(port)` has started answers; ended behind the block."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    # None of those that connections are made from: a connection to such a port may be answered by itself.
+    port = free_port()
     process = start(port)
     pause = threading.Event()
     try:
