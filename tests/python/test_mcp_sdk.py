@@ -17,7 +17,7 @@ SERVER = Path(__file__).with_name("mcp_sdk_server.py")
 
 
 async def everything(server, mode):
-    """What the client sees of a server: a command, or a URL."""
+    """Everything that the client sees of a server, which is a command or a URL."""
     if isinstance(server, list):
         words = [str(word) for word in server]
         server = mcp.StdioServerParameters(command=words[0], args=words[1:])

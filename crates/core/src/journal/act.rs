@@ -15,7 +15,7 @@ const MOST: usize = 200;
 pub struct ActDetail {
     /// Who acted, and by which way: `cli:ann@laptop`, `page:4f2a91c0`, `api:token`, `agent:RUN`.
     pub by: String,
-    /// What the order says beyond its name: a reason, a change of limits, the id of a fork.
+    /// Details of the order beyond its name: a reason, a change of limits, the id of a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
 }

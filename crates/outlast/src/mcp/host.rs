@@ -35,7 +35,7 @@ pub enum Way {
     /// Command that starts it.
     Command {
         argv: Vec<OsString>,
-        /// Its environment; else that of this process.
+        /// Environment of the server's process; `None`: that of this process.
         variables: Option<Vec<(OsString, OsString)>>,
     },
     Url(Target),

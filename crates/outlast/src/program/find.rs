@@ -88,7 +88,7 @@ pub fn run(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
 /// Finds the run that `asked` names: by its exact id, else by its name, else by the start of its id, with or without
 /// `run_`.
 ///
-/// Of several runs, those on which `verb` can act take precedence, and of these the ones that have not ended. If
+/// Runs on which `verb` can act take precedence over others, and of these the ones that have not ended. If
 /// several runs of one name are left, the newest is taken, and a printed line says so.
 ///
 /// Errors: `NoSuchRun`; `AmbiguousRun` with the candidates, if several ids begin like `asked`, or the verb does not

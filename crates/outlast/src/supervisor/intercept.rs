@@ -56,7 +56,7 @@ pub struct Own {
     named: BTreeMap<&'static str, PathBuf>,
 }
 
-/// What the programs of one attempt are given.
+/// Variables and files that the programs of one attempt are given.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// Files of authorities by variable. None inside a run that intercepts: they are inherited.

@@ -51,7 +51,7 @@ struct Inside {
     onward: Onward,
 }
 
-/// What becomes of a request in an opened connection.
+/// Fate of a request in an opened connection.
 enum Fate {
     /// Goes on as it came, unread and unrecorded.
     Passes,

@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// What has come, each piece as its line; the end is an empty one.
+    /// Pieces that have come, each as its line; the end is an empty one.
     fn came(pieces: &mut mpsc::UnboundedReceiver<Piece>) -> Vec<String> {
         std::iter::from_fn(|| pieces.try_recv().ok())
             .map(|piece| match piece {

@@ -122,7 +122,7 @@ impl World {
         World { rig, server, intercept, token }
     }
 
-    /// What a program of an attempt trusts.
+    /// Certificates that a program of an attempt trusts.
     fn trust(&self) -> ClientConfig {
         let pem = self.intercept.renew(self.rig.clock.now()).unwrap();
         trusting(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap())
