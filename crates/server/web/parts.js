@@ -1,6 +1,6 @@
 // Small parts that every view is made of.
 
-import { html, useEffect, useRef } from "./html.js";
+import { html, useLayoutEffect, useRef } from "./html.js";
 import { amount, clean, usd } from "./words.js";
 
 // A shape for each status, so that colour is never what tells it.
@@ -65,7 +65,8 @@ export const To = ({ path, children, ...rest }) =>
 /** A dialog that asks once. `act` is called with the form's values; a refusal is shown in the dialog. */
 export function Ask({ title, word, grave, close, act, problem, busy, children }) {
   const place = useRef(null);
-  useEffect(() => {
+  // Opened with the drawing itself: a key that is typed right after the press belongs to the dialog.
+  useLayoutEffect(() => {
     const dialog = place.current;
     dialog.showModal();
     return () => dialog.open && dialog.close();
