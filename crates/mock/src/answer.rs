@@ -5,9 +5,10 @@ use outlast_core::words::usage::Usage;
 use super::{
     cache::Cached,
     manner::Manner,
-    options::{FixedUsage, Options},
+    options::Options,
     request::{Dialect, Request},
     script::{Script, ToolCall},
+    value::FixedUsage,
 };
 
 /// Longest word, in bytes, that is one token; a longer one is several tokens.

@@ -35,16 +35,19 @@ mod kept;
 mod log;
 mod manner;
 mod openai;
-pub mod options;
+mod options;
 mod outage;
 mod plan;
 mod provider;
 mod refusal;
 mod request;
+mod response;
 mod responses;
+mod route;
 pub mod script;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -58,10 +61,11 @@ use tokio::{
 
 use self::provider::Provider;
 pub use self::{
-    options::{BadOption, Encoding, Failure, FixedUsage, Options},
+    options::{Encoding, Failure, Options},
     outage::Outages,
     plan::Window,
     provider::Received,
+    value::{BadOption, FixedUsage},
 };
 
 /// Serves requests until `shutdown` resolves, then drops every connection, answered or not.

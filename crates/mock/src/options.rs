@@ -4,7 +4,11 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use http::StatusCode;
 
-use super::{outage::Outages, plan::Window};
+use super::{
+    outage::Outages,
+    plan::Window,
+    value::{BadOption, FixedUsage, error_status},
+};
 
 /// Behaviour of the provider towards every request. A request's own `mock:` lines take precedence.
 #[derive(Clone, Debug, Default)]
@@ -26,41 +30,6 @@ pub struct Options {
     pub plan: Vec<Window>,
     /// File to which one JSON line is appended for each paid request.
     pub log: Option<PathBuf>,
-}
-
-/// Error for an option's text that cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not {wanted}: {text:?}")]
-pub struct BadOption {
-    pub wanted: &'static str,
-    pub text: String,
-}
-
-impl BadOption {
-    pub(super) fn new(wanted: &'static str, text: &str) -> Self {
-        Self { wanted, text: text.into() }
-    }
-}
-
-/// Fixed usage of every call, as `INPUT,OUTPUT`.
-///
-/// The input includes cached tokens. The output, reasoning included, is that of one choice, and stays within
-/// the request's own cap, as a provider's does; only a request's `mock: usage` line bills past it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FixedUsage {
-    pub input: u64,
-    pub output: u64,
-}
-
-impl FromStr for FixedUsage {
-    type Err = BadOption;
-    fn from_str(text: &str) -> Result<Self, BadOption> {
-        let pair = || {
-            let (input, output) = text.split_once(',')?;
-            Some(Self { input: input.trim().parse().ok()?, output: output.trim().parse().ok()? })
-        };
-        pair().ok_or_else(|| BadOption::new("INPUT,OUTPUT in tokens, such as 1000,500", text))
-    }
 }
 
 /// A content encoding of answers.
@@ -118,25 +87,6 @@ impl Options {
     }
 }
 
-/// Parses the HTTP status of a refusal; `None` for a text that is not 400 to 599.
-pub(super) fn error_status(text: &str) -> Option<StatusCode> {
-    let status = StatusCode::from_bytes(text.trim().as_bytes()).ok()?;
-    (status.is_client_error() || status.is_server_error()).then_some(status)
-}
-
-/// Parses a duration such as `300ms`, `2s` or `0`.
-pub fn duration(text: &str) -> Result<Duration, BadOption> {
-    let parse = |number: &str| number.trim().parse().ok();
-    let found = match text.strip_suffix("ms") {
-        Some(number) => parse(number).map(Duration::from_millis),
-        None => match text.strip_suffix('s') {
-            Some(number) => parse(number).map(Duration::from_secs),
-            None => (text == "0").then_some(Duration::ZERO),
-        },
-    };
-    found.ok_or_else(|| BadOption::new("a time, such as 300ms or 2s", text))
-}
-
 /// Returns SplitMix64's output at position `count` of the sequence that `seed` starts.
 fn mix(seed: u64, count: u64) -> u64 {
     let mut z = seed.wrapping_add(count.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -151,25 +101,15 @@ mod tests {
 
     #[test]
     fn options_are_read_from_their_text() {
-        assert_eq!("1000,500".parse(), Ok(FixedUsage { input: 1000, output: 500 }));
         assert_eq!("gzip".parse(), Ok(Encoding::Gzip));
         let limited = Failure { status: StatusCode::TOO_MANY_REQUESTS, probability: 0.1 };
         assert_eq!("429:0.1".parse(), Ok(limited));
-        assert_eq!(duration("300ms"), Ok(Duration::from_millis(300)));
-        assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
     }
 
     #[test]
     fn what_an_option_does_not_mean_is_refused() {
-        for text in ["", "1000", "1000,", "-1,2", "1,2,3"] {
-            assert!(text.parse::<FixedUsage>().is_err(), "{text}");
-        }
         for text in ["", "429", "200:0.5", "429:1.5", "429:-1", "429:NaN", "600:0.1"] {
             assert!(text.parse::<Failure>().is_err(), "{text}");
-        }
-        for text in ["", "3", "3m", "-1s", "ms"] {
-            assert!(duration(text).is_err(), "{text}");
         }
         let error = "br".parse::<Encoding>().unwrap_err();
         assert_eq!(error.to_string(), r#"not an encoding of answers (gzip): "br""#);

@@ -26,8 +26,8 @@ use tokio::{
 };
 
 use crate::{
-    options::{BadOption, error_status},
     refusal::Refusal,
+    value::{BadOption, error_status},
 };
 
 /// Phases of a provider's health, in order; after the last the provider is healthy.

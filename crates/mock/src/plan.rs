@@ -17,7 +17,7 @@ use outlast_core::{
 };
 use serde::Serialize;
 
-use super::{options::BadOption, request::Dialect};
+use super::{request::Dialect, value::BadOption};
 
 /// A window, as an option describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

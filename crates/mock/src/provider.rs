@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::{
     answer::{self, Answer},
     anthropic,
-    body::{self, Body, End},
+    body::{self, Body},
     cache::{Cache, Cached, Prompt},
     embeddings, gemini,
     kept::Kept,
@@ -30,11 +30,13 @@ use super::{
     options::{Encoding, Options},
     outage::Course,
     plan::{Plan, Told, Used},
-    request::{self, Dialect, Digest, MAX_BODY, Request},
+    refusal::{MAX_BODY, Refusal},
+    request::{self, Dialect, Digest, Request},
+    response::{json, refuse, write},
     responses,
+    route::{About, Route, credential, dialect, route},
     script::{Fault, Script, ToolCall},
 };
-use crate::refusal::Refusal;
 
 /// Models that `GET /v1/models` lists. Any other model answers as well.
 const MODELS: [&str; 5] =
@@ -82,22 +84,6 @@ struct Counts {
 enum Verdict {
     Respond { after: Duration, response: Response<Body> },
     Silence,
-}
-
-#[derive(Clone, Copy)]
-enum Route<'p> {
-    Models,
-    /// A response that is kept, by its id.
-    Kept(&'p str, About),
-    CountTokens,
-    Message,
-}
-
-#[derive(Clone, Copy)]
-enum About {
-    Response,
-    InputItems,
-    Deletion,
 }
 
 impl Provider {
@@ -343,206 +329,6 @@ fn next_tool(request: &Request<'_>, script: &Script, results: usize) -> Result<O
         return Err(Refusal::bad(message));
     }
     Ok(Some(call.clone()))
-}
-
-fn write(
-    request: &Request<'_>,
-    answer: &Answer<'_>,
-    fault: Option<Fault>,
-    gap: Duration,
-) -> serde_json::Result<Response<Body>> {
-    let (media_type, mut frames) = match (request.streams(), request.dialect) {
-        (true, Dialect::Gemini) if request.is_array() => {
-            ("application/json", gemini::frames(request, answer))
-        }
-        (true, Dialect::Gemini) => ("text/event-stream", gemini::frames(request, answer)),
-        (false, Dialect::Gemini) => ("application/json", vec![gemini::whole(answer).into()]),
-        (true, Dialect::OpenAi) => ("text/event-stream; charset=utf-8", openai::frames(answer)?),
-        (true, Dialect::Responses) => {
-            ("text/event-stream; charset=utf-8", responses::frames(request, answer)?)
-        }
-        (true, Dialect::Anthropic) => ("text/event-stream; charset=utf-8", anthropic::frames(answer)?),
-        (false, Dialect::OpenAi) => ("application/json", vec![openai::whole(answer)?]),
-        (false, Dialect::Responses) => {
-            ("application/json", vec![responses::response(request, answer).to_string().into()])
-        }
-        (_, Dialect::Embeddings) => ("application/json", vec![embeddings::whole(request, answer).into()]),
-        (false, Dialect::Anthropic) => ("application/json", vec![anthropic::whole(answer)?]),
-    };
-    let body = match fault {
-        Some(Fault::Garbage) => Body::whole("<html>this is not what you asked for"),
-        Some(Fault::Truncate) => {
-            halve(&mut frames);
-            Body::frames(frames, gap, End::Cut)
-        }
-        Some(Fault::Hang) => {
-            halve(&mut frames);
-            Body::frames(frames, gap, End::Hang)
-        }
-        Some(Fault::Linger(after)) if request.streams() => {
-            // Anthropic ends an answer by two events.
-            let last = if request.dialect == Dialect::Anthropic { 2 } else { 1 };
-            let after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
-            Body::frames(frames, gap, End::Late { frames: last, after_ms })
-        }
-        _ if request.streams() => Body::frames(frames, gap, End::Clean),
-        _ => Body::whole(frames.pop().unwrap_or_default()),
-    };
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    if request.streams() {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    }
-    if let Ok(id) = HeaderValue::try_from(format!("req_{}", answer.id)) {
-        headers.insert(request_id(request.dialect), id);
-    }
-    Ok(response)
-}
-
-/// Keeps half the frames, or half of the only one.
-fn halve(frames: &mut Vec<Bytes>) {
-    match frames.as_mut_slice() {
-        [only] => only.truncate(only.len() / 2),
-        _ => frames.truncate(frames.len() / 2),
-    }
-}
-
-fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
-    let (status, message) = (refusal.status(), format!("mock: {refusal}"));
-    if *refusal == Refusal::NoCredit {
-        return no_credit(dialect, &message);
-    }
-    if let Refusal::UsageLimit(limit) = refusal {
-        return limited(dialect, &message, *limit);
-    }
-    let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(status, &message),
-        Dialect::Anthropic => anthropic::error(status, &message),
-        Dialect::Gemini => gemini::error(status, &message),
-    };
-    let mut response = json(status, text);
-    let headers = response.headers_mut();
-    headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
-    if status == StatusCode::TOO_MANY_REQUESTS {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    response
-}
-
-/// Builds the refusal for an account without credit, with each provider's status and words.
-fn no_credit(dialect: Dialect, message: &str) -> Response<Body> {
-    let (status, text) = match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => {
-            (StatusCode::TOO_MANY_REQUESTS, openai::no_credit(message))
-        }
-        Dialect::Anthropic => (StatusCode::BAD_REQUEST, anthropic::error(StatusCode::BAD_REQUEST, message)),
-        Dialect::Gemini => {
-            (StatusCode::PAYMENT_REQUIRED, gemini::error(StatusCode::PAYMENT_REQUIRED, message))
-        }
-    };
-    json(status, text)
-}
-
-/// Builds the refusal for a plan's usage limit, in each provider's shape.
-fn limited(dialect: Dialect, message: &str, limit: Duration) -> Response<Body> {
-    let over = SystemTime::now() + limit;
-    // Rounded up, because a retry that comes too early would be refused again.
-    let over_s = over.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().div_ceil(1000) as u64;
-    let status = StatusCode::TOO_MANY_REQUESTS;
-    let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => {
-            openai::usage_limit(message, over_s, limit)
-        }
-        Dialect::Anthropic => anthropic::error(status, message),
-        Dialect::Gemini => gemini::error(status, message),
-    };
-    let mut response = json(status, text);
-    let headers = response.headers_mut();
-    headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
-    headers.insert(header::RETRY_AFTER, HeaderValue::from(limit.as_secs().max(1)));
-    if dialect == Dialect::Anthropic {
-        headers.insert("anthropic-ratelimit-unified-status", HeaderValue::from_static("rejected"));
-        if let Ok(over) = HeaderValue::from_str(&over_s.to_string()) {
-            headers.insert("anthropic-ratelimit-unified-reset", over);
-        }
-    }
-    response
-}
-
-fn json(status: StatusCode, text: String) -> Response<Body> {
-    let mut response = Response::new(Body::whole(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-fn request_id(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings | Dialect::Gemini => "x-request-id",
-        Dialect::Anthropic => "request-id",
-    }
-}
-
-/// Returns the dialect of a path. Where dialects share the path, the header that Anthropic's clients must send
-/// decides.
-fn dialect(head: &Parts) -> Dialect {
-    match head.uri.path() {
-        "/v1/chat/completions" => Dialect::OpenAi,
-        "/v1/embeddings" => Dialect::Embeddings,
-        path if path.starts_with("/v1/responses") => Dialect::Responses,
-        path if path.starts_with("/v1/messages") => Dialect::Anthropic,
-        path if gemini::is_path(path) => Dialect::Gemini,
-        _ if head.headers.contains_key("anthropic-version") => Dialect::Anthropic,
-        _ => Dialect::OpenAi,
-    }
-}
-
-fn route(head: &Parts) -> Result<Route<'_>, Refusal> {
-    if let Some(kept) = head.uri.path().strip_prefix("/v1/responses/") {
-        return match (&head.method, kept.split_once('/')) {
-            (&Method::GET, None) => Ok(Route::Kept(kept, About::Response)),
-            (&Method::GET, Some((id, "input_items"))) => Ok(Route::Kept(id, About::InputItems)),
-            (&Method::DELETE, None) => Ok(Route::Kept(kept, About::Deletion)),
-            _ => Err(Refusal::NotFound { what: head.uri.path().to_owned() }),
-        };
-    }
-    let (wanted, route) = match head.uri.path() {
-        path if gemini::asks_for_content(path) => (Method::POST, Route::Message),
-        path if gemini::is_path(path) && path.ends_with(":countTokens") => (Method::POST, Route::CountTokens),
-        "/v1beta/models" => (Method::GET, Route::Models),
-        "/v1/chat/completions" | "/v1/responses" | "/v1/embeddings" | "/v1/messages" => {
-            (Method::POST, Route::Message)
-        }
-        "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
-        "/v1/models" => (Method::GET, Route::Models),
-        path => return Err(Refusal::NotFound { what: path.to_owned() }),
-    };
-    if head.method != wanted {
-        let path = head.uri.path().to_owned();
-        return Err(Refusal::WrongMethod { path, wanted, had: head.method.clone() });
-    }
-    Ok(route)
-}
-
-/// Returns the credential. Any will do, but there must be one.
-fn credential(manner: Manner, head: &Parts) -> Result<&str, Refusal> {
-    let headers = &head.headers;
-    let query = head.uri.query().unwrap_or("");
-    let in_query = query.split('&').find_map(|pair| pair.strip_prefix("key="));
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
-    let (found, wanted) = match manner {
-        Manner::Own => (
-            bearer.or(text("x-api-key")).or(text("x-goog-api-key")).or(in_query),
-            "`Authorization: Bearer`, `x-api-key` or `x-goog-api-key`",
-        ),
-        Manner::OpenRouter => (bearer, "`Authorization: Bearer`"),
-        Manner::Azure => (text("api-key").or(bearer).or(text("x-api-key")), "`api-key`"),
-        Manner::Ollama => (bearer.or(Some("none")), ""),
-    };
-    let found = found.map(str::trim).filter(|credential| !credential.is_empty());
-    found.ok_or(Refusal::NoCredential { wanted })
 }
 
 async fn collect(body: Incoming) -> Result<Bytes, Refusal> {

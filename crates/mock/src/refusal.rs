@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 
-use crate::request::MAX_BODY;
+/// Largest body in bytes, both as received and after decoding.
+pub(super) const MAX_BODY: usize = 64 << 20;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {

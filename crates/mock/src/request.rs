@@ -11,10 +11,7 @@ use serde::{
 use sha2::{Digest as _, Sha256};
 
 use super::script::{self, Script};
-use crate::refusal::Refusal;
-
-/// Largest body in bytes, both as received and after decoding.
-pub(super) const MAX_BODY: usize = 64 << 20;
+use crate::refusal::{MAX_BODY, Refusal};
 
 /// API whose shape a request and its answer have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
