@@ -30,6 +30,19 @@ impl Wanted {
     }
 }
 
+/// Returns all entries of a run, oldest first.
+pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store::Error> {
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        let after = entries.last().map_or(Seq(0), |e| e.seq);
+        let more = store.entries(run, after, CHUNK)?;
+        if more.is_empty() {
+            return Ok(entries);
+        }
+        entries.extend(more);
+    }
+}
+
 /// Returns at most `limit` entries after `after`, and the number after which the next page begins; `None` where no entry
 /// is left. The work of a page is bounded, whatever the filter.
 pub fn page(

@@ -7,6 +7,7 @@ use outlast_core::{
         divergence::{Difference, Parting, first_difference, partings},
     },
     reads,
+    reads::entries,
     run::masks::Rules,
     store::{Error, RunView, Store},
     words::id::{RunNo, Seq},
@@ -14,7 +15,6 @@ use outlast_core::{
 use outlast_server::dialect::canonical::LEFT_OUT;
 use serde_json::{Value, json};
 
-use super::journal;
 use crate::{
     program::error::CliError,
     render::{
@@ -28,7 +28,7 @@ const WIDTH: usize = 160;
 
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (no, id) = (view.run.no, view.run.id.as_str());
-    let (attempts, entries) = (store.attempts(no)?, journal::all(store, no)?);
+    let (attempts, entries) = (store.attempts(no)?, entries::all(store, no)?);
     let rules = reads::masks::of(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, &entries)
         .into_iter()

@@ -3,13 +3,13 @@
 
 use outlast_core::{
     journal::{Entry, Kind},
+    reads::entries,
     store::{RunView, Store},
     words::id::{RunNo, Seq},
 };
 use outlast_server::{dialect::conversation, read::exchange};
 use serde_json::{Value, json};
 
-use super::journal;
 use crate::{
     cli::JournalArgs,
     program::error::{CliError, CommandError},
@@ -67,7 +67,7 @@ pub fn grep(
     let wanted = text.to_lowercase();
     let mut said: Vec<String> = Vec::new();
     let mut found = Vec::new();
-    for one in journal::all(store, run)?.into_iter().filter(|e| seq.is_none_or(|seq| e.seq.0 == seq)) {
+    for one in entries::all(store, run)?.into_iter().filter(|e| seq.is_none_or(|seq| e.seq.0 == seq)) {
         let exchange = Exchange::read(store, one)?;
         let (asked, answered) = (exchange.asked(), exchange.answered());
         let asked = asked.into_iter().filter(|line| !said.contains(line)).collect::<Vec<_>>();
@@ -198,7 +198,7 @@ impl Exchange {
 
 /// Reads the newest call before `entry` whose request is kept, of the same attempt where there is one.
 fn before(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Option<Exchange>, CliError> {
-    let calls = journal::all(store, run)?;
+    let calls = entries::all(store, run)?;
     let earlier = || calls.iter().rev().filter(|e| e.kind == Kind::Call && e.seq < entry.seq);
     let nearest = earlier().filter(|e| e.attempt == entry.attempt).chain(earlier());
     for call in nearest {

@@ -2,9 +2,10 @@
 
 use outlast_core::{
     journal::{Entry, State},
+    reads::entries,
     run::status::Status,
     store::{RunView, Store},
-    words::id::{RunNo, Seq},
+    words::id::Seq,
 };
 use serde_json::{Value, json};
 
@@ -43,7 +44,7 @@ pub fn journal(
     if args.follow {
         return follow(store, view, page, wait);
     }
-    let entries = all(store, view.run.no)?;
+    let entries = entries::all(store, view.run.no)?;
     if page.look.json {
         let id = view.run.id.as_str();
         let entries: Vec<Value> = entries.iter().map(|e| entry::json(id, e)).collect();
@@ -54,19 +55,6 @@ pub fn journal(
     }
     let look = page.look;
     Ok(page.text(&entry::table(&entries).render(look, 0))?)
-}
-
-/// Returns all entries of the run, oldest first.
-pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
-    let mut entries: Vec<Entry> = Vec::new();
-    loop {
-        let after = entries.last().map_or(Seq(0), |e| e.seq);
-        let more = store.entries(run, after, PAGE)?;
-        if more.is_empty() {
-            return Ok(entries);
-        }
-        entries.extend(more);
-    }
 }
 
 /// Prints each entry when it opens and again when its state changes.

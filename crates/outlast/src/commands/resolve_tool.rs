@@ -3,13 +3,13 @@
 use outlast_core::{
     engine::tool::resolve_tool::{ResolveTool, Said},
     journal::{Entry, Kind, State, payload::Payload},
+    reads::entries,
     run::instance::Life,
     store::{Ask as _, Durability, RunView, Store},
     words::id::RunNo,
 };
 use serde_json::{Value, json};
 
-use super::journal;
 use crate::{
     cli::ResolveArgs,
     program::error::CliError,
@@ -19,7 +19,7 @@ use crate::{
 /// Returns the tool calls in doubt: calls that may have been made, but whose outcome nobody knows.
 pub fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
     let mut found = Vec::new();
-    for entry in journal::all(store, run)? {
+    for entry in entries::all(store, run)? {
         let Some(tool) = entry.tool.as_ref().filter(|_| entry.kind == Kind::Tool) else { continue };
         let is_in_doubt = match entry.state {
             State::Unknown => true,

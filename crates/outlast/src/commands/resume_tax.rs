@@ -7,6 +7,7 @@ use outlast_core::{
     body,
     journal::{Entry, Kind, State},
     price::{PriceTable, rebought, rebought::Caching},
+    reads::entries,
     run::attempt::Attempt,
     store::{RunView, Store},
     words::{
@@ -17,7 +18,6 @@ use outlast_core::{
 use outlast_server::dialect::prompt::{Difference, Prompt};
 use serde_json::{Map, Value, json};
 
-use super::journal;
 use crate::{
     program::error::CliError,
     render::{
@@ -190,7 +190,7 @@ fn model(e: &Entry) -> &str {
 
 /// Prints what each restart paid for again, and the first byte in which its request differs from the one before.
 pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
-    let (attempts, entries) = (store.attempts(view.run.no)?, journal::all(store, view.run.no)?);
+    let (attempts, entries) = (store.attempts(view.run.no)?, entries::all(store, view.run.no)?);
     let found = resumptions(store, view, &attempts, &entries)?;
     if page.look.json {
         let mut all = Map::new();

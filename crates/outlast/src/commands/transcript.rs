@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use outlast_core::{
     journal::{Entry, Kind, State},
+    reads::entries,
     store::Store,
 };
 use outlast_server::{
@@ -18,7 +19,6 @@ use outlast_server::{
 };
 use serde_json::{Value, json};
 
-use super::journal;
 use crate::{
     program::{error::CliError, find},
     render::{amount::some, look::Page, text::clean, time},
@@ -37,7 +37,7 @@ struct Conversation {
 /// Prints the conversations of a run, in the order in which they ended, as Markdown or JSON.
 pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliError> {
     let view = find::run(store, run)?;
-    let found = conversations(store, journal::all(store, view.run.no)?)?;
+    let found = conversations(store, entries::all(store, view.run.no)?)?;
     if page.look.json {
         let told: Vec<Value> = found.iter().map(Conversation::object).collect();
         return Ok(page.json(&json!({ "run": view.run.id, "conversations": told }))?);

@@ -48,6 +48,7 @@ use outlast_core::{
         state::transaction::Conflicts,
     },
     envelope::unit::Unit,
+    reads::entries,
     run::{Run, Unpriced, status::Status},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
@@ -67,7 +68,6 @@ use crate::{
         shared::{GrpcArgs, ProxyArgs},
         values::KillAt,
     },
-    commands::journal,
     program::{
         context::Context,
         error::{CliError, RunError},
@@ -366,7 +366,7 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
     }
     let mut diverged = None;
     if let (Some(halt), Some(attempt)) = (halt, store.attempts(run.no)?.last()) {
-        let untaken = Untaken::of(attempt, &journal::all(store, run.no)?);
+        let untaken = Untaken::of(attempt, &entries::all(store, run.no)?);
         say(&format!("run {id} is halted ({}): {}", halt.code, halt.message()));
         say(&format!("accepted: {untaken} may stay unused, and what it asks anew is paid"));
         diverged = Some(attempt.no);

@@ -2,6 +2,7 @@
 
 use outlast_core::{
     envelope::unit::Unit,
+    reads::entries,
     run::attempt::Attempt,
     store::{RunView, Store},
     words::{id::RunNo, money::NanoUsd},
@@ -9,10 +10,7 @@ use outlast_core::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    commands::{
-        journal,
-        resume_tax::{self, Tax},
-    },
+    commands::resume_tax::{self, Tax},
     program::{
         error::CliError,
         say::{line, say},
@@ -120,7 +118,7 @@ pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool
     o.insert("tokens".into(), e.spent.tokens().into());
     put_money(&mut o, "spent", Some(e.spent.cost()));
     put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
-    Tax::of(&resume_tax::resumptions(store, &view, &attempts, &journal::all(store, run.no)?)?).put(&mut o);
+    Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries::all(store, run.no)?)?).put(&mut o);
     o.insert("replayed_answers".into(), run.replayed.into());
     o.insert("halt_code".into(), run.halt.as_ref().map(|halt| halt.code.clone()).into());
     o.insert("next".into(), json!(next(&view)));

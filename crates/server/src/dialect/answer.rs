@@ -10,7 +10,7 @@ use outlast_core::words::{
 
 use super::{
     CostField,
-    gemini::{ArrayFramer, element},
+    json_array::{ArrayFramer, element},
     sse::{Event, Framer},
 };
 

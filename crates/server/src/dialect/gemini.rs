@@ -2,10 +2,8 @@
 //! streams.
 
 mod answer;
-mod array;
 mod request;
 
-pub use self::array::{ArrayFramer, element};
 use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
 
 const MAX_OUTPUT_TOKENS: &str = "maxOutputTokens";

@@ -15,6 +15,7 @@ use std::{
 use outlast_core::{
     journal::{Entry, approval},
     reads,
+    reads::entries,
     run::{Run, attempt::Attempt, instance::Instance},
     store::{RunView, Store, filter::ApprovalFilter as Filter},
     words::id::{AttemptNo, Micros, RunId},
@@ -24,7 +25,6 @@ use self::money::Calls;
 use super::{
     busy_waiting::BusyWaiting,
     evidence::{self, Evidence},
-    journal,
     plan::Shown,
     resume_tax::{self, Tax},
 };
@@ -123,7 +123,7 @@ impl Story {
             }
         }
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
-        let entries = journal::all(store, no)?;
+        let entries = entries::all(store, no)?;
         for attempt in &mut attempts {
             attempt.ended_at = evidence::end(attempt, &entries);
         }

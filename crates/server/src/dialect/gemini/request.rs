@@ -6,8 +6,8 @@ use super::MAX_OUTPUT_TOKENS;
 use crate::dialect::{
     bound,
     json_spans::{Kind, Scanner, wrong_type},
-    openai_chat::read_tier,
     request::{BadRequest, CapPlace, CapSpan, Request, read_body},
+    service_tier::read_tier,
 };
 
 type Result<T> = std::result::Result<T, BadRequest>;

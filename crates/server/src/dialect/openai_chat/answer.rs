@@ -5,10 +5,10 @@ use std::ops::Range;
 use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
-use super::read_tier;
 use crate::dialect::{
     answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
     json_spans::Scanner,
+    service_tier::read_tier,
     sse::Event,
 };
 

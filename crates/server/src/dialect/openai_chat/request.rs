@@ -1,10 +1,11 @@
 //! Reading of chat completion requests.
 
-use super::{MAX_COMPLETION_TOKENS, MAX_TOKENS, read_tier};
+use super::{MAX_COMPLETION_TOKENS, MAX_TOKENS};
 use crate::dialect::{
     bound::openai_image,
     json_spans::{Kind, Scanner, wrong_type},
     request::{BadRequest, CapSpan, Request, UsageOption, read_body},
+    service_tier::read_tier,
 };
 
 type Result<T> = std::result::Result<T, BadRequest>;

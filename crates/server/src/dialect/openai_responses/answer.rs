@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::dialect::{
     answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
-    openai_chat::read_tier,
+    service_tier::read_tier,
     sse::Event,
 };
 

@@ -4,8 +4,9 @@ use super::MAX_OUTPUT_TOKENS;
 use crate::dialect::{
     bound::{self, openai_image},
     json_spans::{Kind, Scanner, wrong_type},
-    openai_chat::{read_tier, reasons_by_name},
+    openai_chat::reasons_by_name,
     request::{BadRequest, CapSpan, Request, read_body},
+    service_tier::read_tier,
 };
 
 type Result<T> = std::result::Result<T, BadRequest>;
