@@ -6,10 +6,9 @@ mod judge;
 mod live;
 mod room;
 mod sleep;
+mod start;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,7 +20,6 @@ use outlast_core::{
             claim::{Claim, Claimed},
             end_attempt::Then,
         },
-        state::transaction::Conflicts,
     },
     price::PriceTable,
     run::{Command, attempt::Attempt, status::Status, token::Claims},
@@ -29,36 +27,29 @@ use outlast_core::{
     words::id::{AttemptNo, InstanceNo, Slot},
 };
 use outlast_server::{
-    door::{Access, Observer, Providers, Proxy, Seen},
+    door::{Providers, Proxy, Seen},
     node::Node,
 };
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::sync::mpsc;
 
 use super::{
     Served, attempt,
     beat::Beat,
     confine::Confined,
     ended_by::{self, EndedBy},
-    environment::{self, Mark},
-    front::{Behind, Show},
+    environment::Mark,
+    front::Show,
     guardian,
     intercept::Interception,
     kill_point::KillPoint,
     net::Net,
     outage,
-    patient::Patient,
-    questions,
-    state::{self, StateFace},
-    stdin, story, strays,
+    state::StateFace,
+    story, strays,
 };
 use crate::{
-    agent::{
-        Choice,
-        capture::Capture,
-        conduct::{Conduct, Place},
-        truth::Left,
-    },
-    mcp::serving::{Face, Serving},
+    agent::{conduct::Conduct, truth::Left},
+    mcp::serving::Face,
     notify::Delivering,
     program::{
         context::Context,
@@ -68,19 +59,11 @@ use crate::{
         say::say,
     },
     render::amount::some,
-    serve::proxy_setup,
-    settings::{
-        mcp,
-        notify::{self, Endpoint},
-    },
 };
 use outlast_process::{
     attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals,
     spawn::Spawner, terminal::Terminal,
 };
-
-/// Longest time that calls in flight may go on after the agent has ended, so that paid answers are recorded.
-const DRAIN: Duration = Duration::from_secs(120);
 
 /// Time for which calls in flight go on before a message says so.
 const QUIETLY: Duration = Duration::from_secs(1);
@@ -124,9 +107,6 @@ pub fn drive(plan: Plan) -> Result<u8, CliError> {
     runtime.shutdown_timeout(LAST_TASKS);
     code
 }
-
-/// Address of the run's own proxy: a free port on loopback.
-const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 struct Driver {
     view: RunView,
@@ -215,131 +195,6 @@ struct Life {
 }
 
 impl Driver {
-    async fn start(plan: Plan) -> Result<Driver, CliError> {
-        let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy: flags, free: _, grpc, kill_at, grace, through, show } = served;
-        let store = node.store().clone();
-        let command =
-            view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
-        let asked = command.supervision.confine.as_ref();
-        let confined = Confined::of(asked, &context, Path::new(&command.directory))?;
-        let listener = TcpListener::bind(LOOPBACK).await.map_err(|why| MachineError::Listen {
-            address: LOOPBACK,
-            why,
-            flag: None,
-        })?;
-        let address = listener.local_addr()?;
-        let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
-        let config = proxy_setup::config(
-            &flags,
-            access,
-            providers.clone(),
-            prices,
-            view.envelope.limits,
-            view.run.policy,
-        );
-        let (sender, seen) = mpsc::unbounded_channel();
-        let capture = Capture::start(store.clone());
-        let observer: Observer = Arc::new(move |s: &Seen| {
-            capture.saw(s);
-            // Between attempts nobody reads these.
-            let _ = sender.send(s.clone());
-        });
-        let state = match grpc {
-            Some((address, conflicts)) => {
-                Some(StateFace::start(&view.run.id, address, conflicts, &node, &context).await?)
-            }
-            None => None,
-        };
-        let directory = own_directory(&view, &context);
-        let interception =
-            Interception::begin(&providers, &command, directory.as_ref(), through.is_some(), &context)?;
-        let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
-            .with_state(state::desk(&node, &context, Conflicts::default()));
-        let servers = mcp::load(&context.around)?;
-        let tools = Serving::begin(servers, &context, store.clone());
-        let face = match &tools {
-            Some(tools) => face.with_mcp(tools.front.clone()),
-            None => face,
-        };
-        let face = interception.on(face);
-        let port = address.port();
-        let confined_net = command.supervision.net.is_some();
-        let net =
-            confined_net.then(|| Net::begin(face.clone(), port, context.entropy.as_ref())).transpose()?;
-        let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
-        let proxy = face.clone();
-        let serving = tokio::spawn(face.serve(
-            listener,
-            async {
-                let _ = stop.await;
-            },
-            DRAIN,
-        ));
-        // Inside another run, that run's proxy serves ours: it has the keys.
-        let address = through.unwrap_or(address);
-        let place = Place { name: None, argv: &command.argv, directory: Path::new(&command.directory) };
-        let choice = command.agent.as_deref().map(Choice::read).unwrap_or_default();
-        let conduct = Conduct::of(&view, &choice, place, Some(&providers), &context)?;
-        let stdin = stdin::kept(store.as_ref(), &view, &command)?;
-        let mark = Mark::new(&view, &store.token_keys()?);
-        if show.is_behind {
-            Behind::let_go(directory.as_ref().map(|own| own.said()).as_deref())?;
-        }
-        let signals = Signals::install()?;
-        let beat = Beat::start(node.clone(), view.run.no);
-        let mut told = notify::load(&context.around)?;
-        let on_halt = &command.supervision.on_halt;
-        if !on_halt.is_empty() {
-            told.endpoints.push(Endpoint::on_halt(view.run.no, &view.run.id, on_halt));
-        }
-        let telling = Delivering::start(told, store.clone(), node.clone());
-        tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
-        Ok(Driver {
-            directory,
-            proxy,
-            show,
-            ground: Ground::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
-            oom: false,
-            listening: None,
-            mark,
-            stdin,
-            command,
-            confined,
-            address,
-            spawner: Spawner::start()?,
-            store: Arc::new(Patient::new(store, signals.peek(&ended_by::ENDING))),
-            signals,
-            beat,
-            seen,
-            kill_at: kill_at.map(KillPoint::new),
-            grace,
-            backoff: Backoff::default(),
-            lived: Duration::ZERO,
-            outage_rules: outage::Rules::of(&flags),
-            asked: 0,
-            outage: outage::Told::default(),
-            telling,
-            tools,
-            cleared: None,
-            died: None,
-            iteration: None,
-            said_no_git: false,
-            state,
-            shutdown: Some(shutdown),
-            serving,
-            terminal: Terminal::of_stdin(),
-            conduct,
-            interception,
-            net,
-            strays: Vec::new(),
-            view,
-            node,
-            context,
-            providers,
-        })
-    }
-
     /// Stops the proxy after settling calls in flight.
     async fn stop(&mut self) {
         if let Some(shutdown) = self.shutdown.take() {
@@ -561,14 +416,4 @@ impl Driver {
             }
         })
     }
-}
-
-/// Makes the run's own directory. If that fails, the failure is reported and the run goes on without.
-fn own_directory(view: &RunView, context: &Context) -> Option<RunDirectory> {
-    let cannot = |e: String| say(&format!("the run has no directory for its logs: {e}"));
-    let own = RunDirectory::of(&context.place, &view.run.id, &context.around)
-        .map_err(|e| cannot(e.to_string()))
-        .ok()?;
-    own.make().map_err(|e| cannot(format!("{}: {e}", own.path().display()))).ok()?;
-    Some(own)
 }

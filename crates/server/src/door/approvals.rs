@@ -11,9 +11,10 @@ use crate::{
     proxy::{host::Host, seat},
     state::Error,
     wire::{
+        access::NotLetIn,
         body::AnswerBody,
         refuse::Refusal,
-        who::{self, NotLetIn, Who},
+        who::{self, Who},
     },
 };
 

@@ -6,8 +6,9 @@ use crate::{
     mcp::{front, recorder::Caller},
     proxy::{host::Host, seat},
     wire::{
+        access::NotLetIn,
         refuse::Refusal,
-        who::{self, NotLetIn, Who},
+        who::{self, Who},
     },
 };
 

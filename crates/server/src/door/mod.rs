@@ -15,6 +15,7 @@ mod read;
 mod run_metrics;
 mod state;
 mod tunnel;
+mod upwards;
 
 use std::{
     collections::HashMap,
@@ -24,7 +25,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -47,8 +48,9 @@ pub use crate::{
     page::Shows,
     proxy::upstream::{BadBase, Key, Provider},
     wire::{
+        access::{Access, NotLetIn},
         sessions::Sessions,
-        who::{Access, NotLetIn, bare},
+        who::bare,
     },
 };
 pub use acts::ACTS;
@@ -56,26 +58,22 @@ pub use fleet::FLEET;
 pub use probes::PROBES;
 pub use tunnel::NOT_OPENED;
 
+use self::upwards::Upwards;
 use crate::{
     compat::riskkernel::{self, RiskKernel},
-    dialect::{HeaderFacts, Route, Upstream, route},
+    dialect::{HeaderFacts, Upstream},
     http::Rest,
     intercept::Intercept,
     mcp::front::Front,
     node::Node,
     page,
-    proxy::{
-        call::{Call, Context, credential},
-        host::Host,
-        named::To,
-        upstream::SendFailed,
-    },
+    proxy::host::Host,
     state::StateDesk,
     wire::{
         body::AnswerBody,
         refuse::Refusal,
         socket::{Socket, Wire},
-        who::{self, Caller, Credential, Who},
+        who,
     },
 };
 
@@ -357,60 +355,6 @@ impl Proxy {
         self.upstream(host, Upwards { caller, named, facts }, parts, body, wire).await
     }
 
-    /// Sends a request to its upstream as its route says, or refuses it.
-    async fn upstream(
-        &self,
-        host: &Arc<Host>,
-        upwards: Upwards,
-        parts: http::request::Parts,
-        body: Incoming,
-        wire: Wire,
-    ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
-        let Upwards { caller, named, facts } = upwards;
-        let bare = |r: Refusal| (r, None);
-        let to = |upstream| match &named {
-            Some(named) => To::Named(named.clone()),
-            None => To::Own(upstream),
-        };
-        let target = caller.target.clone();
-        let routed = route(parts.method.as_str(), &target, facts);
-        if let Some(named) = &named
-            && routed.upstream().is_some_and(|upstream| upstream != Upstream::OpenAi)
-        {
-            let reason = format!("{} is asked in the words of OpenAI's API only", named.name);
-            return Err((Refusal::NotMetered { reason }, Some(Upstream::OpenAi)));
-        }
-        match routed {
-            Route::Metered(dialect) => {
-                let to = to(dialect.upstream());
-                let shape = to.shape();
-                let shaped = |r: Refusal| (r, Some(shape));
-                let raw = self.body(host, body).await.map_err(shaped)?;
-                Self::metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
-            }
-            Route::Free { upstream } => {
-                let raw = self.body(host, body).await.map_err(|r| (r, Some(upstream)))?;
-                Self::free(host, caller, to(upstream), parts.method, parts.headers, raw)
-                    .await
-                    .map_err(|r| (r, Some(upstream)))
-            }
-            Route::Kept { upstream, id } => {
-                let shaped = |r: Refusal| (r, Some(upstream));
-                let seat = crate::proxy::seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
-                crate::proxy::kept::check(&host.memories, seat.run, vec![id.to_owned()])
-                    .await
-                    .map_err(shaped)?;
-                let raw = self.body(host, body).await.map_err(shaped)?;
-                Self::free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
-            }
-            Route::Refused { upstream, reason } => {
-                Err((Refusal::NotMetered { reason: reason.to_string() }, Some(upstream)))
-            }
-            Route::Unknown => Err(bare(unknown_path(&parts))),
-            Route::Bad(reason) => Err(bare(Refusal::BadTarget(reason))),
-        }
-    }
-
     async fn page(
         &self,
         host: &Host,
@@ -449,122 +393,15 @@ impl Proxy {
             Err(e) => Err(Refusal::BodyCutOff(e.to_string())),
         }
     }
-
-    async fn metered(
-        host: &Arc<Host>,
-        caller: Caller,
-        dialect: &'static dyn crate::dialect::Dialect,
-        to: To,
-        headers: http::HeaderMap,
-        raw: Bytes,
-        wire: Wire,
-    ) -> Result<Response<AnswerBody>, Refusal> {
-        let to = crate::proxy::by_model::route(&host.config, to, &caller.credential, &headers, &raw);
-        if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
-            return Err(no_key(&to));
-        }
-        host.opening().await?;
-        let label = match &caller.who {
-            Who::Named { label, .. } => Some(label.clone()),
-            Who::Token(_) | Who::Nobody => None,
-        };
-        let mut seat = crate::proxy::seat::seat(host, caller.who.clone()).await?;
-        if let Some(seq) = caller.within {
-            seat = crate::proxy::seat::within(host, seat, seq)?;
-        }
-        if let Some(id) = crate::wire::who::session(&headers) {
-            let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
-            host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
-        }
-        let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
-        let call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
-        if !call.request.names.is_empty() {
-            crate::proxy::kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
-        }
-        let (response, gone) = crate::proxy::drive::start(host.clone(), call, wire);
-        let response = response
-            .await
-            .map_err(|_| Refusal::Internal("the call's driver ended without an answer".into()))?;
-        gone.disarm();
-        // The run was stopped or the attempt has ended: the next request enters the run again.
-        if response.status() == StatusCode::FORBIDDEN
-            && response.headers().contains_key("x-outlast-code")
-            && seat.undriven
-        {
-            crate::proxy::seat::forget(host, &seat, label.flatten());
-        }
-        Ok(response)
-    }
-
-    /// Passes a request that costs nothing through, unrecorded.
-    async fn free(
-        host: &Host,
-        caller: Caller,
-        to: To,
-        method: Method,
-        headers: http::HeaderMap,
-        raw: Bytes,
-    ) -> Result<Response<AnswerBody>, Refusal> {
-        if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
-            return Err(no_key(&to));
-        }
-        let mut out = crate::wire::headers::upstream(&headers, false);
-        credential(&host.config, &to, &caller.credential, &headers, &mut out)
-            .map_err(|why| Refusal::UnusableKey { upstream: to.name().to_owned(), why })?;
-        let url = to.url(&host.config.providers, &caller.target);
-        let sent =
-            tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
-        let response = match sent.await {
-            Ok(Ok(response)) => response,
-            Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e, _) | SendFailed::Lost(e))) => {
-                return Err(Refusal::Unreachable(e.to_string()));
-            }
-            Err(_) => return Err(Refusal::NoAnswer),
-        };
-        let (head, body) = response.into_parts();
-        let whole = Limited::new(body, host.config.max_answer).collect();
-        let body = match tokio::time::timeout(host.config.idle_timeout, whole).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(e)) => return Err(Refusal::BrokeOff(format!("broke off: {e}"))),
-            Err(_) => return Err(Refusal::BrokeOff("did not end in time".into())),
-        };
-        let mut body = body.to_bytes();
-        if let Some(key) = &to.provider(&host.config.providers).key
-            && !head.status.is_success()
-        {
-            body = key.masked(body);
-        }
-        let mut response = Response::new(AnswerBody::plain(body));
-        *response.status_mut() = head.status;
-        *response.headers_mut() = crate::wire::headers::client(&head.headers, false);
-        Ok(response)
-    }
 }
 
-/// A request that is on its way to an upstream.
-struct Upwards {
-    caller: Caller,
-    named: Option<Arc<Named>>,
-    facts: HeaderFacts,
+/// Returns the refusal of an upstream name that is not configured. A run token in it is masked.
+fn unknown_upstream(name: &str) -> Refusal {
+    Refusal::UnknownUpstream { name: outlast_core::run::token::mask(name).chars().take(80).collect() }
 }
 
 /// Returns the refusal of a path that no route has. A run token in it is masked.
 fn unknown_path(parts: &http::request::Parts) -> Refusal {
     let path: String = parts.uri.path().chars().take(120).collect();
     Refusal::UnknownPath { method: parts.method.to_string(), path: outlast_core::run::token::mask(&path) }
-}
-
-fn no_key(to: &To) -> Refusal {
-    let (name, place) = match to {
-        To::Own(Upstream::OpenAi) => ("OpenAI", "OPENAI_API_KEY set"),
-        To::Own(Upstream::Anthropic) => ("Anthropic", "ANTHROPIC_API_KEY set"),
-        To::Own(Upstream::Gemini) => ("Gemini", "GEMINI_API_KEY set"),
-        To::Named(named) => (&*named.name, named.wants_key.as_deref().unwrap_or("its key")),
-    };
-    Refusal::NoProviderKey { upstream: name.into(), needs: place.into() }
-}
-
-/// Returns the refusal of an upstream name that is not configured. A run token in it is masked.
-fn unknown_upstream(name: &str) -> Refusal {
-    Refusal::UnknownUpstream { name: outlast_core::run::token::mask(name).chars().take(80).collect() }
 }

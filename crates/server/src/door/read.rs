@@ -10,8 +10,9 @@ use crate::{
     read::{self, Reader},
     state::Error,
     wire::{
+        access::NotLetIn,
         body::AnswerBody,
-        who::{self, NotLetIn, Who},
+        who::{self, Who},
     },
 };
 

@@ -24,9 +24,11 @@ pub fn asked(host: &Host, parts: &Parts) -> Option<Result<(Writer, Parts), Error
 
 fn of_a_run(host: &Host, parts: &Parts) -> Result<(Writer, Parts), Error> {
     let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)?;
-    let Who::Token(claims) = caller.who else { return Err(who::NotLetIn::RunTokenWanted.into()) };
+    let Who::Token(claims) = caller.who else {
+        return Err(crate::wire::access::NotLetIn::RunTokenWanted.into());
+    };
     if !seat::is_served(host, &claims)? {
-        return Err(who::NotLetIn::ForeignRun.into());
+        return Err(crate::wire::access::NotLetIn::ForeignRun.into());
     }
     let instance = host.node.instance();
     let actor = Actor { run: claims.run, attempt: claims.attempt, instance };

@@ -13,7 +13,7 @@ use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
-use super::{Proxy, Upwards};
+use super::{Proxy, upwards::Upwards};
 use crate::{
     dialect::{HeaderFacts, Route, Upstream, route},
     intercept::{Intercept, allowed::dial_public, onward::Onward, opened::Place},

@@ -26,7 +26,7 @@ pub use generated::*;
 use self::{service::Statehouse, statehouse_service_server::StatehouseServiceServer};
 use crate::{
     state::{Error, StateDesk},
-    wire::who::NotLetIn,
+    wire::access::NotLetIn,
 };
 
 /// Largest reply in bytes: gRPC's default, which the published client accepts. The client would refuse a longer reply

@@ -13,11 +13,11 @@ use serde_json::json;
 use crate::{
     version::VERSION,
     wire::{
+        access::{Access, NotLetIn},
         body::AnswerBody,
         headers::text,
         origin,
         refuse::Refusal,
-        who::{Access, NotLetIn},
     },
 };
 

@@ -14,7 +14,7 @@ use outlast_core::{
 };
 
 use super::named::Providers;
-use crate::wire::who::Access;
+use crate::wire::access::Access;
 
 /// Configuration of the proxy.
 #[derive(Clone)]

@@ -19,10 +19,7 @@ use outlast_core::{
 };
 
 use super::{host::Host, seated::Seat};
-use crate::wire::{
-    refuse::Refusal,
-    who::{NotLetIn, Who},
-};
+use crate::wire::{access::NotLetIn, refuse::Refusal, who::Who};
 
 /// Finds the run and attempt of a caller. A run that a header names for the first time is created with the default
 /// budget, and an attempt for each new label.

@@ -2,7 +2,7 @@
 
 use outlast_core::{engine::state::transaction, state::outcome, store};
 
-use crate::wire::who::NotLetIn;
+use crate::wire::access::NotLetIn;
 
 /// Error of a request for the state.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,6 @@
 //! HTTP as all routes read and write it: bodies, headers, callers, refusals.
 
+pub(crate) mod access;
 pub(crate) mod body;
 pub(crate) mod encoding;
 pub(crate) mod headers;

@@ -3,8 +3,8 @@
 use http::HeaderMap;
 
 use super::{
+    access::{Access, NotLetIn},
     headers::text,
-    who::{Access, NotLetIn},
 };
 
 /// Checks that a request does not come from a page of another site.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use outlast_core::{call::Refused, envelope, run::token, store, words::id::Micros};
 
-use super::{body::AnswerBody, encoding::BadEncoding, who::NotLetIn};
+use super::{access::NotLetIn, body::AnswerBody, encoding::BadEncoding};
 use crate::dialect::{BadRequest, Upstream, refusal_body, usage_limit_body};
 
 /// `Retry-After` of a draining server, in seconds: a new server may listen here by then.

@@ -4,7 +4,7 @@ use outlast_core::{engine, envelope::Refusal, store};
 
 use crate::{
     state::{self, Kind},
-    wire::{refuse, who::NotLetIn},
+    wire::{access::NotLetIn, refuse},
 };
 
 #[derive(Debug, thiserror::Error)]

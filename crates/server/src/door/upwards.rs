@@ -1,0 +1,190 @@
+//! Requests to upstreams: metered calls, which the journal has, and free ones, which pass unrecorded.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+
+use super::{Proxy, Seen, unknown_path};
+use crate::{
+    dialect::{Dialect, HeaderFacts, Route, Upstream, route},
+    proxy::{
+        by_model,
+        call::{Call, Context, credential},
+        drive,
+        host::Host,
+        kept,
+        named::{Named, To},
+        seat,
+        upstream::SendFailed,
+    },
+    wire::{
+        body::AnswerBody,
+        headers,
+        refuse::Refusal,
+        socket::Wire,
+        who::{self, Caller, Credential, Who},
+    },
+};
+
+/// A request that is on its way to an upstream.
+pub(super) struct Upwards {
+    pub caller: Caller,
+    pub named: Option<Arc<Named>>,
+    pub facts: HeaderFacts,
+}
+
+impl Proxy {
+    /// Sends a request to its upstream as its route says, or refuses it.
+    pub(super) async fn upstream(
+        &self,
+        host: &Arc<Host>,
+        upwards: Upwards,
+        parts: http::request::Parts,
+        body: Incoming,
+        wire: Wire,
+    ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
+        let Upwards { caller, named, facts } = upwards;
+        let bare = |r: Refusal| (r, None);
+        let to = |upstream| match &named {
+            Some(named) => To::Named(named.clone()),
+            None => To::Own(upstream),
+        };
+        let target = caller.target.clone();
+        let routed = route(parts.method.as_str(), &target, facts);
+        if let Some(named) = &named
+            && routed.upstream().is_some_and(|upstream| upstream != Upstream::OpenAi)
+        {
+            let reason = format!("{} is asked in the words of OpenAI's API only", named.name);
+            return Err((Refusal::NotMetered { reason }, Some(Upstream::OpenAi)));
+        }
+        match routed {
+            Route::Metered(dialect) => {
+                let to = to(dialect.upstream());
+                let shape = to.shape();
+                let shaped = |r: Refusal| (r, Some(shape));
+                let raw = self.body(host, body).await.map_err(shaped)?;
+                metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
+            }
+            Route::Free { upstream } => {
+                let raw = self.body(host, body).await.map_err(|r| (r, Some(upstream)))?;
+                free(host, caller, to(upstream), parts.method, parts.headers, raw)
+                    .await
+                    .map_err(|r| (r, Some(upstream)))
+            }
+            Route::Kept { upstream, id } => {
+                let shaped = |r: Refusal| (r, Some(upstream));
+                let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
+                kept::check(&host.memories, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                let raw = self.body(host, body).await.map_err(shaped)?;
+                free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
+            }
+            Route::Refused { upstream, reason } => {
+                Err((Refusal::NotMetered { reason: reason.to_string() }, Some(upstream)))
+            }
+            Route::Unknown => Err(bare(unknown_path(&parts))),
+            Route::Bad(reason) => Err(bare(Refusal::BadTarget(reason))),
+        }
+    }
+}
+
+/// Makes a metered call: it is recorded before it goes out, or answered from the journal.
+async fn metered(
+    host: &Arc<Host>,
+    caller: Caller,
+    dialect: &'static dyn Dialect,
+    to: To,
+    headers: http::HeaderMap,
+    raw: Bytes,
+    wire: Wire,
+) -> Result<Response<AnswerBody>, Refusal> {
+    let to = by_model::route(&host.config, to, &caller.credential, &headers, &raw);
+    if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
+        return Err(no_key(&to));
+    }
+    host.opening().await?;
+    let label = match &caller.who {
+        Who::Named { label, .. } => Some(label.clone()),
+        Who::Token(_) | Who::Nobody => None,
+    };
+    let mut seat = seat::seat(host, caller.who.clone()).await?;
+    if let Some(seq) = caller.within {
+        seat = seat::within(host, seat, seq)?;
+    }
+    if let Some(id) = who::session(&headers) {
+        let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
+        host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
+    }
+    let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
+    let call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
+    if !call.request.names.is_empty() {
+        kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
+    }
+    let (response, gone) = drive::start(host.clone(), call, wire);
+    let response =
+        response.await.map_err(|_| Refusal::Internal("the call's driver ended without an answer".into()))?;
+    gone.disarm();
+    // The run was stopped or the attempt has ended: the next request enters the run again.
+    if response.status() == StatusCode::FORBIDDEN
+        && response.headers().contains_key("x-outlast-code")
+        && seat.undriven
+    {
+        seat::forget(host, &seat, label.flatten());
+    }
+    Ok(response)
+}
+
+/// Passes a request that costs nothing through, unrecorded.
+async fn free(
+    host: &Host,
+    caller: Caller,
+    to: To,
+    method: Method,
+    headers: http::HeaderMap,
+    raw: Bytes,
+) -> Result<Response<AnswerBody>, Refusal> {
+    if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
+        return Err(no_key(&to));
+    }
+    let mut out = headers::upstream(&headers, false);
+    credential(&host.config, &to, &caller.credential, &headers, &mut out)
+        .map_err(|why| Refusal::UnusableKey { upstream: to.name().to_owned(), why })?;
+    let url = to.url(&host.config.providers, &caller.target);
+    let sent = tokio::time::timeout(host.config.first_byte_timeout, host.pool.send(method, &url, out, raw));
+    let response = match sent.await {
+        Ok(Ok(response)) => response,
+        Ok(Err(SendFailed::Unsendable(e) | SendFailed::Unreachable(e, _) | SendFailed::Lost(e))) => {
+            return Err(Refusal::Unreachable(e.to_string()));
+        }
+        Err(_) => return Err(Refusal::NoAnswer),
+    };
+    let (head, body) = response.into_parts();
+    let whole = Limited::new(body, host.config.max_answer).collect();
+    let body = match tokio::time::timeout(host.config.idle_timeout, whole).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(e)) => return Err(Refusal::BrokeOff(format!("broke off: {e}"))),
+        Err(_) => return Err(Refusal::BrokeOff("did not end in time".into())),
+    };
+    let mut body = body.to_bytes();
+    if let Some(key) = &to.provider(&host.config.providers).key
+        && !head.status.is_success()
+    {
+        body = key.masked(body);
+    }
+    let mut response = Response::new(AnswerBody::plain(body));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = headers::client(&head.headers, false);
+    Ok(response)
+}
+
+fn no_key(to: &To) -> Refusal {
+    let (name, place) = match to {
+        To::Own(Upstream::OpenAi) => ("OpenAI", "OPENAI_API_KEY set"),
+        To::Own(Upstream::Anthropic) => ("Anthropic", "ANTHROPIC_API_KEY set"),
+        To::Own(Upstream::Gemini) => ("Gemini", "GEMINI_API_KEY set"),
+        To::Named(named) => (&*named.name, named.wants_key.as_deref().unwrap_or("its key")),
+    };
+    Refusal::NoProviderKey { upstream: name.into(), needs: place.into() }
+}
