@@ -10,8 +10,9 @@ use super::{change::AddSharedArgs, values};
 
 /// Show the named budgets, or change them
 ///
-/// What all runs of a tag may spend together, in each hour, day or month of UTC, or for ever. A run whose named
-/// budget is used up waits: a raise, or the next period, lets it go on. They can stand in outlast.toml, too.
+/// A named budget limits what all runs with a tag may spend together, per hour, day or month (UTC), or in total. A run
+/// whose named budget is used up waits: a raise, or the next period, lets it go on. Named budgets can also be defined
+/// in outlast.toml.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct BudgetsArgs {
@@ -33,7 +34,7 @@ pub enum BudgetsVerb {
     Remove(RemoveArgs),
 }
 
-/// Make a named budget, or give it other limits
+/// Create a named budget, or change its limits
 ///
 /// What is spent in its period counts on. Another --per begins a new period; another --tag is another budget.
 /// Runs that are there already are charged to it, too.
@@ -68,7 +69,7 @@ pub struct LimitArgs {
     pub calls: Option<i64>,
 }
 
-/// Add to a named budget's limits, in its period of now
+/// Raise a named budget's limits, for the current period only
 ///
 /// Runs that wait for it go on. The next period begins with its own limits again.
 #[derive(Args, Clone, Debug)]
@@ -84,7 +85,7 @@ pub struct RaiseArgs {
     pub add: AddSharedArgs,
 }
 
-/// Take a named budget away
+/// Remove a named budget
 ///
 /// Runs that wait for it go on. One that also stands in outlast.toml stays away until it is changed there.
 #[derive(Args, Clone, Debug)]

@@ -69,7 +69,7 @@ pub struct ExportArgs {
     pub transcript: bool,
 }
 
-/// Forget a run that has ended, with the runs below it and all that was kept of them
+/// Delete a run that has ended, with its child runs and all that was kept of them
 ///
 /// The newest run of a store stays until another one has begun.
 #[derive(Args, Clone, Debug)]
@@ -80,17 +80,17 @@ pub struct RmArgs {
     pub run: String,
 }
 
-/// Forget runs that ended long ago, with all that was kept of them
+/// Delete runs that ended long ago, with all that was kept of them
 ///
-/// Completed, failed and cancelled ones; never one that is interrupted, halted or waits, nor one that has a child
-/// which stays, nor a child of one that can go on or ended later.
+/// Completed, failed and cancelled runs are deleted; never one that is interrupted, halted or waiting. A run is also kept
+/// while one of its child runs or forks is kept, or while its parent is kept.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast gc --older-than 30d --dry-run\n  outlast gc --older-than 12h")]
 pub struct GcArgs {
-    /// Forget the runs that ended longer ago than this
+    /// Delete the runs that ended longer ago than this
     #[arg(long = "older-than", value_name = "TIME", value_parser = values::ms)]
     pub older_than_ms: i64,
-    /// Only list the runs that would be forgotten
+    /// Only list the runs that would be deleted
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -139,10 +139,10 @@ pub struct SnapshotArgs {
     pub name: String,
 }
 
-/// Make a run that goes on from where another was
+/// Create a run that continues from an earlier point of another run
 ///
-/// What the other had done by then is shared: neither copied nor paid again. The fork is its child, and what it
-/// spends is charged to both.
+/// What the other had done by then is shared: neither copied nor paid again. The fork is its child: what the fork spends
+/// counts against the other's limits, too. Start it with outlast resume.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast fork research-42 --from-snapshot before-the-draft\n  outlast fork enrich-docs --from-snapshot 2 --id enrich-again\n  outlast fork nightly --from-snapshot 2026-11-20T08:00:00Z"
@@ -154,10 +154,10 @@ pub struct ForkArgs {
     /// From where: a snapshot's name, the number of an attempt (its end), or a time
     #[arg(long, value_name = "NAME|ATTEMPT|TIME")]
     pub from_snapshot: String,
-    /// The fork's id; without it, one made of the run's and the point
+    /// The fork's id; by default made of the other run's id and the point
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
-    /// The fork's own limit, below its origin's
+    /// A limit of the fork's own; the other run's limit holds, too
     #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
     pub usd: Option<i64>,
 }

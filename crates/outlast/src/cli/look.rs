@@ -45,7 +45,7 @@ pub struct ShowArgs {
     pub lines: usize,
 }
 
-/// Print a run's journal, an entry a line, or what one entry says
+/// Print a run's journal, one line for each entry, or the content of one entry
 #[derive(Args, Clone, Debug, Default)]
 #[command(
     after_help = "Examples:\n  outlast journal nightly\n  outlast journal nightly -f\n  outlast journal nightly -f --json\n  outlast journal nightly 47\n  outlast journal nightly 47 --diff\n  outlast journal nightly --grep invoice\n  outlast journal nightly --divergence"
@@ -60,19 +60,19 @@ pub struct JournalArgs {
     /// One entry, by its number: what was asked and answered, as a person reads it
     #[arg(value_name = "ENTRY", conflicts_with_all = ["follow", "divergence"])]
     pub entry: Option<i64>,
-    /// With ENTRY: the bytes as they were sent and received
+    /// With ENTRY: the recorded bytes of its request and its answer
     #[arg(long, requires = "entry", conflicts_with = "json")]
     pub raw: bool,
-    /// With ENTRY: of the request only what the call before it did not have
+    /// With ENTRY: of the request, only what is new since the call before it
     #[arg(long, requires = "entry", conflicts_with = "raw")]
     pub diff: bool,
     /// The lines of requests and answers that hold this text, of ENTRY or of all
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["follow", "divergence", "raw", "diff"])]
     pub grep: Option<String>,
-    /// Where an attempt left its recorded past: both requests, and the first place in which they differ
+    /// Where a restarted attempt asked for something else than what was recorded: both requests, and the first place in which they differ
     #[arg(long, conflicts_with = "follow")]
     pub divergence: bool,
-    /// For each restart: the prompt tokens that were paid again although the provider had cached them, and the first byte in which the request differs from the earlier one
+    /// For each restart: the prompt tokens that were paid again although the provider had cached them, and the first byte in which its request differs from the last one before the restart
     #[arg(long, conflicts_with_all = ["follow", "divergence", "entry", "grep"])]
     pub cache: bool,
 }

@@ -9,24 +9,25 @@ use outlast_core::words::id::RunId;
 ///
 /// Stands between an MCP client on standard input and output, and the server that CMD starts, or that is at a URL
 /// (streamable HTTP, with a session or without). Each tools/call is
-/// on disk before it is sent, and its answer before the client sees it. In the next life of its run a call that was
+/// on disk before it is sent, and its answer before the client sees it. When the run is started again, a call that was
 /// answered is answered from the journal; one that was cut off is sent again if its tool only reads or is idempotent, and
-/// else the model is told that nobody knows, until outlast resolve says. Everything else passes as it is.
+/// else the model is told that its outcome is unknown, until a person records it by outlast resolve. Everything else
+/// passes as it is.
 ///
-/// Under outlast run it belongs to the run around it.
+/// Inside outlast run, calls are recorded in that run, and --run is not needed.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct McpArgs {
-    /// The run, outside of outlast run: an id of your own for one task. Its next start is its next life
+    /// The run, outside of outlast run: an id of your own for one task. A start with the same id continues that run
     #[arg(long, value_name = "ID")]
     pub run: Option<RunId>,
-    /// Name of the server in the journal and in policies; else the program's
+    /// Name of the server in the journal and in policies; by default the program's name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Policy of a run that --run creates: its tools, and those that need an approval
+    /// Policy of the run that --run creates: which tools it may call, and which of them need an approval
     #[arg(long, value_name = "NAME", requires = "run")]
     pub policy: Option<String>,
-    /// Believe the server which of its tools only read, and which are idempotent
+    /// Trust what the server says of its tools: which only read, and which are idempotent
     #[arg(long)]
     pub trust: bool,
     /// A tool that only reads, whatever the server says; NAME* for several; can be repeated
@@ -41,7 +42,7 @@ pub struct McpArgs {
     /// A header for the server at the URL; can be repeated
     #[arg(long, value_name = "NAME: VALUE", requires = "url")]
     pub header: Vec<String>,
-    /// A header whose value is in a variable, as for a login; can be repeated
+    /// A header whose value is read from an environment variable, such as a login token; can be repeated
     #[arg(long, value_name = "NAME=VARIABLE", requires = "url")]
     pub header_env: Vec<String>,
     /// The server's command and its arguments

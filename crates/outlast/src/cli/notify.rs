@@ -2,10 +2,10 @@
 
 use clap::{Args, Subcommand};
 
-/// Show the endpoints that are told what happens, or try them
+/// Show, test and retry notifications: webhooks, chats and commands that are told of halts, approvals and the like
 ///
-/// They stand in ~/.config/outlast/outlast.toml, below [notify]. While `outlast run` or `outlast serve` lives, it
-/// delivers; what a killed one left, the next one delivers.
+/// Endpoints are configured in ~/.config/outlast/outlast.toml, below [notify]. Running `outlast run` and `outlast serve`
+/// deliver; what a killed one left is delivered by the next that starts. Without a subcommand: as `ls`.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast notify                 what was delivered, what waits, what was given up\n  outlast notify test phone      send a test message now\n  outlast notify retry phone     try again what failed"

@@ -19,7 +19,7 @@ use super::{
 /// Run a command to its end, over any number of crashes, within a budget
 ///
 /// The command is started under a proxy that counts and records its LLM calls. When it dies it is started
-/// again, and calls it had already been answered are replayed without being paid again.
+/// again, and LLM calls that were already answered are replayed from the record and cost nothing.
 /// Typing the same line again in the same directory resumes an interrupted run.
 #[derive(Args, Clone, Debug)]
 #[command(override_usage = "outlast run [OPTIONS] [--] <CMD>...", after_help = RUN_EXAMPLES)]
@@ -30,7 +30,7 @@ pub struct RunArgs {
     /// Start afresh although an interrupted run of this command is there
     #[arg(long)]
     pub new: bool,
-    /// A name for people
+    /// A readable name, which commands take in place of the id
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// A tag, to find and to sum up by; can be repeated
@@ -39,13 +39,13 @@ pub struct RunArgs {
     /// A variable that is kept with the run for its resumption; can be repeated
     #[arg(long = "env", value_name = "NAME", value_parser = values::variable)]
     pub env: Vec<String>,
-    /// A file of NAME=VALUE lines for the command, read at this start and at each that follows; its path is kept, and nothing of what is in it
+    /// A file of NAME=VALUE lines for the command, read at this start and at each that follows; only its path is stored, none of its contents
     #[arg(long, value_name = "FILE")]
     pub env_file: Option<PathBuf>,
     /// Go on in the background: print the run's id when its command has been started
     #[arg(long, short)]
     pub detach: bool,
-    /// Kill -9 the agent once, at call N or in the middle of its answer: call:N, call:N:mid
+    /// Kill -9 the agent once: when its new call N begins (call:N), or in the middle of that call's answer (call:N:mid)
     #[arg(long, value_name = "POINT", value_parser = values::kill_at)]
     pub kill_at: Option<KillAt>,
     /// In a new run: the file to which the task's context (what `outlast ctx` records) is copied [default: active_state.json in the run's own directory]
@@ -54,7 +54,7 @@ pub struct RunArgs {
     /// The CLI agent that is started: auto (by the command), claude, codex, none, or one that `[agents]` of outlast.toml declares
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub agent: String,
-    /// At a provider's usage limit stop an agent that would wait by itself; it is started again when that is over
+    /// When the provider's usage limit is reached, stop the agent even if it would wait by itself; it is started again when the limit has reset
     #[arg(long)]
     pub stop_at_limit: bool,
     /// How long it may end by itself after a halt, or at a usage limit, before it is stopped
@@ -66,7 +66,7 @@ pub struct RunArgs {
     pub looping: LoopArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Ceilings on the windows of the login's plan, other devices' use included: 5h=40%,week=15%. At one the run sleeps until the window turns
+    /// Largest share of the subscription's usage windows that may be used up, other devices' use included: 5h=40%,week=15%. When a share is reached, the run sleeps until that window resets
     #[arg(long, value_name = "CEILINGS", help_heading = "Limits (of a new run; `none` lifts one)")]
     pub plan: Option<Ceilings>,
     /// The policy of a new run: [policies.NAME] of outlast.toml, or one the store keeps. Of its limits and those given, the lower one counts
@@ -147,7 +147,7 @@ pub struct HookArgs {
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Loop (of a new run)")]
 pub struct LoopArgs {
-    /// Run the command again after each exit with 0: an iteration. A crash restarts the one it was in
+    /// Run the command again each time it exits with 0; each pass is an iteration. A crash restarts the iteration that it was in
     #[arg(long = "loop")]
     pub on: bool,
     /// Completed after so many iterations
@@ -163,21 +163,22 @@ pub struct LoopArgs {
 
 /// Go on with runs that were interrupted
 ///
-/// A halted run has to be given room, here with --add-usd and the like, or before with outlast budget RUN. One that sleeps until a usage limit is over
-/// sleeps on, and begins then.
+/// A run that halted at a limit needs a higher limit first: give --add-usd or another --add option here, or raise it
+/// beforehand by outlast budget RUN. A run that waits for a provider's usage limit keeps waiting, and starts when the
+/// limit has reset.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RESUME_EXAMPLES)]
 pub struct ResumeArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN", conflicts_with = "all")]
     pub run: Option<String>,
-    /// Every run that a death, a signal or a reboot interrupted, but not those a person stopped
+    /// Every run that a crash, a kill or a reboot interrupted; not those that a person stopped, by Ctrl-C or `outlast stop`
     #[arg(long)]
     pub all: bool,
     /// Go on in the background: print the run's id when its command has been started
     #[arg(long, short, conflicts_with = "all")]
     pub detach: bool,
-    /// Whether the agent gets a terminal of its own: where it is started from one, always, never
+    /// Whether the agent gets a terminal of its own: if outlast was started from one (auto), always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
     /// Under a limit in usd, refuse a model without a known price (deny), or count it as free (free) [default: as the run was started]

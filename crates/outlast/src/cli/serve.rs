@@ -13,7 +13,7 @@ use super::{
 
 /// Serve the proxy for agents that are started elsewhere
 ///
-/// Agents name their run by a header or a path; a run that is not known is created under the default limits.
+/// Agents name their run by a header, or by a path that begins with /run/TOKEN; a run that is not known is created under the default limits.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = SERVE_EXAMPLES)]
 pub struct ServeArgs {
@@ -23,28 +23,28 @@ pub struct ServeArgs {
     /// A private file with the token that callers have to show (Authorization: Bearer TOKEN)
     #[arg(long, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
-    /// A name under which callers reach it, beside its addresses; can be repeated
+    /// A host name that callers may use for this server, besides its addresses; can be repeated
     #[arg(long, value_name = "NAME", value_parser = values::host_name)]
     pub allow_host: Vec<String>,
-    /// Serve the versioned state over gRPC too, for outlast.Statehouse and the published Statehouse client
+    /// Serve the versioned state over gRPC too, for Python's outlast.Statehouse and clients of the Statehouse daemon
     #[arg(long, value_name = "ADDRESS")]
     pub grpc: Option<SocketAddr>,
     /// Two gRPC transactions that write the same key: the later one wins (last_writer), or it is refused (first_committer)
     #[arg(long, value_name = "RULE", default_value = "last_writer", value_parser = values::conflicts())]
     pub grpc_conflicts: Conflicts,
-    /// How long calls in flight may go on after SIGTERM; what is left then is in doubt
+    /// How long calls in flight may go on after SIGTERM; those still open then are cut off, and charged as --in-doubt says
     #[arg(long = "drain", value_name = "TIME", default_value = "15m", value_parser = values::ms)]
     pub drain_ms: i64,
-    /// Complete a run that a request created when it has asked nothing for so long; its later requests are refused [default: never]
+    /// Complete a run that a request created, after this long without a request; later ones are refused [default: never]
     #[arg(long = "idle-end", value_name = "TIME", value_parser = values::ms)]
     pub idle_end_ms: Option<i64>,
     /// How many calls may be on their way to one provider at once, over all runs; further ones wait [default: any number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub upstream_concurrency: Option<u32>,
-    /// Requests and tokens that one provider is asked a minute at most, over all runs, for example 500rpm,200000tpm; further calls wait for their turn, up to --admit-wait [default: any number]
+    /// Most requests and tokens a minute to one provider, over all runs, for example 500rpm,200000tpm; further calls wait for their turn, up to --admit-wait [default: any number]
     #[arg(long, value_name = "RATE")]
     pub upstream_rate: Option<Rate>,
-    /// What the log's lines are; with json each call is one
+    /// Format of the log's lines; with json, one line for each call
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log: LogFormat,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub struct ServeArgs {
     pub proxy: ProxyArgs,
 }
 
-/// What the log's lines are.
+/// Format of the log's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     #[default]

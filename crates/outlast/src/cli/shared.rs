@@ -55,7 +55,7 @@ pub struct LimitArgs {
     /// LLM calls
     #[arg(long, value_name = "N", value_parser = values::count_limit)]
     pub calls: Option<Limit>,
-    /// Turns of the agent: each new call, unless the agent counts its turns itself
+    /// Turns of the agent: every LLM call that is not replayed counts as one, unless the agent counts its turns itself
     #[arg(long, value_name = "N", value_parser = values::count_limit)]
     pub loops: Option<Limit>,
     /// Time since the run began, downtime included
@@ -127,10 +127,10 @@ impl LimitArgs {
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Rules (of a new run, for its whole life)")]
 pub struct PolicyArgs {
-    /// What a call of unknown outcome is charged: its retry's cost, its reservation for ever, nothing
+    /// What a call of unknown outcome is charged: as much as its retry costs, the whole amount that was reserved for it, or nothing
     #[arg(long, value_name = "RULE", default_value = "as_retry", value_parser = values::in_doubt())]
     pub in_doubt: run::InDoubt,
-    /// Reserve each call's bound, or only watch what is spent
+    /// Reserve the most that each call can cost before it is sent, and refuse it where that does not fit; or only count what was spent
     #[arg(long, value_name = "RULE", default_value = "strict", value_parser = values::admission())]
     pub admission: run::Admission,
     /// A restarted agent makes a call that is not recorded while recorded answers are left: send it (live), or halt the run (halt)
@@ -163,7 +163,7 @@ impl PolicyArgs {
 /// What is served for the run beside its proxy.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcArgs {
-    /// Serve the state to the command over gRPC; what it writes is the run's. A new run keeps it for its resumptions [without an address: 127.0.0.1:50051]
+    /// Serve the versioned state to the command over gRPC; what it writes belongs to this run. The address is stored with a new run, for its resumptions [without an address: 127.0.0.1:50051]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
     pub grpc: Option<SocketAddr>,
     /// Two gRPC transactions that write the same key: the later one wins (last_writer), or it is refused (first_committer). Kept with the run [default: last_writer]
@@ -208,7 +208,7 @@ pub struct ProxyArgs {
     /// How often a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=10))]
     pub upstream_retries: u32,
-    /// Longest wait of a run for a provider that answers no call; 0: not at all, and every error passes
+    /// Longest wait of a run for a provider that answers no call; 0: no wait, errors go to the agent at once
     #[arg(long = "outage-wait", value_name = "TIME", default_value = "12h", value_parser = values::ms)]
     pub outage_wait_ms: i64,
     /// Longest pause between two calls that try whether a provider answers again

@@ -9,9 +9,10 @@ use outlast_core::state::Keep;
 use super::values;
 use crate::render::time::When;
 
-/// Look at what agents know: now, at a version, at a time
+/// Inspect and manage the agents' versioned state: as it is now, or was at a version or a time
 ///
-/// A key has a place: a namespace, an agent and the key itself. Each write and each delete of it is a version.
+/// A value is addressed by namespace, agent and key. Each write or delete makes a new version of the key; a commit is a
+/// numbered set of changes that were made together.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StateArgs {
@@ -24,7 +25,7 @@ Examples:
   outlast state get agent-1 plan --at 2026-11-20T08:00:00Z
   outlast state diff agent-1 12 15          what changed from commit 12 to commit 15
   outlast state replay agent-1 --follow
-  outlast state namespaces                  where anything is kept
+  outlast state namespaces                  all namespaces that hold a key
   outlast state agents --namespace run:nightly
   outlast state keys agent-1 --namespace run:nightly
   outlast state keep 10                     the last 10 versions of each key
@@ -132,7 +133,7 @@ pub struct DiffArgs {
     pub place: PlaceArgs,
 }
 
-/// Print what an agent's keys went through, commit by commit
+/// Print all changes of an agent's keys, commit by commit
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
     /// The agent
@@ -171,7 +172,7 @@ fn versions(text: &str) -> Result<Keep, String> {
     }
 }
 
-/// Write all of the state with its history as lines of JSON, one a commit
+/// Write all of the state with its history as lines of JSON, one for each commit
 #[derive(Args, Clone, Debug)]
 pub struct DumpArgs {
     /// Only this namespace; can be repeated
@@ -179,7 +180,7 @@ pub struct DumpArgs {
     pub namespace: Vec<String>,
 }
 
-/// Commit what a dump holds, in its order
+/// Write the commits of a dump into this store, in their order
 ///
 /// What was committed by an interrupted restore is not done again. Versions and commits are as they were where
 /// the namespace is new; times are those of the restore. Namespaces of runs are left out: only their runs write there.

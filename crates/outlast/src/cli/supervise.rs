@@ -12,13 +12,13 @@ pub struct SuperviseArgs {
     /// Keep nothing of what the command prints: it writes straight to this command's output
     #[arg(long)]
     pub no_logs: bool,
-    /// Whether it gets a terminal of its own: where it is started from one, always, never
+    /// Whether the command gets a terminal of its own: if outlast was started from one (auto), always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
     /// What becomes of processes that outlive it: kill, or wait:60s for their end first
     #[arg(long, value_name = "RULE", default_value = "kill", value_parser = values::orphans)]
     pub orphans: Orphans,
-    /// A program that is left alone, with all it started, as tmux, ssh-agent and dbus-daemon are; can be repeated
+    /// A program that is never ended with the run, nor what it started; tmux, ssh-agent and dbus-daemon never are; can be repeated
     #[arg(long, value_name = "NAME", value_parser = values::program)]
     pub keep: Vec<String>,
     /// Memory of all its processes together
@@ -36,10 +36,10 @@ pub struct SuperviseArgs {
     /// Keep Claude Code's prompt the same when it is resumed, so that its provider's cache still has it
     #[arg(long)]
     pub warm_resume: bool,
-    /// A program that is told when the run halts or fails, with its arguments in one word: JSON on its standard input, no shell
+    /// Program to start when the run halts or fails, with its arguments as one quoted string (no shell reads it). It gets JSON on its standard input
     #[arg(long, value_name = "CMD", value_parser = values::argv)]
     pub on_halt: Option<Argv>,
-    /// Meter calls of programs that obey no base URL, too: by HTTPS_PROXY, and a certificate authority made for this run
+    /// Meter calls of programs that ignore OPENAI_BASE_URL and the like, too: by HTTPS_PROXY, and a certificate authority made for this run
     #[arg(long)]
     pub intercept: bool,
     /// Give it no network but the run's proxy, as with --intercept: providers' hosts, and those of --allow-net

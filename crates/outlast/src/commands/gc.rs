@@ -42,7 +42,7 @@ pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliEr
         let ended = run.ended_at.map(time::moment).unwrap_or_default();
         page.line(&format!("{}  {}  {ended}", run.id, run.status.name()))?;
     }
-    let what = if args.dry_run { "would be forgotten" } else { "forgotten" };
+    let what = if args.dry_run { "would be deleted" } else { "deleted" };
     Ok(page.line(&format!("{} {what}", some(forgotten.len() as i64, "run")))?)
 }
 

@@ -56,5 +56,5 @@ pub fn rm(
         1 => String::new(),
         n => format!(", with {} below it", some(n as i64 - 1, "run")),
     };
-    Ok(page.line(&format!("{id}  forgotten{below}"))?)
+    Ok(page.line(&format!("{id}  deleted{below}"))?)
 }
