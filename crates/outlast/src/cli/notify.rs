@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-/// Show, test and retry notifications: webhooks, chats and commands that are told of halts, approvals and the like
+/// Show, test and retry notifications to webhooks, chats and commands
 ///
 /// Endpoints are configured in ~/.config/outlast/outlast.toml, below [notify]. Running `outlast run` and `outlast serve`
 /// deliver; what a killed one left is delivered by the next that starts. Without a subcommand: as `ls`.

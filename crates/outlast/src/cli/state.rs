@@ -9,7 +9,7 @@ use outlast_core::state::Keep;
 use super::values;
 use crate::render::time::When;
 
-/// Inspect and manage the agents' versioned state: as it is now, or was at a version or a time
+/// Inspect and manage the agents' versioned state, of now or of a time
 ///
 /// A value is addressed by namespace, agent and key. Each write or delete makes a new version of the key; a commit is a
 /// numbered set of changes that were made together.

@@ -368,7 +368,7 @@ fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
     std::fs::create_dir_all(kept.path().join("research-43/logs")).unwrap();
     assert_eq!(rm("research-42").unwrap_err().code(), "run_not_ended");
     // A name means, for this verb, the run of it that has ended.
-    assert_eq!(rm("nightly").unwrap(), "research-43  forgotten\n");
+    assert_eq!(rm("nightly").unwrap(), "research-43  deleted\n");
     assert_eq!(rm("research-43").unwrap_err().code(), "unknown_run");
     assert!(!kept.path().join("research-43").exists());
     assert_eq!(status(&story, "research-42"), Status::Halted);

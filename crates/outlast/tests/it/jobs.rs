@@ -166,7 +166,7 @@ fn what_ended_long_ago_is_forgotten_but_what_can_go_on_is_not() {
     assert_eq!(ids("outlast gc --older-than 30d --dry-run --json"), serde_json::json!(["research-43"]));
     let told = shown(&story, "outlast gc --older-than 30d");
     assert!(
-        told.starts_with("research-43  completed  2026-11-21") && told.ends_with("1 run forgotten\n"),
+        told.starts_with("research-43  completed  2026-11-21") && told.ends_with("1 run deleted\n"),
         "{told}"
     );
     assert_eq!(refused(&story, "outlast show research-43").code(), "unknown_run");
