@@ -4,11 +4,7 @@
 //! round (a run to its envelopes, a lease to its holder, a retry to the call it repeats), until nothing is missing.
 //! A remote store keeps `Edges`, with which a usual operation takes one round.
 
-use std::{
-    collections::BTreeSet,
-    mem::take,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, mem::take, sync::Arc};
 
 use crate::{
     engine::loaded::{Declared, Loaded, Named, Need},

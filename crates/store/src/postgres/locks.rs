@@ -112,9 +112,11 @@ impl Locks {
 /// Returns the run whose rows a need names; `None` for other needs.
 pub fn run_of(need: &Need) -> Option<RunNo> {
     match need {
-        Need::Run(no) | Need::Windows(Some(no)) | Need::Spec(no) | Need::OpenAttempts(no) | Need::Leases(no) => {
-            Some(*no)
-        }
+        Need::Run(no)
+        | Need::Windows(Some(no))
+        | Need::Spec(no)
+        | Need::OpenAttempts(no)
+        | Need::Leases(no) => Some(*no),
         Need::Attempt(no, _)
         | Need::Labelled(no, _)
         | Need::Lease(no, _)

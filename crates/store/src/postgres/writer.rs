@@ -259,7 +259,9 @@ impl PostgresWriter {
         }
         self.within(|s, known| s.run(load::fetch(&s.client, &keys, known)))?;
         match self.decides_at {
-            Some(now) if !self.locks.cover(&self.known, now) => Err(not_locked("the lock of a row that it reads")),
+            Some(now) if !self.locks.cover(&self.known, now) => {
+                Err(not_locked("the lock of a row that it reads"))
+            }
             _ => Ok(()),
         }
     }
