@@ -259,12 +259,12 @@ impl<'a> Rounds<'a> {
             }
         }
         for need in self.needs {
-            if let Need::Windows(Some(run)) = need
-                && let Some(edge) = edges.run(*run)
-            {
+            let (Need::Windows(Some(run)) | Need::Entry(run, _)) = need else { continue };
+            let Some(edge) = edges.run(*run) else { continue };
+            if matches!(need, Need::Windows(_)) {
                 edge.budgets.iter().for_each(|no| self.ask(Key::Budget(*no)));
-                edges.windows(&edge.budgets).for_each(|no| self.ask(Key::Envelope(no)));
             }
+            edges.windows(&edge.budgets).for_each(|no| self.ask(Key::Envelope(no)));
         }
     }
 

@@ -363,7 +363,8 @@ impl Backend for PostgresWriter {
         if !self.locks.cover_changes(&loaded) {
             return Err(not_locked("the lock of a row that it changes"));
         }
-        if loaded.runs.iter().any(|row| row.touch == Touch::Insert) {
+        let begins = loaded.runs.iter().any(|row| row.touch == Touch::Insert);
+        if begins || loaded.budgets.iter().any(|row| row.touch != Touch::Read) {
             self.edges.learn(&loaded, self.begun.0);
         }
         self.is_awaited |= hints::is_awaited(&self.known, &loaded);

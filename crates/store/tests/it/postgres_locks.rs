@@ -7,6 +7,8 @@ use outlast_core::{
     engine::{
         budget::apply_budget::ApplyBudget,
         call::admit::Admission,
+        call::settle::Close,
+        op::Verb,
         run::end_attempt::Then,
         state::put::{Change, Put},
     },
@@ -76,9 +78,20 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     assert_eq!(runs, [Some(x.run), Some(y.run)], "in the order in which they began");
 }
 
-/// Another server's group about the same envelope, the same run or the state waits.
+/// Asks `late` and holds its commit back until `waits`, which another server is asked, waits for it.
+fn waits_for<L: Verb, W: Verb>(database: &Database, (slow, late): (&Stage, L), (other, waits): (&Stage, W)) {
+    let holds = database.begun(HOLDS_PAYLOADS);
+    let late = slow.store().ask(late, Durability::Synced);
+    database.wait_for_a_wait("relation");
+    let waits = other.store().ask(waits, Durability::Synced);
+    database.wait_for_a_waiting_server();
+    holds.commit();
+    assert!(late.wait().is_ok());
+    assert!(waits.wait().is_ok());
+}
+
 #[test]
-fn what_shares_an_envelope_or_the_state_waits_for_the_late_commit() {
+fn what_shares_an_envelope_waits_for_the_late_commit() {
     let database = Database::new();
     let (slow, other) = (server(&database), server(&database));
     let parent = slow.run("parent").cost(1000 * FULL).create();
@@ -88,22 +101,33 @@ fn what_shares_an_envelope_or_the_state_waits_for_the_late_commit() {
     let its = slow.process("its").enter(same.run, None);
     two.call("known from now on");
     same.call("known from now on");
-    let check = |late: &Agent, wait: &Agent| {
-        let seq = late.call("late");
-        let holds = database.begun(HOLDS_PAYLOADS);
-        let late = slow.store().ask(
-            late.settle(seq, outlast_core::engine::call::settle::Close::Done(bill(100))),
-            Durability::Synced,
-        );
-        database.wait_for_a_wait("relation");
-        let waits = other.store().ask(wait.request("waits").admit, Durability::Synced);
+    for (late, waits) in [(&one, &two), (&its, &same)] {
+        let late = late.settle(late.call("late"), Close::Done(bill(100)));
+        waits_for(&database, (&slow, late), (&other, waits.request("waits").admit));
+    }
+}
+
+/// Servers of the version before lock the whole store for each group, and are told apart by nothing.
+#[test]
+fn a_server_of_the_version_before_waits_for_a_group_and_is_waited_for() {
+    let database = Database::new();
+    let (s, other) = (server(&database), server(&database));
+    let a = s.process("p").claim(s.run("r").create());
+    let seq = a.call("late");
+    let holds = database.begun(HOLDS_PAYLOADS);
+    let late = s.store().ask(a.settle(seq, Close::Done(bill(100))), Durability::Synced);
+    database.wait_for_a_wait("relation");
+    let try_it = "SELECT pg_try_advisory_xact_lock(31372865309864820)::text";
+    assert_eq!(database.value(try_it).as_deref(), Some("false"));
+    holds.commit();
+    late.wait().unwrap();
+    let b = other.process("q").claim(other.run("known").create());
+    let waits = database.while_locked(|| {
+        let waits = other.store().ask(b.step("waits"), Durability::Synced);
         database.wait_for_a_waiting_server();
-        holds.commit();
-        late.wait().unwrap();
-        waits.wait().unwrap();
-    };
-    check(&one, &two);
-    check(&its, &same);
+        waits
+    });
+    waits.wait().unwrap();
 }
 
 /// Positions of the state are given out one after the other, over all namespaces.
@@ -154,7 +178,7 @@ fn four_servers_never_pass_a_limit_and_never_deadlock() {
             let process = s.process(&format!("server {i}"));
             let run = |k: usize| {
                 let new = s.run(&format!("{i}-{k}")).under(parents[k % 2]);
-                process.claim(if k % 3 == 0 { new.tag("team", "a") } else { new }.create())
+                process.claim(if k.is_multiple_of(3) { new.tag("team", "a") } else { new }.create())
             };
             let mut agents: Vec<Agent> = (0..6).map(run).collect();
             agents.push(process.enter(hot, None));
@@ -208,9 +232,12 @@ fn a_budget_that_another_server_has_set_since_is_charged() {
     a.buys("known from now on", 100);
     let set = budgets::set(&other, "team", Unit::CostNanoUsd, 10 * FULL);
     other.ask(ApplyBudget { budget: set.no, runs: vec![a.run], last: true }).unwrap();
-    a.call("under the budget");
-    assert_eq!(budgets::money(&one, "team"), (FULL, 0, 0));
+    let b = budgets::member(&other, "q");
+    b.buys("opens the window", 100);
+    let late = b.settle(b.call("late"), Close::Done(bill(100)));
+    waits_for(&database, (&other, late), (&one, a.request("under the budget").admit));
+    assert_eq!(budgets::money(&one, "team"), (FULL, 0, 200));
     a.void(a.call("again"));
-    assert_eq!(budgets::money(&other, "team"), (FULL, 0, 0));
+    assert_eq!(budgets::money(&other, "team"), (FULL, 0, 200));
     audit(&*one.store());
 }
