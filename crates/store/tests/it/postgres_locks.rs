@@ -68,6 +68,8 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     y.pulse(1);
     other.ask(Put { changes: vec![Change::set(Name::new("n", "a", "k"), b"v")], ..Put::default() }).unwrap();
     y.ends(Then::Complete);
+    let z = other.process("new").claim(other.run("z").create());
+    z.call("a new run's");
     assert_eq!(read(before), [], "what comes after the late commit waits for it");
     assert_eq!(other.store().newest_event().unwrap(), before);
 
@@ -75,7 +77,7 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     late.wait().unwrap();
     let mut runs: Vec<_> = given_out(before, 1).into_iter().map(|event| event.run).collect();
     runs.dedup();
-    assert_eq!(runs, [Some(x.run), Some(y.run)], "in the order in which they began");
+    assert_eq!(runs, [Some(x.run), Some(y.run), Some(z.run)], "in the order in which they began");
 }
 
 /// Asks `late` and holds its commit back until `waits`, which another server is asked, waits for it.
