@@ -4,11 +4,7 @@
 //! round (a run to its envelopes, a lease to its holder, a retry to the call it repeats), until nothing is missing.
 //! A remote store keeps `Edges`, with which a usual operation takes one round.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem::take,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, mem::take, sync::Arc};
 
 use crate::{
     engine::loaded::{Declared, Loaded, Named, Need},
@@ -16,7 +12,7 @@ use crate::{
     journal::{Entry, Kind, State, job},
     run::{Run, instance::Lease, origin::Origin},
     state::Name,
-    store::Error,
+    store::{Error, edges::Edges},
     words::{
         digest::MatchKey,
         id::{AttemptNo, BudgetNo, EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq, Slot},
@@ -98,29 +94,6 @@ pub trait Fetch {
     }
 }
 
-/// Cache of the envelopes that each run is charged to: its own and its ancestors'.
-///
-/// The envelopes of a run never change, but a number assigned in a group that rolled back is assigned again. Edges
-/// therefore only decide what to fetch early; the rows decide what is true.
-#[derive(Default)]
-pub struct Edges {
-    charges: HashMap<RunNo, Arc<[EnvelopeNo]>>,
-}
-
-/// Largest number of runs in the cache. Beyond it all edges are dropped: simpler than eviction by age, and rare.
-const MOST_EDGES: usize = 4096;
-
-impl Edges {
-    fn learn(&mut self, l: &Loaded) {
-        for row in &l.runs {
-            if self.charges.len() >= MOST_EDGES {
-                self.charges.clear();
-            }
-            self.charges.insert(row.value.no, row.value.charges.clone());
-        }
-    }
-}
-
 /// Loads the rows that `needs` name and the rows they lead to, ordered by key.
 ///
 /// Called inside the transaction that writes. `now` is the store's clock and decides which windows of named budgets
@@ -143,7 +116,7 @@ fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) ->
     rounds.run(fetch)?;
     share(fetch, &mut rounds)?;
     if let Some(edges) = fetch.edges() {
-        edges.learn(&rounds.l);
+        edges.learn(&rounds.l, now);
     }
     rounds.finish(strict)
 }
@@ -276,14 +249,22 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Asks early for the envelopes that cached edges name for the runs in this round.
+    /// Asks early for the envelopes, and the named budgets, that cached edges name for the runs in this round.
     fn foresee(&mut self, edges: &Edges) {
         for i in 0..self.keys.len() {
             if let Key::Run(no) = self.keys[i]
-                && let Some(charges) = edges.charges.get(&no)
+                && let Some(edge) = edges.run(no)
             {
-                charges.iter().for_each(|no| self.ask(Key::Envelope(*no)));
+                edge.charges.iter().for_each(|no| self.ask(Key::Envelope(*no)));
             }
+        }
+        for need in self.needs {
+            let (Need::Windows(Some(run)) | Need::Entry(run, _)) = need else { continue };
+            let Some(edge) = edges.run(*run) else { continue };
+            if matches!(need, Need::Windows(_)) {
+                edge.budgets.iter().for_each(|no| self.ask(Key::Budget(*no)));
+            }
+            edges.windows(&edge.budgets).for_each(|no| self.ask(Key::Envelope(no)));
         }
     }
 

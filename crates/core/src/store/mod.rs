@@ -1,6 +1,7 @@
 //! The store trait: submits operations and reads what is committed. Each database implements it.
 
 mod durability;
+pub mod edges;
 mod error;
 pub mod filter;
 pub mod load;

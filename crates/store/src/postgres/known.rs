@@ -1,6 +1,6 @@
 //! Rows that a transaction has read, as its operations left them.
 //!
-//! Rows that were read stay true until the transaction ends, because it holds the lock of all writers. So each row is read
+//! Rows that were read stay true until the transaction ends, because it holds their locks (`locks`). So each row is read
 //! once, later operations of the group see the changes of earlier ones here, and each row is written once, at the end.
 
 use std::{

@@ -257,7 +257,7 @@ impl Finder<'_> {
     }
 
     async fn numbers(&self) -> Result<Numbers> {
-        // Under the lock no one else can take a number; a sequence would leave a gap at each rollback.
+        // Under the whole store's lock no one else can take a number; a sequence would leave a gap at each rollback.
         let sql = "SELECT (SELECT coalesce(max(no), 0) + 1 FROM outlast.runs), \
                    (SELECT coalesce(max(no), 0) + 1 FROM outlast.envelopes), \
                    (SELECT coalesce(max(no), 0) + 1 FROM outlast.instances)";

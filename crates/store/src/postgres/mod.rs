@@ -1,4 +1,5 @@
-//! PostgreSQL store: several servers share one store, each with one writer, and commit one after the other.
+//! PostgreSQL store: several servers share one store, each with one writer. Groups that share nothing commit side by
+//! side (`locks`).
 //!
 //! All tables are in one schema, usually `outlast`, and always named in full (`schema_name`). The database holds no
 //! logic.
@@ -13,6 +14,7 @@ mod hints;
 mod known;
 mod link;
 mod load;
+mod locks;
 mod named;
 mod password_file;
 mod read;

@@ -55,13 +55,21 @@ impl SchemaName {
         }
     }
 
-    /// Returns the statement for the lock that every writing transaction takes first.
-    ///
-    /// One lock for all writers of a store is the simple choice: its holder sees everything committed before and is
-    /// alone, so a decision needs no row locks. Servers wait for each other. To let them commit in parallel, lock the
-    /// rows of a group in one global order (envelopes, runs, entries) and load them in a second statement.
+    /// Returns the statement that locks the whole store: its holder is alone, and sees everything committed before.
     pub fn lock(&self) -> String {
         format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
+    }
+
+    /// Returns the statement that takes the store's lock beside others. No holder is alone, and whoever wants the whole
+    /// store waits for all of them.
+    pub fn lock_beside_others(&self) -> String {
+        format!("SELECT pg_advisory_xact_lock_shared({})", self.lock_key())
+    }
+
+    /// Returns the first class of the locks of the store's parts. Locks of two numbers have keys of their own, apart from
+    /// those of one.
+    pub fn lock_class(&self) -> i32 {
+        self.lock_key() as i32
     }
 
     /// Returns the name under which the store's processes hear each other. Channels are of the whole database, and their

@@ -15,7 +15,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::{
     acknowledged::Witness, address::Address, connect::ConnectError, epoch::Epoch, error::chain, known::Known,
-    load, named::Named, time::NOW,
+    load, locks::Locks, named::Named, time::NOW,
 };
 
 /// Longest time that a transaction stands still before the database ends it.
@@ -51,7 +51,8 @@ pub struct Session {
 }
 
 /// Wishes for a transaction.
-pub struct Terms {
+pub struct Terms<'a> {
+    pub locks: &'a Locks,
     /// Whether its commit is on disk before it is acknowledged.
     pub synced: bool,
     pub standstill: Standstill,
@@ -125,12 +126,12 @@ impl Session {
         self.is_proven.set(true);
     }
 
-    /// Begins a transaction, takes the lock, reads the clock, the own row and then what `keys` name, in one round trip.
+    /// Begins a transaction, takes the locks, reads the clock, the own row and then what `keys` name, in one round trip.
     ///
     /// All waits are bounded: ours for another server's lock, and another server's for ours if this process or its
     /// machine stops within a transaction. A statement with a name is planned once, whatever its parameters (from
     /// PostgreSQL 12 on), and for indexes: its plan may have been made for a table that was still small.
-    pub fn begin(&self, terms: &Terms, keys: &[Key<'_>], known: &mut Known) -> Begun {
+    pub fn begin(&self, terms: &Terms<'_>, keys: &[Key<'_>], known: &mut Known) -> Begun {
         // An unsynced commit becomes durable with the next synced one, as its record precedes that one's. The level is
         // always set: `off` as the database's default must not make a synced group unsynced.
         let level = if terms.synced {
@@ -145,13 +146,13 @@ impl Session {
             }
             None => "NULL".to_owned(),
         };
-        let lock = self.client.client.schema.lock();
+        let locks = terms.locks.statements(&self.client.client.schema);
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
              SET LOCAL idle_in_transaction_session_timeout = '{}'; SET LOCAL enable_seqscan = off; \
              SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off; \
              SELECT set_config('plan_cache_mode', 'force_generic_plan', true) \
-             WHERE current_setting('server_version_num')::int >= 120000; {lock}; {level}; \
+             WHERE current_setting('server_version_num')::int >= 120000; {locks}; {level}; \
              SELECT {NOW}, coalesce(current_setting('outlast_session.token', true), ''), {witness}",
             terms.standstill.sql()
         );

@@ -8,11 +8,15 @@ use std::{
 };
 
 use outlast_core::{
-    engine::loaded::{Loaded, Need},
+    engine::{
+        self,
+        loaded::{Loaded, Need},
+    },
     run::instance::Instance,
     store::{
         Error,
-        load::{Edges, Fetch, Key, Together},
+        edges::Edges,
+        load::{Fetch, Key, Together},
     },
     words::{
         id::{InstanceNo, Micros},
@@ -30,6 +34,7 @@ use super::{
     hints::{self, Hints},
     known::Known,
     load,
+    locks::{Locks, run_of},
     same::Same,
     session::{Begun, Session, Standstill, Terms, Told},
     time::Time,
@@ -62,6 +67,10 @@ pub struct PostgresWriter {
     /// Instances that this transaction registers. Until it commits, their numbers may be given to others.
     registering: Vec<Instance>,
     edges: Edges,
+    /// Locks that this transaction has taken, or the next one is to take.
+    locks: Locks,
+    /// Time of this transaction's decisions, once what they need was found to be locked.
+    decides_at: Option<Micros>,
     /// Rows of this transaction, as its operations left them.
     known: Known,
     /// Process and number of the group's last operation, to be written with the commit.
@@ -108,6 +117,8 @@ impl PostgresWriter {
             failed: false,
             registering: Vec::new(),
             edges: Edges::default(),
+            locks: Locks::Whole,
+            decides_at: None,
             known: Known::default(),
             count: None,
             standstill: Standstill::Short,
@@ -176,6 +187,7 @@ impl PostgresWriter {
         self.failed = false;
         self.registering.clear();
         self.count = None;
+        self.decides_at = None;
         self.pending = None;
         self.is_awaited = false;
         self.begun.1 = synced;
@@ -207,7 +219,7 @@ impl PostgresWriter {
         self.known = Known::default();
         let keys = self.known.unknown(keys);
         let witness = self.acknowledged.witness().filter(|_| session.is_suspect());
-        let terms = Terms { synced, standstill: self.standstill, witness };
+        let terms = Terms { locks: &self.locks, synced, standstill: self.standstill, witness };
         session.begin(&terms, &keys, &mut self.known)
     }
 
@@ -245,7 +257,24 @@ impl PostgresWriter {
         if keys.is_empty() {
             return Ok(());
         }
-        self.within(|s, known| s.run(load::fetch(&s.client, &keys, known)))
+        self.within(|s, known| s.run(load::fetch(&s.client, &keys, known)))?;
+        match self.decides_at {
+            Some(now) if !self.locks.cover(&self.known, now) => {
+                Err(not_locked("the lock of a row that it reads"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a transaction that holds `self.locks`, and reads all that the operations of a group need.
+    fn begin_under(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error> {
+        let together = Together::of(group, &self.edges);
+        // Each run is read, whatever is needed of it: its row tells whether it was locked.
+        let runs = group.iter().flatten().filter_map(run_of).map(Key::Run);
+        let keys: Vec<Key<'_>> = together.keys().into_iter().chain(runs).collect();
+        let now = self.open(synced, &keys)?;
+        self.go_on(together, now).inspect_err(|_| self.rollback())?;
+        Ok(now)
     }
 
     /// Writes all changes, before the commit does.
@@ -272,7 +301,9 @@ impl PostgresWriter {
         let session = Session::connect(&self.address, !self.is_pooled).ok()?;
         session.run(self.same.compare(&session.client.client)).ok()?;
         let mut known = Known::default();
-        let terms = Terms { synced: true, standstill: Standstill::Long, witness: None };
+        // Alone: a server may still be at work on what this process has sent it.
+        let locks = &Locks::Whole;
+        let terms = Terms { locks, synced: true, standstill: Standstill::Long, witness: None };
         let Begun::In(_, loaded) = session.begin(&terms, &[Key::Instance(instance)], &mut known) else {
             return None;
         };
@@ -290,6 +321,11 @@ impl PostgresWriter {
     }
 }
 
+/// Failure of a decision that would go beyond its group's locks.
+fn not_locked(what: &'static str) -> Error {
+    Error::Engine(engine::Error::NotLoaded(what))
+}
+
 impl Fetch for PostgresWriter {
     fn fetch(&mut self, keys: &[Key<'_>], into: &mut Loaded) -> Result<(), Error> {
         self.know(keys)?;
@@ -304,19 +340,33 @@ impl Fetch for PostgresWriter {
 
 impl Backend for PostgresWriter {
     fn begin(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error> {
-        let together = Together::of(group, &self.edges);
-        let now = self.open(synced && self.durability == Durability::Full, &together.keys())?;
-        self.go_on(together, now).inspect_err(|_| self.rollback())?;
-        Ok(now)
+        let synced = synced && self.durability == Durability::Full;
+        self.locks = Locks::of(group, &self.edges);
+        let now = self.begin_under(synced, group)?;
+        if self.locks.cover(&self.known, now) {
+            self.decides_at = Some(now);
+            return Ok(now);
+        }
+        self.rollback();
+        self.locks = Locks::Whole;
+        self.begin_under(synced, group)
     }
 
     fn begin_read(&mut self) -> Result<Micros, Error> {
+        self.locks = Locks::Whole;
         self.open(false, &[])
     }
 
     fn apply(&mut self, mut loaded: Loaded) -> Result<(), Error> {
         let inserted = loaded.instances.iter().filter(|r| r.touch == Touch::Insert);
         self.registering.extend(inserted.map(|r| r.value.clone()));
+        if !self.locks.cover_changes(&loaded) {
+            return Err(not_locked("the lock of a row that it changes"));
+        }
+        let begins = loaded.runs.iter().any(|row| row.touch == Touch::Insert);
+        if begins || loaded.budgets.iter().any(|row| row.touch != Touch::Read) {
+            self.edges.learn(&loaded, self.begun.0);
+        }
         self.is_awaited |= hints::is_awaited(&self.known, &loaded);
         let forgotten = take(&mut loaded.forgotten);
         self.known.keep(loaded);

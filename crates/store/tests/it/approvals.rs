@@ -50,7 +50,7 @@ fn under(s: &Stage, rules: Rules) -> Agent {
 }
 
 impl Agent {
-    fn wants(&self, tool: &str, arguments: &str) -> RequestApproval {
+    pub fn wants(&self, tool: &str, arguments: &str) -> RequestApproval {
         RequestApproval {
             asker: Asker::Attempt { actor: self.actor(), slot: self.slot },
             key: None,

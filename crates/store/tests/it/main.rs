@@ -30,6 +30,7 @@ mod lost_commits;
 mod migration;
 mod panics;
 mod postgres_database;
+mod postgres_locks;
 mod processes;
 mod round_trips;
 mod shared;

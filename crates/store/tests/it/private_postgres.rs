@@ -137,9 +137,14 @@ impl Database {
 
     /// Waits until a server waits for another one's group.
     pub fn wait_for_a_waiting_server(&self) {
+        self.wait_for_a_wait("advisory");
+    }
+
+    /// Waits until a session waits for a lock of this kind.
+    pub fn wait_for_a_wait(&self, kind: &str) {
         let waiting = format!(
             "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
-             WHERE d.datname = '{}' AND l.locktype = 'advisory' AND NOT l.granted",
+             WHERE d.datname = '{}' AND l.locktype = '{kind}' AND NOT l.granted",
             self.name
         );
         while self.ask(&waiting).as_deref() == Some("0") {

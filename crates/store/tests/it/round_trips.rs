@@ -6,6 +6,7 @@ use outlast_core::{
         op::Verb,
         state::put::{Change, Put},
     },
+    envelope::unit::Unit,
     state::Name,
     store::{Ask as _, Durability},
     words::id::RunNo,
@@ -14,6 +15,7 @@ use outlast_core::{
 use crate::{
     agent::{Agent, FULL, bill},
     beds::{Opened, open_at},
+    budgets,
     private_postgres::Database,
     relay::{Passed, Relay},
     stage::Stage,
@@ -61,6 +63,17 @@ fn a_step_takes_two_round_trips_to_open_and_two_to_record() {
 fn a_call_takes_two_round_trips_to_admit_and_two_to_settle() {
     let (_database, relay, s) = scene();
     let agent = warm(&s);
+    let seq = takes_two_round_trips(&relay, || agent.call("call"));
+    let settle = agent.settle(seq, Close::Done(bill(100)));
+    takes_two_round_trips(&relay, || agent.ask(settle).unwrap());
+}
+
+#[test]
+fn a_call_under_a_named_budget_takes_no_more() {
+    let (_database, relay, s) = scene();
+    budgets::set(&s, "team", Unit::CostNanoUsd, 1000 * FULL);
+    let agent = budgets::member(&s, "r");
+    agent.buys("first", 100);
     let seq = takes_two_round_trips(&relay, || agent.call("call"));
     let settle = agent.settle(seq, Close::Done(bill(100)));
     takes_two_round_trips(&relay, || agent.ask(settle).unwrap());

@@ -89,7 +89,9 @@ fn a_usual_operation_is_one_round_where_its_runs_edges_are_known() {
 fn an_edge_that_is_no_longer_true_changes_nothing_that_is_charged() {
     let (b, actor) = bench();
     let mut far = Far::of(&b);
-    far.edges.charges.insert(actor.run, Arc::from([EnvelopeNo(77)]));
+    let (mut wrong, _) = far.load(&[Need::Run(actor.run)]);
+    wrong.run_mut(actor.run).unwrap().charges = Arc::from([EnvelopeNo(77)]);
+    far.edges.learn(&wrong, NOW);
     let (l, rounds) = far.load(&[Need::Run(actor.run)]);
     assert_eq!(rounds, [2, 2]);
     assert_eq!(numbers(&l), [EnvelopeNo(1), EnvelopeNo(2)]);
