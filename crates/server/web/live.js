@@ -61,14 +61,14 @@ export function useNews(look, keys, { on = anything, least = LEAST, every = () =
   return () => now.current?.();
 }
 
-/** Reads what a view shows, again by the rules of `useNews`. Keeps the last good answer while a later read fails. */
+/** Reads what a view shows with `read(over)`, again by the rules of `useNews`. Keeps the last good answer while a later read fails. */
 export function useRead(read, keys, rules) {
   const [told, tell] = useState({ data: null, error: null });
   // What was read for other keys is not shown for these.
   useEffect(() => tell({ data: null, error: null }), keys);
   const again = useNews(async (over) => {
     try {
-      const data = await read();
+      const data = await read(over);
       if (!over()) tell({ data, error: null });
       return data;
     } catch (error) {
