@@ -24,6 +24,11 @@ fn main() {
     {
         return store::second_writer(Path::new(place), seconds.parse().unwrap_or(3));
     }
+    if let [_, word, place, many] = args.as_slice()
+        && word == "many-runs"
+    {
+        return store::many_runs(Path::new(place), many.parse().unwrap_or(100_000));
+    }
     // `outlast-bench state [SECONDS]` measures the state alone; `supervisor` and `proxy` likewise.
     let alone = args.get(1).filter(|word| ["state", "supervisor", "proxy"].contains(&word.as_str()));
     let seconds: u64 = args.get(1 + usize::from(alone.is_some())).and_then(|s| s.parse().ok()).unwrap_or(4);

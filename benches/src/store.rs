@@ -15,9 +15,11 @@ use outlast_core::{
             claim::{Claim, Claimed},
             register::Register,
             start::Start,
+            tell::{Tell, Word},
         },
         step::checkpoint::Checkpoint,
     },
+    envelope::unit::Unit,
     journal::payload::Payload,
     run::instance::Identity,
     store::{Ask as _, Durability, Store},
@@ -99,6 +101,38 @@ fn hammer(
         }
     });
     (all.len() as f64 / began.elapsed().as_secs_f64(), all)
+}
+
+/// Adds runs as a long-lived store has them to the store at `path`, for `scripts/page-figures.mjs`: named, tagged, nearly
+/// all of them over.
+pub fn many_runs(path: &Path, many: usize) {
+    let store = open(path);
+    let kinds = ["nightly report", "triage", "refactoring", "research", "mail"];
+    for from in (0..many).step_by(1000) {
+        let starts: Vec<_> = (from..many.min(from + 1000))
+            .map(|n| {
+                let mut start = start(&format!("run-{n}"));
+                start.limits[Unit::CostNanoUsd] = Some(5_000_000_000);
+                start.spec.name = Some(format!("{} {n}", kinds[n % kinds.len()]));
+                start.spec.tags = [("team".to_owned(), format!("team-{}", n % 7))].into();
+                (n, store.ask(start, Durability::Lazy))
+            })
+            .collect();
+        let told = starts.into_iter().map(|(n, started)| {
+            let run = started.wait().expect("started").run;
+            let word = match n % 100 {
+                0 => return None,
+                n if n < 12 => Word::Cancel { reason: Some("not wanted any more".into()) },
+                _ => Word::Complete,
+            };
+            Some(store.ask(Tell { run, word }, Durability::Lazy))
+        });
+        let told: Vec<_> = told.collect();
+        told.into_iter().flatten().for_each(|told| {
+            told.wait().expect("told");
+        });
+    }
+    store.ask(start("the-last"), Durability::Synced).wait().expect("started");
 }
 
 /// Measures the store and prints its figures.

@@ -6,7 +6,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import http from "node:http";
 import { after, before, test } from "node:test";
-import { World, axe, press, says, tab, text, until } from "./world.mjs";
+import { World, axe, lineTo, press, says, tab, text, until } from "./world.mjs";
 
 const EVIL = `<img src=x onerror=alert(1)><svg onload=alert(2)><a href="javascript:alert(3)">x</a>`;
 
@@ -87,7 +87,8 @@ test("each act asks once and is done", async () => {
   await page.type("dialog input", "2.50");
   const requests = () => page.evaluate(() => performance.getEntriesByType("resource").length);
   const before = await requests();
-  await until("the page has looked for news again", async () => (await requests()) >= before + 6);
+  await world.told("snapshot", "stopped", "looked-at");
+  await until("the page has looked for news again", async () => (await requests()) >= before + 3);
   assert.equal(await page.evaluate(() => document.querySelector("dialog input").value), "2.50");
   await press(page, "Raise it");
   await says(page, "of 7.50");
@@ -130,6 +131,44 @@ test("an approval is decided by one key, and a refused one is told", async () =>
   await run.go("end");
   assert.deepEqual(problems, []);
   await page.close();
+});
+
+test("what happened while the line was cut or the tab was hidden is seen, and nothing is asked meanwhile", async () => {
+  const { link } = await world.ui();
+  const line = await lineTo(new URL(link).port);
+  const origin = `http://127.0.0.1:${line.port}`;
+  const page = await tab(browser, origin, []);
+  await page.goto(link.replace(new URL(link).origin, origin));
+  const listed = (name) => until(`${name} is listed`, async () => (await rows(page)).some((row) => row.includes(name)));
+  const streams = () => line.asked.filter((path) => path.startsWith("/v1/events"));
+  const run = await world.runs("before-the-cut", [{ say: "a" }, { wait: "on" }, { say: "b" }, { wait: "end" }]);
+  await listed("before-the-cut");
+  assert.match(streams()[0], /after=now/);
+  await until("a call is told", async () => (await rows(page)).some((row) => /before-the-cut[^]*\t1\t1\t/.test(row)));
+  line.cut();
+  await says(page, "the server does not answer");
+  await world.told("run", "--name", "in-the-cut", "--", "true");
+  line.mend();
+  await listed("in-the-cut");
+  await until("the problem is over", async () => !(await text(page)).includes("does not answer"));
+  assert.ok(streams().slice(1).every((path) => !path.includes("after=now")), `the cursor is kept: ${streams()}`);
+  const shown = (hidden) => page.evaluate((hidden) => {
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, hidden);
+  await shown(true);
+  const asked = () => page.evaluate(() => window.asked);
+  const had = await asked();
+  await run.go("on");
+  await world.told("run", "--name", "while-hidden", "--", "true");
+  await until("the call is recorded", async () => JSON.parse(await world.told("ls", "--json")).runs.some((r) => r.name === "before-the-cut" && r.calls === 2));
+  assert.equal(await asked(), had, "a hidden tab asks nothing");
+  await shown(false);
+  await listed("while-hidden");
+  await until("the call is told", async () => (await rows(page)).some((row) => /before-the-cut[^]*\t2\t1\t/.test(row)));
+  await run.go("end");
+  await page.close();
+  line.end();
 });
 
 test("spend, budgets, jobs and the state are shown", async () => {

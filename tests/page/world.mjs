@@ -1,6 +1,7 @@
 // The world around a test of the page: a store, a fake provider, runs that die, a server, and a browser.
 
 import { spawn } from "node:child_process";
+import net from "node:net";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
@@ -135,6 +136,16 @@ export class World {
 export async function tab(browser, origin, problems) {
   const page = await browser.newPage();
   await page.setViewport({ width: 1440, height: 1000 });
+  // Nothing is read because time went by: what a view shows, it has heard of.
+  await page.evaluateOnNewDocument(() => {
+    const [timer, ask] = [window.setTimeout, window.fetch];
+    window.asked = 0;
+    window.fetch = (...words) => {
+      window.asked += 1;
+      return ask(...words);
+    };
+    window.setTimeout = (act, ms, ...rest) => (ms >= 20_000 ? 0 : timer(act, ms, ...rest));
+  });
   page.on("pageerror", (e) => problems.push(`error: ${e.stack ?? e}`));
   page.on("console", (m) => {
     // A refusal by design is told as a failed load.
@@ -148,6 +159,33 @@ export async function tab(browser, origin, problems) {
     if (!r.url().startsWith(origin + "/")) problems.push(`request to ${r.url()}`);
   });
   return page;
+}
+
+/** A line to a port of this machine that a test can cut. It keeps the paths that were asked for over it. */
+export async function lineTo(port) {
+  const open = new Set();
+  let cut = false;
+  const line = { asked: [] };
+  // A line that a failed test leaves holds no process up.
+  const server = net.createServer((near) => {
+    if (cut) return near.destroy();
+    const far = net.connect(port, "127.0.0.1");
+    for (const [one, other] of [[near, far], [far, near]]) {
+      open.add(one);
+      one.on("error", () => {}).on("close", () => { open.delete(one); other.destroy(); });
+      one.pipe(other);
+    }
+    near.on("data", (some) => line.asked.push(...[...String(some).matchAll(/^GET (\S+) /gm)].map((found) => found[1])));
+  });
+  await new Promise((go) => server.listen(0, "127.0.0.1", go));
+  server.unref();
+  const ends = () => open.forEach((one) => one.destroy());
+  return Object.assign(line, {
+    port: server.address().port,
+    cut: () => { cut = true; ends(); },
+    mend: () => { cut = false; },
+    end: () => { ends(); server.close(); },
+  });
 }
 
 export const text = (page) => page.evaluate(() => document.querySelector("main")?.innerText ?? "");

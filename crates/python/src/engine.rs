@@ -9,6 +9,7 @@ use std::{
 use outlast::{program::embedded, serve::proxy_setup, settings::policies};
 use outlast_core::{
     engine::{
+        act::InName,
         item::{expect_items::ExpectItems, reset_item::ResetItem},
         run::{raise::Raise, start::Start},
         state::{put::Put, retain::Retain},
@@ -179,6 +180,7 @@ impl Engine {
             set: limits_of(&limits)?,
             lift: PerUnit::default(),
         };
+        let raise = InName::of(core.actor(), raise);
         let status = py.detach(|| core.store.ask(raise, Durability::Synced).wait()).map_err(Failure::from)?;
         Ok(status.name())
     }
@@ -286,7 +288,7 @@ impl Engine {
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
         Ok(Ticket::new(
             core.store.clone(),
-            reset.into(),
+            InName::of(core.actor(), reset).into(),
             Durability::Synced,
             core.post.clone(),
             Arc::default(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use outlast::program::find::fork_point;
 use outlast_core::{
-    engine::run::snapshot::Snapshot,
+    engine::{act::InName, run::snapshot::Snapshot},
     reads::forks::{Point, id_of, prepare},
     store::{Ask as _, Durability},
     words::id::{AttemptNo, Micros, RunId},
@@ -50,7 +50,7 @@ pub fn fork(
         let long = || Failure::new("bad_run_id", "the fork's id would be longer than 128 characters", None);
         let id: RunId = id_of(&view.run.id, &point).ok_or_else(long)?;
         let fork = prepare(core.store.as_ref(), view.run.no, &point, id.clone(), limits)?;
-        core.store.ask(fork, Durability::Synced).wait()?;
+        core.store.ask(InName::of(core.actor(), fork), Durability::Synced).wait()?;
         Ok::<_, Failure>(id.to_string())
     })?;
     Ok(id)

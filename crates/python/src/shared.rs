@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use outlast::program::context::Context;
+use outlast::program::{actor, context::Context};
 use outlast_core::{run::token::TokenKey, store::Store};
 use outlast_server::node::Node;
 use tokio::runtime::{Handle, Runtime};
@@ -23,6 +23,13 @@ pub struct Core {
     pub token_keys: Vec<TokenKey>,
     pub openings: Arc<Openings>,
     pub face: Mutex<Option<SocketAddr>>,
+}
+
+impl Core {
+    /// Returns who acts through this process: a person's program, or an agent of a run.
+    pub fn actor(&self) -> String {
+        actor::by(&self.context.around, "python")
+    }
 }
 
 /// Resources of an engine while it is open, usable only in the process that opened it.

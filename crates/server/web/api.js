@@ -20,20 +20,19 @@ export const session = {
   keepWho: (name) => sessionStorage.setItem(WHO, name),
 };
 
-async function ask(method, path, body, parse = JSON.parse) {
-  const headers = {};
+async function send(method, path, headers, rest) {
   const bearer = session.bearer();
   if (bearer) headers.authorization = `Bearer ${bearer}`;
-  if (body !== undefined) headers["content-type"] = "application/json";
-  let response;
   try {
-    response = await fetch(path, {
-      method, headers, cache: "no-store", credentials: "omit", redirect: "error",
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    return await fetch(path, { method, headers, cache: "no-store", credentials: "omit", redirect: "error", ...rest });
   } catch {
     throw new Refused(0, "unreachable", "the server does not answer", "start it again: the runs are in the store");
   }
+}
+
+async function ask(method, path, body, parse = JSON.parse) {
+  const headers = body === undefined ? {} : { "content-type": "application/json" };
+  const response = await send(method, path, headers, { body: body === undefined ? undefined : JSON.stringify(body) });
   const text = await response.text();
   let told = {};
   try {
@@ -74,6 +73,25 @@ export const decide = (one, approve, by) =>
   post(`/v1/approvals/${part(one.id)}`, {
     decision: approve ? "approve" : "deny", decidedBy: by || "page", argumentsDigest: one.argumentsDigest,
   });
+/** Events as they come, each with the `id` that its reader goes on from. Not by EventSource, which sends no bearer. */
+export async function* events(words, signal) {
+  const response = await send("GET", "/v1/events" + query(words), { accept: "text/event-stream" }, { signal });
+  if (!response.ok) throw new Refused(response.status, String(response.status), response.statusText);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let kept = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const messages = (kept + value).split("\n\n");
+    kept = messages.pop();
+    for (const message of messages) {
+      const lines = message.split("\n").map((one) => [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 2)]);
+      const { id, event, data } = Object.fromEntries(lines);
+      if (event) yield { id, event, data };
+    }
+  }
+}
+
 export const act = (id, verb, body) => post(`/v1/runs/${part(id)}/${verb}`, body);
 
 export const namespaces = (words) => get("/v1/state/namespaces", words);

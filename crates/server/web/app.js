@@ -2,7 +2,8 @@
 
 import { html, render, useEffect, useState } from "./html.js";
 import * as api from "./api.js";
-import { useKeys, useRead } from "./live.js";
+import { follow, ofApprovals } from "./events.js";
+import { useClock, useKeys, useRead } from "./live.js";
 import { Runs } from "./runs.js";
 import { Run } from "./run.js";
 import { Call } from "./call.js";
@@ -58,6 +59,7 @@ function Gate({ about, problem, enter }) {
 }
 
 function View({ path, looks }) {
+  useClock();
   const [place, ...rest] = path;
   switch (place) {
     case "run":
@@ -81,7 +83,8 @@ function View({ path, looks }) {
 
 function Page({ about, looks, leave }) {
   const [path, go] = useState(here());
-  const waiting = useRead(() => api.approvals({ status: "pending", limit: 100 }), [], 3000);
+  const waiting = useRead(() => api.approvals({ status: "pending", limit: 100 }), [], { on: ofApprovals });
+  useEffect(follow, []);
   useEffect(() => {
     const moved = () => {
       go(here());

@@ -2,13 +2,14 @@
 
 import { html, useState } from "./html.js";
 import * as api from "./api.js";
+import { ofApprovals } from "./events.js";
 import { useKeys, useRead } from "./live.js";
 import { Empty, Problem, State, To, Waits } from "./parts.js";
 import { ago, line, micros, pretty, span, when } from "./words.js";
 
 export function Approvals({ looks }) {
   const [status, choose] = useState("pending");
-  const read = useRead(() => api.approvals({ status, limit: 200 }), [status], 2000);
+  const read = useRead(() => api.approvals({ status, limit: 200 }), [status], { on: ofApprovals });
   const [at, move] = useState(null);
   const [problem, tell] = useState(null);
   const [busy, work] = useState(false);

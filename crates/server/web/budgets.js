@@ -2,7 +2,7 @@
 
 import { html } from "./html.js";
 import * as api from "./api.js";
-import { useRead } from "./live.js";
+import { SUMS, useRead } from "./live.js";
 import { Empty, Meter, Problem, To, Waits } from "./parts.js";
 import { amount, line, some, span, unitWord, when } from "./words.js";
 
@@ -27,7 +27,7 @@ function pace(budget, u) {
 }
 
 export function Budgets() {
-  const read = useRead(api.budgets, [], 3000);
+  const read = useRead(api.budgets, [], SUMS);
   const budgets = read.data?.budgets ?? [];
   return html`
     <div class="head"><h1>Budgets</h1></div>

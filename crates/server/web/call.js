@@ -2,7 +2,8 @@
 
 import { html, useMemo, useState } from "./html.js";
 import * as api from "./api.js";
-import { useKeys, useRead } from "./live.js";
+import { ofRun } from "./events.js";
+import { ONCE, SLOW, useKeys, useRead } from "./live.js";
 import { ofTurns } from "./diff.js";
 import { cost, marks, took, tokens, what } from "./journal.js";
 import { Empty, Problem, State, To, Waits } from "./parts.js";
@@ -10,11 +11,15 @@ import { clean, count, line, pretty, usd, when } from "./words.js";
 
 const LONG = 6000;
 
+// No event tells that more of an answer has come.
+const COMING = 1000;
+
 export function Call({ id, seq }) {
-  const read = useRead(() => api.entry(id, seq), [id, seq], 1500);
+  const read = useRead(() => api.entry(id, seq), [id, seq],
+    { on: ofRun(id), every: (one) => (one?.live ? COMING : SLOW) });
   const e = read.data;
   const [diffs, compare] = useState(false);
-  const before = useRead(() => (diffs && e?.call_before ? api.entry(id, e.call_before) : Promise.resolve(null)), [diffs, id, e?.call_before], 0);
+  const before = useRead(() => (diffs && e?.call_before ? api.entry(id, e.call_before) : Promise.resolve(null)), [diffs, id, e?.call_before], ONCE);
   const go = (n) => {
     if (n > 0) location.hash = `#/run/${encodeURIComponent(id)}/${n}`;
   };

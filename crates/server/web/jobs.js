@@ -2,7 +2,8 @@
 
 import { html, useMemo, useState } from "./html.js";
 import * as api from "./api.js";
-import { useRead } from "./live.js";
+import { ofRun } from "./events.js";
+import { SUMS, useRead } from "./live.js";
 import { Ask, Empty, Meter, Problem, State, To, Waits } from "./parts.js";
 import { ago, count, line, pretty, some, usd } from "./words.js";
 
@@ -11,7 +12,7 @@ const PAGE = 1000;
 const MOST = 20;
 
 export function Jobs() {
-  const read = useRead(() => api.jobs({ limit: 200 }), [], 2000);
+  const read = useRead(() => api.jobs({ limit: 200 }), [], SUMS);
   const jobs = read.data?.jobs ?? [];
   return html`
     <div class="head"><h1>Jobs</h1></div>
@@ -56,12 +57,12 @@ function why(item) {
 }
 
 export function Job({ id, looks }) {
-  const read = useRead(() => api.run(id), [id], 2000);
+  const read = useRead(() => api.run(id), [id], { on: ofRun(id) });
   const job = read.data?.job;
   const bad = job ? job.failed + job.dead : 0;
   const [standing, choose] = useState(null);
   const shown = standing ?? (job?.failed ? "failed" : job?.dead ? "dead" : job?.open ? "open" : "done");
-  const items = useRead(() => (job ? itemsOf(id, shown) : Promise.resolve(null)), [id, shown, Boolean(job)], 4000);
+  const items = useRead(() => (job ? itemsOf(id, shown) : Promise.resolve(null)), [id, shown, Boolean(job)], { on: ofRun(id), ...SUMS });
   const [ask, open] = useState(null);
   const [problem, tell] = useState(null);
   const retry = async (form) => {

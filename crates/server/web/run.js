@@ -2,7 +2,8 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import * as api from "./api.js";
-import { useKeys, useRead } from "./live.js";
+import { ofRun } from "./events.js";
+import { useKeys, useNews, useRead } from "./live.js";
 import { Acts } from "./acts.js";
 import { Journal } from "./journal.js";
 import { Timeline } from "./timeline.js";
@@ -10,64 +11,64 @@ import { Meter, Problem, State, To, Waits } from "./parts.js";
 import { ago, amount, clean, count, ended, line, some, span, unitWord, usd, when } from "./words.js";
 
 const PAGE = 1000;
+// Milliseconds between two reads of a run that is at work.
+const BETWEEN = 700;
 
 /**
  * Reads all entries of a run, page by page, and then what is new and what was open. An answer that is replayed changes an
  * entry that was closed long ago: when the run's count of them grows, all is read again. A run that is over is not.
  */
 function useEntries(id, live, replayed) {
-  const kept = useRef(new Map());
+  const kept = useRef(null);
   const [all, tell] = useState({ list: [], whole: false, error: null });
   useEffect(() => {
-    let over = false;
-    let timer = null;
-    kept.current = new Map();
+    kept.current = { map: new Map(), after: 0, counted: null, ended: false };
     tell({ list: [], whole: false, error: null });
-    let after = 0;
-    let counted = 0;
-    const look = async () => {
-      try {
-        if (document.hidden) throw null;
-        const map = kept.current;
-        // Open entries and lost calls may change: they are read again from the oldest of them on.
-        let from = replayed.current === counted ? after : 0;
-        counted = replayed.current;
-        for (const e of map.values()) {
-          if ((e.state === "open" || e.state === "unknown") && e.seq - 1 < from) from = Math.max(e.seq - 1, after - PAGE);
-        }
-        let changed = !map.size;
-        for (let next = from; next !== null && !over; ) {
-          const page = await api.entries(id, { after: next, limit: PAGE });
-          for (const e of page.entries) {
-            const had = map.get(e.seq);
-            if (!had || had.state !== e.state || had.replayed_to !== e.replayed_to) changed = true;
-            map.set(e.seq, e);
-            after = Math.max(after, e.seq);
-          }
-          next = page.after;
-          if (next !== null && map.size <= 2 * PAGE) tell({ list: [...map.values()], whole: false, error: null });
-        }
-        if (changed && !over) tell({ list: [...map.values()].sort((a, b) => a.seq - b.seq), whole: true, error: null });
-      } catch (error) {
-        if (error && !over) tell((had) => ({ ...had, error }));
-      }
-      if (!over && live.current) timer = setTimeout(look, 1500);
-    };
-    look();
-    return () => {
-      over = true;
-      clearTimeout(timer);
-    };
   }, [id]);
+  const again = useNews(async (over) => {
+    const had = kept.current;
+    if (had.ended) return;
+    // A run that was over before this look changes no more after it.
+    had.ended = !live.current;
+    try {
+      // Open entries and lost calls may change: they are read again from the oldest of them on.
+      const counted = replayed.current;
+      const same = had.counted === counted || (had.counted === null && had.ended);
+      let from = same ? had.after : 0;
+      for (const e of had.map.values()) {
+        if ((e.state === "open" || e.state === "unknown") && e.seq - 1 < from) from = Math.max(e.seq - 1, had.after - PAGE);
+      }
+      let changed = !had.map.size;
+      for (let next = from; next !== null && !over(); ) {
+        const page = await api.entries(id, { after: next, limit: PAGE });
+        for (const e of page.entries) {
+          const known = had.map.get(e.seq);
+          if (!known || known.state !== e.state || known.replayed_to !== e.replayed_to) changed = true;
+          had.map.set(e.seq, e);
+          had.after = Math.max(had.after, e.seq);
+        }
+        next = page.after;
+        if (next !== null && had.map.size <= 2 * PAGE) tell({ list: [...had.map.values()], whole: false, error: null });
+      }
+      had.counted = counted;
+      if (changed && !over()) tell({ list: [...had.map.values()].sort((a, b) => a.seq - b.seq), whole: true, error: null });
+    } catch (error) {
+      had.ended = false;
+      if (!over()) tell((told) => ({ ...told, error }));
+    }
+  }, [id], { on: ofRun(id), least: BETWEEN });
+  useEffect(() => {
+    if (replayed.current !== null) again();
+  }, [replayed.current]);
   return all;
 }
 
 export function Run({ id, looks }) {
   const live = useRef(true);
-  const replayed = useRef(0);
-  const read = useRead(() => Promise.all([api.run(id), api.attempts(id)]), [id], 1500);
+  const replayed = useRef(null);
+  const read = useRead(() => Promise.all([api.run(id), api.attempts(id)]), [id], { on: ofRun(id), least: BETWEEN });
   const [run, told] = read.data ?? [];
-  replayed.current = run?.replayed ?? 0;
+  replayed.current = run ? run.replayed ?? 0 : null;
   live.current = !run || !["completed", "failed", "cancelled"].includes(run.status);
   const entries = useEntries(id, live, replayed);
   const [chosen, choose] = useState(null);

@@ -2,19 +2,32 @@
 
 import { html, useState } from "./html.js";
 import * as api from "./api.js";
-import { useKeys, useRead } from "./live.js";
+import { SUMS, useKeys, useRead } from "./live.js";
 import { Empty, Meter, Problem, State, To, Waits } from "./parts.js";
 import { ago, clean, count, line, some, span } from "./words.js";
 
 const STATUSES = ["running", "waiting", "sleeping", "interrupted", "halted", "completed", "failed", "cancelled"];
 const PAGE = 100;
 
+// Most requests for one page. Each looks at some thousand runs, of which a name may fit few.
+const MOST = 20;
+
+async function page(words, over) {
+  let found = [];
+  for (let n = 1; ; n++) {
+    const told = await api.runs({ ...words, limit: PAGE - found.length });
+    found = found.concat(told.runs);
+    words = { ...words, cursor: told.cursor };
+    if (!told.cursor || found.length === PAGE || n === MOST || over()) return { runs: found, cursor: told.cursor };
+  }
+}
+
 export function Runs() {
   const [status, choose] = useState("");
   const [name, seek] = useState("");
   const [cursors, turn] = useState([]);
   const cursor = cursors.at(-1);
-  const read = useRead(() => api.runs({ status, name, cursor, limit: PAGE }), [status, name, cursor]);
+  const read = useRead((over) => page({ status, name, cursor }, over), [status, name, cursor], name ? SUMS : undefined);
   const [at, move] = useState(0);
   const runs = read.data?.runs ?? [];
   useKeys((key, event) => {

@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import uPlot from "./vendor/uPlot.mjs";
 import * as api from "./api.js";
-import { useRead } from "./live.js";
+import { SUMS, useRead } from "./live.js";
 import { Empty, Problem, Waits } from "./parts.js";
 import { count, line, usd } from "./words.js";
 
@@ -18,7 +18,7 @@ export function Spend() {
   const [tag, name] = useState("team");
   const key = by === "tag" ? `tag.${tag || "team"}` : by;
   const from = days ? Math.floor(Date.now() / 1000 / DAY - Number(days) + 1) * DAY * 1e6 : undefined;
-  const read = useRead(() => api.spend({ by: `day,${key}`, since: from }), [days, key], 5000);
+  const read = useRead(() => api.spend({ by: `day,${key}`, since: from }), [days, key], SUMS);
   const lines = read.data?.lines ?? [];
   const total = read.data?.total;
   const groups = useMemo(() => sums(lines, key), [read.data]);

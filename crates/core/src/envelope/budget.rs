@@ -182,7 +182,7 @@ impl Budget {
 }
 
 /// Budget as committed, with the envelope of its newest window.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetView {
     pub budget: Budget,
     pub envelope: Option<Envelope>,

@@ -77,7 +77,7 @@ impl Counts {
 }
 
 /// Part of an item's newest entry that a resume, a list or an inspection reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemRow {
     pub seq: Seq,
     pub key: String,

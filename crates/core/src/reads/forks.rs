@@ -20,6 +20,8 @@ pub enum Point {
     /// The end of an attempt.
     Attempt(AttemptNo),
     Time(Micros),
+    /// Entry and time that a point was found to be, by a reader of the same store.
+    Found(Seq, Micros),
 }
 
 /// Looks up `point` in the journal of `run`. Returns the part of the journal that a fork from there shares. Errors:
@@ -36,6 +38,7 @@ pub fn find(store: &dyn Store, run: RunNo, point: &Point) -> Result<Origin, stor
                 .map(|(seq, at)| Origin { run, seq, at })
                 .ok_or_else(|| missing(name.clone()))?);
         }
+        Point::Found(seq, at) => return Ok(Origin { run, seq: *seq, at: *at }),
         Point::Seq(seq) => return Ok(Origin { run, seq: *seq, at: store.now()? }),
         Point::Attempt(no) => {
             let attempts = store.attempts(run)?;
@@ -100,6 +103,8 @@ pub fn prepare(
         Some(there) => is_of(&there.run.origins, &origin, point)
             .then_some(Vec::new())
             .ok_or_else(|| Error::RunExists { id: id.to_string() })?,
+        // The server prepares the fork once more, with the state.
+        None if store.is_remote() => Vec::new(),
         None => known(store, &view.run.id, At::Time(origin.at), &id)?,
     };
     Ok(Fork { id, origin, limits, spec, counts, state })
@@ -107,7 +112,7 @@ pub fn prepare(
 
 /// Returns whether an existing run is this fork. A name that has moved to another point makes another fork.
 fn is_of(origins: &[Origin], origin: &Origin, point: &Point) -> bool {
-    let named = matches!(point, Point::Name(_));
+    let named = matches!(point, Point::Name(_) | Point::Found(..));
     origins.first().is_some_and(|had| had.run == origin.run && (!named || had.seq == origin.seq))
 }
 
@@ -153,7 +158,7 @@ fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Cha
 pub fn id_of(origin: &RunId, point: &Point) -> Option<RunId> {
     let word = match point {
         Point::Name(name) => name.clone(),
-        Point::Seq(seq) => format!("seq-{seq}"),
+        Point::Seq(seq) | Point::Found(seq, _) => format!("seq-{seq}"),
         Point::Attempt(no) => format!("attempt-{no}"),
         Point::Time(at) => format!("at-{}", at.0),
     };

@@ -12,6 +12,11 @@ pub fn namespace(run: &RunId) -> String {
     format!("snapshots:{run}")
 }
 
+/// Returns the id of the run whose snapshots are in a namespace; `None` for any other namespace.
+pub fn run_of(namespace: &str) -> Option<&str> {
+    namespace.strip_prefix("snapshots:")
+}
+
 /// Stored value of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {

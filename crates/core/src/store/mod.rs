@@ -16,6 +16,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         self,
@@ -61,7 +63,7 @@ pub struct RunFilter {
 }
 
 /// Sums of the calls of one run, upstream, model and UTC day.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerLine {
     pub run: RunNo,
     pub upstream: String,

@@ -4,13 +4,18 @@ use crate::{agent::inside::TOKEN, settings::surroundings::Surroundings, supervis
 
 /// Returns `cli:USER@HOST` for a person, and `agent:RUN` for a process of a run.
 pub fn actor(around: &Surroundings) -> String {
+    by(around, "cli")
+}
+
+/// Returns `WAY:USER@HOST` for a person who acts by `way`, and `agent:RUN` for a process of a run.
+pub fn by(around: &Surroundings, way: &str) -> String {
     let named = |name| around.var(name).map(|value| value.to_string_lossy().into_owned());
     if [TOKEN, MARK].into_iter().any(|name| around.is_set(name)) {
         return format!("agent:{}", named("OUTLAST_RUN_ID").unwrap_or_else(|| "unknown".into()));
     }
     let user = named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "unknown".into());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("cli:{user}@{host}")
+    format!("{way}:{user}@{host}")
 }
 
 #[cfg(test)]

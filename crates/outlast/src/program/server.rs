@@ -9,7 +9,7 @@ use outlast_server::{
 };
 
 use crate::{
-    cli::Command,
+    cli::{BudgetsArgs, Command},
     program::{context::Context, error::CliError},
     serve::token::read_token,
     settings::surroundings::Surroundings,
@@ -69,21 +69,25 @@ pub fn over(command: &Command) -> Over {
         | Command::Wake(_)
         | Command::Cancel(_)
         | Command::Approvals(_)
-        | Command::Approve(_) => Over::Server,
+        | Command::Approve(_)
+        | Command::Spend(_)
+        | Command::Budgets(BudgetsArgs { verb: None, .. })
+        | Command::Jobs(_)
+        | Command::Inspect(_)
+        | Command::Retry(_)
+        | Command::Fork(_) => Over::Server,
         Command::Logs(_) => Missing("logs are files of its machine, and no route reads them"),
         Command::Attach(_) => Missing("no route has a run's terminal"),
         Command::Resume(_) => Missing("no route starts a run's supervisor; type it on its machine"),
-        Command::Budgets(_) => Missing("it would read /v1/budgets; use the page, or GET /v1/budgets"),
-        Command::Spend(_) => Missing("it would read /v1/spend; use the page, or GET /v1/spend"),
-        Command::Jobs(_) | Command::Inspect(_) => {
-            Missing("use the page, or GET /v1/jobs and /v1/runs/ID/items")
+        Command::Budgets(_) => {
+            Missing("no route changes named budgets; type it on its machine, and `outlast budgets` here")
         }
-        Command::Retry(_) => Missing("use the page, or POST /v1/runs/ID/retry"),
-        Command::Fork(_) => Missing("use the page, or POST /v1/runs/ID/fork"),
-        Command::Snapshot(_) => Missing("no route names a snapshot"),
-        Command::Resolve(_) => Missing("no route resolves a step or a tool call in doubt"),
-        Command::Export(_) => Missing("no route writes a run's results"),
-        Command::Rm(_) | Command::Gc(_) => Missing("no route removes runs"),
+        Command::Snapshot(_) => Missing("no route names a snapshot; type it on its machine"),
+        Command::Resolve(_) => {
+            Missing("no route resolves a step or a tool call in doubt; type it on its machine")
+        }
+        Command::Export(_) => Missing("no route writes a run's results; type it on its machine"),
+        Command::Rm(_) | Command::Gc(_) => Missing("no route removes runs; type it on its machine"),
         Command::State(_) => Missing("use the routes below /v1/state, or outlast.Statehouse"),
         Command::Verify(_) | Command::Repair(_) => Missing("no route checks a store"),
         Command::Notify(_) => Missing("endpoints are in the settings of its machine"),

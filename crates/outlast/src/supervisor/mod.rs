@@ -41,6 +41,7 @@ use std::{
 use outlast_core::{
     engine::{
         self,
+        act::InName,
         run::{
             hold::Hold,
             tell::{Tell, Word},
@@ -69,6 +70,7 @@ use crate::{
         values::KillAt,
     },
     program::{
+        actor::actor,
         context::Context,
         error::{CliError, RunError},
         exit_code,
@@ -218,6 +220,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     budgets::sync(store.as_ref(), &context.around)?;
     let node = proxy_setup::join(store.clone(), &context, "outlast resume")?;
     let left = node.clone();
+    let by = actor(&context.around);
     let done = (|| {
         let view =
             find::run_or_last(store.as_ref(), args.run.as_deref(), context.around.directory(), Verb::Resume)?;
@@ -232,11 +235,11 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         let context = context.with_variables(file.map(Path::new))?;
         let keys = context.keys()?;
         all_keys_are_there(&view, &keys)?;
-        let view = take_over(&node, view)?;
+        let view = take_over(&node, &by, view)?;
         say_what_is_missing(&view, &context);
-        let view = raised(store.as_ref(), view, args.add)?;
+        let view = raised(store.as_ref(), &by, view, args.add)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
-        let view = say_yes(store.as_ref(), view)?;
+        let view = say_yes(store.as_ref(), &by, view)?;
         let id = &view.run.id;
         if view.spec.command.is_none() && was_stopped && view.run.status != Status::Halted {
             say(&format!("{id} goes on with its next request"));
@@ -254,11 +257,11 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
     leave(&left, done)
 }
 
-/// Adds to the limits of a run what was typed with its resumption.
-fn raised(store: &dyn Store, view: RunView, add: AddArgs) -> Result<RunView, CliError> {
+/// Adds to the limits of a run what was typed with its resumption, in the name of `by`.
+fn raised(store: &dyn Store, by: &str, view: RunView, add: AddArgs) -> Result<RunView, CliError> {
     let budget = BudgetArgs { add, ..BudgetArgs::default() };
     let Some(raise) = budget.change(view.run.no)? else { return Ok(view) };
-    store.ask(raise, Durability::Synced).wait()?;
+    store.ask(InName::of(by, raise), Durability::Synced).wait()?;
     find::view(store, view.run.no)
 }
 
@@ -357,7 +360,7 @@ fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(),
 /// Confirms what a person accepts by resuming a run by name: a divergence that halted it (printed first), and
 /// the end of a requested stop in a run without a command, which no supervisor's claim ends. Returns the run
 /// as it stands afterwards.
-fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
+fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliError> {
     let (run, id) = (&view.run, &view.run.id);
     let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.code == "diverged");
     let is_stopped = view.spec.command.is_none() && run.status == Status::Interrupted && run.stop_requested;
@@ -372,19 +375,19 @@ fn say_yes(store: &dyn Store, view: RunView) -> Result<RunView, CliError> {
         diverged = Some(attempt.no);
     }
     let tell = Tell { run: run.no, word: Word::Resume { diverged } };
-    store.ask(tell, Durability::Synced).wait()?;
+    store.ask(InName::of(by, tell), Durability::Synced).wait()?;
     find::view(store, run.no)
 }
 
 /// Takes a run over whose supervisor waits for a person to mend the key or the quota: this is that person.
-fn take_over(node: &Node, view: RunView) -> Result<RunView, CliError> {
+fn take_over(node: &Node, by: &str, view: RunView) -> Result<RunView, CliError> {
     let (store, no) = (node.store().as_ref(), view.run.no);
     let needs_a_person = |run: &Run| run.awaited_outage().is_some_and(|(o, _)| o.cause.needs_a_person());
     if !needs_a_person(&view.run) || !is_held(node, no)? {
         return Ok(view);
     }
     say(&format!("{}: its supervisor waits for this, and ends", view.run.id));
-    store.ask(Tell { run: no, word: Word::Stop }, Durability::Synced).wait()?;
+    store.ask(InName::of(by, Tell { run: no, word: Word::Stop }), Durability::Synced).wait()?;
     let began = Instant::now();
     while is_held(node, no)? && began.elapsed() < TAKE_OVER {
         std::thread::sleep(TAKE_OVER_LOOK);

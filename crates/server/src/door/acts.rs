@@ -21,7 +21,7 @@ use outlast_core::{
     journal::job::Standing,
     reads::forks::{Point, id_of, prepare},
     store::{self, Ask as _, Durability, Page, RunView, Store},
-    words::id::{AttemptNo, RunId, Seq},
+    words::id::{AttemptNo, Micros, RunId, Seq},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -257,6 +257,8 @@ fn failed(store: &dyn Store, view: &RunView) -> Result<Vec<String>, Error> {
 struct ForkAt {
     /// Last entry that the fork shares.
     seq: Option<i64>,
+    /// Time whose state the fork takes along, in microseconds, with `seq`; now if there is none.
+    at: Option<i64>,
     /// Attempt with whose end the fork begins.
     attempt: Option<i64>,
     id: Option<String>,
@@ -265,12 +267,13 @@ struct ForkAt {
 
 fn fork(store: &dyn Store, by: String, view: &RunView, wanted: ForkAt) -> Result<Value, Error> {
     let last = view.run.next_seq.0 - 1;
-    let point = match (wanted.seq, wanted.attempt) {
-        (Some(seq), None) if (0..=last).contains(&seq) => Point::Seq(Seq(seq)),
-        (Some(seq), None) => {
+    let point = match (wanted.seq, wanted.at, wanted.attempt) {
+        (Some(seq), None, None) if (0..=last).contains(&seq) => Point::Seq(Seq(seq)),
+        (Some(seq), Some(at), None) if (0..=last).contains(&seq) => Point::Found(Seq(seq), Micros(at)),
+        (Some(seq), _, None) => {
             return Err(Error::BadRequest(format!("seq is {seq}, and an entry from 0 to {last} is wanted")));
         }
-        (None, Some(attempt)) => Point::Attempt(AttemptNo(attempt)),
+        (None, None, Some(attempt)) => Point::Attempt(AttemptNo(attempt)),
         _ => return Err(Error::BadRequest("one of seq and attempt is wanted".into())),
     };
     let id = match &wanted.id {

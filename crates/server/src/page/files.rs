@@ -30,6 +30,7 @@ pub const FILES: &[File] = files! {
     "/ui/budgets.js" SCRIPT "budgets.js",
     "/ui/call.js" SCRIPT "call.js",
     "/ui/diff.js" SCRIPT "diff.js",
+    "/ui/events.js" SCRIPT "events.js",
     "/ui/html.js" SCRIPT "html.js",
     "/ui/jobs.js" SCRIPT "jobs.js",
     "/ui/journal.js" SCRIPT "journal.js",

@@ -16,7 +16,11 @@ use outlast_core::{
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{Asked, Reader, json, of_type, show};
+use super::{
+    Asked, Reader, json, of_type,
+    progress::{self, Progress},
+    show,
+};
 use crate::{
     proxy::host::Host,
     state::Error,
@@ -32,6 +36,9 @@ const MOST_OPEN: usize = 1_000;
 
 /// Interval between two looks for new events while a client follows.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// Number of looks for new events to one for the progress of runs.
+const PROGRESS: u32 = 4;
 
 /// Silence after which a comment is sent, so that intermediaries keep the connection.
 const QUIET: Duration = Duration::from_secs(15);
@@ -220,7 +227,8 @@ pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBo
         (Reader::Run(own), None) => asked.read(move |store| store.run(own)).await?,
         (Reader::All, None) => None,
     };
-    let names: Vec<&'static str> = Kind::ALL.iter().map(|kind| kind.name()).chain([OPENED, CLOSED]).collect();
+    let names: Vec<&'static str> =
+        Kind::ALL.iter().map(|kind| kind.name()).chain([OPENED, CLOSED, progress::KIND]).collect();
     let kinds = super::words(query, "kind", &names, |name| name)?;
     let streams = parts
         .headers
@@ -235,6 +243,12 @@ pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBo
         Some(text) => (text.parse()?, false),
     };
     let limit = query.limit(PAGE, MOST)?;
+    let progress = query.flag("progress")?;
+    if progress && !streams {
+        return Err(Error::BadRequest(
+            "progress is told in a stream: ask with \"Accept: text/event-stream\"".into(),
+        ));
+    }
     let reading = Reading { run, kinds, cursor, limit };
     let reading = asked
         .read(move |store| {
@@ -247,7 +261,7 @@ pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBo
         .await?;
     if streams {
         let (sender, pieces) = mpsc::channel(AHEAD);
-        tokio::spawn(feed(asked.host.clone(), reading, sender));
+        tokio::spawn(feed(asked.host.clone(), reading, progress.then(Progress::default), sender));
         let mut response = of_type(Bytes::new(), "text/event-stream").map(|_| AnswerBody::stream(pieces));
         response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
         return Ok(response);
@@ -267,7 +281,13 @@ pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBo
 }
 
 /// Sends events as they come, until the client leaves or the server is about to end.
-async fn feed(host: Arc<Host>, mut reading: Reading, to: mpsc::Sender<Piece>) {
+async fn feed(
+    host: Arc<Host>,
+    mut reading: Reading,
+    mut progress: Option<Progress>,
+    to: mpsc::Sender<Piece>,
+) {
+    let mut looks = 0_u32;
     let mut said = Instant::now();
     // The cursor goes out at once: a client that loses its connection before the first event misses none.
     let mut text = format!("id: {}\nevent: cursor\ndata: {{}}\n\n", reading.cursor);
@@ -279,19 +299,29 @@ async fn feed(host: Arc<Host>, mut reading: Reading, to: mpsc::Sender<Piece>) {
             }
         }
         let store = host.store.clone();
+        let looks_at_progress = looks.is_multiple_of(PROGRESS);
+        looks = looks.wrapping_add(1);
         let read = tokio::task::spawn_blocking(move || {
-            let given = reading.page(&*store);
-            (reading, given)
+            let given = reading.page(&*store).and_then(|events| {
+                let look = progress.as_mut().filter(|_| looks_at_progress);
+                let moved = look.map(|p| p.look(&*store, reading.run.as_ref())).transpose()?;
+                Ok((events, moved.unwrap_or_default()))
+            });
+            (reading, progress, given)
         });
-        let Ok((again, given)) = read.await else { return };
-        reading = again;
+        let Ok((again, kept, given)) = read.await else { return };
+        (reading, progress) = (again, kept);
         match given {
-            Ok(given) => {
+            Ok((given, moved)) => {
                 for (event, cursor) in &given {
                     let kind = event["kind"].as_str().unwrap_or_default();
                     text.push_str(&format!("id: {cursor}\nevent: {kind}\ndata: {event}\n\n"));
                 }
-                if !given.is_empty() {
+                // Without an id: the reader's place is that of the last event.
+                for told in moved.iter().filter(|_| reading.gives(progress::KIND)) {
+                    text.push_str(&format!("event: {}\ndata: {told}\n\n", progress::KIND));
+                }
+                if !text.is_empty() {
                     continue;
                 }
             }

@@ -9,6 +9,7 @@ mod entries;
 mod events;
 pub mod exchange;
 mod jobs;
+mod progress;
 pub mod rows;
 mod runs;
 pub mod show;
@@ -73,7 +74,7 @@ pub const ROUTES: &[Route] = &[
     route("/v1/runs/{id}/iterations", Does::Iterations, &[]),
     route("/v1/runs/{id}/items", Does::Items, &["standing", "after", "limit", "values"]),
     route("/v1/jobs", Does::Jobs, &["status", "name", "tag", "since", "until", "cursor", "limit"]),
-    route("/v1/events", Does::Events, &["run", "kind", "after", "limit"]),
+    route("/v1/events", Does::Events, &["run", "kind", "after", "limit", "progress"]),
     route("/v1/rows/{what}", Does::Rows, rows::QUERY),
 ];
 

@@ -6,10 +6,10 @@
 use http::Response;
 use outlast_core::{
     journal::{Kind, Role},
-    reads::plans,
-    run::status::Status,
-    store::{self, RunFilter, RunView, Sought, Store, filter::ApprovalFilter},
-    words::id::{InstanceNo, RunId, RunNo, Seq},
+    reads::{plans, snapshots},
+    run::{snapshot::Kept, status::Status},
+    store::{self, Page, RunFilter, RunView, Sought, Store, filter::ApprovalFilter},
+    words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -39,6 +39,8 @@ pub const QUERY: &[&str] = &[
     "scope",
     "done",
     "upto",
+    "since",
+    "until",
 ];
 
 /// Default number of rows in a page. `MOST` is the largest.
@@ -138,6 +140,23 @@ pub(super) async fn rows(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error
             };
             answered(asked.read(newest).await?)
         }
+        "items" => {
+            let (no, limit) = (run(query)?, query.limit(PAGE, MOST)?);
+            let page = Page { upto: seq(query, "upto")?, ..Page::new(seq(query, "after")?, limit) };
+            let found = asked.read(move |store| store.items(no, &page)).await?;
+            answered(found.into_iter().map(|(row, _)| row).collect::<Vec<_>>())
+        }
+        "budgets" => answered(asked.read(|store| store.budgets()).await?),
+        "ledger" => {
+            let (since, until) = (micros(query, "since")?, micros(query, "until")?);
+            answered(asked.read(move |store| store.ledger(since, until)).await?)
+        }
+        "snapshot" => {
+            let id = RunId::new(&query.wanted("id")?).map_err(|e| Error::BadRequest(e.to_string()))?;
+            let name = query.wanted("key")?;
+            let found = asked.read(move |store| snapshots::named(store, &id, &name)).await?;
+            answered(found.map(|(seq, at)| Kept { seq, at }))
+        }
         "plans" => answered(asked.read(plans::list).await?),
         "instance" => {
             let no = InstanceNo(query.number("instance")?.unwrap_or(0));
@@ -170,6 +189,11 @@ fn run(query: &Query) -> Result<RunNo, Error> {
 fn seq(query: &Query, name: &str) -> Result<Seq, Error> {
     query.wanted(name)?;
     Ok(Seq(query.number(name)?.unwrap_or(0)))
+}
+
+fn micros(query: &Query, name: &str) -> Result<Micros, Error> {
+    query.wanted(name)?;
+    Ok(Micros(query.number(name)?.unwrap_or(0)))
 }
 
 /// Reads a word as the stored JSON has it.

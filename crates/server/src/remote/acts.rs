@@ -4,21 +4,24 @@ use outlast_core::{
     engine::{
         self,
         approval::decide_approval::DecideApproval,
+        item::reset_item::ResetItem,
         op::{Op, Outcome},
         run::{
+            fork::Fork,
             raise::Raise,
+            start::Started,
             tell::{Tell, Word},
         },
     },
     envelope::unit::{Limits, Unit},
     journal::approval::Answer,
     run::status::Status,
-    store::{Error, RunView, Store as _},
-    words::id::RunNo,
+    store::{Error, RunView, Sought, Store as _},
+    words::id::{RunNo, Seq},
 };
 use serde_json::{Map, Value, json};
 
-use super::Remote;
+use super::{Remote, line::Answered};
 
 impl Remote {
     /// Carries out an operation on the other machine. Errors: `not_over_a_server` for one without a route.
@@ -32,6 +35,8 @@ impl Remote {
             Op::Tell(tell) => self.tell(*tell, by),
             Op::Raise(raise) => self.raise(&raise, by),
             Op::DecideApproval(decision) => self.decide(&decision, by),
+            Op::ResetItem(reset) => self.retry(&reset, by),
+            Op::Fork(fork) => self.fork(&fork, by),
             other => self.no_route(&format!("the operation {}", other.name())),
         }
     }
@@ -41,16 +46,16 @@ impl Remote {
         Ok(self.run(no)?.ok_or_else(unknown)?)
     }
 
-    fn post(&self, view: &RunView, act: &str, body: &Value, by: Option<&str>) -> Result<(), Error> {
+    fn post(&self, view: &RunView, act: &str, body: &Value, by: Option<&str>) -> Result<Answered, Error> {
         // An id is made of characters that need no encoding in a path.
-        self.line.post(&format!("/v1/runs/{}/{act}", view.run.id), body, by).map(drop)
+        self.line.post(&format!("/v1/runs/{}/{act}", view.run.id), body, by)
     }
 
     fn tell(&self, tell: Tell, by: Option<&str>) -> Result<Outcome, Error> {
         let view = self.known(tell.run)?;
         match tell.word {
-            Word::Stop => self.post(&view, "stop", &json!({}), by)?,
-            Word::Wake => self.post(&view, "wake", &json!({}), by)?,
+            Word::Stop => drop(self.post(&view, "stop", &json!({}), by)?),
+            Word::Wake => drop(self.post(&view, "wake", &json!({}), by)?),
             Word::Cancel { reason } => {
                 // The route answers for a run that is over as for one that it cancelled.
                 if matches!(view.run.status, Status::Completed | Status::Failed) {
@@ -76,6 +81,27 @@ impl Remote {
         let body = json!({ "add": amounts(&raise.add), "set": amounts(&raise.set), "lift": lift });
         self.post(&view, "budget", &body, by)?;
         Ok(Outcome::Raised(self.known(raise.run)?.run.status))
+    }
+
+    fn retry(&self, reset: &ResetItem, by: Option<&str>) -> Result<Outcome, Error> {
+        let view = self.known(reset.run)?;
+        let body = json!({ "keys": [reset.key], "reuse_answers": reset.reuse_answers });
+        self.post(&view, "retry", &body, by)?;
+        let newest = self.newest(reset.run, &Sought::item(&reset.key))?;
+        Ok(Outcome::Reset(newest.map_or(Seq(0), |entry| entry.seq)))
+    }
+
+    fn fork(&self, fork: &Fork, by: Option<&str>) -> Result<Outcome, Error> {
+        let view = self.known(fork.origin.run)?;
+        let body = json!({
+            "seq": fork.origin.seq, "at": fork.origin.at, "id": fork.id,
+            "limit_nano_usd": fork.limits[Unit::CostNanoUsd],
+        });
+        let told = self.post(&view, "fork", &body, by)?.json()?;
+        let unknown = || engine::Error::UnknownRun { id: fork.id.to_string() };
+        let run = self.run_no(&fork.id)?.ok_or_else(unknown)?;
+        let (created, status) = (told["created"].as_bool().unwrap_or(true), self.known(run)?.run.status);
+        Ok(Outcome::Forked(Started { run, created, status }))
     }
 
     fn decide(&self, decision: &DecideApproval, by: Option<&str>) -> Result<Outcome, Error> {

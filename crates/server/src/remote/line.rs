@@ -5,10 +5,14 @@ use std::{fmt, net::IpAddr, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
-use outlast_core::store::Error;
+use outlast_core::{store::Error, words::outage::Cause};
 use serde_json::Value;
 
-use crate::proxy::upstream::{Key, Pool, SendFailed};
+use crate::{
+    intercept,
+    proxy::upstream::{Key, Pool, SendFailed},
+    wire::ways::Ways,
+};
 
 /// Time in which a server has to answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -91,8 +95,16 @@ impl Line {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
+        // A server of one's own has the certificate of an authority that only its machines know.
+        let tls = intercept::client().map_err(|e| Error::Io { why: e.to_string() })?;
         headers.insert(header::USER_AGENT, HeaderValue::from_static("outlast"));
-        Ok(Line { server, headers, has_token: token.is_some(), pool: Pool::new(), runtime })
+        Ok(Line {
+            server,
+            headers,
+            has_token: token.is_some(),
+            pool: Pool::through(Ways::default(), tls),
+            runtime,
+        })
     }
 
     pub fn server(&self) -> &Address {
@@ -138,14 +150,19 @@ impl Line {
 
     fn failed(&self, posts: bool, e: SendFailed) -> Error {
         let server = &self.server;
+        let hint = match &e {
+            SendFailed::Unreachable(_, Cause::NoTls) => {
+                "where its certificate is of an authority of your own, name its file in SSL_CERT_FILE"
+            }
+            _ => "see that `outlast serve` runs there, and that --server or OUTLAST_SERVER names it",
+        };
         let why = match e {
             SendFailed::Lost(why) if posts => {
                 return Error::CommitUnknown { why: format!("{server} did not answer: {why}") };
             }
             SendFailed::Unsendable(why) | SendFailed::Unreachable(why, _) | SendFailed::Lost(why) => why,
         };
-        let hint = "see that `outlast serve` runs there, and that --server or OUTLAST_SERVER names it".into();
-        refused("server_unreachable", format!("{server} cannot be reached: {why}"), Some(hint))
+        refused("server_unreachable", format!("{server} cannot be reached: {why}"), Some(hint.into()))
     }
 
     /// Returns the error for an answer that is no success, in the server's own words where it has some.

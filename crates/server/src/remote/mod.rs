@@ -239,11 +239,21 @@ impl Store for Remote {
     }
 
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
-        self.no_route("the rows of named budgets")
+        self.rows("budgets", &[])
     }
 
-    fn items(&self, _: RunNo, _: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        self.no_route("the rows of a job's items")
+    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        if page.values {
+            return self.no_route("the items of a job with their values");
+        }
+        let query = [
+            ("run", run.to_string()),
+            ("after", page.after.0.max(0).to_string()),
+            ("upto", page.upto.to_string()),
+        ];
+        let found =
+            self.pages("items", &query, page.limit, |row: &ItemRow| ("after", row.seq.to_string()))?;
+        Ok(found.into_iter().map(|row| (row, None)).collect())
     }
 
     fn steps(&self, _: RunNo, _: Seq, _: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
@@ -270,8 +280,8 @@ impl Store for Remote {
         self.no_route("the live processes")
     }
 
-    fn ledger(&self, _: Micros, _: Micros) -> Result<Vec<LedgerLine>, Error> {
-        self.no_route("the ledger's rows")
+    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
+        self.rows("ledger", &[("since", since.0.max(0).to_string()), ("until", until.0.max(0).to_string())])
     }
 
     fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {

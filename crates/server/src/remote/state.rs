@@ -1,8 +1,10 @@
-//! Reads of the state. Commands over a server make none but that of the plans: the state has clients of its own.
+//! Reads of the state. Commands over a server make none but those of plans and of snapshots: the state has clients of its
+//! own.
 
 use outlast_core::{
     call::plan::Plan,
     reads::plans,
+    run::snapshot,
     state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
     store::{
         Error, Which,
@@ -11,13 +13,37 @@ use outlast_core::{
     words::id::Micros,
 };
 
+use serde::Serialize;
+
 use super::Remote;
+
+/// Returns an item that has nothing but its value.
+fn item(namespace: &str, agent: &str, key: &str, value: &impl Serialize) -> Result<Item, Error> {
+    let value = serde_json::to_vec(value).map_err(|e| Error::Corrupt { what: e.to_string() })?;
+    Ok(Item {
+        namespace: namespace.to_owned(),
+        agent: agent.to_owned(),
+        key: key.to_owned(),
+        version: 0,
+        value: Some(value.into()),
+        commit: 0,
+        at: Micros(0),
+        run: None,
+        attempt: None,
+        position: Position(0),
+    })
+}
 
 const STATE: &str = "these reads of the state (see /v1/state)";
 
 impl Reads for Remote {
-    fn state(&self, _: &str, _: &str, _: &str) -> Result<Option<Item>, Error> {
-        self.no_route(STATE)
+    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
+        let Some(run) = snapshot::run_of(namespace).filter(|_| agent == snapshot::AGENT) else {
+            return self.no_route(STATE);
+        };
+        let query = [("id", run.to_owned()), ("key", key.to_owned())];
+        let found: Option<snapshot::Kept> = self.rows("snapshot", &query)?;
+        found.map(|kept| item(namespace, agent, key, &kept)).transpose()
     }
     fn state_at(&self, _: &str, _: &str, _: &str, _: Which) -> Result<Option<Item>, Error> {
         self.no_route(STATE)
@@ -33,22 +59,7 @@ impl Reads for Remote {
             return self.no_route(STATE);
         }
         let plans: Vec<(String, Plan)> = self.rows("plans", &[])?;
-        let item = |(login, plan): (String, Plan)| {
-            let value = serde_json::to_vec(&plan).map_err(|e| Error::Corrupt { what: e.to_string() })?;
-            Ok(Item {
-                namespace: scan.namespace.clone(),
-                agent: scan.agent.clone(),
-                key: login,
-                version: 0,
-                value: Some(value.into()),
-                commit: 0,
-                at: Micros(0),
-                run: None,
-                attempt: None,
-                position: Position(0),
-            })
-        };
-        plans.into_iter().map(item).collect()
+        plans.iter().map(|(login, plan)| item(&scan.namespace, &scan.agent, login, plan)).collect()
     }
     fn state_events(&self, _: &EventRange) -> Result<EventPage, Error> {
         self.no_route(STATE)

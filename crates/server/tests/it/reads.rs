@@ -329,6 +329,37 @@ impl Follower {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn progress_of_running_runs_is_told_in_a_stream_beside_the_events() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    Api::Chat.says("one").run("r").to(&server).await.ok();
+    Api::Chat.says("one").run("ended").to(&server).await.ok();
+    Ask::new("POST", "/v1/runs/ended/complete").to(&server).await.ok();
+    let mut all = Follower::start(&server, "/v1/events?after=now&progress=true", "").await;
+    let mut own = Follower::start(&server, "/v1/events?after=now&progress=true&run=r", "").await;
+    all.until("event: cursor").await;
+    own.until("event: cursor").await;
+    // Calls go on until the first look is over, which tells nothing.
+    let calls = async {
+        for n in 0.. {
+            Api::Chat.says(&format!("call {n}")).run("r").to(&server).await.ok();
+        }
+    };
+    let told = async {
+        own.until("\"kind\":\"run_progress\"").await;
+        all.until("\"kind\":\"run_progress\"").await
+    };
+    let told = tokio::select! { () = calls => unreachable!(), told = told => told };
+    let message = told.split("\n\n").find(|m| m.contains("event: run_progress")).unwrap();
+    assert!(message.contains("\"run\":\"r\"") && !message.contains("id: "), "{message}");
+    assert!(
+        message.contains("\"spent_nano_usd\":") && !message.contains("\"spent_nano_usd\":0,"),
+        "{message}"
+    );
+    refuses(&server, "/v1/events?progress=true", (400, "bad_request")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn events_are_pushed_as_they_happen_and_resumed_after_the_last_id() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve().await;

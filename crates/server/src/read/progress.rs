@@ -1,0 +1,60 @@
+//! Progress of runs under way, for readers of the stream of events: ordinary calls and steps make no event.
+//!
+//! Nothing of it is kept. A reader that comes again is told what changes from then on.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    envelope::Envelope,
+    reads::runs::{self, Wanted},
+    run::{Run, status::Status},
+    store::{self, RunView, Store},
+    words::id::RunNo,
+};
+use serde_json::{Value, json};
+
+pub const KIND: &str = "run_progress";
+
+/// Most runs under way whose progress is told: the newest ones.
+const MOST: usize = 100;
+
+/// Rows of the runs under way, as they were at the last look.
+#[derive(Default)]
+pub struct Progress(Option<BTreeMap<RunNo, (Run, Envelope)>>);
+
+impl Progress {
+    /// Returns a message for each run whose row or budget has changed since the last look. The first look tells nothing,
+    /// and neither does a run that has come to be under way or has ceased to: these are events.
+    pub fn look(&mut self, store: &dyn Store, of: Option<&RunView>) -> Result<Vec<Value>, store::Error> {
+        let running = Wanted { statuses: vec![Status::Running], ..Wanted::default() };
+        let found = match of {
+            Some(view) => store.run(view.run.no)?.into_iter().collect(),
+            None => runs::page(store, &running, MOST)?.runs,
+        };
+        let now = store.now()?;
+        let before = self.0.take().unwrap_or_default();
+        let mut rows = BTreeMap::new();
+        let mut told = Vec::new();
+        for view in found {
+            let row = (view.run, view.envelope);
+            if before.get(&row.0.no).is_some_and(|had| *had != row) {
+                told.push(message(&row.0, &row.1, now.0));
+            }
+            rows.insert(row.0.no, row);
+        }
+        self.0 = Some(rows);
+        Ok(told)
+    }
+}
+
+fn message(run: &Run, envelope: &Envelope, at: i64) -> Value {
+    json!({
+        "no": null, "at": at, "kind": KIND, "run": run.id, "seq": null,
+        "about": {
+            "entries": run.next_seq.0 - 1,
+            "closed": run.closed,
+            "spent_nano_usd": envelope.spent.cost(),
+            "reserved_nano_usd": envelope.reserved.cost(),
+        },
+    })
+}
