@@ -447,6 +447,25 @@ mod tests {
     }
 
     #[test]
+    fn recorded_servers_come_behind_those_of_the_line() {
+        let with = With { servers: vec!["/ours.json".into()], ..With::default() };
+        for (text, begun) in [
+            ("claude -p x", "claude --session-id OURS --mcp-config /ours.json -p -- x"),
+            (
+                "claude --mcp-config a.json b.json --mcp-config=c.json -p x",
+                "claude --session-id OURS --mcp-config a.json b.json c.json /ours.json -p -- x",
+            ),
+            ("claude mcp list", "claude mcp list"),
+        ] {
+            let session = Some(OURS).filter(|_| text != "claude mcp list");
+            let words = Claude.begin(&line(text), &with, session).join(" ").replace(OURS, "OURS");
+            assert_eq!(words, begun);
+        }
+        let resumed = Claude.resume(&line("claude --mcp-config a.json -p x"), &with, ID, "NOTE").join(" ");
+        assert_eq!(resumed, format!("claude --resume {ID} --mcp-config a.json /ours.json -p -- NOTE"));
+    }
+
+    #[test]
     fn a_session_that_only_has_a_file_has_not_begun() {
         assert!(!Claude.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":"));
         assert!(Claude.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":\"user\",\"message\":{}}\n"));

@@ -389,6 +389,18 @@ mod tests {
     }
 
     #[test]
+    fn recorded_servers_are_settings_of_each_session() {
+        let with = || With { servers: vec!["mcp_servers.a.command=\"o\"".into()], ..With::default() };
+        let set = "-c mcp_servers.a.command=\"o\"";
+        check(
+            "codex exec x",
+            with(),
+            &format!("codex PROVIDER {set} exec x"),
+            &format!("codex PROVIDER {set} exec resume ID NOTE"),
+        );
+    }
+
+    #[test]
     fn our_own_key_is_named_and_the_agents_name_sent() {
         let with = With { has_openai_key: true, name: Some("a\"1".into()), ..With::default() };
         let begun = Codex.begin(&line("codex exec x"), &with, None).join(" ");

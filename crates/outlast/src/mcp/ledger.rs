@@ -243,21 +243,15 @@ impl Ledger {
         };
         loop {
             let reserve = ReserveTool { actor: self.actor(life), ..reserve.clone() };
-            let key = reserve.match_key();
-            return match self.ask(life, reserve).await? {
-                Reserved::Send { opening, new } => {
-                    // Stable over all lives of the run, and another one for each other call: a database that lost its
-                    // last commits gives numbers out again.
-                    let key = Digest::of(format!("{}\0{}\0{key}", self.id, opening.seq).as_bytes());
-                    Ok(Verdict::Send {
-                        opening,
-                        key: key.to_string()[..32].to_owned(),
-                        new,
-                        sent: leaves && !asks,
-                        asks,
-                        earlier: life.earlier,
-                    })
-                }
+            return match self.ask(life, reserve.clone()).await? {
+                Reserved::Send { opening, new } => Ok(Verdict::Send {
+                    opening,
+                    key: reserve.idempotency_key(self.id.as_str(), opening.seq),
+                    new,
+                    sent: leaves && !asks,
+                    asks,
+                    earlier: life.earlier,
+                }),
                 Reserved::Recorded { seq, .. } => {
                     Ok(Verdict::Answer { seq: Some(seq), body: self.kept(seq)? })
                 }
