@@ -38,6 +38,10 @@ impl Tools {
                 "1: tool call {name} of run {run} was sent, and entry {seq} on disk does not say so"
             ));
         }
+        let is_answered = call.id.as_ref().is_some_and(|id| self.answers.contains_key(&(run, id.clone())));
+        if is_answered {
+            self.find(format!("4: tool call {:?} of run {run} was answered, and was made again", call.id));
+        }
         let count = self.sent.entry((run, name.clone())).or_default();
         *count += 1;
         if *count > equal && !call.repeatable {
@@ -47,9 +51,6 @@ impl Tools {
             ));
         }
         let Some(id) = call.id.clone() else { return };
-        if self.answers.contains_key(&(run, id.clone())) {
-            self.find(format!("4: tool call {id} of run {run} was answered, and was made again"));
-        }
         let first = self.keys.entry((run, id.clone())).or_insert_with(|| key.clone()).clone();
         if first != key {
             self.find(format!("tool call {id} of run {run} had the key {first}, and then {key}"));

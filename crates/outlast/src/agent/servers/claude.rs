@@ -67,7 +67,9 @@ pub fn servers(asked: &Asked, place: Place<'_>) -> Servers {
             servers.told.leave(&name, why);
             continue;
         }
-        match recorded(place.program, &name, entry["command"].as_str(), words(&entry["args"])) {
+        let variables: Vec<String> =
+            entry["env"].as_object().into_iter().flatten().map(|(n, _)| n.clone()).collect();
+        match recorded(place.program, &name, entry["command"].as_str(), words(&entry["args"]), &variables) {
             Err(why) => servers.told.leave(&name, why),
             Ok(recorded) => {
                 servers.told.recorded.push(name.clone());
@@ -344,7 +346,10 @@ mod tests {
         bed.check(
             &Asked::default(),
             told,
-            &["/o/outlast mcp --name files -- local-files", "/o/outlast mcp --name mail -- user-mail -x"],
+            &[
+                "/o/outlast mcp --name files -- local-files",
+                "/o/outlast mcp --name mail --secret T -- user-mail -x",
+            ],
         );
         let Handed::File(file) = bed.servers(&Asked::default()).handed else { panic!() };
         let mail = &file["mcpServers"]["mail"];
@@ -353,7 +358,7 @@ mod tests {
         bed.check(
             &user,
             Some("MCP servers: mail recorded; not recorded issues (at a URL)"),
-            &["/o/outlast mcp --name mail -- user-mail -x"],
+            &["/o/outlast mcp --name mail --secret T -- user-mail -x"],
         );
     }
 

@@ -77,7 +77,9 @@ pub fn servers(asked: &Asked, place: Place<'_>) -> Servers {
         };
         let recorded = match why {
             Some(why) => Err(why),
-            None => recorded(place.program, name, entry["command"].as_str(), arguments(entry)),
+            None => {
+                recorded(place.program, name, entry["command"].as_str(), arguments(entry), &variables(entry))
+            }
         };
         match recorded {
             Err(why) => servers.told.leave(name, why),
@@ -111,6 +113,14 @@ fn arguments(entry: &toml::Value) -> Option<Vec<String>> {
         None => Some(Vec::new()),
         Some(list) => list.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
     }
+}
+
+/// Returns the names of the variables that a server's settings give it.
+fn variables(entry: &toml::Value) -> Vec<String> {
+    let set =
+        entry.get("env").and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| name.clone());
+    let passed = entry.get("env_vars").and_then(toml::Value::as_array).into_iter().flatten();
+    set.chain(passed.filter_map(|name| name.as_str().map(str::to_owned))).collect()
 }
 
 /// Returns the names of the servers in a file.

@@ -117,12 +117,14 @@ struct Recorded {
     arguments: Vec<String>,
 }
 
-/// Returns the command that records a server. `None`: it is recorded already. The error says why it cannot be.
+/// Returns the command that records a server. `variables`: names of the variables that its settings give it, whose values
+/// are not recorded. `None`: it is recorded already. The error says why it cannot be.
 fn recorded(
     program: &Path,
     name: &str,
     command: Option<&str>,
     arguments: Option<Vec<String>>,
+    variables: &[String],
 ) -> Result<Option<Recorded>, &'static str> {
     let (Some(command), Some(mut own)) = (command, arguments) else { return Err(ODD) };
     if !is_name(name) || name.contains('.') {
@@ -133,7 +135,9 @@ fn recorded(
         return Ok(None);
     }
     let program = program.to_str().ok_or(ODD)?.to_owned();
-    let mut arguments: Vec<String> = ["mcp", "--name", name, "--", command].map(str::to_owned).into();
+    let mut arguments: Vec<String> = ["mcp", "--name", name].map(str::to_owned).into();
+    arguments.extend(variables.iter().flat_map(|variable| ["--secret".to_owned(), variable.clone()]));
+    arguments.extend(["--", command].map(str::to_owned));
     arguments.append(&mut own);
     Ok(Some(Recorded { command: program, arguments }))
 }
@@ -185,15 +189,15 @@ mod tests {
     fn a_recorder_stands_before_the_command_once() {
         let check = |name: &str, command: &str, own: &[&str]| {
             let own = own.iter().map(|word| (*word).to_owned()).collect();
-            recorded(Path::new("/o/outlast"), name, Some(command), Some(own))
+            recorded(Path::new("/o/outlast"), name, Some(command), Some(own), &["T".to_owned()])
                 .map(|r| r.map(|r| format!("{} {}", r.command, r.arguments.join(" "))))
         };
-        let wanted = "/o/outlast mcp --name mail -- npx -y mail".to_owned();
+        let wanted = "/o/outlast mcp --name mail --secret T -- npx -y mail".to_owned();
         assert_eq!(check("mail", "npx", &["-y", "mail"]), Ok(Some(wanted)));
         assert_eq!(check("mail", "/bin/outlast", &["mcp", "--", "npx"]), Ok(None));
         assert_eq!(check("a.b", "npx", &[]), Err(ODD_NAME));
         assert_eq!(check("my mail", "npx", &[]), Err(ODD_NAME));
-        assert_eq!(recorded(Path::new("/o"), "mail", None, Some(Vec::new())), Err(ODD));
+        assert_eq!(recorded(Path::new("/o"), "mail", None, Some(Vec::new()), &[]), Err(ODD));
     }
 
     #[test]

@@ -37,15 +37,17 @@ fn killed_in_the_tool(bed: &Bed, run: Proc, agent: impl Fn(&Bed) -> u32) {
     run.done().code(0);
 }
 
-/// The agent's pid: the process that started the server's recorder, as `/proc` shows it.
+/// The agent's pid: the process that started the server's recorder. Codex gives it none of the run's variables.
 fn parent_of_recorder(bed: &Bed) -> u32 {
-    let store = format!("OUTLAST_STORE={}", bed.store().display());
-    let recorder = marked("OUTLAST_RUN_ID=r").into_iter().filter(|pid| in_bed(bed, *pid)).find(|pid| {
+    let effects = bed.path("effects");
+    let is_recorder = |words: &str| words.contains("\0mcp\0--name\0mail\0") && words.contains(text(&effects));
+    let pids =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let recorder = pids.into_iter().find(|pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words = String::from_utf8_lossy(&words).into_owned();
-        words.contains("\0mcp\0--name\0mail\0")
+        is_recorder(&String::from_utf8_lossy(&words))
     });
-    let recorder = recorder.unwrap_or_else(|| panic!("no recorder of {store}"));
+    let recorder = recorder.expect("a recorder of the server");
     let stat = fs::read_to_string(format!("/proc/{recorder}/stat")).unwrap();
     stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
