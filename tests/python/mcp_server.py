@@ -5,6 +5,7 @@ Usage: mcp_server.py LOG. Arguments of the tools `append` and `look`:
     die    "before": the server kills itself before the effect; "after": after it, before the answer
     wait   a file that has to be there before the answer is given
     fail   the result says that the tool failed
+    tell   a variable whose value is in the answer
 """
 
 import json
@@ -43,7 +44,8 @@ def tool(request):
     while told.get("wait") and not os.path.exists(told["wait"]):
         time.sleep(0.01)
     count = sum(1 for _ in open(LOG))
-    result = {"content": [{"type": "text", "text": f"line {count}"}], "newField": {"n": 1.50}}
+    said = os.environ.get(told["tell"], "") if told.get("tell") else f"line {count}"
+    result = {"content": [{"type": "text", "text": said}], "newField": {"n": 1.50}}
     if told.get("fail"):
         result["isError"] = True
     send({"jsonrpc": "2.0", "id": request["id"], "result": result})

@@ -160,6 +160,32 @@ def test_a_call_is_recorded_and_replayed_byte_for_byte_in_the_next_life(bed):
     assert [entry["state"] for entry in bed.journal()] == ["done", "done"]
 
 
+def test_secrets_do_not_reach_the_journal_and_the_answer_is_given_again_byte_for_byte(bed, monkeypatch):
+    secret, named = 'tok-"é"-12345678', "correct horse"
+    monkeypatch.setenv("MAIL_TOKEN", secret)
+    monkeypatch.setenv("PHRASE", named)
+    asked = [("append", {"text": secret, "tell": "MAIL_TOKEN"}), ("append", {"text": "x", "tell": "PHRASE"})]
+    lives = []
+    for _ in range(2):
+        recorder = bed.recorder("--secret", "PHRASE")
+        lines = []
+        for tool, arguments in asked:
+            recorder.call(tool, arguments)
+            lines.append(recorder.line().split('"result":')[1].strip())
+        lives.append(lines)
+        recorder.close()
+    assert lives[0] == lives[1]
+    told = [json.loads(line[:-1])["content"][0]["text"] for line in lives[0]]
+    assert told == [secret, named]
+    assert bed.effects() == [("append", secret), ("append", "x")]
+    shown = "".join(bed.outlast(*words, bed.run_id, n).stdout for words in [("journal",), ("--json", "journal")] for n in (1, 2))
+    assert "[MAIL_TOKEN]" in shown and "[PHRASE]" in shown
+    kept = b"".join(file.read_bytes() for file in bed.home.glob("runs.db*") if file.is_file())
+    for text in [secret, json.dumps(secret, ensure_ascii=False)[1:-1], json.dumps(secret)[1:-1], "12345678", named]:
+        assert text not in shown
+        assert text.encode() not in kept
+
+
 def test_everything_else_passes_as_it_is(bed):
     direct, through = Client([*bed.server()[:2], bed.home / "other.log"]), Client(bed.command())
     info = {"name": "test", "version": "1"}

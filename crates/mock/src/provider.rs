@@ -324,7 +324,7 @@ fn next_tool(request: &Request<'_>, script: &Script, results: usize) -> Result<O
     if offered.is_empty() {
         return Ok(None);
     }
-    if !offered.contains(&&*call.name) {
+    if !offered.contains(&call.name) {
         let message = format!("the script's next tool is {:?}, the request offers {offered:?}", call.name);
         return Err(Refusal::bad(message));
     }

@@ -139,6 +139,9 @@ struct Tool<'a> {
     #[serde(borrow)]
     custom: Option<Named<'a>>,
     max_uses: Option<u64>,
+    /// Tools of a namespace of the Responses API.
+    #[serde(borrow, default)]
+    tools: Vec<Tool<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -258,12 +261,12 @@ impl<'a> Request<'a> {
         search.map_or(0, |tool| tool.max_uses.unwrap_or(10))
     }
 
-    /// Returns the names of the tools that the answer may call.
-    pub fn tools(&self) -> Vec<&str> {
+    /// Returns the names of the tools that the answer may call; `NAMESPACE/NAME` for one in a namespace.
+    pub fn tools(&self) -> Vec<String> {
         if self.wire.tool_choice.as_ref().is_some_and(ToolChoice::is_none) {
             return Vec::new();
         }
-        self.wire.tools.iter().flatten().filter_map(Tool::name).collect()
+        self.wire.tools.iter().flatten().flat_map(Tool::names).collect()
     }
 }
 
@@ -393,6 +396,15 @@ impl Message<'_> {
 }
 
 impl Tool<'_> {
+    fn names(&self) -> Vec<String> {
+        match self.name().filter(|_| !self.tools.is_empty()) {
+            Some(namespace) => {
+                self.tools.iter().filter_map(Tool::name).map(|name| format!("{namespace}/{name}")).collect()
+            }
+            None => self.name().map(str::to_owned).into_iter().collect(),
+        }
+    }
+
     fn name(&self) -> Option<&str> {
         let nested = self.function.as_ref().or(self.custom.as_ref()).map(|named| &*named.name);
         nested.or(self.name.as_deref())

@@ -100,10 +100,16 @@ fn output(request: &Request<'_>, answer: &Answer<'_>) -> Vec<Value> {
             "id": format!("ctc_{id}"), "type": "custom_tool_call", "status": status,
             "call_id": format!("call_{id}"), "name": name, "input": args.text(),
         }),
-        Content::Tool { name, args } => json!({
-            "id": format!("fc_{id}"), "type": "function_call", "status": status,
-            "call_id": format!("call_{id}"), "name": name, "arguments": args.text(),
-        }),
+        Content::Tool { name, args } => {
+            let mut item = json!({
+                "id": format!("fc_{id}"), "type": "function_call", "status": status,
+                "call_id": format!("call_{id}"), "name": name, "arguments": args.text(),
+            });
+            if let Some((namespace, name)) = name.split_once('/') {
+                (item["namespace"], item["name"]) = (namespace.into(), name.into());
+            }
+            item
+        }
     });
     items
 }

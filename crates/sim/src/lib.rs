@@ -79,4 +79,12 @@ pub enum Bug {
     WakeLost,
     /// An instance that a commit in doubt ended is not declared left.
     FarewellForgotten,
+    /// Every tool is taken for one that may be called again: what was cut off is sent again.
+    ToolSentAgain,
+    /// A tool call that was opened without the mark leaves without it.
+    ToolUnmarked,
+    /// A tool call is known by an id of its process, so that no later life finds its answer.
+    ToolIdOfTheLife,
+    /// A tool's idempotency key is another one in each life.
+    ToolKeyOfTheLife,
 }

@@ -1,6 +1,7 @@
 //! Oracle: checks the invariants of ARCHITECTURE.md from outside, on stored data, on what the provider saw and
 //! billed, and on what agents received. It shares no code with the decisions it judges.
 
+pub mod tools;
 pub mod work;
 
 use std::{
@@ -39,6 +40,8 @@ type Key = (RunNo, Seq);
 pub struct Oracle {
     /// Results and state, as workers saw them.
     pub work: work::Work,
+    /// Tool calls, as workers and their server saw them.
+    pub tools: tools::Tools,
     found: RefCell<Option<String>>,
     states: BTreeMap<Key, State>,
     /// Deliveries whose mark was lost with its process, so that they may be repeated once.
@@ -58,7 +61,8 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn violation(&self) -> Option<String> {
-        self.found.borrow().clone().or_else(|| self.work.violation())
+        let found = self.found.borrow().clone();
+        found.or_else(|| self.work.violation()).or_else(|| self.tools.violation())
     }
 
     pub fn mark_lost(&mut self, run: RunNo, seq: Seq) {

@@ -1,6 +1,8 @@
 //! Simulated worker: a program of steps, items and state changes that runs inside its process, as Python's library
 //! does. It dies with its process, and its next life goes on with what is recorded.
 
+pub mod tool;
+
 use outlast_core::{
     engine::{
         Error as Refused,
@@ -53,6 +55,8 @@ pub enum Input {
     Did(usize, Result<Outcome, Error>),
     /// The function of a task returns.
     Returns(usize),
+    /// A tool call leaves for its server.
+    Sends(usize),
     End(Result<Outcome, Error>),
     Die,
 }
@@ -92,6 +96,7 @@ pub enum Task {
     Approval {
         key: String,
     },
+    Tool(tool::ToolCall),
 }
 
 /// Waves of tasks. The tasks of a wave run together; the next wave follows when all are over.
@@ -184,12 +189,14 @@ impl Worker {
             Input::Open(task) => self.open(task, out),
             Input::Did(task, result) => self.did(task, result, out),
             Input::Returns(task) => self.returns(task, out),
+            Input::Sends(task) => self.sends(task, out),
             Input::End(Ok(_)) => self.mood = Mood::Done,
             Input::End(Err(_)) | Input::Die => self.restart_in(out.rng.between(500, 6_000), out),
         }
     }
 
     fn restart_in(&mut self, ms: u64, out: &mut Outside) {
+        self.ends_its_recorder(out);
         self.doing.clear();
         self.life += 1;
         if self.lives_left == 0 {
@@ -266,6 +273,10 @@ impl Worker {
                 let put = Put { actor: Some((actor, slot)), changes: vec![change], transaction: None };
                 self.ask(Some(task), put, How::Submitted(Durability::Synced), out);
             }
+            Task::Tool(call) => {
+                let call = call.clone();
+                self.reserve_tool(task, &call, out);
+            }
             Task::Approval { key } => {
                 let request = RequestApproval {
                     asker: Asker::Attempt { actor, slot },
@@ -291,6 +302,9 @@ impl Worker {
         let Some(doing) = self.doing.get_mut(task) else { return };
         let key = doing.task.key().to_owned();
         match result {
+            Ok(outcome) if doing.task.is_tool() => self.tool_did(task, outcome, out),
+            // Its client is told that the call was not made, or not recorded; the next life asks again.
+            Err(_) if doing.task.is_tool() => self.restart_in(out.rng.between(1_000, 5_000), out),
             Ok(Outcome::Begun(Step::Run { opening, try_no, .. })) => {
                 if let Task::Step { at_most_once: true, .. } = doing.task {
                     out.oracle.work.runs_once(run, &key);
@@ -450,8 +464,13 @@ impl Task {
         matches!(self, Task::Item { .. })
     }
 
+    fn is_tool(&self) -> bool {
+        matches!(self, Task::Tool(_))
+    }
+
     pub fn key(&self) -> &str {
         match self {
+            Task::Tool(call) => &call.arguments,
             Task::Step { key, .. } | Task::Item { key } | Task::Swap { key } | Task::Approval { key } => key,
         }
     }

@@ -120,7 +120,7 @@ impl World {
             out.to_agent(100, i, 0, agent::Input::Begin);
         }
         let mut workers = Vec::new();
-        for (i, waves) in scene.workers.into_iter().enumerate() {
+        for (i, waves) in scene.workers.into_iter().chain(recorder(seed, bug)).enumerate() {
             let run = job(&out, &format!("job-{i}"), parent, None);
             out.say(|| format!("{run}: {waves:?}"));
             workers.push(Worker::new(i, run, waves));
@@ -332,6 +332,17 @@ impl World {
         let since = *self.quiet_since_ms.get_or_insert(now);
         now - since >= REST_MS
     }
+}
+
+/// Draws the program of a client that makes tool calls, for some seeds. Its draws are its own, so that worlds without one
+/// are as they would be if there were none.
+fn recorder(seed: u64, bug: Option<Bug>) -> Option<worker::Waves> {
+    let wanted = matches!(
+        bug,
+        Some(Bug::ToolSentAgain | Bug::ToolUnmarked | Bug::ToolIdOfTheLife | Bug::ToolKeyOfTheLife)
+    );
+    let rng = Rng::new(seed ^ 0x7001_7001_7001_7001);
+    (wanted || rng.chance(25)).then(|| worker::tool::draw(&rng))
 }
 
 /// Creates an hourly named budget for the runs of a tag.

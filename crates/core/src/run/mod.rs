@@ -158,6 +158,9 @@ pub struct Supervision {
     /// cache still holds them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warm_resume: bool,
+    /// Whether the agent's own MCP servers are left as they are, unrecorded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mcp_off: bool,
     /// Program with its arguments that is told when the run halts or fails. No shell reads it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub on_halt: Vec<String>,

@@ -12,6 +12,7 @@ use super::{
     Adapter, Names, Reading, ToolProcess, With,
     line::Line,
     options::{self, Piece, Takes},
+    servers::{self, Servers},
 };
 use crate::settings::surroundings::Surroundings;
 
@@ -170,11 +171,12 @@ impl Adapter for Claude {
             added.extend(["--session-id".to_owned(), id.to_owned()]);
         }
         let pieces = pieces(line);
-        if with.settings.is_none() || !converses(&pieces) {
+        if (with.settings.is_none() && with.servers.is_empty()) || !converses(&pieces) {
             return line.with(added.into_iter().chain(line.tail.iter().cloned()));
         }
         added.extend(settings(with));
-        let kept = pieces.iter().filter(|p| !p.is(&["--settings"]));
+        added.extend(mcp_config(with, &pieces));
+        let kept = pieces.iter().filter(|p| !is_ours(p, with));
         line.with(added.into_iter().chain(written(kept, &[])))
     }
 
@@ -182,12 +184,12 @@ impl Adapter for Claude {
         let pieces = pieces(line);
         let mut added = vec!["--resume".to_owned(), session.to_owned()];
         added.extend(settings(with));
+        added.extend(mcp_config(with, &pieces));
         added.extend(with.model.iter().flat_map(|model| ["--model".to_owned(), model.clone()]));
         let gone = ["--session-id", "-r", "--resume", "-c", "--continue", "--fork-session", "--from-pr"];
         let kept = pieces.iter().filter(|piece| match piece {
             Piece::Word(_) => false,
-            option if option.is(&["--settings"]) => with.settings.is_none(),
-            option => !option.is(&gone),
+            option => !is_ours(option, with) && !option.is(&gone),
         });
         let prompt: &[String] = &[note.to_owned()];
         let prompt = if self.read(line, with.piped).headless { prompt } else { &[] };
@@ -230,6 +232,20 @@ impl Adapter for Claude {
         value(&pieces(line), &["--settings"])
     }
 
+    fn servers(&self, line: &Line, place: servers::Place<'_>) -> Servers {
+        let pieces = pieces(line);
+        if !converses(&pieces) || has(&pieces, &["--safe-mode"]) {
+            return Servers::default();
+        }
+        let asked = servers::claude::Asked {
+            given: given(&pieces),
+            strict: has(&pieces, &["--strict-mcp-config", "--bare"]),
+            sources: value(&pieces, &["--setting-sources"]),
+            settings: value(&pieces, &["--settings"]),
+        };
+        servers::claude::servers(&asked, place)
+    }
+
     fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
         let own = around.var("CLAUDE_CONFIG_DIR").map(PathBuf::from);
         Some(own.or_else(|| Some(around.home()?.join(".claude")))?.join("projects"))
@@ -257,6 +273,30 @@ impl Adapter for Claude {
     fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         variable("CLAUDECODE").map(|_| ToolProcess::Some)
     }
+}
+
+/// Returns the servers that are recorded, behind the files that the line names itself: the last definition counts.
+fn mcp_config(with: &With, pieces: &[Piece]) -> Vec<String> {
+    if with.servers.is_empty() {
+        return Vec::new();
+    }
+    let values = given(pieces).into_iter().chain(with.servers.iter().cloned());
+    ["--mcp-config".to_owned()].into_iter().chain(values).collect()
+}
+
+/// Returns all values of `--mcp-config`.
+fn given(pieces: &[Piece]) -> Vec<String> {
+    let values = |piece: &Piece| match piece {
+        Piece::Option { values, .. } if piece.is(&["--mcp-config"]) => values.clone(),
+        _ => Vec::new(),
+    };
+    pieces.iter().flat_map(values).collect()
+}
+
+/// Returns whether an option of the line is written by us, with what it said.
+fn is_ours(piece: &Piece, with: &With) -> bool {
+    (with.settings.is_some() && piece.is(&["--settings"]))
+        || (!with.servers.is_empty() && piece.is(&["--mcp-config"]))
 }
 
 fn settings(with: &With) -> Vec<String> {
@@ -404,6 +444,25 @@ mod tests {
         assert_eq!(of(true, &["ENABLE_TOOL_SEARCH"]), [small.as_str(), "ENABLE_TOOL_SEARCH=own"]);
         let own = ["ANTHROPIC_SMALL_FAST_MODEL=own", "ENABLE_TOOL_SEARCH=true"];
         assert_eq!(of(true, &["ANTHROPIC_SMALL_FAST_MODEL"]), own);
+    }
+
+    #[test]
+    fn recorded_servers_come_behind_those_of_the_line() {
+        let with = With { servers: vec!["/ours.json".into()], ..With::default() };
+        for (text, begun) in [
+            ("claude -p x", "claude --session-id OURS --mcp-config /ours.json -p -- x"),
+            (
+                "claude --mcp-config a.json b.json --mcp-config=c.json -p x",
+                "claude --session-id OURS --mcp-config a.json b.json c.json /ours.json -p -- x",
+            ),
+            ("claude mcp list", "claude mcp list"),
+        ] {
+            let session = Some(OURS).filter(|_| text != "claude mcp list");
+            let words = Claude.begin(&line(text), &with, session).join(" ").replace(OURS, "OURS");
+            assert_eq!(words, begun);
+        }
+        let resumed = Claude.resume(&line("claude --mcp-config a.json -p x"), &with, ID, "NOTE").join(" ");
+        assert_eq!(resumed, format!("claude --resume {ID} --mcp-config a.json /ours.json -p -- NOTE"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{
     Adapter, Names, Reading, ToolProcess, With,
     line::Line,
     options::{self, Piece, Takes},
+    servers::{self, Servers},
 };
 use crate::settings::surroundings::Surroundings;
 
@@ -184,6 +185,7 @@ impl Codex {
         if with.has_usd_limit && !searches(pieces) {
             set.push("web_search=\"disabled\"".into());
         }
+        set.extend(with.servers.iter().cloned());
         set.into_iter().flat_map(|value| ["-c".to_owned(), value]).collect()
     }
 }
@@ -240,6 +242,23 @@ impl Adapter for Codex {
     }
 
     fn environment(&self, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
+
+    fn servers(&self, line: &Line, place: servers::Place<'_>) -> Servers {
+        let pieces = pieces(line);
+        if mode(&pieces).0 == Mode::Other || has(&pieces, &["--ignore-user-config"]) {
+            return Servers::default();
+        }
+        let mut asked = servers::codex::Asked::default();
+        for piece in &pieces {
+            let Piece::Option { values, .. } = piece else { continue };
+            if piece.is(&["-c", "--config"]) {
+                asked.set.extend(values.iter().filter_map(|v| Some(v.split_once('=')?.0.trim().to_owned())));
+            } else if piece.is(&["-p", "--profile"]) {
+                asked.profile = values.first().cloned();
+            }
+        }
+        servers::codex::servers(&asked, place)
+    }
 
     fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
         let own = around.var("CODEX_HOME").map(PathBuf::from);
@@ -367,6 +386,18 @@ mod tests {
         for text in ["codex -c model_provider=mine exec x", "codex exec --oss x"] {
             assert_eq!(Codex.begin(&line(text), &With::default(), None).join(" "), text);
         }
+    }
+
+    #[test]
+    fn recorded_servers_are_settings_of_each_session() {
+        let with = || With { servers: vec!["mcp_servers.a.command=\"o\"".into()], ..With::default() };
+        let set = "-c mcp_servers.a.command=\"o\"";
+        check(
+            "codex exec x",
+            with(),
+            &format!("codex PROVIDER {set} exec x"),
+            &format!("codex PROVIDER {set} exec resume ID NOTE"),
+        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ use super::{
     hook, hooks,
     line::Line,
     note,
+    servers::{self, Handed},
     session::{self, Session},
     transcript::{self, Kept, Mended},
     truth::{self, Left},
@@ -78,6 +79,8 @@ pub struct Conduct {
     resumed: bool,
     futile: u32,
     remarked: bool,
+    /// Whether the agent's MCP servers are recorded (`--mcp`).
+    records_servers: bool,
     /// Whether the run keeps what its agent says: its requests, and its session's files.
     keeps_files: bool,
 }
@@ -147,6 +150,7 @@ impl Conduct {
             resumed: false,
             futile: 0,
             remarked: false,
+            records_servers: view.spec.command.as_ref().is_none_or(|c| !c.supervision.mcp_off),
             keeps_files: view.run.policy.record == Record::All,
         }))
     }
@@ -174,7 +178,9 @@ impl Conduct {
         };
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
         self.adapter.environment(env, &self.with);
-        self.with.settings = self.settings(!text(env, "OUTLAST_STORE").is_empty());
+        let knows_store = !text(env, "OUTLAST_STORE").is_empty();
+        self.with.settings = self.settings(knows_store);
+        self.with.servers = self.servers(store, actor, knows_store, context).await?;
         if self.with.warm && self.with.settings.is_some() {
             env.insert(hook::GIT.into(), "1".into());
         }
@@ -359,6 +365,54 @@ impl Conduct {
             );
         // The agent runs without hooks too: then less is known of its tools.
         installed.map_err(|e| say(&format!("no hooks for {}: {e}", self.adapter.name()))).ok()
+    }
+
+    /// Puts a recorder before the agent's MCP servers, and returns the values by which it is told. Keeps with the run, for
+    /// people, which servers are recorded. Without access to the store a recorder could not start.
+    async fn servers(
+        &self,
+        store: &dyn Store,
+        actor: Actor,
+        knows_store: bool,
+        context: &Context,
+    ) -> Result<Vec<String>, store::Error> {
+        if !self.records_servers {
+            return Ok(Vec::new());
+        }
+        let Ok(program) = crate::program() else { return Ok(Vec::new()) };
+        let machine = Path::new("/etc");
+        let place = servers::Place {
+            around: &context.around,
+            directory: &self.directory,
+            machine,
+            program: &program,
+        };
+        let mut found = self.adapter.servers(&self.line, place);
+        if !knows_store {
+            found = found.confined();
+        }
+        let handed = match found.handed {
+            Handed::Nothing => Vec::new(),
+            Handed::Words(words) => words,
+            Handed::File(config) => {
+                let path = self.files.join("mcp.json");
+                let written = self
+                    .run_files
+                    .make()
+                    .and_then(|()| hooks::write(&self.files, &path, config.to_string().as_bytes()));
+                if let Err(e) = written {
+                    say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
+                    return Ok(Vec::new());
+                }
+                vec![path.to_string_lossy().into_owned()]
+            }
+        };
+        let before = servers::find(store, self.run, self.name.as_deref())?;
+        if before.unwrap_or_default() != found.told {
+            found.told.words().iter().for_each(|words| say(words));
+            store.ask(servers::keep(actor, self.name.as_deref(), &found.told), Durability::Synced).await?;
+        }
+        Ok(handed)
     }
 
     /// Leaves a note for an agent that died before it had kept its session, with a tool in flight. Without

@@ -21,6 +21,7 @@ pub mod login;
 pub mod note;
 pub mod options;
 pub mod seat;
+pub mod servers;
 pub mod session;
 pub mod transcript;
 pub mod truth;
@@ -34,7 +35,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::{eyes::Patterns, line::Line};
+use self::{eyes::Patterns, line::Line, servers::Servers};
 use crate::{
     cli,
     program::error::CliError,
@@ -89,6 +90,8 @@ pub struct With {
     pub warm: bool,
     /// Whether the agent's own address of its provider leads to the proxy, too.
     pub is_intercepted: bool,
+    /// Values that make the agent start its MCP servers behind a recorder: a file for Claude Code, settings for Codex.
+    pub servers: Vec<String>,
 }
 
 /// Owner of a process that an agent's tool has left, as the process's environment tells it.
@@ -100,7 +103,7 @@ pub enum ToolProcess {
     Some,
 }
 
-/// Adapter of one CLI agent program. All methods are pure.
+/// Adapter of one CLI agent program. All methods but `servers` are pure.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
     /// Returns whether the adapter is for the program of this name.
@@ -123,6 +126,10 @@ pub trait Adapter: Send + Sync {
     /// Returns the value of the command line's own `--settings`, a file's path or JSON; `None` without one.
     fn settings(&self, _line: &Line) -> Option<String> {
         None
+    }
+    /// Reads the MCP servers that the agent starts by its own settings; none if they are not known.
+    fn servers(&self, _line: &Line, _place: servers::Place<'_>) -> Servers {
+        Servers::default()
     }
     /// Returns the directory where the program keeps its session files; `None` if it is not known. A session's file
     /// name contains its id.

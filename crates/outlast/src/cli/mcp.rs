@@ -36,6 +36,9 @@ pub struct McpArgs {
     /// A tool whose second call has no further effect; NAME* for several; can be repeated
     #[arg(long, value_name = "TOOL")]
     pub idempotent: Vec<String>,
+    /// A variable whose value is not recorded, besides those whose names say that they are secrets; can be repeated
+    #[arg(long, value_name = "VARIABLE")]
+    pub secret: Vec<String>,
     /// A server at this URL, in place of CMD: https://HOST/PATH
     #[arg(long, value_name = "URL", conflicts_with = "command")]
     pub url: Option<String>,

@@ -36,6 +36,9 @@ pub struct SuperviseArgs {
     /// Keep Claude Code's prompt the same when it is resumed, so that its provider's cache still has it
     #[arg(long)]
     pub warm_resume: bool,
+    /// Whether tool calls to the MCP servers in Claude Code's and Codex's own settings are recorded: auto, off
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::mcp())]
+    pub mcp: Mcp,
     /// Program to start when the run halts or fails, with its arguments as one quoted string (no shell reads it). It gets JSON on its standard input
     #[arg(long, value_name = "CMD", value_parser = values::argv)]
     pub on_halt: Option<Argv>,
@@ -53,6 +56,15 @@ pub struct SuperviseArgs {
 /// A program with its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Argv(pub Vec<String>);
+
+/// What becomes of an agent's own MCP servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mcp {
+    /// Those that are commands are recorded.
+    #[default]
+    Auto,
+    Off,
+}
 
 /// What holds a limit of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +93,7 @@ impl SuperviseArgs {
                 user => Confine::User(user.to_owned()),
             }),
             warm_resume: self.warm_resume,
+            mcp_off: self.mcp == Mcp::Off,
             on_halt: self.on_halt.clone().unwrap_or_default().0,
             intercept: self.intercept || self.confine_net,
             net: self.confine_net.then(|| self.allow_net.clone()),

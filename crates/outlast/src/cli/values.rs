@@ -14,7 +14,7 @@ use outlast_core::{
     words::{duration, money::NanoUsd, size},
 };
 
-use super::supervise::{Argv, MemoryBy, Orphans};
+use super::supervise::{Argv, Mcp, MemoryBy, Orphans};
 use crate::{
     render::time::{self, BadMoment, When},
     settings::place::Durability,
@@ -266,6 +266,10 @@ pub fn program(text: &str) -> Result<String, BadValue> {
 
 pub fn memory_by() -> impl TypedValueParser<Value = MemoryBy> {
     Words(&[("cgroup", MemoryBy::Cgroup), ("rlimit", MemoryBy::Rlimit)])
+}
+
+pub fn mcp() -> impl TypedValueParser<Value = Mcp> {
+    Words(&[("auto", Mcp::Auto), ("off", Mcp::Off)])
 }
 
 /// Of one processor.

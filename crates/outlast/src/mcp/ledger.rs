@@ -42,7 +42,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::tools::Manner;
+use super::{secrets::Secrets, tools::Manner};
 use crate::program::{context::Context, error::CliError, say::say};
 
 /// Pause between two looks at a call that another process makes, and at an approval that is pending.
@@ -85,6 +85,8 @@ pub struct Ledger {
     pub server: String,
     pub record: Record,
     pub rules: Option<Rules>,
+    /// Values that are not recorded.
+    secrets: Secrets,
     life: OnceCell<Life>,
     /// Ends of recorders that have this server's calls, and whose clients are gone.
     leaving: Vec<watch::Receiver<()>>,
@@ -131,10 +133,16 @@ impl Ledger {
             server,
             record: view.run.policy.record,
             rules: view.spec.rules.clone(),
+            secrets: Secrets::default(),
             life: OnceCell::new(),
             leaving: Vec::new(),
             runtime,
         }
+    }
+
+    /// Keeps these values out of the journal.
+    pub fn hiding(self, secrets: Secrets) -> Ledger {
+        Ledger { secrets, ..self }
     }
 
     /// Lets the first call wait until these recorders have ended.
@@ -243,21 +251,15 @@ impl Ledger {
         };
         loop {
             let reserve = ReserveTool { actor: self.actor(life), ..reserve.clone() };
-            let key = reserve.match_key();
-            return match self.ask(life, reserve).await? {
-                Reserved::Send { opening, new } => {
-                    // Stable over all lives of the run, and another one for each other call: a database that lost its
-                    // last commits gives numbers out again.
-                    let key = Digest::of(format!("{}\0{}\0{key}", self.id, opening.seq).as_bytes());
-                    Ok(Verdict::Send {
-                        opening,
-                        key: key.to_string()[..32].to_owned(),
-                        new,
-                        sent: leaves && !asks,
-                        asks,
-                        earlier: life.earlier,
-                    })
-                }
+            return match self.ask(life, reserve.clone()).await? {
+                Reserved::Send { opening, new } => Ok(Verdict::Send {
+                    opening,
+                    key: reserve.idempotency_key(self.id.as_str(), opening.seq),
+                    new,
+                    sent: leaves && !asks,
+                    asks,
+                    earlier: life.earlier,
+                }),
                 Reserved::Recorded { seq, .. } => {
                     Ok(Verdict::Answer { seq: Some(seq), body: self.kept(seq)? })
                 }
@@ -295,7 +297,7 @@ impl Ledger {
             key: Some(format!("tool:{}", opening.seq)),
             tool: self.name(&call.tool),
             side_effect: manner.side_effect().map(str::to_owned),
-            arguments: Payload::encode(call.arguments.as_bytes()),
+            arguments: Payload::encode(self.secrets.hidden_value(arguments(call)).to_string().as_bytes()),
             expires_ms: EXPIRES_MS,
         };
         let mut answer = self.store.ask(request, Durability::Synced).await?;
@@ -346,7 +348,7 @@ impl Ledger {
     pub async fn record(&self, opening: Opening, body: &str, failed: bool) -> Result<(), CliError> {
         let kept = match self.record {
             Record::Digests => json!({"sha256": Digest::of(body.as_bytes())}).to_string(),
-            _ => format!("{{{body}}}"),
+            _ => format!("{{{}}}", self.secrets.masked(body)),
         };
         let value = Payload::encode(kept.as_bytes());
         let close = Close { opening, value, failed, again: false, changes: Vec::new() };
@@ -434,23 +436,28 @@ impl Ledger {
             let text = "the call was made in an earlier life of this run, which records no answers. Look at what it did before you repeat it.";
             return Ok(message::told(text, json!({"outlast/outcome": "done", "outlast/entry": seq})));
         }
-        Ok(body.to_owned())
+        self.secrets.restored(body).ok_or_else(|| missing().into())
     }
 
     /// Returns the description of a call, for people. What a run does not record of its prompts is left out here, too.
     fn about(&self, call: &ToolCall) -> Value {
-        let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
         let mut about = json!({
             "tool": self.name(&call.tool),
             "id": call.id,
             "input_digest": call.digest,
         });
         if self.record == Record::All {
-            about["input"] = crate::agent::note::excerpt(&call.arguments).into();
-            about["arguments"] = arguments;
+            let shown = self.secrets.hidden_value(arguments(call));
+            about["input"] = crate::agent::note::excerpt(&shown.to_string()).into();
+            about["arguments"] = shown;
         }
         about
     }
+}
+
+/// Returns the arguments of a call as a value.
+fn arguments(call: &ToolCall) -> Value {
+    serde_json::from_str(&call.arguments).unwrap_or_default()
 }
 
 /// State of a person's decision on a call.

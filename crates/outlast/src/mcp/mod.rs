@@ -7,6 +7,7 @@
 mod child;
 pub mod host;
 mod ledger;
+pub mod secrets;
 pub mod serving;
 mod session;
 pub mod tools;
@@ -26,6 +27,7 @@ use outlast_server::mcp::target::Target;
 use self::{
     host::Way,
     ledger::{Ledger, Seat},
+    secrets::Secrets,
     tools::Tools,
 };
 use crate::{
@@ -53,7 +55,9 @@ const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x
 /// starts. Returns the exit code.
 pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let name = name(&args)?;
-    let way = way(&args, &context)?;
+    let headers = headers(&args, &context)?;
+    let secrets = Secrets::of(context.around.variables(), &args.secret).with_headers(&headers);
+    let way = way(&args, &headers)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -74,7 +78,7 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
             (context, inside.store, inside.view, seat)
         }
     };
-    let ledger = Ledger::new(context, store, &view, seat, name, runtime.handle().clone());
+    let ledger = Ledger::new(context, store, &view, seat, name, runtime.handle().clone()).hiding(secrets);
     let tools = Tools::new(args.trust, args.reads, args.idempotent);
     let _guard = runtime.enter();
     let code = host::run(Arc::new(ledger), tools, way);
@@ -107,17 +111,28 @@ fn name(args: &McpArgs) -> Result<String, CliError> {
     Ok(given)
 }
 
-/// Returns the way to the server. Secrets come from variables: everybody on a machine can read a command line.
-fn way(args: &McpArgs, context: &Context) -> Result<Way, CliError> {
+/// Returns the way to the server.
+fn way(args: &McpArgs, headers: &[(String, String)]) -> Result<Way, CliError> {
     let Some(url) = &args.url else {
+        return Ok(Way::Command { argv: args.command.clone(), variables: None });
+    };
+    let target =
+        Target::new(url, headers).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    Ok(Way::Url(target))
+}
+
+/// Returns the headers for a server at a URL. Secrets come from variables: everybody on a machine can read a command
+/// line.
+fn headers(args: &McpArgs, context: &Context) -> Result<Vec<(String, String)>, CliError> {
+    if args.url.is_none() {
         if !args.header.is_empty() || !args.header_env.is_empty() {
             return Err(CliError::Usage {
                 message: "a header is for a server at a URL, and this one is a command".into(),
                 hint: Some("give --url in place of the command, or leave the header out".into()),
             });
         }
-        return Ok(Way::Command { argv: args.command.clone(), variables: None });
-    };
+        return Ok(Vec::new());
+    }
     let mut headers = Vec::new();
     for header in &args.header {
         let (name, value) = header.split_once(':').ok_or_else(|| CliError::Usage {
@@ -146,9 +161,7 @@ fn way(args: &McpArgs, context: &Context) -> Result<Way, CliError> {
         })?;
         headers.push((name.to_owned(), value.to_owned()));
     }
-    let target =
-        Target::new(url, &headers).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
-    Ok(Way::Url(target))
+    Ok(headers)
 }
 
 /// Finds the run of this id, or creates it: without limits, since tools are not metered.

@@ -133,7 +133,8 @@ impl Serving {
         let seat = Seat::Inside { attempt: caller.attempt, slot: caller.slot, scope: caller.scope };
         let (context, store) = (self.context.clone(), self.store.clone());
         let runtime = tokio::runtime::Handle::current();
-        Ok(Ledger::new(context, store, &view, seat, server.to_owned(), runtime))
+        let secrets = self.servers.get(server).map(|s| s.secrets.clone()).unwrap_or_default();
+        Ok(Ledger::new(context, store, &view, seat, server.to_owned(), runtime).hiding(secrets))
     }
 }
 

@@ -316,6 +316,7 @@ impl File {
                         | "allow-host"
                         | "allow-net"
                         | "intercept"
+                        | "mcp"
                         | "until"
                         | "plan"
                         | "env-file"

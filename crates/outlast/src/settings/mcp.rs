@@ -8,7 +8,7 @@ use outlast_server::mcp::target::Target;
 use serde::Deserialize;
 
 use crate::{
-    mcp::{host::Way, tools::Tools},
+    mcp::{host::Way, secrets::Secrets, tools::Tools},
     settings::{
         file::{self, Error, Origin},
         surroundings::Surroundings,
@@ -29,6 +29,8 @@ const PASSED: [&str; 9] = ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL",
 pub struct Server {
     pub way: Way,
     pub tools: Tools,
+    /// Values that are not recorded: those of the variables and headers that it gets.
+    pub secrets: Secrets,
 }
 
 /// Server as it is written in the file.
@@ -84,6 +86,7 @@ fn server(name: &str, written: toml::Table, around: &Surroundings) -> Result<Ser
         .map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
     let tools = Tools::new(written.trust, written.reads, written.idempotent);
     let has_headers = !written.headers.is_empty() || !written.header_env.is_empty();
+    let mut secrets = Secrets::default();
     let way = match (written.command, written.url) {
         (Some(argv), None) if !argv.is_empty() && !has_headers => {
             let passed = PASSED.iter().filter_map(|name| Some((OsString::from(name), around.var(name)?)));
@@ -93,6 +96,7 @@ fn server(name: &str, written: toml::Table, around: &Surroundings) -> Result<Ser
                 let value = around.var(name).ok_or_else(|| format!("env: the variable {name} is not set"))?;
                 variables.push((name.into(), value.to_owned()));
             }
+            secrets = Secrets::of(variables.iter().cloned(), &written.env);
             Way::Command { argv: argv.into_iter().map(OsString::from).collect(), variables: Some(variables) }
         }
         (None, Some(url)) if written.env.is_empty() => {
@@ -102,11 +106,12 @@ fn server(name: &str, written: toml::Table, around: &Surroundings) -> Result<Ser
                 let value = value.ok_or_else(|| format!("header_env: the variable {name} is not set"))?;
                 headers.push((header, value.to_owned()));
             }
+            secrets = secrets.with_headers(&headers);
             Way::Url(Target::new(&url, &headers).map_err(|e| format!("url: {e}"))?)
         }
         _ => return Err("wanted command (with env) or url (with headers, header_env), one of them".into()),
     };
-    Ok(Server { way, tools })
+    Ok(Server { way, tools, secrets })
 }
 
 #[cfg(test)]

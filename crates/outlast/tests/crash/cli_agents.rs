@@ -14,6 +14,7 @@ use crate::bed::{Bed, Proc, kill, marked, text, until};
 mod intercept;
 mod kept_sessions;
 mod resume_tax;
+mod servers;
 mod streaming;
 
 /// The program. These stories are part of `make test-clients`, which installs it.

@@ -76,6 +76,11 @@ impl Process {
             }
             (Op::NextTry(next), Some(Bug::NumberReused)) => by_number(&mut next.opening, out),
             (Op::BeginStep(begin), Some(Bug::OnceForgotten)) => begin.at_most_once = false,
+            (Op::ReserveTool(reserve), Some(Bug::ToolSentAgain)) => reserve.repeatable = true,
+            (Op::ReserveTool(reserve), Some(Bug::ToolIdOfTheLife)) => {
+                let life = reserve.actor.instance;
+                reserve.id.iter_mut().for_each(|id| id.push_str(&format!(" {life}")));
+            }
             (Op::Record(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
             (Op::RecordItem(record), Some(Bug::NumberReused)) => by_number(&mut record.opening, out),
             _ => {}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlast_core::run::status::{Event, Status, next};
 
 /// Things that happen.
-const MET: [&str; 37] = [
+const MET: [&str; 43] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -43,6 +43,12 @@ const MET: [&str; 37] = [
     "store_closed",
     "commit_unknown",
     "conflict",
+    "tool reserved",
+    "tool taken over",
+    "tool sent",
+    "tool replayed",
+    "tool in doubt",
+    "tool given up",
 ];
 
 /// Changes of status that no seed makes, with the reason.

@@ -45,4 +45,8 @@ planted! {
     fn tokens_billed_beyond_a_hold_and_told_nowhere_are_found: TokensBeyondUntold within 5000, "tokens spent and reserved";
     fn a_waiter_that_nobody_wakes_is_found: WakeLost within 5000, "was not woken";
     fn an_abandoned_instance_that_stays_is_found: FarewellForgotten within 5000, "9: ";
+    fn a_tool_in_doubt_that_is_sent_again_is_found: ToolSentAgain within 400, "and its program has it";
+    fn a_tool_that_leaves_without_its_mark_is_found: ToolUnmarked within 400, "on disk does not say so";
+    fn a_tools_answer_that_is_not_given_again_is_found: ToolIdOfTheLife within 400, "was made";
+    fn a_tools_key_that_changes_is_found: ToolKeyOfTheLife within 400, "had the key";
 }

@@ -77,6 +77,12 @@ impl ReserveTool {
         MatchKey::of_tool(&self.server, &self.tool, &self.arguments, &self.scope)
     }
 
+    /// Returns the key that the tool gets with the call of the entry `seq` in the run `run`: the same in each life, and
+    /// another one for each other call. A database that lost its last commits gives numbers out again.
+    pub fn idempotency_key(&self, run: &str, seq: Seq) -> String {
+        Digest::of(format!("{run}\0{seq}\0{}", self.match_key()).as_bytes()).to_string()[..32].to_owned()
+    }
+
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = Vec::from(guard::needs(&self.actor, self.slot));
         needs.extend([Need::OpenAttempts(self.actor.run), Need::Matching(self.actor.run, self.match_key())]);

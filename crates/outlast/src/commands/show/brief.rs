@@ -7,7 +7,7 @@ use outlast_core::{
 
 use super::{
     super::{budget, plan::Shown},
-    Story, as_typed,
+    Story, Told, as_typed,
     life::Life,
 };
 use crate::render::{
@@ -68,6 +68,8 @@ impl Story {
             let argv: Vec<String> = command.argv.iter().map(|a| as_typed(a)).collect();
             out.push(format!("  {}", exact_line(&argv.join(" "), WIDTH - 2)));
         }
+        let servers = self.servers.iter().filter(|servers| !servers.left.is_empty()).filter_map(Told::words);
+        out.extend(servers.map(|words| format!("  {}", clean_line(&words, WIDTH - 2))));
         let began = self.moment(run.began_at.unwrap_or(run.created_at));
         out.push(match run.ended_at {
             Some(at) => format!("  began {began}; ended {} ago", time::age(self.now.ms_since(at))),

@@ -29,7 +29,11 @@ use super::{
     resume_tax::{self, Tax},
 };
 use crate::{
-    agent::{self, session},
+    agent::{
+        self,
+        servers::{self, Told},
+        session,
+    },
     cli::ShowArgs,
     loops::task_context::quote,
     program::{
@@ -91,6 +95,8 @@ struct Story {
     plans: Vec<Shown>,
     /// Session id of a CLI agent, and the path of its transcript.
     session: Option<(String, Option<PathBuf>)>,
+    /// MCP servers of a CLI agent.
+    servers: Option<Told>,
     /// Approvals that wait for a decision.
     approvals: Vec<reads::approvals::View>,
     /// Newest tool calls.
@@ -135,6 +141,7 @@ impl Story {
             drivers,
             session: session::find(store, no, &session::key(None, view.run.iteration))?
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
+            servers: servers::find(store, no, None)?,
             approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
             waiting: BusyWaiting::find(store, &entries)?,

@@ -88,6 +88,10 @@ impl Story {
         if let Some((id, transcript)) = &self.session {
             object["session"] = json!({"id": id, "transcript": transcript});
         }
+        if let Some(servers) = &self.servers {
+            let left = servers.left.iter().map(|(name, why)| json!({"name": name, "why": why}));
+            object["mcp"] = json!({"recorded": servers.recorded, "not_recorded": left.collect::<Vec<_>>()});
+        }
         if !self.tools.is_empty() {
             object["tools"] = self.tools.iter().map(tool::Told::json).collect();
         }

@@ -1,0 +1,237 @@
+//! MCP servers of Codex: `[mcp_servers]` of the person's `config.toml`.
+//!
+//! Measured with 0.169: `-c mcp_servers.NAME.command=…` replaces that member and keeps the others, before every file; a
+//! project's `.codex/config.toml` counts in directories that are trusted; `-p NAME` adds `NAME.config.toml`.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    AT_A_URL, Handed, ODD, OF_A_PROFILE, OF_THE_MACHINE, OF_THE_PROJECT, ON_THE_LINE, Place, RESTRICTED,
+    Servers, UNREADABLE, recorded, text, upwards,
+};
+
+const TABLE: &str = "mcp_servers";
+
+/// Options of a command line that decide which servers Codex starts.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Keys that `-c KEY=…` sets.
+    pub set: Vec<String>,
+    pub profile: Option<String>,
+}
+
+/// Reads the servers that Codex would start, and those that are recorded.
+pub fn servers(asked: &Asked, place: Place<'_>) -> Servers {
+    let mut servers = Servers::default();
+    let own = place.around.var("CODEX_HOME").map(PathBuf::from);
+    let Some(own) = own.or_else(|| Some(place.around.home()?.join(".codex"))) else { return servers };
+    let machine = place.machine.join("codex");
+    let read = |path: PathBuf| table(&path);
+    let config = match read(own.join("config.toml")) {
+        Ok(config) => config,
+        Err(name) => {
+            servers.told.leave(&name, UNREADABLE);
+            return servers;
+        }
+    };
+    // Where other files name a server too, which definition counts is Codex's affair.
+    let mut others: Vec<(&str, Result<BTreeSet<String>, String>)> = Vec::new();
+    for directory in upwards(place.directory).map(|d| d.join(".codex")).filter(|d| !is_same(d, &own)) {
+        others.push((OF_THE_PROJECT, read(directory.join("config.toml")).map(|t| names(&t))));
+    }
+    if let Some(profile) = &asked.profile {
+        others.push((OF_A_PROFILE, read(own.join(format!("{profile}.config.toml"))).map(|t| names(&t))));
+    }
+    let profiles = config.get("profiles").and_then(toml::Value::as_table).into_iter().flatten();
+    let in_profiles = profiles.filter_map(|(_, profile)| profile.as_table()).flat_map(names).collect();
+    others.push((OF_A_PROFILE, Ok(in_profiles)));
+    others.push((OF_THE_MACHINE, read(machine.join("config.toml")).map(|t| names(&t))));
+    let on_the_line = |key: &String| {
+        let name = key.strip_prefix(TABLE)?.strip_prefix('.')?.split('.').next()?;
+        Some(name.trim_matches('"').to_owned())
+    };
+    others.push((ON_THE_LINE, Ok(asked.set.iter().filter_map(on_the_line).collect())));
+    let managed = ["requirements.toml", "managed_config.toml"].map(|name| machine.join(name));
+    let managed = managed.into_iter().chain([own.join("managed_config.toml")]);
+    let restricted = asked.set.iter().any(|key| key == TABLE)
+        || managed.into_iter().any(|path| read(path).map_or(true, |t| t.contains_key(TABLE)));
+    let mut words = Vec::new();
+    for (name, entry) in config.get(TABLE).and_then(toml::Value::as_table).into_iter().flatten() {
+        if entry.get("enabled").and_then(toml::Value::as_bool) == Some(false) {
+            continue;
+        }
+        let elsewhere = others.iter().find_map(|(why, names)| match names {
+            Ok(names) if !names.contains(name) => None,
+            // A file that cannot be read may name it.
+            _ => Some(*why),
+        });
+        let is_command = entry.get("command").is_some_and(toml::Value::is_str);
+        let why = match (is_command, elsewhere) {
+            (false, _) if entry.get("url").is_some() => Some(AT_A_URL),
+            (false, _) => Some(ODD),
+            (true, Some(why)) => Some(why),
+            (true, None) => restricted.then_some(RESTRICTED),
+        };
+        let recorded = match why {
+            Some(why) => Err(why),
+            None => {
+                recorded(place.program, name, entry["command"].as_str(), arguments(entry), &variables(entry))
+            }
+        };
+        match recorded {
+            Err(why) => servers.told.leave(name, why),
+            Ok(recorded) => {
+                servers.told.recorded.push(name.clone());
+                if let Some(recorded) = recorded {
+                    // JSON's texts and lists of texts are TOML's, too.
+                    let text = |value: serde_json::Value| value.to_string();
+                    words.push(format!("{TABLE}.{name}.command={}", text(recorded.command.into())));
+                    words.push(format!("{TABLE}.{name}.args={}", text(recorded.arguments.into())));
+                }
+            }
+        }
+    }
+    for (why, named) in others {
+        for name in named.unwrap_or_default() {
+            if !servers.told.left.contains_key(&name) {
+                servers.told.leave(&name, why);
+            }
+        }
+    }
+    if !words.is_empty() {
+        servers.handed = Handed::Words(words);
+    }
+    servers
+}
+
+/// Returns the words of a server's `args`; `None` if they are no texts.
+fn arguments(entry: &toml::Value) -> Option<Vec<String>> {
+    match entry.get("args") {
+        None => Some(Vec::new()),
+        Some(list) => list.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
+    }
+}
+
+/// Returns the names of the variables that a server's settings give it.
+fn variables(entry: &toml::Value) -> Vec<String> {
+    let set =
+        entry.get("env").and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| name.clone());
+    let passed = entry.get("env_vars").and_then(toml::Value::as_array).into_iter().flatten();
+    set.chain(passed.filter_map(|name| name.as_str().map(str::to_owned))).collect()
+}
+
+/// Returns the names of the servers in a file.
+fn names(table: &toml::Table) -> BTreeSet<String> {
+    table
+        .get(TABLE)
+        .and_then(toml::Value::as_table)
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.clone())
+        .collect()
+}
+
+/// Reads a file of TOML; empty if it does not exist. The error names the file.
+fn table(path: &Path) -> Result<toml::Table, String> {
+    let named = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    text(path).map_err(|_| named())?.unwrap_or_default().parse().map_err(|_| named())
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().ok().is_some_and(|one| Some(one) == other.canonicalize().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::settings::surroundings::Surroundings;
+
+    const CONFIG: &str = "[mcp_servers.mail]\ncommand = \"mail\"\nargs = [\"-x\", 'a \"b\"']\n\
+        [mcp_servers.issues]\nurl = \"https://x\"\n[mcp_servers.off]\ncommand = \"off\"\nenabled = false\n\
+        [mcp_servers.files]\ncommand = \"/o/outlast\"\nargs = [\"mcp\", \"--\", \"files\"]\n";
+
+    fn check(files: &[(&str, &str)], asked: &Asked, told: &str, words: &[&str]) {
+        let home = tempfile::tempdir().unwrap();
+        for (name, text) in [(".codex/config.toml", CONFIG), ("project/sub/x", "")].iter().chain(files) {
+            let path = home.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let around = Surroundings::new(&[("HOME", home.path().to_str().unwrap())], home.path());
+        let place = Place {
+            around: &around,
+            directory: &home.path().join("project/sub"),
+            machine: &home.path().join("etc"),
+            program: Path::new("/o/outlast"),
+        };
+        let servers = servers(asked, place);
+        assert_eq!(servers.told.words().as_deref(), Some(told), "{files:?}");
+        let handed = match servers.handed {
+            Handed::Words(words) => words,
+            _ => Vec::new(),
+        };
+        assert_eq!(handed, words, "{files:?}");
+        for word in handed {
+            word.parse::<toml::Table>().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_persons_servers_are_recorded_by_two_settings_each() {
+        check(
+            &[],
+            &Asked::default(),
+            "MCP servers: files, mail recorded; not recorded issues (at a URL)",
+            &[
+                "mcp_servers.mail.command=\"/o/outlast\"",
+                r#"mcp_servers.mail.args=["mcp","--name","mail","--","mail","-x","a \"b\""]"#,
+            ],
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_named_elsewhere_too_is_left_to_codex() {
+        let left =
+            |why: &str| format!("MCP servers: files recorded; not recorded issues (at a URL), mail ({why})");
+        let again = "[mcp_servers.mail]\ncommand = \"other\"\n";
+        for (file, why) in [
+            ("project/.codex/config.toml", OF_THE_PROJECT),
+            (".codex/p.config.toml", OF_A_PROFILE),
+            ("etc/codex/config.toml", OF_THE_MACHINE),
+        ] {
+            let asked = Asked { profile: Some("p".into()), ..Asked::default() };
+            check(&[(file, again)], &asked, &left(why), &[]);
+        }
+        let asked = Asked { set: vec!["mcp_servers.mail.args".into()], ..Asked::default() };
+        check(&[], &asked, &left(ON_THE_LINE), &[]);
+        check(
+            &[("etc/codex/requirements.toml", "[mcp_servers.mail.identity]\ncommand = \"mail\"\n")],
+            &Asked::default(),
+            "MCP servers: not recorded files (your settings say which servers are allowed), issues (at a URL), \
+             mail (your settings say which servers are allowed)",
+            &[],
+        );
+    }
+
+    #[test]
+    fn a_broken_file_leaves_what_it_might_name_to_codex() {
+        check(
+            &[(".codex/config.toml", "[")],
+            &Asked::default(),
+            "MCP servers: not recorded config.toml (its settings cannot be read)",
+            &[],
+        );
+        check(
+            &[("project/.codex/config.toml", "[")],
+            &Asked::default(),
+            "MCP servers: not recorded files (in the project's settings), issues (at a URL), \
+             mail (in the project's settings)",
+            &[],
+        );
+    }
+}
