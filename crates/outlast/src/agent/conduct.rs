@@ -126,6 +126,7 @@ impl Conduct {
             is_intercepted: context.around.is_set(INTERCEPTED)
                 || view.spec.command.as_ref().is_some_and(|c| c.supervision.intercept),
             warm: view.spec.command.as_ref().is_some_and(|c| c.supervision.warm_resume),
+            logins: adapter.logins(&context.around),
             ..With::default()
         };
         let run_files = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
@@ -173,7 +174,7 @@ impl Conduct {
             env.get(&OsString::from(name)).map(|v| v.to_string_lossy().into_owned()).unwrap_or_default()
         };
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
-        self.adapter.environment(env, &self.with);
+        self.adapter.environment(&self.line, env, &self.with);
         self.with.settings = self.settings(!text(env, "OUTLAST_STORE").is_empty());
         if self.with.warm && self.with.settings.is_some() {
             env.insert(hook::GIT.into(), "1".into());
@@ -204,7 +205,7 @@ impl Conduct {
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
         if let Some(before) = &before {
-            told = truth::settle(store, actor, &Of::new(self.run, before.no, Some(&known)), strays).await?;
+            told = truth::settle(store, actor, &self.searched(before.no, &known), strays).await?;
         }
         let note = note::words(&how, &told);
         say(&format!("{} goes on in its session {known}{}", self.adapter.name(), in_flight(told.len())));
@@ -214,6 +215,12 @@ impl Conduct {
         self.with.model = self.model(store, &known)?;
         let argv = self.adapter.resume(&self.line, &self.with, &known, &note);
         Ok(Launch { argv, resumes: true, headless: self.reading.headless })
+    }
+
+    /// Returns where the tool calls of an attempt are searched for: in the calls of `session`, where its requests name it.
+    fn searched<'s>(&self, attempt: AttemptNo, session: &'s str) -> Of<'s> {
+        let is_named = self.adapter.names_session_in_bodies() && !session.is_empty();
+        Of::new(self.run, attempt, is_named.then_some(session))
     }
 
     /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
@@ -375,7 +382,7 @@ impl Conduct {
         let Some(lost) = self.session.as_ref().filter(|s| !s.spoiled).map(|s| s.id.as_str()) else {
             return Ok(());
         };
-        let told = truth::settle(store, actor, &Of::new(self.run, before.no, Some(lost)), strays).await?;
+        let told = truth::settle(store, actor, &self.searched(before.no, lost), strays).await?;
         if !told.is_empty() && self.with.settings.is_some() {
             let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
             say(&format!("{} had kept no session{}", self.adapter.name(), in_flight(told.len())));
@@ -432,8 +439,8 @@ impl Conduct {
         }
         // An agent that has finished has nothing in flight. For an agent in a script the supervisor records
         // the outcome, because it ends the processes.
-        let session = self.session.as_ref().map(|s| s.id.as_str());
-        let of = Of { so_far, ..Of::new(self.run, actor.attempt, session) };
+        let session = self.session.as_ref().map_or("", |s| s.id.as_str());
+        let of = Of { so_far, ..self.searched(actor.attempt, session) };
         if exit == Exit::code(0) {
             truth::close_answered(store, actor, &of, &asked::find(store, &of, &[])?).await?;
         } else if self.name.is_none() {

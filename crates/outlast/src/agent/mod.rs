@@ -19,6 +19,7 @@ pub mod inside;
 pub mod line;
 pub mod login;
 pub mod note;
+pub mod opencode;
 pub mod options;
 pub mod seat;
 pub mod session;
@@ -89,6 +90,8 @@ pub struct With {
     pub warm: bool,
     /// Whether the agent's own address of its provider leads to the proxy, too.
     pub is_intercepted: bool,
+    /// Providers whose keys the program keeps itself ([`Adapter::logins`]).
+    pub logins: Vec<String>,
 }
 
 /// Owner of a process that an agent's tool has left, as the process's environment tells it.
@@ -100,7 +103,7 @@ pub enum ToolProcess {
     Some,
 }
 
-/// Adapter of one CLI agent program. All methods are pure.
+/// Adapter of one CLI agent program. All methods are pure, except `logins`.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
     /// Returns whether the adapter is for the program of this name.
@@ -115,7 +118,17 @@ pub trait Adapter: Send + Sync {
     /// its arguments; any other gets it through a hook, or not at all.
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String>;
     /// Adds the agent's own variables to the environment that every agent gets.
-    fn environment(&self, env: &mut BTreeMap<OsString, OsString>, with: &With);
+    fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With);
+    /// Returns the providers whose keys the program keeps itself, by its own names. Reads the program's files; no key
+    /// is kept.
+    fn logins(&self, _around: &Surroundings) -> Vec<String> {
+        Vec::new()
+    }
+    /// Returns whether the bodies of the program's requests hold the session's id. If not, all calls of an attempt count
+    /// as its session's.
+    fn names_session_in_bodies(&self) -> bool {
+        true
+    }
     /// Returns whether the agent takes Outlast's hooks, in a settings file of the run.
     fn has_hooks(&self, _line: &Line) -> bool {
         false
@@ -180,6 +193,12 @@ impl Choice {
     }
 }
 
+/// Returns the adapters of the programs that Outlast knows. The first one that knows a process as a tool's names its call
+/// best.
+pub fn built_in() -> Vec<Box<dyn Adapter>> {
+    vec![Box::new(codex::Codex), Box::new(claude::Claude), Box::new(opencode::Opencode)]
+}
+
 /// Adapter, and the command line of its program.
 pub type Found = (Box<dyn Adapter>, Line);
 
@@ -192,7 +211,7 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
         return Ok(None);
     }
     let line = Line::read(argv);
-    let mut adapters: Vec<Box<dyn Adapter>> = vec![Box::new(claude::Claude), Box::new(codex::Codex)];
+    let mut adapters = built_in();
     adapters.extend(
         config::agents(around, &cli::command())?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>),
     );
@@ -219,11 +238,10 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
     }
 }
 
-/// Returns the path of the file in which Claude Code or Codex, run by this user, keeps the session; `None` if there is none.
+/// Returns the path of the file in which a known program, run by this user, keeps the session; `None` if there is none.
 pub fn transcript_of(session: &str) -> Option<PathBuf> {
     let around = Surroundings::of_process();
-    let adapters: [&dyn Adapter; 2] = [&claude::Claude, &codex::Codex];
-    adapters.into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
+    built_in().into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
 }
 
 /// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` without one.

@@ -1,0 +1,82 @@
+//! Further agents as they are published: each goes on in its own session when it is killed in a tool, is metered, and its
+//! model is told what became of the tool. `OUTLAST_TEST_KILLS` says how often each is killed.
+
+use super::*;
+use crate::bed::Dice;
+
+/// One agent: how it is started, and how its model asks for a shell command.
+struct Agent {
+    name: &'static str,
+    /// Tool that runs a shell command, and what it wants beside the command.
+    tool: &'static str,
+    beside: &'static [(&'static str, &'static str)],
+    /// Arguments before the prompt.
+    words: &'static [&'static str],
+    /// File in the agent's directory that becomes part of its system text.
+    instructions: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const OPENCODE: Agent = Agent {
+    name: "opencode",
+    tool: "bash",
+    beside: &[("description", "does it")],
+    words: &["run", "--auto", "-m", "openai/gpt-5"],
+    instructions: "AGENTS.md",
+    variables: &[("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")],
+};
+
+impl Agent {
+    /// Lines for the fake provider: the model calls its tool once, and checks when it is told to.
+    fn script(&self, command: &str) -> String {
+        let call = |command: &str| {
+            let mut args = json!({"command": command});
+            for (name, value) in self.beside {
+                args[*name] = (*value).into();
+            }
+            format!("tool {} {args}", self.tool)
+        };
+        let check = format!("mock: {}\n", call("[ -s effects ] || echo effect >> effects"));
+        format!("mock: unless \"check before repeating\" {}\n{}", call(command), check.repeat(2))
+    }
+
+    fn starts(&self, bed: &Bed, command: &str) -> Proc {
+        let program = cli(self.name);
+        fs::write(bed.path("work").join(self.instructions), self.script(command)).unwrap();
+        let mut command = run(bed, &["--", text(&program)]);
+        command.args(self.words).arg("do it once");
+        command.envs(self.variables.iter().copied());
+        bed.start(command)
+    }
+}
+
+/// Checks that the agent went on with its conversation, that its model was told, and that the effect is there once.
+fn went_on_and_was_told(bed: &Bed, run: Proc, agent: &Agent) {
+    run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
+    assert_eq!(bed.text("work/effects"), "effect\n");
+    assert_eq!(bed.spent("r", "calls"), bed.paid() as i64);
+    let calls: Vec<Value> = bed.journal("r").into_iter().filter(|e| e["kind"] == "call").collect();
+    let last = calls.last().unwrap()["seq"].to_string();
+    let told = format!("Before the crash you had started: {} `", agent.tool);
+    bed.does(&["journal", "r", &last]).code(0).tells(&["do it once", &told, "outcome: ended by Outlast"]);
+    assert_eq!(marked("OUTLAST_RUN_ID=r").iter().filter(|pid| in_bed(bed, **pid)).count(), 0);
+    assert_eq!(bed.status("r"), "completed");
+}
+
+/// Kills the agent while its tool waits before or behind its effect, once or as often as is asked for.
+fn is_killed(agent: &Agent) {
+    let kills = std::env::var("OUTLAST_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let mut dice = Dice::new();
+    for _ in 0..kills {
+        let when = if dice.below(2) == 0 { When::Before } else { When::After };
+        let bed = bed();
+        let run = agent.starts(&bed, when.command());
+        assert!(kill(agent_of(&bed), 9));
+        went_on_and_was_told(&bed, run, agent);
+    }
+}
+
+#[test]
+fn opencode_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&OPENCODE);
+}
