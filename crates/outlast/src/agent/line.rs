@@ -62,8 +62,14 @@ fn stem(word: &str) -> &str {
 }
 
 /// Parts of packages' names, and the program in each.
-const PACKAGES: [(&str, &str); 3] =
-    [("claude-code", "claude"), ("@openai/codex", "codex"), ("opencode-ai", "opencode")];
+const PACKAGES: [(&str, &str); 6] = [
+    ("claude-code", "claude"),
+    ("@openai/codex", "codex"),
+    ("opencode-ai", "opencode"),
+    ("@google/gemini-cli", "gemini"),
+    ("@qwen-code/qwen-code", "qwen"),
+    ("@github/copilot", "copilot"),
+];
 
 /// Returns the program that a word means. A package, and the scripts in it, are named after their program.
 fn named(word: &str) -> &str {

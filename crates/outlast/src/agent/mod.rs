@@ -10,8 +10,11 @@ pub mod capture;
 pub mod claude;
 pub mod codex;
 pub mod conduct;
+pub mod copilot;
 pub mod declared;
 pub mod eyes;
+pub mod flagged;
+pub mod gemini;
 pub mod git;
 pub mod hook;
 pub mod hooks;
@@ -21,6 +24,7 @@ pub mod login;
 pub mod note;
 pub mod opencode;
 pub mod options;
+pub mod qwen;
 pub mod seat;
 pub mod session;
 pub mod transcript;
@@ -90,7 +94,7 @@ pub struct With {
     pub warm: bool,
     /// Whether the agent's own address of its provider leads to the proxy, too.
     pub is_intercepted: bool,
-    /// Providers whose keys the program keeps itself ([`Adapter::logins`]).
+    /// How the program authenticates, as its own files say ([`Adapter::logins`]).
     pub logins: Vec<String>,
 }
 
@@ -119,8 +123,8 @@ pub trait Adapter: Send + Sync {
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String>;
     /// Adds the agent's own variables to the environment that every agent gets.
     fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With);
-    /// Returns the providers whose keys the program keeps itself, by its own names. Reads the program's files; no key
-    /// is kept.
+    /// Returns how the program authenticates, as its own files say: providers whose keys it keeps, or the way that was
+    /// chosen, by its own names. Reads the program's files; no key is kept.
     fn logins(&self, _around: &Surroundings) -> Vec<String> {
         Vec::new()
     }
@@ -196,7 +200,14 @@ impl Choice {
 /// Returns the adapters of the programs that Outlast knows. The first one that knows a process as a tool's names its call
 /// best.
 pub fn built_in() -> Vec<Box<dyn Adapter>> {
-    vec![Box::new(codex::Codex), Box::new(claude::Claude), Box::new(opencode::Opencode)]
+    vec![
+        Box::new(codex::Codex),
+        Box::new(claude::Claude),
+        Box::new(opencode::Opencode),
+        Box::new(gemini::GEMINI),
+        Box::new(qwen::QWEN),
+        Box::new(copilot::COPILOT),
+    ]
 }
 
 /// Adapter, and the command line of its program.
@@ -246,18 +257,26 @@ pub fn transcript_of(session: &str) -> Option<PathBuf> {
 
 /// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` without one.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
-    // Codex sorts its files by year, month and day; Claude Code by project.
+    // Codex sorts its files by year, month and day; Claude Code, Gemini CLI and Qwen Code by project. Copilot CLI has a
+    // directory for each session.
+    let short = format!("-{}", session.get(..8).unwrap_or(session));
+    let is_its = |path: &Path| {
+        let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".jsonl"));
+        name.is_some_and(|name| {
+            name.ends_with(session)
+                || name.starts_with("session-") && name.ends_with(&short)
+                || name == "events" && path.parent().is_some_and(|parent| parent.ends_with(session))
+        })
+    };
     const DEPTH: usize = 4;
     let mut level = vec![directory.to_owned()];
     for _ in 0..=DEPTH {
         let mut below = Vec::new();
         for directory in level {
             for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let is_its = name.to_str().and_then(|n| n.strip_suffix(".jsonl"));
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => below.push(entry.path()),
-                    Ok(_) if is_its.is_some_and(|n| n.ends_with(session)) => return Some(entry.path()),
+                    Ok(_) if is_its(&entry.path()) => return Some(entry.path()),
                     _ => {}
                 }
             }

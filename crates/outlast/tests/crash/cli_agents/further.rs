@@ -26,6 +26,38 @@ const OPENCODE: Agent = Agent {
     variables: &[("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")],
 };
 
+const GEMINI: Agent = Agent {
+    name: "gemini",
+    tool: "run_shell_command",
+    beside: &[("description", "does it")],
+    words: &["--yolo", "--skip-trust", "-m", "gemini-2.5-flash", "-p"],
+    instructions: "system.md",
+    variables: &[("GEMINI_SYSTEM_MD", "system.md")],
+};
+
+const QWEN: Agent = Agent {
+    name: "qwen",
+    tool: "run_shell_command",
+    beside: &[("description", "does it")],
+    words: &["--yolo", "-m", "gpt-5", "-p"],
+    instructions: "system.md",
+    variables: &[("QWEN_SYSTEM_MD", "system.md")],
+};
+
+const COPILOT: Agent = Agent {
+    name: "copilot",
+    tool: "bash",
+    beside: &[("description", "does it")],
+    words: &["--yolo", "-p"],
+    instructions: "AGENTS.md",
+    variables: &[
+        ("COPILOT_PROVIDER_TYPE", "openai"),
+        ("COPILOT_MODEL", "gpt-5"),
+        ("COPILOT_AUTO_UPDATE", "false"),
+        ("COPILOT_OFFLINE", "true"),
+    ],
+};
+
 impl Agent {
     /// Lines for the fake provider: the model calls its tool once, and checks when it is told to.
     fn script(&self, command: &str) -> String {
@@ -40,12 +72,15 @@ impl Agent {
         format!("mock: unless \"check before repeating\" {}\n{}", call(command), check.repeat(2))
     }
 
-    fn starts(&self, bed: &Bed, command: &str) -> Proc {
+    fn starts(&self, bed: &Bed, command: &str, prepare: fn(&Bed, &mut Command)) -> Proc {
         let program = cli(self.name);
         fs::write(bed.path("work").join(self.instructions), self.script(command)).unwrap();
         let mut command = run(bed, &["--", text(&program)]);
         command.args(self.words).arg("do it once");
         command.envs(self.variables.iter().copied());
+        // Their scripts want the Node.js that is installed beside them.
+        command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", text(program.parent().unwrap())));
+        prepare(bed, &mut command);
         bed.start(command)
     }
 }
@@ -64,13 +99,13 @@ fn went_on_and_was_told(bed: &Bed, run: Proc, agent: &Agent) {
 }
 
 /// Kills the agent while its tool waits before or behind its effect, once or as often as is asked for.
-fn is_killed(agent: &Agent) {
+fn is_killed(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
     let kills = std::env::var("OUTLAST_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let mut dice = Dice::new();
     for _ in 0..kills {
         let when = if dice.below(2) == 0 { When::Before } else { When::After };
         let bed = bed();
-        let run = agent.starts(&bed, when.command());
+        let run = agent.starts(&bed, when.command(), prepare);
         assert!(kill(agent_of(&bed), 9));
         went_on_and_was_told(&bed, run, agent);
     }
@@ -78,5 +113,27 @@ fn is_killed(agent: &Agent) {
 
 #[test]
 fn opencode_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
-    is_killed(&OPENCODE);
+    is_killed(&OPENCODE, |_, _| ());
+}
+
+/// A person who has chosen how it authenticates: it refuses a base URL else.
+fn with_key(bed: &Bed, command: &mut Command) {
+    fs::create_dir(bed.path(".gemini")).unwrap();
+    bed.write(".gemini/settings.json", r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}}"#);
+    command.env("GOOGLE_GEMINI_BASE_URL", bed.mock_url()).env("GEMINI_API_KEY", "AIza-crash");
+}
+
+#[test]
+fn gemini_cli_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&GEMINI, with_key);
+}
+
+#[test]
+fn qwen_code_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&QWEN, |_, _| ());
+}
+
+#[test]
+fn copilot_cli_with_a_key_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&COPILOT, |_, _| ());
 }
