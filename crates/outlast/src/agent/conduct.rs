@@ -175,6 +175,7 @@ impl Conduct {
         };
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
         self.adapter.environment(&self.line, env, &self.with);
+        self.with.files = self.files();
         self.with.settings = self.settings(!text(env, "OUTLAST_STORE").is_empty());
         if self.with.warm && self.with.settings.is_some() {
             env.insert(hook::GIT.into(), "1".into());
@@ -348,6 +349,16 @@ impl Conduct {
     /// Returns whether a session has a file: Claude Code then refuses to begin it, even if the file is empty.
     fn is_taken(&self, id: &str) -> bool {
         self.transcripts.as_ref().is_some_and(|directory| super::transcript(directory, id).is_some())
+    }
+
+    /// Makes the directory in which the agent's session is kept with the run. `None` if it keeps its session itself.
+    fn files(&self) -> Option<PathBuf> {
+        if !self.adapter.keeps_session_with_run() {
+            return None;
+        }
+        let made = self.run_files.make().and_then(|()| std::fs::create_dir_all(&self.files));
+        made.map_err(|e| say(&format!("no directory for {}'s session: {e}", self.adapter.name()))).ok()?;
+        Some(self.files.clone())
     }
 
     /// Writes settings with our hooks and returns the file. `None` without access to the store: hooks could

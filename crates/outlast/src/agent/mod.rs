@@ -5,6 +5,7 @@
 //! its own behind [`Adapter`]; `conduct` applies it to the attempts of a run, `seat` to an agent that a
 //! script of the run starts (`outlast agent`).
 
+pub mod aider;
 pub mod asked;
 pub mod capture;
 pub mod claude;
@@ -94,6 +95,8 @@ pub struct With {
     pub warm: bool,
     /// Whether the agent's own address of its provider leads to the proxy, too.
     pub is_intercepted: bool,
+    /// Directory of the run for the session of an agent that keeps it there; `None` for others, or if it cannot be made.
+    pub files: Option<PathBuf>,
     /// How the program authenticates, as its own files say ([`Adapter::logins`]).
     pub logins: Vec<String>,
 }
@@ -140,6 +143,10 @@ pub trait Adapter: Send + Sync {
     /// Returns the value of the command line's own `--settings`, a file's path or JSON; `None` without one.
     fn settings(&self, _line: &Line) -> Option<String> {
         None
+    }
+    /// Returns whether the program's session is a file in the run's own directory ([`With::files`]).
+    fn keeps_session_with_run(&self) -> bool {
+        false
     }
     /// Returns the directory where the program keeps its session files; `None` if it is not known. A session's file
     /// name contains its id.
@@ -204,6 +211,7 @@ pub fn built_in() -> Vec<Box<dyn Adapter>> {
         Box::new(codex::Codex),
         Box::new(claude::Claude),
         Box::new(opencode::Opencode),
+        Box::new(aider::Aider),
         Box::new(gemini::GEMINI),
         Box::new(qwen::QWEN),
         Box::new(copilot::COPILOT),

@@ -90,19 +90,26 @@ fn went_on_and_was_told(bed: &Bed, run: Proc, agent: &Agent) {
     run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
     assert_eq!(bed.text("work/effects"), "effect\n");
     assert_eq!(bed.spent("r", "calls"), bed.paid() as i64);
-    let calls: Vec<Value> = bed.journal("r").into_iter().filter(|e| e["kind"] == "call").collect();
-    let last = calls.last().unwrap()["seq"].to_string();
     let told = format!("Before the crash you had started: {} `", agent.tool);
-    bed.does(&["journal", "r", &last]).code(0).tells(&["do it once", &told, "outcome: ended by Outlast"]);
+    last_call_says(bed, &["do it once", &told, "outcome: ended by Outlast"]);
     assert_eq!(marked("OUTLAST_RUN_ID=r").iter().filter(|pid| in_bed(bed, **pid)).count(), 0);
     assert_eq!(bed.status("r"), "completed");
 }
 
+fn last_call_says(bed: &Bed, parts: &[&str]) {
+    let calls: Vec<Value> = bed.journal("r").into_iter().filter(|e| e["kind"] == "call").collect();
+    let last = calls.last().unwrap()["seq"].to_string();
+    bed.does(&["journal", "r", &last]).code(0).tells(parts);
+}
+
+fn kills() -> usize {
+    std::env::var("OUTLAST_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
 /// Kills the agent while its tool waits before or behind its effect, once or as often as is asked for.
 fn is_killed(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
-    let kills = std::env::var("OUTLAST_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let mut dice = Dice::new();
-    for _ in 0..kills {
+    for _ in 0..kills() {
         let when = if dice.below(2) == 0 { When::Before } else { When::After };
         let bed = bed();
         let run = agent.starts(&bed, when.command(), prepare);
@@ -136,4 +143,30 @@ fn qwen_code_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
 #[test]
 fn copilot_cli_with_a_key_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
     is_killed(&COPILOT, |_, _| ());
+}
+
+/// It gives its model no tools: it is killed in the tests that it runs behind an edit.
+#[test]
+fn aider_that_is_killed_behind_its_edit_goes_on_in_its_conversation() {
+    let program = cli("aider");
+    for _ in 0..kills() {
+        let bed = bed();
+        let git = Command::new("git").args(["init", "-q"]).current_dir(bed.path("work")).status().unwrap();
+        assert!(git.success());
+        let tests = bed.write("tests.sh", "[ -e ../cli ] || { echo $PPID > ../cli; cat ../gate; }\n");
+        let prompt =
+            ["do it once", "mock: reply effects", "mock: reply ```", "mock: reply effect", "mock: reply ```"];
+        let mut command = run(&bed, &["--", text(&program), "--yes-always", "--model", "gpt-4o-mini"]);
+        command.args(["--no-check-update", "--no-analytics", "--no-show-release-notes", "--no-fancy-input"]);
+        command.args(["--auto-test", "--test-cmd", &format!("exec sh {}", text(&tests))]);
+        command.args(["--message", &prompt.join("\n")]).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        let run = bed.start(command);
+        assert!(kill(agent_of(&bed), 9));
+        run.done().code(0).tells(&["goes on in its session"]);
+        assert_eq!(bed.text("work/effects"), "effect\n");
+        assert_eq!(bed.spent("r", "calls"), bed.paid() as i64);
+        last_call_says(&bed, &["do it once", "[Outlast] Your program ended (killed by SIGKILL)"]);
+        assert!(!bed.path("work/.aider.chat.history.md").exists(), "its session is kept with the run");
+        assert_eq!(bed.status("r"), "completed");
+    }
 }
