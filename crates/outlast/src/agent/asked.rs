@@ -152,6 +152,11 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &Of<'_>) -> Result<Answers,
         };
         calls.retain(|call| !out.answered.contains(&call.id));
         calls.reverse();
+        // The same function with the same arguments may be called again: an id that the model did not give is made one
+        // of this answer's.
+        for call in calls.iter_mut().filter(|call| call.id.starts_with(tool_calls::MADE_UP)) {
+            call.id = format!("{}@{}", call.id, entry.seq);
+        }
         let at = entry.closed_at.unwrap_or(entry.opened_at);
         out.calls.extend(calls.into_iter().map(|call| Asked { call, at }));
         match &body {

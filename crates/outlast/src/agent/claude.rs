@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     Adapter, Names, Reading, ToolProcess, With,
     line::Line,
-    options::{self, Piece, Takes},
+    options::{self, Piece, Takes, has, value},
     servers::{self, Servers},
 };
 use crate::settings::surroundings::Surroundings;
@@ -119,23 +119,9 @@ fn pieces(line: &Line) -> Vec<Piece> {
     options::read(&line.tail, takes)
 }
 
-fn value(pieces: &[Piece], names: &[&str]) -> Option<String> {
-    pieces.iter().find_map(|piece| match piece {
-        Piece::Option { values, .. } if piece.is(names) => values.first().cloned(),
-        _ => None,
-    })
-}
-
-fn has(pieces: &[Piece], names: &[&str]) -> bool {
-    pieces.iter().any(|piece| piece.is(names))
-}
-
 /// Returns whether the command line is a conversation at all.
 fn converses(pieces: &[Piece]) -> bool {
-    let first = pieces.iter().find_map(|piece| match piece {
-        Piece::Word(word) => Some(word.as_str()),
-        Piece::Option { .. } => None,
-    });
+    let first = pieces.iter().find_map(Piece::word);
     !first.is_some_and(|word| SUBCOMMANDS.contains(&word))
         && !has(pieces, &["-h", "--help", "-v", "--version", "--bg", "--background"])
 }
@@ -196,7 +182,7 @@ impl Adapter for Claude {
         line.with(added.into_iter().chain(written(kept, prompt)))
     }
 
-    fn environment(&self, env: &mut BTreeMap<OsString, OsString>, with: &With) {
+    fn environment(&self, _line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With) {
         // An interactive session would ask whether it may use the token as an API key.
         if with.has_anthropic_key
             && let Some(token) = env.remove(&OsString::from("ANTHROPIC_API_KEY"))
@@ -435,7 +421,7 @@ mod tests {
         let of = |is_anthropic, set: &[&str]| {
             let mut env: BTreeMap<OsString, OsString> =
                 set.iter().map(|name| (name.into(), "own".into())).collect();
-            Claude.environment(&mut env, &With { is_anthropic, ..With::default() });
+            Claude.environment(&line("claude"), &mut env, &With { is_anthropic, ..With::default() });
             env.into_iter().map(|(n, v)| format!("{}={}", n.display(), v.display())).collect::<Vec<_>>()
         };
         assert_eq!(of(false, &[]), Vec::<String>::new());

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 use super::{
     Adapter, Names, Reading, ToolProcess, With,
     line::Line,
-    options::{self, Piece, Takes},
+    options::{self, Piece, Takes, has},
     servers::{self, Servers},
 };
 use crate::settings::surroundings::Surroundings;
@@ -118,10 +118,6 @@ fn pieces(line: &Line) -> Vec<Piece> {
     options::read(&line.tail, takes)
 }
 
-fn has(pieces: &[Piece], names: &[&str]) -> bool {
-    pieces.iter().any(|piece| piece.is(names))
-}
-
 /// Returns whether a `-c KEY=…` option sets `key`.
 fn configures(pieces: &[Piece], key: &str) -> bool {
     pieces.iter().any(|piece| match piece {
@@ -134,13 +130,7 @@ fn configures(pieces: &[Piece], key: &str) -> bool {
 
 /// Returns the mode, and the words behind the subcommand.
 fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
-    let words: Vec<&str> = pieces
-        .iter()
-        .filter_map(|piece| match piece {
-            Piece::Word(word) => Some(word.as_str()),
-            Piece::Option { .. } => None,
-        })
-        .collect();
+    let words = options::words(pieces);
     match words.split_first() {
         _ if has(pieces, &["-h", "--help", "-V", "--version"]) => (Mode::Other, words),
         Some((&("exec" | "e"), rest)) if matches!(rest.first(), Some(&("review" | "help"))) => {
@@ -241,7 +231,7 @@ impl Adapter for Codex {
         line.with(out)
     }
 
-    fn environment(&self, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
+    fn environment(&self, _line: &Line, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
 
     fn servers(&self, line: &Line, place: servers::Place<'_>) -> Servers {
         let pieces = pieces(line);

@@ -129,6 +129,7 @@ impl Conduct {
             is_intercepted: context.around.is_set(INTERCEPTED)
                 || view.spec.command.as_ref().is_some_and(|c| c.supervision.intercept),
             warm: view.spec.command.as_ref().is_some_and(|c| c.supervision.warm_resume),
+            logins: adapter.logins(&context.around),
             ..With::default()
         };
         let run_files = RunDirectory::of(&context.place, &view.run.id, &context.around)?;
@@ -177,7 +178,8 @@ impl Conduct {
             env.get(&OsString::from(name)).map(|v| v.to_string_lossy().into_owned()).unwrap_or_default()
         };
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
-        self.adapter.environment(env, &self.with);
+        self.adapter.environment(&self.line, env, &self.with);
+        self.with.files = self.files();
         let knows_store = !text(env, "OUTLAST_STORE").is_empty();
         self.with.settings = self.settings(knows_store);
         self.with.servers = self.servers(store, actor, knows_store, context).await?;
@@ -210,7 +212,7 @@ impl Conduct {
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
         if let Some(before) = &before {
-            told = truth::settle(store, actor, &Of::new(self.run, before.no, Some(&known)), strays).await?;
+            told = truth::settle(store, actor, &self.searched(before.no, &known), strays).await?;
         }
         let note = note::words(&how, &told);
         say(&format!("{} goes on in its session {known}{}", self.adapter.name(), in_flight(told.len())));
@@ -220,6 +222,12 @@ impl Conduct {
         self.with.model = self.model(store, &known)?;
         let argv = self.adapter.resume(&self.line, &self.with, &known, &note);
         Ok(Launch { argv, resumes: true, headless: self.reading.headless })
+    }
+
+    /// Returns where the tool calls of an attempt are searched for: in the calls of `session`, where its requests name it.
+    fn searched<'s>(&self, attempt: AttemptNo, session: &'s str) -> Of<'s> {
+        let is_named = self.adapter.names_session_in_bodies() && !session.is_empty();
+        Of::new(self.run, attempt, is_named.then_some(session))
     }
 
     /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
@@ -349,6 +357,16 @@ impl Conduct {
         self.transcripts.as_ref().is_some_and(|directory| super::transcript(directory, id).is_some())
     }
 
+    /// Makes the directory in which the agent's session is kept with the run. `None` if it keeps its session itself.
+    fn files(&self) -> Option<PathBuf> {
+        if !self.adapter.keeps_session_with_run() {
+            return None;
+        }
+        let made = self.run_files.make().and_then(|()| std::fs::create_dir_all(&self.files));
+        made.map_err(|e| say(&format!("no directory for {}'s session: {e}", self.adapter.name()))).ok()?;
+        Some(self.files.clone())
+    }
+
     /// Writes settings with our hooks and returns the file. `None` without access to the store: hooks could
     /// record nothing.
     fn settings(&self, knows_store: bool) -> Option<PathBuf> {
@@ -429,7 +447,7 @@ impl Conduct {
         let Some(lost) = self.session.as_ref().filter(|s| !s.spoiled).map(|s| s.id.as_str()) else {
             return Ok(());
         };
-        let told = truth::settle(store, actor, &Of::new(self.run, before.no, Some(lost)), strays).await?;
+        let told = truth::settle(store, actor, &self.searched(before.no, lost), strays).await?;
         if !told.is_empty() && self.with.settings.is_some() {
             let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
             say(&format!("{} had kept no session{}", self.adapter.name(), in_flight(told.len())));
@@ -486,8 +504,8 @@ impl Conduct {
         }
         // An agent that has finished has nothing in flight. For an agent in a script the supervisor records
         // the outcome, because it ends the processes.
-        let session = self.session.as_ref().map(|s| s.id.as_str());
-        let of = Of { so_far, ..Of::new(self.run, actor.attempt, session) };
+        let session = self.session.as_ref().map_or("", |s| s.id.as_str());
+        let of = Of { so_far, ..self.searched(actor.attempt, session) };
         if exit == Exit::code(0) {
             truth::close_answered(store, actor, &of, &asked::find(store, &of, &[])?).await?;
         } else if self.name.is_none() {

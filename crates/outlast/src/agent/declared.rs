@@ -66,7 +66,7 @@ impl Adapter for Declared {
         self.patterns.clone()
     }
 
-    fn environment(&self, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
+    fn environment(&self, _line: &Line, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
 }
 
 #[cfg(test)]

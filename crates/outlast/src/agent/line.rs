@@ -61,9 +61,19 @@ fn stem(word: &str) -> &str {
     [".exe", ".cjs", ".mjs", ".js"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 
+/// Parts of packages' names, and the program in each.
+const PACKAGES: [(&str, &str); 6] = [
+    ("claude-code", "claude"),
+    ("@openai/codex", "codex"),
+    ("opencode-ai", "opencode"),
+    ("@google/gemini-cli", "gemini"),
+    ("@qwen-code/qwen-code", "qwen"),
+    ("@github/copilot", "copilot"),
+];
+
 /// Returns the program that a word means. A package, and the scripts in it, are named after their program.
 fn named(word: &str) -> &str {
-    for (package, program) in [("claude-code", "claude"), ("@openai/codex", "codex")] {
+    for (package, program) in PACKAGES {
         if word.contains(package) {
             return program;
         }
@@ -97,6 +107,7 @@ mod tests {
             ("node /n/@openai/codex/bin/codex.js exec x", "codex", "exec x"),
             ("bunx codex@latest exec", "codex", "exec"),
             ("nice -n 5 ./claude.exe -c", "claude", "-c"),
+            ("npx -y opencode-ai@1.18.33 run x", "opencode", "run x"),
             ("python agent.py claude", "python", "agent.py claude"),
             ("sh -c claude", "sh", "-c claude"),
         ] {

@@ -5,13 +5,17 @@
 //! its own behind [`Adapter`]; `conduct` applies it to the attempts of a run, `seat` to an agent that a
 //! script of the run starts (`outlast agent`).
 
+pub mod aider;
 pub mod asked;
 pub mod capture;
 pub mod claude;
 pub mod codex;
 pub mod conduct;
+pub mod copilot;
 pub mod declared;
 pub mod eyes;
+pub mod flagged;
+pub mod gemini;
 pub mod git;
 pub mod hook;
 pub mod hooks;
@@ -19,7 +23,9 @@ pub mod inside;
 pub mod line;
 pub mod login;
 pub mod note;
+pub mod opencode;
 pub mod options;
+pub mod qwen;
 pub mod seat;
 pub mod servers;
 pub mod session;
@@ -92,6 +98,10 @@ pub struct With {
     pub is_intercepted: bool,
     /// Values that make the agent start its MCP servers behind a recorder: a file for Claude Code, settings for Codex.
     pub servers: Vec<String>,
+    /// Directory of the run for the session of an agent that keeps it there; `None` for others, or if it cannot be made.
+    pub files: Option<PathBuf>,
+    /// How the program authenticates, as its own files say ([`Adapter::logins`]).
+    pub logins: Vec<String>,
 }
 
 /// Owner of a process that an agent's tool has left, as the process's environment tells it.
@@ -103,7 +113,7 @@ pub enum ToolProcess {
     Some,
 }
 
-/// Adapter of one CLI agent program. All methods but `servers` are pure.
+/// Adapter of one CLI agent program. All methods are pure, except `servers` and `logins`, which read the program's files.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
     /// Returns whether the adapter is for the program of this name.
@@ -118,7 +128,17 @@ pub trait Adapter: Send + Sync {
     /// its arguments; any other gets it through a hook, or not at all.
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String>;
     /// Adds the agent's own variables to the environment that every agent gets.
-    fn environment(&self, env: &mut BTreeMap<OsString, OsString>, with: &With);
+    fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With);
+    /// Returns how the program authenticates, as its own files say: providers whose keys it keeps, or the way that was
+    /// chosen, by its own names. Reads the program's files; no key is kept.
+    fn logins(&self, _around: &Surroundings) -> Vec<String> {
+        Vec::new()
+    }
+    /// Returns whether the bodies of the program's requests hold the session's id. If not, all calls of an attempt count
+    /// as its session's.
+    fn names_session_in_bodies(&self) -> bool {
+        true
+    }
     /// Returns whether the agent takes Outlast's hooks, in a settings file of the run.
     fn has_hooks(&self, _line: &Line) -> bool {
         false
@@ -130,6 +150,10 @@ pub trait Adapter: Send + Sync {
     /// Reads the MCP servers that the agent starts by its own settings; none if they are not known.
     fn servers(&self, _line: &Line, _place: servers::Place<'_>) -> Servers {
         Servers::default()
+    }
+    /// Returns whether the program's session is a file in the run's own directory ([`With::files`]).
+    fn keeps_session_with_run(&self) -> bool {
+        false
     }
     /// Returns the directory where the program keeps its session files; `None` if it is not known. A session's file
     /// name contains its id.
@@ -187,6 +211,20 @@ impl Choice {
     }
 }
 
+/// Returns the adapters of the programs that Outlast knows. The first one that knows a process as a tool's names its call
+/// best.
+pub fn built_in() -> Vec<Box<dyn Adapter>> {
+    vec![
+        Box::new(codex::Codex),
+        Box::new(claude::Claude),
+        Box::new(opencode::Opencode),
+        Box::new(aider::Aider),
+        Box::new(gemini::GEMINI),
+        Box::new(qwen::QWEN),
+        Box::new(copilot::COPILOT),
+    ]
+}
+
 /// Adapter, and the command line of its program.
 pub type Found = (Box<dyn Adapter>, Line);
 
@@ -199,7 +237,7 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
         return Ok(None);
     }
     let line = Line::read(argv);
-    let mut adapters: Vec<Box<dyn Adapter>> = vec![Box::new(claude::Claude), Box::new(codex::Codex)];
+    let mut adapters = built_in();
     adapters.extend(
         config::agents(around, &cli::command())?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>),
     );
@@ -226,27 +264,34 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
     }
 }
 
-/// Returns the path of the file in which Claude Code or Codex, run by this user, keeps the session; `None` if there is none.
+/// Returns the path of the file in which a known program, run by this user, keeps the session; `None` if there is none.
 pub fn transcript_of(session: &str) -> Option<PathBuf> {
     let around = Surroundings::of_process();
-    let adapters: [&dyn Adapter; 2] = [&claude::Claude, &codex::Codex];
-    adapters.into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
+    built_in().into_iter().find_map(|a| transcript(&a.transcripts(&around)?, session))
 }
 
 /// Returns the path of a session's file below `directory`: the first whose name contains the id; `None` without one.
 pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
-    // Codex sorts its files by year, month and day; Claude Code by project.
+    // Codex sorts its files by year, month and day; Claude Code, Gemini CLI and Qwen Code by project. Copilot CLI has a
+    // directory for each session.
+    let short = format!("-{}", session.get(..8).unwrap_or(session));
+    let is_its = |path: &Path| {
+        let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".jsonl"));
+        name.is_some_and(|name| {
+            name.ends_with(session)
+                || name.starts_with("session-") && name.ends_with(&short)
+                || name == "events" && path.parent().is_some_and(|parent| parent.ends_with(session))
+        })
+    };
     const DEPTH: usize = 4;
     let mut level = vec![directory.to_owned()];
     for _ in 0..=DEPTH {
         let mut below = Vec::new();
         for directory in level {
             for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let is_its = name.to_str().and_then(|n| n.strip_suffix(".jsonl"));
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => below.push(entry.path()),
-                    Ok(_) if is_its.is_some_and(|n| n.ends_with(session)) => return Some(entry.path()),
+                    Ok(_) if is_its(&entry.path()) => return Some(entry.path()),
                     _ => {}
                 }
             }

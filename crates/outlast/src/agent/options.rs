@@ -27,6 +27,13 @@ impl Piece {
         matches!(self, Piece::Option { name, .. } if names.contains(&name.as_str()))
     }
 
+    pub fn word(&self) -> Option<&str> {
+        match self {
+            Piece::Word(word) => Some(word),
+            Piece::Option { .. } => None,
+        }
+    }
+
     /// Returns the piece as arguments again. Each value follows its option as an argument of its own.
     pub fn words(&self) -> Vec<String> {
         match self {
@@ -34,6 +41,24 @@ impl Piece {
             Piece::Option { name, values } => [name].into_iter().chain(values).cloned().collect(),
         }
     }
+}
+
+/// Returns whether one of the options `names` is among the pieces.
+pub fn has(pieces: &[Piece], names: &[&str]) -> bool {
+    pieces.iter().any(|piece| piece.is(names))
+}
+
+/// Returns the first value of the first option of `names` that has one.
+pub fn value(pieces: &[Piece], names: &[&str]) -> Option<String> {
+    pieces.iter().find_map(|piece| match piece {
+        Piece::Option { values, .. } if piece.is(names) => values.first().cloned(),
+        _ => None,
+    })
+}
+
+/// Returns the words among the pieces, in their order.
+pub fn words(pieces: &[Piece]) -> Vec<&str> {
+    pieces.iter().filter_map(Piece::word).collect()
 }
 
 /// Splits arguments into options and words. `takes`: returns the number of values of an option, `None` for an unknown

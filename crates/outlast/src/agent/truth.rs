@@ -26,10 +26,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Adapter as _, ToolProcess,
+    ToolProcess,
     asked::{self, Asked, Found, Of},
-    claude::Claude,
-    codex::Codex,
     note,
 };
 use outlast_process::tree::Tree;
@@ -69,7 +67,7 @@ pub struct Left {
     pub command: String,
 }
 
-/// Returns the command in a shell tool's JSON input, in Claude Code's and Codex's fields or others' of the same names;
+/// Returns the command in a shell tool's JSON input, in the fields that known agents use;
 /// `None` for any other input.
 pub fn command(input: &str) -> Option<String> {
     let input: Value = serde_json::from_str(input).ok()?;
@@ -87,15 +85,15 @@ pub fn command(input: &str) -> Option<String> {
 ///
 /// Errors: `/proc` is not readable.
 pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
-    let mut left = Vec::new();
+    let (mut left, adapters) = (Vec::new(), super::built_in());
     for found in tree.survivors()? {
         let Ok(environ) = fs::read(format!("/proc/{}/environ", found.pid)) else { continue };
         let variable = |name: &str| {
             let entries = environ.split(|b| *b == 0).filter_map(|e| std::str::from_utf8(e).ok());
             entries.filter_map(|e| e.split_once('=')).find(|(n, _)| *n == name).map(|(_, v)| v.to_owned())
         };
-        // Codex names the exact call, also for a Claude Code that its tool runs.
-        let Some(of) = Codex.tool_process(&variable).or_else(|| Claude.tool_process(&variable)) else {
+        // Codex names the exact call, also for another agent that its tool runs.
+        let Some(of) = adapters.iter().find_map(|adapter| adapter.tool_process(&variable)) else {
             continue;
         };
         let arguments = fs::read(format!("/proc/{}/cmdline", found.pid)).unwrap_or_default();

@@ -1,6 +1,9 @@
 //! `[agents.NAME]` of `outlast.toml`: how a program starts in a new session, and how it resumes an old one.
 
-use crate::agent::eyes::{self, Patterns};
+use crate::agent::{
+    self,
+    eyes::{self, Patterns},
+};
 
 /// Declared agent: one table `[agents.NAME]`.
 ///
@@ -38,7 +41,8 @@ impl Declared {
     /// Reads the table `[agents.NAME]`. Errors: the key in it that is wrong, and why.
     pub fn read(name: &str, table: &toml::Table) -> Result<Declared, (String, BadDeclaration)> {
         let bad = |key: &str, why| Err((key.to_owned(), why));
-        if ["claude", "codex", "auto", "none"].contains(&name) {
+        let is_known = agent::built_in().iter().any(|adapter| adapter.name() == name);
+        if is_known || ["auto", "none"].contains(&name) {
             return bad("", BadDeclaration::BuiltIn(name.to_owned()));
         }
         let all = || vec!["{args}".to_owned()];

@@ -2,6 +2,7 @@
 //!
 //! All dialects are recognised by their shapes, because a journal is read long after the request was routed.
 
+use outlast_core::words::digest::Digest;
 use serde_json::Value;
 
 use super::sse::{Event, Framer};
@@ -34,8 +35,13 @@ pub fn called_so_far(body: &[u8]) -> Vec<ToolCall> {
 
 fn read(body: &[u8]) -> Calls {
     let mut calls = Calls::default();
-    if body.trim_ascii_start().starts_with(b"{") {
+    let start = body.trim_ascii_start();
+    if start.starts_with(b"{") {
         calls.of_whole(&serde_json::from_slice(body).unwrap_or_default());
+    } else if start.starts_with(b"[") {
+        // Gemini streams one array, unless events are asked for.
+        let chunks: Value = serde_json::from_slice(body).unwrap_or_default();
+        items(&chunks).for_each(|chunk| calls.of_candidates(chunk));
     } else {
         let mut framer = Framer::default();
         let mut events = framer.push(bytes::Bytes::copy_from_slice(body));
@@ -58,7 +64,39 @@ pub fn answered(body: &[u8]) -> Vec<String> {
     let outputs =
         items(&body["input"]).filter(|i| i["type"].as_str().is_some_and(|t| t.ends_with("_call_output")));
     let responses = outputs.filter_map(|i| i["call_id"].as_str());
-    anthropic.chain(chat).chain(responses).map(str::to_owned).collect()
+    let mut out: Vec<String> = anthropic.chain(chat).chain(responses).map(str::to_owned).collect();
+    let mut asked: Vec<&Value> = Vec::new();
+    for content in items(&body["contents"]) {
+        let parts = |kind| items(&content["parts"]).map(move |part| &part[kind]).filter(|p| p.is_object());
+        for (n, response) in parts("functionResponse").enumerate() {
+            // Results follow the content that asks for them, in its order, where they name no call.
+            let named = asked.iter().find(|call| call["id"].is_string() && call["id"] == response["id"]);
+            let ids = named.or(asked.get(n)).map(|call| [gemini_call(call).id, made_up(call)]);
+            out.extend(ids.into_iter().flatten());
+            out.extend(response["id"].as_str().map(str::to_owned));
+        }
+        asked = parts("functionCall").collect();
+    }
+    out
+}
+
+/// Beginning of an id that is made up here, for a call of a Gemini model that names none.
+pub const MADE_UP: char = '~';
+
+/// Reads a function call of a Gemini model.
+fn gemini_call(call: &Value) -> ToolCall {
+    let given = call["id"].as_str().filter(|id| !id.is_empty()).map(str::to_owned);
+    ToolCall { id: given.unwrap_or_else(|| made_up(call)), name: text(&call["name"]), input: arguments(call) }
+}
+
+/// Makes up an id, which is equal for calls of the same function with the same arguments. A client may give a call that
+/// came without an id one of its own.
+fn made_up(call: &Value) -> String {
+    format!("{MADE_UP}{}", Digest::of(format!("{}\0{}", text(&call["name"]), arguments(call)).as_bytes()))
+}
+
+fn arguments(call: &Value) -> String {
+    if call["args"].is_null() { "{}".to_owned() } else { call["args"].to_string() }
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> + Clone {
@@ -103,6 +141,7 @@ impl Calls {
             }
         }
         items(&body["output"]).for_each(|item| self.of_item(item));
+        self.of_candidates(body);
     }
 
     fn of_event(&mut self, event: &Value) {
@@ -130,6 +169,7 @@ impl Calls {
             }
             Some(_) => {}
             None => {
+                self.of_candidates(event);
                 for choice in items(&event["choices"]) {
                     let c = choice["index"].as_u64().unwrap_or(0);
                     for (i, call) in items(&choice["delta"]["tool_calls"]).enumerate() {
@@ -157,6 +197,17 @@ impl Calls {
         call.id.push_str(part["id"].as_str().unwrap_or_default());
         call.name.push_str(part["function"]["name"].as_str().unwrap_or_default());
         call.input.push_str(part["function"]["arguments"].as_str().unwrap_or_default());
+    }
+
+    /// Adds the function calls of a Gemini model's answer, or of a part of it. Each call comes whole.
+    fn of_candidates(&mut self, body: &Value) {
+        for candidate in items(&body["candidates"]) {
+            let parts = items(&candidate["content"]["parts"]);
+            for call in parts.map(|part| &part["functionCall"]).filter(|call| call.is_object()) {
+                let place = (u64::MAX, self.0.len() as u64);
+                self.0.push(Made { place, call: gemini_call(call), complete: true });
+            }
+        }
     }
 
     /// Adds a tool call from an output item of a response. Streams report it when it is done, and mostly again
@@ -235,6 +286,40 @@ mod tests {
             ),
             &[("c1", "sh", "{}")],
         );
+    }
+
+    #[test]
+    fn gemini_models_calls_are_known_with_an_id_and_without() {
+        let call = r#"{"functionCall":{"name":"sh","args":{"a":1}ID}}"#;
+        let chunk =
+            |call: &str| format!(r#"{{"candidates":[{{"content":{{"role":"model","parts":[{call}]}}}}]}}"#);
+        let named = chunk(&call.replace("ID", r#","id":"g1""#));
+        let bare = chunk(&call.replace("ID", ""));
+        for body in [named.clone(), format!("data: {named}\r\n\r\n"), format!("[{named}\n,\r\n{named}]")] {
+            assert_eq!(called(body.as_bytes())[0].id, "g1", "{body}");
+            assert_eq!(called(body.as_bytes())[0].input, r#"{"a":1}"#, "{body}");
+        }
+        assert_eq!(called_so_far(format!("data: {bare}\r\n\r\n").as_bytes()).len(), 1);
+        let id = called(bare.as_bytes()).remove(0).id;
+        assert!(id.starts_with(MADE_UP), "{id}");
+        let request = |asked: &str, responses: &str| {
+            format!(
+                r#"{{"contents":[{{"role":"user","parts":[{{"text":"x"}}]}},{{"role":"model","parts":[{{"text":"y"}},{asked}]}},
+                    {{"role":"user","parts":[{responses}]}}]}}"#
+            )
+        };
+        let response = r#"{"functionResponse":{"name":"sh","response":{}}}"#;
+        let with_id = response.replace("\"name\"", "\"id\":\"sh-1\",\"name\"");
+        let client = call.replace("ID", r#","id":"sh-1""#);
+        for (asked, responses, wanted) in [
+            (call.replace("ID", ""), response, true),
+            (call.replace("ID", ""), &with_id, true),
+            (client, &with_id, true),
+            (call.replace("ID", ""), r#"{"text":"no"}"#, false),
+        ] {
+            let answered = answered(request(&asked, responses).as_bytes());
+            assert_eq!(answered.contains(&id), wanted, "{asked}, {responses}: {answered:?}");
+        }
     }
 
     #[test]

@@ -47,11 +47,13 @@ pub enum Who {
     Nobody,
 }
 
-/// Returns the session that a CLI agent names in the headers of Codex or Claude Code; `None` if none is named, or if it
-/// is not a plain word.
+/// Headers in which Codex, Claude Code and opencode name their session.
+const SESSIONS: [&str; 3] = ["session-id", "x-claude-code-session-id", "x-session-affinity"];
+
+/// Returns the session that a CLI agent names in its headers; `None` if none is named, or if it is not a plain word.
 pub fn session(headers: &HeaderMap) -> Option<String> {
     let of = |name| headers.get(name).and_then(|v| v.to_str().ok());
-    let id = of("session-id").or_else(|| of("x-claude-code-session-id"))?;
+    let id = SESSIONS.into_iter().find_map(of)?;
     // The id becomes a word of a command line: it must not look like an option or a path.
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
     let named = !id.is_empty() && id.len() <= 128 && !id.starts_with(['-', '.']) && id.bytes().all(plain);
@@ -393,6 +395,23 @@ mod tests {
 
     fn open() -> Access {
         Access { loopback: true, ..Access::default() }
+    }
+
+    #[test]
+    fn a_session_is_a_plain_word_in_one_of_the_agents_headers() {
+        for (name, value, wanted) in [
+            ("session-id", "01a1-b", Some("01a1-b")),
+            ("x-claude-code-session-id", "a", Some("a")),
+            ("x-session-affinity", "ses_df7ace023ffe", Some("ses_df7ace023ffe")),
+            ("x-session-affinity", "--help", None),
+            ("session-id", "../x", None),
+            ("session-id", "a b", None),
+            ("x-session", "a", None),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(name.parse::<http::HeaderName>().unwrap(), value.parse().unwrap())]);
+            assert_eq!(session(&headers).as_deref(), wanted, "{name}: {value}");
+        }
     }
 
     #[test]

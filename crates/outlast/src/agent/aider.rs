@@ -1,0 +1,252 @@
+//! aider: `aider`. It knows no sessions: a conversation is a file of Markdown, which `--restore-chat-history` reads. So a
+//! session has a file of its own, in the directory of its run.
+//!
+//! Measured with 0.86: OPENAI_BASE_URL and ANTHROPIC_BASE_URL are obeyed; a prompt is in the file before it is asked, an
+//! answer once it has come; edits are made after the answer, and models get no tools.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+};
+
+use super::{
+    Adapter, Names, Reading, With,
+    line::Line,
+    options::{self, Piece, Takes, has},
+};
+
+pub struct Aider;
+
+const HISTORY: &[&str] = &["--chat-history-file"];
+
+/// Options of a prompt after whose answer the program ends.
+const PROMPTS: &[&str] = &["-m", "--message", "--msg", "-f", "--message-file"];
+
+/// Options of a start that is no conversation.
+const SESSIONLESS: &[&str] = &[
+    "-h",
+    "--help",
+    "--version",
+    "--list-models",
+    "--models",
+    "--just-check-update",
+    "--install-main-branch",
+    "--upgrade",
+    "--update",
+    "--gui",
+    "--browser",
+    "--apply",
+    "--apply-clipboard-edits",
+    "--commit",
+    "--lint",
+    "--test",
+    "--exit",
+    "--show-repo-map",
+    "--show-prompts",
+    "--shell-completions",
+];
+
+fn takes(name: &str) -> Option<Takes> {
+    Some(match name {
+        "--model"
+        | "--openai-api-key"
+        | "--anthropic-api-key"
+        | "--openai-api-base"
+        | "--openai-api-type"
+        | "--openai-api-version"
+        | "--openai-api-deployment-id"
+        | "--openai-organization-id"
+        | "--set-env"
+        | "--api-key"
+        | "--list-models"
+        | "--models"
+        | "--model-settings-file"
+        | "--model-metadata-file"
+        | "--alias"
+        | "--reasoning-effort"
+        | "--thinking-tokens"
+        | "--timeout"
+        | "--edit-format"
+        | "--chat-mode"
+        | "--weak-model"
+        | "--editor-model"
+        | "--editor-edit-format"
+        | "--max-chat-history-tokens"
+        | "--cache-keepalive-pings"
+        | "--map-tokens"
+        | "--map-refresh"
+        | "--map-multiplier-no-files"
+        | "--input-history-file"
+        | "--chat-history-file"
+        | "--llm-history-file"
+        | "--user-input-color"
+        | "--tool-output-color"
+        | "--tool-error-color"
+        | "--tool-warning-color"
+        | "--assistant-output-color"
+        | "--completion-menu-color"
+        | "--completion-menu-bg-color"
+        | "--completion-menu-current-color"
+        | "--completion-menu-current-bg-color"
+        | "--code-theme"
+        | "--aiderignore"
+        | "--commit-prompt"
+        | "--lint-cmd"
+        | "--test-cmd"
+        | "--analytics-log"
+        | "--analytics-posthog-host"
+        | "--analytics-posthog-project-api-key"
+        | "-m"
+        | "--message"
+        | "--msg"
+        | "-f"
+        | "--message-file"
+        | "--apply"
+        | "--voice-format"
+        | "--voice-language"
+        | "--voice-input-device"
+        | "--file"
+        | "--read"
+        | "--chat-language"
+        | "--commit-language"
+        | "--load"
+        | "--encoding"
+        | "--line-endings"
+        | "-c"
+        | "--config"
+        | "--env-file"
+        | "--notifications-command"
+        | "--editor"
+        | "--shell-completions" => Takes::One,
+        // All others are switches. A word behind one is a file to edit.
+        _ => Takes::Nothing,
+    })
+}
+
+fn pieces(line: &Line) -> Vec<Piece> {
+    options::read(&line.tail, takes)
+}
+
+/// Returns the option that gives the session a file of its own, where the person names none.
+fn history(pieces: &[Piece], with: &With, session: Option<&str>) -> Vec<String> {
+    match (&with.files, session) {
+        (Some(files), Some(session)) if !has(pieces, HISTORY) && !has(pieces, SESSIONLESS) => {
+            let file = files.join(format!("aider-{session}.md"));
+            ["--chat-history-file".to_owned(), file.to_string_lossy().into_owned()].into()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Adapter for Aider {
+    fn name(&self) -> &str {
+        "aider"
+    }
+
+    fn read(&self, line: &Line, _piped: bool) -> Reading {
+        let pieces = pieces(line);
+        let names = if has(&pieces, SESSIONLESS) { Names::Nothing } else { Names::Ours };
+        Reading { names, headless: has(&pieces, PROMPTS) }
+    }
+
+    fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String> {
+        let added = history(&pieces(line), with, session);
+        line.with(added.into_iter().chain(line.tail.iter().cloned()))
+    }
+
+    fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
+        let pieces = pieces(line);
+        let mut out = history(&pieces, with, Some(session));
+        out.push("--restore-chat-history".into());
+        // Words are files to edit.
+        let gone = [PROMPTS, &["--load", "--restore-chat-history", "--no-restore-chat-history"]].concat();
+        out.extend(pieces.iter().filter(|piece| !piece.is(&gone)).flat_map(Piece::words));
+        if self.read(line, with.piped).headless {
+            out.extend(["--message".to_owned(), note.to_owned()]);
+        }
+        line.with(out)
+    }
+
+    fn environment(&self, _line: &Line, env: &mut BTreeMap<OsString, OsString>, _with: &With) {
+        // For Gemini's models the library that it calls them by has a variable of its own.
+        if let Some(url) = env.get(OsStr::new("GOOGLE_GEMINI_BASE_URL")).and_then(|url| url.to_str()) {
+            let url = format!("{url}/v1beta");
+            env.entry("GEMINI_API_BASE".into()).or_insert(url.into());
+        }
+    }
+
+    fn keeps_session_with_run(&self) -> bool {
+        true
+    }
+
+    fn names_session_in_bodies(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Line {
+        Line::read(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn check(text: &str, headless: bool, begun: &str, resumed: &str) {
+        let with = With { files: Some("/r".into()), ..With::default() };
+        let line = line(text);
+        assert_eq!(Aider.read(&line, true), Reading { names: Names::Ours, headless }, "{text}");
+        assert_eq!(Aider.begin(&line, &with, Some("S")).join(" "), begun, "{text}");
+        assert_eq!(Aider.resume(&line, &with, "S", "NOTE").join(" "), resumed, "{text}");
+    }
+
+    #[test]
+    fn a_session_has_a_file_of_its_own_which_is_read_when_it_goes_on() {
+        check(
+            "aider --yes-always --model gpt-4o -m hello src/a.py",
+            true,
+            "aider --chat-history-file /r/aider-S.md --yes-always --model gpt-4o -m hello src/a.py",
+            "aider --chat-history-file /r/aider-S.md --restore-chat-history --yes-always --model gpt-4o src/a.py \
+             --message NOTE",
+        );
+        check(
+            "aider --sonnet a.py b.py",
+            false,
+            "aider --chat-history-file /r/aider-S.md --sonnet a.py b.py",
+            "aider --chat-history-file /r/aider-S.md --restore-chat-history --sonnet a.py b.py",
+        );
+    }
+
+    #[test]
+    fn a_file_of_the_persons_own_is_kept() {
+        check(
+            "aider --chat-history-file h.md --no-restore-chat-history --msg hello",
+            true,
+            "aider --chat-history-file h.md --no-restore-chat-history --msg hello",
+            "aider --restore-chat-history --chat-history-file h.md --message NOTE",
+        );
+    }
+
+    #[test]
+    fn a_start_that_is_no_conversation_has_no_session() {
+        let with = With { files: Some("/r".into()), ..With::default() };
+        for text in ["aider --version", "aider --list-models gpt", "aider --commit", "aider --gui"] {
+            assert_eq!(Aider.read(&line(text), false).names, Names::Nothing, "{text}");
+            assert_eq!(Aider.begin(&line(text), &with, Some("S")).join(" "), text);
+        }
+    }
+
+    #[test]
+    fn geminis_models_are_called_by_the_proxy_unless_the_person_says_otherwise() {
+        let of = |set: &[(&str, &str)]| {
+            let mut env: BTreeMap<OsString, OsString> =
+                set.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            Aider.environment(&line("aider"), &mut env, &With::default());
+            env.get(OsStr::new("GEMINI_API_BASE")).map(|v| v.to_string_lossy().into_owned())
+        };
+        let ours = ("GOOGLE_GEMINI_BASE_URL", "http://p");
+        assert_eq!(of(&[ours]).as_deref(), Some("http://p/v1beta"));
+        assert_eq!(of(&[ours, ("GEMINI_API_BASE", "http://own")]).as_deref(), Some("http://own"));
+        assert_eq!(of(&[]), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! Agents that take the id of a new session by one option and resume it by another: Gemini CLI, Qwen Code, Copilot CLI.
+//! Each is a table of its options, in a file of its own.
+
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+
+use serde_json::Value;
+
+use super::{
+    Adapter, Names, Reading, ToolProcess, With,
+    line::Line,
+    options::{self, Piece, Takes, has, value},
+};
+use crate::settings::surroundings::Surroundings;
+
+/// Program that takes its session's id by `--session-id ID`, and by `--resume=ID` to go on.
+pub struct Flagged {
+    pub name: &'static str,
+    pub takes: fn(&str) -> Option<Takes>,
+    /// First words that are subcommands without a conversation.
+    pub subcommands: &'static [&'static str],
+    /// Options of a prompt after whose answer the program ends. The first one carries the note.
+    pub prompts: &'static [&'static str],
+    /// Options of a prompt to a program that a person talks to. The first one carries the note.
+    pub talks: &'static [&'static str],
+    /// Whether a prompt without an option is one after whose answer the program ends.
+    pub ends_after_words: bool,
+    /// Options by which the program finds or makes a session of its own.
+    pub finds: &'static [&'static str],
+    /// Options of a start that has no session, or is no conversation.
+    pub sessionless: &'static [&'static str],
+    /// Options, besides prompts and sessions, that are for a session's start alone.
+    pub starts: &'static [&'static str],
+    /// Variable of the directory with the program's own files, its place below the home directory without the variable,
+    /// and the directory of sessions below it.
+    pub files: (&'static str, &'static str, &'static str),
+    /// `type` of the lines in a session's file by which it can be resumed.
+    pub begun: &'static [&'static str],
+    /// Variable that the processes of its tools have.
+    pub tool: &'static str,
+    pub environment: fn(&mut BTreeMap<OsString, OsString>, &With),
+    /// Options that lead the program to the proxy, given those that the person typed.
+    pub leads: fn(&[Piece], &With) -> Vec<String>,
+    /// Ways to authenticate that the program's own files name.
+    pub logins: fn(&Surroundings) -> Vec<String>,
+    pub remarks: fn(&With) -> Vec<String>,
+}
+
+const SESSION: &[&str] = &["--session-id"];
+const RESUME: &[&str] = &["--resume", "-r"];
+
+impl Flagged {
+    fn pieces(&self, line: &Line) -> Vec<Piece> {
+        options::read(&line.tail, self.takes)
+    }
+
+    fn is_conversation(&self, pieces: &[Piece]) -> bool {
+        !options::words(pieces).first().is_some_and(|word| self.subcommands.contains(word))
+            && !has(pieces, &["-h", "--help", "-v", "--version"])
+            && !has(pieces, self.sessionless)
+    }
+}
+
+impl Adapter for Flagged {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn read(&self, line: &Line, piped: bool) -> Reading {
+        let pieces = self.pieces(line);
+        let ends = has(&pieces, self.prompts)
+            || self.ends_after_words && pieces.iter().any(|piece| piece.word().is_some());
+        let names = if !self.is_conversation(&pieces) {
+            Names::Nothing
+        } else if has(&pieces, self.finds) {
+            Names::Theirs
+        } else if let Some(id) = value(&pieces, SESSION) {
+            Names::Session(id)
+        } else if has(&pieces, RESUME) {
+            // Any other value is a place in a list, or a name.
+            value(&pieces, RESUME).filter(|id| is_uuid(id)).map_or(Names::Theirs, Names::Resumed)
+        } else {
+            Names::Ours
+        };
+        Reading { names, headless: (ends || piped) && !has(&pieces, self.talks) }
+    }
+
+    fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String> {
+        let pieces = self.pieces(line);
+        let mut added = if self.is_conversation(&pieces) { (self.leads)(&pieces, with) } else { Vec::new() };
+        if let Some(id) = session.filter(|_| self.read(line, with.piped).names == Names::Ours) {
+            added.extend(["--session-id".to_owned(), id.to_owned()]);
+        }
+        line.with(added.into_iter().chain(line.tail.iter().cloned()))
+    }
+
+    fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
+        let pieces = self.pieces(line);
+        let mut out = (self.leads)(&pieces, with);
+        out.push(format!("--resume={session}"));
+        let gone = [self.prompts, self.talks, self.finds, self.starts, SESSION, RESUME].concat();
+        out.extend(pieces.iter().filter(|p| p.word().is_none() && !p.is(&gone)).flat_map(Piece::words));
+        let options = if self.read(line, with.piped).headless { self.prompts } else { self.talks };
+        out.extend(options.first().map(|option| (*option).to_owned()));
+        out.push(note.to_owned());
+        line.with(out)
+    }
+
+    fn environment(&self, _line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With) {
+        (self.environment)(env, with);
+    }
+
+    fn logins(&self, around: &Surroundings) -> Vec<String> {
+        (self.logins)(around)
+    }
+
+    fn names_session_in_bodies(&self) -> bool {
+        false
+    }
+
+    fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
+        let (variable, below_home, sessions) = self.files;
+        let own = around.var(variable).map(PathBuf::from);
+        Some(own.or_else(|| Some(around.home()?.join(below_home)))?.join(sessions))
+    }
+
+    fn is_begun(&self, transcript: &str) -> bool {
+        let is_said = |line: &str| {
+            serde_json::from_str::<Value>(line)
+                .is_ok_and(|line| line["type"].as_str().is_some_and(|kind| self.begun.contains(&kind)))
+        };
+        transcript.lines().any(is_said)
+    }
+
+    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
+        variable(self.tool).map(|_| ToolProcess::Some)
+    }
+
+    fn remarks(&self, line: &Line, with: &With) -> Vec<String> {
+        if self.is_conversation(&self.pieces(line)) { (self.remarks)(with) } else { Vec::new() }
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub const ID: &str = "11111111-1111-4111-8111-111111111111";
+
+    pub fn line(text: &str) -> Line {
+        let words: Vec<String> = text.split_whitespace().map(|w| w.replace("ID", ID)).collect();
+        Line::read(&words).unwrap()
+    }
+
+    /// Checks who chooses the session, whether the agent ends by itself, and both command lines.
+    pub fn check(agent: &Flagged, text: &str, names: Names, headless: bool, begun: &str, resumed: &str) {
+        let (line, with) = (line(text), With::default());
+        let had = agent.read(&line, false);
+        assert_eq!(had, Reading { names, headless }, "{text}");
+        let clear = |words: Vec<String>| words.join(" ").replace(ID, "ID");
+        assert_eq!(clear(agent.begin(&line, &with, Some("OURS"))), begun, "{text}");
+        assert_eq!(clear(agent.resume(&line, &with, "OURS", "NOTE")), resumed, "{text}");
+    }
+}

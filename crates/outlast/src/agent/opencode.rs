@@ -1,0 +1,302 @@
+//! opencode: `opencode`. It chooses its session id, which its requests name in a header, and is resumed by
+//! `run --session ID`.
+//!
+//! Measured with 1.18: base URLs in variables are not obeyed, so the proxy is put into its configuration, by the
+//! variable OPENCODE_CONFIG_CONTENT; a provider that is named there counts as available, with a key or without; after
+//! kill -9 its history has the unfinished call with the result "[Tool execution was interrupted]".
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+};
+
+use outlast_core::run::token::looks_like_token;
+use serde_json::{Value, json};
+
+use super::{
+    Adapter, Names, Reading, ToolProcess, With,
+    line::Line,
+    options::{self, Piece, Takes, has, value},
+};
+use crate::settings::{keys, surroundings::Surroundings};
+
+pub struct Opencode;
+
+/// Variable with a part of opencode's configuration, which counts more than its files.
+const CONFIGURATION: &str = "OPENCODE_CONFIG_CONTENT";
+
+/// Providers that the proxy stands for: opencode's name, the variables of a key, the variable of the proxy's URL, and
+/// what opencode expects behind it.
+const PROVIDERS: [(&str, &[&str], &str, &str); 3] = [
+    ("openai", &[keys::OPENAI], "OPENAI_BASE_URL", ""),
+    ("anthropic", &[keys::ANTHROPIC], "ANTHROPIC_BASE_URL", "/v1"),
+    (
+        "google",
+        &[keys::GEMINI, keys::GOOGLE, "GOOGLE_GENERATIVE_AI_API_KEY"],
+        "GOOGLE_GEMINI_BASE_URL",
+        "/v1beta",
+    ),
+];
+
+/// First words that are subcommands without a conversation of their own.
+const SUBCOMMANDS: [&str; 23] = [
+    "acp",
+    "agent",
+    "attach",
+    "auth",
+    "completion",
+    "db",
+    "debug",
+    "export",
+    "github",
+    "help",
+    "import",
+    "mcp",
+    "models",
+    "plug",
+    "plugin",
+    "pr",
+    "providers",
+    "serve",
+    "session",
+    "stats",
+    "uninstall",
+    "upgrade",
+    "web",
+];
+
+fn takes(name: &str) -> Option<Takes> {
+    Some(match name {
+        "--log-level" | "--command" | "-s" | "--session" | "-m" | "--model" | "--agent" | "--format"
+        | "--title" | "--attach" | "-p" | "--password" | "-u" | "--username" | "--dir" | "--port"
+        | "--variant" | "--prompt" | "--hostname" | "--mdns-domain" | "--replay-limit" => Takes::One,
+        "-f" | "--file" | "--cors" => Takes::Many,
+        "-h" | "--help" | "-v" | "--version" | "--print-logs" | "--pure" | "-c" | "--continue" | "--fork"
+        | "--share" | "--thinking" | "-i" | "--interactive" | "--auto" | "--mdns" | "--mini"
+        | "--no-replay" => Takes::Nothing,
+        _ => return None,
+    })
+}
+
+fn pieces(line: &Line) -> Vec<Piece> {
+    options::read(&line.tail, takes)
+}
+
+fn runs(pieces: &[Piece]) -> bool {
+    options::words(pieces).first() == Some(&"run")
+}
+
+impl Adapter for Opencode {
+    fn name(&self) -> &str {
+        "opencode"
+    }
+
+    fn read(&self, line: &Line, _piped: bool) -> Reading {
+        let pieces = pieces(line);
+        let is_other = options::words(&pieces).first().is_some_and(|word| SUBCOMMANDS.contains(word));
+        // The session of `--attach` is kept by a server elsewhere.
+        let names = if is_other || has(&pieces, &["-h", "--help", "-v", "--version", "--attach"]) {
+            Names::Nothing
+        } else if has(&pieces, &["--fork", "-c", "--continue"]) {
+            Names::Theirs
+        } else {
+            value(&pieces, &["-s", "--session"]).map_or(Names::Theirs, Names::Resumed)
+        };
+        Reading { names, headless: runs(&pieces) && !has(&pieces, &["-i", "--interactive"]) }
+    }
+
+    fn begin(&self, line: &Line, _with: &With, _session: Option<&str>) -> Vec<String> {
+        line.with(line.tail.iter().cloned())
+    }
+
+    fn resume(&self, line: &Line, _with: &With, session: &str, note: &str) -> Vec<String> {
+        let pieces = pieces(line);
+        // Files came with the first prompt.
+        let gone = [
+            "-s",
+            "--session",
+            "-c",
+            "--continue",
+            "--fork",
+            "--prompt",
+            "-f",
+            "--file",
+            "--title",
+            "--command",
+        ];
+        let options = pieces.iter().filter(|p| p.word().is_none() && !p.is(&gone)).flat_map(Piece::words);
+        let mut out: Vec<String> = Vec::new();
+        if runs(&pieces) {
+            out.push("run".into());
+            out.extend(options);
+            out.extend(["--session", session, "--", note].map(str::to_owned));
+        } else {
+            // The word is the directory of the project.
+            out.extend(options::words(&pieces).into_iter().map(str::to_owned));
+            out.extend(options);
+            out.extend(["--session", session, "--prompt", note].map(str::to_owned));
+        }
+        line.with(out)
+    }
+
+    fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With) {
+        let text = |name: &str| env.get(OsStr::new(name)).and_then(|v| v.to_str()).filter(|v| !v.is_empty());
+        let mut configuration: Value = match text(CONFIGURATION).map(serde_json::from_str) {
+            None => json!({}),
+            Some(Ok(theirs @ Value::Object(_))) => theirs,
+            // With comments in it, say: opencode reads more than JSON, and theirs is not thrown away.
+            Some(_) => return,
+        };
+        let model = value(&pieces(line), &["-m", "--model"]).unwrap_or_default();
+        for (name, keys, url, behind) in PROVIDERS {
+            let key = keys.iter().find_map(|key| text(key));
+            let is_used = key.is_some()
+                || with.logins.iter().any(|login| login == name)
+                || model.split('/').next() == Some(name);
+            let Some(url) = text(url).filter(|_| is_used) else { continue };
+            let options = &mut configuration["provider"][name]["options"];
+            // A provider of the person's own stays where it is.
+            if !options["baseURL"].is_null() {
+                continue;
+            }
+            options["baseURL"] = format!("{url}{behind}").into();
+            // A key that opencode keeps itself would count more than the variable.
+            if let Some(token) = key.filter(|key| looks_like_token(key)) {
+                options["apiKey"] = token.into();
+            }
+            if let Some(agent) = &with.name {
+                options["headers"]["X-Outlast-Agent"] = agent.as_str().into();
+            }
+        }
+        if configuration.get("provider").is_some() {
+            env.insert(CONFIGURATION.into(), configuration.to_string().into());
+        }
+    }
+
+    fn logins(&self, around: &Surroundings) -> Vec<String> {
+        let data = around.var("XDG_DATA_HOME").map(Into::into);
+        let data = data.or_else(|| Some(around.home()?.join(".local/share")));
+        let kept = data.and_then(|data| std::fs::read(data.join("opencode/auth.json")).ok());
+        let kept: Value = kept.and_then(|kept| serde_json::from_slice(&kept).ok()).unwrap_or_default();
+        // A subscription's login ("oauth") goes to an address of its own, whatever is configured.
+        let with_key = kept.as_object().into_iter().flatten().filter(|(_, login)| login["type"] == "api");
+        with_key.map(|(provider, _)| provider.clone()).collect()
+    }
+
+    fn names_session_in_bodies(&self) -> bool {
+        false
+    }
+
+    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
+        variable("OPENCODE").map(|_| ToolProcess::Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "ses_df7ace023ffeqZjj4dQn1az3Km";
+
+    fn line(text: &str) -> Line {
+        let words: Vec<String> = text.split_whitespace().map(|w| w.replace("ID", ID)).collect();
+        Line::read(&words).unwrap()
+    }
+
+    #[test]
+    fn a_line_tells_who_chooses_its_session() {
+        for (text, names, headless) in [
+            ("opencode run hello", Names::Theirs, true),
+            ("opencode --print-logs run -m openai/gpt-5 hello", Names::Theirs, true),
+            ("opencode", Names::Theirs, false),
+            ("opencode /some/where", Names::Theirs, false),
+            ("opencode run -i hello", Names::Theirs, false),
+            ("opencode run -s ID go", Names::Resumed(ID.into()), true),
+            ("opencode --session=ID", Names::Resumed(ID.into()), false),
+            ("opencode run -c go", Names::Theirs, true),
+            ("opencode run -s ID --fork go", Names::Theirs, true),
+            ("opencode run --attach http://h:1 go", Names::Nothing, true),
+            ("opencode serve", Names::Nothing, false),
+            ("opencode --version", Names::Nothing, false),
+        ] {
+            assert_eq!(Opencode.read(&line(text), false), Reading { names, headless }, "{text}");
+        }
+    }
+
+    #[test]
+    fn its_session_is_resumed_with_everything_else_the_person_said() {
+        for (text, resumed) in [
+            (
+                "opencode run --auto -m openai/gpt-5 hello there",
+                "opencode run --auto -m openai/gpt-5 --session ID -- NOTE",
+            ),
+            (
+                "opencode run hello -f a.png b.png --title x --format json",
+                "opencode run --format json --session ID -- NOTE",
+            ),
+            ("opencode run -c --fork go", "opencode run --session ID -- NOTE"),
+            ("opencode /p --prompt hello", "opencode /p --session ID --prompt NOTE"),
+            ("npx opencode-ai@1.18.33 run x", "npx opencode-ai@1.18.33 run --session ID -- NOTE"),
+        ] {
+            let line = line(text);
+            assert_eq!(line.program, "opencode", "{text}");
+            assert_eq!(Opencode.begin(&line, &With::default(), None).join(" "), text);
+            let had = Opencode.resume(&line, &With::default(), ID, "NOTE").join(" ").replace(ID, "ID");
+            assert_eq!(had, resumed, "{text}");
+        }
+    }
+
+    fn configuration(text: &str, with: &With, variables: &[(&str, &str)]) -> Value {
+        let mut env: BTreeMap<OsString, OsString> =
+            variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        env.insert("OPENAI_BASE_URL".into(), "http://p/v1".into());
+        env.insert("ANTHROPIC_BASE_URL".into(), "http://p".into());
+        Opencode.environment(&line(text), &mut env, with);
+        let text = env.get(OsStr::new(CONFIGURATION)).map(|v| v.to_str().unwrap().to_owned());
+        serde_json::from_str(&text.unwrap_or("null".into())).unwrap()
+    }
+
+    #[test]
+    fn the_proxy_is_named_for_providers_that_are_used_and_no_other() {
+        let with = With::default();
+        let openai = json!({"provider": {"openai": {"options": {"baseURL": "http://p/v1"}}}});
+        let anthropic = json!({"provider": {"anthropic": {"options": {"baseURL": "http://p/v1"}}}});
+        assert_eq!(configuration("opencode run x", &with, &[]), Value::Null);
+        assert_eq!(configuration("opencode run x", &with, &[("OPENAI_API_KEY", "sk")]), openai);
+        assert_eq!(configuration("opencode run -m anthropic/claude x", &with, &[]), anthropic);
+        let login = With { logins: vec!["anthropic".into(), "groq".into()], ..With::default() };
+        assert_eq!(configuration("opencode run x", &login, &[]), anthropic);
+    }
+
+    #[test]
+    fn what_the_person_has_configured_stays() {
+        let own = r#"{"theme":"x","provider":{"openai":{"options":{"baseURL":"http://own"}}}}"#;
+        let variables = [(CONFIGURATION, own), ("OPENAI_API_KEY", "sk"), ("ANTHROPIC_API_KEY", "sk")];
+        let had = configuration("opencode run x", &With::default(), &variables);
+        assert_eq!(had["theme"], "x");
+        assert_eq!(had["provider"]["openai"]["options"]["baseURL"], "http://own");
+        assert_eq!(had["provider"]["anthropic"]["options"]["baseURL"], "http://p/v1");
+    }
+
+    #[test]
+    fn our_own_key_counts_more_than_one_that_it_keeps_and_the_agents_name_is_sent() {
+        let with = With { name: Some("a.1".into()), ..With::default() };
+        let token = "ol_token";
+        assert!(looks_like_token(token));
+        let had = configuration("opencode run x", &with, &[("OPENAI_API_KEY", token)]);
+        let options = &had["provider"]["openai"]["options"];
+        assert_eq!(options["apiKey"], token);
+        assert_eq!(options["headers"]["X-Outlast-Agent"], "a.1");
+    }
+
+    #[test]
+    fn keys_that_it_keeps_are_known_and_subscriptions_are_not_taken_for_keys() {
+        let home = tempfile::tempdir().unwrap();
+        let place = home.path().join(".local/share/opencode");
+        std::fs::create_dir_all(&place).unwrap();
+        let kept = r#"{"anthropic": {"type": "oauth"}, "openai": {"type": "api", "key": "sk-1"}}"#;
+        std::fs::write(place.join("auth.json"), kept).unwrap();
+        let around = Surroundings::new(&[("HOME", home.path().to_str().unwrap())], home.path());
+        assert_eq!(Opencode.logins(&around), ["openai"]);
+    }
+}

@@ -1,0 +1,172 @@
+//! Further agents as they are published: each goes on in its own session when it is killed in a tool, is metered, and its
+//! model is told what became of the tool. `OUTLAST_TEST_KILLS` says how often each is killed.
+
+use super::*;
+use crate::bed::Dice;
+
+/// One agent: how it is started, and how its model asks for a shell command.
+struct Agent {
+    name: &'static str,
+    /// Tool that runs a shell command, and what it wants beside the command.
+    tool: &'static str,
+    beside: &'static [(&'static str, &'static str)],
+    /// Arguments before the prompt.
+    words: &'static [&'static str],
+    /// File in the agent's directory that becomes part of its system text.
+    instructions: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const OPENCODE: Agent = Agent {
+    name: "opencode",
+    tool: "bash",
+    beside: &[("description", "does it")],
+    words: &["run", "--auto", "-m", "openai/gpt-5"],
+    instructions: "AGENTS.md",
+    variables: &[("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")],
+};
+
+const GEMINI: Agent = Agent {
+    name: "gemini",
+    tool: "run_shell_command",
+    beside: &[("description", "does it")],
+    words: &["--yolo", "--skip-trust", "-m", "gemini-2.5-flash", "-p"],
+    instructions: "system.md",
+    variables: &[("GEMINI_SYSTEM_MD", "system.md")],
+};
+
+const QWEN: Agent = Agent {
+    name: "qwen",
+    tool: "run_shell_command",
+    beside: &[("description", "does it")],
+    words: &["--yolo", "-m", "gpt-5", "-p"],
+    instructions: "system.md",
+    variables: &[("QWEN_SYSTEM_MD", "system.md")],
+};
+
+const COPILOT: Agent = Agent {
+    name: "copilot",
+    tool: "bash",
+    beside: &[("description", "does it")],
+    words: &["--yolo", "-p"],
+    instructions: "AGENTS.md",
+    variables: &[
+        ("COPILOT_PROVIDER_TYPE", "openai"),
+        ("COPILOT_MODEL", "gpt-5"),
+        ("COPILOT_AUTO_UPDATE", "false"),
+        ("COPILOT_OFFLINE", "true"),
+    ],
+};
+
+impl Agent {
+    /// Lines for the fake provider: the model calls its tool once, and checks when it is told to.
+    fn script(&self, command: &str) -> String {
+        let call = |command: &str| {
+            let mut args = json!({"command": command});
+            for (name, value) in self.beside {
+                args[*name] = (*value).into();
+            }
+            format!("tool {} {args}", self.tool)
+        };
+        let check = format!("mock: {}\n", call("[ -s effects ] || echo effect >> effects"));
+        format!("mock: unless \"check before repeating\" {}\n{}", call(command), check.repeat(2))
+    }
+
+    fn starts(&self, bed: &Bed, command: &str, prepare: fn(&Bed, &mut Command)) -> Proc {
+        let program = cli(self.name);
+        fs::write(bed.path("work").join(self.instructions), self.script(command)).unwrap();
+        let mut command = run(bed, &["--", text(&program)]);
+        command.args(self.words).arg("do it once");
+        command.envs(self.variables.iter().copied());
+        // Their scripts want the Node.js that is installed beside them.
+        command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", text(program.parent().unwrap())));
+        prepare(bed, &mut command);
+        bed.start(command)
+    }
+}
+
+/// Checks that the agent went on with its conversation, that its model was told, and that the effect is there once.
+fn went_on_and_was_told(bed: &Bed, run: Proc, agent: &Agent) {
+    run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
+    assert_eq!(bed.text("work/effects"), "effect\n");
+    assert_eq!(bed.spent("r", "calls"), bed.paid() as i64);
+    let told = format!("Before the crash you had started: {} `", agent.tool);
+    last_call_says(bed, &["do it once", &told, "outcome: ended by Outlast"]);
+    assert_eq!(marked("OUTLAST_RUN_ID=r").iter().filter(|pid| in_bed(bed, **pid)).count(), 0);
+    assert_eq!(bed.status("r"), "completed");
+}
+
+fn last_call_says(bed: &Bed, parts: &[&str]) {
+    let calls: Vec<Value> = bed.journal("r").into_iter().filter(|e| e["kind"] == "call").collect();
+    let last = calls.last().unwrap()["seq"].to_string();
+    bed.does(&["journal", "r", &last]).code(0).tells(parts);
+}
+
+fn kills() -> usize {
+    std::env::var("OUTLAST_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
+/// Kills the agent while its tool waits before or behind its effect, once or as often as is asked for.
+fn is_killed(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
+    let mut dice = Dice::new();
+    for _ in 0..kills() {
+        let when = if dice.below(2) == 0 { When::Before } else { When::After };
+        let bed = bed();
+        let run = agent.starts(&bed, when.command(), prepare);
+        assert!(kill(agent_of(&bed), 9));
+        went_on_and_was_told(&bed, run, agent);
+    }
+}
+
+#[test]
+fn opencode_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&OPENCODE, |_, _| ());
+}
+
+/// A person who has chosen how it authenticates: it refuses a base URL else.
+fn with_key(bed: &Bed, command: &mut Command) {
+    fs::create_dir(bed.path(".gemini")).unwrap();
+    bed.write(".gemini/settings.json", r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}}"#);
+    command.env("GOOGLE_GEMINI_BASE_URL", bed.mock_url()).env("GEMINI_API_KEY", "AIza-crash");
+}
+
+#[test]
+fn gemini_cli_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&GEMINI, with_key);
+}
+
+#[test]
+fn qwen_code_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&QWEN, |_, _| ());
+}
+
+#[test]
+fn copilot_cli_with_a_key_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
+    is_killed(&COPILOT, |_, _| ());
+}
+
+/// It gives its model no tools: it is killed in the tests that it runs behind an edit.
+#[test]
+fn aider_that_is_killed_behind_its_edit_goes_on_in_its_conversation() {
+    let program = cli("aider");
+    for _ in 0..kills() {
+        let bed = bed();
+        let git = Command::new("git").args(["init", "-q"]).current_dir(bed.path("work")).status().unwrap();
+        assert!(git.success());
+        let tests = bed.write("tests.sh", "[ -e ../cli ] || { echo $PPID > ../cli; cat ../gate; }\n");
+        let prompt =
+            ["do it once", "mock: reply effects", "mock: reply ```", "mock: reply effect", "mock: reply ```"];
+        let mut command = run(&bed, &["--", text(&program), "--yes-always", "--model", "gpt-4o-mini"]);
+        command.args(["--no-check-update", "--no-analytics", "--no-show-release-notes", "--no-fancy-input"]);
+        command.args(["--auto-test", "--test-cmd", &format!("exec sh {}", text(&tests))]);
+        command.args(["--message", &prompt.join("\n")]).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        let run = bed.start(command);
+        assert!(kill(agent_of(&bed), 9));
+        run.done().code(0).tells(&["goes on in its session"]);
+        assert_eq!(bed.text("work/effects"), "effect\n");
+        assert_eq!(bed.spent("r", "calls"), bed.paid() as i64);
+        last_call_says(&bed, &["do it once", "[Outlast] Your program ended (killed by SIGKILL)"]);
+        assert!(!bed.path("work/.aider.chat.history.md").exists(), "its session is kept with the run");
+        assert_eq!(bed.status("r"), "completed");
+    }
+}
