@@ -318,6 +318,7 @@ impl File {
                         | "intercept"
                         | "until"
                         | "plan"
+                        | "no-progress"
                         | "env-file"
                         | "trust"
                         | "reads"

@@ -75,7 +75,7 @@ use crate::{
     },
 };
 use outlast_process::{
-    attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals,
+    attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, groups, signals::Signals,
     spawn::Spawner, terminal::Terminal,
 };
 
@@ -230,7 +230,7 @@ impl Driver {
         })?;
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
-        let config = proxy_setup::config(
+        let mut config = proxy_setup::config(
             &flags,
             access,
             providers.clone(),
@@ -238,6 +238,7 @@ impl Driver {
             view.envelope.limits,
             view.run.policy,
         );
+        config.groups = Some(Arc::new(groups::below_self));
         let (sender, seen) = mpsc::unbounded_channel();
         let capture = Capture::start(store.clone());
         let observer: Observer = Arc::new(move |s: &Seen| {

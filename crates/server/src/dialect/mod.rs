@@ -25,6 +25,7 @@ pub mod request;
 pub mod route;
 pub mod says;
 pub mod sse;
+pub mod talk;
 pub mod tool_calls;
 mod usage_limit;
 

@@ -477,10 +477,11 @@ impl Proxy {
             host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
         }
         let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
-        let call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
+        let mut call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
         if !call.request.names.is_empty() {
             crate::proxy::kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
         }
+        crate::proxy::busy_waiting::enter(host, &mut call).await?;
         let (response, gone) = crate::proxy::drive::start(host.clone(), call, wire);
         let response = response
             .await
