@@ -42,7 +42,9 @@ fn masked(text: &str, hides: impl Fn(&str) -> bool) -> String {
         }
         let has_digit = word.bytes().any(|b| b.is_ascii_digit());
         let next = behind.trim_start_matches(' ').split(|c: char| !c.is_alphabetic()).next().unwrap_or("");
-        let is_time = is_number(word) && UNITS.contains(&next);
+        // Claude Code tells with each result how many tokens it may still use.
+        let is_left = behind.starts_with(" tokens left");
+        let is_time = is_number(word) && (UNITS.contains(&next) || is_left);
         match has_digit && (is_time || is_moment(word) || is_duration(word) || hides(&before)) {
             true => out.push('#'),
             false => out.push_str(word),
@@ -100,6 +102,11 @@ mod tests {
             true,
         );
         same(r#"{"status":"running","elapsed_ms":100}"#, r#"{"status":"running","elapsed_ms":200}"#, true);
+        same(
+            "x\n<total_tokens>149 tokens left</total_tokens>",
+            "x\n<total_tokens>142 tokens left</total_tokens>",
+            true,
+        );
         same("", "\n", true);
     }
 
