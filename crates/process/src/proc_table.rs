@@ -37,6 +37,8 @@ impl ProcId {
 pub struct Stat {
     pub pid: u32,
     pub ppid: u32,
+    /// Process group.
+    pub group: u32,
     pub start_time: u64,
     /// State letter of the kernel: `R` running, `S` `D` waiting, `T` stopped, `Z` zombie, `X` dead …
     pub state: char,
@@ -83,6 +85,7 @@ impl Stat {
             comm,
             state: field(3)?.chars().next()?,
             ppid: field(4)?.parse().ok()?,
+            group: field(5)?.parse().ok()?,
             flags: field(9)?.parse().ok()?,
             threads: field(20)?.parse().ok()?,
             start_time: field(22)?.parse().ok()?,

@@ -357,6 +357,7 @@ mod tests {
         let stat = |&(pid, ppid, comm, state, _): &Line| Stat {
             pid,
             ppid,
+            group: pid,
             start_time: u64::from(pid) * 10,
             state: if state == 'K' { 'S' } else { state },
             threads: 1,
@@ -414,6 +415,7 @@ mod tests {
         let stranger = Stat {
             pid: 70,
             ppid: 1,
+            group: 70,
             start_time: 999,
             state: 'S',
             threads: 1,

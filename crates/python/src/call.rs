@@ -71,6 +71,7 @@ pub fn reserve(
         answered_with_error: false,
         behind: false,
         active_ms: 0,
+        waits: 0,
         request: None,
     };
     match core.store.ask(admit, Durability::Synced).wait()? {

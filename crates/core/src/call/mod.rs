@@ -10,6 +10,7 @@
 //! until it is settled; of a stream it sees everything before the first frame that says the stream stops,
 //! and the rest once it is settled.
 
+pub mod busy_waiting;
 pub mod connection;
 pub mod desk;
 pub mod exchange;

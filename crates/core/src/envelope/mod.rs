@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod budget;
 pub mod ceiling;
+pub mod evidence;
 pub(crate) mod period;
 pub mod unit;
 
@@ -15,6 +16,7 @@ use crate::{
     envelope::{
         budget::Per,
         ceiling::Reached,
+        evidence::Evidence,
         unit::{Amounts, Limits, Unit},
     },
     words::{
@@ -142,10 +144,13 @@ pub struct Refusal {
     pub outage: Option<Outage>,
     /// Model without a known price; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
+    pub model: Option<Box<str>>,
     /// Ceiling on the login's plan that the next call would pass. The run sleeps until the window turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<Reached>>,
+    /// Calls without progress, for which the run is halted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited: Option<Box<Evidence>>,
 }
 
 /// Budget of another owner that a run's calls are charged to.
@@ -178,6 +183,7 @@ impl Refusal {
             outage: None,
             model: None,
             plan: None,
+            waited: None,
         }
     }
 
@@ -188,7 +194,7 @@ impl Refusal {
 
     /// Returns a refusal for another reason than a limit: `price_unknown`, `diverged`, `cancelled`.
     pub fn plain(code: &str, at: Micros) -> Self {
-        let (unit, whose, outage, model, plan) = (None, None, None, None, None);
+        let (unit, whose, outage, model, plan, waited) = (None, None, None, None, None, None);
         Self {
             code: code.into(),
             unit,
@@ -201,12 +207,18 @@ impl Refusal {
             outage,
             model,
             plan,
+            waited,
         }
     }
 
     /// Returns the refusal of a call that would pass a ceiling on the login's plan.
     pub fn plan(reached: Reached, at: Micros) -> Self {
         Self { plan: Some(Box::new(reached)), ..Self::plain("plan_ceiling", at) }
+    }
+
+    /// Returns the refusal of a call of an agent that makes no progress.
+    pub fn no_progress(evidence: Evidence, at: Micros) -> Self {
+        Self { waited: Some(Box::new(evidence)), ..Self::plain("no_progress", at) }
     }
 
     /// Returns the reason for which a run waits for its provider since `at`.
@@ -220,6 +232,11 @@ impl Refusal {
         Self { model, ..Self::plain("price_unknown", at) }
     }
 
+    /// Returns whether a person who resumes the run takes the halt back with it: it is no limit that needs room.
+    pub fn is_accepted_by_resuming(&self) -> bool {
+        matches!(self.code.as_str(), "diverged" | "no_progress")
+    }
+
     /// Returns a message with the values that decided the refusal.
     pub fn message(&self) -> String {
         if let Some(outage) = &self.outage {
@@ -227,6 +244,9 @@ impl Refusal {
         }
         if let Some(reached) = &self.plan {
             return reached.to_string();
+        }
+        if let Some(evidence) = &self.waited {
+            return evidence.to_string();
         }
         match self.unit {
             Some(u @ (Unit::WallMs | Unit::ActiveMs)) => {
@@ -328,6 +348,9 @@ impl Refusal {
             None if self.code == "plan_untold" => {
                 "ceilings need the login of a subscription: start a run without --plan for a key".to_owned()
             }
+            None if self.waited.is_some() => format!(
+                "see `outlast journal {run}`; `outlast resume {run}` lets the agent go on, with a new count"
+            ),
             None if self.code == "diverged" => format!(
                 "see `outlast show {run}`; `outlast resume {run}` accepts it: what it asks anew is paid"
             ),

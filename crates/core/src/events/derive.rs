@@ -109,6 +109,9 @@ impl Found {
                 "message": run.halt.as_ref().map(|halt| halt.message()).or_else(|| run.error.clone()),
                 "wake_at": run.wake_at.map(|at| at.0),
             });
+            if let Some(evidence) = run.halt.as_ref().and_then(|halt| halt.waited.as_ref()) {
+                about["waited"] = json!(evidence);
+            }
             if let Some(by) = by {
                 about["by"] = by.into();
             }

@@ -30,6 +30,10 @@ fn is_zero(amount: &i64) -> bool {
     *amount == 0
 }
 
+fn is_none(count: &u32) -> bool {
+    *count == 0
+}
+
 /// Details of a call entry; most of them are for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -81,6 +85,9 @@ pub struct CallDetail {
     /// Item or step in which the call was made; `None` outside of both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,
+    /// Number of calls in a row, this one included, that brought the agent nothing new; 0 if it is no busy waiting.
+    #[serde(skip_serializing_if = "is_none")]
+    pub waits: u32,
     /// Windows of named budgets under which the call was admitted. Its cost is charged to them, whenever the outcome
     /// comes.
     #[serde(skip_serializing_if = "Vec::is_empty")]

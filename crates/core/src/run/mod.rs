@@ -88,6 +88,19 @@ pub enum Unpriced {
     Free,
 }
 
+/// Policy for an agent that waits busily: whose calls bring it nothing new, one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoProgress {
+    /// It is told, and no call is touched.
+    #[default]
+    Warn,
+    /// Its next call is held until what it waits for has moved, or for a part of its waiting.
+    Hold,
+    /// The run is halted after many such calls.
+    Halt,
+}
+
 /// Rules a run keeps for its whole life. The agent cannot set them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -99,6 +112,7 @@ pub struct Policy {
     pub unpriced: Unpriced,
     /// Whether `wall_ms` stands still while an approval is pending.
     pub pause_wall: bool,
+    pub no_progress: NoProgress,
 }
 
 /// Command of a run, as `outlast resume` needs it to start the command again.

@@ -145,6 +145,9 @@ pub struct PolicyArgs {
     /// Stop the clock of `--wall` while an approval is pending
     #[arg(long)]
     pub pause_wall: bool,
+    /// An agent asks for the same again and again, and is told the same: say so (warn), hold its next call until what it waits for has moved (hold), or halt the run after 200 such calls (halt)
+    #[arg(long, value_name = "RULE", default_value = "warn", value_parser = values::no_progress())]
+    pub no_progress: run::NoProgress,
 }
 
 impl PolicyArgs {
@@ -156,6 +159,7 @@ impl PolicyArgs {
             record: self.record,
             unpriced: self.unpriced,
             pause_wall: self.pause_wall,
+            no_progress: self.no_progress,
         }
     }
 }

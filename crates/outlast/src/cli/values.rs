@@ -239,6 +239,11 @@ pub fn on_divergence() -> impl TypedValueParser<Value = run::OnDivergence> {
     Words(&[("live", run::OnDivergence::Live), ("halt", run::OnDivergence::Halt)])
 }
 
+pub fn no_progress() -> impl TypedValueParser<Value = run::NoProgress> {
+    use run::NoProgress::{Halt, Hold, Warn};
+    Words(&[("warn", Warn), ("hold", Hold), ("halt", Halt)])
+}
+
 pub fn record() -> impl TypedValueParser<Value = run::Record> {
     Words(&[("all", run::Record::All), ("answers", run::Record::Answers), ("digests", run::Record::Digests)])
 }

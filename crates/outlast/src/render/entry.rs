@@ -183,6 +183,9 @@ fn marks(e: &Entry) -> Vec<String> {
     if let Some(cap) = call.clamped_to {
         marks.push(format!("clamped to {cap}"));
     }
+    if call.waits > 0 {
+        marks.push(format!("nothing new, {} in a row", call.waits));
+    }
     if call.estimated {
         marks.push("estimated".into());
     }
@@ -269,6 +272,7 @@ pub fn json(run: &str, e: &Entry) -> Value {
     put("service_tier", json!(call.tier));
     put("price_table", call.price_hash.clone().into());
     put("estimated", call.estimated.into());
+    put("waits", call.waits.into());
     put("clamped_to", call.clamped_to.into());
     put("retry_of", call.retry_of.map(|s| s.0).into());
     put("tries", (call.tries.len() + usize::from(!call.resting)).into());

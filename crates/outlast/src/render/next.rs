@@ -159,6 +159,11 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
             "look at what it asked differently: to resume it accepts that, and pays for it; a new run starts afresh",
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
+        None if halt.waited.is_some() => told(
+            "see journal",
+            "look at what it waits for; resumed, it goes on with a new count",
+            std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
+        ),
         None if halt.code == "price_unknown" => {
             let flags = ["--prices FILE", "--unpriced free"];
             let ways =

@@ -117,6 +117,7 @@ pub fn config(
         upstream_concurrency: None,
         upstream_rate: Rate::default(),
         upstream_retries: args.upstream_retries,
+        groups: None,
         outage_pause: (args.outage_wait_ms > 0).then(|| ms(args.outage_pause_ms)),
         masks: None,
     }

@@ -319,6 +319,7 @@ impl File {
                         | "mcp"
                         | "until"
                         | "plan"
+                        | "no-progress"
                         | "env-file"
                         | "trust"
                         | "reads"

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     agent::truth::{self, Left},
     program::say::say,
-    render::amount::some,
+    render::{amount::some, time},
 };
 use outlast_process::{
     attach::stage::Stage,
@@ -428,6 +428,14 @@ async fn note(seen: &Seen, beat: &Beat) {
             }
             beat.now().await;
         }
+        Seen::Waits { calls, name } => say(&format!(
+            "the agent waits busily: {calls} calls in a row brought it nothing new ({name}); each sends its whole \
+             conversation again"
+        )),
+        Seen::Held { ms, name, .. } => say(&format!(
+            "the agent's next call is held, for {} at most: it waits ({name}), and nothing has moved",
+            time::span(i64::try_from(*ms).unwrap_or(i64::MAX))
+        )),
         Seen::Diverged { untaken } => say(&format!(
             "the restarted agent asks something new, and leaves {untaken} recorded answers untaken: one with checkpoints \
              of its own goes on like this; any other pays again for what it asks anew"
@@ -437,7 +445,8 @@ async fn note(seen: &Seen, beat: &Beat) {
 }
 
 fn halts(code: &str) -> bool {
-    matches!(code, "diverged" | "price_unknown" | "plan_untold") || code.ends_with("_budget_exceeded")
+    matches!(code, "diverged" | "price_unknown" | "plan_untold" | "no_progress")
+        || code.ends_with("_budget_exceeded")
 }
 
 /// Error of an attempt that could not be started or watched.

@@ -357,20 +357,24 @@ fn still_logged_in(view: &RunView, keys: &Keys, context: &Context) -> Result<(),
     Err(RunError::LoginGone { run: view.run.id.to_string(), login: login.clone() }.into())
 }
 
-/// Confirms what a person accepts by resuming a run by name: a divergence that halted it (printed first), and
-/// the end of a requested stop in a run without a command, which no supervisor's claim ends. Returns the run
+/// Confirms what a person accepts by resuming a run by name: a divergence or a lack of progress that halted it (printed
+/// first), and the end of a requested stop in a run without a command, which no supervisor's claim ends. Returns the run
 /// as it stands afterwards.
 fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliError> {
     let (run, id) = (&view.run, &view.run.id);
-    let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.code == "diverged");
+    let halt = run.halt.as_ref().filter(|h| run.status == Status::Halted && h.is_accepted_by_resuming());
     let is_stopped = view.spec.command.is_none() && run.status == Status::Interrupted && run.stop_requested;
     if halt.is_none() && !is_stopped {
         return Ok(view);
     }
     let mut diverged = None;
-    if let (Some(halt), Some(attempt)) = (halt, store.attempts(run.no)?.last()) {
-        let untaken = Untaken::of(attempt, &entries::all(store, run.no)?);
+    if let Some(halt) = halt {
         say(&format!("run {id} is halted ({}): {}", halt.code, halt.message()));
+    }
+    if let Some(attempt) =
+        store.attempts(run.no)?.last().filter(|_| halt.is_some_and(|h| h.code == "diverged"))
+    {
+        let untaken = Untaken::of(attempt, &entries::all(store, run.no)?);
         say(&format!("accepted: {untaken} may stay unused, and what it asks anew is paid"));
         diverged = Some(attempt.no);
     }

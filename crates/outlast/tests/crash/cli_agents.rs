@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, Proc, kill, marked, text, until};
 
+mod busy_waiting;
 mod further;
 mod intercept;
 mod kept_sessions;

@@ -138,6 +138,7 @@ impl Story {
             answered_with_error: false,
             behind: false,
             active_ms: 0,
+            waits: 0,
             request: None,
         })
     }

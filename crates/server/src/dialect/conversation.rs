@@ -205,7 +205,7 @@ fn joined(turns: impl Iterator<Item = Turn>) -> Vec<Turn> {
 }
 
 /// Reads a message, or an item of OpenAI's responses, which may be a tool call by itself.
-fn message_of(message: &Value, role: &str) -> Turn {
+pub(super) fn message_of(message: &Value, role: &str) -> Turn {
     let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
     let role = message["role"].as_str().unwrap_or(role).to_owned();
     match message["type"].as_str() {

@@ -27,6 +27,7 @@ pub mod route;
 pub mod says;
 mod service_tier;
 pub mod sse;
+pub mod talk;
 pub mod tool_calls;
 mod usage_limit;
 

@@ -29,6 +29,9 @@ struct Counts {
     models: BTreeMap<(String, String), Model>,
     replays: u64,
     saved_nano_usd: i128,
+    /// Calls that brought their agent nothing new, and those of them that were held.
+    waits: u64,
+    held: u64,
     refusals: BTreeMap<String, u64>,
     /// Retries by upstream.
     retries: BTreeMap<String, u64>,
@@ -76,6 +79,16 @@ impl Metrics {
         let mut counts = self.lock();
         counts.replays += 1;
         counts.saved_nano_usd += i128::from(saved_nano_usd);
+    }
+
+    /// Counts a call that brings its agent nothing new.
+    pub fn waited(&self) {
+        self.lock().waits += 1;
+    }
+
+    /// Counts a call that is held because its agent waits busily.
+    pub fn held(&self) {
+        self.lock().held += 1;
     }
 
     /// Counts a refused request. `code` is the refusal's stable code.
@@ -142,6 +155,11 @@ impl Metrics {
         for (code, n) in &counts.refusals {
             line(&mut out, "outlast_refusals_total", &labels(&[("code", code)]), n);
         }
+        let waits = "outlast_busy_waits_total";
+        family(&mut out, waits, "counter", "Calls of agents that waited: they brought nothing new.");
+        line(&mut out, waits, "", counts.waits);
+        family(&mut out, "outlast_held_calls_total", "counter", "Calls held because their agent waited.");
+        line(&mut out, "outlast_held_calls_total", "", counts.held);
         let retries = "outlast_upstream_retries_total";
         family(&mut out, retries, "counter", "Calls sent again after a refusal that passes, by upstream.");
         for (upstream, n) in &counts.retries {

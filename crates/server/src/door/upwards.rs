@@ -11,7 +11,7 @@ use super::{Proxy, Seen, unknown_path};
 use crate::{
     dialect::{Dialect, HeaderFacts, Route, Upstream, route},
     proxy::{
-        by_model,
+        busy_waiting, by_model,
         call::{Call, Context, credential},
         drive,
         host::Host,
@@ -118,10 +118,11 @@ async fn metered(
         host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
     }
     let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
-    let call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
+    let mut call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
     if !call.request.names.is_empty() {
         kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
     }
+    busy_waiting::enter(host, &mut call).await?;
     let (response, gone) = drive::start(host.clone(), call, wire);
     let response =
         response.await.map_err(|_| Refusal::Internal("the call's driver ended without an answer".into()))?;

@@ -16,6 +16,7 @@ use outlast_core::{
 use tokio::time::Instant;
 
 use super::{
+    busy_waiting::Judged,
     config::Config,
     named::{self, Providers, To},
     prices::Priced,
@@ -49,6 +50,10 @@ pub struct Call {
     /// Longest time for which the call is held while its upstream has an outage, in milliseconds.
     pub hold_ms: u64,
     pub idempotency_key: Option<String>,
+    /// Time for which the client says that it waits for an answer, in milliseconds; `None` if it does not say.
+    pub names_patience_ms: Option<u64>,
+    /// Judgement of whether the call waits busily; `None` if it carries no tool's result, or was not judged.
+    pub judged: Option<Judged>,
     /// Request body as the journal stores it, as a difference to an earlier body of the run. `None` if the run records
     /// no prompts.
     pub record: Option<BodyRecord>,
@@ -132,8 +137,9 @@ impl Call {
         let idempotency_key =
             headers::text(&headers, "idempotency-key").map(|k| token::mask(k).chars().take(200).collect());
         let tried_again = leaves_it_to_us(&headers)?;
+        let names_patience_ms = dialect::patience_ms(|name| headers::text(&headers, name));
         let hold_ms = match config.outage_pause {
-            Some(_) if !is_left_alone(&headers) => dialect::patience_ms(|name| headers::text(&headers, name))
+            Some(_) if !is_left_alone(&headers) => names_patience_ms
                 .unwrap_or_else(|| u64::try_from(config.admit_wait.as_millis()).unwrap_or(u64::MAX)),
             _ => 0,
         };
@@ -152,6 +158,8 @@ impl Call {
             tried_again,
             hold_ms,
             idempotency_key,
+            names_patience_ms,
+            judged: None,
             record,
             target: caller.target,
             headers,

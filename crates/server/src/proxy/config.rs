@@ -13,7 +13,7 @@ use outlast_core::{
     },
 };
 
-use super::named::Providers;
+use super::{busy_waiting::Groups, named::Providers};
 use crate::wire::access::Access;
 
 /// Configuration of the proxy.
@@ -54,6 +54,8 @@ pub struct Config {
     /// Masks of a run that a request's header begins: parts of a request that do not count when requests are compared.
     /// `None`: no masks.
     pub masks: Option<Masks>,
+    /// Lists the process groups of the agents of the proxy's run; `None`: nobody here sees their processes.
+    pub groups: Option<Groups>,
 }
 
 /// Event of the proxy that an observer gets.
@@ -91,6 +93,18 @@ pub enum Seen {
     Outage {
         outage: Outage,
         since: Micros,
+    },
+    /// An agent waits busily: so many calls in a row brought it nothing new. Once for each time that it waits.
+    Waits {
+        calls: u32,
+        /// Tool calls that the last of them brought the results of.
+        name: String,
+    },
+    /// A call that would bring nothing new is held, for `ms` milliseconds at most.
+    Held {
+        calls: u32,
+        ms: u64,
+        name: String,
     },
     Replayed {
         seq: Seq,

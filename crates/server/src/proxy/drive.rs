@@ -36,6 +36,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use self::reply::{Reply, Source};
 use super::{
+    busy_waiting::{self, Judged},
     call::Call,
     config::Seen,
     host::Host,
@@ -274,6 +275,7 @@ impl Drive {
             answered_with_error: admitting.answered_with_error,
             behind: admitting.behind,
             active_ms: self.host.memories.unposted_ms(seat),
+            waits: call.judged.as_ref().map_or(0, Judged::waits),
             request,
         };
         let began = Instant::now();
@@ -319,6 +321,7 @@ impl Drive {
                     self.host.memories.of(self.call.seat.run).lock().bases.push(base);
                 }
                 self.host.memories.call_begins(&self.call.seat);
+                busy_waiting::left(&self.host, &self.call, seq);
             }
             Ok(Admission::Replay { seq }) => {
                 self.reply.replayed = true;

@@ -3,6 +3,7 @@
 //! [`call`] reads a request into a `Call`, [`drive`] drives its connection, and [`live`] carries the exchange of a new
 //! call upstream. All decisions are in the core: the engine and the call machine.
 
+pub(crate) mod busy_waiting;
 pub(crate) mod by_model;
 pub(crate) mod call;
 pub(crate) mod config;

@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use outlast_core::{
     body::{Base, BodyBases, BodyRecord, Restoring},
+    call::busy_waiting::Conversations,
     journal::Role,
     price::Usual,
     store::Store,
@@ -34,6 +35,7 @@ pub struct Remembered {
     /// Length of the answers of each model, by upstream and name.
     usual: HashMap<(String, String), Usual>,
     pub kept: Kept,
+    pub conversations: Conversations,
     /// By undriven attempt: calls in flight, and the monotonic time in ms up to which active time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }

@@ -10,7 +10,7 @@ use outlast_core::{
     },
     journal::{iteration_scope, scope},
     reads::plans,
-    run::{Spec, token::Claims},
+    run::{NoProgress, Spec, token::Claims},
     store::{Ask as _, Durability, Error, RunView, Store},
     words::{
         calendar,
@@ -110,6 +110,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
     }
     let rules = host.rules.of(host.store.as_ref(), &view)?;
     let plan = Arc::new(plans::ceilings(host.store.as_ref(), &view)?);
+    let no_progress = no_progress(host.store.as_ref(), &view)?;
     let seat = Seat {
         run: claims.run,
         id: view.run.id,
@@ -120,6 +121,7 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         record: view.run.policy.record,
         rules,
         plan,
+        no_progress,
         undriven: attempt.instance.is_none(),
         shared: false,
     };
@@ -170,6 +172,7 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
     let view = host.store.run(run)?.ok_or_else(|| gone(&id))?;
     let (record, rules) = (view.run.policy.record, host.rules.of(host.store.as_ref(), &view)?);
     let plan = Arc::new(plans::ceilings(host.store.as_ref(), &view)?);
+    let no_progress = no_progress(host.store.as_ref(), &view)?;
     let seat = Seat {
         run,
         id,
@@ -180,12 +183,25 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         record,
         rules,
         plan,
+        no_progress,
         undriven: true,
         shared,
     };
     debug_assert!(seat.slot == Slot::DRIVER || seat.slot == Slot::IMPLICIT);
     are_over(host, host.seats.keep_name(key, seat.clone()));
     Ok(seat)
+}
+
+/// Returns the policy for busy waiting that a run is under: the strictest of its own and those of the runs above it.
+fn no_progress(store: &dyn Store, view: &RunView) -> Result<NoProgress, Error> {
+    let mut strictest = view.run.policy.no_progress;
+    let mut parent = view.run.parent;
+    while let Some(no) = parent {
+        let Some(above) = store.run(no)? else { break };
+        strictest = strictest.max(above.run.policy.no_progress);
+        parent = above.run.parent;
+    }
+    Ok(strictest)
 }
 
 fn gone(id: &RunId) -> Error {

@@ -7,7 +7,7 @@ use std::{
 
 use outlast_core::{
     envelope::ceiling::Ceilings,
-    run::{Record, masks::Rules},
+    run::{NoProgress, Record, masks::Rules},
     words::id::{AttemptNo, RunId, RunNo, Seq, Slot},
 };
 
@@ -29,6 +29,8 @@ pub struct Seat {
     pub rules: Arc<Rules>,
     /// Ceilings on the plan of the calls' login, those of the runs above included.
     pub plan: Arc<Ceilings>,
+    /// Policy for busy waiting, the strictest of the run and those above.
+    pub no_progress: NoProgress,
     /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
     /// Whether the run is the shared one of the day, for requests that name no run. It has no replay and no join.

@@ -61,6 +61,7 @@ pub fn summary(view: &RunView, now: Micros) -> Value {
         "free": h.free,
         "limit": h.limit,
         "at": h.at.0,
+        "waited": h.waited,
     })));
     told["error"] = json!(run.error);
     told["budget"] = Unit::ALL.into_iter().map(|unit| unit_of(view, unit, now)).collect();
@@ -150,6 +151,7 @@ pub fn entry(run: &str, e: &Entry) -> Value {
             "clamped_to": call.clamped_to,
             "retry_of": call.retry_of,
             "estimated": call.estimated,
+            "waits": call.waits,
             "tries": call.tries.len() + usize::from(!call.resting),
             "earlier_statuses": call.tries,
             "in_doubt": e.is_lost(),

@@ -220,6 +220,7 @@ impl Rig {
             upstream_retries: 0,
             outage_pause: None,
             masks: None,
+            groups: None,
         }
     }
 

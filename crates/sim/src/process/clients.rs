@@ -202,6 +202,7 @@ impl Process {
             answered_with_error: admitting.answered_with_error,
             behind: admitting.behind,
             active_ms: 0,
+            waits: 0,
             request: None,
         };
         self.queue(op, Durability::Synced, Then::Admitted(c), out);

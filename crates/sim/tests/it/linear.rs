@@ -263,6 +263,7 @@ fn admit(actor: Actor, tokens: u64, no: u64) -> Op {
         answered_with_error: false,
         behind: Default::default(),
         active_ms: 0,
+        waits: 0,
         request: None,
     }
     .into()

@@ -160,6 +160,7 @@ impl Agent {
                 answered_with_error: false,
                 behind: false,
                 active_ms: 0,
+                waits: 0,
                 request: None,
             },
         }

@@ -7,9 +7,10 @@ use outlast_core::{
         hold::Hold,
         tell::{Tell, Word},
     },
-    envelope::{Refusal, unit::Unit},
+    envelope::{Refusal, evidence::Evidence, unit::Unit},
+    events::{Kind, Wanted},
     run::{Command, Prices, Spec, status::Status},
-    words::id::{Micros, RunNo},
+    words::id::{Micros, RunNo, Seq},
 };
 
 use crate::{agent::*, stage::Process, stage::Stage};
@@ -140,4 +141,27 @@ pub fn a_run_is_halted_for_a_reason_once(s: &Stage) {
     assert_eq!(ended.ends(Then::Complete), Status::Completed);
     let halt = Halt { run: ended.run, refusal: Refusal::plain("no_progress", T) };
     assert_eq!(s.ask(halt).unwrap(), Status::Completed);
+}
+
+pub fn a_run_that_waits_busily_is_halted_with_its_evidence_until_a_person_resumes_it(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").create());
+    let evidence = Evidence { calls: 200, first: Seq(7), since: T, name: "wait".into() };
+    let refusal = Refusal::no_progress(evidence.clone(), T);
+    assert_eq!(s.ask(Halt { run: agent.run, refusal }).unwrap(), Status::Halted);
+    s.reopen();
+    let waited = s.row(agent.run).halt.and_then(|halt| halt.waited);
+    assert_eq!(waited.as_deref(), Some(&evidence));
+    let wanted = Wanted { run: Some(agent.run), limit: 100, ..Wanted::default() };
+    // On PostgreSQL events wait for transactions of others.
+    let event = loop {
+        let events = s.store().events(&wanted).unwrap();
+        if let Some(found) = events.into_iter().find(|e| e.kind == Kind::Status && e.about["to"] == "halted")
+        {
+            break found;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!((&event.about["waited"]["calls"], &event.about["waited"]["first"]), (&200.into(), &7.into()));
+    assert_ne!(told(s, agent.run, Word::Resume { diverged: None }), Status::Halted);
+    assert_eq!(s.row(agent.run).halt, None);
 }

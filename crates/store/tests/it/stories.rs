@@ -341,6 +341,7 @@ macro_rules! stories {
                 a_halted_run_does_not_sleep,
                 a_run_tells_why_it_sleeps_until_it_is_woken,
                 a_run_is_halted_for_a_reason_once,
+                a_run_that_waits_busily_is_halted_with_its_evidence_until_a_person_resumes_it,
                 an_unknown_price_halts_what_is_supervised_until_it_is_given,
             ;
             turns:

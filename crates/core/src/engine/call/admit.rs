@@ -67,6 +67,8 @@ pub struct Admit {
     pub behind: bool,
     /// Active time that is not yet added to the run's envelope, in milliseconds. The time limit counts it.
     pub active_ms: i64,
+    /// Number of calls in a row, this one included, that bring the agent nothing new (`call::busy_waiting`).
+    pub waits: u32,
     pub request: Option<Payload>,
 }
 
@@ -294,6 +296,7 @@ impl Admit {
                 inheritances,
                 implicit_loop,
                 within: self.within,
+                waits: self.waits,
                 windows,
                 ..CallDetail::default()
             })),

@@ -92,14 +92,14 @@ impl Tell {
         guard::shift(l.run_mut(self.run)?, if driven { Event::Wake } else { Event::Interrupt }, now)
     }
 
-    /// Takes a stop or divergence back. Starts no attempt: the next driver does. A limit that halted the run stays.
+    /// Takes a stop, a divergence or a lack of progress back. Starts no attempt: the next driver does. A limit that halted the run stays.
     fn resume(&self, l: &mut Loaded, diverged: Option<AttemptNo>, now: Micros) -> Result<Status, Error> {
         let open = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
         if run.status == Status::Interrupted {
             run.stop_requested = false;
         }
-        if run.status != Status::Halted || run.halt.as_ref().is_none_or(|h| h.code != "diverged") {
+        if run.status != Status::Halted || run.halt.as_ref().is_none_or(|h| !h.is_accepted_by_resuming()) {
             return Ok(run.status);
         }
         let untaken = match diverged.and_then(|no| l.attempt_mut(self.run, no)) {

@@ -133,6 +133,7 @@ impl Bench {
             answered_with_error: false,
             behind: r.behind,
             active_ms: 0,
+            waits: 0,
             request: None,
         };
         self.store.ask(admit, Durability::Synced).wait()

@@ -144,7 +144,7 @@ impl Story {
             servers: servers::find(store, no, None)?,
             approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
-            waiting: BusyWaiting::find(store, &entries)?,
+            waiting: BusyWaiting::of(&entries),
             plans: Shown::of_run(store, &view, store.now()?)?,
             tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),

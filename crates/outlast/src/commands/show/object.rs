@@ -54,6 +54,7 @@ impl Story {
                 "in_doubt": h.doubt,
                 "at": time::rfc3339(h.at),
                 "message": h.message(),
+                "waited": h.waited,
             })),
             "error": run.error,
             "plan": spec.plan.as_ref().map(ToString::to_string),

@@ -49,7 +49,7 @@ use crate::{
     },
 };
 use outlast_process::{
-    backoff::Backoff, cgroup::Ground, signals::Signals, spawn::Spawner, terminal::Terminal,
+    backoff::Backoff, cgroup::Ground, groups, signals::Signals, spawn::Spawner, terminal::Terminal,
 };
 
 /// Longest time that calls in flight may go on after the agent has ended, so that paid answers are recorded.
@@ -75,7 +75,7 @@ impl Driver {
         })?;
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
-        let config = proxy_setup::config(
+        let mut config = proxy_setup::config(
             &flags,
             access,
             providers.clone(),
@@ -83,6 +83,7 @@ impl Driver {
             view.envelope.limits,
             view.run.policy,
         );
+        config.groups = Some(Arc::new(groups::below_self));
         let (sender, seen) = mpsc::unbounded_channel();
         let capture = Capture::start(store.clone());
         let observer: Observer = Arc::new(move |s: &Seen| {

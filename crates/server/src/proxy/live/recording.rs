@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     door::metrics::Counted,
-    proxy::{config::Seen, record::Answer},
+    proxy::{busy_waiting, config::Seen, record::Answer},
 };
 
 impl Carry {
@@ -139,6 +139,9 @@ impl Carry {
         self.host.memories.bill(run, seq, call.upstream_name(), model, &usage);
         if !self.answer.outcome.kept.is_empty() {
             self.host.memories.of(run).lock().kept.add(&self.answer.outcome.kept);
+        }
+        if self.settling.ending == Some(Ending::Done) {
+            busy_waiting::answered(&self.host, call, || self.live.log().frames.concat());
         }
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
         if answered && s.run_status == Status::Waiting {

@@ -1,0 +1,384 @@
+//! Tool calls that can only look or wait. What is not known to be one is work.
+
+use serde_json::Value;
+
+use super::ToolUse;
+
+/// Owner of what a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A process or a sub-agent of the agent itself.
+    Own,
+    /// Anything: a file, a service, another machine.
+    Elsewhere,
+}
+
+/// Tools of Claude Code and Codex that wait for a process or sub-agent of theirs, in lower case.
+const OWN: [&str; 7] =
+    ["wait", "wait_agent", "list_agents", "exec_wait", "bashoutput", "taskoutput", "agentoutputtool"];
+
+/// Words in the name of a tool that waits or looks at how something stands.
+const WAITS: [&str; 7] = ["wait", "poll", "sleep", "status", "progress", "output", "read"];
+
+/// Words in the name of a tool that does something, whatever else its name says.
+const DOES: [&str; 12] =
+    ["set", "update", "write", "create", "run", "start", "send", "put", "post", "edit", "add", "delete"];
+
+/// Programs that change nothing, whatever their arguments are.
+const LOOKERS: [&str; 45] = [
+    "sleep",
+    "wait",
+    "cat",
+    "head",
+    "tail",
+    "less",
+    "more",
+    "grep",
+    "egrep",
+    "fgrep",
+    "zgrep",
+    "rg",
+    "wc",
+    "ls",
+    "stat",
+    "file",
+    "ps",
+    "pgrep",
+    "jobs",
+    "uptime",
+    "free",
+    "df",
+    "du",
+    "date",
+    "echo",
+    "printf",
+    "true",
+    "false",
+    ":",
+    "test",
+    "[",
+    "[[",
+    "cut",
+    "tr",
+    "sort",
+    "uniq",
+    "jq",
+    "cd",
+    "pwd",
+    "nvidia-smi",
+    "squeue",
+    "sacct",
+    "exit",
+    "break",
+    "continue",
+];
+
+/// Words of a shell that stand before a command.
+const KEYWORDS: [&str; 13] =
+    ["while", "until", "if", "then", "elif", "else", "do", "!", "time", "{", "exec", "command", "nice"];
+
+/// Words of a shell that end something.
+const ENDS: [&str; 4] = ["done", "fi", "}", "esac"];
+
+/// Programs that only look with one of these words first.
+const VERBS: [(&str, &[&str]); 6] = [
+    ("git", &["status", "log", "show", "diff", "fetch", "ls-remote", "rev-parse"]),
+    ("kubectl", &["get", "describe", "logs", "wait", "top"]),
+    ("docker", &["ps", "logs", "inspect", "wait", "stats", "top"]),
+    ("systemctl", &["status", "is-active", "show", "is-failed"]),
+    ("journalctl", &[]),
+    ("tmux", &["capture-pane", "ls", "list-sessions", "list-panes", "has-session"]),
+];
+
+/// Options with which curl does more than ask.
+const SENDS: [&str; 9] = ["-X", "--request", "-d", "--data", "-F", "--form", "-T", "--upload-file", "-o"];
+
+/// Returns what a call waits for; `None` for a call that may do something.
+pub fn awaited(used: &ToolUse) -> Option<Awaited> {
+    let name = last(&used.name).to_lowercase();
+    let input: Value = serde_json::from_str(&used.input).unwrap_or(Value::Null);
+    if name == "write_stdin" {
+        // Without characters it only reads.
+        return input["chars"].as_str().unwrap_or_default().is_empty().then_some(Awaited::Own);
+    }
+    if OWN.contains(&name.as_str()) {
+        return Some(Awaited::Own);
+    }
+    if let Some(command) = command(&input) {
+        let in_background = input["run_in_background"].as_bool().unwrap_or(false);
+        return (!in_background && only_looks(&command)).then_some(Awaited::Elsewhere);
+    }
+    let words = words(last(&used.name));
+    let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
+    (has(&WAITS) && !has(&DOES)).then_some(Awaited::Elsewhere)
+}
+
+/// Returns the name of a call for people: the tool, and the command that it runs.
+pub fn name(used: &ToolUse, most: usize) -> String {
+    let input: Value = serde_json::from_str(&used.input).unwrap_or(Value::Null);
+    let text =
+        command(&input).map_or_else(|| used.name.clone(), |command| format!("{} `{command}`", used.name));
+    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(most).collect()
+}
+
+/// Name behind the server's, for a tool of an MCP server.
+fn last(name: &str) -> &str {
+    let name = name.rsplit_once("__").map_or(name, |(_, last)| last);
+    name.rsplit_once(['.', '/']).map_or(name, |(_, last)| last)
+}
+
+/// Words of a name, in lower case: `BashOutput` and `bash_output` have the same.
+fn words(name: &str) -> Vec<String> {
+    let mut out = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        let begins = !c.is_alphanumeric() || (c.is_uppercase() && was_lower);
+        if begins {
+            out.push(String::new());
+        }
+        was_lower = c.is_lowercase();
+        if let Some(word) = out.last_mut().filter(|_| c.is_alphanumeric()) {
+            word.extend(c.to_lowercase());
+        }
+    }
+    out
+}
+
+/// Returns the shell command that a tool's input holds.
+fn command(input: &Value) -> Option<String> {
+    match ["command", "cmd"].iter().find_map(|key| input.get(*key))? {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(words) => {
+            let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+            // `bash -lc "…"`: the text is the command.
+            match words.as_slice() {
+                [shell, option, text] if shell.ends_with("sh") && option.ends_with('c') => {
+                    Some((*text).to_owned())
+                }
+                words => Some(words.join(" ")),
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether each program of a shell command can only look or wait.
+fn only_looks(command: &str) -> bool {
+    let Some(commands) = split(command) else { return false };
+    let mut some = false;
+    for words in commands {
+        let mut words: &[String] = &words;
+        while let [first, rest @ ..] = words {
+            let is_assignment = first.split_once('=').is_some_and(|(name, _)| {
+                !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            });
+            match first.as_str() {
+                "timeout" => words = rest.get(1..).unwrap_or_default(),
+                word if is_assignment || KEYWORDS.contains(&word) => words = rest,
+                _ => break,
+            }
+        }
+        let Some((program, arguments)) = words.split_first() else { continue };
+        // `for i in 1 2 3` does nothing by itself, nor does what is left behind a substitution.
+        if ENDS.contains(&program.as_str()) || program == "for" || program.is_empty() {
+            continue;
+        }
+        if !is_looker(program, arguments) {
+            return false;
+        }
+        some = true;
+    }
+    some
+}
+
+fn is_looker(program: &str, arguments: &[String]) -> bool {
+    let program = program.rsplit_once('/').map_or(program, |(_, name)| name);
+    let has = |words: &[&str]| arguments.iter().any(|argument| words.contains(&argument.as_str()));
+    let first = arguments.iter().find(|argument| !argument.starts_with('-')).map_or("", String::as_str);
+    match program {
+        "find" => !arguments.iter().any(|a| a.starts_with("-exec") || a == "-delete" || a.starts_with("-ok")),
+        "sed" => !arguments.iter().any(|a| a.starts_with("-i") || a.starts_with("--in-place")),
+        "kill" => arguments.first().is_some_and(|signal| signal == "-0"),
+        "curl" => !has(&SENDS) && !arguments.iter().any(|a| a.starts_with("--data") || a.starts_with("-O")),
+        "gh" => has(&["view", "list", "watch", "status", "checks"]),
+        _ if LOOKERS.contains(&program) => true,
+        _ => {
+            VERBS.iter().any(|(name, verbs)| *name == program && (verbs.is_empty() || verbs.contains(&first)))
+        }
+    }
+}
+
+/// Splits a shell text into its simple commands, those of substitutions too; `None` if it writes a file, begins a job, or
+/// is not understood.
+fn split(text: &str) -> Option<Vec<Vec<String>>> {
+    let mut commands = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut chars = text.chars().peekable();
+    let mut in_double = false;
+    while let Some(c) = chars.next() {
+        let (ends_word, ends_command) = match c {
+            '\'' if !in_double => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next()? {
+                        '\'' => break,
+                        c => word.push(c),
+                    }
+                }
+                continue;
+            }
+            '"' => {
+                in_double = !in_double;
+                word.get_or_insert_default();
+                continue;
+            }
+            '\\' => {
+                word.get_or_insert_default().push(chars.next()?);
+                continue;
+            }
+            // What a substitution runs counts like any other command.
+            '$' if chars.peek() == Some(&'(') => {
+                chars.next();
+                (true, true)
+            }
+            '`' => (true, true),
+            ')' if in_double => (true, true),
+            _ if in_double => {
+                word.get_or_insert_default().push(c);
+                continue;
+            }
+            '>' => {
+                let appends = chars.next_if_eq(&'>').is_some();
+                let to_another = chars.next_if_eq(&'&').is_some();
+                while chars.next_if_eq(&' ').is_some() {}
+                let mut target = String::new();
+                while let Some(c) = chars.next_if(|c| !c.is_whitespace() && !";|&()".contains(*c)) {
+                    target.push(c);
+                }
+                let nowhere = target == "/dev/null" || (to_another && !appends && target.len() == 1);
+                if !nowhere {
+                    return None;
+                }
+                // The number of a stream stands right before it: `2>&1`.
+                word = word.filter(|word| !word.bytes().all(|b| b.is_ascii_digit()));
+                (true, false)
+            }
+            '<' if chars.peek() == Some(&'<') => return None,
+            '<' => (true, false),
+            '&' => {
+                // A single one begins a job.
+                chars.next_if_eq(&'&')?;
+                (true, true)
+            }
+            ';' | '|' | '\n' | '(' | ')' => (true, true),
+            c if c.is_whitespace() => (true, false),
+            c => {
+                word.get_or_insert_default().push(c);
+                continue;
+            }
+        };
+        if ends_word && let (Some(word), Some(command)) = (word.take(), commands.last_mut()) {
+            command.push(word);
+        }
+        if ends_command {
+            commands.push(Vec::new());
+        }
+    }
+    if in_double {
+        return None;
+    }
+    if let (Some(word), Some(command)) = (word.take(), commands.last_mut()) {
+        command.push(word);
+    }
+    Some(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, input: &str, wanted: Option<Awaited>) {
+        let used = ToolUse { name: name.into(), input: input.into(), result: String::new() };
+        assert_eq!(awaited(&used), wanted, "{name} {input}");
+    }
+
+    #[test]
+    fn commands_that_only_look_or_wait_are_known() {
+        for command in [
+            "sleep 30",
+            "sleep 30; gh run view 7",
+            "sleep 60 && tail -n 20 build.log 2>&1 | grep -c ok",
+            "while ! test -f done; do sleep 1; done; cat done",
+            "until grep -q 'all done' \"log of it\" 2>/dev/null; do sleep 5; done",
+            "for i in 1 2 3; do kubectl get pods; sleep 2; done",
+            "timeout 60 tail -f out.log",
+            "ps aux | grep cargo",
+            "if pgrep -f make >/dev/null; then echo running; else echo done; fi",
+            "X=1 curl -s http://127.0.0.1:8000/health",
+            "echo $(git status --short) \"$(date)\"",
+            "kill -0 4242 2>/dev/null && echo alive",
+            "git log --oneline | head -3",
+            "[ -f done ] && cat done",
+        ] {
+            check("Bash", &serde_json::json!({"command": command}).to_string(), Some(Awaited::Elsewhere));
+        }
+    }
+
+    #[test]
+    fn whatever_may_do_something_is_work() {
+        for command in [
+            "make",
+            "cargo test",
+            "npm run build; sleep 5",
+            "sleep 5; cargo test --workspace",
+            "for i in 1 2 3; do make test && break; sleep 5; done",
+            "python3 wait.py",
+            "./poll.sh",
+            "sleep 30 > out",
+            "echo x >> log",
+            "sleep 100 &",
+            "echo $(make)",
+            "echo \"`make`\"",
+            "cat <<EOF\nx\nEOF",
+            "curl -X POST http://127.0.0.1/retry",
+            "curl --data-binary @x http://127.0.0.1",
+            "git commit -m x",
+            "git pull",
+            "sed -i s/a/b/ x",
+            "find . -name x -delete",
+            "find . -exec rm {} ;",
+            "kill 4242",
+            "gh run rerun 7",
+            "docker run x",
+            "cat 'unended",
+            "\"",
+            "",
+        ] {
+            check("Bash", &serde_json::json!({"command": command}).to_string(), None);
+        }
+        check("Bash", r#"{"command":"sleep 60","run_in_background":true}"#, None);
+    }
+
+    #[test]
+    fn tools_are_known_by_their_names_and_inputs() {
+        use Awaited::*;
+        check("write_stdin", r#"{"session_id":42,"chars":"","yield_time_ms":30000}"#, Some(Own));
+        check("write_stdin", r#"{"session_id":42,"chars":"y\n"}"#, None);
+        check("wait_agent", r#"{"ids":["a"],"timeout_ms":30000}"#, Some(Own));
+        check("wait", r#"{"cell_id":"4"}"#, Some(Own));
+        check("BashOutput", r#"{"bash_id":"b1"}"#, Some(Own));
+        check("TaskOutput", r#"{"task_id":"b1"}"#, Some(Own));
+        check("exec_command", r#"{"cmd":"sleep 5; cat x"}"#, Some(Elsewhere));
+        check("shell", r#"{"command":["bash","-lc","sleep 5 && cat x"]}"#, Some(Elsewhere));
+        check("shell", r#"{"command":["cargo","test"]}"#, None);
+        check("mcp__ci__get_build_status", "{}", Some(Elsewhere));
+        check("status", "{}", Some(Elsewhere));
+        check("Read", r#"{"file_path":"log"}"#, Some(Elsewhere));
+        check("update_status", "{}", None);
+        check("run_and_wait", "{}", None);
+        check("Edit", "{}", None);
+        check("search", "{}", None);
+        check("spawn_agent", "{}", None);
+    }
+}

@@ -1,0 +1,144 @@
+//! Busy waiting at the proxy: judges each call before it asks for admission, and holds or refuses it where its run asks
+//! for that.
+//!
+//! A held call waits here, outside of every queue: no other call of its run stands behind it. A client that leaves drops
+//! it. What it waits for is seen in two ways: a process group of the agent's that was there when the hold began is gone,
+//! or another conversation of the run has come to its end.
+
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+
+use outlast_core::{
+    call::{Refused, busy_waiting::Streak},
+    engine::run::halt::Halt,
+    envelope,
+    run::NoProgress,
+    store::{Ask as _, Durability},
+    words::{digest::Digest, id::Seq},
+};
+use tokio::time::Instant;
+
+use super::{call::Call, config::Seen, host::Host};
+use crate::{
+    dialect::{talk::Talk, tool_calls},
+    wire::refuse::Refusal,
+};
+
+/// Pause between two looks at what a held call waits for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Function that lists the process groups of a run's agents, by their numbers. It may block for some milliseconds.
+pub type Groups = Arc<dyn Fn() -> io::Result<BTreeSet<u32>> + Send + Sync>;
+
+/// Judgement of a call.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    conversation: Digest,
+    items: usize,
+    streak: Streak,
+}
+
+impl Judged {
+    /// Number of calls in a row that bring nothing new, this one included.
+    pub fn waits(&self) -> u32 {
+        self.streak.waits
+    }
+}
+
+/// Judges a call, and holds it while it may wait. Errors: the refusal of a run that is halted for it.
+pub async fn enter(host: &Host, call: &mut Call) -> Result<(), Refusal> {
+    // Requests of the shared run belong to no one conversation, and a retry was judged before.
+    if call.seat.shared || call.retry_count > 0 {
+        return Ok(());
+    }
+    let Some(judged) = judge(host, call) else { return Ok(()) };
+    let streak = judged.streak.clone();
+    call.judged = Some(judged);
+    if streak.is_news() {
+        host.saw(Seen::Waits { calls: streak.waits, name: streak.name.clone() });
+    }
+    match call.seat.no_progress {
+        NoProgress::Warn => Ok(()),
+        NoProgress::Hold => {
+            hold(host, call, &streak).await;
+            Ok(())
+        }
+        NoProgress::Halt => halt(host, call, &streak).await,
+    }
+}
+
+fn judge(host: &Host, call: &Call) -> Option<Judged> {
+    let talk = Talk::read(&call.body)?;
+    let (attempt, key, now) = (call.seat.attempt, talk.key(), host.clock.now());
+    let memory = host.memories.of(call.seat.run);
+    let before = memory.lock().conversations.items(attempt, key);
+    // What a conversation says first is new.
+    let turn = before.map_or_else(Default::default, |before| talk.since(before));
+    let streak = memory.lock().conversations.judge(attempt, key, &turn, now);
+    Some(Judged { conversation: key, items: talk.size(), streak })
+}
+
+/// Notes that a call has left, as entry `seq`.
+pub fn left(host: &Host, call: &Call, seq: Seq) {
+    let memory = host.memories.of(call.seat.run);
+    let mut memory = memory.lock();
+    match call.judged.clone() {
+        Some(Judged { conversation, items, streak }) => {
+            if streak.waits > 0 {
+                host.metrics.waited();
+            }
+            memory.conversations.left(call.seat.attempt, conversation, items, streak, seq);
+        }
+        None => memory.conversations.stirs(),
+    }
+}
+
+/// Notes an answer. One that calls no tool ends its conversation, for which another one may wait.
+pub fn answered(host: &Host, call: &Call, body: impl FnOnce() -> Vec<u8>) {
+    let is_of_use = call.judged.is_some() && call.seat.no_progress == NoProgress::Hold;
+    if is_of_use && tool_calls::called(&body()).is_empty() {
+        host.memories.of(call.seat.run).lock().conversations.ended();
+    }
+}
+
+async fn hold(host: &Host, call: &Call, streak: &Streak) {
+    let groups = host.config.groups.clone();
+    let ms = streak.hold_ms(call.names_patience_ms, groups.is_some(), host.clock.now());
+    let memory = host.memories.of(call.seat.run);
+    if ms == 0 || !memory.lock().conversations.may_hold(call.digest) {
+        return;
+    }
+    let (until, ends) = (Instant::now() + Duration::from_millis(ms), memory.lock().conversations.ends());
+    let before = listed(groups.as_ref()).await;
+    host.saw(Seen::Held { calls: streak.waits, ms, name: streak.name.clone() });
+    host.metrics.held();
+    while Instant::now() < until && !host.is_draining() {
+        tokio::time::sleep_until(until.min(Instant::now() + LOOK)).await;
+        let now = listed(groups.as_ref()).await;
+        if before.misses_some_in(&now) || memory.lock().conversations.ends() > ends {
+            break;
+        }
+    }
+}
+
+/// Process groups at one moment; `None` if nobody tells.
+struct Listed(Option<BTreeSet<u32>>);
+
+impl Listed {
+    /// Returns whether a group of these is not among the later ones.
+    fn misses_some_in(&self, later: &Listed) -> bool {
+        self.0.as_ref().zip(later.0.as_ref()).is_some_and(|(was, is)| !was.is_subset(is))
+    }
+}
+
+async fn listed(groups: Option<&Groups>) -> Listed {
+    let Some(groups) = groups.cloned() else { return Listed(None) };
+    let listed = tokio::task::spawn_blocking(move || groups()).await;
+    Listed(listed.ok().and_then(|listed| listed.ok()))
+}
+
+async fn halt(host: &Host, call: &Call, streak: &Streak) -> Result<(), Refusal> {
+    let Some(evidence) = streak.evidence() else { return Ok(()) };
+    let refusal = envelope::Refusal::no_progress(evidence, host.clock.now());
+    host.store.ask(Halt { run: call.seat.run, refusal: refusal.clone() }, Durability::Synced).await?;
+    Err(Refusal::of(Refused::Budget(refusal), call.seat.id.as_str()))
+}
