@@ -31,14 +31,14 @@ pub struct RunMemory(Mutex<Remembered>);
 pub struct Remembered {
     pub bases: BodyBases,
     billed: VecDeque<Billed>,
-    /// Length of the answers of each model, by upstream and name.
+    /// Usual length of each model's answers, by upstream and model name.
     usual: HashMap<(String, String), Usual>,
     pub kept: Kept,
     /// By undriven attempt: calls in flight, and the monotonic time in ms up to which active time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }
 
-/// Billed tokens of a call, as its model counts them.
+/// Tokens that one call was billed, as its model counts them.
 struct Billed {
     seq: Seq,
     upstream: String,
@@ -97,7 +97,7 @@ pub struct Kept {
     /// Range of entries that were searched for ids: after the first, up to and including the second. A further search
     /// begins at one of its ends, so it has no gaps. `None`: none were searched.
     pub read: Option<(Seq, Seq)>,
-    /// Calls that were in flight when they were searched, and must be searched again.
+    /// Calls that were in flight when they were searched for ids, and must be searched again.
     pub open: BTreeSet<Seq>,
 }
 
@@ -131,7 +131,7 @@ pub enum Told {
     NotYet,
 }
 
-/// Memories of all runs of this process.
+/// Memories of this process about all runs, one for each.
 pub struct Memories {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
