@@ -23,7 +23,7 @@ const SMALL_MODEL: &str = "claude-haiku-4-5";
 /// Ending of a model's name that asks for its long context. Requests name the model without it.
 const LONG_CONTEXT: &str = "[1m]";
 
-/// First words that are subcommands and no prompt.
+/// First words of a command line that are subcommands, not a prompt.
 const SUBCOMMANDS: [&str; 16] = [
     "agents",
     "auth",
@@ -129,7 +129,7 @@ fn has(pieces: &[Piece], names: &[&str]) -> bool {
     pieces.iter().any(|piece| piece.is(names))
 }
 
-/// Returns whether the command line is a conversation at all.
+/// Returns whether the command line begins or resumes a conversation.
 fn converses(pieces: &[Piece]) -> bool {
     let first = pieces.iter().find_map(|piece| match piece {
         Piece::Word(word) => Some(word.as_str()),

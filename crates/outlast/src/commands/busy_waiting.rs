@@ -18,23 +18,23 @@ use crate::{
     render::amount::{some, usd},
 };
 
-/// Number of newest calls that are looked at.
+/// Number of newest calls that are examined.
 const CALLS: usize = 500;
 
-/// Number of calls before one among which its like is looked for.
+/// Number of calls directly before a call with which the call is compared.
 const BEFORE: usize = 20;
 
-/// Longest addition that is taken for waiting, in bytes: what is longer told something.
+/// Longest addition to a request, in bytes, that counts as waiting: a longer one brought something new.
 const LONGEST: usize = 8192;
 
-/// Fewest repetitions that are told.
+/// Fewest repetitions that are reported.
 const FEWEST: i64 = 10;
 
-/// Marks of a tool's result, in each dialect.
+/// Texts that mark a tool's result in a request body, in each dialect.
 const RESULTS: [&[u8]; 4] =
     [b"\"tool_result\"", b"\"function_call_output\"", b"\"role\":\"tool\"", b"\"functionResponse\""];
 
-/// Calls that repeat a call shortly before them, and their cost.
+/// Calls that only repeat an earlier call shortly before them (busy waiting), and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyWaiting {
     pub calls: i64,
