@@ -78,7 +78,7 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Inner {
     committed: Arc<Tables>,
-    /// State after a power loss.
+    /// Tables as a power loss would leave them: with synced operations only.
     synced: Arc<Tables>,
     /// Number of commits so far.
     commits: i64,

@@ -31,7 +31,7 @@ use crate::{
 /// Rule for a command that a process of a run types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule<'a> {
-    /// Allowed: the command only reads, or acts for the process's own run.
+    /// Allowed: the command only reads, or acts for the run to which its own process belongs.
     Free,
     /// Allowed with the run's token: the command begins a run, or goes on with the named one, as a child of this run.
     Begins(Option<&'a RunId>),
@@ -161,7 +161,7 @@ fn check_rule(verb: &'static str, rule: Rule, context: &Context) -> Result<(), C
     if found.run.charges.contains(&inside.view.run.envelope()) { Ok(()) } else { refused() }
 }
 
-/// Returns the verb by which a command finds the run that is named.
+/// Returns the [`Verb`] with which a command looks up the run that is named to it.
 fn verb_of(verb: &str) -> Verb {
     match verb {
         "stop" => Verb::Stop,

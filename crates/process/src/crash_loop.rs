@@ -5,7 +5,7 @@
 pub struct Death {
     /// Time of the death, in microseconds since the Unix epoch.
     pub at_us: i64,
-    /// Number of the run's journal entries closed by then, over all its attempts.
+    /// Number of journal entries that the run had closed by then, over all its attempts.
     pub entries_closed: u64,
 }
 

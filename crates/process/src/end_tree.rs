@@ -130,14 +130,14 @@ pub fn end_tree(
     }
 }
 
-/// Executes the ladder's actions and reports events to it.
+/// Executes the ladder's actions, and reports events to the ladder.
 struct Drive<'a> {
     tree: Tree,
     main: Option<&'a Child>,
     main_exited: bool,
     /// Result of the last look at the whole tree; `None` while only the main process is asked.
     found: Option<Found>,
-    /// True if the last two looks prove that there is no survivor.
+    /// Whether the last two looks prove that no process survives.
     is_certain: bool,
     /// Signals already sent, by process. To many programs a second SIGTERM means "at once".
     signalled: HashSet<(ProcId, i32)>,

@@ -30,7 +30,7 @@ pub enum Futile {
 /// Way in which an agent died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The agent exited with a code that says no more than "failed".
+    /// The agent exited with a code that tells no more than that it failed.
     Failed,
     /// A signal other than SIGKILL ended the agent.
     Crashed,

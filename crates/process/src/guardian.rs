@@ -59,14 +59,14 @@ const OWN: [i32; 3] = [libc::SIGCHLD, libc::SIGTTIN, libc::SIGTTOU];
 /// Guardian of this process.
 static GUARDIAN: OnceLock<Guardian> = OnceLock::new();
 
-/// The guardian, as the supervisor knows it.
+/// The guardian process, as seen by the supervisor.
 struct Guardian {
     pid: Pid,
     link: UnixStream,
     told: Mutex<String>,
 }
 
-/// End of a supervisor, as the guardian's `bereaved` function gets it.
+/// End of a supervisor, as it is passed to the guardian's `bereaved` function.
 #[derive(Debug)]
 pub struct Bereaved {
     pub exit: Exit,
@@ -119,7 +119,7 @@ pub fn stand(speaks: bool, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
     }
 }
 
-/// Returns the pid of this process's guardian; `None` if it has none.
+/// Returns the pid of the guardian of this process; `None` if there is none.
 pub fn pid() -> Option<u32> {
     GUARDIAN.get().map(|guardian| guardian.pid.as_raw_nonzero().get().unsigned_abs())
 }
@@ -148,10 +148,10 @@ pub fn when_lost(end: impl FnOnce(&str) + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("outlast-guarded".into()).stack_size(256 << 10).spawn(watch).map(drop)
 }
 
-/// The guardian's own half.
+/// State of the guardian process.
 struct Guard {
     supervisor: Pid,
-    /// `None` once the supervisor has closed it.
+    /// Connection to the supervisor; `None` once the supervisor has closed it.
     link: Option<UnixStream>,
     told: Vec<u8>,
     signals: OwnedFd,
@@ -206,7 +206,8 @@ impl Guard {
         std::env::set_current_dir("/")
     }
 
-    /// Waits until the supervisor has ended, and reaps it.
+    /// Waits until the supervisor has ended, reaps the supervisor, and returns how it ended and its last
+    /// line.
     fn wait(mut self) -> io::Result<Bereaved> {
         loop {
             if let Some(exit) = self.look()? {
@@ -227,7 +228,8 @@ impl Guard {
         }
     }
 
-    /// Looks for the supervisor's end, and stops with it.
+    /// Checks whether the supervisor has ended, and returns its exit if so. If the supervisor was suspended,
+    /// suspends the guardian too.
     fn look(&mut self) -> io::Result<Option<Exit>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         while let Some(status) = rustix::process::waitid(WaitId::Pid(self.supervisor), options)? {
@@ -243,7 +245,7 @@ impl Guard {
         Ok(None)
     }
 
-    /// Reads what the supervisor tells, and keeps the last line.
+    /// Reads what the supervisor has sent, and keeps the last line.
     fn listen(&mut self) -> io::Result<()> {
         let Some(mut link) = self.link.as_ref() else { return Ok(()) };
         let mut bytes = [0; 4096];

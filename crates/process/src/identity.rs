@@ -20,7 +20,7 @@ pub enum Liveness {
     Unknown,
 }
 
-/// State that `/proc` shows under a pid.
+/// State of the process that `/proc` shows under a pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nobody,

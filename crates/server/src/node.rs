@@ -63,7 +63,7 @@ pub struct Node {
     instance: AtomicI64,
     registering: tokio::sync::Mutex<()>,
     membership: Mutex<Membership>,
-    /// Notified when the store took a heartbeat.
+    /// Notified when the store has recorded a heartbeat of this process.
     renewed: Notify,
     heartbeats: Trouble,
     sweeps: Trouble,

@@ -12,7 +12,7 @@ use crate::gate::Inside;
 pub enum CommitFailed {
     /// Nothing of the group was written.
     RolledBack(Error),
-    /// The group may or may not have been committed.
+    /// Whether the group was committed is not known.
     Unclear(Error),
 }
 

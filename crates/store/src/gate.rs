@@ -17,7 +17,7 @@ static CHANGED: Condvar = Condvar::new();
 struct Traffic {
     /// Number of threads inside SQLite.
     inside: usize,
-    /// Number of threads that are about to fork. Nobody enters meanwhile.
+    /// Number of threads that are about to fork. No thread enters SQLite meanwhile.
     forking: usize,
     open: Vec<OpenFile>,
 }

@@ -25,7 +25,7 @@ use outlast_core::{
 
 pub use format::{FORMAT, OLDEST};
 
-/// Failures that an acknowledged operation survives.
+/// Failures after which an acknowledged operation is still in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Power loss of the machine.

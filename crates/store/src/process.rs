@@ -15,7 +15,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Number of forks between the first process of this program and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the id of this process. A forked child gets its own.
+/// Returns the id of this process. In a forked child, that is the child's own id.
 pub fn id() -> u32 {
     match NUMBER.load(Ordering::Relaxed) {
         0 => ask(),

@@ -83,7 +83,7 @@ pub enum Action {
     /// Read the entry's state after a pause, and feed `Polled`: the call is in flight in another process.
     Poll(Seq),
     LoadAnswer(Seq),
-    /// Forward the part that became visible: the head first, swallowed frames left out.
+    /// Forward the newly visible part of the answer to the client: the head first, swallowed frames left out.
     Send(Visible),
     /// End the answer cleanly; feed `Delivered` once it is flushed.
     Finish,
@@ -105,7 +105,8 @@ pub struct Connection {
     /// Instance of this process.
     instance: InstanceNo,
     retry_count: u32,
-    /// Whether `x-stainless-retry-count` is above 0 or an `Idempotency-Key` is set.
+    /// Whether the client marked the request as a retry: by `x-stainless-retry-count` above 0 or an
+    /// `Idempotency-Key`.
     marked: bool,
     phase: Phase,
 }
@@ -113,7 +114,8 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     New,
-    /// Waits for its turn. `queued`: the connection is in its run's queue, too.
+    /// The connection waits for its turn among identical requests. `queued`: it also waits in its run's queue
+    /// for room in a budget.
     InLine {
         queued: bool,
         expired: bool,
@@ -128,7 +130,7 @@ enum Phase {
     AdmittingForNobody {
         queued: bool,
     },
-    /// Waits in its run's queue.
+    /// The connection waits in its run's queue for room in a budget.
     Waiting,
     Receiving {
         seq: Seq,
@@ -329,7 +331,8 @@ impl Connection {
         actions
     }
 
-    /// Marks the answer as delivered, which only an answer that arrived whole is.
+    /// Ends the connection after its client received the complete answer. `mark` names the entry to mark as
+    /// delivered, and whether the answer was replayed; `None` marks none.
     fn delivered(&mut self, mark: Option<(Seq, bool)>) -> Vec<Action> {
         self.phase = Phase::Over;
         let mark =
@@ -337,7 +340,8 @@ impl Connection {
         mark.into_iter().chain([Action::GiveBack]).collect()
     }
 
-    /// Lines up again after the answer to receive came to nothing.
+    /// Gives up an answer that came to nothing, and lines the connection up again with the identical
+    /// requests.
     fn start_again(&mut self) -> Vec<Action> {
         let mut actions = vec![Action::GiveBack];
         actions.extend(self.line_up(false));

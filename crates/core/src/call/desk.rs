@@ -152,7 +152,7 @@ impl Desk {
         round.deeds
     }
 
-    /// Forgets the noted errors of an attempt that is over: nobody retries its requests.
+    /// Forgets the errors noted for an attempt that has ended: no client retries its requests.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
         self.shared.taken.forget(run, attempt);
     }

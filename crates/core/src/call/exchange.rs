@@ -89,7 +89,7 @@ pub enum Event {
     Rested,
     /// Outcome of `AskAgain`: whether the next try may leave.
     MayLeave(Result<bool, store::Error>),
-    /// Nobody waits for the call any more while it rests.
+    /// All clients of the call left while it rested.
     Abandoned,
     /// Outcome of the last `Settle` or `SettleAgain`.
     Settled(Result<(), store::Error>),
@@ -137,7 +137,8 @@ pub enum Ending {
 /// Amount that a failed call is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// The usage, if some arrived, or else the reservation.
+    /// The call is charged for the usage that the provider reported, or at its reservation if no usage
+    /// arrived.
     Metered,
     Nothing,
 }
@@ -194,10 +195,11 @@ pub struct Exchange {
     patience: Patience,
     /// Whether the last try failed in an outage, so that the call is held.
     is_held: bool,
-    /// Statuses of the tries that are over; `None` where the upstream was not reached.
+    /// HTTP statuses of the tries that have ended, oldest first; `None` where the upstream was not reached.
     tries: Vec<Option<u16>>,
     frames: usize,
-    /// First frame that is held, with all later ones, until the settlement is durable.
+    /// Index of the first frame kept back from clients until the settlement is durable; later frames are kept
+    /// back with it. `None`: no frame is.
     held_from: Option<usize>,
     bytes: u64,
     progress: Progress,
@@ -210,9 +212,9 @@ enum Phase {
     Answering {
         streamed: bool,
     },
-    /// Rests between two tries.
+    /// The call rests between two tries.
     Resting,
-    /// The next try is being put on disk.
+    /// The store is recording that the next try is about to be sent.
     Asking,
     Settling(Settling),
     Over,
@@ -223,15 +225,15 @@ enum Phase {
 struct Settling {
     ending: Ending,
     error: Option<&'static str>,
-    /// Outcome for the clients once the settlement is durable.
+    /// Part of the answer, or error, that clients are shown once the settlement is durable.
     then: Then,
-    /// Whether an earlier submission may have been committed.
+    /// Whether an earlier submission of this settlement may have been committed.
     unclear: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// Makes this part of the answer visible.
+    /// Clients are shown this part of the answer.
     Reveal(Visible),
     Say(Broken),
 }
@@ -398,7 +400,8 @@ impl Exchange {
         self.settle(ending, Then::Reveal(Visible::Whole), false)
     }
 
-    /// Handles a try that was not sent, or was refused with `status`.
+    /// Handles the end of a try that was not sent, or that the upstream refused with `status`: the call rests
+    /// before another try, or is given up.
     fn try_over(&mut self, status: Option<u16>, told: Told) -> Vec<Action> {
         self.tries.push(status);
         self.is_held = self.patience.holds(told);
@@ -433,7 +436,7 @@ impl Exchange {
         self.settle(ending, then, false)
     }
 
-    /// Settles an answer that began and will not end.
+    /// Settles a call whose answer began and was cut off. `abort`: also drops the upstream's connection.
     fn cut(&mut self, abort: bool) -> Vec<Action> {
         let refused = self.status.is_some_and(|s| !is_answer(s));
         let charge = if refused { Charge::Nothing } else { Charge::Metered };
@@ -480,7 +483,7 @@ impl Exchange {
         }
     }
 
-    /// Makes a durable answer visible. Clients that were told an error before keep it.
+    /// Shows a durable answer to the clients. A client that was told an error before keeps the error.
     fn recorded(&mut self, s: Settling) -> Vec<Action> {
         self.phase = Phase::Over;
         let state = s.ending.state();

@@ -15,7 +15,7 @@ pub struct Marks(HashMap<Place, Marking>);
 #[derive(Debug, Default)]
 struct Marking {
     under_way: usize,
-    /// Identical requests that wait, in order of arrival.
+    /// Identical requests that wait for these marks, in order of arrival.
     waiting: Vec<ConnectionId>,
 }
 

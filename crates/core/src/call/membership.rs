@@ -57,16 +57,18 @@ pub struct Membership {
     is_shared: bool,
     heart: Heart,
     contact: Contact,
-    /// Heartbeats of other instances, and the time since which each has stood still.
+    /// Newest heartbeat seen of each other instance, and the monotonic time in milliseconds since which it
+    /// has not changed.
     seen: HashMap<InstanceNo, (i64, u64)>,
 }
 
-/// Own heartbeat.
+/// Heartbeat of this process.
 #[derive(Debug, Default)]
 struct Heart {
-    /// Values that the store took, the newest last.
+    /// Heartbeats of this process that the store recorded, the newest last.
     written: VecDeque<i64>,
-    /// Time at which the newest was submitted. Others count from then at the earliest.
+    /// Monotonic time, in milliseconds, at which the newest heartbeat was submitted. Other processes count
+    /// this one's silence from then at the earliest.
     written_ms: u64,
     /// Value on its way, and the time of its first submission. It is kept until the store has taken it: a renewal
     /// that failed may have written it.
@@ -101,7 +103,7 @@ impl Membership {
         Membership { is_shared, ..Membership::default() }
     }
 
-    /// Returns the instance to act as; `None` when the process has to register first.
+    /// Returns the instance that this process acts as; `None` when the process has to register first.
     pub fn instance(&self) -> Option<InstanceNo> {
         self.instance
     }

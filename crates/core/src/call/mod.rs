@@ -48,11 +48,11 @@ pub struct ConnectionId(pub u64);
 /// Part of an answer that clients may see. Only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Visible {
-    /// Nothing, not even the status.
+    /// The client may have received nothing, not even the status line.
     #[default]
     Nothing,
     /// The head and this many frames, counted as the host fed them, swallowed frames included.
     Frames(usize),
-    /// The head and the whole answer.
+    /// The client may have received the status line, the headers and the complete body.
     Whole,
 }

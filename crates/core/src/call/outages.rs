@@ -38,10 +38,10 @@ pub struct Outages {
 #[derive(Debug)]
 struct Failing {
     cause: Cause,
-    /// Failures in a row.
+    /// Number of the upstream's failures in a row.
     failures: u32,
     is_outage: bool,
-    /// Pauses so far.
+    /// Number of pauses in this outage so far.
     pauses: u32,
     /// End of the current pause, in monotonic milliseconds.
     next_ms: u64,

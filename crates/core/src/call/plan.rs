@@ -32,10 +32,11 @@ const LONGEST_CALL_US: i64 = 3_600_000_000;
 /// Largest difference between two told ends of one window, in microseconds: providers round them.
 const SAME_END_US: i64 = 120_000_000;
 
-/// Steps in which shares are told, the largest first: whole points, tenths, hundredths.
+/// Steps in which providers report shares, the largest first: whole points (hundredths of the window), tenths
+/// and hundredths of a point.
 const STEPS: [Share; 3] = [Share::POINT, Share(1_000), Share(100)];
 
-/// Use of a window as an answer tells it.
+/// Use of one of a plan's windows, as the head of an answer reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     pub window: Length,
@@ -48,22 +49,22 @@ pub struct Told {
 #[serde(transparent)]
 pub struct CallId(pub u64);
 
-/// Plan of one login.
+/// Subscription plan of one login: the windows as its provider reported them, and the calls since.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Plan {
     pub windows: Vec<Window>,
-    /// Calls that no told value has counted.
+    /// Calls that no reported value of a window has counted yet.
     calls: Vec<Call>,
-    /// Calls of ours that told values have counted.
+    /// Number of Outlast's own calls that reported values have counted.
     counted: i64,
-    /// Time at which an answer last told anything, or nothing at all.
+    /// Time of the last answer, or of the last error whose head reported a window; `None` before the first.
     pub answered_at: Option<Micros>,
     /// Runs that made calls under the login, the newest last.
     runs: VecDeque<RunNo>,
 }
 
-/// A window of the plan.
+/// A window of the plan, as the provider reported it last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     pub length: Length,
@@ -71,40 +72,40 @@ pub struct Window {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resets_at: Option<Micros>,
     pub told_at: Micros,
-    /// Time at which the call left whose answer told it.
+    /// Time at which the call was sent whose answer reported this window last.
     sent_at: Micros,
     /// Told values of this turn of the window: calls counted by then, and the share used.
     samples: VecDeque<(i64, Share)>,
     /// Step in which the provider tells the window: what it told may lack up to one.
     step: Share,
-    /// Cost of a call in the turn before.
+    /// Estimated share that one call cost before the window was last reset; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     before: Option<Share>,
 }
 
-/// A call that no told value has counted.
+/// A call that no reported value of a window has counted yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Call {
     id: CallId,
     instance: InstanceNo,
     sent_at: Micros,
-    /// Whether its answer has begun, and told what it can tell.
+    /// Whether the call's answer has begun, so that its head has reported all it can.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     has_told: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended_at: Option<Micros>,
 }
 
-/// Decision about a call under ceilings.
+/// Decision on whether a call may be sent under ceilings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The call may leave, and counts from here on.
+    /// The call may be sent. From here on the plan counts its likely cost.
     Go,
     /// Calls in flight hold the room, or are about to tell. Their ends or answers decide.
     Wait,
-    /// No call fits before the window turns.
+    /// No call fits under the ceiling before the window resets.
     Rest(Reached),
-    /// The provider answers and tells no window that a ceiling is on.
+    /// The provider answers, and reports no window that has a ceiling.
     Untold,
 }
 
@@ -121,7 +122,7 @@ impl Window {
         Some(Share((high.0 - low.0 + self.step.0) / (to - from)))
     }
 
-    /// Returns when the window began; `None` without a told end.
+    /// Returns the time at which the window began; `None` if the provider did not report its end.
     pub fn began_at(&self) -> Option<Micros> {
         Some(Micros(self.resets_at?.0 - self.length.us()))
     }
@@ -138,7 +139,7 @@ impl Window {
         (at < ends).then_some(at.max(self.told_at))
     }
 
-    /// Returns whether the window has turned: what was told is over.
+    /// Returns whether the window has reset since it was reported, so that the reported use is out of date.
     pub fn is_over(&self, now: Micros) -> bool {
         self.resets_at.map_or(now.0 - self.told_at.0 > self.length.us(), |at| at <= now)
     }
@@ -187,14 +188,15 @@ impl Window {
     }
 }
 
-/// Returns the largest step that both tells `used` and is not larger than `known`.
+/// Returns the largest step that divides `used` and is not larger than `known`.
 fn step(known: Share, used: Share) -> Share {
     let fits = |step: &Share| *step <= known && used.0 % step.0 == 0;
     STEPS.into_iter().find(fits).unwrap_or(STEPS[2])
 }
 
 impl Plan {
-    /// Decides about a call. `Go` counts it until [`Plan::told`] says that the provider has.
+    /// Decides whether a call may be sent. After `Go` the plan counts the call's likely cost until
+    /// [`Plan::told`] finds it in a reported value.
     pub fn admit(&mut self, id: CallId, instance: InstanceNo, ceilings: &Ceilings, now: Micros) -> Verdict {
         self.calls.retain(|c| now.0 - c.sent_at.0 < LONGEST_CALL_US);
         let verdict = self.verdict(ceilings, now);
@@ -273,7 +275,8 @@ impl Plan {
         }
     }
 
-    /// Remembers that a run makes calls under the login.
+    /// Records that a run makes calls under the login. Only a limited number of runs is remembered, the
+    /// newest ones.
     pub fn is_used_by(&mut self, run: RunNo) {
         if self.runs.contains(&run) {
             return;
@@ -284,7 +287,7 @@ impl Plan {
         self.runs.push_back(run);
     }
 
-    /// Returns whether a run has made calls under the login.
+    /// Returns whether the run is remembered as one that made calls under the login.
     pub fn has(&self, run: RunNo) -> bool {
         self.runs.contains(&run)
     }
@@ -303,12 +306,12 @@ impl Plan {
         });
     }
 
-    /// Forgets a call that did not leave.
+    /// Forgets a call that was admitted and then not sent.
     pub fn never_left(&mut self, id: CallId) {
         self.calls.retain(|c| c.id != id);
     }
 
-    /// Ends the calls of processes that `is_alive` denies: nobody else will.
+    /// Marks the calls of processes that `is_alive` denies as ended: a dead process cannot report their end.
     pub fn bury(&mut self, is_alive: impl Fn(InstanceNo) -> bool, now: Micros) {
         for call in self.calls.iter_mut().filter(|c| c.ended_at.is_none() && !is_alive(c.instance)) {
             call.ended_at = Some(now);

@@ -105,7 +105,7 @@ pub struct Lane {
     tickets: u64,
     levels: Levels,
     told_at_ms: u64,
-    /// Requests that went since the last report.
+    /// Number of requests counted since the provider's last report.
     requests_since: u64,
     tokens_since: u64,
     /// Waiting connections, next one first: one of each run, so that no run overtakes the others.
@@ -134,7 +134,7 @@ impl Lane {
         if ready_ms == 0 && is_next { Ok(()) } else { Err(ready_ms) }
     }
 
-    /// Counts a call that may be sent now, before it leaves.
+    /// Counts a call of `tokens` that is about to be sent. The ticket names the call in later corrections.
     pub fn go(&mut self, tokens: u64, now_ms: u64) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -154,7 +154,7 @@ impl Lane {
         }
     }
 
-    /// Sets the tokens that the call used in the end.
+    /// Replaces the tokens that a sent call was counted with by the number that it used.
     pub fn used(&mut self, ticket: Ticket, tokens: u64) {
         if let Some(went) = self.went.iter_mut().find(|w| w.ticket == ticket) {
             went.tokens = tokens;
@@ -208,7 +208,8 @@ impl Lane {
         .fold(0, u64::max)
     }
 
-    /// Returns the times and tokens of the calls that count, oldest first.
+    /// Returns the time (monotonic milliseconds) and tokens of each call that counts against the rate now,
+    /// oldest first.
     fn counted(&self, now_ms: u64) -> impl Iterator<Item = (u64, u64)> {
         let leaving = self.leaving.iter().map(move |w| (now_ms, w.tokens));
         self.went.iter().map(|w| (w.at_ms, w.tokens)).chain(leaving)

@@ -69,7 +69,7 @@ impl Later {
     }
 }
 
-/// Limit that keeps a call from its turn.
+/// Reason why a call has to wait before it may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Configured(Rate),
@@ -182,7 +182,7 @@ impl Rates {
         }
     }
 
-    /// Takes back the turn of a call that did not reach its upstream.
+    /// Uncounts a call that did not reach its upstream.
     pub fn give_back(&mut self, turn: Turn) {
         let Some(upstream) = self.upstreams.get_mut(&turn.wants.upstream) else { return };
         upstream.all.take_back(turn.ticket, turn.wants.bound);

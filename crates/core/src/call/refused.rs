@@ -14,7 +14,7 @@ pub enum Broken {
     /// The request was sent, and no answer began. It may have been billed.
     #[error("the upstream did not answer; the call stays charged at its reservation")]
     NoAnswer,
-    /// The answer began and did not end.
+    /// The upstream's answer began and was cut off.
     #[error("the upstream's answer broke off")]
     Cut,
     /// The answer is there and could not be recorded: it is kept and recorded later.
@@ -63,13 +63,13 @@ pub enum Refused {
     /// Room in a budget did not come back in time. The run is not halted: 429.
     #[error("waited for room: {}", .0.message())]
     AdmissionTimeout(envelope::Refusal),
-    /// The store cannot record: nothing goes out unrecorded.
+    /// The store cannot record the call, so the call is not sent.
     #[error("the call cannot be recorded: {0}")]
     Store(store::Error),
     /// This process could not record an earlier answer yet, and so could not record this call either.
     #[error("an earlier answer could not be recorded yet")]
     Stuck,
-    /// This process was declared dead; it registers anew.
+    /// Another process declared this one dead. It registers anew before it opens another call.
     #[error("this process was declared dead and has to register anew")]
     Dead,
     /// The call upstream failed, and no byte had been sent to the client.
@@ -134,7 +134,7 @@ impl Refused {
     }
 }
 
-/// Returns whether the store may work again by itself.
+/// Returns whether the store may recover from the error by itself.
 fn may_pass(e: &store::Error) -> bool {
     !is_damaged(e) && !matches!(e, store::Error::Vanished { .. } | store::Error::OpenAtFork { .. })
 }

@@ -79,7 +79,7 @@ impl Taken {
         self.places.entry(place).or_default().receiving.push(Receiving { connection, seq, replays });
     }
 
-    /// Notes that `connection` receives its answer no longer.
+    /// Notes that `connection` no longer receives its answer.
     pub fn give_back(&mut self, place: Place, connection: ConnectionId) {
         if let Some(meeting) = self.places.get_mut(&place) {
             meeting.receiving.retain(|r| r.connection != connection);
@@ -117,7 +117,7 @@ impl Taken {
         self.tidy(place);
     }
 
-    /// Forgets the noted errors of an attempt that is over: nobody retries its requests.
+    /// Forgets the errors noted for an attempt that has ended: no client retries its requests.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
         self.places.retain(|place, meeting| {
             if (place.run, place.attempt) == (run, attempt) {

@@ -18,10 +18,11 @@ use crate::{
     words::id::{AttemptNo, Micros, RunNo, Seq},
 };
 
-/// A verb in somebody's name. Its answer is the verb's.
+/// A verb with the name of who ordered it. The answer is the verb's own.
 #[derive(Clone, Debug)]
 pub struct InName<V> {
-    /// Who acts, and by which way: see [`ActDetail::by`].
+    /// Who acts, and through what: the command line, the API or the page. For the format see
+    /// [`ActDetail::by`].
     pub by: String,
     pub verb: V,
 }
@@ -45,7 +46,7 @@ impl<V: Verb> Verb for InName<V> {
     }
 }
 
-/// An operation in somebody's name.
+/// An operation with the name of who ordered it: see [`InName`].
 #[derive(Clone, Debug)]
 pub struct Named {
     pub by: String,

@@ -75,7 +75,7 @@ pub enum Need {
     },
 }
 
-/// Next free numbers of a store.
+/// Next unused numbers of runs, envelopes and processes in a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     pub run: RunNo,
@@ -158,7 +158,7 @@ impl Declared {
     }
 }
 
-/// Stored bytes to add, or to overwrite where a dead process left some.
+/// Payload to store for an entry. Bytes that a dead process left in its place are overwritten.
 #[derive(Clone, Debug)]
 pub struct NewPayload {
     pub run: RunNo,
@@ -167,7 +167,7 @@ pub struct NewPayload {
     pub payload: Payload,
 }
 
-/// Rows of one operation.
+/// Rows that one operation loaded, with everything that its decision changes and adds.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// Number of the operation.

@@ -86,7 +86,7 @@ macro_rules! ops {
         #[derive(Clone, Debug)]
         pub enum Op {
             $($verb(Box<$verb>),)*
-            /// Another operation, with the name of who gave it.
+            /// Another operation, with the name of who ordered it.
             InName(Box<Named>),
         }
 

@@ -101,7 +101,7 @@ const REMEMBERED: usize = 7;
 /// Windows of a budget that were charged before its newest one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// Windows that are remembered.
+    /// Remembered windows, each with its envelope.
     windows: Vec<Window>,
     /// Start of the latest period whose window is forgotten: every later period has no window but those remembered.
     /// `None`: periods before the earliest window are not known, as in budgets of older versions.
@@ -114,7 +114,7 @@ impl Past {
         *self == Past::default()
     }
 
-    /// Remembers a window, and forgets the earliest one where it has no room.
+    /// Remembers a window. Beyond [`REMEMBERED`] windows, forgets the one whose period is earliest.
     fn remember(&mut self, window: Window) {
         self.windows.push(window);
         if self.windows.len() > REMEMBERED {

@@ -17,7 +17,7 @@ const WEEK_MINUTES: i64 = 7 * 24 * 60;
 pub struct Share(pub i64);
 
 impl Share {
-    /// One hundredth of a window: the step in which people read shares.
+    /// One hundredth of a window, a percentage point: the step in which people read shares.
     pub const POINT: Share = Share(10_000);
     pub const WHOLE: Share = Share(1_000_000);
 
@@ -49,7 +49,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// Window of a plan, by its length in minutes.
+/// Window of a plan, named by its length in minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Length(pub i64);
@@ -97,12 +97,12 @@ impl Ceilings {
         self.0.is_empty()
     }
 
-    /// Returns the ceiling on a window.
+    /// Returns the ceiling on the plan's usage window of this length; `None` if it has none.
     pub fn on(&self, length: Length) -> Option<Share> {
         self.iter().find(|(named, _)| named.is(length)).map(|(_, share)| share)
     }
 
-    /// Returns both: of two on one window the lower one.
+    /// Returns the ceilings of both lists; where both limit the same window, the lower ceiling.
     #[must_use]
     pub fn under(&self, other: &Ceilings) -> Ceilings {
         let mut all = self.0.clone();
@@ -162,16 +162,16 @@ impl From<Ceilings> for String {
     }
 }
 
-/// A ceiling that the next call would pass.
+/// A ceiling that the next call would exceed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
     pub window: Length,
-    /// Share of the window that is used, as the provider told last.
+    /// Share of the window that is used, as the provider reported it last.
     pub used: Share,
     pub ceiling: Share,
-    /// Share that a call has cost lately.
+    /// Estimated share of the window that one of the latest calls cost.
     pub per_call: Share,
-    /// Time at which the window turns.
+    /// Time at which the window resets.
     pub until: Micros,
 }
 

@@ -24,17 +24,17 @@ pub struct Delivery {
     pub holder: Option<InstanceNo>,
     /// Events up to this mark were delivered, left out by the rules, or are among `waiting` and `dead`.
     pub cursor: Mark,
-    /// Letters that failed and are sent again.
+    /// Letters whose delivery failed and is tried again.
     pub waiting: Vec<Letter>,
-    /// Letters that were given up.
+    /// Letters that were given up after too many failed tries.
     pub dead: Vec<Letter>,
-    /// Number of given-up letters that are not kept any more.
+    /// Number of given-up letters that are no longer kept in `dead`.
     pub dropped: i64,
     /// Number of letters that were delivered.
     pub delivered: i64,
 }
 
-/// Event that was not delivered so far.
+/// Notification of one event that was not delivered so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Letter {
@@ -47,8 +47,9 @@ pub struct Letter {
 }
 
 impl Delivery {
-    /// Adds a letter that failed for the first time, or puts one back with one try more. After `most` tries the letter
-    /// is given up.
+    /// Records that a letter could not be delivered. `letter` counts the failed try: after `most` tries the
+    /// letter is given up, before that it is kept to be tried again. So that their number is bounded, the
+    /// oldest waiting letter is given up if too many wait.
     pub fn failed(&mut self, letter: Letter, most: u32) {
         self.waiting.retain(|had| had.mark != letter.mark);
         if letter.tries >= most {

@@ -150,7 +150,8 @@ impl Found {
         }
     }
 
-    /// Tells the highest share of each limit that was crossed.
+    /// Adds an event for each limit of the envelope of which a further share of [`SHARES`] is spent, with the
+    /// highest share reached.
     fn envelope(&mut self, e: &Envelope, before: Option<(&Limits, &Amounts)>) {
         for unit in Unit::ALL {
             let Some(limit) = e.limits[unit].filter(|limit| *limit > 0) else { continue };

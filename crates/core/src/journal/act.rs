@@ -13,7 +13,7 @@ const MOST: usize = 200;
 /// Details of an act.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActDetail {
-    /// Who acted, and by which way: `cli:ann@laptop`, `page:4f2a91c0`, `api:token`, `agent:RUN`.
+    /// Who acted, and through what: `cli:ann@laptop`, `page:4f2a91c0`, `api:token`, `agent:RUN`.
     pub by: String,
     /// Details of the order beyond its name: a reason, a change of limits, the id of a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,7 +27,7 @@ impl ActDetail {
     }
 }
 
-/// Returns a name without control characters, and not too long.
+/// Returns the text without control characters, cut to the greatest length that is kept.
 pub fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MOST).collect()
 }

@@ -93,7 +93,8 @@ pub struct Decision {
     pub reason: Option<String>,
     /// Name of the person, as given with the decision.
     pub by: String,
-    /// Way by which the decision came: see [`super::act::ActDetail::by`].
+    /// Who decided, and through what, in the format of [`super::act::ActDetail::by`]; `None` if it was not
+    /// recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<String>,
     pub at: Micros,
@@ -114,7 +115,7 @@ pub struct ApprovalDetail {
     /// Run's count of loops when the approval was requested.
     pub at_loop: i64,
     pub expires_at: Micros,
-    /// Whether the run's policy does not allow the tool.
+    /// Whether the run's policy forbids the tool.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocked: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]

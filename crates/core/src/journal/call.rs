@@ -47,7 +47,7 @@ pub struct CallDetail {
     pub idempotency_key: Option<String>,
     /// Output cap put into the request in tokens, when the client's own did not fit; `None` if it was not changed.
     pub clamped_to: Option<u64>,
-    /// Lost call that this call repeats; `None` if it repeats none.
+    /// Earlier call, its outcome unknown, that this call repeats; `None` if it repeats none.
     pub retry_of: Option<Seq>,
     /// Largest number of input tokens for which the request can be billed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,7 @@ pub struct Opening {
     pub run: RunNo,
     pub seq: Seq,
     pub instance: InstanceNo,
-    /// Operation that opened the entry, or took it over last.
+    /// Number of the operation that opened the entry, or took it over last.
     pub op: OpNo,
 }
 

@@ -6,7 +6,7 @@ use crate::words::{
     usage::{ServiceTier, Usage},
 };
 
-/// Shortest prefix that OpenAI caches, and its step, in tokens.
+/// Shortest prompt prefix that OpenAI caches, and the step by which longer prefixes are cached, in tokens.
 const AUTOMATIC_FROM: u64 = 1024;
 const AUTOMATIC_STEP: u64 = 128;
 
@@ -18,7 +18,7 @@ const LONG_MS: i64 = 60 * 60_000;
 /// Kind of a provider's prompt cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caching {
-    /// The client marks what is cached. `hour`: it has asked for an hour.
+    /// The client marks the parts of the prompt that are cached. `hour`: it asked for a lifetime of one hour.
     Marked { hour: bool },
     /// The provider caches by itself.
     Automatic,

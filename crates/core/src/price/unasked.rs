@@ -9,11 +9,11 @@
 pub(super) enum Unasked {
     #[default]
     Nothing,
-    /// One search.
+    /// One web search for each request.
     Search,
-    /// One search, and its results are billed as input.
+    /// One web search for each request, and the search's results are billed as input.
     SearchAsInput,
-    /// An unknown number of searches.
+    /// An unknown number of web searches for each request.
     Research,
 }
 

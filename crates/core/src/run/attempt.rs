@@ -13,7 +13,7 @@ use crate::words::{
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// Whether the kernel reported that the process was killed for its memory.
+    /// Whether the kernel reported that it killed the process because memory ran out.
     pub oom: bool,
     /// Whether the agent died together with its driver, so that nobody saw an exit status.
     pub lost: bool,
@@ -52,11 +52,11 @@ pub struct Attempt {
     pub exit: Option<Exit>,
     /// Milliseconds the attempt was open, suspends not counted, as posted so far.
     pub active_ms: i64,
-    /// Number of answers of ended attempts that this attempt has not taken yet.
+    /// Number of recorded answers of ended attempts that this attempt has not taken yet.
     pub untaken: i64,
     /// First new call that the attempt made while `untaken` was not zero; `None` if it made none.
     pub diverged: Option<Seq>,
-    /// Number of answers that were untaken at `diverged`.
+    /// Number of answers that were still untaken when the attempt made the call `diverged`.
     pub diverged_untaken: i64,
     /// Run's count of closed entries when this attempt began: progress, for the crash-loop rule.
     pub closed_before: i64,

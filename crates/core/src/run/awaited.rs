@@ -9,8 +9,8 @@ use crate::words::id::{Micros, Seq};
 #[serde(default)]
 pub struct Awaited {
     pending: Vec<Pending>,
-    /// Start of the current wait, during which one of `pending` is always there. Earlier waits are in
-    /// `waited_us`.
+    /// Start of the current wait; `None` while `pending` is empty. A wait lasts as long as any approval is pending.
+    /// Earlier waits are added up in `waited_us`, in microseconds.
     since: Option<Micros>,
     waited_us: i64,
 }

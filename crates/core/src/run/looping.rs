@@ -40,7 +40,7 @@ pub enum Verdict {
     Next,
     /// The command of `--until` succeeded: the loop is done.
     Until,
-    /// The loop has done as many iterations as `--max-iterations` allows.
+    /// The loop has run as many iterations as `--max-iterations` allows.
     Enough,
     /// [`UNCHANGED`] iterations in a row changed nothing.
     Stuck,

@@ -12,7 +12,7 @@ pub const KEPT_US: i64 = KEPT_DAYS * 24 * 3600 * 1_000_000;
 /// Least time a transaction id is kept, in days.
 pub const KEPT_DAYS: i64 = 7;
 
-/// Number of commits whose ids one later commit forgets.
+/// Largest number of commits whose transaction ids one later commit forgets.
 pub const AT_ONCE: usize = 4;
 
 /// Returns whether the id of a transaction committed at `at` may be forgotten.

@@ -10,14 +10,16 @@ pub enum Progress {
     Done = 1,
 }
 
-/// Point at which a loop over `prefix0`, `prefix1`, … resumes.
+/// Point at which a loop over the steps `prefix0`, `prefix1`, … resumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
-    /// Largest N whose value's `status` is `done`; -1 if there is none.
+    /// Largest N for which the value of the step `prefixN` has the `status` `done`; -1 if there is none.
     pub done: i64,
-    /// Largest N whose value's `status` is `pending`; `None` if there is none.
+    /// Largest N for which the value of the step `prefixN` has the `status` `pending`; `None` if there is
+    /// none.
     pub pending: Option<i64>,
-    /// Key of the step `pending`, with the leading zeros that it was written with.
+    /// Key of the step `pending`, with the leading zeros that it was written with; `None` if there is no such
+    /// step.
     pub pending_key: Option<String>,
 }
 
@@ -42,8 +44,9 @@ impl<'a> StepKey<'a> {
         number(&key[stem.len()..]).map(|n| StepKey { stem, n })
     }
 
-    /// Returns whether the steps `prefix0`, `prefix1`, … are exactly the keys whose stem is `prefix`. For a prefix that
-    /// ends in a digit the number is only the rest of the digits, so the caller has to walk those keys.
+    /// Returns whether the steps `prefix0`, `prefix1`, … are exactly the keys whose stem is `prefix`. They
+    /// are not for a prefix that ends in a digit: the stem of `a10` is `a`, not `a1`. The caller then reads
+    /// the keys `a1…` one by one.
     pub fn is_stem(prefix: &str) -> bool {
         !prefix.ends_with(|c: char| c.is_ascii_digit())
     }

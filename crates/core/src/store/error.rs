@@ -33,7 +33,8 @@ pub enum Error {
     /// The server is away or a lock is held. The store may work again without being opened anew.
     #[error("the store cannot be had now: {why}")]
     Unavailable { why: String },
-    /// A group of operations was seen neither to commit nor to roll back.
+    /// A group of operations was neither seen to commit nor seen to roll back: whether it is stored is not
+    /// known.
     #[error("it is not known whether the operation was committed: {why}")]
     CommitUnknown { why: String },
     #[error("the store is closed")]

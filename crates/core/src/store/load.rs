@@ -121,10 +121,10 @@ fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) ->
     rounds.finish(strict)
 }
 
-/// Rounds of all operations of a group, run side by side: a remote store fetches each round of all in one batch.
+/// Prefetches the rows that the operations of a group load, for a remote store: first the rows of every
+/// operation's first round, then those that these rows lead to, and so on, one batch for each round.
 ///
-/// No operation's rows are loaded by this. The store remembers what it fetched, and answers each operation's own load
-/// from there.
+/// The rows stay in the store's cache. Each operation still loads its own rows, and is answered from there.
 pub struct Together<'a> {
     all: Vec<Rounds<'a>>,
 }

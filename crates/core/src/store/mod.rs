@@ -95,7 +95,7 @@ pub struct StepRow {
     pub closed_at: Option<Micros>,
 }
 
-/// Listener of hints from other processes of a store.
+/// Callback of this process, called when another process of the store has sent a hint.
 pub type Hint = Arc<dyn Fn() + Send + Sync>;
 
 /// Operations and reads that every database offers. `submit` is the only way to write.

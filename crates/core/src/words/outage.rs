@@ -47,7 +47,7 @@ impl Cause {
     }
 }
 
-/// Words that follow the upstream's name.
+/// Writes the words that follow the upstream's name in a message.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

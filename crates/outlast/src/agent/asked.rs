@@ -47,19 +47,19 @@ impl<'a> Of<'a> {
     }
 }
 
-/// Tool call of an attempt that never sent its result to the model.
+/// Tool call of an attempt whose result was never sent to the model.
 #[derive(Debug)]
 pub struct Asked {
     pub call: ToolCall,
     pub at: Micros,
 }
 
-/// Result of [`find`]: tool calls of an attempt.
+/// Tool calls of an attempt, as [`find`] returns them.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Calls without a result that the model got, the oldest first.
+    /// Calls whose result the model did not get, the oldest first.
     pub in_flight: Vec<Asked>,
-    /// Calls whose result the model got, but whose entries are still open.
+    /// Calls whose result the model got, though their tool entries are still open.
     pub answered: Vec<ToolCall>,
 }
 
@@ -122,7 +122,7 @@ fn made(store: &dyn Store, entry: &Entry, id: &str, of: &Of<'_>) -> Result<Optio
 struct Answers {
     calls: Vec<Asked>,
     answered: HashSet<String>,
-    /// Time of the newest request.
+    /// Time of the newest request; `None` if there is none.
     newest: Option<Micros>,
 }
 

@@ -75,7 +75,7 @@ async fn keep(store: &dyn Store, named: &Named) -> Result<(), store::Error> {
     Ok(())
 }
 
-/// Prepares the checkpoint that keeps a session. `None`: another one is kept already.
+/// Prepares the checkpoint that stores an agent's session; `None` if another session is stored already.
 fn prepared(store: &dyn Store, named: &Named) -> Result<Option<Checkpoint>, store::Error> {
     let attempts = store.attempts(named.run)?;
     let Some(attempt) = attempts.iter().find(|a| a.no == named.attempt) else { return Ok(None) };

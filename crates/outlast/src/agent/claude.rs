@@ -24,7 +24,7 @@ const SMALL_MODEL: &str = "claude-haiku-4-5";
 /// Ending of a model's name that asks for its long context. Requests name the model without it.
 const LONG_CONTEXT: &str = "[1m]";
 
-/// First words that are subcommands and no prompt.
+/// First words of a command line that are subcommands, not a prompt.
 const SUBCOMMANDS: [&str; 16] = [
     "agents",
     "auth",

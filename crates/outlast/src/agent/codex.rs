@@ -16,7 +16,7 @@ use crate::settings::surroundings::Surroundings;
 
 pub struct Codex;
 
-/// Name of our provider in Codex's configuration.
+/// Name under which Outlast's proxy stands as a provider in Codex's configuration.
 const PROVIDER: &str = "outlast";
 
 /// Mode that a command line asks for.
@@ -128,7 +128,7 @@ fn configures(pieces: &[Piece], key: &str) -> bool {
     })
 }
 
-/// Returns the mode, and the words behind the subcommand.
+/// Returns the mode, and the words that follow the subcommand.
 fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
     let words = options::words(pieces);
     match words.split_first() {

@@ -45,7 +45,7 @@ use outlast_process::exit::Exit;
 /// Number of resumptions in a row that exit with 1 and make no request, after which the session is given up.
 const FUTILE: u32 = 2;
 
-/// Number of newest calls whose requests are looked at for the session's model.
+/// Number of newest calls in whose requests the session's model is searched.
 const LOOK_AT: usize = 8;
 
 const UNKNOWN_END: &str = "it is not known how";
@@ -66,14 +66,14 @@ pub struct Conduct {
     reading: Reading,
     with: With,
     run: RunNo,
-    /// Name among several agents of the run. The run's own command has none.
+    /// Name of the agent, where a run has several; `None` for the agent of the run's own command.
     name: Option<String>,
-    /// Working directory. The agent's sessions and the user's relative paths are bound to it.
+    /// Working directory of the agent, on which its sessions and the user's relative paths depend.
     directory: PathBuf,
     run_files: RunDirectory,
     files: PathBuf,
     transcripts: Option<PathBuf>,
-    /// Name of the checkpoint that keeps the session.
+    /// Name of the checkpoint in which the run stores the agent's session.
     key: String,
     session: Option<Session>,
     resumed: bool,
@@ -276,7 +276,7 @@ impl Conduct {
         Some(transcript::follow(store, actor, kept, move |store| metered(store, run, actor.attempt)))
     }
 
-    /// Puts session files back that are damaged or gone, and says so.
+    /// Restores session files that are damaged or gone, and prints which.
     fn mend(&self, store: &dyn Store) {
         let Some(kept) = self.kept() else { return };
         match kept.mend(store) {
@@ -298,7 +298,7 @@ impl Conduct {
         }
     }
 
-    /// Copies what the session's files have gained in an attempt that made calls.
+    /// Copies into the store what the session's files have gained, if the attempt made calls.
     async fn keep(&self, store: &dyn Store, actor: Actor) {
         let Some(kept) = self.kept() else { return };
         if let Err(e) = kept.keep(store, actor).await {
@@ -306,7 +306,7 @@ impl Conduct {
         }
     }
 
-    /// Returns the session to resume, if one has begun.
+    /// Returns the id of the session to resume; `None` if no session has begun.
     fn goes_on(&self, called: bool) -> Option<String> {
         let id = match (&self.session, &self.reading.names) {
             (_, Names::Nothing) => return None,

@@ -14,7 +14,7 @@ const LONGEST_LINE: usize = 4096;
 /// Longest session id. No known program has longer ones.
 const LONGEST_ID: usize = 200;
 
-/// Time after which a limit without an end is tried again.
+/// Time after which a run tries again when the agent printed a limit without its end.
 const UNSAID_MS: i64 = 15 * 60 * 1000;
 
 /// Furthest end of a limit that is believed. No provider would name a later one.
@@ -34,7 +34,7 @@ pub struct Patterns {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight {
     Session(String),
-    /// Usage limit; the value is the time of its end.
+    /// A usage limit, with the time at which it ends.
     Limit(Micros),
 }
 
@@ -104,12 +104,12 @@ enum State {
     #[default]
     Text,
     Escape,
-    /// `ESC [ …` up to its final byte.
+    /// In a control sequence: `ESC [ …` up to its final byte.
     Control,
-    /// `ESC ] …`, a title or a link: up to BEL or `ESC \`.
+    /// In a title or a link: `ESC ] …`, up to BEL or `ESC \`.
     Title,
     TitleEscape,
-    /// One byte that names a character set.
+    /// Before the byte that names a character set.
     Charset,
 }
 

@@ -5,11 +5,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Most lines of the status, and of its bytes, that are told.
+/// Most lines of `git status`, and most of its bytes, that a new conversation is told.
 const LINES: usize = 60;
 const BYTES: usize = 4096;
 
-/// Newest commits that are told.
+/// Number of newest commits that a new conversation is told.
 const COMMITS: &str = "5";
 
 /// Returns branch, changed files and newest commits of a directory as text; `None` without git or a working tree.

@@ -71,7 +71,8 @@ pub fn hook(context: &Context) -> Result<u8, CliError> {
     }
 }
 
-/// Returns the note for a session that gets it by no other way.
+/// Returns the note for the agent's model that the environment names for this hook to pass on; `None` if
+/// there is none.
 fn told(context: &Context) -> Option<String> {
     let note = std::fs::read_to_string(context.around.var(NOTE)?).ok()?;
     Some(note).filter(|note| !note.is_empty())
@@ -103,7 +104,7 @@ fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::step::tool::Be
     truth::begin(inside.actor, &of, &call)
 }
 
-/// Returns the exit code of a shell tool's command, if it is known. Pure.
+/// Returns the exit code of a shell tool's command; `None` if it is not known. Pure.
 fn code(event: &Value) -> Option<i32> {
     truth::command(&event["tool_input"].to_string())?;
     if event["hook_event_name"] == "PostToolUseFailure" {

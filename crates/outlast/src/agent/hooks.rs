@@ -15,17 +15,17 @@ use crate::loops::task_context::quote::quoted;
 /// Part of the command line by which the processes of Outlast's hooks are recognized.
 pub const MARK: &str = "hook claude";
 
-/// Timeout of a hook in seconds. It writes one row.
+/// Timeout of a hook in seconds. A hook only writes one row.
 const TIMEOUT: u32 = 60;
 
-/// Events that our hooks handle.
+/// Events of Claude Code that Outlast's hooks handle.
 const EVENTS: [&str; 4] = ["SessionStart", "PreToolUse", "PostToolUse", "PostToolUseFailure"];
 
 /// Claude Code's setting for its words about git: the status in the system text, which changes with each file, and the
 /// instructions for commits.
 const GIT_INSTRUCTIONS: &str = "includeGitInstructions";
 
-/// Error of writing the settings that merge the user's with Outlast's hooks.
+/// Error of writing the settings file that joins the user's settings with Outlast's hooks.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read the settings {}: {why}", path.display())]

@@ -14,7 +14,7 @@ use crate::program::{
     find,
 };
 
-/// Environment variable of the run's token.
+/// Environment variable that holds the run's token.
 pub const TOKEN: &str = "OUTLAST_TOKEN";
 
 /// Run inside which this process runs, found by the token in its environment.
@@ -22,7 +22,7 @@ pub struct Inside {
     pub store: Arc<dyn Store>,
     pub view: RunView,
     pub claims: Claims,
-    /// Attempt that the token names, with the instance that drives it.
+    /// Attempt that the token names, and the instance that drives this attempt.
     pub actor: Actor,
 }
 

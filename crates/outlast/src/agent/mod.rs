@@ -48,14 +48,14 @@ use crate::{
     settings::{config, surroundings::Surroundings},
 };
 
-/// Choice of the session id, as a command line leaves it.
+/// Source of the session id, according to the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Names {
     /// The user named a new session.
     Session(String),
     /// The user named a session to resume.
     Resumed(String),
-    /// No session is named: Outlast chooses the id.
+    /// The command line names no session: Outlast chooses the id.
     Ours,
     /// No session is named: the program chooses the id, which is known once the program has reported it.
     Theirs,
@@ -74,7 +74,7 @@ pub struct Reading {
 /// Settings that Outlast adds to the agent's command line and environment.
 #[derive(Clone, Debug, Default)]
 pub struct With {
-    /// Path of this run's settings file for the agent; `None` without hooks.
+    /// Path of this run's settings file for the agent; `None` if the agent gets no hooks.
     pub settings: Option<PathBuf>,
     /// Base URL of the proxy's OpenAI endpoints.
     pub openai_url: String,
@@ -83,7 +83,7 @@ pub struct With {
     pub has_anthropic_key: bool,
     /// Whether a limit in USD may apply: the run's own, or one of a parent run or named budget.
     pub has_usd_limit: bool,
-    /// Whether standard output is no terminal.
+    /// Whether the agent's standard output is no terminal.
     pub piped: bool,
     /// Value of the header `X-Outlast-Agent`; `None` for the agent of the run's own command.
     pub name: Option<String>,
@@ -94,7 +94,7 @@ pub struct With {
     /// Whether the prompt is to stay the same in every attempt, so that the provider's cache serves a resumed session
     /// (`--warm-resume`).
     pub warm: bool,
-    /// Whether the agent's own address of its provider leads to the proxy, too.
+    /// Whether connections to the agent's built-in provider address lead to the proxy, too.
     pub is_intercepted: bool,
     /// Values that make the agent start its MCP servers behind a recorder: a file for Claude Code, settings for Codex.
     pub servers: Vec<String>,
@@ -120,7 +120,7 @@ pub trait Adapter: Send + Sync {
     fn matches(&self, program: &str) -> bool {
         program == self.name()
     }
-    /// Reads session and mode off a command line. `piped`: standard output is no terminal.
+    /// Reads the session's choice and the mode off a command line. `piped`: standard output is no terminal.
     fn read(&self, line: &Line, piped: bool) -> Reading;
     /// Returns the arguments that begin a new session, with the id `session` if Outlast chose one.
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String>;

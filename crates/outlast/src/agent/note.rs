@@ -6,7 +6,7 @@ use outlast_core::words::id::Micros;
 use super::truth::{InFlight, Outcome};
 use crate::render::time;
 
-/// Longest excerpt of a tool's input, in characters.
+/// Longest excerpt of a tool's input in a note, in characters.
 const EXCERPT: usize = 400;
 
 /// Returns the note to the model of a resumed session. `how`: words for the end of the attempt before.

@@ -5,16 +5,16 @@
 pub enum Takes {
     Nothing,
     One,
-    /// The next word, unless that word is an option.
+    /// One value: the next word, unless that word is an option.
     Perhaps,
-    /// All words up to the next option.
+    /// All following words up to the next option.
     Many,
 }
 
 /// One option with its values, or one word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// `name` as written, `--resume` or `-r`. A value behind `=` is among `values`.
+    /// Option with its `name` as written, such as `--resume` or `-r`. A value after `=` is among `values`.
     Option {
         name: String,
         values: Vec<String>,

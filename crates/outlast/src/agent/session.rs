@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub id: String,
-    /// Whether resuming the session has failed, so that it is not tried again.
+    /// Whether resuming the session has failed, so that no attempt resumes it again.
     #[serde(default)]
     pub spoiled: bool,
 }

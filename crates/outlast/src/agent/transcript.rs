@@ -23,13 +23,13 @@ use outlast_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Time between two looks at whether the files have grown.
+/// Interval at which the session's files are checked for new lines.
 const EVERY: Duration = Duration::from_secs(3);
 
-/// Most bytes of one checkpoint.
+/// Most bytes of a session file that one checkpoint holds.
 const CHUNK: usize = 4 << 20;
 
-/// Deepest directory of sub-agents' files below the session's own.
+/// Deepest level of directories, below the session's own, in which files of sub-agents are searched.
 const DEPTH: usize = 3;
 
 /// Session whose files are copied into the store, and the directory below which its program keeps them.
@@ -40,17 +40,17 @@ pub struct Kept {
     pub directory: PathBuf,
 }
 
-/// One file's newest part in the store.
+/// Newest part of one session file that the store holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Part {
-    /// Place of the part's first byte in the file.
+    /// Byte offset of the part in the file.
     offset: usize,
     len: usize,
-    /// Checkpoint with the part before it; `None` for the first one.
+    /// Entry of the checkpoint that holds the part before this one; `None` for the first part.
     before: Option<i64>,
 }
 
-/// Session file that was put back.
+/// Session file that was restored from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mended {
     pub path: PathBuf,
@@ -169,7 +169,7 @@ impl Kept {
         }
     }
 
-    /// Returns the files that have a copy, below the directory.
+    /// Returns the names of the files that the store has copies of, relative to the directory.
     fn list(&self, store: &dyn Store) -> Result<Vec<String>, store::Error> {
         let key = self.key();
         let Some(entry) = store.newest(self.run, &Sought::done(Kind::Checkpoint, &key))? else {
@@ -183,13 +183,13 @@ impl Kept {
         Ok(names.into_iter().filter(|name| is_below(name)).collect())
     }
 
-    /// Returns the bytes of all its files now.
+    /// Returns the size of all the session's files now, in bytes.
     fn bytes(&self) -> u64 {
         let size = |name: &String| fs::metadata(self.directory.join(name)).map_or(0, |m| m.len());
         self.found().iter().map(size).sum()
     }
 
-    /// Finds the session's files: its own, and those of its sub-agents.
+    /// Returns the names of the session's files: its own, and those of its sub-agents.
     fn found(&self) -> Vec<String> {
         let Some(own) = super::transcript(&self.directory, &self.session) else { return Vec::new() };
         let mut all = vec![own.clone()];
@@ -231,7 +231,7 @@ impl Kept {
     }
 }
 
-/// Returns whether a journal entry is part of the copy of a session file.
+/// Returns whether a journal entry is a checkpoint that holds a part of a session file.
 pub fn is_copy(entry: &Entry) -> bool {
     let ours = |key: &str| key.strip_prefix(OURS).is_some_and(|rest| rest.starts_with("transcript"));
     entry.kind == Kind::Checkpoint && entry.key.as_deref().is_some_and(ours)
@@ -267,7 +267,7 @@ pub async fn follow(
     }
 }
 
-/// Error of putting a session's files back.
+/// Error of restoring a session's files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

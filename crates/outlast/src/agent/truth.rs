@@ -51,7 +51,7 @@ pub enum Outcome {
     Finished {
         code: Option<i32>,
     },
-    /// A process of the call outlived the agent, and Outlast ended it.
+    /// A process of the call outlived the agent and was ended by Outlast.
     EndedByOutlast,
     /// The call had begun, and none of its processes was alive when the agent had ended: its exit code is unknown.
     Ended,
@@ -203,7 +203,7 @@ pub fn end(opening: Opening, outcome: &Outcome) -> Record {
     }
 }
 
-/// Returns the outcome in a closed entry.
+/// Returns the outcome that a closed entry records.
 fn recorded(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Outcome, store::Error> {
     let kept = store.payload(run, seq, Role::Value)?;
     Ok(kept.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or(Outcome::Unknown))

@@ -90,7 +90,7 @@ fn lines(view: &RunView, now: Micros) -> Vec<Line> {
     Unit::ALL.into_iter().map(line).collect()
 }
 
-/// Time since the run began, up to its end.
+/// Returns the time since the run began, in milliseconds; of an ended run, up to its end.
 fn wall_ms(run: &Run, now: Micros) -> i64 {
     run.wall_ms(run.ended_at.unwrap_or(now))
 }

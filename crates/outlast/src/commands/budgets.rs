@@ -64,7 +64,7 @@ pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result
     print(&lines, page)
 }
 
-/// Named budget in its current period, as it is printed.
+/// Named budget in its current period, as one line of the table shows it.
 struct Line<'a> {
     view: &'a BudgetView,
     envelope: Envelope,

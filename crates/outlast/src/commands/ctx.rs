@@ -123,7 +123,7 @@ pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliEr
     Ok(())
 }
 
-/// Finds the run to look at: the named one, or this process's own.
+/// Returns the run that is named, or else the run that this process belongs to.
 fn looked_at(store: &dyn Store, of: &OfArgs, context: &Context) -> Result<RunView, CliError> {
     match &of.of {
         Some(asked) => find::run(store, asked),

@@ -47,7 +47,7 @@ pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<
     Ok(())
 }
 
-/// One divergence with both requests; a request is `None` if it was not recorded.
+/// One divergence with both requests; a request is `None` if its body was not recorded.
 struct Told<'a> {
     parting: Parting<'a>,
     recorded: Option<Value>,
@@ -88,7 +88,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Explains why no differing place in the bodies can be named.
+    /// Explains why no place can be named in which the bodies differ.
     fn why_not(&self) -> &'static str {
         match (self.parting.recorded, &self.recorded, &self.new) {
             (None, ..) => "what it had left then was taken since",

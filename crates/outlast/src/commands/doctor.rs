@@ -31,14 +31,14 @@ use crate::{
 
 /// Free disk space in bytes below which the disk is reported as a problem.
 const LITTLE_SPACE: u64 = 256 << 20;
-/// Most runs and processes that are listed by name.
+/// Most runs, and most processes, that a finding lists by name.
 const NAMED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     Well,
-    /// Worth knowing, or missing without harm.
+    /// The finding is worth knowing, or something is missing without harm.
     Note,
     Bad,
 }
@@ -209,7 +209,7 @@ fn permissions(path: &Path) -> Vec<Finding> {
     vec![Finding::new("permissions", Verdict::Bad, told).hint(Some(format!("chmod 600 {}*", path.display())))]
 }
 
-/// Tells how a synced commit reaches the disk.
+/// Reports how a synced commit reaches the disk.
 fn sync(path: &Path) -> Finding {
     match SyncMode::at(path) {
         SyncMode::WriteThrough { file_system } => Finding::new(

@@ -93,7 +93,7 @@ pub fn grep(
     Ok(())
 }
 
-/// An entry with what is kept of it, as people read it.
+/// Entry with its stored request and answer, for people to read.
 struct Exchange(exchange::Exchange);
 
 impl Exchange {
@@ -101,7 +101,7 @@ impl Exchange {
         Ok(Exchange(exchange::Exchange::read(store, entry)?))
     }
 
-    /// Lines of the request, or of what the entry is about.
+    /// Returns the lines of the request, or the lines that describe the entry.
     fn asked(&self) -> Vec<String> {
         let turns = self.0.turns();
         match turns.is_empty() {
@@ -110,7 +110,7 @@ impl Exchange {
         }
     }
 
-    /// Lines of the answer, or of the entry's value.
+    /// Returns the lines of the answer, or of the entry's value.
     fn answered(&self) -> Vec<String> {
         let Some(bytes) = &self.0.answer else { return Vec::new() };
         let turns = self.0.answered();
@@ -125,7 +125,7 @@ impl Exchange {
         self.print_answer(page)
     }
 
-    /// Prints of the request only what the request of `before` does not have.
+    /// Prints those parts of the request that the request of `before` does not contain.
     fn print_since(&self, before: &Exchange, page: &mut Page) -> Result<(), CliError> {
         let (old, new) = (before.0.turns(), self.0.turns());
         let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
@@ -159,7 +159,7 @@ impl Exchange {
         Ok(self.answered().iter().try_for_each(|line| page.line(line))?)
     }
 
-    /// Settings of a request that are short, and the names of its tools.
+    /// Returns the request's settings that are short, and the names of its tools, as text.
     fn settings(&self) -> String {
         let Some(body) = self.0.body() else { return String::new() };
         let short = |(key, value): (&String, &Value)| {
@@ -173,7 +173,7 @@ impl Exchange {
         if words.is_empty() { String::new() } else { format!("  {}", clean_line(&words.join(", "), WIDTH)) }
     }
 
-    /// Prints the bytes as they went over the line, the request's before the answer's.
+    /// Prints the stored bytes unchanged: the request's, then the answer's.
     fn raw(&self, page: &mut Page) -> Result<(), CliError> {
         for bytes in [&self.0.request, &self.0.answer].into_iter().flatten() {
             page.bytes(bytes)?;

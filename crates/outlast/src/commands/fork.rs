@@ -60,7 +60,7 @@ pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Re
     Ok(page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", view.run.id))?)
 }
 
-/// Finds a job by its name, or else a run.
+/// Finds the job that has this name, or else the run.
 fn meant(store: &dyn Store, asked: &str) -> Result<RunView, CliError> {
     match find::job(store, asked) {
         Ok(view) => Ok(view),

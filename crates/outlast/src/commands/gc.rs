@@ -46,7 +46,7 @@ pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliEr
     Ok(page.line(&format!("{} {what}", some(forgotten.len() as i64, "run")))?)
 }
 
-/// Facts of a run that decide whether it is forgotten.
+/// Facts about a run that decide whether it is deleted.
 struct Member {
     id: RunId,
     parent: Option<RunNo>,
@@ -76,7 +76,7 @@ impl Families {
         Ok(families)
     }
 
-    /// Returns the runs to be forgotten, children before their parents.
+    /// Returns the runs to be deleted, children before their parents.
     pub fn going(&self) -> Vec<RunNo> {
         self.numbers().into_iter().filter(|no| self.goes(*no)).collect()
     }
@@ -85,7 +85,7 @@ impl Families {
         self.runs.get(&no).map(|run| &run.id)
     }
 
-    /// Removes a forgotten run from this list, and returns its id.
+    /// Removes a deleted run from this list, and returns the run's id.
     pub fn take(&mut self, no: RunNo) -> Option<RunId> {
         self.runs.remove(&no).map(|run| run.id)
     }

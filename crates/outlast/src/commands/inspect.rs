@@ -33,7 +33,7 @@ use crate::{
 /// Number of items that are read at once.
 const PAGE: usize = 2000;
 
-/// Number of gaps and failures that are listed without `--gaps`.
+/// Number of gaps, and of failures, that are listed without `--gaps`.
 const SHORT: usize = 5;
 
 pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
@@ -135,7 +135,7 @@ impl Failure {
     }
 }
 
-/// Cuts a text that may be long.
+/// Cuts a text to the length that one line shows.
 fn cut(text: &str) -> String {
     const LONGEST: usize = 200;
     match text.char_indices().nth(LONGEST) {
@@ -173,7 +173,7 @@ impl Told {
         Ok(told)
     }
 
-    /// Returns the attempt that got farthest, and its farthest input index.
+    /// Returns the attempt that got farthest in the input, and the input index that it reached.
     fn farthest(&self) -> Option<(i64, i64)> {
         self.by_attempt.iter().map(|(no, (_, at))| (*no, *at)).max_by_key(|(no, at)| (*at, *no))
     }

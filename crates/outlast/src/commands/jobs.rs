@@ -98,7 +98,7 @@ pub fn left_ms(view: &RunView) -> Option<i64> {
     (!view.run.status.is_ended() && left > 0 && rate > 0.0).then(|| (left as f64 * 60_000.0 / rate) as i64)
 }
 
-/// Returns the JSON fields that every job has, with stable keys.
+/// Returns the JSON fields that describe every job, with stable keys.
 pub fn object(view: &RunView) -> Map<String, Value> {
     let (run, c) = (&view.run, counts(view));
     let mut o = Map::new();

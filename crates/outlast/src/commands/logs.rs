@@ -100,7 +100,7 @@ fn newest(attempts: &[Attempt]) -> AttemptNo {
     attempts.last().map_or(AttemptNo(1), |a| a.no)
 }
 
-/// Returns whether another attempt may follow by itself.
+/// Returns whether another attempt of the run may begin without a person's command.
 fn goes_on(store: &dyn Store, run: &Run) -> Result<bool, CliError> {
     let status = store.run(run.no)?.map_or(run.status, |view| view.run.status);
     Ok(matches!(status, Status::Running | Status::Waiting | Status::Sleeping))
@@ -109,7 +109,7 @@ fn goes_on(store: &dyn Store, run: &Run) -> Result<bool, CliError> {
 /// Writes a log to the page: raw bytes, plain lines or JSON lines.
 struct Printer {
     attempt: AttemptNo,
-    /// Start of a line that has not ended, if whole lines are printed.
+    /// Beginning of a line whose end has not come yet, if whole lines are printed.
     unfinished: Vec<u8>,
     /// Whether bytes are passed on unchanged, for a file or a program.
     raw: bool,
@@ -143,7 +143,7 @@ impl Printer {
         }
     }
 
-    /// Prints the rest of a last line without a line end.
+    /// Prints a last line that has no line end.
     fn end(&mut self, page: &mut Page) -> io::Result<()> {
         if self.unfinished.is_empty() {
             return Ok(());

@@ -24,7 +24,7 @@ use crate::{
     settings::notify::{Endpoint, Notify, ON_HALT, Shape, Way, load},
 };
 
-/// Most times that a change is made again because a deliverer was faster.
+/// Number of times that a change is repeated because another process wrote first.
 const AGAIN: usize = 100;
 
 /// Runs `outlast notify` and returns the exit code. `test` needs no store.
@@ -89,7 +89,7 @@ fn list(store: &dyn Store, told: &Notify, page: &mut Page) -> Result<u8, CliErro
     Ok(exit_code::OK)
 }
 
-/// Describes the way to an endpoint, without what may be secret of it.
+/// Describes how an endpoint is reached, without parts that may be secret.
 fn way(endpoint: &Endpoint) -> String {
     match &endpoint.way {
         Way::Command(argv) => format!("command {}", argv.first().map_or("", String::as_str)),
@@ -156,7 +156,7 @@ fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -
     Ok(code)
 }
 
-/// Checks that an endpoint has the name that was typed.
+/// Checks that `only`, the name that was typed, is a known endpoint's. Errors: no endpoint has this name.
 fn named<'a>(only: Option<&str>, known: impl Iterator<Item = &'a str>) -> Result<(), CliError> {
     let known: Vec<&str> = known.collect();
     match only.filter(|only| !known.contains(only)) {

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::{program::error::CliError, render::time};
 
-/// Most characters of an account's name that people are shown.
+/// Number of characters of an account's name that are shown to people.
 const NAME: usize = 8;
 
-/// A login's plan, and the ceilings that it is told under.
+/// Plan of a login, and the ceilings with which the plan is shown.
 #[derive(Clone, Debug)]
 pub struct Shown {
     login: String,
@@ -24,7 +24,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Returns the plans that a run made calls under.
+    /// Returns the plans of the logins under which a run made calls.
     pub fn of_run(store: &dyn Store, view: &RunView, now: Micros) -> Result<Vec<Shown>, CliError> {
         let ceilings = plans::ceilings(store, view)?;
         let all = plans::list(store)?.into_iter().filter(|(_, plan)| plan.has(view.run.no));
@@ -60,7 +60,7 @@ impl Shown {
         Some(format!("pace      at this pace {whose} is used up on {}", time::weekday(at)))
     }
 
-    /// Returns the provider, and the beginning of the account's name.
+    /// Returns the provider and the first characters of the account's name.
     pub fn login(&self) -> String {
         let (provider, account) = self.login.split_once(':').unwrap_or((&self.login, ""));
         format!(

@@ -87,7 +87,7 @@ pub fn resolve(
     Ok(page.line(&format!("{run}  tool call {} ({}) {told}", call.seq, look::clean(key)))?)
 }
 
-/// Returns the outcome, its word for programs and its words for people.
+/// Returns the outcome, with its word for programs and its words for people.
 fn said(args: &ResolveArgs) -> Result<(Said, &'static str, &'static str), CliError> {
     let usage = |message: String| CliError::Usage {
         message,

@@ -33,7 +33,7 @@ const MOST_RESTARTS: usize = 50;
 /// Number of first calls of an attempt, and of last calls before it, among which conversations are found again.
 const CALLS: usize = 12;
 
-/// Most characters of each side of a difference.
+/// Most characters that are shown of each side of a difference.
 const WIDTH: usize = 110;
 
 /// Conversation that an agent went on with after a restart, and the input that it paid for again.
@@ -43,7 +43,7 @@ pub struct Resumption {
     pub before: Seq,
     /// First call of the conversation after the restart.
     pub after: Seq,
-    /// Tokens of the conversation that the provider's cache held after `before`.
+    /// Number of tokens of the conversation that the provider's cache held after the call `before`.
     pub covered: u64,
     pub read: u64,
     pub rebought: u64,
@@ -60,7 +60,7 @@ pub struct Tax {
     pub restarts: i64,
     pub tokens: i64,
     pub cost_nano_usd: i64,
-    /// Tokens paid for again because the tools or the system text had changed.
+    /// Number of tokens that were paid for again because the tools or the system text had changed.
     pub head_tokens: i64,
 }
 
@@ -133,7 +133,7 @@ pub fn resumptions(
     Ok(out)
 }
 
-/// Reads the prompts of calls; those whose requests are not kept are left out.
+/// Reads the prompts of the calls. Calls whose requests are not kept are left out.
 fn read<'e, 'a: 'e>(
     store: &dyn Store,
     view: &RunView,

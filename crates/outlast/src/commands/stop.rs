@@ -27,7 +27,7 @@ use crate::{
     supervisor::strays,
 };
 
-/// Time between two looks at a run that is stopping.
+/// Interval at which a run that is stopping is read again.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Asks a run to stop, in the name of `by`. Returns `REFUSED` when its supervisor has not stopped it in time; the request stays.

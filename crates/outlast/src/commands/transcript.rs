@@ -27,7 +27,7 @@ use crate::{
 /// Most newest calls among which conversations are looked for.
 const CALLS: usize = 5000;
 
-/// One conversation as its last call had it.
+/// Conversation with an LLM, as its last call sent and received it.
 struct Conversation {
     last: Entry,
     calls: usize,

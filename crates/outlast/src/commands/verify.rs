@@ -126,7 +126,7 @@ fn print(
     Ok(code)
 }
 
-/// Adds up a run's entries by envelope, and checks every value kept for them.
+/// Adds up a run's entries by envelope, and checks every payload that is stored for them.
 fn entries(
     store: &dyn Store,
     view: &RunView,
@@ -159,7 +159,7 @@ fn entries(
     }
 }
 
-/// Describes the first value of an entry that does not match its checksum.
+/// Describes the first payload of an entry that does not match its checksum; `None` if all match.
 fn values(store: &dyn Store, run: RunNo, e: &Entry) -> Result<Option<String>, CliError> {
     let roles: &[Role] = match e.kind {
         Kind::Call => &[Role::Request, Role::Answer],

@@ -28,7 +28,7 @@ pub const MOST_ATTEMPTS: i64 = 20;
 pub struct AttemptLog {
     path: PathBuf,
     file: File,
-    /// Bytes in `file`.
+    /// Number of bytes written to `file`.
     written: u64,
     most: u64,
 }

@@ -11,7 +11,7 @@ use outlast_core::words::id::AttemptNo;
 
 use super::{ASIDE, ENDING, aside, current, plain};
 
-/// Number of bytes searched for the last lines. A longer line is cut.
+/// Number of bytes at a log's end that are searched for the last lines. A longer line is cut.
 const TAIL_BYTES: u64 = 256 << 10;
 
 /// Returns the attempts that have a log in `directory`, oldest first; none if the directory does not exist.
@@ -63,7 +63,7 @@ pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Res
 pub struct Follower {
     directory: PathBuf,
     attempt: AttemptNo,
-    /// Open file, with its inode.
+    /// File that is open, with its inode; `None` if none is.
     open: Option<(File, u64)>,
 }
 
@@ -101,7 +101,7 @@ impl Follower {
         }
     }
 
-    /// Returns whether the open file has more.
+    /// Returns whether the open file has bytes that were not read yet.
     fn grew(&mut self) -> io::Result<bool> {
         let Some((file, _)) = &mut self.open else { return Ok(false) };
         Ok(file.stream_position()? < file.metadata()?.len())

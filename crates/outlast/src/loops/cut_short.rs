@@ -8,9 +8,9 @@ use outlast_process::proc_table;
 /// State of a loop's shell in bash's EXIT trap: its running jobs, and the command that it was at.
 #[derive(Clone, Copy, Debug)]
 pub struct AtExit<'a> {
-    /// Output of `jobs -lr`, the running jobs.
+    /// Output of `jobs -lr`, which lists the running jobs.
     pub jobs: &'a str,
-    /// `$BASH_COMMAND`, the last command that was begun.
+    /// Value of `$BASH_COMMAND`: the last command that the shell began.
     pub command: &'a str,
     /// Process ids of the shell's living children whose standard output the shell reads.
     pub read_from: &'a [u32],
@@ -40,7 +40,7 @@ pub fn read_from(shell: u32) -> Vec<u32> {
     children.map(|stat| stat.pid).filter(prints_to_it).collect()
 }
 
-/// Lists the pipes that a process has open for reading.
+/// Lists the pipes that a process has open for reading, as `/proc` names them.
 fn read_ends(pid: u32) -> Vec<PathBuf> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let names = open.map(|entry| entry.file_name().to_string_lossy().into_owned());

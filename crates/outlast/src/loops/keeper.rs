@@ -189,7 +189,7 @@ fn gone(store: &Arc<dyn Store>, lease: Lease) -> Result<u8, CliError> {
     Ok(exit_code::OK)
 }
 
-/// Opens a handle of exactly this process. `None` if it is gone.
+/// Opens a pidfd of exactly this process; `None` if the process is gone.
 fn watched(id: ProcId) -> Result<Option<OwnedFd>, CliError> {
     let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {

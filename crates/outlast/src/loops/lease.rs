@@ -50,7 +50,7 @@ use outlast_process::{
     tree::Tree,
 };
 
-/// Shell of a loop, as the store and `/proc` identify it.
+/// Shell that runs a loop script, with its identity in the store and in `/proc`.
 #[derive(Clone, Debug)]
 pub struct Shell {
     pub id: ProcId,
@@ -68,14 +68,15 @@ impl Shell {
         Ok(Shell { id, identity })
     }
 
-    /// Returns whether `other` is this shell's process, whatever its program and host are called.
+    /// Returns whether `other` identifies this shell's process. Its program and host may be named
+    /// differently.
     pub fn is(&self, other: &Identity) -> bool {
         *other
             == Identity { program: other.program.clone(), host: other.host.clone(), ..self.identity.clone() }
     }
 }
 
-/// Attempt that the shell has begun and drives.
+/// Attempt that a loop's shell has begun and drives.
 pub struct Opened {
     pub claims: Claims,
     pub instance: InstanceNo,

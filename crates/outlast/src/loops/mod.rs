@@ -22,12 +22,12 @@ use crate::{
     render::look::Page,
 };
 
-/// Returns whether the run is a loop script's own, driven by its shell.
+/// Returns whether the run belongs to a loop script and is driven by the script's shell.
 pub fn is_loop(view: &RunView) -> bool {
     view.spec.command.is_none() && view.spec.tags.get(KIND.0).is_some_and(|kind| kind == KIND.1)
 }
 
-/// Tag of a loop script's own run.
+/// Tag by which a loop script's own run is known.
 const KIND: (&str, &str) = ("loop", "shell");
 
 const CHILD: &str = include_str!("child.sh");

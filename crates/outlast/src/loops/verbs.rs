@@ -46,7 +46,7 @@ use outlast_process::{
 /// Key that binds a supervised run's context to one loop, for the run's whole life.
 const LOOP: &str = "loop";
 
-/// Time for a child to end by itself; its shell waits meanwhile.
+/// Time that a child has to end by itself. Its shell waits meanwhile.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Loop of a supervised run that has its context, and the shell that bound it.
@@ -205,7 +205,7 @@ fn hold_again(
     Ok(true)
 }
 
-/// Returns the bearer with the newest attempt and its fence.
+/// Returns the bearer with the attempt and fence that are newest in the store.
 fn renewed(store: &dyn Store, bearer: Bearer) -> Result<Bearer, CliError> {
     let newest = store.attempts(bearer.view.run.no)?.pop();
     let mut claims = bearer.claims;
@@ -277,7 +277,7 @@ fn said_by(
     }
 }
 
-/// Returns whether the task is recorded under `agent`: as done, or as set aside.
+/// Returns whether the task is recorded under `agent`, as done or as set aside.
 fn is_there(store: &dyn Store, bearer: &Bearer, agent: &str, task: &str) -> Result<bool, CliError> {
     let place = task_context::name(&bearer.view.run.id, agent, task);
     Ok(store.state(&place.namespace, &place.agent, &place.key)?.is_some_and(|i| i.value.is_some()))

@@ -11,13 +11,13 @@ use std::{
 
 use crate::program::error::CliError;
 
-/// Longest line of either side, in bytes.
+/// Longest line that the server or the client may send, in bytes.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Time that a server has to end by itself, once its input is closed.
+/// Time that a server has to end by itself after its standard input is closed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Server that this process has started.
+/// MCP server that runs as a process started by this one.
 pub struct Process {
     child: Arc<Mutex<Child>>,
     stdin: Writer,
@@ -152,12 +152,12 @@ impl Writer {
         Writer { lines, thread }
     }
 
-    /// Writes a line. `written` is called once it is with the system.
+    /// Queues a line. `written` is called once the line was written to the pipe.
     pub fn write(&self, line: Vec<u8>, written: impl FnOnce() + Send + 'static) {
         let _ = self.lines.send((line, Box::new(written)));
     }
 
-    /// Writes what waits, and closes. A reader that reads nothing is not waited for.
+    /// Writes the queued lines, and closes the pipe. Gives up on a reader that reads nothing.
     pub fn finish(self) {
         drop(self.lines);
         let until = Instant::now() + GRACE;

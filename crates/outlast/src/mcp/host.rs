@@ -23,16 +23,16 @@ use super::{
 };
 use crate::program::{error::CliError, exit_code, say::say};
 
-/// Longest wait for answers to calls that are out, once the client is gone.
+/// Longest wait for answers to calls in flight after the client has gone.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
-/// Longest wait for a client to take what it was told.
+/// Longest wait for the client to receive the last lines.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
-/// Way to a server.
+/// Way in which a server is reached.
 #[derive(Clone, Debug)]
 pub enum Way {
-    /// Command that starts it.
+    /// A command that starts the server as a process.
     Command {
         argv: Vec<OsString>,
         /// Environment of the server's process; `None`: that of this process.
@@ -41,7 +41,7 @@ pub enum Way {
     Url(Target),
 }
 
-/// Server that is there.
+/// Server that is running or connected.
 enum Server {
     Process(Process),
     Remote(Remote),
@@ -95,19 +95,21 @@ pub async fn serve(
     Ok(())
 }
 
-/// Client's side of a recorder.
+/// Connection of a recorder to its client.
 enum Client {
     Pipe(Writer),
     Told {
         told: mpsc::UnboundedSender<Told>,
-        /// Held by each answer that the client does not have yet.
+        /// Cloned for each line that the client has not received yet: the channel closes when all were
+        /// received.
         pending: mpsc::Sender<()>,
         all_had: mpsc::Receiver<()>,
     },
 }
 
 impl Client {
-    /// Shows a line. `mark` is called once the client has it.
+    /// Sends a line to the client. `mark` is called once the line was written to the pipe, or flushed to the
+    /// HTTP client.
     fn show(&self, line: Vec<u8>, mark: Option<Mark>) {
         match self {
             Client::Pipe(out) => out.write(line, || {
@@ -128,7 +130,7 @@ impl Client {
         }
     }
 
-    /// Waits for a short while until the client has all that was shown.
+    /// Waits a short while until the client has received all lines.
     async fn finish(self) {
         match self {
             Client::Pipe(out) => out.finish(),
@@ -160,7 +162,7 @@ impl Marks {
         marks.push(mark);
     }
 
-    /// Waits until all are made.
+    /// Waits until all marks are stored.
     async fn made(&self) {
         let marks = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for mark in marks {

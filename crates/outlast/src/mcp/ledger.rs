@@ -48,15 +48,15 @@ use crate::program::{context::Context, error::CliError, say::say};
 /// Pause between two looks at a call that another process makes, and at an approval that is pending.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Longest time for which a person's decision may be awaited, over all calls again.
+/// Longest time that a request for approval is open, in milliseconds, even if its call is repeated.
 const EXPIRES_MS: i64 = outlast_core::journal::approval::EXPIRES_MS;
 
-/// The attempt that calls belong to.
+/// Attempt in whose name tool calls are recorded.
 #[derive(Clone, Debug)]
 pub enum Seat {
-    /// A supervisor drives the attempt; this process bears its token.
+    /// An attempt that a supervisor drives; this process has the attempt's token.
     Inside { attempt: AttemptNo, slot: Slot, scope: Arc<str> },
-    /// This process claims an attempt of its own.
+    /// An attempt that this process claims for itself.
     Alone,
 }
 
@@ -66,12 +66,12 @@ struct Life {
     node: Arc<Node>,
     /// Task that renews the heartbeat.
     beat: AbortHandle,
-    /// Instance that claimed the attempt, where this process did.
+    /// Instance that claimed the attempt; `None` if a supervisor drives it.
     claimed_by: Option<InstanceNo>,
     attempt: AttemptNo,
     slot: Slot,
     scope: Arc<str>,
-    /// Answers of earlier lives to calls without an id.
+    /// Number of recorded answers of earlier attempts that calls without an id may get.
     earlier: usize,
 }
 
@@ -88,13 +88,14 @@ pub struct Ledger {
     /// Values that are not recorded.
     secrets: Secrets,
     life: OnceCell<Life>,
-    /// Ends of recorders that have this server's calls, and whose clients are gone.
+    /// Closed when a recorder has ended: recorders of the same server whose clients are gone, and which may
+    /// still hold its calls.
     leaving: Vec<watch::Receiver<()>>,
-    /// Runtime that renews the heartbeat.
+    /// Runtime on which the heartbeat is renewed.
     runtime: tokio::runtime::Handle,
 }
 
-/// Next step for a tool call that the client asked for.
+/// Next step of a tool call that the client made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The call is reserved on disk; send it to the server, with this idempotency key.
@@ -105,7 +106,7 @@ pub enum Verdict {
         new: bool,
         /// Whether the call is already marked as sent, so that it may leave at once.
         sent: bool,
-        /// Whether the call needs a policy's or person's approval before it is sent.
+        /// Whether the run's policy forbids the tool, or wants a person's approval before the call is sent.
         asks: bool,
         /// Number of recorded answers of earlier attempts to calls without an id.
         earlier: usize,
@@ -195,7 +196,7 @@ impl Ledger {
         Ok(Life { node, beat, claimed_by, attempt, slot, scope, earlier })
     }
 
-    /// Counts the answers of earlier lives that calls without an id may get.
+    /// Counts the recorded answers of earlier attempts that calls without an id may get.
     fn earlier(&self, scope: &str, attempt: AttemptNo) -> Result<usize, store::Error> {
         const PAGE: usize = 1000;
         let (mut after, mut count) = (Seq(0), 0);
@@ -272,7 +273,7 @@ impl Ledger {
         }
     }
 
-    /// Tells whether a policy forbids the tool, or wants a person to be asked.
+    /// Returns whether a policy forbids the tool, or wants a person's approval.
     fn asks(&self, tool: &str, manner: Manner) -> bool {
         let name = self.name(tool);
         self.rules.as_ref().is_some_and(|rules| {
@@ -466,6 +467,6 @@ pub enum Approval {
     Given,
     /// Nobody has decided yet. The value is the answer for a client that cannot wait longer.
     Pending(String),
-    /// The call is not made. The value says why.
+    /// The call is not sent. The value is the answer that says why.
     Refused(String),
 }

@@ -25,10 +25,10 @@ use crate::{
     settings::mcp::Server,
 };
 
-/// Longest wait for recorders to end.
+/// Longest wait until the recorders have ended, at the end of this process.
 const LAST: Duration = Duration::from_secs(15);
 
-/// Servers at `/mcp/NAME`, and their recorders.
+/// MCP servers that are offered at `/mcp/NAME`, and their recorders that are running.
 pub struct Serving {
     servers: BTreeMap<String, Server>,
     context: Context,
@@ -40,21 +40,21 @@ pub struct Serving {
 struct Recorder {
     run: RunNo,
     server: String,
-    /// Gone when its client is.
+    /// Sender of the client's lines; it can no longer be upgraded once the client is gone.
     client: mpsc::WeakUnboundedSender<Vec<u8>>,
     task: JoinHandle<()>,
-    /// Closed when it has ended.
+    /// Closed when the recorder has ended.
     ended: watch::Receiver<()>,
 }
 
-/// Face of the servers and what ends it.
+/// MCP servers as the proxy offers them, with the means to end them.
 pub struct Face {
     pub front: Arc<Front>,
     serving: Arc<Serving>,
 }
 
 impl Serving {
-    /// Begins to serve; `None` where no server is configured.
+    /// Prepares the MCP servers; `None` if no server is configured.
     pub fn begin(
         servers: BTreeMap<String, Server>,
         context: &Context,

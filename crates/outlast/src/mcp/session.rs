@@ -34,31 +34,31 @@ pub const PATIENCE_MS: u64 = 45_000;
 pub const PROGRESS_MS: u64 = 5_000;
 
 pub struct Session {
-    /// What is known of the server's tools.
+    /// Facts about the server's tools, from the settings and from the server.
     tools: Tools,
     server: Server,
     calls: HashMap<No, Call>,
     next: No,
     plain: HashMap<String, Plain>,
-    /// Requests of the server that the client has not answered, by their ids.
+    /// Ids of the server's requests that the client has not answered.
     asked: HashSet<String>,
-    /// What waits for the server to be up.
+    /// Lines and calls that wait until the server is up.
     queue: VecDeque<Queued>,
     /// The client's `initialize`, once it was answered, and what it set since: repeated to a server that is started again.
     greeting: Option<Vec<u8>>,
     initialized: Option<Vec<u8>>,
     level: Option<Vec<u8>>,
     subscriptions: Vec<(String, Vec<u8>)>,
-    /// Ids of our own requests, whose answers nobody waits for.
+    /// Ids of requests that Outlast itself made to the server, whose answers are not passed on.
     own: HashSet<String>,
     own_ids: u64,
-    /// Starts since the server last answered the client.
+    /// Number of times that the server was started since it last answered the client.
     starts: u32,
-    /// Calls that were reserved, and whose client went away before a person decided.
+    /// Calls that were reserved, and that the client gave up before a person decided.
     released: HashMap<Digest, Vec<Open>>,
-    /// Recorded answers given to calls without an id.
+    /// Number of recorded answers that were given to calls without an id.
     replayed: usize,
-    /// Whether this life has left the path of the one before.
+    /// Whether the calls of this attempt differ from those of the attempt before.
     diverged: bool,
     closing: bool,
     deeds: Vec<Deed>,
@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Keeps what a server that is started again has to be told.
+    /// Keeps a line that has to be repeated to a server which is started again.
     fn remember(&mut self, method: &str, params: Option<&RawValue>, line: &[u8]) {
         #[derive(Deserialize)]
         struct Subscription {
@@ -233,7 +233,7 @@ impl Session {
         }
     }
 
-    /// A call is on disk, or its answer is known.
+    /// Continues a call whose reservation is on disk, or whose answer is known.
     fn reserved(&mut self, no: No, verdict: Result<Verdict, String>) {
         let Some(call) = self.calls.get_mut(&no) else { return };
         match verdict {
@@ -313,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Sends a call as far as the server's state allows.
+    /// Takes the next step of sending a call, or queues the call until the server is up.
     fn go(&mut self, no: No) {
         let Some(call) = self.calls.get_mut(&no) else { return };
         if self.server != Server::Up {
@@ -373,7 +373,7 @@ impl Session {
         self.deeds.push(Deed::GiveUp { no, opening: open.opening, tool, refused });
     }
 
-    /// Passes a line to the server, or keeps it until the server is up.
+    /// Sends a line to the server, or keeps it until the server is up.
     fn pass(&mut self, line: Vec<u8>) {
         match self.server {
             Server::Up => self.deeds.push(Deed::ToServer(line)),
@@ -389,7 +389,8 @@ impl Session {
         self.show(message::answer(id, &message::error(code, text)));
     }
 
-    /// Answers a call that is over.
+    /// Removes a call that is over, and gives its answer to the client unless the client has cancelled it.
+    /// `mark`: entry that is then delivered.
     fn answer(&mut self, no: No, body: &str, mark: Option<Seq>) {
         let Some(call) = self.calls.remove(&no) else { return };
         if !call.withdrawn {

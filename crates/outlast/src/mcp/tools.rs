@@ -12,7 +12,7 @@ pub enum Manner {
     /// A second call may have a second effect, so a call in doubt is not repeated.
     #[default]
     Acts,
-    /// The same call again has no further effect.
+    /// Calls of the tool can be repeated without a further effect.
     Idempotent,
     /// The tool only reads.
     Reads,
@@ -68,7 +68,7 @@ impl Tools {
         Tools { trusted, reads, idempotent, hinted: HashMap::new() }
     }
 
-    /// Takes the tools' hints from the server's answer to `tools/list`.
+    /// Reads the hints about the tools from the server's answer to `tools/list`.
     pub fn learn(&mut self, result: &RawValue) {
         let Ok(list) = serde_json::from_str::<List<'_>>(result.get()) else { return };
         for tool in list.tools {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time in which a command has to end.
+/// Time in which a notification command has to end.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Variables that a command keeps: those that programs of a desktop or a mailer need.

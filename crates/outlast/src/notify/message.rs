@@ -16,7 +16,7 @@ use crate::{
 /// Most characters of a message's text.
 const LONGEST: usize = 500;
 
-/// Message to a person about an event.
+/// Message that tells a person about an event.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// Stable id, made of the event's place in the store and the endpoint's name.
@@ -124,7 +124,7 @@ fn says(topic: Topic) -> &'static str {
     }
 }
 
-/// Returns what a person needs to know, and what to type.
+/// Returns the message's text: the facts that a person needs, and the command to type.
 fn text(event: &Event, topic: Topic, run: Option<&str>) -> String {
     let about = &event.about;
     let word = |key: &str| about[key].as_str().unwrap_or_default();

@@ -35,10 +35,10 @@ const LAST: Duration = Duration::from_secs(10);
 /// Most events that are looked at between two commits of an endpoint's standing. A kill repeats at most these.
 const BATCH: usize = 20;
 
-/// Most failed letters that are tried again between two commits.
+/// Most failed messages that are sent again between two commits.
 const AGAIN: usize = 5;
 
-/// Number of tries after which a letter is given up: about two days.
+/// Number of failed tries after which a message is given up: about two days.
 const MOST_TRIES: u32 = 60;
 
 /// First pause after a failure, in milliseconds, and the longest. It doubles with each try.
@@ -48,13 +48,14 @@ const LONGEST_PAUSE_MS: i64 = 3_600_000;
 /// Deliverer of messages to the configured endpoints, one in each process.
 pub struct Deliverer {
     store: Arc<dyn Store>,
-    /// Number of this process, which changes when it was declared dead and registered again.
+    /// Function that returns the instance number of this process, which changes when the process was declared
+    /// dead and registered again.
     me: Box<dyn Fn() -> InstanceNo + Send + Sync>,
     notify: Notify,
     poster: Poster,
 }
 
-/// Running tasks of a deliverer.
+/// Running tasks of a deliverer, which end with [`Delivering::finish`].
 pub struct Delivering {
     deliverer: Arc<Deliverer>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -114,7 +115,7 @@ impl Deliverer {
         Deliverer { store, me: Box::new(me), notify, poster: Poster::new() }
     }
 
-    /// Delivers what is due. Returns whether more may be due at once.
+    /// Delivers the messages that are due to each endpoint. Returns whether more may be due at once.
     async fn round(&self) -> bool {
         let mut more = false;
         for endpoint in &self.notify.endpoints {
@@ -127,7 +128,8 @@ impl Deliverer {
         more
     }
 
-    /// Delivers what is due to one endpoint, unless another process does.
+    /// Delivers the messages that are due to one endpoint, unless another process does. Returns whether more
+    /// may be due.
     async fn to(&self, endpoint: &Endpoint) -> Result<bool, store::Error> {
         let me = (self.me)();
         let (name, run) = (endpoint.name.clone(), endpoint.run);
@@ -176,7 +178,7 @@ impl Deliverer {
         Ok(self.put(&mut delivery).await? && more)
     }
 
-    /// Sends one message, and notes what became of it.
+    /// Sends one message, and records in `delivery` whether it arrived.
     async fn deliver(
         &self,
         endpoint: &Endpoint,
@@ -213,7 +215,8 @@ impl Deliverer {
         .await
     }
 
-    /// Writes the standing; false if another process has written since.
+    /// Stores the state of the deliveries to an endpoint; returns false if another process has changed it
+    /// since.
     async fn put(&self, delivery: &mut Delivery) -> Result<bool, store::Error> {
         let put = PutDelivery { delivery: delivery.clone() };
         let written = self.store.ask(put, Durability::Committed).await?;

@@ -81,7 +81,7 @@ pub enum CliError {
     #[error("{asked:?} may be any of {count} runs: {}", list(.candidates, *.count))]
     AmbiguousRun {
         asked: String,
-        /// First few of the `count` runs.
+        /// First few of the `count` runs that the name may mean.
         candidates: Vec<Candidate>,
         count: usize,
     },

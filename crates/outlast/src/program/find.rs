@@ -26,13 +26,13 @@ const LISTED: usize = 10;
 /// Verb for which a run is looked up. It decides which of several runs of one name is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Reads any run.
+    /// The command reads the run, in any status.
     Look,
     Resume,
     Stop,
     Wake,
     Attach,
-    /// Changes a run that has not ended, for example its budget.
+    /// The command changes a run that has not ended, for example the run's budget.
     Change,
     /// Ends a run for good. If several runs are possible, the look-up fails instead of guessing.
     End,
@@ -67,7 +67,7 @@ impl Verb {
     }
 }
 
-/// Fit of a run to a word. The field that decides first stands first.
+/// Measure of how well a run fits the name that was typed. The first field that differs decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     is_name: bool,
@@ -183,7 +183,7 @@ pub fn run_or_last(
     }
 }
 
-/// Reads runs, newest first, until `wants_more` returns false.
+/// Reads runs, newest first, until `wants_more` returns false for one.
 fn each(store: &dyn Store, mut wants_more: impl FnMut(RunView) -> bool) -> Result<(), CliError> {
     let mut before: Option<RunNo> = None;
     loop {
@@ -198,7 +198,7 @@ fn each(store: &dyn Store, mut wants_more: impl FnMut(RunView) -> bool) -> Resul
     }
 }
 
-/// Error that lists the first runs of `count` that `asked` may mean.
+/// Returns the error that lists the first of the `count` runs that `asked` may mean.
 fn ambiguous(
     store: &dyn Store,
     asked: &str,

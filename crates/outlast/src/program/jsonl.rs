@@ -29,7 +29,7 @@ pub struct Damage {
     pub torn: bool,
 }
 
-/// Contents of a file of results: results by job, and damaged lines.
+/// Content of a file of results: the results of each job, and the damaged lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     pub jobs: BTreeMap<String, Results>,

@@ -41,7 +41,7 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     Ok(cli)
 }
 
-/// Subcommands of other programs, with ours that does the same.
+/// Subcommands that other programs have, each with the one of Outlast that does the same.
 const ELSEWHERE: [(&str, &str); 4] = [("start", "serve"), ("list", "ls"), ("ps", "ls"), ("status", "show")];
 
 /// Suggests the subcommand that does what another program's does. Likeness of letters would suggest `state` for `start`.

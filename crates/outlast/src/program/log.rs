@@ -20,7 +20,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::settings::surroundings::Surroundings;
 
-/// Most lines that may wait to be written.
+/// Most lines that wait to be written.
 const MOST_LINES: usize = 1024;
 
 /// Longest wait for a person's line to be written, so that later output follows it.
@@ -73,7 +73,7 @@ pub fn flush() {
     }
 }
 
-/// Queue of lines to write.
+/// Queue of log lines that wait to be written.
 struct Lines {
     queue: SyncSender<Message>,
     dropped: Arc<AtomicU64>,
@@ -81,7 +81,7 @@ struct Lines {
 
 enum Message {
     Line(Vec<u8>),
-    /// Answered once all lines before it are written.
+    /// Request for an answer once all earlier lines are written.
     Mark(SyncSender<()>),
 }
 

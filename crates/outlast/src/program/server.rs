@@ -45,10 +45,10 @@ impl Server {
     }
 }
 
-/// Relation of a command to a server.
+/// Whether and how a command works with a server in place of a local store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The command does the same on the server's store.
+    /// The command does the same, on the server's store.
     Server,
     /// The command is about this machine. `--server` is refused, and a variable or setting does not concern it.
     ThisMachine,
@@ -109,7 +109,7 @@ pub fn over(command: &Command) -> Over {
     }
 }
 
-/// Refuses a command that is not carried over a server; `word` is its name.
+/// Refuses a command that does not work with a server. `word` is the command's name.
 pub fn check(command: &Command, word: &str, server: &str) -> Result<(), CliError> {
     let message = |why: &str| format!("`outlast {word}` does not work over a server: {why}");
     let usage = |message: String, hint: &str| Err(CliError::Usage { message, hint: Some(hint.to_owned()) });

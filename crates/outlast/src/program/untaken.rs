@@ -9,7 +9,7 @@ use outlast_core::{
 
 use crate::render::amount::{some, usd};
 
-/// Number of recorded answers that an attempt has not taken, and their cost.
+/// Recorded answers that an attempt has not taken: their number and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Untaken {
     pub answers: i64,

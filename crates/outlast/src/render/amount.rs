@@ -36,7 +36,7 @@ pub fn usd(nano: i64) -> String {
     NanoUsd(nano).to_string()
 }
 
-/// Formats a count with its noun: `1 call`, `2 calls`.
+/// Formats a count with its noun in the right number: `1 call`, `2 calls`.
 pub fn some(count: i64, one: &str) -> String {
     match count {
         1 => format!("1 {one}"),

@@ -84,7 +84,7 @@ fn kind(e: &Entry) -> &'static str {
     if e.act().is_some() { "act" } else { e.kind.name() }
 }
 
-/// Formats the attempt; empty for an act, which belongs to none.
+/// Formats the number of the entry's attempt; empty for an act, which belongs to no attempt.
 fn attempt(e: &Entry) -> String {
     if e.attempt.0 == 0 { String::new() } else { format!("@{}", e.attempt.0) }
 }
@@ -125,7 +125,7 @@ fn replayed_to(e: &Entry) -> Option<i64> {
     e.delivered_to.filter(|to| *to != e.attempt && e.state == State::Done).map(|to| to.0)
 }
 
-/// Lists what is unusual about the entry.
+/// Lists what is unusual about the entry, such as a replay or an unknown outcome.
 fn marks(e: &Entry) -> Vec<String> {
     let mut marks = Vec::new();
     let call = e.call.as_deref();

@@ -84,7 +84,7 @@ pub fn of_status(status: Status) -> Paint {
     }
 }
 
-/// Output of a command, and the look in which the command writes it.
+/// Output of a command, with the look that the output has.
 pub struct Page<'a> {
     out: &'a mut dyn Write,
     pub look: Look,

@@ -15,7 +15,7 @@ pub struct Told {
     at: String,
     tool: String,
     input: String,
-    /// Outcome in words.
+    /// Outcome of the call, in words.
     outcome: String,
     value: Value,
 }

@@ -29,7 +29,7 @@ const OPENAI: &str = "https://api.openai.com";
 pub const ANTHROPIC: &str = "https://api.anthropic.com";
 const GEMINI: &str = "https://generativelanguage.googleapis.com";
 
-/// Largest answer, in bytes. It is in memory until it is recorded.
+/// Largest answer, in bytes. An answer stays in memory until it is recorded.
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Most bytes of answers held in memory while the store cannot take them. Beyond it only their usage is kept.
@@ -165,7 +165,7 @@ pub fn bury(store: &dyn Store, clock: &dyn Clock) -> Vec<RunId> {
     interrupted
 }
 
-/// Census of other instances, read from `/proc`.
+/// Check on other instances' processes by `/proc`. The value is this process's own identity.
 struct ProcCensus(Identity);
 
 impl Census for ProcCensus {

@@ -134,7 +134,7 @@ fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError
     Ok(ServeArgs { listen, grpc, grpc_conflicts, drain_ms, log, ..new })
 }
 
-/// Versions of the files that settings are read from.
+/// Stamps of the settings files, by which a change is noticed; `None` for a file that is missing.
 #[derive(PartialEq)]
 struct Stamps(Vec<Option<Stamp>>);
 
@@ -143,7 +143,7 @@ struct Stamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
-    /// Permissions count: a file that was made private is read again.
+    /// Permissions of the file: a file that was made private is read again.
     mode: u32,
 }
 

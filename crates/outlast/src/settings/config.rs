@@ -72,7 +72,7 @@ pub fn is_setting(long: &str) -> bool {
     !NO_SETTINGS.contains(&long)
 }
 
-/// Values of a setting as if typed, with their origin.
+/// Values of a setting in the form in which they are typed, with their origin.
 #[derive(Clone, Debug)]
 struct Setting {
     origin: Origin,
@@ -202,9 +202,9 @@ struct File {
     /// Key as written and its values, by table (empty: top level) and long flag.
     settings: BTreeMap<(String, String), (String, Vec<String>)>,
     agents: Vec<Declared>,
-    /// Whether it names upstreams.
+    /// Whether the file names upstreams.
     upstreams: bool,
-    /// Whether it names budgets.
+    /// Whether the file names budgets.
     budgets: bool,
     notify: bool,
     mcp: bool,

@@ -38,7 +38,7 @@ pub enum BadDeclaration {
 }
 
 impl Declared {
-    /// Reads the table `[agents.NAME]`. Errors: the key in it that is wrong, and why.
+    /// Reads the table `[agents.NAME]`. Errors: the key that is wrong, and the reason.
     pub fn read(name: &str, table: &toml::Table) -> Result<Declared, (String, BadDeclaration)> {
         let bad = |key: &str, why| Err((key.to_owned(), why));
         let is_known = agent::built_in().iter().any(|adapter| adapter.name() == name);

@@ -83,7 +83,7 @@ fn unquoted(value: &str) -> &str {
     inside('"').or_else(|| inside('\'')).unwrap_or(value)
 }
 
-/// Returns the names of all variables in `around`, without those of a terminal session.
+/// Returns the names of all variables in `around`, except those of a terminal session.
 pub fn names(around: &Surroundings) -> Vec<String> {
     let all = around.variables().filter_map(|(name, _)| name.into_string().ok());
     let of_a_session = |name: &str| {

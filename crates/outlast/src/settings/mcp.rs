@@ -15,16 +15,16 @@ use crate::{
     },
 };
 
-/// Name of the table, and of the command whose settings stand beside the servers.
+/// Name of the table of MCP servers, which is also the command whose settings stand beside the servers.
 pub const TABLE: &str = "mcp";
 
-/// Longest name of a server.
+/// Longest name of a server, in characters.
 pub const MAX_NAME: usize = 64;
 
 /// Variables that each server gets. Others are named: this process's environment has the keys of providers.
 const PASSED: [&str; 9] = ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"];
 
-/// Server at `/mcp/NAME`.
+/// MCP server that is offered at `/mcp/NAME`.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub way: Way,
@@ -33,18 +33,18 @@ pub struct Server {
     pub secrets: Secrets,
 }
 
-/// Server as it is written in the file.
+/// MCP server as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     command: Option<Vec<String>>,
-    /// Names of variables that the command gets.
+    /// Names of the variables that the server's command is given.
     #[serde(default)]
     env: Vec<String>,
     url: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// Headers whose values are in variables.
+    /// Names of headers, each with the variable that holds the header's value.
     #[serde(default)]
     header_env: BTreeMap<String, String>,
     #[serde(default)]
@@ -55,7 +55,7 @@ struct Written {
     idempotent: Vec<String>,
 }
 
-/// Reads what `[mcp.NAME]` says. Errors name the file and the key in it.
+/// Reads the tables `[mcp.NAME]`. Errors name the file and the key in it.
 pub fn load(around: &Surroundings) -> Result<BTreeMap<String, Server>, Error> {
     let Some((path, table)) = file::own_tables(around, TABLE)? else { return Ok(BTreeMap::new()) };
     let mut servers = BTreeMap::new();
@@ -71,7 +71,7 @@ pub fn load(around: &Surroundings) -> Result<BTreeMap<String, Server>, Error> {
     Ok(servers)
 }
 
-/// Tells whether a text may name a server.
+/// Returns whether a text may be the name of a server.
 pub fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(fits)

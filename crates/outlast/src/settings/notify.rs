@@ -23,7 +23,7 @@ pub const TABLE: &str = "notify";
 /// Name of the endpoint that `[notify] command` makes.
 const COMMAND: &str = "command";
 
-/// Default interval of the sign of life.
+/// Default interval between two heartbeat messages, in milliseconds.
 const HEARTBEAT_MS: i64 = 60_000;
 
 /// Format of the messages that an endpoint gets.
@@ -55,9 +55,9 @@ pub enum Way {
 pub struct Endpoint {
     pub name: String,
     pub way: Way,
-    /// Topics of which the endpoint is told.
+    /// Topics about which the endpoint gets messages.
     pub topics: Vec<Topic>,
-    /// Run whose events alone are told, all that it ever had.
+    /// Run about which alone the endpoint gets messages, from the run's first event on; `None`: all runs.
     pub run: Option<RunNo>,
 }
 

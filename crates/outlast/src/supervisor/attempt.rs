@@ -47,7 +47,7 @@ pub struct Outcome {
     pub by: EndedBy,
     /// Time at which the provider's usage limit ends; `None` if the agent did not end at a usage limit.
     pub limited: Option<Micros>,
-    /// Ceiling on a plan, if that is the limit.
+    /// Ceiling on a plan, if the agent ended at a ceiling; `None` for any other end.
     pub ceiling: Option<Box<Refusal>>,
     /// Whether the proxy's last answer was that the call has no room in a budget now.
     pub no_room: bool,
@@ -57,11 +57,11 @@ pub struct Outcome {
     pub all_gone: bool,
     /// Moment at which the supervisor saw the agent's end, before it ended the remaining processes.
     pub seen_at: Instant,
-    /// Tools' processes that were alive when the agent ended or was asked to end.
+    /// Processes of tools that were alive when the agent ended or was asked to end.
     pub tools: Vec<Left>,
     /// Number of calls that the agent made through the proxy: paid, replayed or refused.
     pub asked: u64,
-    /// Whether the kernel killed the agent for want of memory (OOM).
+    /// Whether the kernel killed the agent because memory ran out (OOM).
     pub oom: bool,
 }
 
@@ -96,11 +96,11 @@ pub struct Watch<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Death {
     pub seen_at: Instant,
-    /// Part of the time since `seen_at` that was spent waiting in the backoff.
+    /// Time since `seen_at` that the supervisor spent waiting in its backoff.
     pub waited: Duration,
 }
 
-/// Means by which the supervisor finds and ends the attempt's processes.
+/// Means by which the supervisor finds and ends the processes of an attempt.
 #[derive(Debug, Default)]
 pub struct Hold {
     pub group: Option<Group>,
@@ -317,7 +317,7 @@ fn is_metered(seen: &Seen) -> bool {
     }
 }
 
-/// Returns whether the exit means SIGKILL, directly or as a shell reports it.
+/// Returns whether the exit means SIGKILL: by the signal itself, or by a shell's exit code 137.
 fn is_killed(exit: Exit) -> bool {
     exit.signal == Some(9) || exit.code == Some(128 + 9)
 }
@@ -385,7 +385,7 @@ async fn finish(
     }
 }
 
-/// Resolves when a halted agent's grace period is over; never without a halt.
+/// Resolves when the grace period of an agent whose run was halted is over; never if the run was not halted.
 async fn over(halting: Option<(Instant, Status)>) -> Status {
     match halting {
         Some((at, status)) => {

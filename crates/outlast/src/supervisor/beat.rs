@@ -33,7 +33,7 @@ pub struct Beat {
     word: watch::Sender<Word>,
 }
 
-/// The open attempt, whose active time the heartbeat posts.
+/// Attempt that is open, whose active time the heartbeat posts.
 #[derive(Clone, Copy)]
 struct Open {
     attempt: AttemptNo,
@@ -96,7 +96,7 @@ impl Beat {
         }
     }
 
-    /// Keeps the active time that a failed renewal did not post.
+    /// Takes back active time that a failed renewal did not post, for a later one.
     fn give_back(&self, renewed: Option<(Open, i64)>, why: &Error) {
         let is_posted = matches!(why, Error::CommitUnknown { .. });
         if let Some((before, ms)) = renewed.filter(|_| !is_posted)
@@ -137,7 +137,7 @@ impl Word {
     }
 }
 
-/// Waits until a heartbeat's result ends the attempt, and returns that result.
+/// Waits until a heartbeat brings a result that ends the attempt, and returns this result.
 pub async fn ending(word: &mut watch::Receiver<Word>) -> Word {
     loop {
         {

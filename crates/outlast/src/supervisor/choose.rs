@@ -291,7 +291,7 @@ fn create(
     Ok(view)
 }
 
-/// Tells what limits a run whose calls a subscription pays for.
+/// Describes the limits of a run whose calls are paid for by a subscription.
 fn login_words(view: &RunView) -> String {
     let login = view.spec.login.as_deref().unwrap_or_default();
     let none = view.envelope.limits == Default::default();

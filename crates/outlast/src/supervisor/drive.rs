@@ -65,13 +65,13 @@ use outlast_process::{
     spawn::Spawner, terminal::Terminal,
 };
 
-/// Time for which calls in flight go on before a message says so.
+/// Time for which calls in flight may go on before a message reports that they are awaited.
 const QUIETLY: Duration = Duration::from_secs(1);
 
 /// Interval at which the run is checked for a stop or a cancel between attempts.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Time that background tasks have at the end.
+/// Time that background tasks have to end, at the end of the supervisor.
 const LAST_TASKS: Duration = Duration::from_secs(5);
 
 /// Run to drive, with all that a supervisor needs for it.
@@ -114,7 +114,7 @@ struct Driver {
     command: Command,
     /// Directory for the run's files. `None` if it cannot be made, which has been reported.
     directory: Option<RunDirectory>,
-    /// The run's store. It is waited for while it is away.
+    /// Store of the run. Operations wait while the store is away.
     store: Arc<dyn Store>,
     node: Arc<Node>,
     context: Context,
@@ -125,55 +125,56 @@ struct Driver {
     spawner: Spawner,
     signals: Signals,
     beat: Arc<Beat>,
-    /// Deliverer of messages, if the person has endpoints.
+    /// Deliverer of messages; `None` if no endpoint is configured.
     telling: Option<Delivering>,
-    /// MCP servers at `/mcp/NAME`.
+    /// MCP servers at `/mcp/NAME`; `None` if no server is configured.
     tools: Option<Face>,
     seen: mpsc::UnboundedReceiver<Seen>,
     kill_at: Option<KillPoint>,
     grace: Option<Duration>,
     backoff: Backoff,
-    /// Lifetime of the newest attempt.
+    /// Time for which the newest attempt lived.
     lived: Duration,
     outage_rules: outage::Rules,
     /// Number of calls that the agent made through the proxy, over all attempts of this supervisor.
     asked: u64,
-    /// Outage that the newest calls met.
+    /// Outage that the newest calls met, over all attempts.
     outage: outage::Told,
-    /// Newest attempt, if it was ours and has certainly left no process.
+    /// Newest attempt, if this supervisor drove it and certainly none of its processes is left; `None`
+    /// otherwise.
     cleared: Option<AttemptNo>,
-    /// Death that the next attempt follows.
+    /// Death of the attempt after which the next one starts; `None` if none died.
     died: Option<attempt::Death>,
-    /// Next or current iteration of a loop, counted from 1.
+    /// Number of the loop's next or current iteration, counted from 1; `None` if the run is no loop.
     iteration: Option<i64>,
     said_no_git: bool,
     state: Option<StateFace>,
     show: Show,
-    /// Parent of the attempts' control groups. `None` if there can be none.
+    /// Parent of the attempts' control groups; `None` if no group can be made.
     ground: Option<Ground>,
-    /// Whether the attempt being judged was killed for its memory.
+    /// Whether the agent of the attempt being judged was killed because memory ran out.
     oom: bool,
-    /// Socket at which others attach to watch.
+    /// Socket at which others attach to watch; `None` if there is none.
     listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
-    /// The run's own proxy.
+    /// Proxy of this run, served by the supervisor.
     proxy: Proxy,
     serving: tokio::task::JoinHandle<()>,
     terminal: Option<Terminal>,
     conduct: Option<Conduct>,
     interception: Interception,
-    /// Network of its agents, if it is confined.
+    /// Network of the run's agents, if the network is confined; `None` otherwise.
     net: Option<Net>,
-    /// Tools' processes of an earlier attempt, ended before this one began.
+    /// Processes of tools of an earlier attempt, which were ended before the next one began.
     strays: Vec<Left>,
 }
 
 /// Next step after an attempt.
 enum Next {
     Again(Duration),
-    /// The iteration is over and is judged.
+    /// The loop's iteration is over, and is judged.
     Turn,
-    /// The run sleeps until the usage limit is over.
+    /// The run sleeps until the usage limit resets.
     Sleep,
     /// The run waits for room in a budget above its own, or for its provider.
     Wait,
@@ -185,17 +186,17 @@ enum Next {
     },
 }
 
-/// Attempt that is over.
+/// Attempt that has ended.
 struct Life {
     attempt: AttemptNo,
     instance: InstanceNo,
-    /// Active time in milliseconds that is not posted yet.
+    /// Active time of the attempt that was not posted yet, in milliseconds.
     active_ms: i64,
     lived: Duration,
 }
 
 impl Driver {
-    /// Stops the proxy after settling calls in flight.
+    /// Waits for calls in flight to be settled, and stops the proxy.
     async fn stop(&mut self) {
         if let Some(shutdown) = self.shutdown.take() {
             let _ = shutdown.send(());

@@ -9,11 +9,11 @@ use outlast_process::{ladder::Ask, reap, signals::suspend_self, spawn::Child};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
     Itself,
-    /// A person asked for it: Ctrl-C, or `outlast stop`.
+    /// A person asked for the end: by Ctrl-C or `outlast stop`.
     Person,
     /// SIGTERM or SIGHUP: the machine shuts down, or the terminal was closed.
     Machine,
-    /// The run has this status, because of a limit or a cancel.
+    /// The run has this status now, because of a limit or a cancel.
     Halt(Status),
     /// The agent waited at the provider's usage limit, and was stopped.
     Limit,
@@ -23,7 +23,7 @@ pub enum EndedBy {
     LostLease,
 }
 
-/// Signals by which somebody asks that the run ends.
+/// Signals that ask the supervisor to end the run.
 pub const ENDING: [Signal; 4] = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP];
 
 /// Returns who asks by these signals that the run stops, a person or the machine; `None` if no signal asks for it.

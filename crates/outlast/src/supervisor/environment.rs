@@ -23,7 +23,7 @@ use outlast_process::tree::Marker;
 /// Variables of provider keys, under every name that SDKs read.
 const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
-/// Environment variable of the run's mark.
+/// Environment variable that marks the processes of a run.
 pub const MARK: &str = "OUTLAST_MARK";
 
 /// Beginning of the names of all attempts' control groups.
@@ -44,7 +44,7 @@ impl Mark {
         Mark { run: view.run.id.to_string(), mark: Digest::of(&bytes).to_string()[..16].to_owned() }
     }
 
-    /// Returns the beginning of the names of the control groups of this run's attempts.
+    /// Returns the common prefix of the names of the control groups of this run's attempts.
     pub fn group(&self) -> String {
         format!("{GROUPS}{}-", self.mark)
     }
@@ -89,11 +89,11 @@ pub struct Attempt<'a> {
     pub iteration: Option<i64>,
     /// Whether an earlier attempt worked on the same: the run, or the same iteration of its loop.
     pub recovered: bool,
-    /// End of the newest such attempt, in words; `None` if there was none.
+    /// End of the newest attempt that worked on the same before, in words; `None` if there was none.
     pub last_exit: Option<String>,
     /// Path of the task context's mirror file; `None` if there is none.
     pub state_file: Option<String>,
-    /// Interception of its programs' connections, if it is asked for.
+    /// Interception of the connections that the attempt's programs make; `None` if it was not asked for.
     pub intercepted: Option<&'a Given>,
 }
 

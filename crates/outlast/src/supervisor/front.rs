@@ -47,11 +47,11 @@ pub enum Role {
     /// No front process: the supervisor uses the terminal itself, if there is one. `pty`: the agent gets one of its
     /// own.
     Alone { pty: bool },
-    /// Behind a front process, which lends its terminal.
+    /// The supervisor runs behind a front process, which lends its terminal.
     Behind(Behind),
 }
 
-/// Terminal and streams on which an agent's output is shown.
+/// Terminal and streams that show an agent's output.
 pub struct Show {
     pub stage: Arc<Stage>,
     /// Whether the agent gets a terminal of its own.
@@ -63,7 +63,7 @@ pub struct Show {
     pub onward: Onward,
 }
 
-/// Terminal and log options of the command line.
+/// Options of the command line about the terminal and the logs.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub pty: Option<Pty>,

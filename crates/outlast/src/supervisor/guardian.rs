@@ -23,14 +23,14 @@ use outlast_process::{
     tree::{Marker, Tree},
 };
 
-/// Attempt's facts that whoever ends it in the supervisor's place has to know.
+/// Facts about an attempt that the guardian needs to end the attempt in the supervisor's place.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Told {
-    /// The run's id.
+    /// Id of the run.
     run: String,
     groups: Vec<PathBuf>,
     keep: Vec<String>,
-    /// File for the tools' processes that were still alive.
+    /// File in which the processes of tools that are still alive are listed; `None` if there is none.
     left: Option<PathBuf>,
 }
 

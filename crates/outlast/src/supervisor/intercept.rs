@@ -26,7 +26,7 @@ use crate::{
     settings::surroundings::Surroundings,
 };
 
-/// Variable by which processes inside an intercepted run know that they are.
+/// Environment variable by which processes know that their run's connections are intercepted.
 pub const INTERCEPTED: &str = "OUTLAST_INTERCEPTED";
 
 /// Variables that name a file of authorities *in place of* a program's own. Programs of OpenSSL, Go and Rust; Python's
@@ -36,13 +36,13 @@ const IN_PLACE: [&str; 4] = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUN
 /// Variables that name a file of authorities *beside* a program's own. Node.js; Deno.
 const BESIDE: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
-/// Hosts that no program reaches through the proxy.
+/// Hosts to which programs connect directly, without the proxy.
 const LOOPBACK: &str = "localhost,127.0.0.1,::1";
 
-/// Interception of a run, as its supervisor has it.
+/// Interception of a run's connections, as seen by the run's supervisor.
 pub enum Interception {
     Off,
-    /// The proxy of the surrounding run does it.
+    /// The proxy of the surrounding run intercepts.
     Surrounding,
     Own(Own),
 }
@@ -52,14 +52,15 @@ pub struct Own {
     intercept: Arc<Intercept>,
     directory: PathBuf,
     clock: Arc<dyn Clock>,
-    /// Files that the person's own variables name.
+    /// Certificate files that the person's own variables name, by variable.
     named: BTreeMap<&'static str, PathBuf>,
 }
 
-/// Variables and files that the programs of one attempt are given.
+/// Variables and files for interception that the programs of one attempt are given.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// Files of authorities by variable. None inside a run that intercepts: they are inherited.
+    /// Files of certificate authorities, by variable. Empty inside a run that intercepts: its programs
+    /// inherit the variables.
     files: BTreeMap<&'static str, PathBuf>,
     hosts: Vec<String>,
 }
@@ -94,7 +95,7 @@ fn not_intercepted(why: impl ToString) -> CliError {
     RunError::NotIntercepted { why: why.to_string() }.into()
 }
 
-/// Returns the files of authorities that the person's variables name.
+/// Returns the files of certificate authorities that the person's variables name.
 fn named(variable: &dyn Fn(&str) -> Option<OsString>, directory: &Path) -> BTreeMap<&'static str, PathBuf> {
     let all = IN_PLACE.into_iter().chain(BESIDE);
     all.filter_map(|name| Some((name, directory.join(variable(name)?)))).collect()
@@ -137,7 +138,7 @@ impl Interception {
         Ok(Interception::Own(own))
     }
 
-    /// Returns the proxy with the interception that it does.
+    /// Returns `proxy` with this interception added.
     pub fn on(&self, proxy: Proxy) -> Proxy {
         match self {
             Interception::Own(own) => proxy.with_intercept(own.intercept.clone()),
@@ -181,7 +182,7 @@ impl Own {
     }
 }
 
-/// Reads the authorities that a variable of the person's names.
+/// Reads the certificate authorities in the file that a variable of the person's names.
 fn read(name: &str, path: &Path) -> io::Result<String> {
     fs::read_to_string(path).map_err(|e| {
         let what =
@@ -190,7 +191,7 @@ fn read(name: &str, path: &Path) -> io::Result<String> {
     })
 }
 
-/// Returns the ways out that the person's variables name.
+/// Returns the ways out of this machine that the person's proxy variables name.
 fn ways(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Ways, String> {
     let first = |names: [&str; 4]| {
         let found = names.into_iter().find_map(|name| Some((name.to_owned(), variable(name)?)));

@@ -19,7 +19,7 @@ impl KillPoint {
         KillPoint { at, calls: 0, armed: None }
     }
 
-    /// Returns whether the agent is to be killed at this event of the proxy.
+    /// Returns whether the agent is to be killed at the event `seen` of the proxy.
     pub fn is_now(&mut self, seen: &Seen) -> bool {
         match seen {
             Seen::Opened { seq } => {

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 /// Time that an agent at a usage limit has to end by itself before it is stopped. Most end on the provider's error.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// Usage limit, or ceiling on a plan, that an attempt stands at, if any.
+/// Usage limit, or ceiling on a plan, at which an attempt waits, if any.
 #[derive(Clone, Debug, Default)]
 pub struct Limited {
     limit: Option<Limit>,
-    /// Newest call that went out.
+    /// Newest call that was sent.
     newest: Seq,
     /// Limit printed by the agent, and when it was read. Used if the proxy has heard of none.
     printed: Option<(Micros, Instant)>,
@@ -26,11 +26,11 @@ pub struct Limited {
 
 #[derive(Clone, Debug)]
 struct Limit {
-    /// Newest refused call, or newest call before one that was not sent.
+    /// Newest call that was refused, or the last call before one that was not sent.
     seq: Seq,
     until: Micros,
     heard_at: Instant,
-    /// Ceiling on a plan; `None` for a limit of the provider.
+    /// Ceiling on a plan; `None` if the limit is the provider's.
     why: Option<Box<Refusal>>,
 }
 
@@ -67,7 +67,7 @@ impl Limited {
         });
     }
 
-    /// Takes a usage limit that the agent printed. `until`: the limit's end.
+    /// Records a usage limit that the agent printed. `until`: time at which the limit ends.
     pub fn read(&mut self, until: Micros) {
         let heard_at = self.printed.map_or_else(Instant::now, |(_, heard_at)| heard_at);
         self.printed = Some((until, heard_at));

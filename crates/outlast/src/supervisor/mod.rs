@@ -88,10 +88,10 @@ use outlast_process::reap;
 /// Time that another supervisor has to end its agent and leave. Later the run is refused as held.
 const TAKE_OVER: Duration = Duration::from_secs(60);
 
-/// Interval at which it is checked whether the other supervisor has left.
+/// Interval at which a supervisor that takes over checks whether the other one has left.
 const TAKE_OVER_LOOK: Duration = Duration::from_millis(100);
 
-/// Flags that people type behind the command by mistake.
+/// Flags of Outlast that people type after the command by mistake.
 const OURS: [&str; 7] = ["--usd", "--tokens", "--calls", "--loops", "--wall", "--run", "--name"];
 
 /// Tells of a flag of ours behind a command that no `--` stands before: it goes to the command.
@@ -279,12 +279,13 @@ struct Served {
     proxy: ProxyArgs,
     /// Whether a run that was halted for an unknown price goes on without one.
     free: bool,
-    /// Address of the state over gRPC, and how conflicts between its transactions are decided.
+    /// Address at which the state is served over gRPC, and the rule by which conflicts are decided; `None`:
+    /// not served.
     grpc: Option<(SocketAddr, Conflicts)>,
     kill_at: Option<KillAt>,
     /// Time that an agent has to end by itself, when it differs from the default.
     grace: Option<Duration>,
-    /// Proxy of the surrounding run, when this run is its child.
+    /// Proxy of the surrounding run if this run is its child; `None` otherwise.
     through: Option<SocketAddr>,
     show: Show,
 }

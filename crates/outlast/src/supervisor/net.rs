@@ -18,10 +18,11 @@ use tokio::{
 
 use crate::program::error::{CliError, RunError};
 
-/// Time that an agent's starter has to hand its listener over.
+/// Time in which the starter of an agent has to hand its listener over.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// Place at which starters of agents hand over the listeners of their namespaces.
+/// Confined network of a run's agents: receives the listeners that the agents' starters open in their
+/// namespaces.
 pub struct Net {
     words: Vec<OsString>,
     task: JoinHandle<()>,
@@ -33,7 +34,7 @@ impl Drop for Net {
     }
 }
 
-/// Tries whether this machine allows it. Errors: `net_not_confined`.
+/// Tries whether this machine allows a confined network. Errors: `net_not_confined`.
 pub fn check() -> Result<(), CliError> {
     let refused = |why: String| CliError::from(RunError::NetNotConfined { why });
     let tried =
@@ -81,7 +82,7 @@ impl Net {
         Ok(Net { words, task })
     }
 
-    /// Returns the words that stand before a command.
+    /// Returns the words that have to stand before a command to confine its network.
     pub fn before<S: Into<OsString>>(&self, command: impl IntoIterator<Item = S>) -> Vec<OsString> {
         let command = command.into_iter().map(Into::into);
         self.words.iter().cloned().chain(["--".into()]).chain(command).collect()

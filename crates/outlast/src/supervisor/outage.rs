@@ -17,9 +17,9 @@ use crate::{cli::shared::ProxyArgs, render::time};
 /// Limits on how long a run waits for a provider that answers no call.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Longest time that the run waits.
+    /// Longest time that a run waits for its provider.
     wait: Duration,
-    /// Longest pause before the agent is started again to try the provider.
+    /// Longest pause before the agent is started again to probe the provider.
     pub pause: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Rules {
 #[derive(Debug, Default)]
 pub struct Told {
     known: Option<Known>,
-    /// Failure of the newest call, which may be the first of an outage.
+    /// Failure of the newest call, which may begin an outage; `None` if the call did not fail.
     failed: Option<Outage>,
 }
 

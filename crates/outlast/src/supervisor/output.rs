@@ -36,12 +36,12 @@ const LAST_BYTES: usize = 1 << 20;
 /// Largest write that never blocks on a pipe that reports room.
 const PIPE_BUF: usize = 4096;
 
-/// Reader of all that an attempt prints, until [`Output::finish`].
+/// Reader of everything that an attempt prints, until [`Output::finish`].
 #[derive(Debug)]
 pub struct Output {
     threads: Vec<JoinHandle<()>>,
     over: Arc<Bell>,
-    /// Rung when nothing is to be passed on any more.
+    /// Raised when no output is to be passed on any more.
     hurry: Arc<Bell>,
 }
 
@@ -100,7 +100,7 @@ impl Onward {
         Ok((ends, streams))
     }
 
-    /// Returns whether both lead to the same file, pipe or terminal.
+    /// Returns whether both streams lead to the same file, pipe or terminal.
     fn are_one(&self) -> bool {
         let place = |fd: &Option<Arc<OwnedFd>>| {
             let stat = fd.as_ref().map(rustix::fs::fstat)?.ok()?;
@@ -287,7 +287,7 @@ fn ready(fd: BorrowedFd<'_>, wanted: PollFlags, bell: BorrowedFd<'_>) -> (bool, 
     }
 }
 
-/// Descriptor that bytes are passed on to.
+/// Descriptor to which bytes are passed on.
 struct Way {
     to: Arc<OwnedFd>,
     hurry: Arc<Bell>,
@@ -303,7 +303,7 @@ impl Way {
         Way { to, hurry, most: if is_file { usize::MAX } else { PIPE_BUF }, failed: false }
     }
 
-    /// Passes all bytes on. Returns false if nobody reads any more.
+    /// Writes all bytes to the descriptor. Returns false if its reader is gone.
     fn pass(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() && !self.failed {
             let (writable, hurry) = ready(self.to.as_fd(), PollFlags::OUT, self.hurry.as_fd());

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 
 use crate::program::say::say;
 
-/// Interval at which a store that is away is asked again.
+/// Interval at which an operation is repeated while the store is away.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Store that waits while the database is away, and repeats each request until it is answered. Clones share it.
@@ -41,9 +41,9 @@ pub struct Patient(Arc<Waiting>);
 
 struct Waiting {
     store: Arc<dyn Store>,
-    /// Whether somebody asked this process to end, which ends the wait.
+    /// Function that returns whether somebody asked this process to end, which also ends the wait.
     is_ending: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Whether it was said that the store is away.
+    /// Whether a message has said that the store is away.
     said: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Patient {
 }
 
 impl Waiting {
-    /// Asks until the store is there. Blocks.
+    /// Repeats a read until the store is back. Blocks.
     fn ask<T>(&self, ask: impl Fn(&dyn Store) -> Result<T, Error>) -> Result<T, Error> {
         loop {
             let told = ask(self.store.as_ref());
@@ -65,7 +65,8 @@ impl Waiting {
         }
     }
 
-    /// Returns whether the store is away. Says so, and that it is back, once.
+    /// Returns whether the store is away and still to be waited for. Prints once that it is away, and once
+    /// that it is back.
     fn is_to_be_asked_again<T>(&self, told: &Result<T, Error>) -> bool {
         match told {
             Err(e) if e.is_away() => {
@@ -84,7 +85,7 @@ impl Waiting {
     }
 }
 
-/// Reads that wait.
+/// Implements reads that wait while the store is away.
 macro_rules! reads {
     ($($name:ident($($arg:ident: $type:ty),*) -> $told:ty;)+) => {
         $(fn $name(&self, $($arg: $type),*) -> Result<$told, Error> {

@@ -56,7 +56,7 @@ pub fn mark(place: &Place<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, s
     Ok(Mark { digest: Some(Digest::of(&told).to_string()), no_git })
 }
 
-/// Returns names and values of the run's task context; `None` if it is empty.
+/// Returns the names and values of the run's task context as bytes; `None` if the context is empty.
 fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Error> {
     let namespace = run_namespace(run);
     let mut told = Vec::new();
@@ -143,7 +143,7 @@ fn git(place: &Place<'_>, args: &[&str]) -> Result<Vec<u8>, String> {
     Ok(out.stdout)
 }
 
-/// Record of `git status --porcelain=v2 -z --branch`.
+/// One record of `git status --porcelain=v2 -z --branch`.
 #[derive(Debug, PartialEq, Eq)]
 struct Change<'a> {
     line: &'a [u8],

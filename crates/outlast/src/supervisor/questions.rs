@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::beat::Word;
 use crate::{program::say::say, render::look::clean_line};
 
-/// Longest excerpt of a question.
+/// Longest excerpt of a question, in characters.
 const EXCERPT: usize = 160;
 
 /// Prints each pending approval once, whenever the run waits, until the heartbeat ends.

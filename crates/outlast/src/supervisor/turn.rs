@@ -5,7 +5,7 @@ use std::{fs::File, io::Read as _};
 use crate::program::error::{CliError, InputError};
 use outlast_process::exit::Exit;
 
-/// Largest input of an iteration that is kept, in bytes.
+/// Largest input of an iteration that is stored, in bytes.
 const MAX_INPUT: u64 = 64 << 20;
 
 /// Reads the whole file that `--stdin` names.

@@ -1,10 +1,10 @@
 //! Typing mistakes: an agent that died before its first call, in a way that every further attempt would repeat. Pure.
 
-/// Names of the errors with which Python ends a program that it cannot load.
+/// Names of the errors by which Python reports a program that it cannot load.
 const PYTHON: [&str; 5] =
     ["ModuleNotFoundError", "ImportError", "SyntaxError", "IndentationError", "TabError"];
 
-/// Beginnings of the lines with which Node says that it cannot load a program.
+/// Beginnings of the lines by which Node reports a program that it cannot load.
 const NODE: [&str; 3] =
     ["Error: Cannot find module ", "Error [ERR_MODULE_NOT_FOUND]: Cannot find ", "SyntaxError: "];
 

@@ -26,7 +26,7 @@ pub struct Look {
     pub run: Option<Watched>,
 }
 
-/// Run with its attempts and its newest entries.
+/// Run with its attempts and newest entries, as the screen shows it.
 pub struct Watched {
     pub view: RunView,
     pub attempts: Vec<Attempt>,

@@ -23,10 +23,10 @@ use crate::{
     program::{actor::actor, context::Context, error::CliError, exit_code, find},
 };
 
-/// Time between two looks at the store.
+/// Interval at which the store is read again.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Content of the screen.
+/// Screen that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Runs,
@@ -34,16 +34,16 @@ enum Place {
     Approvals,
 }
 
-/// Choices of the person.
+/// State of the display: what the person has chosen and marked.
 struct Desk {
     place: Place,
-    /// Place to which `Esc` leads back.
+    /// Screen to which `Esc` leads back.
     before: Place,
     /// Run that is marked in the list. A number of a row would slide as runs come.
     run: Option<RunNo>,
-    /// Approval that is marked.
+    /// Approval that is marked in the list; `None` if there is none.
     approval: Option<outlast_core::journal::approval::ApprovalId>,
-    /// Outcome of the last key, in one line.
+    /// Outcome of the last key, in one line; `None` if there is none.
     said: Option<String>,
 }
 
@@ -90,7 +90,7 @@ fn go(
 }
 
 impl Desk {
-    /// Marks the first row where what was marked is no longer there.
+    /// Marks the first row of a list whose marked row is no longer there.
     fn mark(&mut self, seen: &Look) {
         if !seen.runs.iter().any(|view| Some(view.run.no) == self.run) {
             self.run = seen.runs.first().map(|view| view.run.no);
@@ -100,7 +100,7 @@ impl Desk {
         }
     }
 
-    /// Takes a key. Returns whether the person leaves.
+    /// Handles a key. Returns whether the person leaves the display.
     fn take(&mut self, key: KeyEvent, seen: &Look, store: &dyn Store, context: &Context) -> bool {
         self.said = None;
         match key.code {

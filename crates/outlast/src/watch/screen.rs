@@ -82,7 +82,7 @@ fn footing<'a>(desk: &Desk) -> Line<'a> {
     Line::styled(keys, FAINT)
 }
 
-/// A status as a sign and a word: colour alone tells nothing.
+/// Returns a status as a sign and a word: a colour alone is not enough to tell it.
 fn status<'a>(status: Status) -> Span<'a> {
     let (sign, colour) = match status {
         Status::Running => ("●", Color::Blue),
@@ -108,7 +108,7 @@ fn state<'a>(state: State) -> Span<'a> {
     Span::styled(format!("{sign} {}", state.name()), Style::new().fg(colour))
 }
 
-/// Spend against a limit, as a bar of `width` cells and in words.
+/// Returns the spend against a limit, as a bar of `width` cells and in words.
 fn meter<'a>(view: &RunView, width: usize) -> Line<'a> {
     let e = &view.envelope;
     let (spent, held) = (e.spent.cost(), e.reserved[Unit::CostNanoUsd]);
@@ -195,7 +195,7 @@ fn run(frame: &mut Frame, area: Rect, watched: &Watched, seen: &Look) {
     journal(frame, bottom, watched);
 }
 
-/// The lines above a run's journal.
+/// Returns the lines that stand above a run's journal.
 fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     let (view, run) = (&watched.view, &watched.view.run);
     let room = usize::from(width.saturating_sub(3)).max(20);
@@ -252,7 +252,7 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     lines
 }
 
-/// The newest entries, as many as there is room for.
+/// Draws the newest entries, as many as fit.
 fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
     let room = usize::from(area.height.saturating_sub(1));
     let newest = &watched.entries[watched.entries.len().saturating_sub(room)..];
@@ -283,7 +283,7 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
     frame.render_widget(table, area);
 }
 
-/// The time of day.
+/// Formats the time of day.
 fn clock(at: Micros) -> String {
     let moment = time::moment(at);
     moment.split([' ', 'T']).nth(1).unwrap_or(&moment).chars().take(8).collect()
@@ -321,7 +321,7 @@ fn approvals(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
     frame.render_widget(asked(&seen.approvals[at], seen.now), one);
 }
 
-/// One approval with its arguments, which are what is decided over.
+/// Returns one approval with its arguments, on which the person decides.
 fn asked<'a>(view: &View, now: Micros) -> Paragraph<'a> {
     let left = view.detail.expires_at.ms_since(now).max(0);
     let effect = view.detail.side_effect.as_deref().map_or_else(String::new, |e| format!(" ({e})"));

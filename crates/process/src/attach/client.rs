@@ -34,7 +34,7 @@ pub enum End {
     Over(u8),
     /// The connection to the supervisor was lost without a message.
     Lost,
-    /// An attempt has begun, which is all that a `Starter` waits for.
+    /// An attempt has begun. Only a `Starter` returns for this reason.
     Begun {
         run: String,
         attempt: i64,
@@ -98,10 +98,10 @@ struct Client {
     keys: Keys,
     /// State of the terminal before it was lent. `None`: standard input is no terminal.
     terminal: Option<Terminal>,
-    /// True while an attempt reads keys.
+    /// Whether an attempt is running that reads the keys typed here.
     has_keys: bool,
     is_raw: bool,
-    /// True if the last output did not end its line.
+    /// Whether the last output lacks the end of its line.
     mid_line: bool,
     /// Output shown while an attempt has the terminal.
     screen: Screen,

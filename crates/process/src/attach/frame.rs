@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-/// Largest length of a body, in bytes.
+/// Largest length of a frame's body, in bytes.
 pub const MOST_BYTES: usize = 256 << 10;
 
 /// Protocol version, which a client sends first. A supervisor of another version refuses the client.
@@ -26,7 +26,7 @@ pub enum Frame {
     Ended {
         undo: Vec<u8>,
     },
-    /// The supervisor ends, with this exit code for the client.
+    /// The supervisor ends. The value is the exit code for the client's process.
     Over(u8),
 
     // From a client:
@@ -38,7 +38,7 @@ pub enum Frame {
         rows: u16,
         columns: u16,
     },
-    /// The client detaches, and the run goes on.
+    /// The client detaches; the run goes on.
     Detach,
     /// The client received this signal, and passes its number on to the supervisor.
     Signal(i32),

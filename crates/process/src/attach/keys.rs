@@ -3,7 +3,7 @@
 /// Ctrl-\.
 const PREFIX: u8 = 0x1c;
 
-/// Result of reading keys: the keys for the agent, and whether the person detaches.
+/// Result of reading typed bytes: the keys to pass to the agent, and whether the person detaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meant {
     pub keys: Vec<u8>,

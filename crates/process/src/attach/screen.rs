@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Number of last printed bytes that are kept.
+/// Largest number of last printed bytes that are kept.
 pub const KEPT: usize = 64 << 10;
 
 /// Modes that an agent may leave on and that would disturb a shell: cursor keys, mouse, focus, alternate
@@ -17,11 +17,11 @@ const CURSOR: u16 = 25;
 #[derive(Debug, Default)]
 pub struct Screen {
     kept: VecDeque<u8>,
-    /// True if older bytes were dropped.
+    /// Whether older bytes than those in `kept` were dropped.
     is_cut: bool,
     on: BTreeSet<u16>,
     cursor_off: bool,
-    /// Depth of kitty's stack of keyboard modes.
+    /// Depth of the stack of keyboard modes (kitty's keyboard protocol).
     keyboard: u16,
     coloured: bool,
     sequence: Sequence,
@@ -33,7 +33,7 @@ enum Sequence {
     #[default]
     None,
     Escape,
-    /// Part of a CSI sequence after `ESC [`.
+    /// Within a CSI sequence: its bytes after `ESC [`.
     Csi(Vec<u8>),
 }
 

@@ -25,10 +25,11 @@ const MOST_WAITING: usize = 1 << 20;
 
 /// Time within which the end of an agent is ascribed to a Ctrl-C: as long as a stopped agent has to end.
 const AFTER_SIGNAL: Duration = Duration::from_secs(30);
-/// Like `AFTER_SIGNAL`, where Ctrl-C is an ordinary key, which most often means something else.
+/// The same time for an agent that reads Ctrl-C as an ordinary key, which seldom means that the agent is to
+/// end.
 const AFTER_KEY: Duration = Duration::from_secs(3);
 
-/// Time that clients have to take the last messages.
+/// Time that clients have to receive the last messages.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Supervisor's side of attaching: the clients, and the terminal of the agent that they see.
@@ -44,14 +45,14 @@ struct Inner {
     screen: Screen,
     pty: Option<Pty>,
     size: Option<Winsize>,
-    /// The frame that announced the attempt to the clients.
+    /// Frame that announced the running attempt to the clients; `None` while no attempt runs.
     begun: Option<Frame>,
     pressed: Option<Pressed>,
     clients: Vec<Client>,
     next: u64,
 }
 
-/// Most recent Ctrl-C.
+/// Most recent Ctrl-C that a person typed.
 #[derive(Clone, Copy, Debug)]
 struct Pressed {
     at: Instant,
@@ -61,7 +62,7 @@ struct Pressed {
 #[derive(Debug)]
 struct Client {
     no: u64,
-    /// True for the terminal that the run was started from.
+    /// Whether the client is the terminal that the run was started from.
     is_owner: bool,
     waiting: VecDeque<Arc<[u8]>>,
     bytes: usize,

@@ -22,13 +22,13 @@ pub struct Outcome {
     pub usage: Option<Usage>,
     /// Newest usage reported, complete or not. The output count is a lower bound until the end.
     pub usage_so_far: Option<Usage>,
-    /// Newest cost that the upstream itself reported for the call.
+    /// Cost that the upstream itself reported last for the call; `None` if it reported none.
     pub cost: Option<NanoUsd>,
-    /// Service tier that was billed.
+    /// Service tier that was billed; `None` if the answer names none.
     pub tier: Option<ServiceTier>,
-    /// Model that answered, as the upstream names it.
+    /// Model that answered, as the upstream names it; `None` if it names none.
     pub model: Option<String>,
-    /// Id that the upstream gave the answer.
+    /// Id that the upstream gave the answer; `None` if it gave none.
     pub id: Option<String>,
     /// Stop or finish reason, as the upstream names it; of several choices the first one reported.
     pub finish: Option<String>,
@@ -40,14 +40,14 @@ pub struct Outcome {
 /// Error as the upstream reported it, in a body or in the middle of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamError {
-    /// Value of `error.type`, such as `rate_limit_error`.
+    /// Value of `error.type`, such as `rate_limit_error`; `None` if the error has none.
     pub kind: Option<String>,
-    /// Value of `error.code`, such as `insufficient_quota`.
+    /// Value of `error.code`, such as `insufficient_quota`; `None` if the error has none.
     pub code: Option<String>,
     pub message: String,
 }
 
-/// Event of a stream, as it goes to the client.
+/// Event of a stream, with the bytes that go to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Bytes to send to the client; see `FrameKind::Swallowed` for the exception.
@@ -195,7 +195,7 @@ impl AnswerStream {
         (!rest.is_empty()).then_some(Frame { bytes: rest, kind })
     }
 
-    /// Returns the complete usage; `None` as long as anything can be added to it.
+    /// Returns the complete usage; `None` while later frames may still add to it.
     pub fn usage(&self) -> Option<Usage> {
         self.outcome.usage
     }

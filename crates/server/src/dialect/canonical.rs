@@ -72,7 +72,7 @@ struct Writer<'a> {
 #[derive(Clone, Copy)]
 struct Member {
     start: usize,
-    /// Position behind the key's closing quote.
+    /// Byte position just after the key's closing quote.
     key_end: usize,
     end: usize,
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::sse::{Event, Framer};
 
-/// Turn of a conversation: what one speaker says at once.
+/// Turn of a conversation: one speaker's message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Role as the dialect names it: `system`, `user`, `assistant`, `tool`, `model`.
@@ -109,7 +109,7 @@ fn of_whole(value: &Value) -> Vec<Turn> {
 struct Stream {
     /// Parts by their place in the stream.
     parts: BTreeMap<(u64, u64), Part>,
-    /// Turns that came whole.
+    /// Turns that the stream delivered complete.
     whole: Vec<Turn>,
 }
 

@@ -77,7 +77,7 @@ impl<'a> Scanner<'a> {
         self.at
     }
 
-    /// Returns the byte position behind the last value read.
+    /// Returns the byte position just after the last value read.
     pub fn here(&self) -> usize {
         self.at
     }

@@ -92,7 +92,7 @@ pub trait Dialect: Send + Sync + std::fmt::Debug {
     fn read_stream(&self, request: &Request) -> AnswerStream;
 }
 
-/// All metered dialects, for lookup by name.
+/// Dialects whose calls the proxy admits, counts and charges, for lookup by name.
 pub static DIALECTS: [&dyn Dialect; 5] = [
     &openai_chat::OpenAiChat,
     &openai_responses::OpenAiResponses,

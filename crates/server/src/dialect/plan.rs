@@ -12,7 +12,7 @@ use super::{
     says::{Says, seconds},
 };
 
-/// Longest name of an account that is believed, in bytes.
+/// Longest account name that is accepted, in bytes.
 const LONGEST: usize = 128;
 
 /// Reads the use of the plan's windows from the headers of an answer: of Anthropic's `anthropic-ratelimit-unified-*`

@@ -44,7 +44,7 @@ pub struct Difference {
     pub place: String,
     /// Position of the first differing byte in the block's JSON text, counted from 0.
     pub byte: usize,
-    /// Number of bytes in which both prompts begin the same.
+    /// Number of bytes at the start that both prompts have in common.
     pub same_bytes: usize,
     /// Number of bytes of the whole earlier prompt.
     pub bytes: usize,
@@ -171,7 +171,7 @@ fn opening(body: &Value) -> Vec<String> {
     texts
 }
 
-/// Removes the cache's own marks, which an agent moves from turn to turn.
+/// Removes the marks of what is to be cached, which an agent moves from turn to turn.
 fn unmark(block: &mut Value) {
     match block {
         Value::Object(object) => {
@@ -185,7 +185,7 @@ fn unmark(block: &mut Value) {
     }
 }
 
-/// Returns the surroundings of a byte, on the bounds of characters.
+/// Returns the text around a byte, cut at the bounds of characters.
 fn excerpt(text: &str, byte: usize) -> String {
     let bound = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let start = bound(byte.saturating_sub(BEFORE));

@@ -11,7 +11,7 @@ use super::json_spans::{Kind, Scanner};
 pub struct Request {
     pub model: String,
     pub stream: bool,
-    /// Whether the streamed answer is one JSON array instead of server-sent events.
+    /// Whether a streamed answer comes as one JSON array instead of server-sent events.
     pub array_stream: bool,
     /// Whether the client itself asked for usage in the stream, or the dialect always sends it.
     pub client_asked_usage: bool,
@@ -109,7 +109,7 @@ pub(super) enum UsageOption {
     /// Nothing to change: the dialect has no such option, the request is no stream, or the client has set it.
     #[default]
     Nothing,
-    /// `stream_options` is absent and is inserted.
+    /// `stream_options` is absent, and the whole object is inserted.
     InsertObject,
     /// `stream_options` is null, at this byte range, and is replaced.
     ReplaceObject(Range<usize>),

@@ -3,7 +3,8 @@
 use http::HeaderMap;
 use outlast_core::words::id::Micros;
 
-/// Headers of an upstream's answer, and the time at which they arrived.
+/// Headers of an upstream's answer, and the time at which they arrived: the source of its rate limits and
+/// waits.
 #[derive(Clone, Copy)]
 pub struct Says<'h> {
     pub headers: &'h HeaderMap,

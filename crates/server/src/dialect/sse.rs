@@ -14,11 +14,11 @@ pub struct Framer {
     held: BytesMut,
     line_is_blank: bool,
     has_line: bool,
-    /// The last byte was a CR: an LF that follows belongs to it.
+    /// Whether the last byte was a CR: an LF that follows belongs to the same line end.
     after_cr: bool,
-    /// This stream has used CRLF, so a CR is followed by an LF.
+    /// Whether this stream has used CRLF, so that a CR is always followed by an LF.
     crlf: bool,
-    /// The held bytes are a complete event except for that LF.
+    /// Whether the held bytes are a complete event except for the LF of its last line end.
     ended: bool,
 }
 
@@ -103,7 +103,7 @@ impl Framer {
 pub struct Event<'a> {
     /// Value of the `event` field; empty if there is none.
     pub name: &'a [u8],
-    /// The last `id` field.
+    /// Value of the last `id` field; `None` if there was none.
     pub id: Option<&'a [u8]>,
     /// The last `retry` field; empty when there was none.
     pub retry: &'a [u8],

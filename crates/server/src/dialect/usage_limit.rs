@@ -92,7 +92,7 @@ fn openai(says: &Says<'_>, body: &[u8]) -> Option<Micros> {
     )
 }
 
-/// Keeps only times too far ahead for an SDK's retries.
+/// Returns `until` if it is too far ahead for an SDK's own retries; else `None`.
 fn long(says: &Says<'_>, until: Option<Micros>) -> Option<Micros> {
     until.filter(|until| until.ms_since(says.now) > SHORT_MS)
 }

@@ -33,7 +33,7 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// Act of a person on a run.
+/// Act of a person on a run, such as stopping it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Stop,
@@ -66,7 +66,7 @@ pub fn route(parts: &Parts) -> Option<(Act, String)> {
     })
 }
 
-/// A caller who may act, by the name that its acts are recorded under.
+/// Caller who may act, with the name under which the acts are recorded.
 pub struct LetIn(String);
 
 /// Checks whether the caller may act as a person, before the body is read. The inner error is answered in the shape of
@@ -129,7 +129,7 @@ fn find(store: &dyn Store, id: &str) -> Result<RunView, Error> {
     Ok(store.run(no)?.ok_or_else(unknown)?)
 }
 
-/// Reads the body. An empty one counts as `{}`.
+/// Parses the request's JSON body. An empty body counts as `{}`.
 fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Error> {
     let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
     serde_json::from_slice(body)
@@ -156,7 +156,8 @@ fn status(store: &dyn Store, view: &RunView) -> Result<Value, Error> {
     }))
 }
 
-/// Changes of limits, by the units' names: `cost_nano_usd`, `tokens`, `calls`, `loops`, `wall_ms`, `active_ms`, `restarts`.
+/// Changes of limits, by unit: `cost_nano_usd`, `tokens`, `calls`, `loops`, `wall_ms`, `active_ms`,
+/// `restarts`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]
@@ -208,7 +209,7 @@ fn from_zero(name: &str, amount: i64) -> Result<i64, Error> {
 #[serde(deny_unknown_fields, default)]
 struct Retry {
     keys: Vec<String>,
-    /// Every item that failed, besides `keys`.
+    /// Whether every failed item is retried, besides `keys`.
     failed: bool,
     reuse_answers: bool,
 }
@@ -255,7 +256,7 @@ fn failed(store: &dyn Store, view: &RunView) -> Result<Vec<String>, Error> {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ForkAt {
-    /// Last entry that the fork shares.
+    /// Last entry that the fork shares with its origin; `None` if the point is named otherwise.
     seq: Option<i64>,
     /// Time whose state the fork takes along, in microseconds, with `seq`; now if there is none.
     at: Option<i64>,

@@ -11,7 +11,7 @@ use outlast_core::{
 
 use crate::proxy::{host::Host, seat::forget_run};
 
-/// Longest time between two looks.
+/// Longest time between two searches for idle runs.
 const LOOK: Duration = Duration::from_secs(600);
 
 /// Completes idle runs again and again, without end. `idle_ms`: see [`end`].

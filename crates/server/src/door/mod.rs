@@ -142,12 +142,13 @@ impl Proxy {
         Proxy { page: Some(shows), ..self }
     }
 
-    /// Serves MCP servers at `/mcp/NAME`.
+    /// Adds the MCP servers of `front`, which are served at `/mcp/NAME`.
     pub fn with_mcp(self, front: Arc<Front>) -> Proxy {
         Proxy { mcp: Some(front), ..self }
     }
 
-    /// Answers `CONNECT` of the run's programs, and calls upstreams by the same ways.
+    /// Adds the answers to `CONNECT` requests of the run's programs. Upstreams are called by the same ways
+    /// out of this machine.
     pub fn with_intercept(self, intercept: Arc<Intercept>) -> Proxy {
         if let Some(pool) = intercept.pool() {
             let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +194,7 @@ impl Proxy {
         polling.abort();
     }
 
-    /// Serves another listener of the run's programs, until it is aborted.
+    /// Accepts connections of the run's programs on another listener, until the task is aborted.
     pub async fn serve_also(self, listener: TcpListener) {
         self.accept(&listener).await;
     }

@@ -33,7 +33,7 @@ pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>,
     }
 }
 
-/// Returns why the server takes no calls now; `None` when it does.
+/// Returns the reason why the server takes no calls now; `None` when it takes calls.
 fn unready(host: &Host) -> Option<&'static str> {
     if host.is_draining() {
         Some("draining: it is about to end\n")

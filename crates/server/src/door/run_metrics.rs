@@ -10,7 +10,7 @@ use outlast_core::{
 
 use super::metrics::{family, labels, line};
 
-/// Most running runs and most open approvals that are looked at, newest first.
+/// Most running runs, and most open approvals, that the metrics read, newest first.
 const MOST: usize = 500;
 
 /// Returns the metrics as text, as of now. Errors: the store's.

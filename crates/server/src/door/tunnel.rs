@@ -28,10 +28,10 @@ use crate::{
     },
 };
 
-/// Time that a program has for its TLS handshake.
+/// Time in which a program has to complete its TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
-/// Largest beginning of a TLS handshake, in bytes.
+/// Largest number of bytes that are read of a TLS handshake to find its server name.
 const MAX_HELLO: usize = 64 << 10;
 
 /// Code of a connection to an opened host that a program gave up, or began wrongly.
@@ -42,7 +42,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 /// Body of an answer in an opened connection: our own, or another host's as it comes.
 type Body = UnsyncBoxBody<Bytes, Error>;
 
-/// An opened connection: who asked for it, and the host that it is to.
+/// Connection that the proxy has opened (decrypted): the run that made it, and the host that it is for.
 struct Inside {
     claims: Claims,
     host: String,
@@ -51,17 +51,17 @@ struct Inside {
     onward: Onward,
 }
 
-/// Fate of a request in an opened connection.
+/// Decision about a request in an opened connection.
 enum Fate {
-    /// Goes on as it came, unread and unrecorded.
+    /// The request is passed on as it came, unread and unrecorded.
     Passes,
-    /// A call, or something else that the proxy knows of an API.
+    /// The request goes to an API that the proxy knows, and is handled as on the proxy's own routes.
     Known(Place),
     Refused(Refusal),
 }
 
 impl Proxy {
-    /// Answers a `CONNECT`, and takes care of the connection behind it.
+    /// Answers a `CONNECT`, and starts the task that serves the connection after the answer.
     pub(super) async fn connect(
         &self,
         intercept: &Arc<Intercept>,
@@ -164,7 +164,7 @@ impl Proxy {
         self.host().saw(Seen::Refused { code: NOT_OPENED.into(), message, hint });
     }
 
-    /// Answers a request in an opened connection.
+    /// Answers one request that came in an opened connection.
     async fn in_tunnel(&self, inside: &Inside, request: Request<Incoming>, wire: Wire) -> Response<Body> {
         let host = self.host();
         host.saw(Seen::Request);
@@ -261,7 +261,7 @@ async fn hello(from: &mut TokioIo<Upgraded>, host: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the facts that tell shared paths apart: here the host does.
+/// Returns the facts that tell apart providers which share a path: in an opened connection the host decides.
 fn facts(to: &To) -> HeaderFacts {
     let is_anthropic = matches!(to, To::Own(Upstream::Anthropic));
     HeaderFacts { anthropic_version: is_anthropic, x_api_key: false }

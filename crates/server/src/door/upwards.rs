@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// A request that is on its way to an upstream.
+/// Request that is to go to an upstream, with what decides which upstream.
 pub(super) struct Upwards {
     pub caller: Caller,
     pub named: Option<Arc<Named>>,

@@ -13,7 +13,7 @@ use crate::wire::ways::Ways;
 /// Host that may be reached: `HOST`, `HOST:PORT`, or `.DOMAIN` for every host below it. Without a port, 443.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// With a dot before it, every host below.
+    /// Name of the host. With a dot before it: every host below that domain.
     host: String,
     port: u16,
 }

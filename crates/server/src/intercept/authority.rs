@@ -28,13 +28,13 @@ pub enum Error {
     Clock(String),
 }
 
-/// An authority, and a TLS server with a certificate of it.
+/// Certificate authority, and a TLS server whose certificate the authority has signed.
 pub struct Authority {
     pem: String,
     server: Arc<ServerConfig>,
 }
 
-/// Certificates of an authority and of one server, with the server's key.
+/// Certificates of an authority and of a server, and the server's private key.
 struct Issued {
     authority: String,
     chain: Vec<rustls::pki_types::CertificateDer<'static>>,

@@ -34,12 +34,13 @@ pub struct Intercept {
     authority: RwLock<Arc<Authority>>,
     ways: Ways,
     tls: Arc<ClientConfig>,
-    /// Hosts that may be reached besides the opened ones. `None`: all.
+    /// Hosts that may be reached besides the opened ones; `None`: any host.
     allowed: Option<Vec<Allowed>>,
 }
 
 impl Intercept {
-    /// `tls`: how the hosts behind the opened connections are trusted.
+    /// Prepares the interception, with a new certificate authority. `tls`: how the servers behind opened
+    /// connections are verified. Errors: the certificates could not be made.
     pub fn new(
         providers: &Providers,
         ways: Ways,
@@ -73,7 +74,7 @@ impl Intercept {
         self.opened.place(host, port, path_and_query)
     }
 
-    /// Returns the TLS server of the newest authority.
+    /// Returns the TLS server whose certificate the newest authority has signed.
     pub fn server(&self) -> Arc<ServerConfig> {
         self.authority.read().unwrap_or_else(PoisonError::into_inner).server()
     }
@@ -89,7 +90,7 @@ impl Intercept {
         Intercept { allowed, ..self }
     }
 
-    /// Returns whether connections are confined, and then to a host that may be reached.
+    /// Returns whether a connection to the host is permitted; `None` if the run's network is not confined.
     pub fn permits(&self, host: &str, port: u16) -> Option<bool> {
         self.allowed.as_ref().map(|all| all.iter().any(|one| one.permits(host, port)))
     }

@@ -18,14 +18,14 @@ pub const CHATGPT: &str = "chatgpt";
 /// API of Codex behind a ChatGPT login.
 const CHATGPT_BASE: &str = "https://chatgpt.com/backend-api/codex";
 
-/// Addresses that programs have built in.
+/// Hosts of providers whose addresses programs have built in.
 const KNOWN: [(&str, Upstream); 3] = [
     ("api.openai.com", Upstream::OpenAi),
     ("api.anthropic.com", Upstream::Anthropic),
     ("generativelanguage.googleapis.com", Upstream::Gemini),
 ];
 
-/// Hosts whose connections are opened.
+/// Hosts whose connections the proxy opens (decrypts), and the APIs on them.
 pub struct Opened {
     origins: Vec<Origin>,
 }
@@ -43,7 +43,7 @@ struct Origin {
 pub struct Place {
     pub to: To,
     pub target: String,
-    /// Whether the upstream is at the very host that the request was made to.
+    /// Whether the upstream is the same host that the request was made to.
     pub is_at_home: bool,
 }
 

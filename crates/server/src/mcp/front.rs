@@ -25,7 +25,7 @@ use super::{
 };
 use crate::wire::{body::AnswerBody, socket::Wire};
 
-/// Beginning of the paths.
+/// Prefix of the paths of MCP servers.
 const PREFIX: &str = "/mcp/";
 
 /// Codes of errors: no such session; headers that differ from the body; a version that is not spoken.
@@ -33,10 +33,10 @@ const NO_SESSION: i64 = -32001;
 const MISMATCH: i64 = -32020;
 const VERSION: i64 = -32022;
 
-/// Newest version with sessions.
+/// Newest protocol version that has sessions.
 const WITH_SESSIONS: &str = "2025-11-25";
 
-/// Servers at `/mcp/NAME`.
+/// MCP servers at `/mcp/NAME`, with the sessions of their clients.
 pub struct Front {
     recorders: Arc<dyn Recorders>,
     entropy: Arc<dyn Entropy>,
@@ -53,7 +53,7 @@ impl Front {
         Front { recorders, entropy, sessions: Mutex::default() }
     }
 
-    /// Ends all sessions. Their recorders end by themselves.
+    /// Ends all sessions. The recorder of each session then ends by itself.
     pub fn close(&self) {
         self.sessions().clear();
     }
@@ -199,7 +199,8 @@ fn form(headers: &HeaderMap) -> Form {
     if takes_events { Form::Events } else { Form::Json }
 }
 
-/// Checks the headers that repeat a request.
+/// Checks that the headers which repeat members of a request agree with its body. The error says what
+/// differs.
 fn agrees(version: &str, method: &str, message: &Message<'_>, headers: &HeaderMap) -> Result<(), String> {
     let mut wanted = HeaderMap::new();
     Mirror::default().add(version, method, message.params, &mut wanted);

@@ -10,19 +10,19 @@ use serde_json::{Value, value::RawValue};
 /// Member of `_meta` by which each request names the protocol's version, since there is no `initialize`.
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// Header of the protocol's version.
+/// Name of the header that carries the protocol's version.
 pub const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// Member of a property's schema that names the header of its value.
+/// Member of a property's schema which names the header that repeats the property's value.
 const ANNOTATION: &str = "x-mcp-header";
 
-/// Method, and the member of its parameters that `Mcp-Name` repeats.
+/// Methods, each with the member of its parameters that the header `Mcp-Name` repeats.
 const NAMED: [(&str, &str); 3] = [("tools/call", "name"), ("prompts/get", "name"), ("resources/read", "uri")];
 
-/// Path of properties, and the name of the header that repeats the value there.
+/// Path to a value in a tool's arguments, and the name of the header that repeats this value.
 type Place = (Vec<String>, HeaderName);
 
-/// Arguments that each tool's headers repeat, as its server last listed them.
+/// Arguments that headers of a call repeat, for each tool, as the server last listed its tools.
 #[derive(Debug, Default)]
 pub struct Mirror {
     tools: HashMap<String, Vec<Place>>,
@@ -35,7 +35,7 @@ pub fn version(params: Option<&RawValue>) -> Option<String> {
 }
 
 impl Mirror {
-    /// Learns the headers of tools from the result of a `tools/list`.
+    /// Records which headers each tool asks for, from the result of a `tools/list`.
     pub fn learn(&mut self, result: &RawValue) {
         let Ok(result) = serde_json::from_str::<Value>(result.get()) else { return };
         for tool in result["tools"].as_array().into_iter().flatten() {
@@ -46,7 +46,7 @@ impl Mirror {
         }
     }
 
-    /// Adds the headers that repeat a request of `version`.
+    /// Adds the headers by which `version` of the protocol repeats members of a request.
     pub fn add(&self, version: &str, method: &str, params: Option<&RawValue>, headers: &mut HeaderMap) {
         let mut put = |name: HeaderName, text: &str| {
             if let Some(value) = encoded(text) {

@@ -7,14 +7,14 @@ use tokio::sync::mpsc;
 
 pub use crate::wire::socket::Mark;
 
-/// Line for the client of a recorder.
+/// Line that a recorder sends to its client.
 pub struct Told {
     pub line: Vec<u8>,
     /// Deed that is due once the client has the line. Dropped if the client goes first.
     pub mark: Option<Mark>,
 }
 
-/// Attempt in whose name calls are made.
+/// Attempt in whose name tool calls are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub run: RunNo,
@@ -23,7 +23,7 @@ pub struct Caller {
     pub scope: Arc<str>,
 }
 
-/// Servers of this process, by name.
+/// Recorders of the MCP servers that this process offers, by server name.
 pub trait Recorders: Send + Sync {
     /// Tells whether requests to this server may stand alone, without a session. `None`: no server has the name.
     fn stands_alone(&self, name: &str) -> Option<bool>;

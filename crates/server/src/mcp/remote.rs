@@ -37,13 +37,13 @@ const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 /// leaves that call in doubt.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Tries to reach a server, or to resume a stream, without success between them.
+/// Number of tries in a row that may fail to reach a server or to resume a stream before it is given up.
 const MOST_TRIES: u32 = 5;
 
-/// Growth of the pause between two tries.
+/// Time by which the pause grows from one try to the next.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Longest wait for a server to take what has no answer.
+/// Longest wait for a server to accept a message that has no answer.
 const TAKEN: Duration = Duration::from_secs(30);
 
 /// Longest wait for a server to end a session.
@@ -52,22 +52,22 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// Longest pause before the server's own stream is asked for again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Bytes of a refusal that are read, and characters of it that are told.
+/// Number of bytes of a refusal that are read; `TOLD` characters of them are put into the error.
 const REFUSAL: usize = 1 << 20;
 const TOLD: usize = 200;
 
-/// News of a server.
+/// Message or event from an MCP server.
 #[derive(Debug)]
 pub enum Heard {
-    /// A message, in one line.
+    /// A message of the server, in one line.
     Line(Vec<u8>),
     /// No answer to this line will come. `taken`: the server may have acted on it.
     Lost { line: Vec<u8>, why: String, taken: bool },
-    /// The server has forgotten the session. It did not take this line.
+    /// The server no longer knows the session, and did not process this line.
     Forgotten(Vec<u8>),
 }
 
-/// Connection to a server. Ends with [`Remote::close`].
+/// Connection to an MCP server. Ended by [`Remote::close`].
 pub struct Remote {
     wire: Arc<Wire>,
     lines: mpsc::UnboundedSender<Vec<u8>>,
@@ -84,9 +84,9 @@ struct Wire {
 #[derive(Default)]
 struct State {
     session: Option<HeaderValue>,
-    /// Version that `initialize` agreed on.
+    /// Protocol version that `initialize` agreed on; `None` before.
     version: Option<HeaderValue>,
-    /// Requests under way, by their ids.
+    /// Requests that have no answer yet, by their ids.
     requests: HashMap<String, Request>,
     listening: Option<AbortHandle>,
 }
@@ -94,11 +94,12 @@ struct State {
 struct Request {
     line: Vec<u8>,
     task: AbortHandle,
-    /// Whether the request names its version itself: then to hang up cancels it.
+    /// Whether the request names its protocol version itself and belongs to no session: hanging up cancels
+    /// it.
     stands_alone: bool,
 }
 
-/// Way on after a response.
+/// Continuation after a response.
 enum Next {
     Over,
     /// The line is to be sent again: another request has opened a new session meanwhile.
@@ -115,12 +116,12 @@ impl Remote {
         Remote { wire, lines, sending }
     }
 
-    /// Sends a message.
+    /// Queues a message to the server, after those queued before.
     pub fn send(&self, line: Vec<u8>) {
         let _ = self.lines.send(line);
     }
 
-    /// Hangs up, and ends the session.
+    /// Gives up all requests, and tells the server to end the session.
     pub async fn close(self) {
         self.sending.abort();
         let session = {
@@ -137,7 +138,7 @@ impl Remote {
     }
 }
 
-/// Sends lines in order. Requests do not wait for each other.
+/// Sends queued lines in order. A request is not kept waiting for the answer to another one.
 async fn send(wire: Arc<Wire>, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
     while let Some(line) = queue.recv().await {
         let Ok(message) = message::read(&line) else { continue };
@@ -198,7 +199,7 @@ impl Wire {
         (self.heard)(Heard::Lost { line, why: self.target.masked(why), taken });
     }
 
-    /// Returns the headers of each request: the person's, and the session's.
+    /// Returns the headers of each request: those that the person configured, and the session's.
     fn headers(&self, session: Option<&HeaderValue>) -> HeaderMap {
         let mut headers = self.target.headers.clone();
         headers.insert(header::USER_AGENT, HeaderValue::from_static("outlast"));
@@ -238,7 +239,7 @@ impl Wire {
         self.pool.send(Method::GET, &self.target.url, headers, Bytes::new()).await.ok()
     }
 
-    /// Sends what has no answer. Returns whether the server took it.
+    /// Sends a message that has no answer. Returns whether the server accepted it.
     async fn tell(&self, line: &[u8]) -> bool {
         let session = self.state().session.clone();
         let sent = self.post(line, self.headers(session.as_ref())).await;
@@ -279,7 +280,7 @@ impl Wire {
         true
     }
 
-    /// Sends a request, until its answer has come or is lost.
+    /// Sends a request, and returns when its answer has come or is known to be lost.
     async fn request(&self, id: &str, method: &str, line: Vec<u8>) {
         loop {
             let session = {
@@ -373,7 +374,7 @@ impl Wire {
         true
     }
 
-    /// Judges a response that is no success.
+    /// Decides how to go on after a response whose status is no success.
     async fn refused(
         &self,
         id: &str,

@@ -17,10 +17,10 @@ use super::{
 };
 use crate::wire::body::Piece;
 
-/// Most lines that are kept for a client which has no stream open.
+/// Most lines that are kept for a client that has no stream open. Beyond it the oldest are dropped.
 const MOST_KEPT: usize = 1000;
 
-/// Time after which a session that nobody uses is over.
+/// Time after which an unused session is over.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// Session that a client has opened. Dropping it ends its recorder.
@@ -31,29 +31,30 @@ pub struct Session {
     streams: Arc<Mutex<Streams>>,
 }
 
-/// Sender of a response's pieces.
+/// Sender of the pieces of a response's body.
 pub type Stream = mpsc::UnboundedSender<Piece>;
 
 /// Form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Events,
-    /// The answer alone.
+    /// One JSON document: the answer to the request alone.
     Json,
 }
 
 struct Asked {
     id: String,
-    /// Token of its notices of progress, as raw JSON.
+    /// Token by which notices of progress name this request, as raw JSON; `None` if the client asked for
+    /// none.
     progress: Option<String>,
     form: Form,
     to: Stream,
 }
 
 struct Streams {
-    /// Requests of the client without an answer, the oldest first.
+    /// Requests of the client that have no answer yet, the oldest first.
     asked: Vec<Asked>,
-    /// Stream for what answers no request.
+    /// Stream that the client opened for messages which answer no request; `None` before.
     listening: Option<Stream>,
     kept: VecDeque<Told>,
     used: Instant,
@@ -70,7 +71,8 @@ struct Facts<'a> {
 }
 
 impl Session {
-    /// Begins a session with the recorder that hears `lines` and tells `told`.
+    /// Begins a session with a recorder, which receives the client's lines from `lines` and sends its own to
+    /// `told`.
     pub fn begin(
         name: String,
         caller: Caller,
@@ -98,7 +100,7 @@ impl Session {
         lock(&self.streams)
     }
 
-    /// Sends what has no answer.
+    /// Sends a message that has no answer to the recorder.
     pub fn tell(&self, message: &Message<'_>, line: Vec<u8>) {
         let mut streams = self.streams();
         streams.used = Instant::now();
@@ -139,7 +141,7 @@ impl Session {
         true
     }
 
-    /// Opens the stream for what answers no request. Another one that is open ends.
+    /// Opens the stream for messages that answer no request. A stream that was open for them ends.
     pub fn listen(&self, to: Stream) {
         let mut streams = self.streams();
         streams.used = Instant::now();
@@ -150,7 +152,8 @@ impl Session {
         }
     }
 
-    /// Tells whether nobody uses the session any more.
+    /// Returns whether the session is over: the recorder has ended, or nobody has used the session for a
+    /// while.
     pub fn is_over(&self) -> bool {
         let streams = self.streams();
         let open = |stream: &Stream| !stream.is_closed();
@@ -162,7 +165,7 @@ impl Session {
 }
 
 impl Streams {
-    /// Gives a line to the response that it belongs to.
+    /// Sends a line of the recorder to the response that it belongs to, or keeps it until a stream is open.
     fn give(&mut self, told: Told) {
         let Ok(message) = message::read(&told.line) else { return };
         if let (None, Some(id)) = (&message.method, message.id) {
@@ -203,7 +206,7 @@ impl Streams {
         }
     }
 
-    /// The recorder has ended: nobody is left waiting.
+    /// Ends all streams after the recorder has ended. Each request without an answer gets an error.
     fn end(&mut self) {
         self.ended = true;
         for asked in std::mem::take(&mut self.asked) {

@@ -8,19 +8,19 @@ use hyper::body::Incoming;
 
 use crate::dialect::sse::{Event, Framer};
 
-/// Longest event, in bytes.
+/// Longest event that is accepted, in bytes.
 pub const LONGEST: usize = 256 << 20;
 
-/// Pause before a stream is resumed, unless its server says otherwise.
+/// Pause before a stream is resumed, unless the server names another one.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Longest pause that a server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Place in a stream.
+/// Position in a stream from which it is resumed.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Id of the last event that had one.
+    /// Id of the last event that had one; `None` before.
     pub last: Option<String>,
     pub pause: Duration,
 }

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use super::mirror::Mirror;
 use crate::proxy::upstream::Key;
 
-/// Headers that the protocol or HTTP sets itself.
+/// Headers that the protocol or HTTP sets, so that a person cannot.
 const OWN: [&str; 9] = [
     "accept",
     "connection",
@@ -20,16 +20,16 @@ const OWN: [&str; 9] = [
     "upgrade",
 ];
 
-/// Address of an MCP server, with the headers that it wants.
+/// Address of an MCP server, with the headers to send to it.
 #[derive(Clone)]
 pub struct Target {
     pub(super) url: String,
     pub(super) headers: HeaderMap,
-    /// Headers of the server's tools, learned over any connection.
+    /// Headers that the server's tools ask for, as learned over any connection to the server.
     mirror: Arc<Mutex<Mirror>>,
 }
 
-/// Error: a server that is not called.
+/// Reason why a server cannot be called at this address or with these headers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     #[error("{0:?} is not the URL of a server (wanted https://HOST/PATH)")]
@@ -43,7 +43,7 @@ pub enum BadTarget {
 }
 
 impl Target {
-    /// Checks the address, and headers as (name, value).
+    /// Checks the server's address and the headers (name, value).
     pub fn new(url: &str, headers: &[(String, String)]) -> Result<Target, BadTarget> {
         let bad = || BadTarget::NoUrl(url.to_owned());
         let uri: Uri = url.parse().map_err(|_| bad())?;

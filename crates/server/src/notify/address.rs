@@ -16,7 +16,7 @@ use http::Uri;
 use hyper_util::client::legacy::connect::dns::Name;
 use tower_service::Service;
 
-/// Error of an address to which nothing is posted.
+/// Reason why nothing is posted to an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
     #[error("not a URL (wanted https://…)")]
@@ -63,7 +63,7 @@ fn is_refused(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns the addresses of a name that are posted to.
+/// Returns those addresses of a host to which messages may be posted.
 fn allowed(name: &str, found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let is_here = |at: &SocketAddr| plain(at.ip()).is_loopback();
     found.filter(|at| !is_refused(at.ip()) && is_here(at) == is_localhost(name)).collect()

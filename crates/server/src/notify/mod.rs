@@ -20,10 +20,10 @@ pub use address::BadAddress;
 use address::Resolver;
 pub use sign::{BadSecret, Secret};
 
-/// Time in which an endpoint has to answer.
+/// Time in which an endpoint has to answer a post.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Bytes of an endpoint's answer that are read for the reason of a refusal.
+/// Number of bytes of an endpoint's answer that are read to explain a refusal.
 const READ: usize = 4 << 10;
 
 /// Address of an endpoint, which may be posted to.
@@ -36,7 +36,7 @@ impl Target {
         address::check(url).map(Target)
     }
 
-    /// Returns the address for people, without user, path and query, which may be secrets.
+    /// Returns the address as messages show it: without user, path and query, which may be secrets.
     pub fn shown(&self) -> String {
         let authority = self.0.authority().map_or("", |a| a.as_str());
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -47,7 +47,7 @@ impl Target {
 /// Message to post. `id` and `at_s` go into the headers of a signed webhook.
 #[derive(Clone, Debug)]
 pub struct Post {
-    /// Stable id: the same in each try.
+    /// Id of the message, the same in each try to deliver it.
     pub id: String,
     /// Time of this try, in seconds since the Unix epoch.
     pub at_s: i64,

@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-/// Path that tells a visitor what the listener wants.
+/// Path of the page that tells a visitor which credential the listener wants.
 const ABOUT: &str = "/ui/about";
 
-/// Path to which a link's secret is sent.
+/// Path to which the secret of a link is sent, in exchange for a session.
 const SESSION: &str = "/ui/session";
 
 /// Policy that every answer carries: scripts, styles and requests of this origin alone, and no text that becomes markup.
@@ -35,7 +35,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// Part of the page that a listener shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
-    /// Page beside the proxy, as `outlast serve` shows it.
+    /// Page on the same listener as the proxy, as `outlast serve` shows it.
     Beside,
     /// Page and the routes that it needs, without a proxy, as `outlast ui` shows it.
     Alone,

@@ -72,7 +72,7 @@ pub struct Call {
 pub struct Context<'a> {
     pub config: &'a Config,
     pub memories: &'a Memories,
-    /// Function that returns a number which no other request has.
+    /// Function that returns a number which no other request of any process has.
     pub nonce: &'a (dyn Fn() -> u64 + Sync),
 }
 
@@ -195,7 +195,7 @@ impl Call {
         &self.credential
     }
 
-    /// Returns the account of the subscription that the request names.
+    /// Returns the subscription account that the request names; `None` if it names none.
     pub fn account(&self) -> Option<String> {
         dialect::account(self.dialect.upstream(), &self.headers, &self.body)
     }
@@ -341,7 +341,7 @@ pub fn leaves_it_to_us(headers: &HeaderMap) -> Result<bool, Refusal> {
     }
 }
 
-/// Returns whether the caller wants every error of its upstream as it comes.
+/// Returns whether the caller asked to receive every error of its upstream, without retries by Outlast.
 fn is_left_alone(headers: &HeaderMap) -> bool {
     headers.get("x-outlast-retries").is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"off"))
 }

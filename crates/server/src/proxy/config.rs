@@ -89,7 +89,7 @@ pub enum Seen {
         until: Micros,
         why: Box<Refusal>,
     },
-    /// The upstream answers no call, and the run waits for it since then.
+    /// The upstream answers no call; from now on the run waits for it.
     Outage {
         outage: Outage,
         since: Micros,

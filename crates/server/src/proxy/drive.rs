@@ -116,21 +116,22 @@ struct Drive {
     inbox: Arc<Inbox<Task>>,
     call: Arc<Call>,
     reply: Reply,
-    /// Admission that the store is deciding.
+    /// Admission that the store is deciding now; `None` if there is none.
     admission: Option<Asked>,
-    /// Request body too long for the admission's commit. Stored after it, in parts.
+    /// Request body that is too long for the admission's commit, and is stored after it, in parts; else
+    /// `None`.
     long_request: Option<Payload>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
     /// Set while the call waits for its upstream's rate: when it asks again, and what stands in the way.
     later: Option<(Instant, Later)>,
-    /// Place in the plan of the call's login, while the admission is decided.
+    /// The call's ticket in its login's plan, held while the admission is decided; else `None`.
     ticket: Option<Ticket>,
     /// Ceiling on that plan which keeps the call from leaving, and any other after it.
     closed: Option<Verdict>,
 }
 
-/// An admission on its way to the store.
+/// Admission that was submitted to the store.
 struct Asked {
     as_whom: InstanceNo,
     began: Instant,
@@ -150,7 +151,7 @@ impl Drive {
         }
     }
 
-    /// Waits until the inbox has a task, and reports what happens meanwhile.
+    /// Waits until the inbox has a task, and reports other events to the desk meanwhile.
     async fn next(&mut self) {
         tokio::select! {
             // The inbox comes first: when the client left before its call went out, the call need not be sent.

@@ -111,7 +111,7 @@ impl Host {
         Arc::new(Host { config, ..self.clone() })
     }
 
-    /// Returns a host that calls its upstreams through another pool.
+    /// Returns a host that shares everything with this one, and calls its upstreams through another pool.
     pub fn calling_through(&self, pool: Pool) -> Arc<Host> {
         Arc::new(Host { pool, ..self.clone() })
     }
@@ -155,7 +155,7 @@ impl Host {
         })
     }
 
-    /// Returns a number that no other request of this or another process has.
+    /// Returns a number that no other request of this or any other process has.
     pub fn nonce(&self) -> u64 {
         self.nonce.fetch_add(1, Ordering::Relaxed)
     }
@@ -168,7 +168,7 @@ impl Host {
         self.suspends.subscribe()
     }
 
-    /// Tells the calls in flight that the machine was asleep.
+    /// Reports to the calls in flight that the machine was suspended.
     fn note_suspend(&self) {
         self.suspends.send_modify(|n| *n += 1);
     }

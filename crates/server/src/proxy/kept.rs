@@ -48,7 +48,7 @@ pub async fn check(memories: &Memories, run: RunNo, ids: Vec<String>) -> Result<
     reading.await.map_err(|e| Refusal::Internal(format!("the journal was not read: {e}")))?
 }
 
-/// A run's journal, and the ids to find in it.
+/// Journal of a run, and the ids of stored answers that are searched in it.
 struct Journal<'a> {
     store: &'a dyn Store,
     run: RunNo,
@@ -57,7 +57,8 @@ struct Journal<'a> {
 }
 
 impl Journal<'_> {
-    /// Returns the first id that is not in the journal.
+    /// Reads entries until all ids are found. Returns the first id that is not in the journal; `None` if all
+    /// are.
     fn read_until_found(&self) -> Result<Option<&String>, Refusal> {
         let store = self.store;
         let Some(view) = store.run(self.run)? else { return Ok(self.ids.first()) };

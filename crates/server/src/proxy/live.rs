@@ -41,7 +41,7 @@ const LAST_BYTES: Duration = Duration::from_secs(2);
 pub enum Errand {
     /// Send the request. `cap`: tokens to which its output cap is lowered; `None`: the cap stays.
     Send { cap: Option<u64> },
-    /// Close the call's entry. The request is never sent.
+    /// Close the call's entry without sending the request.
     Settle,
 }
 
@@ -250,7 +250,7 @@ impl Carry {
         self.on(Event::Refused { len, told });
     }
 
-    /// Returns the cause if outages are waited for here.
+    /// Returns `cause` if this proxy holds calls during outages; else `None`.
     fn waited_for(&self, cause: Option<Cause>) -> Option<Cause> {
         cause.filter(|_| self.host.config.outage_pause.is_some())
     }
@@ -295,7 +295,7 @@ impl Carry {
         self.answer.outcome = reader.outcome().clone();
     }
 
-    /// Returns an upstream's error without the configured key in it.
+    /// Returns an upstream's error with the configured key masked.
     fn masked(&self, error: Bytes) -> Bytes {
         match &self.call.to.provider(&self.host.config.providers).key {
             Some(key) => key.masked(error),
@@ -303,7 +303,8 @@ impl Carry {
         }
     }
 
-    /// Tells the desk what the response says about the provider's rate limits.
+    /// Passes on what the response's headers report: rate limits to the desk, windows of the plan to the
+    /// login's plan.
     fn learn(&self, status: StatusCode, headers: &HeaderMap) {
         // The clock of this process: only time spans count, so the store need not be asked.
         let now = self.host.clock.now();
@@ -320,7 +321,7 @@ impl Carry {
     }
 }
 
-/// Reads the rest of a body, so that its connection can be used again.
+/// Reads the rest of a body in the background, so that its connection can be used again.
 fn read_on(mut body: Incoming) {
     let mut rest = Box::pin(async move { while let Some(Ok(_)) = body.frame().await {} });
     // The end mostly came with the last event.

@@ -17,14 +17,14 @@ use super::inbox::Inbox;
 
 /// Exchange in flight, shared by the task that carries it and the clients that get its answer.
 pub struct Live {
-    /// Opening of the exchange's entry, which its closing presents.
+    /// Opening of the exchange's entry, which is presented when the entry is closed.
     pub opening: Opening,
     /// Deeds that the desk decided for the task that carries the exchange.
     pub inbox: Inbox<ForExchange>,
     log: Mutex<Log>,
 }
 
-/// Answer received so far.
+/// Answer as far as it was received.
 #[derive(Default)]
 pub struct Log {
     pub status: StatusCode,
@@ -35,7 +35,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Returns the bytes behind the first `from` of what clients may see.
+    /// Returns the bytes of the visible part of the answer, from byte `from` on.
     pub fn visible_from(&self, visible: Visible, from: usize) -> Vec<u8> {
         let upto = match visible {
             Visible::Nothing => 0,

@@ -31,11 +31,11 @@ pub struct Named {
     pub models: BTreeMap<String, String>,
     /// Patterns of models whose calls on OpenAI's own path go to this upstream too.
     pub models_match: Vec<Pattern>,
-    /// Rate limit of this upstream; `None`: the proxy's.
+    /// Rate limit of this upstream; `None`: the proxy's rate limit applies.
     pub rate: Option<Rate>,
-    /// Prices of this upstream and the hash of their table; `None`: the proxy's.
+    /// Prices of this upstream and the hash of their table; `None`: the proxy's prices apply.
     pub prices: Option<(PriceTable, Arc<str>)>,
-    /// Whether the proxy asks streams to report their usage.
+    /// Whether the proxy adds to streamed requests that the usage is to be reported.
     pub asks_usage: bool,
     /// Field of an answer with its cost, which then counts instead of tokens times price; `None`: no such field.
     pub cost_field: Option<CostField>,

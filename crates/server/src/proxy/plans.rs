@@ -28,19 +28,19 @@ use outlast_core::{
 use super::{call::Call, host::Host};
 use crate::{dialect::Upstream, wire::who::Credential};
 
-/// Number of credentials above which their accounts are forgotten.
+/// Number of remembered credentials at which all of them are forgotten.
 const MANY: usize = 1024;
 
-/// Plans as one process sees them.
+/// Plans of all logins whose calls this process makes.
 #[derive(Default)]
 pub struct Plans {
-    /// Account that requests with a credential named. Some requests of a CLI name none.
+    /// Account that the latest request with each credential named. Some requests of a CLI name none.
     accounts: Mutex<HashMap<Digest, Arc<str>>>,
-    /// Calls in flight that were admitted under ceilings.
+    /// Tickets of the calls in flight that were admitted under ceilings.
     tickets: Mutex<HashMap<Key, Ticket>>,
 }
 
-/// A call that the plan of its login counts.
+/// Handle of a call that the plan of its login counts.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     login: Arc<str>,
@@ -70,7 +70,7 @@ impl Plans {
         Some(known.unwrap_or_else(|| format!("{provider}:key:{}", &digest.to_string()[..16]).into()))
     }
 
-    /// Notes the ticket of a call that goes out.
+    /// Keeps the ticket of a call that is about to be sent.
     pub fn opened(&self, key: Key, ticket: Ticket) {
         lock(&self.tickets).insert(key, ticket);
     }
@@ -92,7 +92,7 @@ impl Plans {
         });
     }
 
-    /// Notes that a call is over. `never_left`: it was not sent.
+    /// Reports to the login's plan that a call has ended. `never_left`: the call was not sent.
     pub fn over(&self, host: &Host, key: Key, never_left: bool) {
         if let Some(ticket) = lock(&self.tickets).remove(&key) {
             ticket.over(host, never_left);
@@ -101,7 +101,7 @@ impl Plans {
 }
 
 impl Ticket {
-    /// Gives the ticket back.
+    /// Reports to the login's plan that the call has ended. `never_left`: the call was not sent.
     pub fn over(self, host: &Host, never_left: bool) {
         let id = self.id;
         spawn(host, self.login, move |plan, now| match never_left {
@@ -138,7 +138,7 @@ pub async fn enter(
     Ok((verdict, ticket))
 }
 
-/// Returns the processes that are dead and have calls in flight.
+/// Returns those processes with calls in flight under the login that are dead.
 fn dead(store: &dyn Store, login: &str) -> Result<Vec<InstanceNo>, Error> {
     let mut dead = Vec::new();
     for no in plans::find(store, login)?.plan.in_flight() {

@@ -124,12 +124,13 @@ impl Registry {
         self.lock().desk.visible(key)
     }
 
-    /// Returns a call that is under way here.
+    /// Returns a call that is under way in this process; `None` if it is not.
     pub fn live(&self, key: Key) -> Option<Arc<Live>> {
         self.lock().lives.get(&key).cloned()
     }
 
-    /// Returns what clients may see of an answer under way.
+    /// Returns the part of an unfinished answer that clients may see; `None` if the call is not under way
+    /// here.
     pub fn said(&self, key: Key) -> Option<Vec<u8>> {
         let (visible, live) = {
             let state = self.lock();

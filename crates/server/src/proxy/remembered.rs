@@ -32,7 +32,7 @@ pub struct RunMemory(Mutex<Remembered>);
 pub struct Remembered {
     pub bases: BodyBases,
     billed: VecDeque<Billed>,
-    /// Length of the answers of each model, by upstream and name.
+    /// Usual length of each model's answers, by upstream and model name.
     usual: HashMap<(String, String), Usual>,
     pub kept: Kept,
     pub conversations: Conversations,
@@ -40,7 +40,7 @@ pub struct Remembered {
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }
 
-/// Billed tokens of a call, as its model counts them.
+/// Tokens that one call was billed, as its model counts them.
 struct Billed {
     seq: Seq,
     upstream: String,
@@ -99,7 +99,7 @@ pub struct Kept {
     /// Range of entries that were searched for ids: after the first, up to and including the second. A further search
     /// begins at one of its ends, so it has no gaps. `None`: none were searched.
     pub read: Option<(Seq, Seq)>,
-    /// Calls that were in flight when they were searched, and must be searched again.
+    /// Calls that were in flight when they were searched for ids, and must be searched again.
     pub open: BTreeSet<Seq>,
 }
 
@@ -133,7 +133,7 @@ pub enum Told {
     NotYet,
 }
 
-/// Memories of all runs of this process.
+/// Memories of this process about all runs, one for each.
 pub struct Memories {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,

@@ -11,7 +11,7 @@ use outlast_core::{
     store::{Error, RunView, Store},
 };
 
-/// Number of compiled masks above which the cache is emptied.
+/// Number of cached sets of masks at which the cache is emptied.
 const MANY: usize = 64;
 
 /// Cache of compiled masks, shared by all runs with the same masks.

@@ -48,7 +48,7 @@ pub(crate) fn forget_run(host: &Host, run: RunNo) {
     are_over(host, host.seats.forget_run(run));
 }
 
-/// Forgets the failed calls of ended attempts: nobody retries them.
+/// Forgets the errors noted for attempts that have ended: no client retries their calls.
 fn are_over(host: &Host, ended: Vec<Seat>) {
     ended.iter().for_each(|seat| host.registry.forget(seat.run, seat.attempt));
 }
@@ -62,7 +62,7 @@ pub fn serves(host: &Host, who: &Who) -> Result<(), Refusal> {
     }
 }
 
-/// Returns whether this listener serves the run of a token.
+/// Returns whether this listener serves the run that a token names.
 pub fn is_served(host: &Host, claims: &Claims) -> Result<bool, Error> {
     let Some(own) = host.config.access.only_run.filter(|own| *own != claims.run) else { return Ok(true) };
     let (own, other) = (host.store.run(own)?, host.store.run(claims.run)?);
@@ -227,7 +227,7 @@ async fn create(host: &Host, id: &RunId, shared: bool) -> Result<RunNo, Refusal>
     Ok(started.map_err(|e| Refusal::of(Refused::of(e), id.as_str()))?.run)
 }
 
-/// Returns the refusal that halted the run, as its calls get it.
+/// Returns the refusal that halted the run, as a refused call reports it.
 fn halted(host: &Host, run: RunNo, id: &RunId) -> Result<Refusal, Refusal> {
     let halt = host.store.run(run)?.and_then(|v| v.run.halt);
     let halt = halt.unwrap_or_else(|| {

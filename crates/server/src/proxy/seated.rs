@@ -22,12 +22,12 @@ pub struct Seat {
     pub attempt: AttemptNo,
     pub slot: Slot,
     pub scope: Arc<str>,
-    /// Open item or step inside which the request is made; `None`: inside none.
+    /// Open item or step inside which the request is made; `None`: outside of both.
     pub within: Option<Seq>,
     pub record: Record,
     /// Masks of the run: parts of a request that do not count when requests are compared.
     pub rules: Arc<Rules>,
-    /// Ceilings on the plan of the calls' login, those of the runs above included.
+    /// Ceilings on the plan of the calls' login: the run's own and those of its ancestors.
     pub plan: Arc<Ceilings>,
     /// Policy for busy waiting, the strictest of the run and those above.
     pub no_progress: NoProgress,
@@ -70,7 +70,7 @@ impl Seats {
         lock(&self.by_name).remove(name);
     }
 
-    /// Removes and returns all seats of a run that headers named.
+    /// Removes the seats of a run that was named by headers, and returns them.
     pub fn forget_run(&self, run: RunNo) -> Vec<Seat> {
         lock(&self.by_name).extract_if(|_, seat| seat.run == run).map(|(_, seat)| seat).collect()
     }

@@ -18,7 +18,7 @@ impl Reading {
         Reading { boottime_ms: clock.boottime_ms(), monotonic_ms: clock.monotonic_ms() }
     }
 
-    /// Returns whether the machine slept between this reading and `now`, the later one.
+    /// Returns whether the machine was suspended between this reading and the later one, `now`.
     pub fn was_asleep_until(self, now: Reading) -> bool {
         let passed = now.boottime_ms.saturating_sub(self.boottime_ms);
         let awake = now.monotonic_ms.saturating_sub(self.monotonic_ms);

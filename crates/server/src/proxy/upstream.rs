@@ -126,7 +126,7 @@ pub enum SendFailed {
     Unsendable(String),
     /// There was no connection, so no byte was sent.
     Unreachable(String, Cause),
-    /// The connection failed later, so the upstream may have seen the request.
+    /// The connection failed after bytes were sent, so the upstream may have seen the request.
     Lost(String),
 }
 
@@ -157,7 +157,7 @@ impl Pool {
         Pool::of(Ways::default(), None, idle)
     }
 
-    /// Creates a pool that goes by `ways`, and trusts as `tls` does.
+    /// Creates a pool that connects by `ways` and verifies servers as `tls` says.
     pub fn through(ways: Ways, tls: ClientConfig) -> Pool {
         Pool::of(ways, Some(tls), IDLE)
     }
@@ -202,7 +202,7 @@ impl Pool {
     }
 }
 
-/// Connector to upstreams: straight, or through the proxy before this machine.
+/// Connector to upstreams, either direct or through the proxy that stands before this machine.
 #[derive(Clone)]
 struct Dial {
     tcp: HttpConnector,

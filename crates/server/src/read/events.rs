@@ -55,7 +55,7 @@ pub struct Cursor {
     mark: Mark,
     /// Newest entry of the run that was seen; 0 for a reader of all runs.
     seen: Seq,
-    /// Entries up to `seen` that were open when they were looked at.
+    /// Entries up to `seen` that were still open when this reader read them.
     open: Vec<Seq>,
 }
 
@@ -98,11 +98,11 @@ impl FromStr for Cursor {
     }
 }
 
-/// Reader of events from a cursor on.
+/// Reader of the events that follow a cursor.
 #[derive(Clone)]
 struct Reading {
     run: Option<RunView>,
-    /// Names of the kinds to give; all if empty.
+    /// Names of the event kinds to return; all kinds if empty.
     kinds: Vec<&'static str>,
     cursor: Cursor,
     limit: usize,
@@ -194,7 +194,7 @@ impl Reading {
         given.push((told, self.cursor.to_string()));
     }
 
-    /// Moves to the end: what happens from now on is given.
+    /// Moves the cursor to the newest event: only later events are returned.
     fn skip(&mut self, store: &dyn Store) -> Result<(), store::Error> {
         self.cursor.mark = store.newest_event()?;
         if let Some(view) = &self.run {

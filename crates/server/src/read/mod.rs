@@ -136,7 +136,7 @@ impl Asked<'_> {
         self.named(self.path.first().map_or("", String::as_str)).await
     }
 
-    /// Reads the run of an id. Errors: as for `run`.
+    /// Reads the run that `text` names. Errors: as for `run`.
     async fn named(&self, text: &str) -> Result<RunView, Error> {
         let unknown = || {
             let id = text.chars().take(140).collect();
@@ -156,7 +156,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Returns the entry's number in the path. Errors: `unknown_entry` for what is no number.
+    /// Returns the entry number that the path names. Errors: `unknown_entry` if it is no number.
     fn seq(&self, view: &RunView) -> Result<Seq, Error> {
         let text = self.path.get(1).map_or("", String::as_str);
         let none = || unknown_entry(view, text);

@@ -52,7 +52,7 @@ const MOST: usize = 2_000;
 pub const NEIGHBOURS: i64 = 64;
 const NEIGHBOURS_LEN: usize = 4 << 20;
 
-/// A run's row, spec and envelope, on the line.
+/// Run's row, spec and envelope, in the JSON that is sent between Outlast's server and its commands.
 #[derive(Serialize, Deserialize)]
 pub struct RunRow {
     pub run: outlast_core::run::Run,
@@ -66,7 +66,8 @@ impl From<RunRow> for RunView {
     }
 }
 
-/// Returns the row without values that a command keeps for its next start.
+/// Returns the row without values that only the next start of the run's command needs: environment, price
+/// file, upstreams.
 fn shown(view: RunView) -> RunRow {
     let RunView { run, mut spec, envelope } = view;
     if let Some(command) = &mut spec.command {
@@ -232,7 +233,7 @@ fn payloads(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Vec<u
     Ok(out)
 }
 
-/// Reads what [`payloads`] wrote; `None` for bytes that it did not write.
+/// Splits bytes that [`payloads`] wrote into entries and payloads; `None` for any other bytes.
 pub fn read_payloads(mut bytes: bytes::Bytes) -> Option<Vec<(Seq, bytes::Bytes)>> {
     use bytes::Buf as _;
     let mut found = Vec::new();

@@ -9,7 +9,7 @@ use outlast_core::{
 };
 use serde_json::{Value, json};
 
-/// Returns a run as JSON, as lists have it.
+/// Returns the JSON object that stands for a run in a list of runs, with times as of `now`.
 pub fn run(view: &RunView, now: Micros) -> Value {
     let (run, e) = (&view.run, &view.envelope);
     let mut told = json!({
@@ -48,7 +48,7 @@ pub fn run(view: &RunView, now: Micros) -> Value {
     told
 }
 
-/// Returns a run as JSON, with its budget and settings.
+/// Returns a run as JSON with its budget and settings, with times as of `now`.
 pub fn summary(view: &RunView, now: Micros) -> Value {
     let (run, spec) = (&view.run, &view.spec);
     let mut told = self::run(view, now);
@@ -78,7 +78,7 @@ pub fn summary(view: &RunView, now: Micros) -> Value {
     told
 }
 
-/// Returns one unit of a run's own budget. `left` is null without a limit.
+/// Returns limit, spent and left of one unit in a run's own budget. `left` is null without a limit.
 fn unit_of(view: &RunView, unit: Unit, now: Micros) -> Value {
     let e = &view.envelope;
     let spent = if unit == Unit::WallMs { view.run.wall_ms(now) } else { e.spent[unit] };

@@ -25,7 +25,7 @@ use crate::{
 /// Interval between two looks at an answer that is under way.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Interval between two looks at the entry of a call that another process has.
+/// Interval between two looks at the entry of a call that another process makes.
 const LOOK_AFAR: Duration = Duration::from_millis(500);
 
 /// Number of pieces buffered for the client.
@@ -72,12 +72,12 @@ struct Follower {
     seq: Seq,
     /// The call, where this process has it. Kept when it is over, for answers that are not recorded.
     live: Option<Arc<Live>>,
-    /// Number of bytes that the reader has.
+    /// Number of bytes of the answer that the reader was sent so far.
     at: usize,
     to: mpsc::Sender<Piece>,
 }
 
-/// The reader left.
+/// Error: the reader of the answer has left.
 struct Left;
 
 impl Follower {

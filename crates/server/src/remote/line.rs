@@ -14,20 +14,20 @@ use crate::{
     wire::ways::Ways,
 };
 
-/// Time in which a server has to answer.
+/// Time in which the server has to answer a request.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Largest answer that is read, in bytes.
+/// Largest answer of a server that is read, in bytes.
 const MOST: usize = 1 << 30;
 
-/// Characters of a server's own words that are shown.
+/// Number of characters of a server's error message that are shown.
 const SHOWN: usize = 300;
 
 /// Address of a server: `https`, or `http` to this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(String);
 
-/// Error: an address that is none of a server.
+/// Error of a text that is no server's address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
     #[error("not a server's address (wanted https://HOST, or http://127.0.0.1:PORT)")]
@@ -69,7 +69,7 @@ pub struct Line {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Answer of a server, whose status is a success.
+/// Response of a server with a success status.
 pub struct Answered {
     pub body: Bytes,
     at: String,
@@ -83,7 +83,7 @@ impl Answered {
 }
 
 impl Line {
-    /// Prepares a line; nothing is sent.
+    /// Prepares requests to the server; sends nothing yet.
     pub fn new(server: Address, token: Option<&Key>) -> Result<Line, Error> {
         let mut headers = HeaderMap::new();
         let no_runtime = |e: std::io::Error| Error::Io { why: e.to_string() };
@@ -214,14 +214,14 @@ impl Line {
     }
 }
 
-/// Error for a route that the server does not have.
+/// Error of a request for a route that the server does not have.
 fn no_route(server: &Address, target: &str) -> Error {
     let path = target.split('?').next().unwrap_or(target);
     let hint = "it may be an older outlast, or another program: compare outlast --version there and here";
     refused("server_differs", format!("{server} has no route {path}"), Some(hint.into()))
 }
 
-/// Error for an answer whose shape is not the one that is known here.
+/// Error of an answer whose shape this version does not know.
 pub fn differs(server: &dyn fmt::Display, why: &dyn fmt::Display) -> Error {
     let hint = "use the same version of outlast there and here";
     refused(
@@ -235,7 +235,7 @@ pub fn refused(code: &'static str, message: String, hint: Option<String>) -> Err
     Error::Server { code, message, hint }
 }
 
-/// Codes of refusals that keep their name on this side. Any other is `server_refused`.
+/// Error codes of the server that are passed on unchanged. Any other becomes `server_refused`.
 const KNOWN: [&str; 12] = [
     "unknown_run",
     "unknown_entry",

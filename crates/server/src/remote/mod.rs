@@ -39,7 +39,8 @@ use crate::{
 /// Most rows that one request asks for.
 const PAGE: usize = 2_000;
 
-/// Payloads that came along with others, in bytes, before they are dropped.
+/// Largest size of the payloads kept because an earlier answer brought them along, in bytes; beyond it they
+/// are dropped.
 const KEPT: usize = 64 << 20;
 
 /// A store behind a server. Blocks; not for async code.
@@ -109,7 +110,7 @@ impl Remote {
         Ok(found)
     }
 
-    /// Error for what a server has no route for.
+    /// Error of an operation for which the server has no route.
     fn no_route<T>(&self, what: &str) -> Result<T, Error> {
         let message = format!("{} has no route for {what}", self.line.server());
         let hint = "type the command on the machine that has the store".to_owned();
@@ -117,14 +118,14 @@ impl Remote {
     }
 }
 
-/// Returns path and query of a read.
+/// Returns the path and query of a read.
 fn target(what: &str, query: &[(&str, String)]) -> String {
     let plain = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let pairs: Vec<String> = query.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
     format!("/v1/rows/{what}?{}", pairs.join("&"))
 }
 
-/// Returns a word as the stored JSON has it.
+/// Returns an enum value in the spelling of the stored JSON.
 fn word(of: impl serde::Serialize) -> String {
     serde_json::to_value(of).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }

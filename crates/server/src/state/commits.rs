@@ -12,7 +12,7 @@ pub const PAGE: usize = 512;
 #[derive(Debug)]
 pub struct Commits {
     range: EventRange,
-    /// Events of a commit that may continue on the next page.
+    /// Events read so far of a commit that may continue on the next page.
     begun: Vec<Event>,
     compacted: bool,
 }

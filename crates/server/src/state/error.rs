@@ -62,7 +62,7 @@ pub enum Kind {
     TooMany,
     /// The server cannot serve the request now. The same request may succeed later.
     Unavailable,
-    /// Outcome unknown: the change may have been committed or not.
+    /// The outcome is unknown: the change may have been committed or not.
     Unknown,
     Internal,
 }

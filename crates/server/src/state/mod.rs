@@ -36,7 +36,7 @@ const TICK: std::time::Duration = std::time::Duration::from_secs(1);
 /// Run and attempt in whose name a change to the state is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// No run, because the client named none.
+    /// No run: the client named none.
     NoRun,
     /// Open attempt of the run that a supervisor serves; `None` between two attempts, when nothing may be written.
     Run(Option<(Actor, Slot)>),

@@ -17,7 +17,7 @@ pub struct Access {
     pub allowed_hosts: Vec<String>,
     /// Run of a supervisor's proxy, which serves only this run and its children, only with run tokens; `None`: any run.
     pub only_run: Option<RunNo>,
-    /// Sessions of the page; `None` if the listener does not show it.
+    /// Sessions of the page; `None` if the listener does not show the page.
     pub sessions: Option<Arc<Sessions>>,
 }
 

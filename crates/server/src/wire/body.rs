@@ -27,9 +27,9 @@ pub struct AnswerBody {
 /// A piece of a body.
 pub enum Piece {
     Frame(Bytes),
-    /// A frame, and what is due once it was flushed to the client.
+    /// A frame, and the action that is due once the frame was flushed to the client.
     Marked(Bytes, Mark),
-    /// The clean end. A body whose sender is dropped without it has broken off.
+    /// The clean end of the body. A body whose sender is dropped without this piece has broken off.
     End,
 }
 
@@ -42,24 +42,24 @@ pub struct Driver {
 enum Kind {
     Whole(Option<Bytes>),
     Frames(mpsc::Receiver<Piece>),
-    /// Frames of which some are marked.
+    /// Frames, some with an action that is due once they are flushed.
     Marked(mpsc::UnboundedReceiver<Piece>, Wire),
     /// The body fails once the frames before are flushed: at the first flush after this many.
     Breaking(u64),
 }
 
 impl AnswerBody {
-    /// Creates a whole body whose delivery no driver waits for.
+    /// Creates a whole body. Nobody is told when it was delivered.
     pub fn plain(bytes: impl Into<Bytes>) -> AnswerBody {
         AnswerBody { kind: Kind::Whole(Some(bytes.into())), to: None, ended: false }
     }
 
-    /// Creates a body in pieces whose delivery no driver waits for.
+    /// Creates a body that is sent in pieces. Nobody is told when they were delivered.
     pub fn stream(frames: mpsc::Receiver<Piece>) -> AnswerBody {
         AnswerBody { kind: Kind::Frames(frames), to: None, ended: false }
     }
 
-    /// Creates a body in pieces, of which some are marked.
+    /// Creates a body that is sent in pieces, some with an action that is due once they are flushed.
     pub fn marked(frames: mpsc::UnboundedReceiver<Piece>, wire: Wire) -> AnswerBody {
         AnswerBody { kind: Kind::Marked(frames, wire), to: None, ended: false }
     }

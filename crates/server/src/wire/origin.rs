@@ -25,7 +25,7 @@ pub fn check(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     if same { Ok(()) } else { Err(NotLetIn::ForeignOrigin { origin: short(origin) }) }
 }
 
-/// Returns whether a browser that sends `host` certainly meant this listener.
+/// Returns whether `host`, as a browser sent it, certainly names this listener.
 fn is_ours(access: &Access, host: &str) -> bool {
     let name = without_port(host);
     let address = name.parse::<std::net::IpAddr>();

@@ -38,10 +38,10 @@ pub enum Refusal {
     /// A `CONNECT` without the run's token. Proxies ask for credentials with this status.
     #[error("a tunnel is for programs of this run alone: {why}")]
     ProxyCredentials { why: String },
-    /// A `CONNECT` of a run whose network is confined.
+    /// A `CONNECT` to a host that the run's confined network may not reach.
     #[error("{host}:{port} is not a host that this run may reach")]
     NetRefused { host: String, port: u16 },
-    /// A request in an opened connection that names another host than the connection.
+    /// A request in an opened connection names another host than the connection was opened for.
     #[error("the request is for {had:?}, and its connection is to {wanted}")]
     OtherHost { had: String, wanted: String },
     #[error("WebSockets are not metered; use HTTP")]

@@ -18,14 +18,14 @@ pub const LINK_MS: u64 = 60_000;
 /// Time for which a bearer is valid, in milliseconds.
 pub const BEARER_MS: u64 = 12 * 60 * 60 * 1000;
 
-/// Most links, and most bearers, that are known at once. The oldest makes room.
+/// Most links, and most bearers, that are known at once. Beyond it the oldest is forgotten.
 const MOST: usize = 64;
 
 /// Sessions of the page on one listener.
 pub struct Sessions {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
-    /// Whether the sessions may only look.
+    /// Whether the sessions may only read.
     read_only: bool,
     held: Mutex<Held>,
 }
@@ -71,7 +71,7 @@ impl Sessions {
         Some(bearer)
     }
 
-    /// Returns whether a credential is the bearer of a session that is not over.
+    /// Returns whether a credential is the bearer of a session that is still valid.
     pub fn knows(&self, bearer: &str) -> bool {
         let (now, wanted) = (self.clock.boottime_ms(), digest(bearer));
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

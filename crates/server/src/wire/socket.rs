@@ -22,7 +22,8 @@ pub struct Wire(Arc<Mutex<Waiting>>);
 #[derive(Default)]
 struct Waiting {
     closed: bool,
-    /// Client of the request that is being answered. HTTP/1 has one at a time.
+    /// Client of the request that is being answered; `None` if there is none. HTTP/1 answers one request at a
+    /// time.
     answering: Option<Client>,
     /// Number of flushes that left nothing in hyper's buffer.
     flushes: u64,
@@ -30,11 +31,11 @@ struct Waiting {
     answered: Vec<Client>,
     /// Marks of frames that are in hyper's buffer: made with the next flush, dropped when the connection closes first.
     marks: Vec<Mark>,
-    /// Waker of a body that waits for a flush before it fails.
+    /// Waker of a body that waits for a flush before it fails; `None` if there is none.
     waker: Option<Waker>,
 }
 
-/// Deed that is due once a client has what it marks.
+/// Action to be taken once the client has received the bytes that it is attached to.
 pub type Mark = Box<dyn FnOnce() + Send>;
 
 impl Wire {
@@ -62,7 +63,7 @@ impl Wire {
         }
     }
 
-    /// Records that what is marked is in hyper's buffer.
+    /// Records that the bytes of a mark are in hyper's buffer: `mark` is called after the next flush.
     pub fn marks(&self, mark: Mark) {
         let mut waiting = self.lock();
         if !waiting.closed {
@@ -70,7 +71,7 @@ impl Wire {
         }
     }
 
-    /// Returns the number of flushes so far.
+    /// Returns the number of flushes so far that left nothing in hyper's buffer.
     pub fn flushes(&self) -> u64 {
         self.lock().flushes
     }

@@ -10,24 +10,24 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Time that a connection may take to be made, and a proxy to answer.
+/// Time in which a connection has to be made, and a proxy has to answer.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Largest head of a proxy's answer, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// Ways out of this machine. The default is straight for every host.
+/// Ways out of this machine: directly, or through a proxy. The default is directly for every host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ways {
     proxy: Option<Arc<Behind>>,
 }
 
-/// Proxy that stands before this machine.
+/// Proxy through which this machine reaches other hosts.
 #[derive(Debug, PartialEq, Eq)]
 struct Behind {
     host: String,
     port: u16,
-    /// Value of `Proxy-Authorization`.
+    /// Value of `Proxy-Authorization`; `None` if the proxy needs none.
     authorization: Option<String>,
     /// Hosts that are reached without the proxy, as in `NO_PROXY`.
     except: Vec<String>,
@@ -62,7 +62,7 @@ impl Ways {
         Ok(Ways { proxy: Some(Arc::new(Behind { host, port, authorization, except: except.collect() })) })
     }
 
-    /// Returns whether no proxy stands before `host`.
+    /// Returns whether `host` is reached directly, without a proxy.
     pub fn are_straight(&self, host: &str) -> bool {
         self.proxy.as_ref().is_none_or(|proxy| is_loopback(host) || is_excepted(host, &proxy.except))
     }
@@ -86,7 +86,7 @@ impl Ways {
 }
 
 impl Behind {
-    /// Asks the proxy for a tunnel on a fresh connection.
+    /// Asks the proxy for a tunnel to the host over a new connection.
     async fn ask(&self, mut stream: TcpStream, host: &str, port: u16) -> io::Result<TcpStream> {
         let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let mut head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");

@@ -63,9 +63,10 @@ pub fn session(headers: &HeaderMap) -> Option<String> {
 /// Credential that a call sends to its upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Credential {
-    /// Provider's configured key, because the caller sent a token of Outlast, or nothing.
+    /// The provider's key that Outlast is configured with, because the caller sent a token of Outlast's or no
+    /// credential.
     Ours,
-    /// Caller's own key, passed through in the header it came in.
+    /// The caller's own key, passed through in the header that it came in.
     Passed { header: &'static str, digest: Digest },
 }
 
@@ -172,7 +173,7 @@ pub enum Shown {
     ApiToken,
     /// Bearer of a session of the page, which a person has opened.
     Page,
-    /// Nothing: the listener is on loopback, and has no API token.
+    /// No credential: the listener is on a loopback address, and has no API token.
     Nothing,
 }
 
@@ -204,7 +205,7 @@ pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
 /// Header in which a caller says who it acts for. It is recorded beside what the caller has shown, as its own word.
 pub const BY: &str = "x-outlast-by";
 
-/// Returns who acts, as acts record it. The caller was let in before.
+/// Returns the name under which a caller's acts are recorded. The caller was admitted before.
 pub fn actor(access: &Access, headers: &HeaderMap) -> String {
     let shown = match api(access, headers) {
         Ok(Shown::Page) => {
@@ -221,13 +222,13 @@ pub fn actor(access: &Access, headers: &HeaderMap) -> String {
     }
 }
 
-/// Refuses what changes something when it comes from a page that may only look.
+/// Refuses a change that comes from a session of the page which may only read.
 pub fn may_change(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> {
     let looks = access.sessions.as_ref().is_some_and(|sessions| sessions.read_only());
     if looks && of_page(headers)?.is_some() { Err(NotLetIn::OnlyLooks) } else { Ok(()) }
 }
 
-/// Returns the bearer of a page's session that a request shows, known or not.
+/// Returns the bearer that a request shows as a session of the page, known or not; `None` if it shows none.
 fn of_page(headers: &HeaderMap) -> Result<Option<&str>, NotLetIn> {
     Ok(credentials(headers)?.into_iter().map(|c| c.1).find(|value| value.starts_with(sessions::PREFIX)))
 }
@@ -244,7 +245,7 @@ fn digest_of(header: &str, value: &str) -> Digest {
     Digest(sha.finalize().into())
 }
 
-/// Returns the path of a request without a `/run/TOKEN` prefix.
+/// Returns the path of a request without the prefix `/run/TOKEN`.
 pub fn path(uri: &Uri) -> &str {
     let path = uri.path();
     let behind = path.strip_prefix("/run/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));

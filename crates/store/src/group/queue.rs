@@ -29,14 +29,14 @@ pub struct Job {
     pub foreseen: Option<Outcome>,
 }
 
-/// Operations in the order in which they came.
+/// Queued operations in the order in which they came.
 pub struct Queue {
     jobs: VecDeque<Job>,
-    /// Number of the last operation.
+    /// Number of the last operation that was queued.
     last: OpNo,
-    /// Number of `jobs` that are not lazy, so that somebody waits for them.
+    /// Number of `jobs` that are not lazy: a caller waits for each of them.
     eager: usize,
-    /// A group is running. Jobs queued meanwhile form the next group.
+    /// Whether a group is running. Jobs queued meanwhile form the next group.
     busy: bool,
     /// Whether the writer thread sleeps without a timeout and must be woken. If not, it looks at the queue by itself.
     pub asleep: bool,
@@ -47,11 +47,11 @@ pub struct Queue {
 pub enum Next {
     /// A group to run, after which `Queue::ran` is called.
     Group(Vec<Job>),
-    /// Only lazy operations are queued: they are due after this time.
+    /// Only lazy operations are queued: their group is due after this time.
     After(Duration),
     /// Nothing to do now: nothing is queued, or a group is running.
     Nothing,
-    /// Nothing to do any more: the queue is closed, and empty.
+    /// Nothing will come any more: the queue is closed and empty.
     Closed,
 }
 

@@ -25,7 +25,7 @@ pub trait Run: Send {
 /// State of the writer: the backend and what it remembers between groups.
 pub struct Turn<B> {
     backend: B,
-    /// Instance of this process, once it has registered through this store.
+    /// Instance of this process; `None` until it has registered through this store.
     instance: Option<InstanceNo>,
     /// Answer to all operations until the store is reopened, after an I/O error, or an unclear commit of a database that
     /// cannot tell later.

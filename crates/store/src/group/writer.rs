@@ -23,7 +23,7 @@ use crate::{backend::Backend, process::Maker};
 pub enum Hands {
     /// The writer thread only.
     Writers,
-    /// The calling thread too, if no group is running.
+    /// The writer thread, or the calling thread if no group is running.
     Mine,
 }
 
@@ -33,7 +33,7 @@ struct Shared {
     /// Held by whoever made the queue busy: the writer thread, or a caller that found it idle. `None` once the store is
     /// closed.
     turn: Mutex<Option<Box<dyn Run>>>,
-    /// Moment from which the queue's times are counted.
+    /// Moment from which the queue's times are measured.
     epoch: Instant,
 }
 

@@ -23,30 +23,31 @@ const KEPT: usize = 16_384;
 #[derive(Clone, Copy, Debug)]
 pub struct Commit {
     pub instance: InstanceNo,
-    /// Registration of the instance, if this commit is the one that registers it.
+    /// Time at which the instance was registered, if this commit registers it; else `None`.
     pub registered_at: Option<Micros>,
-    /// Number of the group's last operation.
+    /// Number of the last operation in the group that was committed.
     pub counter: i64,
     pub at: Micros,
     pub synced: bool,
 }
 
-/// Own row, as a transaction found it at its begin.
+/// This process's own row in the database, as a transaction read it when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
     pub counter: i64,
     pub registered_at: Micros,
 }
 
-/// Newest commits of the process's present instance.
+/// Newest commits of this process's instance that the database acknowledged.
 #[derive(Default)]
 pub struct Acknowledged {
-    /// The process's instance and its registration, once that was committed.
+    /// Instance of this process and the time of its registration; `None` until the registration was
+    /// acknowledged.
     instance: Option<(InstanceNo, Micros)>,
     commits: VecDeque<Commit>,
-    /// Whether older commits of the instance were forgotten.
+    /// Whether the oldest commits of the instance were dropped from `commits`.
     is_cut: bool,
-    /// Epoch of the server that took the newest commit.
+    /// Epoch of the server that acknowledged the newest commit.
     epoch: Epoch,
     found: Found,
 }
@@ -59,7 +60,7 @@ impl Acknowledged {
         Acknowledged { found, ..Acknowledged::default() }
     }
 
-    /// Returns the instance whose row the next transaction is to read.
+    /// Returns the instance whose row the next transaction is to read; `None` if none is registered.
     pub fn witness(&self) -> Option<InstanceNo> {
         self.instance.map(|(no, _)| no)
     }

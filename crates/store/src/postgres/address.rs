@@ -127,7 +127,7 @@ fn taken_apart(url: &str) -> (String, BTreeMap<String, String>) {
     (format!("{base}{query}"), own)
 }
 
-/// Sets what the URL leaves open. Errors: the reason, which repeats no secret.
+/// Sets the options that the URL leaves open. Errors: the reason as text, which contains no secret.
 fn complete(config: &mut Config, variable: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         let hosts = variable("PGHOST").unwrap_or_default();
@@ -180,7 +180,7 @@ fn complete(config: &mut Config, variable: &dyn Fn(&str) -> Option<String>) -> R
     Ok(())
 }
 
-/// Decides how the connection is encrypted. Errors: the reason.
+/// Decides how the connection is encrypted. Errors: the reason as text.
 fn encrypt(
     config: &mut Config,
     own: &BTreeMap<String, String>,

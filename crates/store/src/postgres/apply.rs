@@ -108,11 +108,11 @@ pub fn counting<'a>(instance: InstanceNo, counter: i64) -> Statement<'a> {
 
 /// Failure to run statements and the command that is sent right behind them.
 pub enum Failed {
-    /// A statement could not be sent, and nothing behind it was.
+    /// A statement could not be sent; nor was anything after it.
     Unsent(tokio_postgres::Error),
     /// A statement failed. PostgreSQL answers the COMMIT behind it with success, and rolls the transaction back.
     Statement(tokio_postgres::Error),
-    /// All statements were done, and the command behind them failed.
+    /// All statements were done, and the command after them failed.
     Last(tokio_postgres::Error),
 }
 
@@ -153,7 +153,7 @@ where
     statement.as_mut().take_output().unwrap_or(Ok(()))
 }
 
-/// Polls a statement once: it is then under way, or has failed.
+/// Polls a statement once. After that the statement has been sent, or has failed.
 async fn send(mut statement: Pin<&mut impl Future>) {
     poll_fn(|context| {
         let _ = statement.as_mut().poll(context);

@@ -12,7 +12,7 @@ use super::{
 };
 
 impl Address {
-    /// Connects, and drives the connection on the current runtime. Takes a bounded time.
+    /// Connects, and drives the connection on the current runtime. Gives up after a bounded time.
     pub async fn connect(&self) -> Result<Link, ConnectError> {
         self.connect_with(None).await
     }

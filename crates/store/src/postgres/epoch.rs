@@ -14,7 +14,7 @@ pub struct Epoch {
     system: String,
     /// Timeline: a promotion and a restore to a point in time begin a new one.
     timeline: String,
-    /// Start of the server, as it tells it itself.
+    /// Time at which the server started, as the server reports it.
     started: String,
 }
 
@@ -27,7 +27,7 @@ const PARTS: [&str; 3] = [
 ];
 
 impl Epoch {
-    /// Reads the epoch. What cannot be read is left empty.
+    /// Reads the epoch of the server behind `client`. A part that cannot be read is left empty.
     pub async fn read(client: &Link) -> Epoch {
         let mut parts = [const { String::new() }; 3];
         for (part, sql) in parts.iter_mut().zip(PARTS) {
@@ -42,7 +42,7 @@ impl Epoch {
         Epoch { system, timeline, started }
     }
 
-    /// Returns the difference to a later epoch, in words.
+    /// Returns the difference between this epoch and a later one, in words for a message.
     pub fn until(&self, now: &Epoch) -> String {
         let differ = |before: &str, now: &str| !before.is_empty() && !now.is_empty() && before != now;
         if differ(&self.system, &now.system) {

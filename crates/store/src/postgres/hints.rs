@@ -37,7 +37,7 @@ const NEAR: i64 = 4;
 /// Listeners of this process, and its name as a sender.
 pub struct Hints {
     channel: String,
-    /// Random name of this process: its own hints are no news to it.
+    /// Random name of this process, by which it ignores its own hints.
     sender: String,
     listeners: Mutex<Vec<Hint>>,
     is_listening: AtomicBool,
@@ -59,7 +59,7 @@ impl Hints {
         !self.is_listening.swap(true, Ordering::SeqCst)
     }
 
-    /// Hears other processes and tells the listeners, until the store is closed.
+    /// Receives the hints of other processes and calls the listeners at each, until the store is closed.
     pub async fn listen(&self, pool: Rc<Pool>) {
         loop {
             let (heard, mut hears) = unbounded_channel();
@@ -83,7 +83,7 @@ impl Hints {
         listeners.iter().for_each(|listener| listener());
     }
 
-    /// Returns the statement that tells the other processes once its transaction has committed.
+    /// Returns the statement that sends a hint to the other processes once its transaction has committed.
     pub fn notifying(&self) -> Statement<'_> {
         let text = |text: &'_ str| Cell::Text(Some(text.to_owned().into()));
         let values = Values::One(vec![text(&self.channel), text(&self.sender)]);

@@ -91,11 +91,11 @@ pub struct StateKnown {
     pub namespaces: HashMap<String, Namespace>,
     pub old_ids: HashMap<String, (i64, Micros)>,
     pub keys: HashMap<Arc<Name>, Current>,
-    /// Outcomes of transactions by their ids.
+    /// Recorded outcomes of transactions, by transaction id.
     pub outcomes: HashMap<String, Committed>,
     /// State keys with older versions, by the text of the `Key::Compactable` that they were read under.
     pub compactable: HashMap<String, Vec<Compactable>>,
-    /// Changes to be written, one after the other.
+    /// Changes of the state to be written, one decision's after another's.
     pub changes: Vec<Rows>,
 }
 
@@ -143,7 +143,7 @@ impl Known {
         keys.iter().filter(|key| !self.holds(key) && self.asked.insert(Mark::of(key))).copied().collect()
     }
 
-    /// Returns whether the key's only row was read under another key.
+    /// Returns whether the only row that `key` names was already read under another key.
     fn holds(&self, key: &Key<'_>) -> bool {
         match *key {
             Key::Instance(no) => self.instances.contains_key(&no),

@@ -61,7 +61,8 @@ struct Batch<'a> {
     others: Vec<Key<'a>>,
 }
 
-/// Searches for newest entries, an element of each array for each.
+/// Searches for newest entries, as one array for each parameter: element n of every array belongs to search
+/// n.
 #[derive(Default)]
 struct Sought<'a> {
     runs: Vec<i64>,
@@ -123,7 +124,8 @@ macro_rules! pairs {
         concat!("JOIN unnest($1, $2) AS sought(a, b) ON ", $first, " = a AND ", $second, " = b")
     };
 }
-/// Adds the rows that `keys` name to `known`.
+/// Reads the rows that `keys` name from the database and adds them to `known`. A key without a row adds
+/// nothing.
 pub async fn fetch(client: &Named, keys: &[Key<'_>], known: &mut Known) -> Result<()> {
     let open_calls = format!("WHERE state = {OPEN} AND kind = {CALL} AND instance = ANY($1)");
     let find = &Finder { client, known: RefCell::new(known) };
@@ -162,12 +164,12 @@ pub async fn fetch(client: &Named, keys: &[Key<'_>], known: &mut Known) -> Resul
 
 struct Finder<'a> {
     client: &'a Named,
-    /// Borrowed only between two awaits.
+    /// Rows read so far. Borrowed only between two awaits.
     known: RefCell<&'a mut Known>,
 }
 
 impl Finder<'_> {
-    /// Adds the rows of one query.
+    /// Runs one query and adds the rows that it finds to `known`.
     async fn rows<T: Hold + Stored>(&self, rest: &str, params: &[Param<'_>]) -> Result<()> {
         let found = many::<T>(self.client, rest, params).await?;
         self.known.borrow_mut().learn(found);

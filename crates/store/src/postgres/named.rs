@@ -26,7 +26,7 @@ pub struct Named {
     pub client: Link,
     /// Token of this session in its server's connection. `None` if no statement may have a name.
     pub token: Option<String>,
-    /// Statements by their text. `None` until they are prepared.
+    /// Prepared statements by their text; `None` for a text until its statement is prepared.
     statements: RefCell<HashMap<String, Option<Statement>>>,
     /// Statements that have been sent without a name, to be prepared with the next commit.
     wanted: RefCell<Vec<(String, Vec<Type>)>>,
@@ -51,7 +51,8 @@ impl Named {
         self.is_refused.get()
     }
 
-    /// Returns the prepared statement, or notes that there should be one.
+    /// Returns the prepared statement for `sql`; `None` if none is prepared yet, which is noted, or if
+    /// statements may have no names here.
     fn find(&self, sql: &str, params: &[Param<'_>]) -> Option<Statement> {
         self.token.as_ref()?;
         let mut statements = self.statements.borrow_mut();

@@ -14,7 +14,7 @@ use super::{connect::ConnectError, error::failure, link::Link};
 /// Query for the hash of the key that each store makes when it is created.
 const ID: &str = "SELECT sha256(value)::text FROM outlast.meta WHERE key = 'token_key_1'";
 
-/// The store that was opened, and whether it is known to be gone.
+/// Identity of the store that was opened, and whether that store is known to be gone.
 pub struct Same {
     /// Address without its password.
     place: String,
@@ -48,7 +48,7 @@ impl Same {
         self.id.get().is_some()
     }
 
-    /// Checks that the store was there at the last look. Errors: `Vanished`.
+    /// Checks that the store was still there when it was last used. Errors: `Vanished`.
     pub fn check(&self) -> Result<(), Error> {
         self.gone().clone().map_or(Ok(()), Err)
     }

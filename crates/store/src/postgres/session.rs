@@ -46,7 +46,7 @@ pub struct Session {
     runtime: Runtime,
     /// Epoch of the server, read when the session began. Behind a pooler the server may have changed since.
     pub epoch: Epoch,
-    /// Whether a transaction of this session has found all that this process was acknowledged.
+    /// Whether a transaction of this session has found all commits that this process was acknowledged.
     is_proven: Cell<bool>,
 }
 
@@ -56,20 +56,21 @@ pub struct Terms<'a> {
     /// Whether its commit is on disk before it is acknowledged.
     pub synced: bool,
     pub standstill: Standstill,
-    /// Instance of this process, whose row is to be read at the begin.
+    /// Instance of this process, whose row is read at the begin; `None` reads no row.
     pub witness: Option<InstanceNo>,
 }
 
 /// Answers of the database to a BEGIN.
 pub struct Told {
     pub now: Micros,
-    /// Row of [`Terms::witness`], if it was asked for.
+    /// Row of the instance [`Terms::witness`]: the outer `None` if none was asked for, the inner one if there
+    /// is no such row.
     pub witness: Option<Option<Witness>>,
 }
 
 /// Outcome of a BEGIN.
 pub enum Begun {
-    /// A transaction stands open. Reading may have failed in it.
+    /// A transaction is open. An error means that reading failed in it.
     In(Told, Result<(), Error>),
     Failed(tokio_postgres::Error),
     /// The transaction was begun on a server's connection that holds another session's token, and has no effect.
@@ -114,14 +115,17 @@ impl Session {
         self.client.client.is_closed()
     }
 
-    /// Returns whether this session's server may have lost what this process was acknowledged. A direct session ends with
-    /// any event that loses commits, so its first transaction tells for all. Without a token nobody knows whose
-    /// connection a transaction is in.
+    /// Returns whether the server of this session may have lost commits that it acknowledged to this process.
+    ///
+    /// A direct connection is cut by every event that loses commits: once one transaction of the session
+    /// found all of them, the session is above suspicion. A session without a token is behind a pooler, which
+    /// may give each transaction another connection: each of its transactions is suspect.
     pub fn is_suspect(&self) -> bool {
         self.client.token.is_none() || !self.is_proven.get()
     }
 
-    /// Notes that nothing is missing that was not told.
+    /// Notes that this session's server has all commits that were acknowledged, or that the missing ones were
+    /// reported.
     pub fn is_compared(&self) {
         self.is_proven.set(true);
     }
@@ -186,7 +190,7 @@ impl Session {
     }
 }
 
-/// Reads the own row.
+/// Parses the text in which the database returns this process's own row.
 fn witnessed(text: &str) -> Option<Witness> {
     let (counter, registered_at) = text.split_once(' ')?;
     Some(Witness { counter: counter.parse().ok()?, registered_at: Micros(registered_at.parse().ok()?) })

@@ -78,7 +78,7 @@ impl Ask for Link {
     }
 }
 
-/// Returns the first row of a query; `None` if there is none.
+/// Returns the first row that a query finds; `None` if it finds none.
 pub async fn maybe<T>(
     client: &impl Ask,
     sql: &str,

@@ -16,7 +16,7 @@ pub const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 pub struct Time(pub Option<Arc<dyn Clock>>);
 
 impl Time {
-    /// Returns the decision's `now`. `told` is the database's answer to `NOW`.
+    /// Returns the `now` of a decision. `told` is the database's answer to `NOW`.
     pub fn now(&self, told: Option<Micros>) -> Result<Micros, Error> {
         let told =
             told.ok_or_else(|| Error::Unavailable { why: "the database did not tell its time".into() })?;

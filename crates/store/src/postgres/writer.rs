@@ -73,26 +73,27 @@ pub struct PostgresWriter {
     decides_at: Option<Micros>,
     /// Rows of this transaction, as its operations left them.
     known: Known,
-    /// Process and number of the group's last operation, to be written with the commit.
+    /// This process's instance and the number of the group's last operation, to be written with the commit;
+    /// `None` if there is none.
     count: Option<(InstanceNo, i64)>,
-    /// Time that the next transaction may stand still.
+    /// Longest time for which the next transaction may stand idle.
     standstill: Standstill,
     /// Whether a pooler stands in between that parts a session's transactions, so that no statement may have a name.
     is_pooled: bool,
     acknowledged: Acknowledged,
     hints: Arc<Hints>,
-    /// Whether somebody in another process may wait for what this transaction does.
+    /// Whether another process may wait for the effect of this transaction, so that it is sent a hint.
     is_awaited: bool,
-    /// Commit of this transaction, before its outcome is known.
+    /// Commit of this transaction while its outcome is not known.
     pending: Option<Commit>,
     /// Time at which this transaction began, by the database's clock, and whether its commit is to be on disk.
     begun: (Micros, bool),
 }
 
-/// Database that cannot be reached.
+/// Failure to reach the database, kept for as long as it lasts.
 struct Away {
     since: Instant,
-    /// Time and reason of the newest failure.
+    /// Time and error of the newest attempt to connect.
     last: (Instant, Error),
 }
 
@@ -159,7 +160,7 @@ impl PostgresWriter {
         }
     }
 
-    /// Notes that the database could not be had.
+    /// Records that the database could not be reached, and returns `error`.
     fn missed(&mut self, error: Error) -> Error {
         let now = Instant::now();
         let since = self.away.as_ref().map_or(now, |away| away.since);
@@ -167,7 +168,7 @@ impl PostgresWriter {
         error
     }
 
-    /// Returns whether the database has been away for `store_wait`.
+    /// Returns whether the database has been unreachable for `store_wait`.
     fn has_waited(&self) -> bool {
         self.away.as_ref().is_some_and(|away| away.since.elapsed() >= self.store_wait)
     }
@@ -214,7 +215,7 @@ impl PostgresWriter {
         }
     }
 
-    /// Begins a transaction of which nothing is known yet.
+    /// Begins a transaction for which nothing has been read yet.
     fn begin_in(&mut self, session: &Session, synced: bool, keys: &[Key<'_>]) -> Begun {
         self.known = Known::default();
         let keys = self.known.unknown(keys);
@@ -248,7 +249,7 @@ impl PostgresWriter {
         }
     }
 
-    /// Reads what `keys` name and is not known yet, in one round trip.
+    /// Reads the rows that `keys` name and that are not known yet, in one round trip.
     fn know(&mut self, keys: &[Key<'_>]) -> Result<(), Error> {
         if keys.iter().any(|key| self.known.is_in_the_way_of(key)) {
             self.write()?;
@@ -289,7 +290,7 @@ impl PostgresWriter {
         Ok(())
     }
 
-    /// Notes that this transaction's commit is done, as this server's.
+    /// Records that the server of `epoch` has acknowledged this transaction's commit.
     fn is_acknowledged(&mut self, epoch: &Epoch) {
         if let Some(commit) = self.pending.take() {
             self.acknowledged.add(commit, epoch);

@@ -30,9 +30,9 @@ const TICK: Duration = Duration::from_millis(20);
 pub struct StoreFile {
     path: PathBuf,
     open: OpenFile,
-    /// Empty until all files are open.
+    /// Open files of the store; empty until all of them are open.
     files: OnceLock<Files>,
-    /// The file that was not at its place, once one was not.
+    /// Name of the file that was found missing; empty while none was.
     vanished: OnceLock<String>,
 }
 

@@ -32,7 +32,7 @@ use crate::tables::{CALL, OPEN};
 pub struct Finder<'a> {
     pub conn: &'a Connection,
     pub cache: &'a mut Cache,
-    /// Rows that this group has decided but not yet written, which queries cannot see.
+    /// Rows that this group has decided but not yet written, which queries do not see.
     pub pending: &'a Pending,
 }
 

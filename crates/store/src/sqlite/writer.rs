@@ -35,7 +35,8 @@ pub struct SqliteWriter {
     writes: u64,
     /// Current setting of `synchronous`: FULL if true, NORMAL if false.
     synced: bool,
-    /// Held while the connection is closed: fields are dropped in order.
+    /// Keeps the process from forking while the connection is closed: fields are dropped in order. `None`
+    /// before that.
     closing: Option<Inside>,
 }
 

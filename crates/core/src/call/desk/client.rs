@@ -23,11 +23,11 @@ pub(super) struct Client {
     place: Place,
     patience: Patience,
     wants: Arc<Wants>,
-    /// Turn at the upstream, while the admission is decided.
+    /// Turn at the upstream, held while the admission is decided; `None` otherwise.
     turn: Option<Turn>,
-    /// Whether the connection is in its upstream's line.
+    /// Whether the connection waits in its upstream's line of calls that share rate limits.
     lines_up: bool,
-    /// Exchange that the connection is attached to.
+    /// Entry of the exchange that the connection is attached to; `None` if it is attached to none.
     attached: Option<Seq>,
     /// Whether the delivery mark is under way; until it is stored the connection keeps its answer.
     marking: bool,

@@ -16,7 +16,7 @@ pub enum Deed {
     Exchange(Key, ForExchange),
 }
 
-/// Parameters of an admission, as the registries stand when it is asked for.
+/// Parameters of an admission, taken from the registries at the time of the request for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitting {
     pub instance: InstanceNo,
@@ -50,7 +50,7 @@ pub enum ForClient {
     Poll(Seq),
     /// Read the recorded answer; feed `Loaded`.
     Load(Seq),
-    /// Forward the part that became visible: the head first, swallowed frames left out.
+    /// Forward the newly visible part of the answer to the client: the head first, swallowed frames left out.
     Send(Visible),
     /// End the answer cleanly; feed `Delivered` once it is flushed.
     Finish,

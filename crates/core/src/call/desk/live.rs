@@ -19,13 +19,13 @@ pub(super) struct Live {
     pub attached: Vec<ConnectionId>,
     pub wants: Arc<Wants>,
     turn: Option<Turn>,
-    /// Tokens of the answer, once known.
+    /// Tokens that the answer used; `None` until they are known.
     used: Option<u64>,
     /// Monotonic time at which the first try was sent, in milliseconds; `None` before.
     pub left_at_ms: Option<u64>,
-    /// Outcome with which the entry closes.
+    /// Outcome with which the entry closes; `None` before the first settlement.
     ending: Option<Ending>,
-    /// Share of the unrecorded answers, while the answer waits to be recorded.
+    /// The answer's part of the unrecorded answers, while it waits to be recorded; `None` otherwise.
     held: Option<Held>,
 }
 

@@ -54,7 +54,7 @@ pub struct RequestApproval {
     pub side_effect: Option<String>,
     /// Arguments in canonical JSON: a decision is bound to their SHA-256.
     pub arguments: Payload,
-    /// Time until expiry, in milliseconds from now.
+    /// Time until the request expires, in milliseconds from now.
     pub expires_ms: i64,
 }
 
@@ -238,7 +238,7 @@ fn answer(entry: &Entry, now: Micros) -> Result<Answer, Error> {
     Answer::of(entry, now).ok_or(Error::NotLoaded("the approval"))
 }
 
-/// Sets a running run waiting for a person.
+/// Sets a running run to waiting, for a person.
 fn wait(l: &mut Loaded, run: RunNo) -> Result<(), Error> {
     if l.run(run)?.status == status::Status::Running {
         l.run_mut(run)?.status = status::Status::Waiting;

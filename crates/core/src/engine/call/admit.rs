@@ -360,7 +360,7 @@ impl Admit {
 
 /// Earlier tries that a new call repeats, and the call's bound.
 pub struct Repeats {
-    /// Lost try that the call retries; `None` if it retries none.
+    /// Earlier try, cut off with its outcome unknown, that the call repeats; `None` if it repeats none.
     pub lost: Option<Seq>,
     /// Entry that was answered with an error and that the call, a marked retry, repeats; `None` if there is none.
     pub stands_for: Option<Seq>,

@@ -135,7 +135,8 @@ impl Room<'_> {
         Ok(None)
     }
 
-    /// Returns the first unit that is used up, for `admission = "observe"`.
+    /// Returns the first unit whose limit is used up, with its envelope; `None` if there is none. For
+    /// `admission = "observe"`.
     fn used_up(&self, want: &Amounts) -> Result<Option<(EnvelopeNo, Unit)>, Error> {
         for &no in self.charges {
             let e = self.envelope(no)?;

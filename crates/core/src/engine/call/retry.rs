@@ -13,10 +13,13 @@ use crate::{
 
 /// Records the failed tries of an open call, and whether the next try is about to be sent.
 ///
-/// The call keeps its reservation. `resting`: nothing is on its way; `Committed` is enough, because without the note a
-/// death makes the call `unknown`. Not `resting`: the next try is about to leave; `Synced`: intent before effect.
-/// Returns whether it may leave: not in a run that has ended, is halted or was stopped, and not after a time limit.
-/// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled` (the entry was swept).
+/// The call keeps its reservation. `resting`: the call is between two tries, and nothing of it is being sent;
+/// `Committed` is enough, because a crash that loses the record makes the call `unknown`, which is safe. Not
+/// `resting`: the next try is about to be sent, which `Synced` records first.
+/// Returns whether the next try may be sent: not in a run that has ended, is halted or was stopped, and not
+/// after a time limit.
+/// Errors: `AlreadyTaken` when another opening has the entry; `AlreadySettled` when a sweep has closed the
+/// entry.
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub opening: Opening,
@@ -50,7 +53,7 @@ pub fn close(tries: &[Option<u16>]) -> Close {
     if tries.iter().any(Option::is_some) { Close::Failed(Bill::Nothing) } else { Close::Void }
 }
 
-/// Returns whether the call rests between two tries, with nothing on its way.
+/// Returns whether the call rests between two tries, so that nothing of it is being sent.
 pub fn is_resting(l: &Loaded, run: RunNo, seq: Seq) -> bool {
     l.entry(run, seq).and_then(|e| e.call.as_ref()).is_some_and(|c| c.resting)
 }

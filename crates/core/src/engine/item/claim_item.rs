@@ -177,7 +177,7 @@ impl ClaimItem {
     }
 }
 
-/// Returns the next try of an item that ended; its finished steps still count.
+/// Returns the details of an ended item's next try, in which the results of its finished steps are reused.
 pub fn again(d: &ItemDetail) -> ItemDetail {
     ItemDetail {
         try_no: d.try_no + 1,

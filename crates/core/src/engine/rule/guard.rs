@@ -162,7 +162,7 @@ fn has_wall_time_again(run: &Run, l: &Loaded, now: Micros) -> Result<bool, Error
     Ok(run.status == Status::Halted && by_wall && is_in_wall_time(l, run, now)?)
 }
 
-/// Returns whether the run's wall time is not over.
+/// Returns whether the run has not used up its limit of wall time, or has none.
 pub fn is_in_wall_time(l: &Loaded, run: &Run, now: Micros) -> Result<bool, Error> {
     let limit = l.envelope(run.envelope())?.limits[Unit::WallMs];
     Ok(limit.is_none_or(|limit| run.wall_ms(now) < limit))

@@ -98,7 +98,7 @@ impl Claim {
         Ok(Claimed::Attempt { slot, attempt: no, fence, iteration: run.iteration, answers: run.answers })
     }
 
-    /// Reopens a completed job, which takes more items. Any other completed run is over.
+    /// Reopens a completed batch job, which takes more items. Does nothing to any other run.
     fn reopen_job(&self, l: &mut Loaded, now: Micros) -> Result<(), Error> {
         let run = l.run(self.run)?;
         if run.job.is_some() && run.status == Status::Completed {

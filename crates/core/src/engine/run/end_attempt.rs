@@ -112,7 +112,8 @@ pub enum Then {
         until: Micros,
         why: Option<Box<Refusal>>,
     },
-    /// The calls wait for room in a budget above the run's own: no attempt starts before there is room.
+    /// The run's calls wait for room in the budget of an ancestor or in a named budget: no attempt starts
+    /// before there is room.
     Wait,
     /// The provider answers no call: the run stays waiting, for the outage that its row names.
     AwaitProvider,

@@ -25,7 +25,7 @@ pub struct JudgeIteration {
     pub looping: Looping,
     /// Digest of the files and context that the iteration left behind; `None` if it cannot be determined.
     pub mark: Option<String>,
-    /// Whether `looping.until` succeeded after the iteration.
+    /// Whether the command `looping.until` succeeded after the iteration.
     pub until: bool,
 }
 

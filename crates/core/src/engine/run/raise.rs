@@ -57,7 +57,7 @@ impl Raise {
         Ok(run.status)
     }
 
-    /// Returns whether the unit that tripped now has more room than it had then.
+    /// Returns whether the unit at whose limit the run halted has more room now than it had then.
     fn has_room(&self, l: &Loaded, now: Micros) -> Result<bool, Error> {
         let run = l.run(self.run)?;
         let Some(halt) = &run.halt else { return Ok(true) };

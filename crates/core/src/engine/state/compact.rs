@@ -15,7 +15,7 @@ use crate::{
 /// Number of keys that one piece looks at. Other operations wait while a piece commits.
 const KEYS: usize = 256;
 
-/// Largest number of versions that one piece removes.
+/// Largest number of versions that one piece of a compaction removes.
 const VERSIONS: i64 = 1024;
 
 /// Removes old versions of a limited number (a piece) of a namespace's keys.
@@ -78,7 +78,7 @@ impl Compact {
         Ok(piece)
     }
 
-    /// Returns the oldest version of a key that stays.
+    /// Returns the oldest version that the key keeps; older versions are to be removed.
     fn below(&self, keep: Keep, key: &Compactable) -> i64 {
         let kept = match keep {
             Keep::All => key.oldest,

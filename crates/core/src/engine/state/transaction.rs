@@ -54,10 +54,11 @@ impl Default for Limits {
 /// Reasons why a transaction cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The transaction was never begun here, or has ended.
+    /// The transaction was never begun in this process, or has ended.
     #[error("transaction not found: {id}")]
     NotFound { id: String },
-    /// Nothing is known of the transaction, and it is older than outcomes are kept.
+    /// No outcome of the transaction is stored, and the transaction began more than `days` ago: its outcome
+    /// may have been forgotten.
     #[error("transaction not found: {id}; it is older than {days} days, and its outcome is unknown")]
     Forgotten { id: String, days: i64 },
     #[error("transaction expired: {id} (after {timeout_ms} ms); nothing of it was written")]
@@ -102,7 +103,7 @@ pub enum Seen {
 pub struct Transactions {
     limits: Limits,
     open: HashMap<Arc<str>, Open>,
-    /// (time of expiry, id).
+    /// Times of expiry in monotonic milliseconds, each with the transaction's id.
     deadlines: BTreeSet<(u64, Arc<str>)>,
     bytes: usize,
     expired: VecDeque<(Arc<str>, u64)>,

@@ -11,12 +11,15 @@ use crate::{
     words::id::{Micros, Slot},
 };
 
-/// Commits the number of the next try before its first call, and returns that number.
+/// Begins the next try of an item or a step: raises the number of the try, before the first call of the try,
+/// and returns the new number.
 ///
-/// `Committed`: the first call of the try syncs it. Answers of the try before are not replayed to it. A try that was
-/// cut off by a death or given back needs no next try: it continues.
-/// Errors: `NotWithin` when the entry is not open in this attempt; `AlreadyTaken` when another opening has its number; `NoRetries` for a step that was begun without
-/// retries; `RunHalted`, `LeaseLost`.
+/// Durability `Committed` is enough: the first call of the try is `Synced`, and the number with it. Answers
+/// of the earlier try are not replayed to the new one. A try that was cut off by a crash, or that its worker
+/// gave back, needs no `NextTry`: it continues under its number.
+/// Errors: `NotWithin` when the entry is not open in this attempt; `AlreadyTaken` when another opening has
+/// the entry's number; `NoRetries` for a step that was begun without retries; `RunHalted` when the run is
+/// halted; `LeaseLost` when the process no longer holds the run's slot.
 #[derive(Clone, Debug)]
 pub struct NextTry {
     pub actor: Actor,

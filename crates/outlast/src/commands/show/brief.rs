@@ -24,7 +24,8 @@ use crate::render::{
 const WIDTH: usize = 80;
 const HEIGHT: usize = 22;
 
-/// Most newest attempts, approvals, last printed lines and lines about money.
+/// Largest number of attempts that the brief form shows, the newest ones. The same for approvals, last
+/// printed lines and lines about money.
 const ATTEMPTS: usize = 5;
 const APPROVALS: usize = 2;
 const PRINTED: usize = 4;

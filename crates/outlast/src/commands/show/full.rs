@@ -22,10 +22,10 @@ use crate::{
 /// Number of newest attempts that are shown to people; JSON has all.
 const ATTEMPTS: usize = 12;
 
-/// Most characters of a tool call's line.
+/// Most characters of the line about a tool call.
 const TOOL: usize = 160;
 
-/// Number of dead attempts whose end is described.
+/// Number of newest attempts that died whose end is described.
 const DEATHS: usize = 3;
 
 impl Story {

@@ -22,7 +22,7 @@ impl<'a> Life<'a> {
         &self.0[self.0.len() - 1]
     }
 
-    /// Returns the attempts' numbers as `@3`, or `@3 to @9`.
+    /// Returns the numbers of the row's attempts, as `@3` or `@3 to @9`.
     pub fn name(&self) -> String {
         match self.0 {
             [only] => format!("@{}", only.no),

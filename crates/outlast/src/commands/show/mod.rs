@@ -73,7 +73,7 @@ pub fn show(
     Ok(())
 }
 
-/// Everything that the story of a run is told from.
+/// Everything that `outlast show` knows about a run when it describes the run.
 struct Story {
     view: RunView,
     parent: Option<String>,
@@ -84,22 +84,22 @@ struct Story {
     calls: Calls,
     /// Evidence for each attempt, in the order of `attempts`.
     evidence: Vec<Evidence>,
-    /// Number of log lines that are shown to people.
+    /// Number of last log lines that are shown to people.
     lines: usize,
-    /// Recorded answers that the newest attempt has not asked for.
+    /// Recorded answers that the newest attempt has not taken yet.
     untaken: Untaken,
-    /// Input that restarts bought again although the provider's cache had it.
+    /// Input that restarts paid for again although the provider's cache had held it.
     tax: Tax,
     waiting: BusyWaiting,
     /// Plans of the logins that the run made calls under.
     plans: Vec<Shown>,
-    /// Session id of a CLI agent, and the path of its transcript.
+    /// Session id of a CLI agent and the path of its transcript; `None` if the run has no session.
     session: Option<(String, Option<PathBuf>)>,
     /// MCP servers of a CLI agent.
     servers: Option<Told>,
     /// Approvals that wait for a decision.
     approvals: Vec<reads::approvals::View>,
-    /// Newest tool calls.
+    /// Newest tool calls, oldest first.
     tools: Vec<tool::Told>,
     now: Micros,
 }

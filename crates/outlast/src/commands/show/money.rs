@@ -24,7 +24,7 @@ pub struct Calls {
     /// Failed calls whose answer was lost, and which are charged at the cost of their retry.
     pub lost: i64,
     pub estimated: i64,
-    /// Tries beyond the first, summed over all calls.
+    /// Number of tries beyond the first, summed over all calls.
     pub tried_again: i64,
     pub overrun: Amounts,
     pub unbacked: Amounts,

@@ -97,7 +97,7 @@ fn print(
     Ok(())
 }
 
-/// Reads all live keys of the agent at one moment.
+/// Reads the values of all live keys of the agent, as of `at`.
 fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, Item>, CliError> {
     let (namespace, agent) = (args.place.namespace.clone(), args.agent.clone());
     let mut scan = Scan { namespace, agent, prefix: String::new(), after: None, at, limit: VALUES };

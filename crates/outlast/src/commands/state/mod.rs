@@ -240,7 +240,7 @@ fn writer(by: &show::By) -> String {
     }
 }
 
-/// Formats a value in at most `width` characters, without what could steer a terminal.
+/// Formats a value in at most `width` characters, without control characters that could steer a terminal.
 fn text(item: &Item, width: usize) -> String {
     match &item.value {
         None => "(deleted)".into(),

@@ -12,7 +12,7 @@ use crate::{
     settings::surroundings::Surroundings,
 };
 
-/// Run token of this process, verified, with the run that it is for.
+/// Verified run token of this process, with the run that the token names.
 #[derive(Clone, Debug)]
 pub struct Bearer {
     pub claims: Claims,
@@ -53,7 +53,7 @@ impl Bearer {
         Ok(())
     }
 
-    /// Returns whether a supervisor drives the run, and not a loop's own shell.
+    /// Returns whether a supervisor drives the run, rather than a loop's own shell.
     pub fn is_supervised(&self) -> bool {
         self.view.spec.command.is_some()
     }

@@ -9,14 +9,14 @@ pub const NAMED: [(&str, &str); 5] = [
     ("progress_stage", "PROGRESS_STAGE"),
 ];
 
-/// Key of the open task's id.
+/// Key under which the open task's id stands.
 pub const TASK_ID: &str = "task_id";
-/// Key of the open task's stage.
+/// Key under which the open task's stage stands.
 pub const STAGE: &str = "progress_stage";
 
 const LONGEST: usize = 64;
 
-/// Error of a text that is no key, or no `KEY=VALUE`.
+/// Error of a text that is not a key, or not `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPair {
     #[error("not KEY=VALUE: {text:?} (wanted for example progress_stage=tests)")]

@@ -53,7 +53,7 @@ pub enum Error {
     Busy { path: PathBuf },
 }
 
-/// Content of the file. A key that is not set is absent.
+/// Content of the mirror file. Keys that are not set are absent.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: i64,
@@ -63,7 +63,7 @@ struct Document<'a> {
     named: BTreeMap<&'static str, &'a Value>,
     timestamp: String,
     memory_refs: &'a BTreeMap<String, Reference>,
-    /// Keys of the context without a name of their own in the layout.
+    /// Keys of the context that have no member of their own in the layout.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     context: BTreeMap<&'a str, &'a Value>,
 }

@@ -30,7 +30,7 @@ pub const TASK: &str = "task";
 pub const DONE: &str = "task.done";
 pub const ASIDE: &str = "task.aside";
 
-/// Key, owned by [`TASK`], of the task that is begun and not done.
+/// Key of the agent name [`TASK`] that holds the task which was begun and is not done.
 pub const OPEN: &str = "open";
 
 /// Number of keys that are read at once.
@@ -41,7 +41,7 @@ const PAGE: usize = 500;
 pub struct TaskContext {
     pub values: BTreeMap<String, Value>,
     pub references: BTreeMap<String, Reference>,
-    /// Task that is begun and not done; `None` if there is none.
+    /// Task that was begun and is not done; `None` if there is none.
     pub task: Option<OpenTask>,
     /// Version of the key [`OPEN`]. A change of the task expects it, and fails if another process has changed the task.
     pub task_version: i64,

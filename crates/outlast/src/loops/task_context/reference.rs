@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Memory reference: the URI of a place that holds an agent's knowledge.
+/// Memory reference: the URI of a place where the agent keeps knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
     /// URI as it was given.
@@ -26,11 +26,11 @@ pub struct Reference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Now {
-    /// The file has the same bytes, or the directory still exists.
+    /// The file has the same bytes as when it was referenced, or the directory still exists.
     Same,
     Changed,
     Gone,
-    /// The reference has no local file that could be checked.
+    /// The reference has no local file, so nothing was checked.
     Unchecked,
 }
 

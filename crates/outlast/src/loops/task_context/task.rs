@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{ASIDE, CONTEXT, DONE, OPEN, TASK, TaskContext, delete, key, name, put, set};
 pub use crate::program::error::TaskRefused as Refused;
 
-/// Task of a loop that is begun and not done.
+/// Task of a loop that was begun and is not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenTask {
     pub task: String,
@@ -25,9 +25,9 @@ pub struct OpenTask {
 /// Outcome of [`recover`].
 #[derive(Clone, Debug)]
 pub enum Recovery {
-    /// No task is unfinished.
+    /// No task was begun without being done.
     Nothing,
-    /// The task goes on; `changes` are to be committed.
+    /// The task is continued; `changes` have to be committed.
     Task { task: String, lives: i64, changes: Vec<Change> },
     /// The task was begun in more attempts without progress than allowed; `changes` record it as set aside.
     SetAside { task: String, lives: i64, changes: Vec<Change> },
@@ -142,7 +142,7 @@ fn closed(run: &RunId, context: &TaskContext) -> Change {
     Change::delete(name(run, TASK, OPEN)).expecting(context.task_version)
 }
 
-/// Deletes the named keys of the context, except those that are set anyway.
+/// Returns the changes that delete the named keys of the context, except those that are set anyway.
 fn forgotten<'a>(
     run: &'a RunId,
     context: &'a TaskContext,

@@ -18,7 +18,7 @@ pub struct Call {
     pub withdrawn: bool,
     /// Number of progress notices sent while the call waits for a person's decision.
     pub notices: u32,
-    /// Times that it was with the server, and its answer was lost.
+    /// Number of times that the call was sent to the server and its answer was lost.
     pub lost: u32,
 }
 
@@ -33,9 +33,9 @@ pub enum Phase {
     /// The call is marked as sent, but not written to this server yet.
     Ready(Open),
     Out(Open),
-    /// The server's answer is being recorded.
+    /// The server has answered, and the answer is being recorded.
     Recording(Open, Vec<u8>),
-    /// The call is being closed without an answer of the server.
+    /// The call's entry is being closed without an answer of the server.
     Closing,
 }
 
@@ -49,7 +49,7 @@ pub struct Open {
 pub struct Plain {
     pub method: String,
     pub line: Vec<u8>,
-    /// Times that its answer was lost.
+    /// Number of times that the request's answer was lost.
     pub lost: u32,
 }
 
@@ -59,7 +59,7 @@ pub enum Server {
     /// The restarted server gets the `initialize` of the client's session again; the value is that request's id.
     Greeting(String),
     Up,
-    /// The server is given up and is not started again.
+    /// The server was given up, and is not started again.
     Gone,
 }
 

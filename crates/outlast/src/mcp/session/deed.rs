@@ -16,7 +16,7 @@ pub enum Event {
     Client(Vec<u8>),
     ClientClosed,
     Server(Vec<u8>),
-    /// The server's process is gone or cannot be started; the text says how.
+    /// The server's process has ended or cannot be started; the text says how.
     ServerEnded(String),
     /// The server goes on, and no answer to this line of ours will come. `taken`: it may have acted on it.
     Lost {
@@ -24,7 +24,7 @@ pub enum Event {
         why: String,
         taken: bool,
     },
-    /// The server has forgotten the session, and did not take this line.
+    /// The server no longer knows the session, and did not process this line.
     Forgotten(Vec<u8>),
     Reserved(No, Result<Verdict, String>),
     Approved(No, Result<Approval, String>),
@@ -76,7 +76,7 @@ pub enum Deed {
         /// Why the server certainly did not take the call, though it is marked as sent.
         refused: Option<String>,
     },
-    /// End the recorder: nothing is left to do.
+    /// End the recorder, which has nothing left to do.
     Quit {
         /// Reason why the server was given up; `None` if the client ended the session.
         why: Option<String>,

@@ -27,7 +27,7 @@ impl Session {
         }
     }
 
-    /// The server answered a request of ours.
+    /// Handles the server's answer to the `initialize` that was repeated to it.
     fn greeted(&mut self, id: &str) {
         if self.server != Server::Greeting(id.to_owned()) {
             return;
@@ -109,7 +109,7 @@ impl Session {
         self.deeds.push(Deed::Start { pause_ms });
     }
 
-    /// The server does not stay up: everything that waits for it is refused.
+    /// Gives up a server that does not stay up: every request and call that waits for the server is refused.
     fn given_up(&mut self, how: &str) {
         self.server = Server::Gone;
         self.queue.clear();
@@ -191,7 +191,7 @@ impl Session {
         self.greet();
     }
 
-    /// Opens the session as the client opened it.
+    /// Repeats the client's `initialize` to a server that was started again.
     pub(super) fn greet(&mut self) {
         match self.greeting.clone() {
             Some(greeting) => {
@@ -203,7 +203,7 @@ impl Session {
         }
     }
 
-    /// Returns the call with this id that is with the server.
+    /// Returns the call with this id whose answer is awaited from the server; `None` if there is none.
     fn out(&self, id: &str) -> Option<No> {
         let out = |call: &Call| matches!(&call.phase, Phase::Out(_)) && call.id == id;
         self.calls.iter().find(|(_, call)| out(call)).map(|(no, _)| *no)

@@ -36,7 +36,8 @@ impl Driver {
         }
     }
 
-    /// Returns whether all verdicts are there. Otherwise the store went away meanwhile.
+    /// Waits until each process that may be dead has renewed its heartbeat or was declared dead. Returns
+    /// false if the store went away meanwhile.
     async fn await_verdicts(&self) -> Result<bool, CliError> {
         let node = self.node.clone();
         let judged = tokio::task::spawn_blocking(move || node.await_verdicts()).await;

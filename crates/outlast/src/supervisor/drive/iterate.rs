@@ -51,7 +51,8 @@ pub(super) struct Iteration {
     pub fresh: bool,
     /// Number of the iteration, counted from 0.
     pub no: i64,
-    /// Input and mark that are not kept in the store yet.
+    /// Input and progress mark of a new iteration that are not stored yet; `None` if the iteration is already
+    /// stored.
     begins: Option<Beginning>,
 }
 
@@ -236,7 +237,7 @@ impl Driver {
         Ok(Claims { run: last.run, attempt: last.no, slot: last.slot, fence: last.fence })
     }
 
-    /// Returns the loop's progress mark. Says once if git cannot tell.
+    /// Returns the loop's progress mark; `None` without one. Prints once if git cannot tell.
     async fn mark_of_loop(&mut self) -> Result<Option<String>, CliError> {
         let (store, id) = (self.store.clone(), self.view.run.id.clone());
         let (directory, env) = (self.command.directory.clone(), self.command.env.clone());

@@ -63,7 +63,7 @@ impl Driver {
         Ok(Next::Claim { done })
     }
 
-    /// Judges an attempt whose lease is still ours. Errors: `LeaseLost` when it is not.
+    /// Judges an attempt whose lease this process still holds. Errors: `LeaseLost` when it does not.
     async fn judge_ours(
         &mut self,
         life: &Life,
@@ -270,14 +270,14 @@ impl Driver {
         Ok(Next::Again(wait))
     }
 
-    /// Returns whether entries were closed in this attempt.
+    /// Returns whether the run closed entries since the attempt began.
     fn got_on(&self, attempt: AttemptNo) -> Result<bool, CliError> {
         let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;
         let attempts = self.store.attempts(self.view.run.no)?;
         Ok(attempts.iter().any(|a| a.no == attempt && closed > a.closed_before))
     }
 
-    /// Returns whether this death, together with those in the store, makes a crash loop.
+    /// Returns whether this death and the recorded ones before it make a crash loop.
     fn loops(&self) -> Result<bool, CliError> {
         let now = self.store.now()?;
         let closed = story::view(self.store.as_ref(), &self.view)?.run.closed;

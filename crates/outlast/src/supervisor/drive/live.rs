@@ -70,7 +70,7 @@ impl Driver {
         Ok(env)
     }
 
-    /// Returns the command line that runs `command` as confined as the run is.
+    /// Returns the command line that runs `command` under the run's confinement.
     pub(super) fn before<S: Into<OsString>>(&self, command: impl IntoIterator<Item = S>) -> Vec<OsString> {
         let command = self.confined.before(command);
         match &self.net {

@@ -104,7 +104,7 @@ impl Driver {
         self.pause(jitter).await
     }
 
-    /// Returns whether the refused call would fit now.
+    /// Returns whether the call that was refused would fit into the budgets now.
     fn has_room(&self, run: &Run) -> Result<bool, CliError> {
         let Some(refusal) = &run.halt else { return Ok(true) };
         let parent = match refusal.whose {

@@ -59,7 +59,7 @@ const DRAIN: Duration = Duration::from_secs(120);
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Driver {
-    /// Makes everything that the run's attempts share, and begins to serve its proxy.
+    /// Prepares everything that the run's attempts share, and begins to serve the run's proxy.
     pub(super) async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
         let Served { proxy: flags, free: _, grpc, kill_at, grace, through, show } = served;

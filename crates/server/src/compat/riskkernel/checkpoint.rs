@@ -63,7 +63,7 @@ async fn encoded(text: String) -> Result<Payload, Error> {
 struct Latest {
     run_id: String,
     name: String,
-    /// Number of loops that the run had counted when it was saved.
+    /// Number of loops that the run had counted when the checkpoint was saved.
     step_index: i64,
     usage: Usage,
     payload: Box<RawValue>,

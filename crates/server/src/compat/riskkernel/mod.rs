@@ -62,7 +62,7 @@ struct Asked<'a> {
     face: &'a RiskKernel,
     host: &'a Arc<Host>,
     by: By,
-    /// Who acts, as acts record it.
+    /// Caller in whose name the request acts, as the journal records it.
     actor: String,
     query: Query,
     /// Values of the path's `{…}` segments, decoded.
@@ -202,7 +202,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Parses the JSON body. An empty one counts as `{}`. Errors: `bad_request`.
+    /// Parses the request's JSON body. An empty body counts as `{}`. Errors: `bad_request`.
     fn json<'b, T: serde::Deserialize<'b>>(&'b self) -> Result<T, Error> {
         let body = self.body.trim_ascii();
         let body = if body.is_empty() { b"{}" } else { body };

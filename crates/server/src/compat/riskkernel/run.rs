@@ -107,7 +107,7 @@ fn under(own: Limits, other: &Limits) -> Limits {
     limits
 }
 
-/// Returns limits, each at most as high as in `most`.
+/// Returns limits of which none is higher than in `most`: where `limits` has no limit, the one of `most`.
 fn within(limits: Limits, most: &Limits) -> Limits {
     let mut lower = limits;
     for unit in Unit::ALL {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::http::approvals::show::{Approval, approval};
 
-/// Run with its budget and usage, as RiskKernel's JSON has it.
+/// Run with its budget and usage, in the shape of RiskKernel's JSON.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {

@@ -21,7 +21,7 @@ pub(crate) struct Speaks {
 #[derive(Clone, Copy)]
 pub(crate) struct Stamped {
     pub run: RunNo,
-    /// Call that was paid for the answer; `None` for a replay, which costs nothing.
+    /// Entry of the call that was paid for the answer; `None` for a replay, which costs nothing.
     pub paid: Option<Seq>,
     /// Whether the call is settled, so that its cost is known. The head of a stream is sent before.
     pub whole: bool,

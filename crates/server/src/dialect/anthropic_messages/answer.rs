@@ -23,7 +23,7 @@ pub(super) fn read(answer: &Value) -> Outcome {
 #[derive(Debug, Default)]
 pub(super) struct MessageReader {
     counts: Counts,
-    /// True once a `message_delta` with usage came: the output count is final.
+    /// Whether a `message_delta` with usage came, so that the output count is final.
     output_told: bool,
 }
 
@@ -125,7 +125,7 @@ struct Counts {
     split: Option<(u64, u64)>,
     thinking: u64,
     web_searches: u64,
-    /// Usage of compactions, which the counts above leave out.
+    /// Usage of compactions, which the other counts of the answer leave out.
     besides: Usage,
 }
 

@@ -26,7 +26,8 @@ struct Parser {
     /// Bytes that one run of the model reads.
     bytes: u64,
     tools: u64,
-    /// Uses of server tools, and the largest number of tokens that one use adds.
+    /// Number of uses of server tools that the request allows, and the largest number of tokens that one use
+    /// adds.
     uses: u64,
     result: u64,
 }
@@ -342,6 +343,6 @@ impl Parser {
 /// A block's source; `kind` is `base64`, `url`, `file`, `text` or `content`.
 struct Source {
     kind: Option<String>,
-    /// Bytes of the source, nested blocks excluded: those are counted already.
+    /// Bytes of the source, without its nested blocks: those are counted already.
     bytes: u64,
 }

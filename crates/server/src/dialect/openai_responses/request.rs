@@ -22,7 +22,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Request> {
 struct Parser {
     request: Request,
     model: Option<String>,
-    /// The request has something to answer: an input, an earlier answer, a template.
+    /// Whether the request has something to answer: an input, an earlier answer, a template.
     has_input: bool,
     /// Bytes that one run of the model reads, images excluded.
     bytes: u64,

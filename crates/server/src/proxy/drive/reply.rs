@@ -26,7 +26,7 @@ use crate::{
 /// Number of frames buffered between the driver and a slow client.
 const FRAMES_AHEAD: usize = 64;
 
-/// Error of an answer whose client left.
+/// Error of sending an answer whose client has left.
 pub struct Left;
 
 /// Source of the answer's bytes.
@@ -39,7 +39,7 @@ pub enum Source {
 /// Answer on its way to the client of one request.
 pub struct Reply {
     pub source: Source,
-    /// Whether the answer was paid for by another request, earlier or in flight.
+    /// Whether the answer was paid for by another request, which came earlier or is still in flight.
     pub replayed: bool,
     id: ConnectionId,
     wire: Wire,

@@ -76,7 +76,7 @@ impl Carry {
         }
     }
 
-    /// Records in the run that it waits for its provider, which has an outage.
+    /// Records in the run's row that it waits for its provider, which has an outage.
     pub(super) async fn await_provider(&mut self, cause: Cause) {
         let outage = Outage { upstream: self.call.upstream_name().to_owned(), cause };
         let waits = AwaitProvider { run: self.call.seat.run, outage: outage.clone() };
@@ -87,7 +87,7 @@ impl Carry {
         }
     }
 
-    /// Records the tries so far durably. Only then the next try is sent.
+    /// Records the tries so far durably. The next try is sent only after that.
     pub(super) async fn ask_again(&mut self, tries: Vec<Option<u16>>) {
         let may = self.host.store.ask(self.retry(tries, false), Durability::Synced).await;
         self.on(Event::MayLeave(may));
@@ -106,7 +106,7 @@ impl Carry {
         self.host.metrics.tried_again(self.call.upstream_name());
     }
 
-    /// Takes note that a try is sent now.
+    /// Reports to the desk that a try is about to be sent.
     pub(super) fn leaves(&mut self) {
         let now = Instant::now();
         self.host.registry.on(desk::Event::Leaves(self.live.key()));

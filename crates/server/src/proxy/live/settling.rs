@@ -65,7 +65,7 @@ impl Settling {
         }
     }
 
-    /// Schedules another try of the settlement after a pause, because the store failed.
+    /// Schedules another try of the settlement, after a pause: the store failed.
     pub fn rests(&mut self, ending: Ending, error: Option<&'static str>) {
         self.again = Some((Instant::now() + SETTLE_AGAIN, ending, error));
     }

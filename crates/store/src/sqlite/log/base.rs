@@ -20,9 +20,9 @@ pub const LEN: usize = 8 + 2 * PAGE + 8;
 /// Two pages of the database file as they were when a log began, by which the file that belongs to the log is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// Salts of the log that the pages lie under.
+    /// Salts of the log to which the pages belong.
     pub salts: Salts,
-    /// Number and sum of two pages.
+    /// Numbers and checksums of the two pages.
     pages: [(u32, u64); 2],
 }
 

@@ -23,7 +23,7 @@ pub struct Frames {
     is_big_endian: bool,
     /// Salts in the header, `None` if the header is not valid: SQLite then takes the log for empty.
     pub salts: Option<Salts>,
-    /// Byte offset behind the last committed frame.
+    /// Byte offset of the end of the last committed frame.
     pub committed: u64,
     /// Offset of the first frame that is not valid, or the end of the file.
     valid: usize,

@@ -1,6 +1,6 @@
 //! Collects the bytes that one commit adds to the log, to write them at once when the commit syncs.
 
-/// Largest number of bytes kept. Any more are written as they come.
+/// Largest number of bytes buffered. Further bytes are written to the file as they come.
 const MOST: usize = 1 << 20;
 
 /// Size of a frame's header in SQLite's file format. The log's own header is longer.
@@ -32,12 +32,13 @@ pub struct Trailer<'a> {
 /// The two salts of a log, which change when the log restarts from its beginning.
 type Life = [u8; 8];
 
-/// Buffer for the bytes that one connection's commits write to the log.
+/// Buffer for the log frames that one connection's commit writes, until the commit syncs.
 ///
-/// Frames are kept only between a commit's start and its sync, both inside one statement that holds the log's write
-/// lock, and only for that commit: those of a failed commit are never written. Outside a commit, as when a
-/// transaction spills its cache, everything goes to the file at once. So a read within a commit finds in the file
-/// whatever was written before the commit.
+/// Frames are buffered from a commit's start to its sync; both happen within one statement, under the log's
+/// write lock. The frames of a failed commit are never written to the file. Outside a commit, as when a
+/// transaction spills its cache, frames go to the file at once. So the file holds everything that was written
+/// before the commit, and [`Gathering::before_read`] adds the commit's own frames before a read within the
+/// commit.
 #[derive(Default)]
 pub struct Gathering {
     /// Number of the commit that `bytes` belong to. 0 means no commit.
@@ -74,7 +75,7 @@ impl Gathering {
         Ok(())
     }
 
-    /// Writes the buffered bytes to the file, which is about to be read.
+    /// Writes the buffered bytes of the commit to the file, which is about to be read.
     pub fn before_read<D: Disk>(&mut self, disk: &mut D, commit: u64) -> Result<(), D::Error> {
         if self.kept(commit) > 0 { self.put(disk) } else { Ok(()) }
     }

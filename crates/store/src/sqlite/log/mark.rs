@@ -85,7 +85,7 @@ type Cache = [u8; CACHE];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     cache: Cache,
-    /// Newest synced commit.
+    /// End of the newest synced commit.
     synced: Point,
     /// Newest commit. It is in the log for as long as the page cache lives.
     committed: Point,
@@ -97,7 +97,8 @@ impl Mark {
         if self.cache == cache(device) { self.committed } else { self.synced }
     }
 
-    /// Reads a mark. `Ok(None)`: there is none yet. `InvalidData`: it is damaged.
+    /// Reads the mark in the file at `path`; `Ok(None)` if there is no such file. Errors: `InvalidData` if
+    /// the mark is damaged.
     pub fn read(path: &Path) -> io::Result<Option<Mark>> {
         match File::open(path) {
             Ok(file) => Mark::read_from(&file),
@@ -180,16 +181,16 @@ pub struct Marker {
     /// Opened by the first commit. `None` again when the file cannot be had: a store works without a mark.
     file: Option<File>,
     cache: Cache,
-    /// Header of the frame being written, and its offset.
+    /// Header of the frame that is being written, and the frame's offset in the log.
     header: ([u8; FRAME_HEADER], u64),
     page_len: u64,
     newest: Option<Point>,
-    /// Whether `newest` is yet to be marked.
+    /// Whether `newest` has not been written to the mark yet.
     is_new: bool,
-    /// Mark before the commit that is being synced.
+    /// Mark as it was before the commit that is being synced; `None` if there was none.
     before: Option<Mark>,
     counter: u32,
-    /// Base of the log, once it stands behind the mark.
+    /// Base of the log once it is written behind the mark; `None` before.
     base: Option<Base>,
 }
 
@@ -297,7 +298,7 @@ impl Marker {
         });
     }
 
-    /// Reads the mark: other processes write it too, under the same lock.
+    /// Reads the mark from its file: other processes write it too, under the same lock.
     fn read(&mut self) -> Option<Mark> {
         if self.file.is_none() {
             let mut how = File::options();

@@ -131,7 +131,7 @@ fn place_of_ours(base: &sqlite3_vfs) -> usize {
     (base.szOsFile as usize).next_multiple_of(align_of::<*mut Log>())
 }
 
-/// Our data for an open log.
+/// Outlast's own data for a log that SQLite has open.
 struct Log {
     base: &'static sqlite3_io_methods,
     /// Our own descriptor, as SQLite's is private. The log carries no locks that closing it could drop.
