@@ -51,7 +51,7 @@ pub enum Part {
 
 /// Largest number of parts that a group locks: the database keeps a table of limited size for all locks of all sessions
 /// (64 for each by default).
-const MOST: usize = 128;
+const MOST: usize = 256;
 
 impl Locks {
     /// Returns the locks for operations with these needs.
