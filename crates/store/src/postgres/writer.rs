@@ -360,7 +360,7 @@ impl Backend for PostgresWriter {
     fn apply(&mut self, mut loaded: Loaded) -> Result<(), Error> {
         let inserted = loaded.instances.iter().filter(|r| r.touch == Touch::Insert);
         self.registering.extend(inserted.map(|r| r.value.clone()));
-        if !self.locks.cover_changes(&loaded) {
+        if !self.locks.cover_changes(&self.known, &loaded) {
             return Err(not_locked("the lock of a row that it changes"));
         }
         let begins = loaded.runs.iter().any(|row| row.touch == Touch::Insert);
