@@ -76,6 +76,8 @@ def test_a_role_that_owns_nothing_runs_agents_beside_readers(tmp_path, store):
     place, schema, reader = store
     server = f"server_{os.getpid()}"
     theirs = place.replace("postgres@", f"{server}@")
+    made = outlast(tmp_path, place, "migrate")
+    assert made.returncode == 0 and "has format" in made.stdout, made.stderr
     assert outlast(tmp_path, place, "run", "--run", "first", "--", "true").returncode == 0
     for heading, name, role in [
         ("A role that writes", "outlast_server", server),
