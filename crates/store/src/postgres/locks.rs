@@ -49,8 +49,8 @@ pub enum Part {
     Envelope(EnvelopeNo),
 }
 
-/// Largest number of parts that a group locks: the database keeps a table of limited size for all locks of all sessions
-/// (64 for each by default).
+/// Largest number of parts that a group locks: the database's table of all locks of all sessions has a limited size
+/// (`max_locks_per_transaction`, by default 64, times `max_connections`).
 const MOST: usize = 256;
 
 impl Locks {
