@@ -2,8 +2,8 @@
 //!
 //! A group takes the store's own lock first. Usually it takes it beside others, and then, alone, the parts that its
 //! operations need: the envelopes that their runs are charged to, each run by its own envelope. So groups of runs that
-//! share no envelope do not wait for each other. A group that needs more (a run that this process has not seen, a sweep,
-//! a budget) takes the whole store alone, as servers of older versions always do.
+//! share no envelope do not wait for each other. A group that needs more (a sweep, a budget, work in a fork) takes the
+//! whole store alone, as servers of older versions always do.
 //!
 //! Which envelopes a run is charged to is known from earlier transactions, and may have changed since. So what was read
 //! is compared with what was locked, and a group that read more begins again with the whole store.
