@@ -23,8 +23,11 @@ class Server:
     def environment(self):
         return {"HOME": str(self.home), "PATH": os.environ["PATH"], "OUTLAST_STORE": self.store}
 
+    def flags(self):
+        return []
+
     def start(self):
-        line = [outlast_program(), "serve", "--listen", f"127.0.0.1:{self.port}"]
+        line = [outlast_program(), "serve", "--listen", f"127.0.0.1:{self.port}", *self.flags()]
         with open(self.log, "w") as out:
             self.process = subprocess.Popen(line, env=self.environment(), cwd=self.home, stdout=out, stderr=out)
         until(lambda: "serving on" in self.log.read_text() or self.process.poll() is not None, "the server serves")

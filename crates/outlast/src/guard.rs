@@ -88,6 +88,7 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Gc(args) => ("gc", if_changes(!args.dry_run)),
         Command::Verify(args) => ("verify", if_changes(args.repair)),
         Command::Repair(args) => ("repair", if_changes(args.accept_shorter)),
+        Command::Migrate(_) => ("migrate", Persons),
         Command::State(args) => (
             "state",
             match &args.command {
@@ -244,6 +245,7 @@ mod tests {
             "outlast gc --older-than 1h",
             "outlast verify --repair",
             "outlast repair --accept-shorter",
+            "outlast migrate",
             "outlast state keep 3",
             "outlast state restore dump",
             "outlast service install",

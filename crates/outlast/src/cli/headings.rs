@@ -11,7 +11,19 @@ pub const HEADINGS: [(&str, &[&str]); 8] = [
     ("Loops", &["ctx", "shell-init"]),
     (
         "Upkeep",
-        &["doctor", "notify", "service", "rm", "gc", "verify", "repair", "completions", "mock", "help"],
+        &[
+            "doctor",
+            "notify",
+            "service",
+            "rm",
+            "gc",
+            "verify",
+            "repair",
+            "migrate",
+            "completions",
+            "mock",
+            "help",
+        ],
     ),
 ];
 

@@ -1,4 +1,5 @@
-//! The commands for batch jobs and for the store: `jobs`, `inspect`, `retry`, `export`, `gc`, `verify`, `repair`.
+//! The commands for batch jobs and for the store: `jobs`, `inspect`, `retry`, `export`, `gc`, `verify`, `repair`,
+//! `migrate`.
 
 use clap::Args;
 
@@ -126,6 +127,15 @@ pub struct RepairArgs {
     #[arg(long)]
     pub accept_shorter: bool,
 }
+
+/// Make the store, or bring it to this version's format
+///
+/// Every command does so with the store that it opens. In PostgreSQL only the owner of the tables may: let the owner type
+/// this before servers of a new version start as another role. While processes of a version before use a store of an
+/// older format, it is left alone, and they are named.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  outlast --store postgres://owner@db.example/agents migrate")]
+pub struct MigrateArgs {}
 
 /// Give the point where a run is now a name, to fork it from there
 #[derive(Args, Clone, Debug)]

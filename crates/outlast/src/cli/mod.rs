@@ -28,8 +28,8 @@ pub use self::{
     change::{BudgetArgs, CancelArgs, ResolveArgs, StopArgs, WakeArgs},
     ctx::CtxArgs,
     jobs::{
-        ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, RepairArgs, RetryArgs, RmArgs, SnapshotArgs,
-        VerifyArgs,
+        ExportArgs, ForkArgs, GcArgs, InspectArgs, JobsArgs, MigrateArgs, RepairArgs, RetryArgs, RmArgs,
+        SnapshotArgs, VerifyArgs,
     },
     look::{
         CompletionsArgs, DoctorArgs, JournalArgs, LogsArgs, LsArgs, ServiceArgs, ServiceVerb, ShowArgs,
@@ -114,6 +114,7 @@ pub enum Command {
     Gc(GcArgs),
     Verify(VerifyArgs),
     Repair(RepairArgs),
+    Migrate(MigrateArgs),
     State(StateArgs),
     Ctx(CtxArgs),
     ShellInit(ShellInitArgs),

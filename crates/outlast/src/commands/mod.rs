@@ -21,6 +21,7 @@ pub mod jobs;
 pub mod journal;
 pub mod logs;
 pub mod ls;
+pub mod migrate;
 pub mod notify;
 pub mod plan;
 pub mod prices;

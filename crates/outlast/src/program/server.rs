@@ -90,6 +90,7 @@ pub fn over(command: &Command) -> Over {
         Command::Rm(_) | Command::Gc(_) => Missing("no route removes runs; type it on its machine"),
         Command::State(_) => Missing("use the routes below /v1/state, or outlast.Statehouse"),
         Command::Verify(_) | Command::Repair(_) => Missing("no route checks a store"),
+        Command::Migrate(_) => Missing("a server opened its store as it began"),
         Command::Notify(_) => Missing("endpoints are in the settings of its machine"),
         Command::Run(_)
         | Command::Agent(_)

@@ -42,6 +42,7 @@ fn help_is_as_recorded() {
         "gc",
         "verify",
         "repair",
+        "migrate",
     ] {
         let dir = tempfile::tempdir().unwrap();
         let words: Vec<&str> = [word, "--help"].into_iter().filter(|w| !w.is_empty()).collect();

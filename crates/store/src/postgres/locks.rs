@@ -2,8 +2,8 @@
 //!
 //! A group takes the store's own lock first. Usually it takes it beside others, and then, alone, the parts that its
 //! operations need: the envelopes that their runs are charged to, each run by its own envelope. So groups of runs that
-//! share no envelope do not wait for each other. A group that needs more (a run that this process has not seen, a sweep,
-//! a budget) takes the whole store alone, as servers of older versions always do.
+//! share no envelope do not wait for each other. A group that needs more (a sweep, a budget, work in a fork) takes the
+//! whole store alone, as servers of older versions always do.
 //!
 //! Which envelopes a run is charged to is known from earlier transactions, and may have changed since. So what was read
 //! is compared with what was locked, and a group that read more begins again with the whole store.
@@ -49,9 +49,9 @@ pub enum Part {
     Envelope(EnvelopeNo),
 }
 
-/// Largest number of parts that a group locks: the database keeps a table of limited size for all locks of all sessions
-/// (64 for each by default).
-const MOST: usize = 128;
+/// Largest number of parts that a group locks: the database's table of all locks of all sessions has a limited size
+/// (`max_locks_per_transaction`, by default 64, times `max_connections`).
+const MOST: usize = 256;
 
 impl Locks {
     /// Returns the locks for operations with these needs.
@@ -76,12 +76,17 @@ impl Locks {
         (known.numbers.is_none() || parts.contains(&Part::Numbers))
             && known.runs.values().all(|row| envelope(row.value.envelope()) && row.value.origins.is_empty())
             && known.envelopes.keys().all(|no| envelope(*no))
+            && known.attempts.keys().all(|(run, _)| known.runs.contains_key(run))
+            && known.leases.keys().all(|(run, _)| known.runs.contains_key(run))
+            && known.entries.keys().all(|(run, _)| known.runs.contains_key(run))
             && known.budgets.values().all(|row| opens_no_window(&row.value))
     }
 
-    /// Returns whether a decision changed only what is locked. Anything else is a defect.
-    pub fn cover_changes(&self, l: &Loaded) -> bool {
+    /// Returns whether a decision changed only what is locked. Anything else is a defect. `known` is covered, as it was
+    /// before the decision.
+    pub fn cover_changes(&self, known: &Known, l: &Loaded) -> bool {
         let Locks::Parts(parts) = self else { return true };
+        let run = |no: RunNo| known.runs.contains_key(&no) || l.runs.iter().any(|row| row.value.no == no);
         fn covered<T>(rows: &[Row<T>], parts: &BTreeSet<Part>, part: impl Fn(&T) -> Part) -> bool {
             rows.iter().all(|row| match row.touch {
                 Touch::Read => true,
@@ -92,6 +97,11 @@ impl Locks {
         covered(&l.instances, parts, |instance| Part::Instance(instance.no))
             && covered(&l.runs, parts, |run| Part::Envelope(run.envelope()))
             && covered(&l.envelopes, parts, |envelope| Part::Envelope(envelope.no))
+            && l.attempts.iter().all(|row| run(row.value.run))
+            && l.leases.iter().all(|row| run(row.value.run))
+            && l.entries.iter().all(|row| run(row.value.run))
+            && l.payloads.iter().all(|p| run(p.run))
+            && l.specs.iter().all(|(no, _)| run(*no))
             && l.budgets.iter().all(|row| row.touch == Touch::Read)
             && (!l.state.is_touched() || parts.contains(&Part::State))
             && l.forgotten.is_empty()

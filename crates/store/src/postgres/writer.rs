@@ -12,7 +12,7 @@ use outlast_core::{
         self,
         loaded::{Loaded, Need},
     },
-    run::instance::Instance,
+    run::{Run, instance::Instance},
     store::{
         Error,
         edges::Edges,
@@ -37,6 +37,7 @@ use super::{
     locks::{Locks, run_of},
     same::Same,
     session::{Begun, Session, Standstill, Terms, Told},
+    statement::{many, params},
     time::Time,
 };
 use crate::{
@@ -267,6 +268,19 @@ impl PostgresWriter {
         }
     }
 
+    /// Learns where the runs lead that this process has not seen, so that their group need not lock the whole store. A
+    /// round trip without a transaction: what is read here only says what to lock.
+    fn meet(&mut self, group: &[Vec<Need>]) {
+        let runs = group.iter().flatten().filter_map(run_of);
+        let unseen: Vec<i64> = runs.filter(|no| self.edges.run(*no).is_none()).map(|no| no.0).collect();
+        let Some(session) = self.session.as_ref().filter(|_| !unseen.is_empty()) else { return };
+        // A failure is told by the transaction, which locks the whole store then.
+        let mut found = Loaded::default();
+        let runs = session.run(many::<Run>(&session.client.client, "WHERE no = ANY($1)", params![unseen]));
+        found.extend(runs.unwrap_or_default());
+        self.edges.learn(&found, self.begun.0);
+    }
+
     /// Begins a transaction that holds `self.locks`, and reads all that the operations of a group need.
     fn begin_under(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error> {
         let together = Together::of(group, &self.edges);
@@ -342,6 +356,7 @@ impl Fetch for PostgresWriter {
 impl Backend for PostgresWriter {
     fn begin(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error> {
         let synced = synced && self.durability == Durability::Full;
+        self.meet(group);
         self.locks = Locks::of(group, &self.edges);
         let now = self.begin_under(synced, group)?;
         if self.locks.cover(&self.known, now) {
@@ -361,7 +376,7 @@ impl Backend for PostgresWriter {
     fn apply(&mut self, mut loaded: Loaded) -> Result<(), Error> {
         let inserted = loaded.instances.iter().filter(|r| r.touch == Touch::Insert);
         self.registering.extend(inserted.map(|r| r.value.clone()));
-        if !self.locks.cover_changes(&loaded) {
+        if !self.locks.cover_changes(&self.known, &loaded) {
             return Err(not_locked("the lock of a row that it changes"));
         }
         let begins = loaded.runs.iter().any(|row| row.touch == Touch::Insert);

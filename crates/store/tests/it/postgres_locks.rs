@@ -43,6 +43,7 @@ const HOLDS_PAYLOADS: &str = "LOCK TABLE outlast.payloads IN SHARE MODE";
 fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     let database = Database::new();
     let (slow, other) = (server(&database), server(&database));
+    let unseen = slow.run("unseen").create();
     let x = slow.process("slow").claim(slow.run("x").cost(1000 * FULL).create());
     let y = other.process("other").claim(other.run("y").cost(1000 * FULL).create());
     y.call("known from now on");
@@ -70,6 +71,8 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     y.ends(Then::Complete);
     let z = other.process("new").claim(other.run("z").create());
     z.call("a new run's");
+    // The other server has never loaded this run.
+    let unseen = other.process("first").claim(unseen);
     assert_eq!(read(before), [], "what comes after the late commit waits for it");
     assert_eq!(other.store().newest_event().unwrap(), before);
 
@@ -77,7 +80,11 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     late.wait().unwrap();
     let mut runs: Vec<_> = given_out(before, 1).into_iter().map(|event| event.run).collect();
     runs.dedup();
-    assert_eq!(runs, [Some(x.run), Some(y.run), Some(z.run)], "in the order in which they began");
+    assert_eq!(
+        runs,
+        [Some(x.run), Some(y.run), Some(z.run), Some(unseen.run)],
+        "in the order in which they began"
+    );
 }
 
 /// Asks `late` and holds its commit back until `waits`, which another server is asked, waits for it.
