@@ -46,7 +46,29 @@ pub struct Letter {
     pub why: String,
 }
 
+/// Step of a deliverer, noted on the standing that it read, and again on a newer one that somebody wrote meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Events up to this mark were looked at.
+    Passed(Mark),
+    Sent(Mark),
+    /// The letter failed, once more if it had before.
+    Failed(Letter),
+    /// The event of a letter is not kept any more.
+    Gone(Mark),
+}
+
 impl Delivery {
+    /// Notes a deed. A letter is given up after `most` tries.
+    pub fn note(&mut self, deed: Deed, most: u32) {
+        match deed {
+            Deed::Passed(mark) => self.cursor = mark,
+            Deed::Sent(mark) => self.sent(mark),
+            Deed::Failed(letter) => self.failed(letter, most),
+            Deed::Gone(mark) => self.waiting.retain(|had| had.mark != mark),
+        }
+    }
+
     /// Adds a letter that failed for the first time, or puts one back with one try more. After `most` tries the letter
     /// is given up.
     pub fn failed(&mut self, letter: Letter, most: u32) {

@@ -48,6 +48,7 @@ pub use crate::{
     proxy::upstream::{BadBase, Key, Provider},
     wire::{
         sessions::Sessions,
+        tokens::ApiTokens,
         who::{Access, NotLetIn, bare},
     },
 };
