@@ -190,7 +190,9 @@ impl Deliverer {
             }
             let name = delivery.name.clone();
             let newer = self.read(move |store| store.deliveries()).await?;
-            let Some(newer) = newer.into_iter().find(|d| d.name == name && d.holder == Some(me)) else { break };
+            let Some(newer) = newer.into_iter().find(|d| d.name == name && d.holder == Some(me)) else {
+                break;
+            };
             delivery = newer;
             done.iter().for_each(|deed| delivery.note(deed.clone(), MOST_TRIES));
         }

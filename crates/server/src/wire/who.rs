@@ -283,7 +283,9 @@ pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
         return if known { Ok(Shown::Page) } else { Err(NotLetIn::SessionOver) };
     }
     match &access.api_token {
-        Some(tokens) if credentials(headers)?.iter().any(|c| tokens.find(c.1).is_some()) => Ok(Shown::ApiToken),
+        Some(tokens) if credentials(headers)?.iter().any(|c| tokens.find(c.1).is_some()) => {
+            Ok(Shown::ApiToken)
+        }
         None if access.loopback => Ok(Shown::Nothing),
         _ => Err(NotLetIn::NoToken),
     }
