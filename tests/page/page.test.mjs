@@ -92,6 +92,7 @@ test("each act asks once and is done", async () => {
   assert.equal(await page.evaluate(() => document.querySelector("dialog input").value), "2.50");
   await press(page, "Raise it");
   await says(page, "of 7.50");
+  await says(page, /raise\s+page:[0-9a-f]{8}\s+dollars \+2\.50 usd/);
   await press(page, "Stop");
   // Leaving a dialog changes nothing.
   await press(page, "Leave it");
@@ -128,6 +129,9 @@ test("an approval is decided by one key, and a refused one is told", async () =>
   await page.select("#of", "");
   await says(page, "approved");
   await says(page, "denied");
+  await open(page, "asks");
+  await says(page, "Who decided");
+  await until("both answers are told with who gave them", async () => (await text(page)).match(/(approved|denied)\s+page/g)?.length >= 2);
   await run.go("end");
   assert.deepEqual(problems, []);
   await page.close();

@@ -164,3 +164,21 @@ def cancelled(server):
         if told["cursor"] == cursor:
             return numbers
         cursor = told["cursor"]
+
+
+def test_settings_of_endpoints_that_are_bad_are_refused_before_a_run_is_made(home):
+    """Bug: `outlast run` made its run, and only then read `[notify]`. Consequence: a run in `ls` that never began."""
+    config = home / ".config" / "outlast"
+    config.mkdir(parents=True)
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "OUTLAST_STORE": str(home / "runs.db")}
+
+    def command(*line):
+        return subprocess.run([outlast_program(), *line], env=env, cwd=home, capture_output=True, text=True, timeout=60)
+
+    assert command("run", "--name", "before", "--", "true").returncode == 0
+    for url, why in (("http://10.0.0.7/x", "this machine only"), ("https://[fd00:ec2::254]/x", "never posted to")):
+        (config / "outlast.toml").write_text(f'[notify.own]\nurl = "{url}"\n')
+        done = command("run", "--name", "after", "--", "true")
+        assert done.returncode == 2 and why in done.stderr, done.stderr
+    (config / "outlast.toml").unlink()
+    assert [run["name"] for run in json.loads(command("ls", "--json").stdout)["runs"]] == ["before"]

@@ -156,3 +156,15 @@ def test_a_batch_that_a_person_stops_or_cancels_drains_and_says_so(rt, command):
         assert (rt.get(verb).status, out.stats.failed) == (status, 0) and out.stats.done < 50_000
     again = batch(rt, range(10), fn, job="stop").wait()
     assert again.stats.done == 10, "started again, it goes on"
+
+
+def test_the_program_that_changed_a_limit_or_reset_an_item_is_told(rt, command):
+    with pytest.raises(ZeroDivisionError), rt.run("t", budget=outlast.Budget(usd=1)):
+        raise ZeroDivisionError
+    with rt.run("t", budget=outlast.Budget(usd=2, amend=True)):
+        pass
+    told = command("journal", "t")
+    assert "raise" in told and "by python:" in told, told
+    batch(rt, range(2), lambda i: i).wait()
+    outlast.job("j", store=rt).reset("1")
+    assert "reset by python:" in command("journal", "j")

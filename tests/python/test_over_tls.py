@@ -73,7 +73,7 @@ def afar(rt, home):
     ca, certificate, key = authority(home, "own")
     other, _, _ = authority(home, "other")
     token = home / "token"
-    token.write_text(TOKEN)
+    token.write_text(f"# who may\nlaptop {TOKEN}\nci another-token-of-24-chars\n")
     token.chmod(0o600)
     port, log = free_port(), home / "serve.log"
     plain = {"HOME": str(home), "PATH": os.environ["PATH"], "USER": "ann"}
@@ -132,8 +132,8 @@ def test_jobs_budgets_and_spend_are_read_from_afar_and_items_and_forks_begun(rt,
     assert "1 item will run again" in afar("retry", "j", "--key", "a")
     assert "1 item will run again" in afar("retry", "j", "--failed")
     ran = Work()
-    assert [r.value for r in batch(rt, ["a", "b", "c"], ran)] == ["a", "b", "c"] and sorted(ran.ran) == ["a", "b"]
-    assert "reset by api:token (cli:ann@" in afar("journal", "j", near=True)
+    assert [r.value for r in batch(rt, ["a", "b", "c"], ran)] == ["a", "b", 1.0] and sorted(ran.ran) == ["a", "b"]
+    assert "reset by api:laptop (cli:ann@" in afar("journal", "j", near=True)
 
     assert "chat:early" in afar("fork", "chat", "--from-snapshot", "early")
     # The same point is the same fork.
@@ -142,7 +142,7 @@ def test_jobs_budgets_and_spend_are_read_from_afar_and_items_and_forks_begun(rt,
     assert told["created"] and json.loads(afar("show", "other", "--json"))["run"] == "other"
     with rt.run("chat:early") as run:
         assert run.state.get("plan") == "first"
-    assert "by api:token (cli:ann@" in afar("journal", "chat", near=True)
+    assert "by api:laptop (cli:ann@" in afar("journal", "chat", near=True)
 
-    for args in (["budgets", "raise", "all", "--usd", "1"], ["snapshot", "chat", "late"], ["rm", "chat"], ["resume", "chat"]):
+    for args in (["budgets", "raise", "all", "--add-usd", "1"], ["snapshot", "chat", "late"], ["rm", "chat"], ["resume", "chat"]):
         assert "on its machine" in afar(*args, code=2), args

@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { ONCE, SLOW, useKeys, useRead } from "./live.js";
 import { ofTurns } from "./diff.js";
-import { cost, marks, took, tokens, what } from "./journal.js";
+import { cost, marks, standing, took, tokens, what } from "./journal.js";
 import { Empty, Problem, State, To, Waits } from "./parts.js";
 import { clean, count, line, pretty, usd, when } from "./words.js";
 
@@ -32,7 +32,7 @@ export function Call({ id, seq }) {
   return html`
     <div class="head">
       <h1><${To} path=${["run", id]}>${line(id, 60)}</${To}> <span class="soft">/</span> ${e ? `${e.kind} ${seq}` : `entry ${seq}`}</h1>
-      ${e ? html`<${State} of=${e.state} />` : ""}
+      ${e ? html`<${State} of=${standing(e)} />` : ""}
       <span class="grow"></span>
       <div class="buttons">
         ${e?.kind === "call" ? html`<button aria-pressed=${diffs} disabled=${!e.call_before} onClick=${() => compare(!diffs)} title="d">What is new in it</button>` : ""}

@@ -19,7 +19,7 @@ export function Jobs() {
     <${Problem} error=${read.error} again=${read.again} />
     <div class="panel">
       ${!read.data && !read.error ? html`<${Waits} />` : ""}
-      ${read.data && !jobs.length ? html`<${Empty}>No batch jobs: <code>outlast.batch(…)</code> in Python begins one.</${Empty}>` : ""}
+      ${read.data && !jobs.length ? html`<${Empty}>No batch jobs: <code>outlast.map(…)</code> in Python begins one.</${Empty}>` : ""}
       ${jobs.length ? html`<table class="cards"><thead><tr><th scope="col">Job</th><th scope="col">Status</th><th scope="col">Items</th><th scope="col">Spent, usd</th><th scope="col" class="num">Began</th></tr></thead>
         <tbody>${jobs.map(({ job, ...run }) => html`<tr key=${run.run}>
           <td><${To} path=${["jobs", run.run]} class="name">${line(job.name, 100)}</${To}></td><td><${State} of=${run.status} /></td>
@@ -49,11 +49,12 @@ async function itemsOf(id, standing) {
   return { items: found, more: after !== null };
 }
 
-/** Why an item failed, in one line: its reason, or what its error says first. */
+/** Why an item failed, in one line: what its error says, and why it is not tried again. */
 function why(item) {
-  const value = item.value;
-  const text = item.reason ?? value?.error ?? value?.message ?? value?.type ?? (typeof value === "string" ? value : value && JSON.stringify(value));
-  return line(typeof text === "string" ? text : text ? JSON.stringify(text) : "no reason is kept", 200);
+  const error = item.value?.error ?? item.value;
+  const said = [String(error?.type ?? "").replace(/^.*\./, ""), error?.message].filter(Boolean).join(": ");
+  const told = said || (typeof error === "string" ? error : error && JSON.stringify(error));
+  return line([told, item.reason].filter(Boolean).join("; ") || "no reason is kept", 200);
 }
 
 export function Job({ id, looks }) {

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { Empty, State, To, Waits } from "./parts.js";
-import { count, line, span, usd, when } from "./words.js";
+import { change, count, line, span, usd, when } from "./words.js";
 
 const HEIGHT = 30;
 const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop", "iteration", "context"];
@@ -24,11 +24,23 @@ export function marks(e) {
   if (call.overrun_nano_usd) found.push(`overrun ${usd(call.overrun_nano_usd)}`);
   if (call.http_status >= 400) found.push(`http ${call.http_status}`);
   if (call.error) found.push(call.error);
-  if (e.act?.about) found.push(e.act.about);
+  if (e.act?.about) found.push(e.act.what === "raise" ? change(e.act.about) : e.act.about);
   if (e.item?.reset_by) found.push(`reset by ${e.item.reset_by}`);
-  if (e.approval?.decision) found.push(`${e.approval.decision.approve ? "approved" : "denied"} by ${e.approval.decision.by}`);
+  if (e.approval?.decision) {
+    const { approve, by, reason } = e.approval.decision;
+    found.push(`${approve ? "approved" : "denied"} by ${by}${reason ? `: ${reason}` : ""}`);
+  }
+  if (e.approval?.blocked) found.push("blocked by the run's policy");
   if (e.item && e.item.standing !== "open") found.push(e.item.reason ?? e.item.standing);
   return found;
+}
+
+/** How an entry stands: an approval as it was decided, and any other by its state. */
+export function standing(e) {
+  if (!e.approval) return e.state;
+  if (e.approval.blocked) return "blocked";
+  if (e.approval.decision) return e.approval.decision.approve ? "approved" : "denied";
+  return e.state === "open" ? "pending" : e.state;
 }
 
 export function cost(e) {
@@ -88,7 +100,7 @@ export function Journal({ id, entries, whole, chosen, choose }) {
         <div class="inner" style=${{ height: `${rows.length * HEIGHT}px` }}>
           ${shown.map((e, n) => html`<${To} key=${e.seq} path=${["run", id, e.seq]} class=${e.seq === chosen ? "row at" : "row"}
               style=${{ top: `${(from + n) * HEIGHT}px` }} onFocus=${() => choose(e.seq)}>
-            <span class="num">${e.seq}</span><span class="wide soft">${when(e.opened_at)}</span><span class="wide">${e.act ? "act" : e.kind}</span><span><${State} of=${e.state} /></span>
+            <span class="num">${e.seq}</span><span class="wide soft">${when(e.opened_at)}</span><span class="wide">${e.act ? "act" : e.kind}</span><span><${State} of=${standing(e)} /></span>
             <span title=${marks(e).map((m) => line(m, 200)).join(", ")}>${what(e) || e.kind} <span class="soft">${line(marks(e).join(", "), 120)}</span></span>
             <span class="num wide">${tokens(e)}</span><span class="num">${cost(e)}</span><span class="num wide">${e.attempt}</span>
           </${To}>`)}

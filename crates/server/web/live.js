@@ -64,8 +64,8 @@ export function useNews(look, keys, { on = anything, least = LEAST, every = () =
 /** Reads what a view shows with `read(over)`, again by the rules of `useNews`. Keeps the last good answer while a later read fails. */
 export function useRead(read, keys, rules) {
   const [told, tell] = useState({ data: null, error: null });
-  // What was read for other keys is not shown for these.
-  useEffect(() => tell({ data: null, error: null }), keys);
+  // What was read for other keys is not shown for these, unless the view says that it may be for a moment.
+  useEffect(() => { if (!rules?.keep) tell({ data: null, error: null }); }, keys);
   const again = useNews(async (over) => {
     try {
       const data = await read(over);

@@ -8,7 +8,7 @@ import { Acts } from "./acts.js";
 import { Journal } from "./journal.js";
 import { Timeline } from "./timeline.js";
 import { Meter, Problem, State, To, Waits } from "./parts.js";
-import { ago, amount, clean, count, ended, line, some, span, unitWord, usd, when } from "./words.js";
+import { ago, amount, change, clean, count, ended, line, some, span, unitWord, usd, when } from "./words.js";
 
 const PAGE = 1000;
 // Milliseconds between two reads of a run that is at work.
@@ -95,12 +95,13 @@ export function Run({ id, looks }) {
       <${Timeline} entries=${entries.list} attempts=${attempts} run=${run} chosen=${chosen} choose=${choose} />
     </section>
     <${Partings} run=${run} attempts=${attempts} />
+    <${Decisions} id=${run.run} entries=${entries.list} />
     <${Problem} error=${entries.error} />
     <section class="panel" aria-labelledby="journal">
       <${Journal} id=${run.run} entries=${entries.list} whole=${entries.whole} chosen=${chosen} choose=${choose} />
     </section>
     <div class="two">
-      <section class="panel" aria-labelledby="lives"><h2 id="lives">Attempts</h2><${Lives} attempts=${attempts} entries=${entries.list} /></section>
+      <section class="panel" aria-labelledby="lives"><h2 id="lives">Attempts</h2><${Lives} id=${run.run} attempts=${attempts} entries=${entries.list} /></section>
       <section class="panel" aria-labelledby="budget"><h2 id="budget">Budget</h2><${Budget} units=${run.budget ?? []} /></section>
     </div>
     <${About} run=${run} />`;
@@ -136,6 +137,33 @@ function Facts({ run, attempts }) {
   </div>`;
 }
 
+// Most decisions that are shown, the newest ones. All are in the journal.
+const DECISIONS = 50;
+
+/** Who decided what: answers to approvals, and orders of people. */
+function Decisions({ id, entries }) {
+  const all = useMemo(() => entries.filter((e) => e.act || e.approval?.decision || e.approval?.blocked || e.item?.reset_by), [entries]);
+  if (!all.length) return null;
+  const what = (e) => {
+    if (e.act) return [e.act.what, e.act.by, e.act.what === "raise" && e.act.about ? change(e.act.about) : e.act.about];
+    if (e.item) return ["run again", e.item.reset_by, e.key];
+    const decided = e.approval.decision;
+    if (!decided) return ["blocked", "the run's policy", e.approval.tool];
+    return [decided.approve ? "approved" : "denied", decided.way && !decided.way.includes(decided.by) ? `${decided.by} (${decided.way})` : decided.by,
+      `${e.approval.tool}${decided.reason ? `: ${decided.reason}` : ""}`];
+  };
+  return html`<section class="panel" aria-labelledby="decisions"><h2 id="decisions">Who decided</h2>
+    <div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
+    <thead><tr><th scope="col">What</th><th scope="col">Who</th><th scope="col">About</th><th scope="col">When</th><th scope="col" class="num">Entry</th></tr></thead>
+    <tbody>${all.slice(-DECISIONS).reverse().map((e) => {
+      const [word, by, about] = what(e);
+      return html`<tr key=${e.seq}><td class="nowrap">${STATED.includes(word) ? html`<${State} of=${word} />` : line(word, 40)}</td><td>${line(by, 120)}</td><td>${line(about ?? "", 200)}</td>
+        <td class="nowrap">${when(e.approval?.decision?.at ?? e.closed_at ?? e.opened_at)}</td><td class="num"><${To} path=${["run", id, e.seq]}>${e.seq}</${To}></td></tr>`;
+    })}</tbody></table></div></section>`;
+}
+
+const STATED = ["approved", "denied", "blocked"];
+
 /** Where an attempt asked something new although recorded answers were left. */
 function Partings({ run, attempts }) {
   const parted = attempts.filter((a) => a.diverged_at);
@@ -148,38 +176,39 @@ function Partings({ run, attempts }) {
   </div>`;
 }
 
-function Lives({ attempts, entries }) {
-  const calls = useMemo(() => {
+function Lives({ id, attempts, entries }) {
+  const done = useMemo(() => {
     const found = new Map();
+    const of = (attempt) => found.get(attempt) ?? found.set(attempt, { calls: 0, cost: 0, replayed: 0, last: null }).get(attempt);
     for (const e of entries) {
+      const had = of(e.attempt);
+      had.last = e;
       if (e.kind !== "call") continue;
-      const had = found.get(e.attempt) ?? { calls: 0, cost: 0, replayed: 0 };
       had.calls += 1;
       had.cost += e.spent_nano_usd;
-      found.set(e.attempt, had);
-      if (e.replayed_to) {
-        const to = found.get(e.replayed_to) ?? { calls: 0, cost: 0, replayed: 0 };
-        to.replayed += 1;
-        found.set(e.replayed_to, to);
-      }
+      if (e.replayed_to) of(e.replayed_to).replayed += 1;
     }
     return found;
   }, [entries]);
   return html`<div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
-    <thead><tr><th scope="col">#</th><th scope="col">Began</th><th scope="col">Up</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col">How it ended</th></tr></thead>
+    <thead><tr><th scope="col">#</th><th scope="col">How it ended</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col">Began</th><th scope="col">Up</th></tr></thead>
     <tbody>${attempts.slice(-50).reverse().map((a) => {
-      const of = calls.get(a.attempt);
+      const of = done.get(a.attempt);
       return html`<tr key=${a.attempt}>
         <td>${a.attempt}${a.label ? html`<span class="under">${line(a.label, 30)}</span>` : ""}</td>
-        <td class="nowrap">${when(a.started_at)}</td>
-        <td class="nowrap">${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)}</td>
+        <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}${a.died ? html`<span class="under">${of?.last ? html`${within(a, of.last)} <${To} path=${["run", id, of.last.seq]}>${of.last.kind} ${of.last.seq}</${To}>`
+          : "before it did anything new"}</span>` : ""}</td>
         <td class="num">${count(of?.calls ?? 0)}${of?.replayed ? html`<span class="under">${count(of.replayed)} replayed</span>` : ""}</td>
         <td class="num">${usd(of?.cost ?? 0)}</td>
-        <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}</td>
+        <td class="nowrap">${when(a.started_at)}</td>
+        <td class="nowrap">${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)}</td>
       </tr>`;
     })}</tbody>
   </table></div>`;
 }
+
+/** Whether a death cut the entry off, or came after it. */
+const within = (a, e) => (e.closed_at && e.closed_at <= a.ended_at && e.state !== "unknown" ? "after" : "within");
 
 function Budget({ units }) {
   const used = units.filter((u) => u.limit !== null || u.spent > 0);

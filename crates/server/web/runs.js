@@ -27,7 +27,7 @@ export function Runs() {
   const [name, seek] = useState("");
   const [cursors, turn] = useState([]);
   const cursor = cursors.at(-1);
-  const read = useRead((over) => page({ status, name, cursor }, over), [status, name, cursor], name ? SUMS : undefined);
+  const read = useRead((over) => page({ status, name, cursor }, over), [status, name, cursor], name ? { ...SUMS, keep: true } : { keep: true });
   const [at, move] = useState(0);
   const runs = read.data?.runs ?? [];
   useKeys((key, event) => {
@@ -62,7 +62,8 @@ export function Runs() {
       ${runs.length ? html`<table class="cards">
         <thead><tr><th scope="col">Run</th><th scope="col">Status</th><th scope="col">Spent, usd</th>
           <th scope="col" class="num">Calls</th><th scope="col" class="num">Attempts</th><th scope="col" class="num">Took</th><th scope="col" class="num">Began</th></tr></thead>
-        <tbody>${runs.map((run, n) => html`<${Row} key=${run.run} run=${run} at=${n === at} />`)}</tbody>
+        <tbody>${/* By place: a page that is turned keeps its rows, and only their texts change. */
+          runs.map((run, n) => html`<${Row} key=${n} run=${run} at=${n === at} />`)}</tbody>
       </table>` : ""}
     </div>
     <div class="buttons">
@@ -83,6 +84,7 @@ function Row({ run, at }) {
     </td>
     <td><${State} of=${run.status} word=${run.stop_requested && run.status === "running" ? "stopping" : run.status} />
       ${run.pending_approvals && !run.ended_at ? html`<span class="under care">${some(run.pending_approvals, "approval")} waiting</span>` : ""}
+      ${run.restarts ? html`<span class="under bad">${some(run.restarts, "death")}</span>` : ""}
       ${run.why ? html`<span class="under" title=${clean(run.why)}>${line(run.why, 70)}</span>` : ""}
       ${job ? html`<span class="under">${count(job.done)} of ${some(job.items, "item")}${job.failed + job.dead ? `, ${job.failed + job.dead} failed` : ""}</span>` : ""}
     </td>

@@ -69,6 +69,10 @@ export function amount(unit, value) {
   return unit.endsWith("_ms") ? span(value) : count(value);
 }
 
+/** The change of limits of an order, as in "dollars +2.50 usd, calls 20". */
+export const change = (text) => text.replace(/\b([a-z_]+) (\+?)(\d+)\b/g, (as, unit, plus, value) =>
+  (UNITS[unit] ? `${unitWord(unit)} ${plus}${amount(unit, Number(value))}` : as));
+
 /** A value as indented lines, in which what steers or cannot be seen is written out. Text that is JSON counts as such. */
 export function pretty(value) {
   const escaped = (text) => text.replace(STEERING, (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`);

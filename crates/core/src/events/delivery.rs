@@ -46,7 +46,29 @@ pub struct Letter {
     pub why: String,
 }
 
+/// Step of a deliverer, noted on the standing that it read, and again on a newer one that somebody wrote meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Events up to this mark were looked at.
+    Passed(Mark),
+    Sent(Mark),
+    /// The letter failed, once more if it had before.
+    Failed(Letter),
+    /// The event of a letter is not kept any more.
+    Gone(Mark),
+}
+
 impl Delivery {
+    /// Notes a deed. A letter is given up after `most` tries.
+    pub fn note(&mut self, deed: Deed, most: u32) {
+        match deed {
+            Deed::Passed(mark) => self.cursor = mark,
+            Deed::Sent(mark) => self.sent(mark),
+            Deed::Failed(letter) => self.failed(letter, most),
+            Deed::Gone(mark) => self.waiting.retain(|had| had.mark != mark),
+        }
+    }
+
     /// Records that a letter could not be delivered. `letter` counts the failed try: after `most` tries the
     /// letter is given up, before that it is kept to be tried again. So that their number is bounded, the
     /// oldest waiting letter is given up if too many wait.

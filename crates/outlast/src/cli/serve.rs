@@ -20,7 +20,7 @@ pub struct ServeArgs {
     /// Address and port; other than loopback only with an API token
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7077")]
     pub listen: SocketAddr,
-    /// A private file with the token that callers have to show (Authorization: Bearer TOKEN)
+    /// A private file with the token that callers have to show (Authorization: Bearer TOKEN), or with lines of NAME TOKEN
     #[arg(long, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
     /// A host name that callers may use for this server, besides its addresses; can be repeated

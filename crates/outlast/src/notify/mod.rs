@@ -14,7 +14,7 @@ use outlast_core::{
     engine::notify::put_delivery::PutDelivery,
     events::{
         Event, Mark, Wanted,
-        delivery::{Delivery, Letter},
+        delivery::{Deed, Delivery, Letter},
     },
     run::instance::Life,
     store::{self, Ask as _, Durability, Store},
@@ -37,6 +37,9 @@ const BATCH: usize = 20;
 
 /// Most failed messages that are sent again between two commits.
 const AGAIN: usize = 5;
+
+/// Most times that deeds are noted on a standing that somebody wrote meanwhile.
+const MOST_NOTES: usize = 100;
 
 /// Number of failed tries after which a message is given up: about two days.
 const MOST_TRIES: u32 = 60;
@@ -151,56 +154,74 @@ impl Deliverer {
             return Ok(false);
         }
         let more = events.len() == BATCH || due.len() == AGAIN;
+        let mut deeds = Deeds { delivery, done: Vec::new() };
         for letter in due {
             let event = self.event(&letter).await?;
             let topic = event.as_ref().and_then(Topic::of);
             match event.zip(topic) {
                 Some((event, topic)) => {
-                    self.deliver(endpoint, &mut delivery, &event, topic, letter.tries).await?
+                    deeds.note(self.deliver(endpoint, &event, topic, letter.tries).await?);
                 }
                 // Its run was removed since.
-                None => delivery.waiting.retain(|had| had.mark != letter.mark),
+                None => deeds.note(Deed::Gone(letter.mark)),
             }
         }
         for event in events {
-            delivery.cursor = event.mark;
+            deeds.note(Deed::Passed(event.mark));
             let Some(topic) = Topic::of(&event).filter(|topic| endpoint.topics.contains(topic)) else {
                 continue;
             };
             // While the endpoint is down, a new message waits with those before it.
-            match delivery.waiting.first().map(|first| (first.next_at, first.why.clone())) {
+            match deeds.delivery.waiting.first().map(|first| (first.next_at, first.why.clone())) {
                 Some((next_at, why)) if next_at > now => {
-                    delivery.failed(Letter { mark: event.mark, tries: 0, next_at, why }, MOST_TRIES);
+                    deeds.note(Deed::Failed(Letter { mark: event.mark, tries: 0, next_at, why }));
                 }
-                _ => self.deliver(endpoint, &mut delivery, &event, topic, 0).await?,
+                _ => deeds.note(self.deliver(endpoint, &event, topic, 0).await?),
             }
         }
-        Ok(self.put(&mut delivery).await? && more)
+        Ok(self.record(deeds, me).await? && more)
     }
 
-    /// Sends one message, and records in `delivery` whether it arrived.
+    /// Writes the standing with the deeds. Where somebody has written meanwhile (a person's `retry`), they are noted on
+    /// what that wrote: what was sent is not sent again. False if another process delivers by now.
+    async fn record(&self, deeds: Deeds, me: InstanceNo) -> Result<bool, store::Error> {
+        let Deeds { mut delivery, done } = deeds;
+        for _ in 0..MOST_NOTES {
+            if self.put(&mut delivery).await? {
+                return Ok(true);
+            }
+            let name = delivery.name.clone();
+            let newer = self.read(move |store| store.deliveries()).await?;
+            let Some(newer) = newer.into_iter().find(|d| d.name == name && d.holder == Some(me)) else {
+                break;
+            };
+            delivery = newer;
+            done.iter().for_each(|deed| delivery.note(deed.clone(), MOST_TRIES));
+        }
+        Ok(false)
+    }
+
+    /// Sends one message. Returns what became of it.
     async fn deliver(
         &self,
         endpoint: &Endpoint,
-        delivery: &mut Delivery,
         event: &Event,
         topic: Topic,
         tries: u32,
-    ) -> Result<(), store::Error> {
+    ) -> Result<Deed, store::Error> {
         let no = event.run;
         let run = self.read(move |store| run_of(store, no)).await?;
         let message = Message::of(event, topic, &endpoint.name, run);
         let now = self.read(|store| store.now()).await?;
         match send(&self.poster, endpoint, &message, now).await {
-            Ok(()) => delivery.sent(event.mark),
+            Ok(()) => Ok(Deed::Sent(event.mark)),
             Err(why) => {
                 tracing::warn!("{}: {} was not delivered: {why}", endpoint.name, message.id);
                 let pause = FIRST_PAUSE_MS.saturating_mul(1 << tries.min(16)).min(LONGEST_PAUSE_MS);
                 let next_at = now.plus_ms(pause);
-                delivery.failed(Letter { mark: event.mark, tries: tries + 1, next_at, why }, MOST_TRIES);
+                Ok(Deed::Failed(Letter { mark: event.mark, tries: tries + 1, next_at, why }))
             }
         }
-        Ok(())
     }
 
     /// Reads the event of a letter again; `None` if it is not kept any more.
@@ -230,6 +251,19 @@ impl Deliverer {
     ) -> Result<T, store::Error> {
         let store = self.store.clone();
         tokio::task::spawn_blocking(move || look(&*store)).await.map_err(|_| store::Error::Closed)?
+    }
+}
+
+/// Standing of an endpoint as it was read, with what was done since.
+struct Deeds {
+    delivery: Delivery,
+    done: Vec<Deed>,
+}
+
+impl Deeds {
+    fn note(&mut self, deed: Deed) {
+        self.delivery.note(deed.clone(), MOST_TRIES);
+        self.done.push(deed);
     }
 }
 

@@ -196,3 +196,29 @@ async fn a_redirect_is_not_followed_and_what_stays_refused_is_given_up_until_a_p
     deliverer.round().await;
     assert_eq!((scene.standing().waiting.len(), scene.standing().waiting[0].tries), (1, 1));
 }
+
+// Bug: `notify retry` in a loop kept messages from being told as delivered, and they were sent again and again. Cause: a
+// standing that somebody else wrote while messages were sent made the deliverer drop what it had done.
+#[tokio::test]
+async fn a_person_who_retries_while_messages_are_sent_keeps_none_from_being_recorded() {
+    let scene = Scene::new();
+    let (store, now) = (scene.store.clone(), scene.clock.now());
+    let hook = Hook::start(move || {
+        let mut standing = store.deliveries().unwrap().remove(0);
+        standing.retry(now);
+        assert!(store.run_verb(PutDelivery { delivery: standing }, Durability::Synced).unwrap());
+        200
+    });
+    let me = scene.process();
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+    deliverer.round().await;
+    (0..30).for_each(|n| scene.news(&format!("run-{n}")));
+    while deliverer.round().await {}
+    deliverer.round().await;
+    let mut ids: Vec<String> = hook.taken().into_iter().map(|(id, _)| id).collect();
+    ids.sort();
+    let mut wanted = scene.wanted();
+    wanted.sort();
+    assert_eq!(ids, wanted, "each once");
+    assert_eq!((scene.standing().delivered, scene.standing().waiting.len()), (30, 0));
+}

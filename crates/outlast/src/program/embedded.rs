@@ -32,7 +32,7 @@ pub fn context(place: Option<String>) -> Result<(Context, Durability), CliError>
 pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     let context = Context { around: Surroundings::of_process(), ..context.clone() };
     let (_, args) = serve_args([], &context.around)?;
-    let access = Access { api_token: Some(api_token), loopback: true, ..Access::default() };
+    let access = Access { api_token: Some(api_token.into()), loopback: true, ..Access::default() };
     settings::of_proxy(&args, access, &context)
 }
 

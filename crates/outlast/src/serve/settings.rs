@@ -9,7 +9,7 @@ use outlast_core::store::Store;
 use outlast_server::door::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
-use super::token::read_token;
+use super::token::read_tokens;
 use crate::{
     cli::{Command, ServeArgs},
     program::{context::Context, error::CliError, line},
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Returns the configuration of `outlast serve` for `args`, with the keys, token and prices that the files hold now.
 pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
-    let token = args.api_token_file.as_deref().map(read_token).transpose()?;
+    let token = args.api_token_file.as_deref().map(read_tokens).transpose()?;
     let open = [Some(args.listen), args.grpc].into_iter().flatten().find(|a| !a.ip().is_loopback());
     if let (Some(open), None) = (open, &token) {
         return Err(CliError::Usage {

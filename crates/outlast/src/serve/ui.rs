@@ -121,8 +121,8 @@ fn config(context: &Context) -> Result<Config, CliError> {
         Providers { openai: nowhere()?, anthropic: nowhere()?, gemini: nowhere()?, named: Vec::new() };
     // Nobody is told the token: only the page's sessions are let in.
     let secret: [u8; 32] = random(context.entropy.as_ref());
-    let token = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let access = Access { api_token: Some(token), loopback: true, ..Access::default() };
+    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let access = Access { api_token: Some(token.into()), loopback: true, ..Access::default() };
     let prices = PriceTable::builtin();
     Ok(proxy_setup::config(&args, access, providers, prices, Default::default(), Default::default()))
 }

@@ -144,6 +144,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     // Bad settings are refused before a run is made.
     crate::settings::mcp::load(&context.around)?;
+    crate::settings::notify::load(&context.around)?;
     let choice = Choice::read(&args.agent);
     agent::find(&choice, &args.command, &context.around)?;
     if around.is_none() {

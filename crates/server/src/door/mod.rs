@@ -50,6 +50,7 @@ pub use crate::{
     wire::{
         access::{Access, NotLetIn},
         sessions::Sessions,
+        tokens::ApiTokens,
         who::bare,
     },
 };

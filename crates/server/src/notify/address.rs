@@ -1,7 +1,7 @@
 //! Addresses that messages may be posted to.
 //!
 //! `https` everywhere, `http` to this machine only. Link-local addresses are refused, because a cloud's metadata service
-//! is at one. A name that is not `localhost` may not lead to this machine: whoever controls the name could turn a post
+//! is at one; so are the addresses by IPv6 at which clouds have it. A name that is not `localhost` may not lead to this machine: whoever controls the name could turn a post
 //! against a service that trusts loopback.
 
 use std::{
@@ -48,18 +48,30 @@ fn is_localhost(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
 }
 
-/// Returns an IPv4 address that is written as an IPv6 one as what it is.
+/// Returns an IPv4 address that is written as an IPv6 one, mapped or translated (NAT64), as what it is.
 fn plain(ip: IpAddr) -> IpAddr {
     match ip {
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
+        IpAddr::V6(v6) => match v6.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                IpAddr::V4((u32::from(high) << 16 | u32::from(low)).into())
+            }
+            _ => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
+        },
         IpAddr::V4(_) => ip,
     }
 }
 
+/// Networks of metadata services by IPv6, by their first 32 bits: those of AWS (`fd00:ec2::254`) and of Google Cloud
+/// (`fd20:ce::254`).
+const METADATA: [[u16; 2]; 2] = [[0xfd00, 0xec2], [0xfd20, 0xce]];
+
 fn is_refused(ip: IpAddr) -> bool {
     match plain(ip) {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast(),
+        IpAddr::V6(v6) => {
+            let is_metadata = METADATA.contains(&[v6.segments()[0], v6.segments()[1]]);
+            v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast() || is_metadata
+        }
     }
 }
 
@@ -121,6 +133,10 @@ mod tests {
         check("https://[fe80::1]/x", refused("fe80::1"));
         check("https://[::ffff:169.254.169.254]/x", refused("::ffff:169.254.169.254"));
         check("https://0.0.0.0/x", refused("0.0.0.0"));
+        check("https://[fd00:ec2::254]/latest", refused("fd00:ec2::254"));
+        check("https://[fd20:ce::254]/latest", refused("fd20:ce::254"));
+        check("https://[64:ff9b::a9fe:a9fe]/latest", refused("64:ff9b::a9fe:a9fe"));
+        check("https://[fd12:3456::1]/x", Ok(()));
         check("ftp://hooks.example/x", Err(BadAddress::NoUrl));
         check("hooks.example", Err(BadAddress::NoUrl));
         check("https://", Err(BadAddress::NoUrl));
@@ -136,7 +152,7 @@ mod tests {
         };
         check("hooks.example", &["192.0.2.1", "2001:db8::1"], &["192.0.2.1", "2001:db8::1"]);
         check("rebound.example", &["127.0.0.1", "::1", "::ffff:127.0.0.1"], &[]);
-        check("metadata.example", &["169.254.169.254", "fe80::1"], &[]);
+        check("metadata.example", &["169.254.169.254", "fe80::1", "fd00:ec2::254"], &[]);
         check("half.example", &["127.0.0.1", "192.0.2.1"], &["192.0.2.1"]);
         check("localhost", &["127.0.0.1", "::1", "192.0.2.1"], &["127.0.0.1", "::1"]);
     }

@@ -283,7 +283,11 @@ pub fn credential(
                     let ours = value.to_str().is_ok_and(|v| {
                         let bare = bare(v);
                         outlast_core::run::token::looks_like_token(bare)
-                            || config.access.api_token.as_deref() == Some(bare)
+                            || config
+                                .access
+                                .api_token
+                                .as_ref()
+                                .is_some_and(|tokens| tokens.find(bare).is_some())
                     });
                     if !ours {
                         let mut value: HeaderValue = value.clone();

@@ -25,6 +25,7 @@ pub fn run(view: &RunView, now: Micros) -> Value {
         "why": run.halt.as_ref().map(Refusal::message).or_else(|| run.error.clone()),
         "stop_requested": run.stop_requested,
         "attempts": run.next_attempt.0 - 1,
+        "restarts": e.spent[Unit::Restarts],
         "iteration": run.iteration,
         "entries": run.next_seq.0 - 1,
         "pending_approvals": run.approvals.as_ref().map_or(0, |awaited| awaited.pending(now)),

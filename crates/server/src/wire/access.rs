@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use outlast_core::words::id::{RunId, RunNo};
 
-use super::sessions::Sessions;
+use super::{sessions::Sessions, tokens::ApiTokens};
 
 /// Rules by which a listener admits callers.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// API token that every caller without a run token must show; `None`: no token is needed.
-    pub api_token: Option<String>,
+    /// API tokens, one of which every caller without a run token must show; `None`: no token is needed.
+    pub api_token: Option<ApiTokens>,
     /// Whether the listener is on a loopback address.
     pub loopback: bool,
     /// Names under which callers may reach the listener, besides IP addresses: as in `Host`, without a port.

@@ -8,5 +8,6 @@ pub(crate) mod origin;
 pub(crate) mod refuse;
 pub(crate) mod sessions;
 pub(crate) mod socket;
+pub(crate) mod tokens;
 pub(crate) mod ways;
 pub(crate) mod who;

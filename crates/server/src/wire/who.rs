@@ -16,7 +16,6 @@ use outlast_core::{
 };
 use percent_encoding::percent_decode_str;
 use sha2::Digest as _;
-use subtle::ConstantTimeEq as _;
 
 use super::{
     access::{Access, NotLetIn},
@@ -134,8 +133,8 @@ fn read(
         }
         claims = Some(one);
     }
-    let api = access.api_token.as_deref();
-    let is_api = |v: &str| api.is_some_and(|a| same(v, a));
+    let api = access.api_token.as_ref();
+    let is_api = |v: &str| api.is_some_and(|tokens| tokens.find(v).is_some());
     let has_api_token = credentials.iter().any(|c| is_api(c.1));
     let own = credentials.iter().find(|c| !token::looks_like_token(c.1) && !is_api(c.1));
     let credential = match own {
@@ -195,8 +194,10 @@ pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
         let known = access.sessions.as_ref().is_some_and(|sessions| sessions.knows(bearer));
         return if known { Ok(Shown::Page) } else { Err(NotLetIn::SessionOver) };
     }
-    match access.api_token.as_deref() {
-        Some(token) if credentials(headers)?.iter().any(|c| same(c.1, token)) => Ok(Shown::ApiToken),
+    match &access.api_token {
+        Some(tokens) if credentials(headers)?.iter().any(|c| tokens.find(c.1).is_some()) => {
+            Ok(Shown::ApiToken)
+        }
         None if access.loopback => Ok(Shown::Nothing),
         _ => Err(NotLetIn::NoToken),
     }
@@ -212,7 +213,12 @@ pub fn actor(access: &Access, headers: &HeaderMap) -> String {
             let bearer = of_page(headers).ok().flatten().unwrap_or_default();
             format!("page:{}", &Digest::of(bearer.as_bytes()).to_string()[..8])
         }
-        Ok(Shown::ApiToken) => "api:token".to_owned(),
+        Ok(Shown::ApiToken) => {
+            let shown = credentials(headers).unwrap_or_default();
+            let tokens = access.api_token.as_ref();
+            let token = shown.iter().find_map(|c| tokens.and_then(|tokens| tokens.find(c.1)));
+            format!("api:{}", token.and_then(|token| token.name.as_deref()).unwrap_or("token"))
+        }
         _ => "api".to_owned(),
     };
     let says = headers.get(BY).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
@@ -231,10 +237,6 @@ pub fn may_change(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> 
 /// Returns the bearer that a request shows as a session of the page, known or not; `None` if it shows none.
 fn of_page(headers: &HeaderMap) -> Result<Option<&str>, NotLetIn> {
     Ok(credentials(headers)?.into_iter().map(|c| c.1).find(|value| value.starts_with(sessions::PREFIX)))
-}
-
-fn same(a: &str, b: &str) -> bool {
-    a.as_bytes().ct_eq(b.as_bytes()).into()
 }
 
 fn digest_of(header: &str, value: &str) -> Digest {

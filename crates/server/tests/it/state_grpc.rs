@@ -27,7 +27,7 @@ async fn client(server: &Server, token: Option<&str>) -> Client {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let token = token.map(str::to_owned);
-    tokio::spawn(grpc::serve(server.desk.clone(), listener, token, std::future::pending()));
+    tokio::spawn(grpc::serve(server.desk.clone(), listener, token.map(Into::into), std::future::pending()));
     Client::connect(url).await.unwrap()
 }
 
