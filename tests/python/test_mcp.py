@@ -167,7 +167,7 @@ def test_secrets_do_not_reach_the_journal_and_the_answer_is_given_again_byte_for
     asked = [("append", {"text": secret, "tell": "MAIL_TOKEN"}), ("append", {"text": "x", "tell": "PHRASE"})]
     lives = []
     for _ in range(2):
-        recorder = bed.recorder("--secret", "PHRASE")
+        recorder = bed.recorder("--hide-env", "PHRASE")
         lines = []
         for tool, arguments in asked:
             recorder.call(tool, arguments)
