@@ -167,7 +167,7 @@ def test_secrets_do_not_reach_the_journal_and_the_answer_is_given_again_byte_for
     asked = [("append", {"text": secret, "tell": "MAIL_TOKEN"}), ("append", {"text": "x", "tell": "PHRASE"})]
     lives = []
     for _ in range(2):
-        recorder = bed.recorder("--secret", "PHRASE")
+        recorder = bed.recorder("--hide-env", "PHRASE")
         lines = []
         for tool, arguments in asked:
             recorder.call(tool, arguments)
@@ -412,6 +412,9 @@ def test_under_outlast_run_the_calls_are_the_runs_and_the_next_attempt_finds_the
     (entry,) = bed.journal()
     assert (entry["state"], entry["tool"], entry["tool_call_id"]) == ("done", "log/append", "toolu_1")
     assert entry["replayed_to_attempt"] == 2
+    # No model was asked, and the tool calls are told all the same.
+    assert "NOTHING METERED" in done.stderr and "(1 tool call recorded)" in done.stderr
+    assert "no model's call came through the proxy; 1 tool call recorded" in bed.outlast("show", bed.run_id).stdout
 
 
 def test_outside_of_a_run_it_says_what_to_do(bed):

@@ -64,6 +64,7 @@ use crate::{
             tool::{BeginTool, Tool},
         },
         tool::{
+            give_back_tool::GiveBackTool,
             give_up_tool::GiveUpTool,
             reserve_tool::{ReserveTool, Reserved},
             resolve_tool::ResolveTool,
@@ -178,6 +179,7 @@ ops! {
     ReserveTool => ToolReserved(Reserved),
     SendTool => ToolSent(i64),
     GiveUpTool => ToolGivenUp(State),
+    GiveBackTool => ToolGivenBack(State),
     ResolveTool => ToolResolved(Seq),
     Record => Recorded(Seq),
     ResolveStep => StepResolved(Seq),

@@ -12,6 +12,9 @@ pub struct ToolDetail {
     /// The client's own id of the call; `None` from a client that gives none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Other ids under which later lives asked for the same call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub later_ids: Vec<String>,
     /// Number of times that the call may have been sent. At 0 the call is only reserved: on disk, and certainly not
     /// sent.
     pub sends: i64,
@@ -27,6 +30,11 @@ impl ToolDetail {
     /// Returns the name by which people and policies know the tool: `SERVER/TOOL`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.server, self.tool)
+    }
+
+    /// Returns whether a client knows the call by this id.
+    pub fn is_named(&self, id: &str) -> bool {
+        self.id.as_deref() == Some(id) || self.later_ids.iter().any(|later| later == id)
     }
 
     /// Returns whether the call may have been sent, and so may have had its effect.

@@ -54,6 +54,7 @@ pub fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Finished { code: Some(code) } => format!("finished with code {code}"),
         Outcome::Finished { code: None } => "finished".into(),
+        Outcome::Recorded => "finished; the same call again is given its recorded answer".into(),
         Outcome::EndedByOutlast => "ended by Outlast before it had finished".into(),
         Outcome::Ended => "ended, code unknown".into(),
         Outcome::Unknown => "unknown".into(),

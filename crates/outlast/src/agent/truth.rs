@@ -12,8 +12,9 @@ use outlast_core::{
             record::Record,
             tool::{BeginTool, Tool},
         },
+        tool::give_back_tool::GiveBackTool,
     },
-    journal::{Entry, Kind, Opening, Role, payload::Payload},
+    journal::{Entry, Kind, Opening, Role, State, payload::Payload},
     run::attempt::Attempt,
     store::{self, Ask as _, Durability, Store},
     words::{
@@ -51,6 +52,8 @@ pub enum Outcome {
     Finished {
         code: Option<i32>,
     },
+    /// An MCP server answered the call, and the recorder has its answer.
+    Recorded,
     /// A process of the call outlived the agent and was ended by Outlast.
     EndedByOutlast,
     /// The call had begun, and none of its processes was alive when the agent had ended: its exit code is unknown.
@@ -142,14 +145,20 @@ pub async fn settle(
 ) -> Result<Vec<InFlight>, store::Error> {
     let found = asked::find(store, of, left)?;
     close_answered(store, actor, of, &found).await?;
+    let entries = newest_entries(store, of.run)?;
     let alone = found.in_flight.iter().filter(|a| command(&a.call.input).is_some()).count() == 1;
     let mut told = Vec::new();
     for Asked { call, at } in found.in_flight {
+        let answered = give_back(store, &entries, &call.id).await?;
         let outcome = match store.ask(begin(actor, of, &call), Durability::Committed).await? {
             // A hook saw it end, or it was settled before.
+            Tool::Ended { .. } if answered => Outcome::Recorded,
             Tool::Ended { seq, .. } => recorded(store, of.run, seq)?,
             opened @ (Tool::Begun(opening) | Tool::Again(opening) | Tool::Taken(opening)) => {
-                let outcome = judge(&call, !matches!(opened, Tool::Begun(_)), alone, left);
+                let outcome = match answered {
+                    true => Outcome::Recorded,
+                    false => judge(&call, !matches!(opened, Tool::Begun(_)), alone, left),
+                };
                 store.ask(end(opening, &outcome), Durability::Synced).await?;
                 outcome
             }
@@ -157,6 +166,16 @@ pub async fn settle(
         told.push(InFlight { id: call.id, name: call.name, input: call.input, asked_at: at, outcome });
     }
     Ok(told)
+}
+
+/// Gives back what a recorder answered to a call whose result the model never got, so that the same call of the resumed
+/// model gets it, and is not made a second time. Returns whether the recorder has the tool's answer.
+async fn give_back(store: &dyn Store, entries: &[Entry], id: &str) -> Result<bool, store::Error> {
+    let is_its = |e: &&Entry| e.tool.as_ref().is_some_and(|tool| tool.is_named(id));
+    let Some(made) = entries.iter().rev().find(is_its) else { return Ok(false) };
+    let back = GiveBackTool { run: made.run, seq: made.seq };
+    let state = store.ask(back, Durability::Synced).await?;
+    Ok(matches!(state, State::Done | State::Failed))
 }
 
 /// Closes the open entries of tool calls whose results the model got although no hook saw them end: a refused call,
@@ -197,7 +216,7 @@ pub fn end(opening: Opening, outcome: &Outcome) -> Record {
     Record {
         opening,
         value: Payload::encode(&serde_json::to_vec(outcome).unwrap_or_default()),
-        failed: !matches!(outcome, Outcome::Finished { code: None | Some(0) }),
+        failed: !matches!(outcome, Outcome::Finished { code: None | Some(0) } | Outcome::Recorded),
         again: false,
         changes: Vec::new(),
     }

@@ -38,7 +38,7 @@ pub struct McpArgs {
     pub idempotent: Vec<String>,
     /// A variable whose value is not recorded, besides those whose names say that they are secrets; can be repeated
     #[arg(long, value_name = "VARIABLE")]
-    pub secret: Vec<String>,
+    pub hide_env: Vec<String>,
     /// A server at this URL, in place of CMD: https://HOST/PATH
     #[arg(long, value_name = "URL", conflicts_with = "command")]
     pub url: Option<String>,

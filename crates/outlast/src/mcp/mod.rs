@@ -56,7 +56,7 @@ const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x
 pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let name = name(&args)?;
     let headers = headers(&args, &context)?;
-    let secrets = Secrets::of(context.around.variables(), &args.secret).with_headers(&headers);
+    let secrets = Secrets::of(context.around.variables(), &args.hide_env).with_headers(&headers);
     let way = way(&args, &headers)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

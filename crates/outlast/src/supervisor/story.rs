@@ -63,11 +63,19 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
     say(&parts.join(" · "));
 }
 
-/// Reports that the command asked the proxy for nothing, and why that may be.
-pub fn nothing_metered(view: &RunView) {
+/// Reports that the command asked the proxy for nothing, and why that may be. `tools`: number of its recorded tool calls.
+pub fn nothing_metered(view: &RunView, tools: usize) {
     let Some(command) = &view.spec.command else { return };
     let program = command.argv.first().map_or("", String::as_str);
-    say(&format!("NOTHING METERED: {program} asked the proxy for nothing: no call was recorded or limited"));
+    say(&match tools {
+        0 => {
+            format!("NOTHING METERED: {program} asked the proxy for nothing: no call was recorded or limited")
+        }
+        tools => format!(
+            "NOTHING METERED: {program} asked the proxy for no model's answer, and none was limited ({} recorded)",
+            some(tools as i64, "tool call")
+        ),
+    });
     // A child run has the keys of the run around it.
     let has_key = !view.spec.keys.is_empty() || view.run.parent.is_some();
     say(match (has_key, command.supervision.intercept) {

@@ -25,6 +25,10 @@ use super::{
 };
 use crate::wire::{body::AnswerBody, socket::Wire};
 
+/// Methods of the path, as the OpenAPI file has it.
+pub const ROUTES: [(&str, &str); 3] =
+    [("DELETE", "/mcp/{name}"), ("GET", "/mcp/{name}"), ("POST", "/mcp/{name}")];
+
 /// Prefix of the paths of MCP servers.
 const PREFIX: &str = "/mcp/";
 

@@ -18,6 +18,9 @@ pub const KEY: &str = "outlast/idempotencyKey";
 /// Members of `_meta` by which clients name a tool call: the id that the model's answer gave it.
 const IDS: [&str; 2] = ["claudecode/toolUseId", "outlast/toolCallId"];
 
+/// Member by which Codex names a call, and a member of Codex's that stands beside it: the name alone could be anybody's.
+const CODEX: (&str, &str) = ("callId", "x-codex-turn-metadata");
+
 /// JSON-RPC's error code for a line that is not JSON-RPC.
 pub const PARSE: i64 = -32700;
 pub const INVALID: i64 = -32600;
@@ -78,9 +81,10 @@ impl ToolCall {
         for (member, value) in members.iter().filter(|(member, _)| *member != "_meta") {
             asked.push_str(&format!("{}:{}\n", json!(member), canonical(value.get())?));
         }
+        let codex = meta.get(CODEX.1).is_some().then_some(CODEX.0);
         Ok(ToolCall {
             tool: serde_json::from_str(name.get()).map_err(|e| format!("the tool's name: {e}"))?,
-            id: IDS.iter().find_map(|id| meta[*id].as_str()).map(str::to_owned),
+            id: IDS.iter().copied().chain(codex).find_map(|id| meta[id].as_str()).map(str::to_owned),
             progress: meta.get("progressToken").filter(|t| !t.is_null()).map(Value::to_string),
             arguments: members.get("arguments").map_or(Ok("{}".into()), |a| canonical(a.get()))?,
             digest: Digest::of(asked.as_bytes()),
@@ -185,6 +189,9 @@ mod tests {
             (same.digest, same.id.as_deref(), same.progress.as_deref()),
             (call.digest, Some("toolu_1"), Some("7"))
         );
+        let id = |meta: &str| params(&format!("{{\"name\":\"a\",\"_meta\":{meta}}}")).unwrap().id;
+        assert_eq!(id(r#"{"callId":"call_1","x-codex-turn-metadata":{}}"#).as_deref(), Some("call_1"));
+        assert_eq!(id(r#"{"callId":"anybody's"}"#), None);
         for other in [
             r#"{"name":"b","arguments":{"x":1,"y":[2]}}"#,
             r#"{"name":"a","arguments":{"x":1.0,"y":[2]}}"#,

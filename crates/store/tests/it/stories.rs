@@ -253,6 +253,7 @@ macro_rules! stories {
                 the_nth_equal_call_is_the_nth_of_the_life_before,
                 an_answer_that_reached_nobody_is_found_in_the_same_attempt_too,
                 a_call_under_a_new_id_repeats_only_what_reached_nobody,
+                an_answer_that_its_client_lost_is_given_to_the_same_call_under_a_new_id,
                 a_call_of_a_live_process_is_joined_by_its_id_and_left_alone_without,
                 a_read_is_made_anew_where_recorded_answers_are_passed_over,
                 what_is_given_up_is_void_or_unknown,

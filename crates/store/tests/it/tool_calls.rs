@@ -4,6 +4,7 @@ use outlast_core::{
     engine::{
         call::delivered::Delivered,
         tool::{
+            give_back_tool::GiveBackTool,
             give_up_tool::GiveUpTool,
             reserve_tool::{ReserveTool, Reserved},
             resolve_tool::{ResolveTool, Said},
@@ -217,6 +218,37 @@ pub fn a_call_under_a_new_id_repeats_only_what_reached_nobody(s: &Stage) {
     assert!(matches!(b.ask(b.named("x", "toolu_10")).unwrap(), Reserved::Send { new: true, .. }));
     assert_eq!(b.ask(b.named("x", "toolu_2")).unwrap(), Reserved::InDoubt { seq: cut.seq });
     assert_eq!(b.ask(b.named("x", "toolu_1")).unwrap(), Reserved::Recorded { seq: told, state: State::Done });
+}
+
+/// Bug: a client died with an answer that its model had not seen, and its resumed model made the call again. Consequence:
+/// the effect was there twice. Cause: what reached the client counted as known to the model.
+pub fn an_answer_that_its_client_lost_is_given_to_the_same_call_under_a_new_id(s: &Stage) {
+    let a = agent(s);
+    let lost = a.calls_tool(a.named("x", "toolu_1"), "done it");
+    let back = GiveBackTool { run: a.run, seq: lost };
+    assert_eq!(a.ask(back.clone()).unwrap(), State::Done);
+    assert_eq!(a.ask(back).unwrap(), State::Done);
+    let b = next(s, &a);
+    let wanted = Reserved::Recorded { seq: lost, state: State::Done };
+    assert_eq!(b.ask(b.named("x", "toolu_2")).unwrap(), wanted);
+    b.gets(lost);
+    assert!(matches!(b.ask(b.named("x", "toolu_3")).unwrap(), Reserved::Send { new: true, .. }));
+    // It is known by both ids from now on.
+    assert_eq!(s.entry(a.run, lost).tool.unwrap().later_ids, ["toolu_2"]);
+    let c = next(s, &b);
+    for id in ["toolu_1", "toolu_2"] {
+        assert_eq!(c.ask(c.named("x", id)).unwrap(), wanted, "{id}");
+    }
+    // So is the word that a call is in doubt. An open call has no answer to give back.
+    let cut = c.sends(c.named("y", "toolu_4"));
+    assert_eq!(c.ask(GiveBackTool { run: a.run, seq: cut.seq }).unwrap(), State::Open);
+    let d = next(s, &c);
+    assert_eq!(d.ask(d.named("y", "toolu_5")).unwrap(), Reserved::InDoubt { seq: cut.seq });
+    d.gets(cut.seq);
+    assert_eq!(d.ask(GiveBackTool { run: a.run, seq: cut.seq }).unwrap(), State::Unknown);
+    let e = next(s, &d);
+    assert_eq!(e.ask(e.named("y", "toolu_6")).unwrap(), Reserved::InDoubt { seq: cut.seq });
+    s.refuses("unknown_entry", GiveBackTool { run: a.run, seq: Seq(99) });
 }
 
 pub fn a_call_of_a_live_process_is_joined_by_its_id_and_left_alone_without(s: &Stage) {

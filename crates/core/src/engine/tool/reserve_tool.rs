@@ -120,7 +120,8 @@ impl ReserveTool {
                 (e.run, e.kind, e.match_key) == (run, Kind::Tool, Some(key)) && e.state != State::Void
             })
         };
-        let named = |e: &&Entry| self.id.is_some() && e.tool.as_ref().is_some_and(|tool| tool.id == self.id);
+        let named =
+            |e: &&Entry| self.id.as_ref().zip(e.tool.as_ref()).is_some_and(|(id, tool)| tool.is_named(id));
         match its().filter(named).last() {
             Some(same) => Some(self.fate(l, same)),
             None => its().find(|e| self.is_lost(l, e)).map(|e| self.fate(l, e)),
@@ -161,7 +162,17 @@ impl ReserveTool {
     fn hold<'a>(&self, l: &'a mut Loaded, seq: Seq) -> Result<&'a mut Entry, Error> {
         let entry = l.entry_mut(self.actor.run, seq).ok_or(Error::NotLoaded("the tool call"))?;
         entry.instance = Some(self.actor.instance);
+        self.name(entry);
         Ok(entry)
+    }
+
+    /// Lets the call be found under this id, too: a client that loses its answer again asks for it by that one.
+    fn name(&self, entry: &mut Entry) {
+        if let (Some(id), Some(tool)) = (&self.id, &mut entry.tool)
+            && !tool.is_named(id)
+        {
+            tool.later_ids.push(id.clone());
+        }
     }
 
     fn append(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
@@ -187,6 +198,7 @@ impl ReserveTool {
             return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
         }
         let entry = l.take_over(&self.actor, seq).ok_or(Error::NotLoaded("the tool call"))?;
+        self.name(entry);
         if let Some(tool) = &mut entry.tool {
             tool.sends += i64::from(self.leaves);
             tool.repeatable = self.repeatable;

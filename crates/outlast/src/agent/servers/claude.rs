@@ -348,7 +348,7 @@ mod tests {
             told,
             &[
                 "/o/outlast mcp --name files -- local-files",
-                "/o/outlast mcp --name mail --secret T -- user-mail -x",
+                "/o/outlast mcp --name mail --hide-env T -- user-mail -x",
             ],
         );
         let Handed::File(file) = bed.servers(&Asked::default()).handed else { panic!() };
@@ -358,7 +358,7 @@ mod tests {
         bed.check(
             &user,
             Some("MCP servers: mail recorded; not recorded issues (at a URL)"),
-            &["/o/outlast mcp --name mail --secret T -- user-mail -x"],
+            &["/o/outlast mcp --name mail --hide-env T -- user-mail -x"],
         );
     }
 

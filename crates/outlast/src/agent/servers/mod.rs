@@ -136,7 +136,7 @@ fn recorded(
     }
     let program = program.to_str().ok_or(ODD)?.to_owned();
     let mut arguments: Vec<String> = ["mcp", "--name", name].map(str::to_owned).into();
-    arguments.extend(variables.iter().flat_map(|variable| ["--secret".to_owned(), variable.clone()]));
+    arguments.extend(variables.iter().flat_map(|variable| ["--hide-env".to_owned(), variable.clone()]));
     arguments.extend(["--", command].map(str::to_owned));
     arguments.append(&mut own);
     Ok(Some(Recorded { command: program, arguments }))
@@ -192,7 +192,7 @@ mod tests {
             recorded(Path::new("/o/outlast"), name, Some(command), Some(own), &["T".to_owned()])
                 .map(|r| r.map(|r| format!("{} {}", r.command, r.arguments.join(" "))))
         };
-        let wanted = "/o/outlast mcp --name mail --secret T -- npx -y mail".to_owned();
+        let wanted = "/o/outlast mcp --name mail --hide-env T -- npx -y mail".to_owned();
         assert_eq!(check("mail", "npx", &["-y", "mail"]), Ok(Some(wanted)));
         assert_eq!(check("mail", "/bin/outlast", &["mcp", "--", "npx"]), Ok(None));
         assert_eq!(check("a.b", "npx", &[]), Err(ODD_NAME));

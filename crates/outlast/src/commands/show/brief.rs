@@ -196,9 +196,13 @@ impl Story {
             e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {} usd", usd(limit)));
         let (calls, tokens) = (e.spent[Unit::Calls], e.spent.tokens());
         let paid = match calls {
-            0 if is_unmetered(&self.view) => {
-                "NOTHING METERED: no call came through the proxy, and none was limited".into()
-            }
+            0 if is_unmetered(&self.view) => match self.entries.iter().filter(|e| e.tool.is_some()).count() {
+                0 => "NOTHING METERED: no call came through the proxy, and none was limited".into(),
+                tools => format!(
+                    "NOTHING METERED: no model's call came through the proxy; {} recorded",
+                    some(tools as i64, "tool call")
+                ),
+            },
             0 => format!("no call so far; 0 usd{of}"),
             _ if self.view.spec.login.is_some() => self.list_price(),
             _ => format!(

@@ -19,6 +19,7 @@ use outlast_core::{
 
 use super::{Driver, Life, Next};
 use crate::{
+    agent::truth,
     logs::read,
     loops::task_context::TaskContext,
     program::{
@@ -194,7 +195,8 @@ impl Driver {
         let view = story::view(self.store.as_ref(), &self.view)?;
         let metered = self.asked > 0 || view.envelope.spent[Unit::Calls] > 0 || view.run.replayed > 0;
         if !metered && self.conduct.is_none() {
-            story::nothing_metered(&view);
+            let entries = truth::newest_entries(self.store.as_ref(), self.view.run.no)?;
+            story::nothing_metered(&view, entries.iter().filter(|e| e.tool.is_some()).count());
         }
         Ok(())
     }

@@ -27,29 +27,38 @@ fn recorded(bed: &Bed) -> Vec<String> {
 }
 
 /// Kills the agent while its tool has had its effect and has not answered, and lets it be started again.
-fn killed_in_the_tool(bed: &Bed, run: Proc, agent: impl Fn(&Bed) -> u32) {
+fn killed_in_the_tool(bed: &Bed, run: Proc) {
     until("the effect", || (effects(bed) == 1).then_some(()));
-    let pid = agent(bed);
-    assert!(kill(pid, 9));
+    assert!(kill(parent_of_recorder(bed).expect("a recorder of the server"), 9));
     // A second call, if one were made, would be answered at once.
     until("the next life", || (bed.show("r")["attempts"].as_array().unwrap().len() > 1).then_some(()));
     bed.write("answered", "");
     run.done().code(0);
 }
 
-/// The agent's pid: the process that started the server's recorder. Codex gives it none of the run's variables.
-fn parent_of_recorder(bed: &Bed) -> u32 {
+/// The server's recorder, if it is up. Codex gives it none of the run's variables.
+fn recorder(bed: &Bed) -> Option<u32> {
     let effects = bed.path("effects");
     let is_recorder = |words: &str| words.contains("\0mcp\0--name\0mail\0") && words.contains(text(&effects));
     let pids =
-        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    let recorder = pids.into_iter().find(|pid: &u32| {
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.into_iter().find(|pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         is_recorder(&String::from_utf8_lossy(&words))
-    });
-    let recorder = recorder.expect("a recorder of the server");
-    let stat = fs::read_to_string(format!("/proc/{recorder}/stat")).unwrap();
-    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
+    })
+}
+
+/// The agent's pid: the parent of the server's recorder.
+fn parent_of_recorder(bed: &Bed) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", recorder(bed)?)).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The server's pid: the child of its recorder.
+fn child_of_recorder(bed: &Bed) -> Option<u32> {
+    let recorder = recorder(bed)?;
+    let children = fs::read_to_string(format!("/proc/{recorder}/task/{recorder}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
 }
 
 fn server(bed: &Bed) -> Value {
@@ -112,7 +121,7 @@ fn claude_code_killed_in_a_tool_of_its_server_does_it_once() {
     bed.write(".claude.json", &before);
     let script = model(&bed, "mcp__mail__append", true, 1);
     let run = bed.start(claude(&bed, &script, &[]));
-    killed_in_the_tool(&bed, run, parent_of_recorder);
+    killed_in_the_tool(&bed, run);
     is_never_silently_repeated(&bed);
     bed.does(&["show", "r"]).code(0).tells(&["MCP servers: mail recorded; not recorded issues (at a URL)"]);
     let kept: Value = serde_json::from_str(&bed.text(".claude.json")).unwrap();
@@ -126,7 +135,7 @@ fn codex_killed_in_a_tool_of_its_server_does_it_once() {
     // Its history has a result of the call that was cut off: one more turn of the script.
     let script = model(&bed, "mcp__mail/append", true, 2);
     let run = bed.start(codex(&bed, &script));
-    killed_in_the_tool(&bed, run, parent_of_recorder);
+    killed_in_the_tool(&bed, run);
     is_never_silently_repeated(&bed);
     assert_eq!(bed.text(".codex/config.toml"), before);
 }
@@ -159,4 +168,58 @@ fn a_server_that_the_person_approved_is_recorded() {
     let script = model(&bed, "mcp__mail__append", false, 1);
     bed.run(claude(&bed, &script, &[])).code(0);
     assert_eq!((effects(&bed), recorded(&bed)), (1, vec!["done".to_owned()]));
+}
+
+/// Kills one of the three processes around a call, once so many effects are there, and lets the run end. Each effect has
+/// a key of its own: none was made twice by itself; a call was made anew only by a model that was told of the first.
+fn whoever_is_killed(seed: u64, bed: &Bed, run: Command) {
+    let victims = [parent_of_recorder, recorder, child_of_recorder];
+    let (victim, at) = (victims[(seed % 3) as usize], 1 + (seed / 3) as usize % 3);
+    let run = bed.start(run);
+    let lines = || bed.text("effects").lines().filter(|line| line.starts_with("append ")).count();
+    until("the effects", || (lines() >= at).then_some(()));
+    if let Some(pid) = victim(bed) {
+        kill(pid, 9);
+    }
+    run.done();
+    let mut keys = std::collections::BTreeMap::new();
+    for line in bed.text("effects").lines().filter(|line| line.starts_with("append ")) {
+        let words: Vec<&str> = line.split(' ').collect();
+        *keys.entry((words[1].to_owned(), words[2].to_owned())).or_insert(0) += 1;
+    }
+    let doubted = recorded(bed).iter().filter(|state| *state == "unknown").count();
+    let made = keys.len();
+    assert!(keys.values().all(|count| *count == 1), "seed {seed}: {keys:?}");
+    let texts: std::collections::BTreeSet<&String> = keys.keys().map(|(text, _)| text).collect();
+    assert!(made - texts.len() <= doubted, "seed {seed}: {made} effects, {doubted} told: {keys:?}");
+    println!("seed {seed}: {made} effects of {} calls, {doubted} told of", texts.len());
+}
+
+/// Three letters, one after the other.
+fn letters(tool: &str) -> String {
+    ["ann", "bob", "cy"].map(|to| format!("mock: tool {tool} {}\n", json!({"text": to}))).concat()
+}
+
+/// How often each agent is killed: `OUTLAST_TEST_KILLS`.
+fn kills() -> u64 {
+    std::env::var("OUTLAST_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
+}
+
+#[test]
+fn whoever_is_killed_claude_codes_calls_are_done_once_or_told() {
+    for seed in 0..kills() {
+        let bed = claude_bed(&json!({}));
+        bed.write(".claude.json", &json!({"mcpServers": {"mail": server(&bed)}}).to_string());
+        let run = claude(&bed, &letters("mcp__mail__append"), &[]);
+        whoever_is_killed(seed, &bed, run);
+    }
+}
+
+#[test]
+fn whoever_is_killed_codexs_calls_are_done_once_or_told() {
+    for seed in 0..kills() {
+        let bed = codex_bed();
+        let run = codex(&bed, &letters("mcp__mail/append"));
+        whoever_is_killed(seed, &bed, run);
+    }
 }
