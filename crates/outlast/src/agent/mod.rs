@@ -204,12 +204,11 @@ impl Choice {
     }
 }
 
-/// Returns the adapters of the programs that Outlast knows. The first one that knows a process as a tool's names its call
-/// best.
+/// Returns the adapters of the programs that Outlast knows.
 pub fn built_in() -> Vec<Box<dyn Adapter>> {
     vec![
-        Box::new(codex::Codex),
         Box::new(claude::Claude),
+        Box::new(codex::Codex),
         Box::new(opencode::Opencode),
         Box::new(aider::Aider),
         Box::new(gemini::GEMINI),
