@@ -21,7 +21,7 @@ const OPENCODE: Agent = Agent {
     name: "opencode",
     tool: "bash",
     beside: &[("description", "does it")],
-    words: &["run", "--auto", "-m", "openai/gpt-5"],
+    words: &["run", "--auto", "-m", "anthropic/claude-sonnet-4-5"],
     instructions: "AGENTS.md",
     variables: &[("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")],
 };
