@@ -1,6 +1,6 @@
 # make demo [USD=0.25]   an agent and its proxy are killed; the receipt beside a clean run's
 # make test              everything that is checked, but for what needs programs of others
-# make test-clients      Claude Code, Codex, npm's clients, Python's frameworks, the page in Chromium (installs them)
+# make test-clients      seven CLI agents, npm's clients, Python's frameworks, the page in Chromium (installs them)
 # make python            the wheel of the Python package, with the `outlast` command in it
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail

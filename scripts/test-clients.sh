@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks with programs of others: Claude Code and Codex as they are published, every method of npm's clients, MCP's
+# Checks with programs of others: CLI agents as they are published, every method of npm's clients, MCP's
 # conformance suite, Python's frameworks, and the page in Debian's Chromium; called by `make test-clients`. A program that
 # cannot be installed fails the tests that need it.
 #
@@ -46,7 +46,7 @@ rules() {
 
 check "the build, with lints" lints
 check "rules for alerts" rules
-tests "Claude Code and Codex" agents
+tests "CLI agents" agents
 tests "npm's clients, and the conformance of MCP" "$PYTHON" -m pytest -q -m clients tests/python
 if ! OUTLAST_TEST_POSTGRES=$(scripts/private-postgres.sh start "$postgres/server"); then
     echo "the private PostgreSQL did not start" >&2

@@ -167,6 +167,10 @@ impl Adapter for Aider {
         line.with(out)
     }
 
+    fn tells(&self, line: &Line) -> bool {
+        self.read(line, false).headless
+    }
+
     fn environment(&self, _line: &Line, env: &mut BTreeMap<OsString, OsString>, _with: &With) {
         // For Gemini's models the library that it calls them by has a variable of its own.
         if let Some(url) = env.get(OsStr::new("GOOGLE_GEMINI_BASE_URL")).and_then(|url| url.to_str()) {

@@ -215,7 +215,11 @@ impl Conduct {
             told = truth::settle(store, actor, &self.searched(before.no, &known), strays).await?;
         }
         let note = note::words(&how, &told);
-        say(&format!("{} goes on in its session {known}{}", self.adapter.name(), in_flight(told.len())));
+        let about = match self.adapter.tells(&self.line) {
+            true => in_flight(told.len()),
+            false => untold(told.len()),
+        };
+        say(&format!("{} goes on in its session {known}{about}", self.adapter.name()));
         if !self.reading.headless {
             self.leave_note(&note, env);
         }
@@ -519,6 +523,17 @@ fn in_flight(calls: usize) -> String {
     match calls {
         0 => String::new(),
         n => format!(", and is told of {} that was in flight", render::amount::some(n as i64, "tool call")),
+    }
+}
+
+/// Returns words for tool calls that a model is not told of.
+fn untold(calls: usize) -> String {
+    match calls {
+        0 => String::new(),
+        n => format!(
+            "; its model cannot be told of {} that was in flight: tell it what `outlast show` says",
+            render::amount::some(n as i64, "tool call")
+        ),
     }
 }
 

@@ -62,6 +62,10 @@ impl Adapter for Declared {
         filled(&self.resume_args, line, session, note)
     }
 
+    fn tells(&self, _line: &Line) -> bool {
+        holds(&self.resume_args, "{note}")
+    }
+
     fn patterns(&self) -> Patterns {
         self.patterns.clone()
     }

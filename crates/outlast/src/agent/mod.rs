@@ -127,6 +127,10 @@ pub trait Adapter: Send + Sync {
     /// Returns the arguments that resume a session. A headless agent gets `note`, the text for its model, in
     /// its arguments; any other gets it through a hook, or not at all.
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String>;
+    /// Returns whether a resumed agent's model gets the note. Where nobody can give it, the person is told so.
+    fn tells(&self, _line: &Line) -> bool {
+        true
+    }
     /// Adds the agent's own variables to the environment that every agent gets.
     fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With);
     /// Returns how the program authenticates, as its own files say: providers whose keys it keeps, or the way that was
@@ -211,12 +215,11 @@ impl Choice {
     }
 }
 
-/// Returns the adapters of the programs that Outlast knows. The first one that knows a process as a tool's names its call
-/// best.
+/// Returns the adapters of the programs that Outlast knows.
 pub fn built_in() -> Vec<Box<dyn Adapter>> {
     vec![
-        Box::new(codex::Codex),
         Box::new(claude::Claude),
+        Box::new(codex::Codex),
         Box::new(opencode::Opencode),
         Box::new(aider::Aider),
         Box::new(gemini::GEMINI),

@@ -134,9 +134,14 @@ impl Adapter for Opencode {
             // The word is the directory of the project.
             out.extend(options::words(&pieces).into_iter().map(str::to_owned));
             out.extend(options);
-            out.extend(["--session", session, "--prompt", note].map(str::to_owned));
+            out.extend(["--session", session].map(str::to_owned));
         }
         line.with(out)
+    }
+
+    fn tells(&self, line: &Line) -> bool {
+        // Its full screen takes no prompt for a session that it shows.
+        runs(&pieces(line))
     }
 
     fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With) {
@@ -235,7 +240,7 @@ mod tests {
                 "opencode run --format json --session ID -- NOTE",
             ),
             ("opencode run -c --fork go", "opencode run --session ID -- NOTE"),
-            ("opencode /p --prompt hello", "opencode /p --session ID --prompt NOTE"),
+            ("opencode /p --prompt hello", "opencode /p --session ID"),
             ("npx opencode-ai@1.18.33 run x", "npx opencode-ai@1.18.33 run --session ID -- NOTE"),
         ] {
             let line = line(text);
@@ -243,6 +248,7 @@ mod tests {
             assert_eq!(Opencode.begin(&line, &With::default(), None).join(" "), text);
             let had = Opencode.resume(&line, &With::default(), ID, "NOTE").join(" ").replace(ID, "ID");
             assert_eq!(had, resumed, "{text}");
+            assert_eq!(Opencode.tells(&line), resumed.contains("NOTE"), "{text}");
         }
     }
 

@@ -95,10 +95,10 @@ pub fn look(tree: &Tree) -> io::Result<Vec<Left>> {
             let entries = environ.split(|b| *b == 0).filter_map(|e| std::str::from_utf8(e).ok());
             entries.filter_map(|e| e.split_once('=')).find(|(n, _)| *n == name).map(|(_, v)| v.to_owned())
         };
+        let known: Vec<ToolProcess> = adapters.iter().filter_map(|a| a.tool_process(&variable)).collect();
         // Codex names the exact call, also for another agent that its tool runs.
-        let Some(of) = adapters.iter().find_map(|adapter| adapter.tool_process(&variable)) else {
-            continue;
-        };
+        let exact = known.iter().find(|of| matches!(of, ToolProcess::Of(_)));
+        let Some(of) = exact.or(known.first()).cloned() else { continue };
         let arguments = fs::read(format!("/proc/{}/cmdline", found.pid)).unwrap_or_default();
         let command = String::from_utf8_lossy(&arguments).replace('\0', " ");
         // Our own hooks run in the same environment.

@@ -51,7 +51,7 @@ pub struct RunArgs {
     /// In a new run: the file to which the task's context (what `outlast ctx` records) is copied [default: active_state.json in the run's own directory]
     #[arg(long, value_name = "PATH")]
     pub state_file: Option<PathBuf>,
-    /// The CLI agent that is started: auto (by the command), claude, codex, none, or one that `[agents]` of outlast.toml declares
+    /// The CLI agent that is started: auto (by the command), none, claude, codex, opencode, aider, gemini, qwen, copilot, or one that `[agents]` of outlast.toml declares
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub agent: String,
     /// When the provider's usage limit is reached, stop the agent even if it would wait by itself; it is started again when the limit has reset
@@ -102,7 +102,7 @@ Keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or fro
 #[derive(Args, Clone, Debug)]
 #[command(override_usage = "outlast agent [OPTIONS] [--] <CMD>...", after_help = AGENT_EXAMPLES)]
 pub struct AgentArgs {
-    /// The agent that CMD starts: auto (by the command), claude, codex, none, or one that `[agents]` of outlast.toml declares
+    /// The agent that CMD starts: auto (by the command), none, claude, codex, opencode, aider, gemini, qwen, copilot, or one that `[agents]` of outlast.toml declares
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub agent: String,
     /// The command and its arguments

@@ -21,7 +21,7 @@ const OPENCODE: Agent = Agent {
     name: "opencode",
     tool: "bash",
     beside: &[("description", "does it")],
-    words: &["run", "--auto", "-m", "openai/gpt-5"],
+    words: &["run", "--auto", "-m", "anthropic/claude-sonnet-4-5"],
     instructions: "AGENTS.md",
     variables: &[("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")],
 };
@@ -85,9 +85,8 @@ impl Agent {
     }
 }
 
-/// Checks that the agent went on with its conversation, that its model was told, and that the effect is there once.
-fn went_on_and_was_told(bed: &Bed, run: Proc, agent: &Agent) {
-    run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
+/// Checks that the agent's model was told, in its own conversation, and that the effect is there once.
+fn was_told(bed: &Bed, agent: &Agent) {
     assert_eq!(bed.text("work/effects"), "effect\n");
     assert_eq!(bed.spent("r", "calls"), bed.paid() as i64);
     let told = format!("Before the crash you had started: {} `", agent.tool);
@@ -114,7 +113,8 @@ fn is_killed(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
         let bed = bed();
         let run = agent.starts(&bed, when.command(), prepare);
         assert!(kill(agent_of(&bed), 9));
-        went_on_and_was_told(&bed, run, agent);
+        run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
+        was_told(&bed, agent);
     }
 }
 
@@ -143,6 +143,30 @@ fn qwen_code_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
 #[test]
 fn copilot_cli_with_a_key_that_is_killed_in_its_tool_goes_on_in_its_session_and_is_told() {
     is_killed(&COPILOT, |_, _| ());
+}
+
+/// Its session's files are deleted while its tool runs, and it is killed then.
+fn loses_its_files(agent: &Agent, prepare: fn(&Bed, &mut Command), below: &str) {
+    let bed = bed();
+    let run = agent.starts(&bed, When::After.command(), prepare);
+    let pid = agent_of(&bed);
+    super::kept_sessions::is_damaged(&bed, run, pid, below, None);
+    was_told(&bed, agent);
+}
+
+#[test]
+fn gemini_cli_goes_on_although_its_sessions_are_gone() {
+    loses_its_files(&GEMINI, with_key, ".gemini/tmp");
+}
+
+#[test]
+fn qwen_code_goes_on_although_its_sessions_are_gone() {
+    loses_its_files(&QWEN, |_, _| (), ".qwen/projects");
+}
+
+#[test]
+fn copilot_cli_goes_on_although_its_sessions_are_gone() {
+    loses_its_files(&COPILOT, |_, _| (), ".copilot/session-state");
 }
 
 /// It gives its model no tools: it is killed in the tests that it runs behind an edit.

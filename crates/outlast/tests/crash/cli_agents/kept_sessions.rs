@@ -8,8 +8,8 @@ use super::{
 use crate::bed::{Bed, Proc, until};
 
 /// Waits until the session is in the store as its file has it now, damages the file, and kills the agent.
-fn is_damaged(bed: &Bed, run: Proc, pid: u32, below: &str, keep: Option<usize>) {
-    let file = session(bed, below);
+pub(super) fn is_damaged(bed: &Bed, run: Proc, pid: u32, below: &str, keep: Option<usize>) {
+    let file = until("it keeps a session", || session(bed, below));
     let name = file.file_name().unwrap().to_str().unwrap().to_owned();
     until("its session is copied", || {
         let copied = |e: &serde_json::Value| e["key"].as_str().is_some_and(|key| key.ends_with(&name));
@@ -21,13 +21,13 @@ fn is_damaged(bed: &Bed, run: Proc, pid: u32, below: &str, keep: Option<usize>) 
     }
     assert!(kill(pid, 9));
     run.done().code(0).tells(&["is put back", "goes on in its session"]);
-    assert_eq!(session(bed, below), file);
+    assert_eq!(session(bed, below), Some(file));
 }
 
-fn session(bed: &Bed, below: &str) -> PathBuf {
+fn session(bed: &Bed, below: &str) -> Option<PathBuf> {
     let mut found = Vec::new();
     files_below(&bed.path(below), &mut found);
-    found.into_iter().find(|path| path.extension().is_some_and(|e| e == "jsonl")).unwrap()
+    found.into_iter().find(|path| path.extension().is_some_and(|e| e == "jsonl"))
 }
 
 fn claude_is_damaged(keep: Option<usize>) {
