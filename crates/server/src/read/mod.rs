@@ -9,6 +9,8 @@ mod entries;
 mod events;
 pub mod exchange;
 mod jobs;
+pub mod plans;
+pub mod resume_tax;
 pub mod rows;
 mod runs;
 pub mod show;
@@ -46,6 +48,7 @@ pub enum Does {
     Items,
     Jobs,
     Events,
+    ResumeTax,
     Rows,
 }
 
@@ -71,6 +74,7 @@ pub const ROUTES: &[Route] = &[
     route("/v1/runs/{id}/entries/{seq}/raw", Does::Raw, &["side"]),
     route("/v1/runs/{id}/entries/{seq}/stream", Does::Stream, &["from"]),
     route("/v1/runs/{id}/iterations", Does::Iterations, &[]),
+    route("/v1/runs/{id}/resume_tax", Does::ResumeTax, &[]),
     route("/v1/runs/{id}/items", Does::Items, &["standing", "after", "limit", "values"]),
     route("/v1/jobs", Does::Jobs, &["status", "name", "tag", "since", "until", "cursor", "limit"]),
     route("/v1/events", Does::Events, &["run", "kind", "after", "limit"]),
@@ -125,6 +129,7 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
         Does::Stream => stream::stream(asked).await,
         Does::Items => jobs::items(asked).await,
         Does::Events => events::events(asked, parts).await,
+        Does::ResumeTax => resume_tax::of_run(asked).await,
         Does::Rows => rows::rows(asked).await,
     }
 }
