@@ -118,6 +118,9 @@ pub struct SpendArgs {
     /// Calls before this day or moment
     #[arg(long, value_name = "WHEN", value_parser = values::when)]
     pub until: Option<When>,
+    /// Also what restarted agents bought again although their provider's cache had it, by run; reads their requests, which takes a while
+    #[arg(long)]
+    pub resume_tax: bool,
 }
 
 /// Check the store, the disk, the keys and the settings

@@ -1,13 +1,21 @@
 //! `outlast spend`: sums up what calls cost by run, upstream, model, day (UTC) or tag.
 
+use std::collections::BTreeSet;
+
 use outlast_core::{
-    reads::spend::{self, Group, Grouping, Spend, Sum},
+    reads::{
+        entries,
+        spend::{self, Group, Grouping, Spend, Sum},
+    },
     store::Store,
-    words::id::Micros,
+    words::id::{Micros, RunId, RunNo},
 };
 use serde_json::{Map, Value, json};
 
-use super::plan::Shown;
+use super::{
+    plan::Shown,
+    resume_tax::{self, Tax},
+};
 use crate::{
     cli::SpendArgs,
     program::error::CliError,
@@ -32,14 +40,30 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
     }
     let Spend { groups: sums, total } = spend::spend(store, &args.by, since, until)?;
     let plans = Shown::all(store, now)?;
+    let taxes = if args.resume_tax { taxes(store, since, until)? } else { Vec::new() };
     if page.look.json {
         let mut document = document(args, since, until, &sums, &total);
+        if args.resume_tax {
+            let each = taxes.iter().map(|(run, tax)| {
+                let mut object = Map::from_iter([("run".to_owned(), Value::from(run.as_str()))]);
+                object.insert("restarts".into(), tax.restarts.into());
+                resume_tax::put(tax, &mut object);
+                Value::Object(object)
+            });
+            document["resume_tax"] = each.collect();
+        }
         document["plans"] = plans.iter().map(Shown::object).collect();
         return Ok(page.json(&document)?);
     }
     match sums.is_empty() {
         true => page.line("no calls")?,
         false => print(args, &sums, &total, page)?,
+    }
+    for (run, tax) in &taxes {
+        page.line(&format!("{run}: {}", resume_tax::line(tax).unwrap_or_default()))?;
+    }
+    if args.resume_tax && taxes.is_empty() {
+        page.line("no restarted agent has bought anything again that a cache had")?;
     }
     for plan in &plans {
         let lines = plan.lines();
@@ -49,6 +73,26 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
         lines.iter().try_for_each(|line| page.line(&format!("  {line}")))?;
     }
     Ok(())
+}
+
+/// Returns what restarted agents bought again, for each run with calls in this time, the dearest first.
+fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunId, Tax)>, CliError> {
+    let runs: BTreeSet<RunNo> = store.ledger(since, until)?.iter().map(|line| line.run).collect();
+    let mut found = Vec::new();
+    for no in runs {
+        let attempts = store.attempts(no)?;
+        let Some(view) = store.run(no)?.filter(|_| attempts.len() > 1) else { continue };
+        let mut all = resume_tax::resumptions(store, &view, &attempts, &entries::all(store, no)?)?;
+        let is_within = |attempt| {
+            let began = attempts.iter().find(|a| a.no == attempt).map(|a| a.started_at);
+            began.is_some_and(|at| (since..until).contains(&at))
+        };
+        all.retain(|one| is_within(one.attempt));
+        let tax = Tax::of(&all);
+        found.extend((tax.tokens > 0).then(|| (view.run.id.clone(), tax)));
+    }
+    found.sort_by_key(|(_, tax)| std::cmp::Reverse((tax.cost_nano_usd, tax.tokens)));
+    Ok(found)
 }
 
 fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) -> Result<(), CliError> {

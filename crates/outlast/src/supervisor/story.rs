@@ -126,7 +126,8 @@ pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool
     o.insert("tokens".into(), e.spent.tokens().into());
     put_money(&mut o, "spent", Some(e.spent.cost()));
     put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
-    Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries::all(store, run.no)?)?).put(&mut o);
+    let found = resume_tax::resumptions(store, &view, &attempts, &entries::all(store, run.no)?)?;
+    resume_tax::put(&Tax::of(&found), &mut o);
     o.insert("replayed_answers".into(), run.replayed.into());
     o.insert("halt_code".into(), run.halt.as_ref().map(|halt| halt.code.clone()).into());
     o.insert("next".into(), json!(next(&view)));

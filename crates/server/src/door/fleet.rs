@@ -1,4 +1,4 @@
-//! Read-only routes over all runs: budgets and spend (`/v1/budgets`, `/v1/spend`).
+//! Read-only routes over all runs: budgets, plans and spend (`/v1/budgets`, `/v1/plans`, `/v1/spend`).
 //!
 //! For callers with the API token, or on an unprotected loopback listener. Clients cannot set limits. Amounts are whole
 //! numbers of their unit (dollars in nano-dollars), times are microseconds since the Unix epoch.
@@ -17,11 +17,13 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     proxy::host::Host,
+    read::plans,
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
 /// Routes over all runs, with their query parameters. A test compares `docs/reference/openapi.json` with them.
-pub const FLEET: [(&str, &[&str]); 2] = [("/v1/budgets", &[]), ("/v1/spend", &["by", "since", "until"])];
+pub const FLEET: [(&str, &[&str]); 3] =
+    [("/v1/budgets", &[]), ("/v1/plans", &[]), ("/v1/spend", &["by", "since", "until"])];
 
 /// Answers a request of the routes [`FLEET`]; `None` for any other path.
 pub async fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
@@ -44,6 +46,7 @@ async fn read(
     // On a blocking thread: the ledger may be long.
     let told = tokio::task::spawn_blocking(move || match path {
         "/v1/budgets" => budgets(&*store),
+        "/v1/plans" => Ok(plans::all(&*store)?),
         _ => spent(&*store, &asked),
     });
     let body = told.await.map_err(|e| Refusal::Internal(e.to_string()))??;

@@ -32,6 +32,9 @@ struct Counts {
     /// Calls that brought their agent nothing new, and those of them that were held.
     waits: u64,
     held: u64,
+    /// Tokens that restarted agents bought again although a cache had them, and their cost.
+    rebought_tokens: u64,
+    rebought_nano_usd: i128,
     refusals: BTreeMap<String, u64>,
     /// Retries by upstream.
     retries: BTreeMap<String, u64>,
@@ -89,6 +92,13 @@ impl Metrics {
     /// Counts a call that is held because its agent waits busily.
     pub fn held(&self) {
         self.lock().held += 1;
+    }
+
+    /// Counts what a restarted agent bought again.
+    pub fn rebought(&self, tokens: u64, cost_nano_usd: i64) {
+        let mut counts = self.lock();
+        counts.rebought_tokens += tokens;
+        counts.rebought_nano_usd += i128::from(cost_nano_usd);
     }
 
     /// Counts a refused request. `code` is the refusal's stable code.
@@ -160,6 +170,12 @@ impl Metrics {
         line(&mut out, waits, "", counts.waits);
         family(&mut out, "outlast_held_calls_total", "counter", "Calls held because their agent waited.");
         line(&mut out, "outlast_held_calls_total", "", counts.held);
+        let (tax, help) =
+            ("outlast_resume_tax_tokens_total", "Tokens that a cache had and restarts bought again.");
+        family(&mut out, tax, "counter", help);
+        line(&mut out, tax, "", counts.rebought_tokens);
+        family(&mut out, "outlast_resume_tax_usd_total", "counter", "Dollars for those tokens.");
+        line(&mut out, "outlast_resume_tax_usd_total", "", dollars(counts.rebought_nano_usd));
         let retries = "outlast_upstream_retries_total";
         family(&mut out, retries, "counter", "Calls sent again after a refusal that passes, by upstream.");
         for (upstream, n) in &counts.retries {

@@ -10,6 +10,7 @@ mod fleet;
 mod idle;
 mod mcp;
 pub(crate) mod metrics;
+mod plan_metrics;
 mod probes;
 mod read;
 mod run_metrics;

@@ -2,7 +2,9 @@
 
 use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
 
-use super::{budget_metrics, run_metrics};
+use outlast_core::reads::plans;
+
+use super::{budget_metrics, plan_metrics, run_metrics};
 use crate::{
     proxy::host::Host,
     wire::{body::AnswerBody, refuse::Refusal, who},
@@ -60,6 +62,8 @@ fn metrics(host: &Host) -> Response<AnswerBody> {
     // When the store cannot be read, the counters in memory are still shown; `/readyz` reports the store.
     if let (Ok(budgets), Ok(now)) = (host.store.budgets(), host.store.now()) {
         text.push_str(&budget_metrics::text(&budgets, now));
+        let plans = plans::list(&*host.store).unwrap_or_default();
+        text.push_str(&plan_metrics::text(&plans, now));
         text.push_str(&run_metrics::text(&*host.store, now).unwrap_or_default());
     }
     for (name, help, value) in [

@@ -21,6 +21,8 @@ pub(crate) mod prices;
 pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod remembered;
+pub(crate) mod resume_tax;
+pub(crate) mod resumed;
 pub(crate) mod rules;
 pub(crate) mod seat;
 pub(crate) mod seated;

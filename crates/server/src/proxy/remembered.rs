@@ -36,6 +36,8 @@ pub struct Remembered {
     usual: HashMap<(String, String), Usual>,
     pub kept: Kept,
     pub conversations: Conversations,
+    /// Newest attempt, and the number of its calls that were settled.
+    pub first_calls: (Option<AttemptNo>, u32),
     /// By undriven attempt: calls in flight, and the monotonic time in ms up to which active time is posted.
     in_flight: HashMap<AttemptNo, (usize, u64)>,
 }

@@ -9,7 +9,9 @@ mod entries;
 mod events;
 pub mod exchange;
 mod jobs;
+pub mod plans;
 mod progress;
+pub mod resume_tax;
 pub mod rows;
 mod runs;
 pub mod show;
@@ -47,6 +49,7 @@ pub enum Does {
     Items,
     Jobs,
     Events,
+    ResumeTax,
     Rows,
 }
 
@@ -72,6 +75,7 @@ pub const ROUTES: &[Route] = &[
     route("/v1/runs/{id}/entries/{seq}/raw", Does::Raw, &["side"]),
     route("/v1/runs/{id}/entries/{seq}/stream", Does::Stream, &["from"]),
     route("/v1/runs/{id}/iterations", Does::Iterations, &[]),
+    route("/v1/runs/{id}/resume_tax", Does::ResumeTax, &[]),
     route("/v1/runs/{id}/items", Does::Items, &["standing", "after", "limit", "values"]),
     route("/v1/jobs", Does::Jobs, &["status", "name", "tag", "since", "until", "cursor", "limit"]),
     route("/v1/events", Does::Events, &["run", "kind", "after", "limit", "progress"]),
@@ -126,6 +130,7 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
         Does::Stream => stream::stream(asked).await,
         Does::Items => jobs::items(asked).await,
         Does::Events => events::events(asked, parts).await,
+        Does::ResumeTax => resume_tax::of_run(asked).await,
         Does::Rows => rows::rows(asked).await,
     }
 }

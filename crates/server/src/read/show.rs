@@ -68,6 +68,7 @@ pub fn summary(view: &RunView, now: Micros) -> Value {
     told["budget"] = Unit::ALL.into_iter().map(|unit| unit_of(view, unit, now)).collect();
     told["command"] = json!(spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})));
     told["login"] = json!(spec.login);
+    told["plan"] = json!(spec.plan.as_ref().map(ToString::to_string));
     told["policy"] = json!(run.policy);
     told["rules"] = json!(spec.rules);
     told["loop"] = json!(spec.looping().map(|l| json!({

@@ -23,6 +23,7 @@ mod reattach;
 mod replay;
 mod responses;
 mod restart;
+mod resume_tax;
 mod rig;
 mod riskkernel;
 mod riskkernel_approvals;

@@ -8,7 +8,10 @@ use outlast_core::{
     words::id::AttemptNo,
 };
 
-use super::{super::plan::Shown, Story};
+use super::{
+    super::{plan::Shown, resume_tax},
+    Story,
+};
 use crate::{
     agent::{Adapter as _, claude::Claude, line::Line},
     render::amount::{bill, some, usd},
@@ -77,7 +80,7 @@ impl Story {
             let saved = usd(run.saved_nano_usd);
             out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
         }
-        out.extend(self.tax.line().map(|line| format!("{line}{}", self.avoidable())));
+        out.extend(resume_tax::line(&self.tax).map(|line| format!("{line}{}", self.avoidable())));
         out.extend(self.waiting.line());
         out.extend(self.plans.iter().flat_map(Shown::lines));
         if self.untaken.answers > 0 {

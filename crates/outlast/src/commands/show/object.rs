@@ -4,7 +4,7 @@ use outlast_core::{envelope::unit::Unit, journal::State, run::attempt::Attempt};
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::{budget, evidence::Evidence, plan::Shown},
+    super::{budget, evidence::Evidence, plan::Shown, resume_tax},
     ENTRIES, Story,
 };
 use crate::render::{
@@ -33,7 +33,7 @@ impl Story {
         money.insert("in_doubt_calls".into(), self.calls.doubt_count.into());
         put_money(&mut money, "in_doubt", Some(e.doubt.cost()));
         put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
-        self.tax.put(&mut money);
+        resume_tax::put(&self.tax, &mut money);
         money.insert("busy_waiting_calls".into(), self.waiting.calls.into());
         put_money(&mut money, "busy_waiting", Some(self.waiting.cost_nano_usd));
         money.insert("upstream_retries".into(), self.calls.tried_again.into());

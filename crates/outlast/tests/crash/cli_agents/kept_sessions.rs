@@ -1,22 +1,58 @@
-//! The real programs go on with their conversation although their own files are gone or cut.
+//! The real programs go on with their conversation although their own files are gone or cut. `OUTLAST_TEST_CUTS` says how
+//! often each is damaged, at random bytes; without it a few fixed ones are tried.
 
 use std::{fs, path::PathBuf};
 
 use super::{
     Path, When, agent_of, bed, claude, claude_of, cli, files_below, finished, kill, model, run, text,
 };
-use crate::bed::{Bed, Proc, until};
+use crate::bed::{Bed, Dice, Proc, each, until};
+
+/// Damage to the files of an agent's sessions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Damage {
+    Gone,
+    /// The session's file is cut behind this many millionths of its bytes.
+    Cut(u64),
+}
+
+impl Damage {
+    fn bytes(self, whole: u64) -> Option<u64> {
+        match self {
+            Damage::Gone => None,
+            Damage::Cut(part) => Some((u128::from(whole) * u128::from(part) / 1_000_000) as u64),
+        }
+    }
+}
+
+/// Damages at random places, half of them the loss of all, two runs at a time.
+fn each_damage(story: impl Fn(Damage) + Sync) {
+    let count = std::env::var("OUTLAST_TEST_CUTS").ok().and_then(|n| n.parse().ok());
+    let damages = match count {
+        None => vec![Damage::Gone, Damage::Cut(0), Damage::Cut(40_000), Damage::Cut(999_000)],
+        Some(count) => {
+            let mut dice = Dice::new();
+            let one = |n: usize| {
+                if n.is_multiple_of(2) { Damage::Gone } else { Damage::Cut(dice.below(1_000_000)) }
+            };
+            (0..count).map(one).collect()
+        }
+    };
+    for pair in damages.chunks(2) {
+        each(pair.to_vec(), &story);
+    }
+}
 
 /// Waits until the session is in the store as its file has it now, damages the file, and kills the agent.
-pub(super) fn is_damaged(bed: &Bed, run: Proc, pid: u32, below: &str, keep: Option<usize>) {
+pub(super) fn is_damaged(bed: &Bed, run: Proc, pid: u32, below: &str, damage: Damage) {
     let file = until("it keeps a session", || session(bed, below));
     let name = file.file_name().unwrap().to_str().unwrap().to_owned();
     until("its session is copied", || {
         let copied = |e: &serde_json::Value| e["key"].as_str().is_some_and(|key| key.ends_with(&name));
         bed.journal("r").iter().any(copied).then_some(())
     });
-    match keep {
-        Some(bytes) => fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(bytes as u64).unwrap(),
+    match damage.bytes(fs::metadata(&file).unwrap().len()) {
+        Some(bytes) => fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(bytes).unwrap(),
         None => fs::remove_dir_all(bed.path(below)).unwrap(),
     }
     assert!(kill(pid, 9));
@@ -30,19 +66,19 @@ fn session(bed: &Bed, below: &str) -> Option<PathBuf> {
     found.into_iter().find(|path| path.extension().is_some_and(|e| e == "jsonl"))
 }
 
-fn claude_is_damaged(keep: Option<usize>) {
+fn claude_is_damaged(damage: Damage) {
     let (program, bed) = (cli("claude"), bed());
     let run = bed.start(claude(&bed, &program, &model("Bash", "command", When::After.command(), 1), &[]));
     let pid = claude_of(&bed);
-    is_damaged(&bed, run, pid, ".claude/projects", keep);
+    is_damaged(&bed, run, pid, ".claude/projects", damage);
     finished(&bed, 1, "ended by Outlast", ".claude/projects");
 }
 
-fn codex_is_damaged(keep: Option<usize>) {
+fn codex_is_damaged(damage: Damage) {
     let (program, bed) = (cli("codex"), bed());
     let run = bed.start(codex(&bed, &program));
     let pid = agent_of(&bed);
-    is_damaged(&bed, run, pid, ".codex/sessions", keep);
+    is_damaged(&bed, run, pid, ".codex/sessions", damage);
     finished(&bed, 1, "ended by Outlast", ".codex/sessions");
 }
 
@@ -55,21 +91,11 @@ fn codex(bed: &Bed, program: &Path) -> std::process::Command {
 }
 
 #[test]
-fn claude_code_goes_on_although_its_sessions_are_gone() {
-    claude_is_damaged(None);
+fn claude_code_goes_on_although_its_sessions_are_gone_or_cut() {
+    each_damage(claude_is_damaged);
 }
 
 #[test]
-fn claude_code_goes_on_although_its_session_is_cut() {
-    claude_is_damaged(Some(777));
-}
-
-#[test]
-fn codex_goes_on_although_its_sessions_are_gone() {
-    codex_is_damaged(None);
-}
-
-#[test]
-fn codex_goes_on_although_its_session_is_cut() {
-    codex_is_damaged(Some(777));
+fn codex_goes_on_although_its_sessions_are_gone_or_cut() {
+    each_damage(codex_is_damaged);
 }

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     door::metrics::Counted,
-    proxy::{busy_waiting, config::Seen, record::Answer},
+    proxy::{busy_waiting, config::Seen, record::Answer, resumed},
 };
 
 impl Carry {
@@ -143,6 +143,7 @@ impl Carry {
         if self.settling.ending == Some(Ending::Done) {
             busy_waiting::answered(&self.host, call, || self.live.log().frames.concat());
         }
+        resumed::settled(&self.host, call, seq);
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
         if answered && s.run_status == Status::Waiting {
             let answered = ProviderAnswered { run, upstream: call.upstream_name().to_owned() };

@@ -1,0 +1,49 @@
+//! Resume tax of a run: what each of its restarts bought again.
+
+use http::Response;
+use outlast_core::{
+    journal::Entry,
+    price::PriceTable,
+    store::{Error, RunView, Store},
+    words::id::{RunNo, Seq},
+};
+use serde_json::{Value, json};
+
+use super::Asked;
+pub use crate::proxy::resume_tax::{Resumption, Tax, difference, find};
+use crate::{state, wire::body::AnswerBody};
+
+/// Returns the prices that a run began with; the built-in ones if none are kept, or those are not understood.
+fn prices(view: &RunView) -> PriceTable {
+    let file = view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref());
+    file.and_then(|file| PriceTable::with_overrides(&file.text).ok()).unwrap_or_else(PriceTable::builtin)
+}
+
+/// Answers with what each restart of a run bought again, and the total.
+pub(super) async fn of_run(asked: Asked<'_>) -> Result<Response<AnswerBody>, state::Error> {
+    let view = asked.run().await?;
+    let id = view.run.id.clone();
+    let found = asked
+        .read(move |store| {
+            let no = view.run.no;
+            find(store, no, &prices(&view), &store.attempts(no)?, &all(store, no)?)
+        })
+        .await?;
+    let each: Vec<Value> = found.iter().map(Resumption::object).collect();
+    super::json(&json!({ "run": id, "total": Tax::of(&found).object(), "resumptions": each }))
+}
+
+/// Most entries that are read at a time.
+const PAGE: usize = 1_000;
+
+fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, Error> {
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        let after = entries.last().map_or(Seq(0), |e| e.seq);
+        let more = store.entries(run, after, PAGE)?;
+        if more.is_empty() {
+            return Ok(entries);
+        }
+        entries.extend(more);
+    }
+}
