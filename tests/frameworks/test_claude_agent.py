@@ -1,13 +1,14 @@
 """The Claude Agent SDK: sessions in the store, their id from the run, and hooks that record tools and fail closed."""
 
 import asyncio
+import itertools
 
 import pytest
-from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, project_key_for_directory
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, ResultMessage, project_key_for_directory
 from claude_agent_sdk.testing import run_session_store_conformance
 
 import outlast
-from outlast.claude_agent import OutlastSessionStore, ToolHooks, options, session_id
+from outlast.claude_agent import GO_ON, OutlastSessionStore, ToolHooks, options, query, session_id
 
 KEY = {"project_key": "p", "session_id": "s"}
 
@@ -46,6 +47,74 @@ def test_keys_of_any_text_do_not_meet(rt):
     asyncio.run(main())
 
 
+def prompt(text):
+    return {"type": "user", "uuid": text, "message": {"role": "user", "content": text}}
+
+
+def test_a_session_without_its_prompt_is_begun_anew_under_another_id(rt, home):
+    """Claude Code refuses an id that it has begun, and one resumed without a prompt has nothing to go on with."""
+    ids = []
+
+    async def life():
+        async with rt.run("r"):
+            for _ in range(2):
+                made = options(ClaudeAgentOptions(cwd=str(home)))
+                assert made.resume is None
+                ids.append(made.session_id)
+                place = {"project_key": project_key_for_directory(str(home)), "session_id": made.session_id}
+                await made.session_store.append(place, [{"type": "queue-operation"}])
+            raise ZeroDivisionError
+
+    for process in "ab":
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr("outlast.claude_agent._PROCESS", process)
+            asyncio.run(life())
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
+def result():
+    return ResultMessage("success", 1, 1, False, 1, "s", result="done")
+
+
+def test_a_query_that_had_its_result_gives_it_again_and_a_cut_off_one_goes_on(rt, home, monkeypatch):
+    sent = []
+
+    async def sdk_query(*, prompt, options):
+        sent.append((prompt, options.resume is not None))
+        place = {"project_key": project_key_for_directory(str(home)), "session_id": options.resume or options.session_id}
+        await options.session_store.append(place, [globals()["prompt"](prompt)])
+        if len(sent) == 2:
+            raise ZeroDivisionError
+        yield result()
+
+    monkeypatch.setattr("outlast.claude_agent.sdk_query", sdk_query)
+
+    async def life():
+        async with rt.run("r"):
+            return [m.result for asked in ("one", "two") async for m in query(prompt=asked, options=ClaudeAgentOptions(cwd=str(home)))]
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(life())
+    assert asyncio.run(life()) == asyncio.run(life()) == ["done", "done"]
+    assert sent == [("one", False), ("two", True), (GO_ON, True)]
+
+
+def test_calls_go_through_the_proxy_only_where_it_has_their_key(rt, home, monkeypatch):
+    def env(**given):
+        with rt.run("r") as run:
+            made = options(ClaudeAgentOptions(cwd=str(home), env=given)).env
+            run._leave("interrupt", quiet=True)
+        return made
+
+    for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK"):
+        monkeypatch.delenv(name, raising=False)
+    assert env() == {}
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    assert env(A="b")["ANTHROPIC_BASE_URL"].startswith("http://127.0.0.1:")
+    assert env(ANTHROPIC_BASE_URL="http://x") == {"ANTHROPIC_BASE_URL": "http://x"}
+    assert env(CLAUDE_CODE_USE_BEDROCK="1") == {"CLAUDE_CODE_USE_BEDROCK": "1"}
+
+
 def test_a_run_goes_on_in_its_own_session(rt, home):
     asked = []
 
@@ -54,7 +123,8 @@ def test_a_run_goes_on_in_its_own_session(rt, home):
             made = options(ClaudeAgentOptions(cwd=str(home), hooks={"PreToolUse": [HookMatcher(matcher="Bash")]}))
             asked.append((made.session_id, made.resume))
             assert [m.matcher for m in made.hooks["PreToolUse"]] == ["Bash", None] and made.session_store_flush == "eager"
-            await made.session_store.append({"project_key": project_key_for_directory(str(home)), "session_id": session_id_of("r")}, [entry(1)])
+            place = {"project_key": project_key_for_directory(str(home)), "session_id": session_id_of("r")}
+            await made.session_store.append(place, [{"type": "queue-operation"}, prompt("go")])
             raise ZeroDivisionError
 
     def session_id_of(run):
@@ -72,12 +142,16 @@ def asked(name, **given):
     return {"tool_name": name, "tool_input": given}
 
 
-def test_a_tool_that_a_death_cut_off_is_told_once_and_then_called(rt):
-    def life(name, *events):
+def test_a_tool_that_a_death_cut_off_is_told_once_and_then_called(rt, monkeypatch):
+    processes = itertools.count()
+
+    def life(name, *events, **options):
         said = []
+        # Another process.
+        monkeypatch.setattr("outlast.claude_agent._PROCESS", str(next(processes)))
         with pytest.raises(ZeroDivisionError):
             with rt.run("r") as run:
-                hooks = ToolHooks(run)
+                hooks = ToolHooks(run, **options)
                 for event in events:
                     said.append(asyncio.run(getattr(hooks, event)(asked(name, command="pay 5"), "id", None)))
                 raise ZeroDivisionError
@@ -87,6 +161,10 @@ def test_a_tool_that_a_death_cut_off_is_told_once_and_then_called(rt):
     assert life("Bash", "before", "before", "after", "before", "after") == ["deny", None, None, None, None]
     assert life("Bash", "before") == [None]
     assert life("Read", "before") == life("Read", "before") == [None]
+    safe = {"effects": {"Bash": "idempotent"}}
+    assert life("Bash", "before", **safe) == life("Bash", "before", **safe) == [None]
+    with pytest.raises(ValueError, match="'twice'"):
+        ToolHooks(rt.run("r"), {"Bash": "twice"})
 
 
 def test_a_tool_that_cannot_be_recorded_is_not_called(rt):

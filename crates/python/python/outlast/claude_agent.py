@@ -1,9 +1,9 @@
 """The Claude Agent SDK on Outlast: `pip install 'outlast[claude-agent]'`.
 
-    from outlast.claude_agent import options
+    from outlast.claude_agent import query
 
     with rt.run("review-7"):
-        async with ClaudeSDKClient(options(ClaudeAgentOptions())) as client: …
+        async for message in query(prompt="Review the last commit."): …
 
 The run's session goes on in each of its lives, on any machine that has the store; tools that a death cut off are told to
 the model before it repeats one.
@@ -15,57 +15,145 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import os
 import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
+from weakref import WeakKeyDictionary
 
 from claude_agent_sdk import (  # type: ignore[import-not-found,unused-ignore]
     ClaudeAgentOptions,
     HookMatcher,
+    ResultMessage,
     fold_session_summary,
     project_key_for_directory,
 )
+from claude_agent_sdk import query as sdk_query  # type: ignore[import-not-found,unused-ignore]
 
-from . import runtime, scope
+from . import clients, runtime, scope
 from .errors import Conflict
 from .state.table import Change, Table
+from .tools import Effect, ToolSpec
 
 if TYPE_CHECKING:
-    import os
-
     from .runs import Run
     from .runtime import Runtime
 
-__all__ = ["OutlastSessionStore", "ToolHooks", "options", "session_id"]
+__all__ = ["OutlastSessionStore", "ToolHooks", "options", "query", "session_id"]
 
 #: Tools of Claude Code that only look: one that a death cut off is repeated.
 READERS = frozenset({"Glob", "Grep", "LS", "NotebookRead", "Read", "TodoRead", "WebFetch", "WebSearch"})
+
+#: What a resumed session is told in place of its first prompt.
+GO_ON = "Your program ended and was started again, in the same session. Go on with the task from where it was."
+
+# Variables by which Claude Code asks a cloud's models.
+_CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+
+# This process: of a call that another one began and did not finish, nobody knows what came.
+_PROCESS = uuid.uuid4().hex
+
+# Queries that this life has begun, by run and prompt.
+_asked: "WeakKeyDictionary[Run, Counter[str]]" = WeakKeyDictionary()
+
+# Key of the number of the run's session, and of the process that began it.
+_SESSION = "claude_agent/session"
 
 # Ids of sessions follow from those of runs.
 _SESSIONS = uuid.UUID("b3c8b0d2-52f1-5d0e-9f6e-0f1d1c8d7a35")
 
 
-def session_id(run: "Run") -> str:
-    """The id of the run's session, the same in every life."""
-    return str(uuid.uuid5(_SESSIONS, run.id))
+async def query(
+    *, prompt: str, options: ClaudeAgentOptions | None = None, effects: Mapping[str, Effect] | None = None
+) -> AsyncIterator[Any]:
+    """The SDK's `query` in the run's session, once over all lives of the run.
+
+    If a death cut the query off, the next life goes on in the session, and says so in place of the prompt. A query that
+    had its result gives that `ResultMessage` alone, also in a completed run. A query is known by its prompt, and its
+    place among equal ones. `options` and `effects` are those of `outlast.claude_agent.options`. Errors: its own, and the SDK's.
+    """
+    run = scope.current().run
+    asked = _asked.setdefault(run, Counter())
+    place, asked[prompt] = asked[prompt], asked[prompt] + 1
+    key = f"claude_agent/query/{hashlib.sha256(prompt.encode()).hexdigest()[:32]}/{place}"
+    known = run.state.get(key)
+    if known is not None:
+        yield known
+        return
+    made = _options(options or ClaudeAgentOptions(), effects)
+    begun = made.resume is not None and made.session_store._prompts(_place(made.cwd, made.resume)).count(prompt) > place
+    async for message in sdk_query(prompt=GO_ON if begun else prompt, options=made):
+        if isinstance(message, ResultMessage) and not message.is_error:
+            run.state.put(key, message)
+        yield message
 
 
-def options(given: ClaudeAgentOptions, *, readers: "frozenset[str] | set[str]" = READERS) -> ClaudeAgentOptions:
+def options(given: ClaudeAgentOptions, *, effects: Mapping[str, Effect] | None = None) -> ClaudeAgentOptions:
     """The options of a client of the current run: its session is begun or resumed, kept in the store, and its tools are recorded.
 
-    `readers` names the tools that only look. Hooks and everything else that was given stay. Errors: `NoRun`; `ValueError`
-    where the options name another session or store.
+    A session is resumed where the result's `resume` is not None: send `GO_ON` then, in place of a prompt that it has. A
+    session that was killed before its first prompt was kept is begun anew.
+
+    `effects` says of each tool what becomes of a call that a death cut off: `"read"` and `"idempotent"` are called again,
+    `"once"` is told to the model first. The default is `"read"` for Claude Code's tools that only look (`READERS`), and
+    `"once"` for all others.
+
+    With an `ANTHROPIC_API_KEY` in the process's environment, the model's calls go through Outlast's proxy, unless the options'
+    `env` names another place or credential. Under a login of Claude's, or with a cloud's models, they go where they went.
+
+    Hooks and everything else that was given stay. Errors: `NoRun`; `RunCompleted`; `ValueError` where the options name
+    another session or store, or `effects` has what is no effect.
     """
+    return _options(given, effects)
+
+
+def _options(given: ClaudeAgentOptions, effects: Mapping[str, Effect] | None) -> ClaudeAgentOptions:
     run = scope.current().run
     if given.session_store is not None or given.resume is not None or given.session_id is not None or given.continue_conversation:
         raise ValueError("options wants no session_store, resume, session_id or continue_conversation: they are the run's")
-    store, id = OutlastSessionStore(run._runtime), session_id(run)
-    known = store.has({"project_key": project_key_for_directory(given.cwd), "session_id": id})
+    store = OutlastSessionStore(run._runtime)
+    id = session_id(run)
+    known = bool(store._prompts(_place(given.cwd, id)))
+    life, begun = _life(), run.state.get(_SESSION)
+    if not known and begun != {**(begun or {}), "life": life}:
+        # Claude Code takes no id a second time.
+        number = 0 if begun is None else begun["number"] + 1
+        run.state.put(_SESSION, {"number": number, "life": life})
+        id = session_id(run)
     hooks = {event: list(matchers) for event, matchers in (given.hooks or {}).items()}
-    for event, matchers in ToolHooks(run, readers).hooks().items():
+    for event, matchers in ToolHooks(run, effects).hooks().items():
         hooks.setdefault(event, []).extend(matchers)
     session = {"resume": id} if known else {"session_id": id}
-    return dataclasses.replace(given, session_store=store, session_store_flush="eager", hooks=hooks, **session)
+    return dataclasses.replace(
+        given, session_store=store, session_store_flush="eager", hooks=hooks, env=_through_the_proxy(given.env or {}), **session
+    )
+
+
+def session_id(run: "Run") -> str:
+    """The id of the run's session, the same in every life that goes on in it."""
+    number = (run.state.get(_SESSION) or {"number": 0})["number"]
+    return str(uuid.uuid5(_SESSIONS, f"{run.id}/{number}" if number else run.id))
+
+
+def _place(cwd: Any, id: str) -> Any:
+    return {"project_key": project_key_for_directory(cwd), "session_id": id}
+
+
+def _life() -> str:
+    return f"{_PROCESS}/{os.getpid()}"
+
+
+def _through_the_proxy(env: dict[str, str]) -> dict[str, str]:
+    """The environment of Claude Code, with the run's proxy where its calls are paid by an API key of ours."""
+    around = {**os.environ, **env}
+    # Outlast's proxy has the key of the process's environment, and no other.
+    own = any(name in env for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"))
+    if own or not around.get("ANTHROPIC_API_KEY") or any(around.get(name) for name in _CLOUDS):
+        return env
+    found = clients.endpoint()
+    return {**env, "ANTHROPIC_BASE_URL": found.url, "ANTHROPIC_API_KEY": found.token}
 
 
 class OutlastSessionStore:
@@ -99,9 +187,9 @@ class OutlastSessionStore:
     async def list_subkeys(self, key: Any) -> list[str]:
         return await asyncio.to_thread(self._subkeys, key)
 
-    def has(self, key: Any) -> bool:
-        """Whether the session has an entry."""
-        return self._table.row(_agent(key), _head(key))[1] is not None
+    def _prompts(self, key: Any) -> list[str]:
+        """The texts of the user's prompts that the session has."""
+        return [text for entry in self._load(key) or [] if (text := _prompt(entry)) is not None]
 
     # --- rows: `n/SUBPATH` counts the entries `e/SUBPATH/N`
 
@@ -162,10 +250,22 @@ class OutlastSessionStore:
         if key.get("subpath") is None:
             keys = self._table.keys(agent, "n/") + self._table.keys(agent, "e/")
         else:
-            keys = [found for found in (_head(key),) if self.has(key)] + self._table.keys(agent, f"e/{_sub(key)}/")
+            keys = [found for found in (_head(key),) if self._table.row(agent, found)[1] is not None] + self._table.keys(agent, f"e/{_sub(key)}/")
         self._table.remove(agent, keys, [])
         for place in [place for place in self._known if place[0] == agent]:
             del self._known[place]
+
+
+def _prompt(entry: Any) -> str | None:
+    """The text of an entry that is a user's prompt; None for any other."""
+    if entry.get("type") != "user" or entry.get("isMeta") or entry.get("isSidechain"):
+        return None
+    content = (entry.get("message") or {}).get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text", "") for part in parts if part.get("type") == "text"]
+    return "".join(texts) if len(texts) == len(parts) > 0 else None
 
 
 def _quoted(text: str) -> str:
@@ -191,13 +291,15 @@ def _json(value: Any) -> bytes:
 class ToolHooks:
     """Hooks that record each tool of a run before it begins and after it ended. A tool that cannot be recorded is blocked.
 
-    A tool with an input that an earlier life began and did not finish is denied once, and the model told that it may have
-    been done; asked for again, it is called. Tools that only look are called.
+    A tool with an input that an earlier process began and did not finish is denied once, and the model told that it may have
+    been done; asked for again, it is called. Tools that `effects` calls `"read"` or `"idempotent"` are called.
     """
 
-    def __init__(self, run: "Run", readers: "frozenset[str] | set[str]" = READERS) -> None:
+    def __init__(self, run: "Run", effects: Mapping[str, Effect] | None = None) -> None:
         self._run = run
-        self._readers = frozenset(readers)
+        self._life = _life()
+        told = {name: ToolSpec(name, effect).effect for name, effect in (effects or {}).items()}
+        self._effects: dict[str, Effect] = {**dict.fromkeys(READERS, "read"), **told}
 
     def hooks(self) -> dict[str, list[HookMatcher]]:
         """The hooks, for `ClaudeAgentOptions(hooks=…)`."""
@@ -214,20 +316,20 @@ class ToolHooks:
         return await asyncio.to_thread(self._after, asked["tool_name"], asked["tool_input"], tool_use_id)
 
     def _before(self, name: str, given: Any, id: str | None) -> dict[str, Any]:
-        key, attempt = self._key(name, given), self._run.attempt
+        key = self._key(name, given)
         known = self._run.state.get(key)
-        cut_off = known is not None and known["status"] == "begun" and known["attempt"] != attempt
-        if cut_off and name not in self._readers:
+        cut_off = known is not None and known["status"] == "begun" and known["life"] != self._life
+        if cut_off and self._effects.get(name, "once") == "once":
             self._run.state.put(key, {**known, "status": "told"})
             return _denied(
                 f"outcome unknown: an earlier life of this agent began {name} with this very input and was killed in it, so that it may "
                 "have been done. Look whether it was. If it has to be done again, call it again."
             )
-        self._run.state.put(key, {"tool": name, "status": "begun", "attempt": attempt, "id": id})
+        self._run.state.put(key, {"tool": name, "status": "begun", "life": self._life, "id": id})
         return {}
 
     def _after(self, name: str, given: Any, id: str | None) -> dict[str, Any]:
-        self._run.state.put(self._key(name, given), {"tool": name, "status": "done", "attempt": self._run.attempt, "id": id})
+        self._run.state.put(self._key(name, given), {"tool": name, "status": "done", "life": self._life, "id": id})
         return {}
 
     def _key(self, name: str, given: Any) -> str:

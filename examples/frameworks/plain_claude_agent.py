@@ -1,0 +1,28 @@
+"""A clerk of the Claude Agent SDK that charges two customers."""
+
+import asyncio
+
+import shop
+from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
+
+
+@tool("charge", "Charges a customer.", {"customer": str})
+async def charge(args: dict) -> dict:
+    return {"content": [{"type": "text", "text": shop.charge(args["customer"])}]}
+
+
+async def main() -> None:
+    server = create_sdk_mcp_server("shop", tools=[charge])
+    options = ClaudeAgentOptions(
+        system_prompt=shop.SCRIPT.replace("tool charge", "tool mcp__shop__charge"),
+        mcp_servers={"shop": server},
+        allowed_tools=["mcp__shop__charge"],
+        model="claude-sonnet-4-5",
+    )
+    async for message in query(prompt="Charge each customer.", options=options):
+        if isinstance(message, ResultMessage):
+            print(message.result)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
