@@ -46,7 +46,7 @@ _SESSIONS = uuid.UUID("b3c8b0d2-52f1-5d0e-9f6e-0f1d1c8d7a35")
 
 
 def session_id(run: "Run") -> str:
-    """The id of the run's session, the same in every life."""
+    """The session id of the run's agent, the same in every life of the run."""
     return str(uuid.uuid5(_SESSIONS, run.id))
 
 
@@ -100,7 +100,7 @@ class OutlastSessionStore:
         return await asyncio.to_thread(self._subkeys, key)
 
     def has(self, key: Any) -> bool:
-        """Whether the session has an entry."""
+        """Whether the session of this key has an entry."""
         return self._table.row(_agent(key), _head(key))[1] is not None
 
     # --- rows: `n/SUBPATH` counts the entries `e/SUBPATH/N`

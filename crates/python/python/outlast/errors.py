@@ -33,7 +33,7 @@ StatehouseError = Error
 
 
 class UnknownRun(Error):
-    """No run has this id."""
+    """No run has the given id."""
 
     code = "unknown_run"
 
@@ -139,7 +139,7 @@ class NoRun(Error):
 
 
 class ForkedHandle(Error):
-    """The handle was opened by the process that this one was forked from."""
+    """The handle was opened by another process, from which this one was forked."""
 
     code = "forked_handle"
 
@@ -271,7 +271,7 @@ class StoreError(Error):
 
 
 class WouldRepay(Error):
-    """A resume would compute `count` results again that are paid for; nothing was called."""
+    """A resume would compute `count` results again, and pay for them again; nothing was called."""
 
     code = "would_repay"
 
@@ -293,7 +293,7 @@ class CompactedWarning(UserWarning):
 
 
 class DivergenceWarning(UserWarning):
-    """The program did a step that earlier lives did not do, with `on_divergence="live"`."""
+    """With `on_divergence="live"`: the program did a step that earlier lives did not do, and the step is executed."""
 
 
 class OtherShape(UserWarning):

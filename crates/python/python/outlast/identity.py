@@ -95,7 +95,7 @@ def _tree(value: Any) -> Any:
 
 
 def _is_all_shown(value: Any) -> bool:
-    """Whether the `repr` of a value says all of it, and the same in every process."""
+    """Whether the `repr` of a value shows everything that the value holds, and is the same in every process."""
     cls = type(value)
     if cls in _SIMPLE or cls is bytes:
         return True
@@ -150,7 +150,7 @@ _json = json.JSONEncoder(default=_written, sort_keys=True).encode
 
 
 def _model(value: Any) -> Any:
-    """The fields of a pydantic model: as its JSON where that says all of them."""
+    """The fields of a pydantic model: as the model's JSON where that shows everything."""
     try:
         dumped = value.model_dump(mode="json", warnings=False)
         if _says(dumped, value):
@@ -162,7 +162,7 @@ def _model(value: Any) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a model or a dataclass, also those that its JSON leaves out."""
+    """The fields of a model or a dataclass, including those that the model's JSON leaves out."""
     if classes.is_model(type(value)):
         extra = getattr(value, "__pydantic_extra__", None)
         return {**vars(value), **extra} if extra else vars(value)
@@ -233,7 +233,7 @@ def _content(cell: Any) -> Any:
 
 
 def _buffer(value: Any) -> list[Any] | None:
-    """The content of a value that lends its memory; None for any other value."""
+    """The content of a value that has a memory buffer; None for any other value."""
     try:
         view = memoryview(value)
     except TypeError:
@@ -248,7 +248,7 @@ def _buffer(value: Any) -> list[Any] | None:
 
 
 def _own_text(value: Any) -> str:
-    """The `repr` of an object that shows all that it holds. Errors: `Unkeyable`."""
+    """The `repr` of an object, where that shows everything that the object holds. Errors: `Unkeyable`."""
     cls = type(value)
     shown = classes.shown(cls)
     if lack := _lack(cls):
@@ -268,7 +268,7 @@ def _own_text(value: Any) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _lack(cls: type) -> str | None:
-    """Why no `repr` of the class's values can say what they hold; None where one can."""
+    """The reason why no `repr` can show everything that the class's values hold; None where one can."""
     if libraries.is_array(cls):
         return "is an array whose content is not known here"
     if any(hasattr(cls, name) for name in ("__next__", "__anext__", "__await__")):

@@ -117,7 +117,7 @@ def claim(run: "Run") -> "_native.Seat | None":
 
 
 def halted(run: "Run", error: RunHalted) -> RunHalted:
-    """The error with the class and the code of the limit that halted the run."""
+    """The error for a halted run, with the class and the code of the limit that halted the run."""
     if error.code != "run_halted":
         return error
     view = run.view()

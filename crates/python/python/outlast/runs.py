@@ -68,7 +68,7 @@ class Run:
 
     @property
     def _identity(self) -> str:
-        """The part of idempotency keys that is the same in every life."""
+        """The part of the run's idempotency keys that is the same in every life of the run."""
         return self.id
 
     @property
@@ -101,7 +101,7 @@ class Run:
         return self._below
 
     def view(self) -> RunView:
-        """The run as the store has it."""
+        """The run as the store has it now."""
         return RunView.parse(self._engine.view(self.id))
 
     def __repr__(self) -> str:
@@ -215,7 +215,7 @@ class Run:
         return self._runtime._live.get(self.id) is not None
 
     def _create(self) -> str:
-        """Creates the run, or finds it. Gives its status."""
+        """Creates the run, or finds an existing one, and gives the run's status."""
         if self._lazy:
             raw = self.view().raw
             self._no = int(raw["no"])  # type: ignore[call-overload]
@@ -234,7 +234,7 @@ class Run:
         return opening.halted(self, error)
 
     def _heard(self, response: Any) -> None:
-        """Notes that an answer came to a request of this run."""
+        """Records that a request of this run was answered."""
 
     def _leave(self, how: str, quiet: bool = False) -> None:
         with self._lock:

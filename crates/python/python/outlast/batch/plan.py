@@ -40,13 +40,13 @@ class Plan:
     vanished: int = 0
 
     def key(self, index: int) -> str:
-        """The key of an item that is not left out."""
+        """The key of an item; the item must not be left out."""
         key = self.source.keys[index]
         assert key is not None
         return key
 
     def fresh(self) -> Iterator[int]:
-        """The indexes of what is left, in input order."""
+        """The indexes of the items that are still to be run, in input order."""
         at = self.state.find(FRESH)
         while at >= 0:
             yield at

@@ -90,7 +90,7 @@ class Result:
         )
 
     def forget(self) -> None:
-        """Lets go of the value: it is read from the store when it is asked for."""
+        """Drops the value from memory. At the next access it is read from the store."""
         self._raw = None
 
     def __repr__(self) -> str:

@@ -102,7 +102,7 @@ def _reached(follow: list[list[int]], start: int, but: int) -> set[int]:
 
 
 def _live(follow: list[list[int]], said: list[list[tuple[str, str]]]) -> list[set[str]]:
-    """For each instruction the variables that may be read, from there on, before they are set."""
+    """For each instruction, the variables that may be read at or after this instruction before they are set."""
     live: list[set[str]] = [set() for _ in follow]
     changed = True
     while changed:

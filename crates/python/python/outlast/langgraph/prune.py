@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Found:
-    """A stored checkpoint, without its values."""
+    """A stored checkpoint, without the values of its channels."""
 
     id: str
     parent: str | None
@@ -45,7 +45,8 @@ def copy(store: "Rows", source: str, target: str) -> None:
 
 
 def keep(store: "Rows", thread: str, serde: Any, choose: Callable[[str, list[Found]], set[str]]) -> None:
-    """Keeps the checkpoints that `choose` names of each namespace, oldest first, and what their values are made of."""
+    """Passes the checkpoints of each namespace, oldest first, to `choose`. Keeps those that `choose` returns, and whatever
+    is needed to read their values; removes the others."""
     namespaces = sorted({key.split("/")[1] for key in store.keys(thread, "c/")})
     for ns in namespaces:
         # A writer was first: what is to be kept is another set now.
@@ -87,7 +88,7 @@ def _found(serde: Any, value: bytes) -> Found:
 
 
 def _with_ancestors(ns: str, found: list[Found], chosen: set[str], blobs: dict[str, Any]) -> set[str]:
-    """The chosen checkpoints, and the ancestors whose writes make up the delta channels of one."""
+    """The chosen checkpoints, with those ancestors whose writes are needed to rebuild their delta channels."""
     by_id = {c.id: c for c in found}
     stays = set(chosen)
     for id in chosen:

@@ -34,7 +34,7 @@ class Rows(Table):
 
 
 class Blob:
-    """A channel's value as it was last stored or read: the base of its next difference."""
+    """A channel's value as it was stored or read last, against which the next value is stored as a difference."""
 
     __slots__ = ("version", "kind", "data", "links", "behind", "root")
 
@@ -53,7 +53,7 @@ class Blob:
 
     @staticmethod
     def after(base: "Blob | None", version: Any, kind: str, data: bytes) -> tuple["Blob", bytes]:
-        """The value as the next version, and its row: whole, or its difference from the base."""
+        """The value as the next version of the channel, and its row: the whole value, or its difference from the base."""
         pieces = None
         # A version that is stored again is no difference from itself.
         if base is not None and base.kind == kind and base.version != version and not base._is_long(len(data)):

@@ -53,7 +53,7 @@ def resolve(
     failed: str | None,
     result: Any,
 ) -> None:
-    """Does `Run.resolve`."""
+    """Implements `Run.resolve`."""
     if rerun and failed is not None:
         raise ValueError("resolve wants one of result, failed and rerun, had failed and rerun")
     base = key if key is not None else key_of(name, args, kwargs)

@@ -88,7 +88,7 @@ def _found_closely(call: "Call") -> Any:
 
 
 def life(call: "Call") -> Process[Any]:
-    """Does a step whose key is taken: tries it until it is recorded, or given up."""
+    """Runs a step whose key is taken: tries the step until it is recorded, or given up."""
     run, spec = call.run, call.spec
     try:
         while True:
@@ -186,7 +186,7 @@ class Call:
         self.key = key
 
     def shown(self) -> str:
-        """The step for people: `fetch('https://…')`."""
+        """The step as people are shown it: `fetch('https://…')`."""
         return f"{self.name}({', '.join(codec.shown(self.args, self.kwargs, 40, 120))})"
 
     def label(self) -> str:

@@ -117,7 +117,7 @@ def key_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def unkeyed(name: str, error: Unkeyable) -> Unkeyable:
-    """The error for a step, made of that for its arguments."""
+    """The error for a step whose arguments have no key, made from the error about the arguments."""
     return Unkeyable(
         f"step {name!r} has no key: {error.message}",
         hint="give the step a key=…; or pass data (texts, dicts, dataclasses), and bind what is no input, such as a client, "
