@@ -143,7 +143,8 @@ pub struct Refusal {
     /// Model without a known price; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Ceiling on the login's plan that the next call would pass. The run sleeps until the window turns.
+    /// Ceiling on the login's plan that the next call would exceed; `None` in any other refusal. The run
+    /// sleeps until the window resets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<Reached>>,
 }

@@ -90,8 +90,8 @@ pub trait Reads {
     fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error>;
     /// Returns the changes to an agent's keys.
     fn state_events(&self, range: &EventRange) -> Result<EventPage, Error>;
-    /// Returns the point at which a loop over `prefix0`, `prefix1`, … goes on. The cost does not depend on the number
-    /// of keys, except for a prefix that ends in a digit.
+    /// Returns the point at which a loop over `prefix0`, `prefix1`, … resumes. The cost does not depend on
+    /// the number of keys, except for a prefix that ends in a digit.
     fn resume_point(&self, namespace: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error>;
     /// Returns the newest position of the store, at which a transaction that begins now reads.
     fn state_position(&self) -> Result<Position, Error>;
