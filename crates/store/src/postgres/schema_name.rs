@@ -64,8 +64,8 @@ impl SchemaName {
         format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
     }
 
-    /// Returns the name under which the store's processes hear each other. Channels are of the whole database, and their
-    /// names as short as other names.
+    /// Returns the name of the channel on which the store's processes hear each other. Channels are shared by
+    /// the whole database, and their names are limited in length as other names are.
     pub fn channel(&self) -> String {
         match self.is_usual() {
             true => USUAL.to_owned(),
@@ -73,7 +73,8 @@ impl SchemaName {
         }
     }
 
-    /// Returns the key of the lock. Advisory locks are of the whole database, so each schema has its own.
+    /// Returns the key of the store's advisory lock. Advisory locks are shared by the whole database, so each
+    /// schema has its own.
     fn lock_key(&self) -> i64 {
         if self.is_usual() {
             return USUAL_LOCK;
