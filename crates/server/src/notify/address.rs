@@ -48,7 +48,7 @@ fn is_localhost(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
 }
 
-/// Returns an IPv4 address that is written as an IPv6 one as what it is.
+/// Returns an IPv4 address for an IPv6 address that only wraps one; any other address unchanged.
 fn plain(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
@@ -69,8 +69,8 @@ fn allowed(name: &str, found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAdd
     found.filter(|at| !is_refused(at.ip()) && is_here(at) == is_localhost(name)).collect()
 }
 
-/// Resolver of host names that returns only addresses to which may be posted. The connection is made to what it
-/// returns, so that a name cannot change between the check and the connection.
+/// Resolver of host names that returns only addresses to which messages may be posted. The connection is made
+/// to the address that it returns, so that a name cannot change between the check and the connection.
 #[derive(Clone, Default)]
 pub struct Resolver(());
 

@@ -27,7 +27,8 @@ use crate::{
 const PAGE: usize = 200;
 const MOST: usize = 1_000;
 
-/// Most entries of one run that may be open at a cursor. Those above it are told of when they close, as opened and closed.
+/// Most entries of one run that may be open at a cursor. Entries beyond this number are reported only when
+/// they close, as opened and closed.
 const MOST_OPEN: usize = 1_000;
 
 /// Interval between two looks for new events while a client follows.
@@ -266,7 +267,7 @@ pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBo
     json(&json!({ "events": given.collect::<Vec<_>>(), "cursor": cursor }))
 }
 
-/// Sends events as they come, until the client leaves or the server is about to end.
+/// Sends events as they arise, until the client leaves or the server is about to end.
 async fn feed(host: Arc<Host>, mut reading: Reading, to: mpsc::Sender<Piece>) {
     let mut said = Instant::now();
     // The cursor goes out at once: a client that loses its connection before the first event misses none.
