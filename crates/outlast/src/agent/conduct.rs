@@ -216,8 +216,8 @@ impl Conduct {
         Ok(Launch { argv, resumes: true, headless: self.reading.headless })
     }
 
-    /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
-    /// take another one.
+    /// Returns the model with which a session has to be resumed, as its newest recorded request names it;
+    /// `None` if the program finds the model by itself.
     fn model(&self, store: &dyn Store, session: &str) -> Result<Option<String>, store::Error> {
         let entries = truth::newest_entries(store, self.run)?;
         for call in

@@ -93,7 +93,7 @@ impl Tax {
     }
 }
 
-/// Finds the conversations that later attempts of a run went on with. `entries` are the run's entries, in order.
+/// Finds the conversations of a run that later attempts continued. `entries` are the run's entries, in order.
 ///
 /// Errors: those of the store. Returns none for a run that does not record requests.
 pub fn resumptions(

@@ -233,8 +233,8 @@ impl Deliverer {
     }
 }
 
-/// Returns the standing of an endpoint, as far as this process may deliver: `None` while another living one does. A new
-/// endpoint is told what happens from now on, or everything of the one run that it is for.
+/// Returns the state of the deliveries to an endpoint if this process may deliver; `None` while another live
+/// process does. A new endpoint gets the events from now on, or all events of the one run that it is for.
 fn held(
     store: &dyn Store,
     name: &str,
