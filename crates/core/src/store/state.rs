@@ -101,7 +101,7 @@ pub trait Reads {
     /// Returns at most `limit` agents of a namespace after `after`, in the order of their UTF-8 bytes.
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
     /// Returns the outcome of the transaction with this id. `None` when it was not committed, or was committed longer
-    /// ago than ids are kept: see [`super::transaction::unknown`].
+    /// ago than ids are kept: see [`crate::engine::state::transaction::unknown`].
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
 }
 
