@@ -33,7 +33,7 @@ _TIDY_S = 1.0
 
 
 class Effect:
-    """Something to wait for. An exception that the wait raises is raised in the process, where it stands."""
+    """Something that a process waits for. An exception raised by the wait is raised in the process at this point."""
 
     __slots__ = ()
 
@@ -192,7 +192,8 @@ class Invoke(Effect):
             scope.variable.reset(token)
 
     def _in_thread(self, timeout: float) -> Any:
-        """Calls the function in a thread of its own. A thread cannot be ended: a late one goes on, and its result is dropped."""
+        """Calls the function in a thread of its own. A thread cannot be ended: a function that is too late keeps running,
+        and its result is dropped."""
         result: list[Any] = []
         error: list[BaseException] = []
         context = contextvars.copy_context()

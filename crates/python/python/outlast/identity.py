@@ -113,7 +113,8 @@ def _is_all_shown(value: Any) -> bool:
 
 
 def _written(value: Any) -> Any:
-    """The value as its class's name and what tells it from others of its class. Errors: `Unkeyable`."""
+    """The value as the name of its class and the content that distinguishes it from others of the class. Errors:
+    `Unkeyable`."""
     cls: Any = type(value)
     name = classes.shown(cls)
     if _says_all(cls):
@@ -170,7 +171,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _says(dumped: Any, value: Any) -> bool:
-    """Whether the JSON of a model's field says its value: nothing is excluded, hidden, shortened or without an order."""
+    """Whether the JSON of a model's field states its whole value: nothing is excluded, hidden, shortened or unordered."""
     cls: Any = type(value)
     if cls in _SIMPLE:
         return value is dumped or value == dumped or str(value) == dumped
@@ -202,7 +203,8 @@ def _qualname(value: Any) -> str:
 
 
 def _named(value: Any) -> list[Any]:
-    """A class or function by its name, a built-in method with its object. Errors: `Unkeyable` where the name says too little."""
+    """A class or function by its name, a built-in method with its object. Errors: `Unkeyable` where the name does not
+    identify it."""
     qualname = _qualname(value)
     named = [f"{getattr(value, '__module__', '')}.{qualname}"]
     if isinstance(value, type):
@@ -279,7 +281,7 @@ def _lack(cls: type) -> str | None:
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether the object has no state, of Python's or of C's: its class is all there is to say."""
+    """Whether the object has no state, neither Python's nor C's, so that its class identifies it."""
     try:
         _, args, *state = object.__reduce_ex__(value, 2)  # type: ignore[misc]
     except Exception:
@@ -318,7 +320,7 @@ def _is_pythons(name: str) -> bool:
 
 
 def _is_visible(part: Any, text: str) -> bool:
-    """Whether a part of an object stands in the object's `repr`, which is then another one for other parts."""
+    """Whether a part of an object appears in the object's `repr`, so that other parts give another `repr`."""
     cls = type(part)
     if part is None:
         return True
@@ -341,5 +343,5 @@ def _is_visible(part: Any, text: str) -> bool:
 
 
 def _stands(word: str, text: str) -> bool:
-    """Whether a word stands in a text by itself, and not as a part of another one."""
+    """Whether a word appears in a text by itself, and not within another word."""
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None

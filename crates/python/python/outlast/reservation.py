@@ -36,10 +36,8 @@ class Reservation:
             _in_loops[id(self)] = loop
 
     def settle(self, *, usd: Any = None, tokens: int | None = None) -> None:
-        """Charges what the call came to; without numbers, what was reserved. On disk before `settle` returns. Once.
-
-        `usd`: dollars. Errors: `AlreadySettled`.
-        """
+        """Charges what the call actually cost; without numbers, what was reserved. On disk before `settle` returns. Only
+        once. `usd`: dollars. Errors: `AlreadySettled`."""
         nano = self._nano_usd if usd is None else _nano(usd)
         self._seat.settle(self._seq, nano, self._tokens if tokens is None else tokens)
         self._over()

@@ -91,7 +91,8 @@ class Run:
 
     @property
     def _is_child(self) -> bool:
-        """Whether the run spends of the supervisor's budget, however far below. Its calls then go through that proxy."""
+        """Whether the run spends from the budget of the supervisor's run, as a child at any depth. Its calls then go through
+        that run's proxy."""
         if self._parent is None:
             return False
         if self._below is None:
@@ -186,7 +187,8 @@ class Run:
             self._leave("interrupt", quiet=True)
 
     def _register(self) -> None:
-        """Makes this the process's only handle of the run. Errors: `RunHeld` if another thread has the run open."""
+        """Makes this handle the only one that this process has of the run. Errors: `RunHeld` if another thread has the run
+        open."""
         live = self._runtime._live
         while True:
             with self._runtime._opening:

@@ -52,7 +52,8 @@ class Current:
 
     @property
     def idempotency_key(self) -> str:
-        """32 hex digits for effects elsewhere: the same in every try and every life of this step or item."""
+        """32 hex digits to use as a key for effects in other systems: the same in every try and every life of this step or
+        item."""
         return hashlib.sha256(f"{self.run._identity}\0{self.step or ''}".encode()).hexdigest()[:32]
 
 

@@ -228,7 +228,8 @@ class ToolCall:
             return self._raised(e)
 
     def _raised(self, error: Exception) -> Raised:
-        """The outcome of a tool that raised. What is no outcome is raised: pauses, and what Outlast itself refuses."""
+        """The outcome of a tool that raised. Exceptions that are no outcome of the tool are raised again: pauses, and
+        refusals by Outlast itself."""
         self._paused = isinstance(error, self._spec.pauses)
         if self._paused or isinstance(error, (Error, Skip)) and not isinstance(error, ToolFailed):
             raise error

@@ -315,7 +315,7 @@ class Core:
             self.bell.ring()
 
     def late(self, thread: threading.Thread) -> None:
-        """Keeps the slot of a thread that is beyond its timeout, while there is something to wait for."""
+        """Keeps the slot of a thread that runs beyond its timeout for as long as there is something to wait for."""
         while thread.is_alive() and not self.stopping.is_set() and not self._is_idle():
             thread.join(0.1)
 

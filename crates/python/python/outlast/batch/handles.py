@@ -92,7 +92,8 @@ class Batch:
 
 
 def _mind(batch: "Batch | AsyncBatch", core: Core) -> None:
-    """Sees to it that a batch stops when nobody holds it any more, and that its file is dropped at the end of the process."""
+    """Ensures that a batch stops when its handle is dropped, and that its partial file is removed at the end of the
+    process."""
     weakref.finalize(batch, core.dropped).atexit = False
     weakref.finalize(batch, core.drop_out)
 

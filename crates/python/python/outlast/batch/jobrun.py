@@ -24,7 +24,7 @@ CODE_HEADER = "x-outlast-code"
 
 
 class JobRun(Run):
-    """The run that a job is. A completed one is opened again all the same: it may be given more items."""
+    """The run of a job. A completed one can be opened again, since the job may be given more items."""
 
     def __init__(
         self,

@@ -121,7 +121,8 @@ def _remove_left(partial: str) -> None:
 
 
 def _locked(file: int) -> bool | None:
-    """Tries to lock the file. None on a file system without locks, where no file counts as a dead process's."""
+    """Whether the file could be locked. None on a file system without locks, where no file is taken for one that a dead
+    process left."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -129,7 +129,8 @@ def _check(plan: Plan, options: Options, changed_content: int) -> None:
 
 
 def is_expired(ended_at_us: int | None, status: str, ttl: float | None) -> bool:
-    """Whether a job's results are too old to count. `ttl` in seconds from its completion; unfinished ones never are."""
+    """Whether a job's results are too old to be reused. `ttl` counts in seconds from the job's completion; an unfinished
+    job's results never are."""
     if ttl is None or status != "completed" or ended_at_us is None:
         return False
     return time.time() - ended_at_us / 1e6 > ttl

@@ -75,7 +75,7 @@ class InvokeItem(Invoke):
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is to end. Before Python 3.11 nobody can tell, and the answer is yes."""
+    """Whether this task is being cancelled. Before Python 3.11 that is not known, and the answer is yes."""
     task = asyncio.current_task()
     return task is None or not hasattr(task, "cancelling") or task.cancelling() > 0
 

@@ -148,7 +148,7 @@ class JsonlStore:
             return found
 
     def append(self, job_id: str, index: int, text: str, attempt: int, at_us: int) -> Line:
-        """Appends a result: to the file, not yet to the disk. The record has the result on disk."""
+        """Appends a result to the file, without syncing it: the record already has the result on disk."""
         result = plain(json.loads(text))
         at = datetime.datetime.fromtimestamp(at_us / 1_000_000, datetime.timezone.utc)
         head = json.dumps({"job_id": job_id, "index": index}, ensure_ascii=False)[:-1]

@@ -59,7 +59,8 @@ class Way(enum.Enum):
 
 @dataclasses.dataclass
 class Found:
-    """A job in its record. `newest`: its newest run as it was found, None without one. `store`: the file of its results."""
+    """A job as its record describes it. `newest`: the job's newest run, None without one. `store`: the file of its
+    results."""
 
     run: JobRun
     note: Note

@@ -25,14 +25,14 @@ class Found:
 
 
 def delete(store: "Rows", thread: str) -> None:
-    """Removes a thread: first its heads and checkpoints, so that nothing half of it is found after a death."""
+    """Removes a thread: its heads and checkpoints first, so that after a crash no half of the thread is found."""
     order = {"h": 0, "c": 1}
     keys = sorted(store.keys(thread, ""), key=lambda key: order.get(key[0], 2))
     store.remove(thread, keys, [])
 
 
 def copy(store: "Rows", source: str, target: str) -> None:
-    """Copies a thread: its heads last, so that nothing half of it is found after a death."""
+    """Copies a thread: its heads last, so that after a crash no half of the copy is found."""
     taken = sorted(store.scan(source, ""), key=lambda row: "bwch".index(row[0][0]))
     changes: list[Change] = []
     for key, _, value in taken:

@@ -168,7 +168,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 self._named.popitem(last=False)
 
     def get_delta_channel_history(self, *, config: Any, channels: Sequence[str]) -> dict[str, Any]:
-        """Writes of the ancestors of a checkpoint to delta channels, back to the nearest stored value of each."""
+        """The writes of a checkpoint's ancestors to delta channels, for each channel back to the nearest stored value."""
         thread, ns = _place(config)
         writes: dict[str, list[Any]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}

@@ -28,7 +28,8 @@ class Rows(Table):
         super().__init__(runtime, rows.NAMESPACE)
 
     def get(self, thread: str, key: str) -> tuple[int, Any]:
-        """A row's version and value. None for a row that is not there; its version counts on."""
+        """A row's version and value. The value is None for a deleted row, whose version still counts, and for one never
+        written."""
         version, value, _ = self.row(thread, key)
         return version, None if value is None else rows.unpack(value)
 

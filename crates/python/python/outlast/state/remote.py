@@ -19,7 +19,7 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class Id(str):
-    """Id of a transaction, with its own changes kept here: the wire has no reads within a transaction."""
+    """Id of a transaction, with the transaction's own changes kept here: the protocol has no reads within a transaction."""
 
     own: dict[tuple[str, str, str], tuple[int, Any]]
 

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def check(call: "Call") -> None:
-    """Judges a step without a recorded result. Errors: `StepDiverged`; with `on_divergence="live"` a warning instead.
-
-    Only where one thread or task does all steps: of several, one may well be ahead of what another has yet to replay.
-    """
+    """Checks whether a step without a recorded result is a divergence. Errors: `StepDiverged`; with `on_divergence="live"` a
+    warning instead. Checked only while one thread or task runs all steps: of several, one may be ahead of steps that another
+    has yet to replay."""
     run, memory = call.run, call.memory
     recorded = memory.recorded
     assert recorded is not None

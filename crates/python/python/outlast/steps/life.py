@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def begin(run: "Run", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Does what `Run.step` says: gives the recorded result, or does the step. Awaitable for an async function."""
+    """Implements `Run.step`: gives the recorded result, or runs the step. Awaitable for an async function."""
     name, around = spec.name, scope.variable.get()
     if around is not None and around.step is not None and around.run is run and spec.key is None:
         name = nested(around.step, name)

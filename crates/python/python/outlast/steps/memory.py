@@ -51,7 +51,7 @@ class Memory:
             return key
 
     def give_back(self, key: str, explicit: bool) -> None:
-        """Frees the key of a step that came to nothing: the next equal step takes its place."""
+        """Frees the key of a step that was not run after all: the next equal step gets the same key."""
         if not explicit:
             self.recorded.give_back(key)  # type: ignore[union-attr]
             return
@@ -59,7 +59,7 @@ class Memory:
             self._explicit.discard(key)
 
     def promise(self, name: str) -> None:
-        """Notes an async step that is asked for: where no event loop runs, nobody may ever await it."""
+        """Notes an async step that was called where no event loop runs, so that it may never be awaited."""
         if not self._run._is_async and asyncio._get_running_loop() is None:
             self._unawaited.append(name)
 
