@@ -37,7 +37,10 @@ class Reservation:
 
     def settle(self, *, usd: Any = None, tokens: int | None = None) -> None:
         """Charges what the call actually cost; without numbers, what was reserved. On disk before `settle` returns. Only
-        once. `usd`: dollars. Errors: `AlreadySettled`."""
+        once.
+
+        `usd`: dollars. Errors: `AlreadySettled`.
+        """
         nano = self._nano_usd if usd is None else _nano(usd)
         self._seat.settle(self._seq, nano, self._tokens if tokens is None else tokens)
         self._over()

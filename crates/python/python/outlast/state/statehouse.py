@@ -177,8 +177,10 @@ class Statehouse:
         return iter(self._backend.scan(self._in(namespace), agent_id, prefix))
 
     def resume_point(self, agent_id: str, prefix: str = "step:", namespace: str | None = None) -> ResumePoint:
-        """The point at which a loop over `step:0`, `step:1`, … resumes, by their `"status"`: `"done"` or `"pending"`. The
-        cost does not depend on the number of steps."""
+        """The point at which a loop over `step:0`, `step:1`, … resumes, by their `"status"`: `"done"` or `"pending"`.
+
+        The cost does not depend on the number of steps.
+        """
         return self._backend.resume_point(self._in(namespace), agent_id, prefix)
 
     def replay(

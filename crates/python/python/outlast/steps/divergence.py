@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 def check(call: "Call") -> None:
-    """Checks whether a step without a recorded result is a divergence. Errors: `StepDiverged`; with `on_divergence="live"` a
-    warning instead. Checked only while one thread or task runs all steps: of several, one may be ahead of steps that another
-    has yet to replay."""
+    """Checks whether a step without a recorded result is a divergence.
+
+    Only while one thread or task runs all steps: of several, one may be ahead of steps that another has yet to replay.
+    Errors: `StepDiverged`; with `on_divergence="live"` a warning instead.
+    """
     run, memory = call.run, call.memory
     recorded = memory.recorded
     assert recorded is not None

@@ -18,7 +18,9 @@ RERUN, FAILED = "rerun", "failed"
 
 def check(run: "Run", shown: str, key: str, seq: int, state: str) -> None:
     """Refuses an `at_most_once` step that was begun before and is not done. Returns if a person said to run it again.
-    Errors: `StepInDoubt`; `StepFailed` where a person said that the step failed."""
+
+    Errors: `StepInDoubt`; `StepFailed` where a person said that the step failed.
+    """
     came = ""
     if state == "failed":
         recorded = json.loads(run._engine.value(run._no, seq))
