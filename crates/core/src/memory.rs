@@ -260,8 +260,9 @@ impl Tables {
         self.runs[&e.run].charges.iter().chain(e.windows()).copied()
     }
 
-    /// Returns an inconsistency of the tables, or `None`: every envelope's sums must be those of its entries, no limit
-    /// may be passed except by an overrun, and no fence may be above its run's.
+    /// Returns an inconsistency of the tables, or `None` if they are consistent: every envelope's sums must
+    /// equal those of its entries, no limit may be passed except by an overrun, and no lease's fence may be
+    /// above its run's.
     pub fn inconsistency(&self) -> Option<String> {
         let mut gone = Gone::default();
         let families: BTreeMap<EnvelopeNo, bool> =

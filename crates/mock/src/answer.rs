@@ -174,7 +174,7 @@ pub(super) fn input_tokens(body: &[u8]) -> u64 {
     (body.len() as u64).div_ceil(4)
 }
 
-/// Text cut into tokens: words with the space behind them, long ones in parts.
+/// Text cut into tokens: each word with the space after it, long words in parts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tokens {
     text: String,

@@ -23,7 +23,7 @@ pub(super) enum Body {
 /// Frames that are sent one by one, and the body's state after the last.
 pub(super) struct Frames {
     left: vec::IntoIter<Bytes>,
-    /// Time between a frame and the next.
+    /// Time between one frame and the next.
     gap: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
     end: End,
@@ -36,7 +36,7 @@ pub(super) enum End {
     Clean,
     /// The connection breaks after all frames are sent.
     Cut,
-    /// The connection breaks now: `Cut` after the frames have been flushed.
+    /// The connection breaks now: state of `Cut` after its frames were flushed.
     Flushed,
     /// The connection stays open without a further byte until the client leaves.
     Hang,

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{answer::Answer, request::Request};
 use crate::refusal::Refusal;
 
-/// Length of a vector if the request names none.
+/// Number of dimensions of a vector if the request names none.
 const DIMENSIONS: usize = 16;
 
 /// Rewrites the request in the shape shared by all dialects: each input is a message of the user.

@@ -13,7 +13,7 @@ pub(super) struct Kept(HashMap<String, Conversation>);
 #[derive(Debug)]
 struct Conversation {
     response: Value,
-    /// All items up to the response's request, and its own output.
+    /// All items up to and including the response's request, and the output of the response.
     items: Vec<Value>,
 }
 

@@ -124,7 +124,7 @@ impl Drop for Handle {
     }
 }
 
-/// Connections that wait to be accepted, as `TcpListener::bind` has it.
+/// Largest number of connections that wait to be accepted, as `TcpListener::bind` sets it.
 const BACKLOG: u32 = 1024;
 
 async fn accept(mut listener: TcpListener, provider: Arc<Provider>, shutdown: impl Future) {

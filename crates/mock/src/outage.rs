@@ -30,7 +30,7 @@ use crate::{
     value::{BadOption, error_status},
 };
 
-/// Phases of a provider's health, in order; after the last the provider is healthy.
+/// Phases of a provider's health, in order. After the last phase the provider is healthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outages(Vec<Phase>);
 
@@ -98,7 +98,7 @@ pub(super) struct Course {
     phases: Vec<Phase>,
     now: Mutex<Now>,
     moved: Notify,
-    /// Whether nobody listens.
+    /// Whether the provider's listening socket is closed, so that nobody listens.
     absent: watch::Sender<bool>,
 }
 

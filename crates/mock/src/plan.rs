@@ -23,13 +23,13 @@ use super::{request::Dialect, value::BadOption};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     length: Length,
-    /// Tokens that are the whole window.
+    /// Number of tokens that make up the whole window.
     tokens: u64,
-    /// Share that is used when the provider starts.
+    /// Share of the window that is used when the provider starts.
     used: Share,
-    /// Share that another device takes with each call.
+    /// Share of the window that another device takes with each call.
     others: Share,
-    /// Time after which the window turns.
+    /// Time after which the window ends and its count starts again.
     turns: Duration,
 }
 
@@ -73,18 +73,18 @@ pub(super) struct Plan(Vec<Counted>);
 #[derive(Debug)]
 struct Counted {
     window: Window,
-    /// Number of times that the window has turned.
+    /// Number of times that the window has ended and begun again.
     turn: u64,
-    /// Time at which it turns; `None` before its first call.
+    /// Time at which the window ends and its count starts again; `None` before its first call.
     ends: Option<SystemTime>,
     used: Share,
     others: Share,
 }
 
-/// Use of a window, as an answer tells it.
+/// Use of a window, as the head of an answer reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Told {
-    /// Position of the window among the plan's.
+    /// Position of the window in the plan's list of windows.
     place: usize,
     length: Length,
     used: Share,
@@ -97,7 +97,7 @@ pub(super) struct Used {
     window: String,
     turn: u64,
     used_percent: f64,
-    /// Part of it that another device took, and what was used at the start.
+    /// Part of the use, in percent, that another device took, together with what was used at the start.
     others_percent: f64,
 }
 
@@ -116,7 +116,8 @@ impl Plan {
         full.map(|c| c.ends.unwrap_or(now).duration_since(now).unwrap_or_default()).max()
     }
 
-    /// Counts a call. Returns what its answer tells, and what is used then.
+    /// Counts a call of `tokens`. Returns what the head of its answer reports, and the use of each window
+    /// after the call.
     pub fn count(&mut self, tokens: u64) -> (Vec<Told>, Vec<Used>) {
         let now = SystemTime::now();
         self.turn(now);

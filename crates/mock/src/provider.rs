@@ -74,7 +74,7 @@ pub(super) struct Provider {
 struct Counts {
     paid: u64,
     occurrences: HashMap<Digest, u64>,
-    /// Refusals so far of digests with `mock: status CODE N`.
+    /// Number of refusals so far of each request with `mock: status CODE N`, by the request's digest.
     refusals: HashMap<Digest, u64>,
     cache: Cache,
     kept: Kept,
@@ -116,7 +116,7 @@ impl Provider {
         self.received.as_ref().map_or_else(Vec::new, |received| lock(received).clone())
     }
 
-    /// Answers a request after its latency. Never returns if the request asked for silence.
+    /// Answers a request after the request's latency. Never returns if the request asked for silence.
     pub async fn respond(&self, request: hyper::Request<Incoming>) -> Response<Body> {
         let (mut head, body) = request.into_parts();
         let body = collect(body).await;
@@ -231,7 +231,7 @@ impl Provider {
         Ok(Verdict::Respond { after, response })
     }
 
-    /// Keeps the request, if a test is to see it; returns its index.
+    /// Keeps the request for a test, if requests are kept; returns its index, or `None`.
     fn keep(&self, head: &Parts, body: Option<&Bytes>) -> Option<usize> {
         let mut received = lock(self.received.as_ref()?);
         received.push(Received {

@@ -99,7 +99,7 @@ pub(super) struct Wire<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     pub store: Option<bool>,
     pub service_tier: Option<Cow<'a, str>>,
-    /// True for a stream that is one JSON array.
+    /// Whether a stream is one JSON array; `None` if the request does not say.
     array: Option<bool>,
     /// Length of each vector, for embeddings; `None`: the default.
     pub dimensions: Option<usize>,

@@ -72,7 +72,7 @@ pub(super) fn write(
     Ok(response)
 }
 
-/// Keeps half the frames, or half of the only one.
+/// Keeps half of the frames; of a single frame half of its bytes.
 fn halve(frames: &mut Vec<Bytes>) {
     match frames.as_mut_slice() {
         [only] => only.truncate(only.len() / 2),

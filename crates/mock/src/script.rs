@@ -25,7 +25,7 @@ use serde_json::value::RawValue;
 
 use super::value::{self, FixedUsage};
 
-/// Largest number of tokens: an answer is held in memory at once.
+/// Largest number of tokens that a script may ask for: an answer is held in memory as a whole.
 const MAX_TOKENS: usize = 100_000;
 
 /// The `mock:` lines of one request.

@@ -33,7 +33,8 @@ use crate::{
 pub enum Rule<'a> {
     /// Allowed: the command only reads, or acts for the run to which its own process belongs.
     Free,
-    /// Allowed with the run's token: the command begins a run, or goes on with the named one, as a child of this run.
+    /// Allowed with the run's token: the command begins a new run, or continues the named one, as a child of
+    /// this process's run.
     Begins(Option<&'a RunId>),
     /// Allowed for the process's own run, or one that was started inside it. `None`, a command without a run's name, is
     /// refused: the last run of the directory may be anybody's.

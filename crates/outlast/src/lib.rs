@@ -218,8 +218,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     }
 }
 
-/// Gives the verdict on this machine's dead supervisors, and ends what they left. Without it, a person who looks after
-/// a kill -9 would be told that the run is running. A sweep that fails is made again by whoever takes the run up.
+/// Declares the dead supervisors of this machine dead, and ends the processes that they left. Without this, a
+/// person who looks after a kill -9 would read that the run is running. A sweep that fails is repeated by
+/// whoever resumes the run.
 fn look_after(store: &dyn Store, context: &Context) {
     if store.is_remote() {
         return;

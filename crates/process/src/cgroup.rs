@@ -121,8 +121,8 @@ impl Ground {
         enable().map_err(|source| Error::Shared { path: path(), source })
     }
 
-    /// Removes empty control groups whose name begins with `prefix` and that are older than an hour: groups of runs
-    /// whose supervisor was killed and that nobody resumed.
+    /// Removes empty control groups whose name begins with `prefix` and that are older than an hour: those of
+    /// runs whose supervisor was killed and that were not resumed.
     ///
     /// A younger group may be about to get its first process.
     pub fn tidy(&self, prefix: &str) {
@@ -201,8 +201,8 @@ fn below(path: &Path) -> Vec<PathBuf> {
     entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
 }
 
-/// Counter of the processes that the kernel killed for want of memory in an attempt's control group. If the group's
-/// memory is not accounted separately, it counts those of the group that this process is in.
+/// Counter of the processes that the kernel killed in an attempt's control group because memory ran out. If
+/// the group's memory is not accounted separately, the kills in this process's own group count.
 #[derive(Clone, Debug)]
 pub struct OomKills {
     file: Option<PathBuf>,

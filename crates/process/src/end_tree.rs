@@ -34,7 +34,7 @@ const ASK_ROUND: Duration = Duration::from_millis(250);
 /// tree only some are waited for, and then all are looked for again.
 const MOST_WAITED_FOR: usize = 64;
 
-/// Switch by which another thread makes an [`end_tree`] that is under way kill at once.
+/// Switch with which another thread makes a running [`end_tree`] kill all processes at once.
 #[derive(Debug)]
 pub struct Force {
     said: AtomicBool,
@@ -68,7 +68,8 @@ pub struct Ended {
     pub main: Option<Exit>,
     /// Whether it is certain that no process is left that may be signalled. False: the ladder gave up.
     pub all_gone: bool,
-    /// Processes seen alive at the end: they hang in the kernel and so survive SIGKILL, or belong to another user.
+    /// Processes that were still alive at the end: they hang in the kernel and so survive SIGKILL, or belong
+    /// to another user.
     pub left: Vec<Proc>,
 }
 

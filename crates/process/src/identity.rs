@@ -16,7 +16,8 @@ pub enum Liveness {
     Gone,
     /// The process ran on this machine, before its last boot.
     BootOver,
-    /// The process cannot be seen from here. Only a missing heartbeat over a whole lease can tell.
+    /// The process cannot be observed from here. Only heartbeats that are missing for a whole lease show its
+    /// death.
     Unknown,
 }
 

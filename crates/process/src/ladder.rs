@@ -10,8 +10,9 @@ use rustix::process::Signal;
 /// Rung of the ladder from which an attempt is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// First rung: ask the main process to stop by this signal, and give it the whole grace. `None`: only wait, because
-    /// it was asked already (the terminal sends its Ctrl-C to the whole foreground group).
+    /// First rung: ask the main process to stop by this signal, and give it the whole grace. `None`: send
+    /// nothing and only wait, because the process was asked already (the terminal sends its Ctrl-C to the
+    /// whole foreground group).
     Stop(Option<Signal>),
     /// Second rung: the main process is dead; end the processes that it left.
     EndRest,
@@ -54,7 +55,7 @@ pub struct Graces {
 }
 
 impl Default for Graces {
-    /// Returns 30 s (an agent's time to finish a turn), 5 s and 10 s.
+    /// Returns 30 s (time for an agent to finish a turn) for `main`, 5 s for `all` and 10 s for `kill`.
     fn default() -> Self {
         Graces { main: Duration::from_secs(30), all: Duration::from_secs(5), kill: Duration::from_secs(10) }
     }

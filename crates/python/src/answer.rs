@@ -16,7 +16,7 @@ use pyo3::{prelude::*, types::PyTuple};
 
 use crate::{error::Failure, openings::Openings};
 
-/// Run and process state for which an operation is submitted.
+/// Run and process state for which an operation is submitted and its errors are worded.
 #[derive(Default)]
 pub struct Caller {
     pub run: RunNo,
@@ -72,7 +72,7 @@ pub fn answer(
     }
 }
 
-/// Converts the outcome of a claim to Python's tuple.
+/// Converts the outcome of claiming an item to a Python tuple.
 fn claimed<'py>(py: Python<'py>, claim: ItemClaim) -> PyResult<Bound<'py, PyTuple>> {
     match claim {
         ItemClaim::Run(r) => {

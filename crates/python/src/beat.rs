@@ -15,7 +15,7 @@ use outlast_core::{
 };
 use outlast_server::node::{HEARTBEAT, Node};
 
-/// Attempts open in this process. Its heartbeat renews all of them.
+/// Attempts that are open in this process, all of which the process's heartbeat renews.
 #[derive(Default)]
 pub struct Beat {
     open: Mutex<HashMap<(RunNo, AttemptNo), Open>>,
@@ -23,13 +23,13 @@ pub struct Beat {
 
 struct Open {
     instance: InstanceNo,
-    /// Active time of the attempt. `None`: its supervisor posts it.
+    /// Measure of the attempt's active time; `None` if a supervisor posts that time.
     active: Option<ActiveTime>,
     pulse: Option<Pulse>,
     lost: bool,
 }
 
-/// Order to an attempt, as the last heartbeat has it.
+/// Order to an attempt, according to the last heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     GoOn,

@@ -74,7 +74,7 @@ impl Engine {
     }
 }
 
-/// Result of `Engine::barred`.
+/// Status, code, message and hint of a limit, as `Engine::barred` returns them.
 type Barred = (&'static str, String, String, String);
 
 #[pymethods]
@@ -91,7 +91,7 @@ impl Engine {
         Ok(embedded::context(place).map_err(Failure::from)?.0.place.to_string())
     }
 
-    /// Returns whether the store's files are still the ones that were opened.
+    /// Returns whether the store's files at its place are still the ones that were opened.
     fn is_there(&self) -> PyResult<bool> {
         Ok(self.shared.core()?.store.check().is_ok())
     }
@@ -205,7 +205,7 @@ impl Engine {
         Ok(Seat::new(self.shared.clone(), &core, claimed))
     }
 
-    /// Joins a supervisor's attempt, which `token` names.
+    /// Joins the supervisor's attempt that `token` names.
     fn adopt(&self, py: Python<'_>, id: &str, token: &str) -> PyResult<Seat> {
         let core = self.shared.core()?;
         let claimed = py.detach(|| {
@@ -267,14 +267,14 @@ impl Engine {
         Ok(rows.into_iter().map(|(row, _)| job::raw(row)).collect())
     }
 
-    /// Returns the newest entry of one item.
+    /// Returns the newest entry of one item; None if the item has none.
     fn item(&self, py: Python<'_>, run: i64, key: &str) -> PyResult<Option<RawItem>> {
         let core = self.shared.core()?;
         let row = py.detach(|| core.store.newest(RunNo(run), &Sought::item(key))).map_err(Failure::from)?;
         Ok(row.as_ref().and_then(ItemRow::of).map(job::raw))
     }
 
-    /// Notes how many items the input of a job has. Nobody waits for it.
+    /// Records how many items the input of a job has. No caller waits for the commit.
     fn expect_items(&self, run: i64, items: i64) -> PyResult<()> {
         let core = self.shared.core()?;
         let expect = ExpectItems { run: RunNo(run), items };
@@ -282,7 +282,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes an item pending again. With `reuse`, its paid answers are replayed. Synced.
+    /// Makes an item pending again. With `reuse`, the paid answers of its earlier tries are replayed. Synced.
     fn reset_item(&self, run: i64, key: String, reuse: bool) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
@@ -345,7 +345,7 @@ impl Engine {
         Ok(item.and_then(|i| Some((i.version, PyBytes::new(py, &i.value?)))))
     }
 
-    /// Changes the state outside of any run. Synced.
+    /// Changes state outside of any run. Synced.
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let put = Put { changes: changes_of(changes), ..Put::default() };
@@ -359,7 +359,7 @@ impl Engine {
         Ok(py.detach(|| core.store.ask_here(retain, Durability::Synced).wait()).map_err(Failure::from)?)
     }
 
-    /// Returns the address of this process's proxy, which the first call starts.
+    /// Returns the address of this process's proxy. The first call starts the proxy.
     fn face(&self, py: Python<'_>) -> PyResult<String> {
         let core = self.shared.core()?;
         let address = py.detach(|| {

@@ -4,7 +4,7 @@ use outlast::program::error::CliError;
 use outlast_core::{engine, envelope::Refusal, store};
 use pyo3::prelude::*;
 
-/// Error before it becomes a Python exception.
+/// Error of the engine before it is made a Python exception.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub code: String,
@@ -66,7 +66,7 @@ impl From<CliError> for Failure {
 }
 
 impl From<Failure> for PyErr {
-    /// Makes the exception. `outlast.errors.of` maps each code to its class.
+    /// Makes the Python exception. `outlast.errors.of` maps each code to its class.
     fn from(f: Failure) -> PyErr {
         let made = Python::try_attach(|py| {
             let class = py.import("outlast.errors")?.getattr("of")?;

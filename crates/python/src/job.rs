@@ -43,7 +43,7 @@ pub struct Items {
 struct Memory {
     by_key: HashMap<String, Known>,
     values: HashMap<Seq, Payload>,
-    /// Page of results around the last one that was not in memory.
+    /// Page of results read around the last result that was not in memory.
     page: HashMap<Seq, Payload>,
     /// Number of results of that page that were asked for. If few are, single reads are cheaper.
     hits: usize,
@@ -178,7 +178,8 @@ impl Items {
         found
     }
 
-    /// Returns whether the last page was well used, or there was none.
+    /// Returns whether enough results of the last page were used for another page to be worth reading, or no
+    /// page was read yet.
     fn is_worth_a_page(&self) -> bool {
         let memory = self.memory();
         memory.hits * 4 >= memory.page.len() + memory.hits

@@ -11,11 +11,11 @@ use pyo3::{
 
 use crate::recorded::{Recorded, base_of};
 
-/// Characters shown of each argument, and of all arguments together.
+/// Number of characters shown of each argument; `WHOLE`: of all arguments together.
 const EACH: usize = 80;
 const WHOLE: usize = 320;
 
-/// Key, base and value, as `enter` returns them.
+/// Key, base and value of a step, as `enter` returns them.
 type Entered<'py> = (Option<String>, Option<String>, Option<Bound<'py, PyAny>>);
 
 /// Looks up a step. Returns (None, None, value) if it is recorded, otherwise (key, base, None). The key is set if the

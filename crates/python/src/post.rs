@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::answer::{Caller, answer};
 
-/// Python recipient of a commit's outcome: an asyncio future, or a callable.
+/// Python recipient of a commit's outcome: an asyncio future or a callable.
 pub struct Letter {
     to: Py<PyAny>,
     is_called: bool,
@@ -59,7 +59,7 @@ impl Post {
         }
     }
 
-    /// Delivers the queue, with all that was added while waiting for the interpreter.
+    /// Delivers all queued outcomes, including those added while waiting for the interpreter.
     fn deliver(&self) {
         let take = || std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         // `None`: the interpreter is gone, and with it whoever waited.
@@ -71,7 +71,7 @@ impl Post {
     }
 }
 
-/// A ticket that is not resolved yet, and its recipient.
+/// Ticket that is not resolved yet, with its recipient.
 struct Awaited {
     post: Post,
     open: Mutex<Option<(store::Ticket, Letter)>>,
@@ -111,7 +111,7 @@ fn tell(py: Python<'_>, letters: Vec<Told>) -> PyResult<()> {
     told
 }
 
-/// Adds a letter to those of its loop, or calls a callable at once.
+/// Adds a letter to those of its event loop. Calls a callable at once.
 fn sort<'py>(
     py: Python<'py>,
     loops: &mut Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)>,

@@ -37,14 +37,14 @@ pub struct Recorded {
 
 #[derive(Default)]
 struct Memory {
-    /// Steps in journal order, oldest first.
+    /// Recorded steps in journal order, oldest first.
     steps: Vec<Kept>,
     /// Index in `steps` of the newest step of each key.
     by_key: HashMap<Arc<str>, u32>,
     /// Number of each name: its index in `unused`, which counts the finished steps not asked for yet.
     names: HashMap<Box<str>, u32>,
     unused: Vec<Unused>,
-    /// Steps that this attempt has begun, by base key, and the places given back.
+    /// Steps that this attempt has begun, by base key, with the repetition numbers that were given back.
     begun: HashMap<String, Begun>,
     /// Index before which no step counts as unused, as the program resumed from a later checkpoint.
     passed: usize,
@@ -55,9 +55,9 @@ struct Kept {
     key: Arc<str>,
     seq: Seq,
     state: State,
-    /// Number of the step's name, while it is finished and not asked for yet.
+    /// Number of the step's name if the step is finished and was not asked for yet; `None` otherwise.
     unused: Option<u32>,
-    /// Recorded value, if it is short, until it is asked for.
+    /// Recorded value if it is short and was not asked for yet; `None` otherwise.
     value: Option<Payload>,
 }
 
@@ -65,7 +65,7 @@ struct Kept {
 #[derive(Default)]
 struct Unused {
     count: usize,
-    /// Index in `steps` before which none of this name is unused.
+    /// Index in `steps` before which no step of this name is unused.
     from: usize,
 }
 
@@ -147,7 +147,7 @@ impl Memory {
         self.steps.push(step);
     }
 
-    /// Returns the number of a name, assigning one if it is new.
+    /// Returns the number of a step's name, assigning one to a new name.
     fn name(&mut self, name: &str) -> u32 {
         if let Some(no) = self.names.get(name) {
             return *no;
@@ -158,12 +158,12 @@ impl Memory {
         no
     }
 
-    /// Returns how many finished steps of this name were not asked for.
+    /// Returns the number of finished steps of this name that were not asked for.
     fn count(&self, name: &str) -> usize {
         self.names.get(name).map_or(0, |no| self.unused[*no as usize].count)
     }
 
-    /// Returns the place, among steps with equal keys, of a step that begins now.
+    /// Returns the repetition number, among steps with equal keys, of a step that begins now.
     fn next(&self, base: &str) -> u64 {
         self.begun.get(base).map_or(0, |b| b.freed.first().copied().unwrap_or(b.next))
     }
@@ -178,7 +178,7 @@ impl Memory {
         }
     }
 
-    /// Returns the index of the newest step of a key.
+    /// Returns the index in `steps` of the newest step with this key; `None` if there is none.
     fn at(&self, key: &str) -> Option<usize> {
         self.by_key.get(key).map(|at| *at as usize)
     }
@@ -266,7 +266,7 @@ impl Recorded {
         }
     }
 
-    /// Records which strand a step with the caller's own key comes from.
+    /// Records the strand from which a step with the caller's own key is called.
     fn note_strand(&self, py: Python<'_>) -> PyResult<()> {
         let here = strand::here(py)?;
         self.memory().strands.note(here);
@@ -279,7 +279,7 @@ impl Recorded {
         self.memory().strands.is_one()
     }
 
-    /// Marks the order of steps as meaningless from now on.
+    /// Marks the order of steps as dependent on timing from now on.
     fn be_concurrent(&self) {
         self.memory().strands.be_several();
     }
@@ -313,7 +313,7 @@ impl Recorded {
         }
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of different step keys.
     fn __len__(&self) -> usize {
         self.memory().by_key.len()
     }

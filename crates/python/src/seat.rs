@@ -53,7 +53,7 @@ pub struct Seat {
     /// Run token of this attempt.
     #[pyo3(get)]
     token: String,
-    /// False for a supervisor's attempt, which this process must not end.
+    /// Whether this process drives the attempt. A supervisor's attempt must not be ended by this process.
     #[pyo3(get)]
     driven: bool,
 }
@@ -117,7 +117,7 @@ impl Seat {
         Ok(Ticket::new(core.store.clone(), op.into(), durability, core.post.clone(), self.caller.clone()))
     }
 
-    /// Returns the ticket with an action that rewrites the file that mirrors the context.
+    /// Returns the ticket with an action that rewrites the task context's mirror file.
     fn with_mirror(&self, ticket: Ticket) -> Result<Ticket, Failure> {
         let (core, run, attempt) = (self.shared.core()?, self.actor.run, self.actor.attempt);
         Ok(ticket.and_then(move || {
@@ -134,7 +134,7 @@ impl Seat {
     }
 }
 
-/// Returns whether the change affects the context file of a run.
+/// Returns whether the change is one of a run's task context.
 fn is_of_context(change: &Change) -> bool {
     [task_context::CONTEXT, task_context::MEMORY].contains(&change.name.agent.as_str())
         && change.name.namespace.starts_with("run:")
@@ -182,7 +182,7 @@ impl Seat {
         Ok(if is_of_context { self.with_mirror(ticket)? } else { ticket })
     }
 
-    /// Saves a value under a name. The newest one counts. Synced.
+    /// Saves a value under a name, of which the newest value counts. Synced.
     fn checkpoint(&self, py: Python<'_>, name: String, value: &[u8]) -> PyResult<Ticket> {
         let value = encode(py, value)?;
         Ok(self.submit(Checkpoint { actor: self.actor, slot: self.slot, name, value }, Durability::Synced)?)

@@ -58,7 +58,7 @@ pub struct States {
 #[derive(Default)]
 struct Open {
     transactions: Transactions,
-    /// Whether a task is freeing expired transactions.
+    /// Whether a task is running that frees expired transactions.
     watched: bool,
 }
 
@@ -261,7 +261,7 @@ impl States {
         Ok((done, pending, pending_key))
     }
 
-    /// Returns the id of the run with this number.
+    /// Returns the id of the run with this number; None if there is none.
     fn run_id(&self, py: Python<'_>, run: i64) -> PyResult<Option<String>> {
         let view = self.read(py, |s| s.run(RunNo(run)))?;
         Ok(view.map(|v| v.run.id.to_string()))
@@ -305,7 +305,7 @@ impl States {
         Ok(self.open().transactions.change(id, change, now).map_err(Failure::from)?)
     }
 
-    /// Returns an open transaction's view of a key.
+    /// Returns the value of a key as an open transaction sees it.
     fn see<'py>(
         &self,
         py: Python<'py>,

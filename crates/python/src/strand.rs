@@ -9,7 +9,7 @@ pub struct Strand {
     task: usize,
 }
 
-/// Returns the caller's thread and task.
+/// Returns the strand of the calling code: its thread and task.
 pub fn here(py: Python<'_>) -> PyResult<Strand> {
     static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static CURRENT_TASK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -23,7 +23,7 @@ pub fn here(py: Python<'_>) -> PyResult<Strand> {
     Ok(Strand { thread, task: task.as_ptr() as usize })
 }
 
-/// Strands from which a run's steps were called so far.
+/// Strands from which the steps of a run were called so far.
 #[derive(Default)]
 pub struct Strands {
     first: Option<Strand>,

@@ -29,7 +29,7 @@ pub struct Ticket {
     store: Arc<dyn Store>,
     post: Post,
     caller: Arc<Caller>,
-    /// Action to run once the operation is committed.
+    /// Action that the waiting thread runs once the operation is committed; `None` if there is none.
     after: Mutex<Option<After>>,
     /// Id of the process that made the ticket. A process forked from it leaves the ticket alone.
     pid: u32,
@@ -56,7 +56,8 @@ impl Ticket {
         }
     }
 
-    /// Returns the ticket with an action that the waiter runs once the operation is committed.
+    /// Returns the ticket with an action to run once the operation is committed. The action is not run if the
+    /// operation fails, or if the ticket is dropped without a wait.
     pub fn and_then(self, after: impl FnOnce() + Send + 'static) -> Ticket {
         *self.after.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(after));
         self

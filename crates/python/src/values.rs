@@ -46,7 +46,7 @@ pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-/// Reads and decodes the value recorded in an entry; empty if it has none.
+/// Reads and decodes the value that an entry records; empty if the entry has none.
 pub fn value(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Vec<u8>, Failure> {
     let Some(stored) = store.payload(run, seq, Role::Value)? else { return Ok(Vec::new()) };
     decoded(&stored, run, seq)

@@ -42,13 +42,13 @@ pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
 /// Time between two looks at silent instances, for a caller that waits until they are known to be live or dead.
 pub const LOOK: Duration = Duration::from_millis(HEARTBEAT_MS / 4);
 
-/// Knowledge about which processes are gone, as far as it can be had without waiting for a lease.
+/// Knowledge about which processes have ended, as far as it is known without waiting for a lease.
 ///
-/// Within the same boot and pid namespace pid and start time tell; on the same host, whether the process's boot is
-/// over.
+/// Within the same boot and pid namespace, pid and start time show it; on the same host, the end of the
+/// process's boot.
 pub trait Census: Send + Sync {
-    /// Returns `Some(true)` for a process that is certainly gone, `Some(false)` for one that certainly lives, and
-    /// `None` if only its lease can tell.
+    /// Returns `Some(true)` for a process that has certainly ended, `Some(false)` for one that certainly
+    /// lives, and `None` if only its lease can show that.
     fn is_gone(&self, identity: &Identity) -> Option<bool>;
 }
 
@@ -150,7 +150,8 @@ impl Node {
         self.membership().renewal(active, fresh, self.now_ms())
     }
 
-    /// Notes what became of a renewal. One in doubt is sent again: it opened nothing that nobody knows.
+    /// Records the outcome of a renewal. A renewal whose outcome is in doubt is sent again, which is safe: a
+    /// renewal opens nothing.
     fn answered<T>(&self, instance: InstanceNo, next: i64, renewed: &Result<T, Error>) {
         match renewed {
             Ok(_) => {

@@ -33,7 +33,7 @@ pub enum Input {
         retry: bool,
         after_ms: u64,
     },
-    /// The client loses patience: it drops the connection and asks again.
+    /// The client waited too long: it drops the connection and asks again.
     Vanish {
         connection: u64,
         marked: bool,
@@ -43,7 +43,7 @@ pub enum Input {
     },
 }
 
-/// One request of the program, across all its retries.
+/// Request of the program, over all tries of the SDK to have it answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Logical {
     pub ask: Ask,
@@ -52,14 +52,14 @@ pub struct Logical {
     pub retry: u32,
 }
 
-/// Way in which an agent names its attempt.
+/// Means by which an agent names its attempt to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
     Label(String),
     Token(AttemptNo),
 }
 
-/// Request as it arrives at a process.
+/// Request of a client, as it arrives at a process.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub agent: usize,
@@ -100,7 +100,7 @@ pub struct Agent {
     pub process: usize,
     credential: Option<Credential>,
     iteration: i64,
-    /// Whether the next claim asks for a fresh turn.
+    /// Whether the next claim asks for a new iteration.
     fresh: bool,
     turns_left: u32,
     attempts_left: u32,
@@ -110,7 +110,7 @@ pub struct Agent {
     position: usize,
     notes: usize,
     open: BTreeMap<u64, Logical>,
-    /// Number of the current step's requests that have no answer yet.
+    /// Number of requests of the current step that have no answer yet.
     missing: usize,
 }
 
@@ -176,7 +176,7 @@ impl Agent {
         }
     }
 
-    /// Returns a twin that goes on as if nothing had happened.
+    /// Returns a copy of this agent that goes on as if it had not died.
     pub fn ghost(&self, index: usize) -> Agent {
         let mood = if self.credential.is_some() { self.mood } else { Mood::GaveUp };
         let open = BTreeMap::new();
@@ -282,7 +282,7 @@ impl Agent {
         self.restart_in(100, out);
     }
 
-    /// Raises the exception of the SDK, which ends the agent's attempt.
+    /// Raises the SDK's exception in the program, which ends the agent's attempt.
     fn fail(&mut self, code: &str, out: &mut Outside) {
         if self.ghost || code == "price_unknown" {
             self.mood = Mood::GaveUp;
@@ -315,7 +315,7 @@ impl Agent {
         }
     }
 
-    /// Drops a connection. The process notices at once, or late.
+    /// Drops a connection. The process learns of that at once, or late.
     fn hang_up(&self, connection: u64, out: &mut Outside) {
         let delay = if out.rng.chance(80) { out.rng.between(0, 5) } else { out.rng.between(5, 4_000) };
         out.to_process(delay, self.process, process::Input::ClientGone(connection));

@@ -46,7 +46,7 @@ pub struct Line {
 
 #[derive(Default)]
 struct State {
-    /// Faults of the transactions to come.
+    /// Faults that the next transactions meet, in order; `None` for a transaction without a fault.
     plan: Vec<Option<Fault>>,
     crashed: bool,
     /// Whether the store cannot be reached.
@@ -55,7 +55,7 @@ struct State {
     short_for: u32,
     /// Tables before the group and after each operation that wrote, of the transactions that committed.
     trail: Vec<Arc<Tables>>,
-    /// Whether a transaction began with other tables than the one before it left.
+    /// Whether a transaction found other tables at its begin than the transaction before it left.
     torn: bool,
     latest: Micros,
     /// Whether a write failed.
@@ -130,7 +130,7 @@ pub struct FaultBackend {
     /// Number of writes in this transaction.
     applied: usize,
     fault: Option<Fault>,
-    /// Length of the trail when the transaction began.
+    /// Length of the trail at the transaction's begin.
     trail_len: usize,
 }
 

@@ -37,31 +37,31 @@ pub enum Bug {
     TriedBeforeDurable,
     /// All admissions of one group are decided on the budgets as they were before the group's first admission.
     StaleAdmission,
-    /// A client that left keeps its answer until its driver notices.
+    /// The answer of a client that left stays taken until its driver notices that the client is gone.
     LeftUnnoticed,
     /// The desk does not know that a delivery mark is being written.
     MarkForgotten,
     /// The desk knows of the mark, but decides identical requests all the same.
     MarkIgnored,
-    /// The void of a call that was never sent is tried only once.
+    /// The void of a call that was never sent is submitted only once, even if the store fails.
     VoidTriedOnce,
     /// Requests to an upstream within the last minute are not counted.
     RateForgotten,
-    /// A group whose second write failed leaves the first one behind.
+    /// A group whose second write failed leaves its first write in the store.
     GroupHalfApplied,
-    /// Commits are acknowledged as synced, and are not.
+    /// Commits are acknowledged as synced although they were not synced.
     UnsyncedTold,
-    /// The expected version of a change is not looked at.
+    /// The expected version of a change is ignored.
     SwapIgnored,
-    /// A try is begun twice.
+    /// Beginning a try raises the number of tries twice.
     TryCountedTwice,
     /// A step that may happen at most once is begun like any other.
     OnceForgotten,
     /// An observer counts the time in which it could not reach the store as the silence of others.
     SilenceThroughOutage,
-    /// A clock that jumped ahead is believed for ever.
+    /// A clock that once jumped ahead is believed from then on.
     ClockJumpSticks,
-    /// A budget forgets all windows but its newest.
+    /// A budget forgets all of its windows but the newest.
     WindowsForgotten,
     /// The part of a lost call's estimate for which the limits left no room is recorded as less than it is.
     DoubtTooSmall,

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{Bug, run};
 
-/// Number of failing seeds after which the rest is not played.
+/// Number of failing seeds after which no further seeds are played.
 const ENOUGH: usize = 20;
 
 /// Results of many seeds.
@@ -26,7 +26,7 @@ pub struct Played {
     pub longest_ms: u64,
     /// Number of times each thing happened, over all seeds.
     pub seen: BTreeMap<String, u64>,
-    /// Seeds that failed, each with what was found.
+    /// Seeds that failed, each with the violation that was found.
     pub failed: Vec<(u64, String)>,
 }
 

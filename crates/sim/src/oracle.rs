@@ -38,7 +38,7 @@ type Key = (RunNo, Seq);
 /// State of the oracle, and the first violation found.
 #[derive(Default)]
 pub struct Oracle {
-    /// Results and state, as workers saw them.
+    /// Results and state as the workers saw them.
     pub work: work::Work,
     /// Tool calls, as workers and their server saw them.
     pub tools: tools::Tools,
@@ -254,7 +254,7 @@ impl Oracle {
         }
     }
 
-    /// Invariants 4 (paid once) and 6 (one driver).
+    /// Checks a new call for invariants 4 (paid once) and 6 (one driver).
     fn new_call(&mut self, t: &Tables, now: Micros, admit: &Admit, receiving: &[Seq], seq: Seq) {
         let run = admit.actor.run;
         let same: Vec<&Entry> = t.entries_of(run).filter(|e| e.seq != seq && is_same(e, admit)).collect();
@@ -340,7 +340,7 @@ impl Oracle {
         }
     }
 
-    /// Invariant 5: nothing in doubt is free. An entry closes once.
+    /// Checks invariant 5: nothing in doubt is free, and an entry closes once.
     fn entries(&self, t: &Tables, provider: &Provider) {
         for (key, e) in &t.entries {
             let before = self.states.get(key).copied().unwrap_or(State::Open);
@@ -367,7 +367,7 @@ impl Oracle {
         }
     }
 
-    /// Invariant 9: entries that a dead instance had open are swept with it.
+    /// Checks invariant 9: entries that a dead instance had open are swept with the instance.
     fn owners(&self, t: &Tables) {
         let live = |i| t.instances.get(&i).is_some_and(|i| i.life == Life::Live);
         for (key, e) in &t.entries {
@@ -478,7 +478,7 @@ fn was_lost(e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     delivered && e.state == State::Done && e.replayable && !receiving.contains(&e.seq)
 }
 
-/// Returns whether the entry is an error of the attempt.
+/// Returns whether the entry is a call of the attempt that failed, is void or unknown.
 fn is_error(e: &Entry, admit: &Admit) -> bool {
     let failed = matches!(e.state, State::Failed | State::Void | State::Unknown);
     failed && e.attempt == admit.actor.attempt

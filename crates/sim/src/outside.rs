@@ -41,13 +41,13 @@ pub(crate) enum Happening {
         input: worker::Input,
     },
     Trouble(Trouble),
-    /// The machine's clock, which is ahead by so many milliseconds, is set right.
+    /// The clock of the machine, which is this many milliseconds ahead, is set right.
     ClockSetRight {
         by_ms: i64,
     },
 }
 
-/// Everything but the processes and agents, which are given access to it.
+/// Everything in the world except the processes and agents, which are given access to it.
 pub struct Outside {
     pub clock: Arc<ManualClock>,
     pub disk: Arc<MemoryStore>,
@@ -147,7 +147,7 @@ impl Outside {
         Vec::new()
     }
 
-    /// Draws how the group fails, at its operation number `at`.
+    /// Draws the fault of a group, at the operation with the number `at`.
     fn draw_fault(&self, at: usize) -> Vec<Option<Fault>> {
         let (committed, told) = (self.rng.chance(50), self.rng.chance(50));
         match self.rng.below(10) {
@@ -203,7 +203,7 @@ impl Outside {
     }
 }
 
-/// Returns the faults of a group whose operation number `at` fails alone, too.
+/// Returns the faults of a group in which the operation `at` also fails when it is decided alone.
 fn stubborn(at: usize, why: Why) -> Vec<Option<Fault>> {
     let mut faults = vec![None; at + 1];
     faults[0] = Some(Fault::Write { after: at, why });

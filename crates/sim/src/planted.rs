@@ -9,7 +9,7 @@ use outlast_core::call::{
 
 use crate::Bug;
 
-/// Desk of a process, with the defect to plant.
+/// Desk of a process, with the planted defect.
 pub struct Planted {
     desk: Desk,
     bug: Option<Bug>,

@@ -118,7 +118,7 @@ pub enum Input {
 #[derive(Clone, Debug)]
 enum Then {
     Registered,
-    /// With the heartbeat that was to be written.
+    /// Renewal of the heartbeat; the value is the heartbeat that was to be written.
     Renewed(i64),
     Declared,
     Entered {
@@ -149,7 +149,7 @@ struct Pending {
     receiving: Vec<Seq>,
 }
 
-/// One process, from a start to its end. A restarted process is another one.
+/// One life of a process, from a start to the end. A restarted process is another one.
 pub struct Process {
     pub index: usize,
     pub life: u64,
@@ -159,7 +159,7 @@ pub struct Process {
     pub slept_ms: u64,
     desk: Planted,
     membership: Membership,
-    /// Last instance of this process, kept while it registers anew.
+    /// Newest instance of this process, kept while the process registers anew.
     instance: InstanceNo,
     store: FaultStore,
     pub clients: BTreeMap<u64, Client>,
@@ -169,7 +169,7 @@ pub struct Process {
     resolved: VecDeque<(Then, InstanceNo, Result<outlast_core::engine::op::Outcome, Error>)>,
     commit_at: Option<u64>,
     reopening: bool,
-    /// Hour in which waiters were last told to ask again.
+    /// Simulated hour in which waiters were last told to ask again.
     hour: i64,
 }
 

@@ -29,7 +29,7 @@ pub struct Asked {
     pub scope: Arc<str>,
     pub stream: bool,
     pub bound: Bound,
-    /// Output cap the request was sent with.
+    /// Output cap with which the request was sent, in tokens.
     pub cap: u64,
     pub priced: bool,
 }
@@ -40,9 +40,9 @@ pub struct Served {
     pub asked: Asked,
     /// Unique number of the answer, which tells one paid answer from another.
     pub answer: u64,
-    /// Cost and tokens billed.
+    /// Cost and tokens that the provider billed.
     pub billed: Amounts,
-    /// Part of `billed` beyond what an equal request costs.
+    /// Part of `billed` that an equal request would not have cost.
     pub beyond: Amounts,
 }
 
@@ -72,7 +72,7 @@ pub struct Provider {
     /// Whether faults have ended, because the world is coming to rest.
     pub behaves: bool,
     answers: u64,
-    /// Times at which each process, per life, first asked for a call.
+    /// Times at which each life of each process first asked for a call, by (process, life).
     asked_at: BTreeMap<(usize, u64), Vec<u64>>,
 }
 
@@ -84,7 +84,7 @@ enum Fate {
     Overrun,
     Unreadable,
     Status(u16),
-    /// Nothing comes back, not even a status.
+    /// No answer comes back, not even a status.
     Lost {
         billed: bool,
         silent: bool,

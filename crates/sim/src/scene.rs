@@ -112,7 +112,7 @@ pub struct Scene {
     /// Time at which the first hour ends.
     pub hour_ends_ms: u64,
     pub troubles: Vec<(u64, Trouble)>,
-    /// Chance, in percent, that an operation meets a fault.
+    /// Probability that an operation meets a fault, in percent.
     pub faults: u64,
     /// Rate at which one process may ask the upstream.
     pub rate: Rate,
@@ -203,7 +203,7 @@ fn step(rng: &Rng) -> Vec<Ask> {
     }
 }
 
-/// Draws when a trouble comes: often while everybody is busy, in the first seconds.
+/// Draws the time of a trouble: often in the first seconds, while every agent is busy.
 fn trouble_at(rng: &Rng) -> u64 {
     if rng.chance(50) { rng.between(100, 5_000) } else { rng.between(100, 40_000) }
 }

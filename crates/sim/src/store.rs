@@ -55,7 +55,7 @@ impl FaultStore {
         self.line.is_away()
     }
 
-    /// Cuts the line to the disk, or mends it.
+    /// Cuts the connection to the disk, or restores it.
     pub fn set_away(&self, away: bool) {
         self.line.set_away(away);
     }

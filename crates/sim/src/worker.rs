@@ -124,12 +124,12 @@ pub fn draw(rng: &Rng) -> Waves {
 struct Doing {
     task: Task,
     opening: Opening,
-    /// Time at which the task was opened.
+    /// Simulated time at which the task was opened, in milliseconds.
     opened_ms: u64,
     try_no: i64,
-    /// Value that the function returned.
+    /// Value that the task's function returned; `None` before.
     value: Option<String>,
-    /// Version that a swap expects.
+    /// Version that the task's swap expects.
     expected: i64,
     alone: bool,
     decision_asked: bool,

@@ -38,7 +38,7 @@ use crate::{
 
 /// Time from which nothing new goes wrong, so that everything has to come to rest.
 const CALM_MS: u64 = 150_000;
-/// Time by which a world that will ever come to rest has done so.
+/// Simulated time, in milliseconds, by which every world that comes to rest has come to rest.
 const END_MS: u64 = 3_600_000;
 /// Time at which the first simulated hour ends: 20 November 2026, 09:00 UTC.
 const AN_HOUR: Micros = Micros(1_795_165_200_000_000);
@@ -63,7 +63,7 @@ struct World {
     processes: Vec<Process>,
     agents: Vec<Agent>,
     workers: Vec<Worker>,
-    /// Time since which nobody has had anything to do.
+    /// Simulated time since which nobody had anything to do; `None` while somebody has.
     quiet_since_ms: Option<u64>,
 }
 
@@ -308,7 +308,7 @@ impl World {
         self.out.to_process(down, i, process::Input::Start);
     }
 
-    /// Returns who still has something to do.
+    /// Returns as text which agents, workers and processes still have something to do.
     fn unrest(&self) -> String {
         let agents =
             self.agents.iter().filter(|a| a.mood == Mood::Working).map(|a| format!("agent {}", a.index));

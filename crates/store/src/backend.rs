@@ -28,8 +28,8 @@ pub trait Backend: Fetch + Send {
     fn begin(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error>;
     /// Begins a read-only transaction and returns the store's `now`.
     fn begin_read(&mut self) -> Result<Micros, Error>;
-    /// Returns the version of the data that loaded rows were read from. Any write, here or by another process, changes
-    /// it. `None` if the backend cannot tell.
+    /// Returns the version of the data from which loaded rows were read. Any write, by this or another
+    /// process, changes the version. `None` if the backend cannot determine it.
     fn ground(&self) -> Option<Ground> {
         None
     }
@@ -43,8 +43,8 @@ pub trait Backend: Fetch + Send {
     fn release(&mut self) {
         self.rollback();
     }
-    /// Returns whether the group that ended with `counter` is committed, asked on a fresh connection. Waits a bounded
-    /// time for the answer. `None` if nobody can tell, or not yet.
+    /// Returns whether the group that ended with the operation counter `counter` is committed, asked on a new
+    /// connection. Waits a bounded time for the answer. `None` if that cannot be determined, or not yet.
     fn is_committed(&mut self, instance: InstanceNo, counter: i64) -> Option<bool>;
     /// Returns whether the store can go on after a commit whose outcome is unclear: `is_committed` returns the outcome
     /// once the database is back, and another connection reads only what was committed.

@@ -4,7 +4,8 @@ use outlast_core::{run::instance::Instance, store::Error, words::id::Micros};
 
 use crate::format::FORMAT;
 
-/// Silence after which a process that is listed as live keeps nobody from migrating its store.
+/// Silence, in milliseconds, after which a process that is listed as live no longer prevents a migration of
+/// its store.
 const SILENT_MS: i64 = 15_000;
 
 /// Returns the SQL that changes a store from format 3 to format 4. `prefix` comes before each table's name; `integer`

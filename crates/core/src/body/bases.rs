@@ -68,7 +68,7 @@ impl BodyBases {
         self.bases.iter().find(|base| base.seq == seq)
     }
 
-    /// Returns the bases, oldest first, as [`super::diff`] takes them.
+    /// Returns the bases, oldest first, as [`super::diff()`] takes them.
     pub fn as_slice(&self) -> &[Base] {
         &self.bases
     }

@@ -69,7 +69,7 @@ pub const HEADER_LEN: usize = CHECKED + CHECK;
 /// One request body as it is stored.
 ///
 /// `len = prefix + middle.len + suffix`, in bytes, and the prefix and the suffix do not overlap in
-/// the base. [`diff`] makes such records; a record that breaks this is refused wherever it is read.
+/// the base. [`diff()`] makes such records; a record that breaks this is refused wherever it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyRecord {
     /// Entry of the same run whose body is the base; `None` if this body is stored whole.

@@ -83,8 +83,8 @@ impl Restoring {
         self.place(record)
     }
 
-    /// Takes the whole body of the entry that [`Restoring::wants`] returned, where it is at hand. No further record is
-    /// then needed.
+    /// Takes the whole body of the entry that [`Restoring::wants`] returned, if the caller has that body. No
+    /// further record is then needed.
     pub fn give_body(&mut self, body: &[u8]) -> Result<(), BodyError> {
         let below = self.wanted()?;
         let (wanted, had) = (below.len, body.len() as u64);

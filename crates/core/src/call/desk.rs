@@ -1,9 +1,9 @@
 //! Desk: the call machines of one process, and the registries that they share.
 //!
-//! Every request is a [`Connection`], every call that this process opened an [`Exchange`]. The desk takes their events,
-//! does at once whatever concerns several of them (turns, taken answers, queues, delivery marks, rates), and returns
-//! the rest as [`Deed`]s for its host. It never waits, sends or reads a clock. The proxy and the simulator drive the
-//! same desk.
+//! Every request is a [`connection::Connection`], every call that this process opened an [`exchange::Exchange`]. The
+//! desk takes their events, does at once whatever concerns several of them (turns, taken answers, queues, delivery
+//! marks, rates), and returns the rest as [`Deed`]s for its host. It never waits, sends or reads a clock. The proxy and
+//! the simulator drive the same desk.
 //!
 //! Three rules bind the host:
 //! - The deeds of one connection, and those of one exchange, are carried out in the order in which they were returned.

@@ -39,8 +39,9 @@ pub const LEASE_MS: u64 = 5_000;
 /// renewals, and half a one for their commits.
 const GONE_MS: u64 = LEASE_MS / 2;
 
-/// Longest time between two renewals of an observer over which it has watched others. After a longer one it starts
-/// anew. With the longest outage that stays unnoticed, others still have half a lease to renew.
+/// Longest time between two renewals of an observer for which the silence of other processes counts. After a
+/// longer one the observer measures their silence from zero. Even with the longest unnoticed outage, other
+/// processes have half a lease to renew.
 const GAP_MS: u64 = LEASE_MS / 2;
 
 /// Number of own heartbeats that a renewal accepts as its own. A crash of PostgreSQL loses the last unsynced ones.
@@ -70,8 +71,9 @@ struct Heart {
     /// Monotonic time, in milliseconds, at which the newest heartbeat was submitted. Other processes count
     /// this one's silence from then at the earliest.
     written_ms: u64,
-    /// Value on its way, and the time of its first submission. It is kept until the store has taken it: a renewal
-    /// that failed may have written it.
+    /// Heartbeat that was submitted and not confirmed yet, and the time of its first submission; `None` if
+    /// there is none. It is submitted again until the store has recorded it: a renewal that failed may have
+    /// written it.
     next: Option<(i64, u64)>,
 }
 
@@ -90,7 +92,8 @@ impl Contact {
         self.last_ms = now_ms;
     }
 
-    /// Returns the part of the time since `since_ms` that lies between two own renewals, without a gap.
+    /// Returns the part of the time since `since_ms` that lies between two renewals of this process, without
+    /// a gap.
     fn watched_ms(&self, since_ms: u64) -> u64 {
         self.last_ms.saturating_sub(since_ms.max(self.since_ms))
     }
@@ -230,8 +233,8 @@ pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
     (row.life == Life::Live).then_some(verdict)
 }
 
-/// Wait until it is known of each other instance whether it lives, where only heartbeats can tell: in other containers
-/// and on other hosts; on a shared store everywhere.
+/// Wait until it is known of each other instance whether its process lives, where only heartbeats show that:
+/// of processes in other containers and on other hosts, and of all on a shared store.
 #[derive(Debug)]
 pub struct Inquest {
     began_ms: u64,

@@ -17,7 +17,7 @@ use crate::{
     words::id::{InstanceNo, Micros, RunNo},
 };
 
-/// Number of told values of a window that the cost of a call is estimated from.
+/// Number of reported values of a window from which the cost of a call is estimated.
 const SAMPLES: usize = 17;
 
 /// Largest number of runs that are remembered.
@@ -26,7 +26,7 @@ const RUNS: usize = 64;
 /// Largest number of ended calls that are kept because no answer has counted them.
 const ENDED: usize = 64;
 
-/// Time after which a call is no longer taken to be in flight, in microseconds.
+/// Time in microseconds after which a call is no longer counted as in flight.
 const LONGEST_CALL_US: i64 = 3_600_000_000;
 
 /// Largest difference between two told ends of one window, in microseconds: providers round them.
@@ -74,9 +74,9 @@ pub struct Window {
     pub told_at: Micros,
     /// Time at which the call was sent whose answer reported this window last.
     sent_at: Micros,
-    /// Told values of this turn of the window: calls counted by then, and the share used.
+    /// Values reported since the window was last reset: number of calls counted by then, and the share used.
     samples: VecDeque<(i64, Share)>,
-    /// Step in which the provider tells the window: what it told may lack up to one.
+    /// Step in which the provider reports the window. The true use may be higher by up to one step.
     step: Share,
     /// Estimated share that one call cost before the window was last reset; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,8 @@ struct Call {
 pub enum Verdict {
     /// The call may be sent. From here on the plan counts its likely cost.
     Go,
-    /// Calls in flight hold the room, or are about to tell. Their ends or answers decide.
+    /// Calls in flight take up the room, or their answers are about to report it. The call is decided again
+    /// when they end or answer.
     Wait,
     /// No call fits under the ceiling before the window resets.
     Rest(Reached),
@@ -110,9 +111,10 @@ pub enum Verdict {
 }
 
 impl Window {
-    /// Returns the share that a call has cost lately; `None` while nothing tells.
+    /// Returns the share that one of the latest calls has cost; `None` if no reported values show it.
     ///
-    /// Not too low by the step in which shares are told. Other devices' use counts as ours: nobody tells it apart.
+    /// The estimate includes one step of the reported shares, so that it is not too low. Calls of other
+    /// devices count as Outlast's own: no report distinguishes them.
     pub fn per_call(&self) -> Option<Share> {
         let (from, low) = self.samples.front()?;
         let (to, high) = self.samples.back()?;
@@ -127,7 +129,8 @@ impl Window {
         Some(Micros(self.resets_at?.0 - self.length.us()))
     }
 
-    /// Returns when `share` is used up at the pace of this turn of the window; `None` if it lasts until the window turns.
+    /// Returns the time at which `share` is used up if use goes on as it has since the window was reset;
+    /// `None` if that is not before the next reset.
     pub fn used_up_at(&self, share: Share) -> Option<Micros> {
         let (began, ends) = (self.began_at()?, self.resets_at?);
         let passed = self.told_at.0.checked_sub(began.0).filter(|us| *us > 0)?;
@@ -246,10 +249,10 @@ impl Plan {
         }
     }
 
-    /// Takes what the head of an answer tells. `answered`: whether it is an answer, and no error. `id`: the call, if it
-    /// was admitted under ceilings.
+    /// Takes over the windows that the head of an answer reports. `answered`: whether the answer is no error.
+    /// `id`: the call, if it was admitted under ceilings.
     ///
-    /// Counts every call that had ended before that one left.
+    /// The reported values include every call that had ended before that call was sent.
     pub fn told(&mut self, id: Option<CallId>, told: &[Told], answered: bool, now: Micros) {
         let mut sent_at = now;
         for call in self.calls.iter_mut().filter(|c| Some(c.id) == id) {
@@ -292,7 +295,7 @@ impl Plan {
         self.runs.contains(&run)
     }
 
-    /// Notes that a call has ended. It stays counted until a later answer tells what it took.
+    /// Notes that a call has ended. Its likely cost counts until a later answer reports the use.
     pub fn ended(&mut self, id: CallId, now: Micros) {
         for call in self.calls.iter_mut().filter(|c| c.id == id) {
             call.ended_at.get_or_insert(now);
@@ -323,7 +326,8 @@ impl Plan {
         self.calls.iter().filter(|c| c.ended_at.is_none()).map(|c| c.instance)
     }
 
-    /// Returns whether what an answer tells is worth a write while no ceiling needs it.
+    /// Returns whether reported windows differ enough from the stored ones to be written while no ceiling
+    /// needs them.
     pub fn is_news(&self, told: &[Told], now: Micros) -> bool {
         told.iter().any(|told| match self.windows.iter().find(|w| w.length.is(told.window)) {
             Some(w) => w.used != told.used || w.is_over(now) || now.0 - w.told_at.0 > 60_000_000,

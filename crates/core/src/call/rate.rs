@@ -83,7 +83,8 @@ pub struct Levels {
     pub refuses_ms: Option<u64>,
 }
 
-/// Handle of a call in a lane, to correct or take back what it was counted as.
+/// Handle of a call in a lane, by which the tokens that the call was counted with are corrected or taken
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -124,10 +125,10 @@ impl Lane {
         (self.requests_since, self.tokens_since) = (0, 0);
     }
 
-    /// Checks whether `who` may be sent now with this many tokens. The error is the milliseconds until it may ask
-    /// again.
+    /// Checks whether `who` may be sent now with this many tokens. The error is the number of milliseconds
+    /// until `who` may ask again.
     ///
-    /// A call that needs more than a whole minute's tokens goes when nothing else does.
+    /// A call that needs more than a whole minute's tokens is sent when no other call counts.
     pub fn may_go(&mut self, who: ConnectionId, tokens: u64, now_ms: u64) -> Result<(), u64> {
         let ready_ms = self.ready_at(tokens, now_ms).saturating_sub(now_ms);
         let is_next = self.line.front().is_none_or(|first| *first == who);

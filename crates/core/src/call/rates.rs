@@ -50,12 +50,12 @@ pub struct Wants {
     pub bound: u64,
     /// Largest number of input tokens that the call can use; part of `bound`.
     pub input_bound: u64,
-    /// Time the call would wait, in milliseconds. If a provider refuses calls for longer, the call is sent all the
-    /// same: the provider's own error tells more.
+    /// Longest time that the call waits for its turn, in milliseconds. If a provider refuses calls for
+    /// longer, the call is sent all the same: the provider's own error says more.
     pub patience_ms: u64,
 }
 
-/// Time to ask for a turn again, and the limit that stands in the way.
+/// Time at which a call asks for its turn again, and the reason why it has none now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Later {
     pub after_ms: u64,
@@ -74,7 +74,8 @@ impl Later {
 pub enum Why {
     Configured(Rate),
     Told,
-    /// The login's plan is close to a ceiling, and calls in flight have yet to tell what they take.
+    /// The login's plan is close to a ceiling, and the answers of calls in flight have yet to report what
+    /// they cost.
     Plan,
     /// The upstream has an outage, and another call is its probe.
     Outage(Cause),

@@ -10,7 +10,8 @@ pub struct Unrecorded {
     bytes: u64,
 }
 
-/// One unrecorded answer's part of the count and of the memory. Must be given back to [`Unrecorded::recorded`].
+/// Share of one unrecorded answer in the count of answers and in the memory they hold. Must be given back to
+/// [`Unrecorded::recorded`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Held {

@@ -53,8 +53,8 @@ pub struct Named {
     pub op: Op,
 }
 
-/// Records in whose name `named` was decided with `outcome`. An order that was given is recorded also where the run was
-/// as ordered already; the same decision of an approval is not, because the first one stands.
+/// Records who ordered `named`, which was decided with `outcome`. An order is recorded even if the run was
+/// already as ordered; a repeated decision on an approval is not recorded, because the first decision stands.
 pub fn record(named: &Named, outcome: &Outcome, l: &mut Loaded, now: Micros) -> Result<(), Error> {
     let by = named.by.as_str();
     match (&named.op, outcome) {
@@ -102,7 +102,7 @@ fn change(raise: &Raise) -> String {
     Unit::ALL.into_iter().filter_map(unit).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds the entry of an act. It belongs to no attempt, and is no progress of the run's.
+/// Adds the entry of an act. The entry belongs to no attempt, and does not count as progress of the run.
 fn append(l: &mut Loaded, run: RunNo, name: &str, act: ActDetail, now: Micros) -> Result<(), Error> {
     let row = l.run_mut(run)?;
     let seq = row.next_seq;

@@ -27,7 +27,7 @@ impl Openings {
         }
     }
 
-    /// Forgets an opening that no longer has its entry, as the failure of its closing tells.
+    /// Forgets an opening if `error`, with which its closing failed, shows that it no longer has its entry.
     pub fn note_failure(&mut self, run: RunNo, error: &Error) {
         use Error::{AlreadySettled, AlreadyTaken, UnknownEntry};
         if let UnknownEntry { seq, .. } | AlreadyTaken { seq } | AlreadySettled { seq, .. } = error {
@@ -40,8 +40,9 @@ impl Openings {
         self.0.get(&(run, seq)).copied().unwrap_or(Opening { run, seq, ..Opening::default() })
     }
 
-    /// Keeps the opening of a new entry. If this process has another entry open under the number, its database has lost
-    /// that one and given the number out again. The caller cannot tell the two apart, so that neither is closed.
+    /// Keeps the opening of a new entry. If this process has another entry open under the same number, its
+    /// database has lost that entry and assigned the number again. The caller cannot tell the two apart, so
+    /// neither is closed.
     fn opened(&mut self, opening: Opening) {
         let at = (opening.run, opening.seq);
         let kept = match self.0.contains_key(&at) {

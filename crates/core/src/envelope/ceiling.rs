@@ -57,7 +57,8 @@ pub struct Length(pub i64);
 impl Length {
     pub const WEEK: Length = Length(WEEK_MINUTES);
 
-    /// Returns whether both are the same window. A provider may tell a minute less than the whole: 299 for five hours.
+    /// Returns whether both lengths mean the same window. A provider may report a minute less than the whole:
+    /// 299 for five hours.
     pub fn is(self, other: Length) -> bool {
         (self.0 - other.0).abs() * 100 <= self.0.max(other.0)
     }

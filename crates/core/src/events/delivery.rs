@@ -20,7 +20,8 @@ pub struct Delivery {
     pub name: String,
     /// Number of changes so far: a change names the version that it was made on.
     pub version: i64,
-    /// Process that delivers; `None` if there is none. Another takes its place when it is dead or has left.
+    /// Process that delivers; `None` if there is none. Another process takes over when the holder is dead or
+    /// has left.
     pub holder: Option<InstanceNo>,
     /// Events up to this mark were delivered, left out by the rules, or are among `waiting` and `dead`.
     pub cursor: Mark,

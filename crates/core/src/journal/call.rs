@@ -15,8 +15,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
     pub at: Micros,
-    /// Amounts posted: the call's own bill if it arrived late, else the lesser of the estimate and what the limits
-    /// leave.
+    /// Amounts that the correction posted: the call's own bill if it arrived late, else the lesser of the
+    /// estimate and the room that the limits left.
     pub posted: Amounts,
     /// Part of the estimate for which the limits left no room (unbacked doubt), in nano-USD.
     pub unbacked_nano_usd: i64,

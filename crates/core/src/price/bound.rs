@@ -40,8 +40,8 @@ pub enum AskedTier {
     /// The request names no tier: standard.
     #[default]
     Unnamed,
-    /// The request lets the provider choose (`auto`) or names an unknown tier: taken as the dearest it could
-    /// be.
+    /// The request lets the provider choose (`auto`) or names an unknown tier: the dearest possible tier is
+    /// assumed.
     Auto,
     Named(ServiceTier),
 }

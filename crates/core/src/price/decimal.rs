@@ -10,7 +10,8 @@ pub(super) enum BadDecimal {
 
 /// Parses decimal USD into whole pico-USD, rounded up if not exact.
 ///
-/// Less than a millionth of a pico-dollar is float noise (`1.0000000000000001e-07`) and is dropped.
+/// A remainder below a millionth of a pico-dollar is float noise (as in `1.0000000000000001e-07`) and is
+/// dropped.
 pub(super) fn pico_usd(text: &str) -> Result<i64, BadDecimal> {
     let (unsigned, negative) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
     let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));

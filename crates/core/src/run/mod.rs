@@ -181,7 +181,8 @@ pub struct Supervision {
     /// Whether its programs reach every host through its proxy, which opens the connections to providers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub intercept: bool,
-    /// Hosts that it reaches besides its providers', if its proxy is its only way to a network.
+    /// Hosts that the agent may reach besides those of its providers, if the run's proxy is its only way to a
+    /// network; `None` if the network is not confined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net: Option<Vec<String>>,
 }
@@ -327,8 +328,8 @@ pub struct Run {
     pub replayed: i64,
     /// Cost of the replayed answers: money not paid again.
     pub saved_nano_usd: i64,
-    /// Key of the command and directory, by which typing the command again finds the run; `None` if it is not to be
-    /// found so.
+    /// Key of the command and directory, by which the same command typed again finds the run; `None` if the
+    /// run is not to be found by its command.
     pub command_key: Option<String>,
     /// Name and item counts of a batch job; `None` if the run is no job.
     pub job: Option<Box<Job>>,

@@ -26,8 +26,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the origins of a fork of a run, nearest first: the run itself, then as much of the run's own
-    /// origins as lies before the point.
+    /// Returns the origins of a fork of a run, nearest first: the run itself, then those parts of the run's
+    /// own origins that lie before the fork's point.
     pub fn chain(self, of_run: &[Origin]) -> Arc<[Origin]> {
         let before = of_run.iter().map(|o| Origin { seq: o.seq.min(self.seq), at: o.at.min(self.at), ..*o });
         std::iter::once(self).chain(before).collect()

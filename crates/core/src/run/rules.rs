@@ -40,8 +40,8 @@ impl Rules {
         rules.map_or(side_effect != Some(""), |rules| rules.requires(tool, side_effect))
     }
 
-    /// Tells whether a rule names the call. A call that does not state its side effect matches any: nobody gets
-    /// around a rule by leaving it out.
+    /// Returns whether a rule requires an approval for the call. A call that states no side effect matches
+    /// any, so that leaving it out evades no rule.
     fn requires(&self, tool: &str, side_effect: Option<&str>) -> bool {
         self.require.iter().any(|r| {
             r.tool.as_deref().is_none_or(|pattern| fits(pattern, tool))

@@ -85,9 +85,10 @@ pub struct Namespace {
     pub forgotten: i64,
 }
 
-/// Rule for the versions of a key that are kept. The newest is never removed.
+/// Rule for which versions of a key are kept. The newest version is never removed.
 ///
-/// A change of a key removes the versions beyond the rule; compaction does so for keys that nobody changes.
+/// A change of a key removes the key's versions beyond the rule; compaction does so for keys that are no
+/// longer changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     #[default]

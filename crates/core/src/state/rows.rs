@@ -25,8 +25,8 @@ pub struct Current {
     pub oldest: i64,
     /// Progress of a step, as the newest version records it; `None` if that is no step's record.
     pub progress: Option<Progress>,
-    /// Whether this operation changed `live` or `progress`, or made the first older version. A store finds keys
-    /// by these; most writes leave them unchanged.
+    /// Whether this operation changed `live` or `progress`, or made the first version that is not the newest.
+    /// A store indexes keys by these facts; most writes do not change them.
     pub moved: bool,
     /// Store's own number of the key; 0 before the key has one. No decision looks at this number.
     pub no: i64,

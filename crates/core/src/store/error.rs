@@ -27,10 +27,10 @@ pub enum Error {
     Full { why: String },
     #[error("the store failed: {why}")]
     Io { why: String },
-    /// The store had an I/O error earlier, and refuses all work until it is opened anew.
+    /// The store had an I/O error earlier, and refuses all work until it is reopened.
     #[error("the store refuses work after an earlier failure: {why}")]
     Refused { why: String },
-    /// The server is away or a lock is held. The store may work again without being opened anew.
+    /// The server cannot be reached, or a lock is held. The store may work again without being reopened.
     #[error("the store cannot be had now: {why}")]
     Unavailable { why: String },
     /// A group of operations was neither seen to commit nor seen to roll back: whether it is stored is not

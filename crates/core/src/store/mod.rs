@@ -177,8 +177,9 @@ pub trait Store: Reads + Send + Sync {
     fn losses(&self) -> Losses {
         Losses::default()
     }
-    /// Calls `hint` when another process may have made room that somebody waits for, or a person may have decided. Only a
-    /// hint: it may be missing, and come without a reason. It is called on a thread of the store's, and must not block.
+    /// Registers `hint`, which is called when another process may have made room that a call waits for, or a
+    /// person may have decided. A call is only a hint: it may be missing, or come without a reason. `hint` is
+    /// called on a thread of the store's, and must not block.
     fn on_hint(&self, hint: Hint) {
         let _ = hint;
     }

@@ -90,8 +90,8 @@ pub trait Reads {
     fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error>;
     /// Returns the changes to an agent's keys.
     fn state_events(&self, range: &EventRange) -> Result<EventPage, Error>;
-    /// Returns the point at which a loop over `prefix0`, `prefix1`, … goes on. The cost does not depend on the number
-    /// of keys, except for a prefix that ends in a digit.
+    /// Returns the point at which a loop over `prefix0`, `prefix1`, … resumes. The cost does not depend on
+    /// the number of keys, except for a prefix that ends in a digit.
     fn resume_point(&self, namespace: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error>;
     /// Returns the newest position of the store, at which a transaction that begins now reads.
     fn state_position(&self) -> Result<Position, Error>;
@@ -101,7 +101,7 @@ pub trait Reads {
     /// Returns at most `limit` agents of a namespace after `after`, in the order of their UTF-8 bytes.
     fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
     /// Returns the outcome of the transaction with this id. `None` when it was not committed, or was committed longer
-    /// ago than ids are kept: see [`super::transaction::unknown`].
+    /// ago than ids are kept: see [`crate::engine::state::transaction::unknown`].
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
 }
 

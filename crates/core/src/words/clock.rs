@@ -13,8 +13,8 @@ pub trait Clock: Send + Sync {
     /// still while the machine sleeps (CLOCK_MONOTONIC): for `active_ms`, timeouts and heartbeats.
     fn monotonic_ms(&self) -> u64;
 
-    /// Returns milliseconds like [`Clock::monotonic_ms`], but goes on while the machine sleeps
-    /// (CLOCK_BOOTTIME). The gain over `monotonic_ms` is the time asleep.
+    /// Returns milliseconds as [`Clock::monotonic_ms`] does, but also counts the time that the machine sleeps
+    /// (CLOCK_BOOTTIME). The two clocks differ by the time asleep.
     fn boottime_ms(&self) -> u64;
 }
 
@@ -49,7 +49,7 @@ impl ManualClock {
         }
     }
 
-    /// Sets the wall clock alone, as an administrator or NTP would; the monotonic one goes on.
+    /// Sets the wall clock alone, as an administrator or NTP would; the monotonic clock continues.
     pub fn set(&self, now: Micros) {
         self.wall_micros.store(now.0, Ordering::SeqCst);
     }

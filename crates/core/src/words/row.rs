@@ -5,7 +5,8 @@
 pub struct Row<T> {
     pub value: T,
     pub touch: Touch,
-    /// Whether the row belongs to another run. A change then makes a row of this run's own.
+    /// Whether the row belongs to another run, of which this one is a fork. A change then writes a row of
+    /// this run's own.
     shared: bool,
 }
 

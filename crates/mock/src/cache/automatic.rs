@@ -10,13 +10,13 @@ use super::{Cache, Cached, Hash, TOKEN_BYTES};
 /// Shortest prefix that is cached, in tokens.
 const SHORTEST: u64 = 1024;
 
-/// Tokens from one length that is cached to the next.
+/// Step from one cached prefix length to the next, in tokens.
 const STEP: u64 = 128;
 
 /// Time for which a prefix is kept without being read, if the request asks for no longer one.
 const LIVES: Duration = Duration::from_secs(10 * 60);
 
-/// Time for which it is kept if the request asks for `prompt_cache_retention: "24h"`.
+/// Time for which a prefix is kept if the request asks for `prompt_cache_retention: "24h"`.
 const LIVES_LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// Hashes of a request's prefixes of 1,024, 1,152, … tokens: the prefixes that OpenAI caches.

@@ -21,11 +21,11 @@ const LOOK_BACK: usize = 20;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Blocks {
     blocks: Vec<Block>,
-    /// Bytes of the shortest prefix that the model caches.
+    /// Length in bytes of the shortest prefix that the model caches.
     shortest: u64,
 }
 
-/// A request up to the end of one of its blocks.
+/// Part of a request up to the end of one of its blocks.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     hash: Hash,

@@ -70,7 +70,7 @@ impl Cache {
         self.entries.get(hash).is_some_and(|entry| entry.expires > now)
     }
 
-    /// Gives an entry its whole time again, if it is still there.
+    /// Restarts the lifetime of an entry that is still in the cache.
     fn refresh(&mut self, hash: &Hash, now: Duration) {
         if let Some(entry) = self.entries.get_mut(hash).filter(|entry| entry.expires > now) {
             entry.expires = now + entry.lives;

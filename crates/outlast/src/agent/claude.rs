@@ -290,7 +290,7 @@ fn settings(with: &With) -> Vec<String> {
     path.into_iter().flat_map(|path| ["--settings".to_owned(), path]).collect()
 }
 
-/// Returns the options, then the words behind `--`, where no option can take them for its values.
+/// Returns the options, then the words after `--`, where no option can take them for its values.
 fn written<'p>(pieces: impl Iterator<Item = &'p Piece>, more: &[String]) -> Vec<String> {
     let (words, options): (Vec<&Piece>, Vec<&Piece>) = pieces.partition(|p| matches!(p, Piece::Word(_)));
     let mut out: Vec<String> = options.into_iter().flat_map(Piece::words).collect();

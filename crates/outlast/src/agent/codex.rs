@@ -143,7 +143,7 @@ fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
     }
 }
 
-/// Returns whether the command line chooses a provider of its own, which we do not change.
+/// Returns whether the command line chooses a provider itself, which Outlast then leaves unchanged.
 fn has_provider(pieces: &[Piece]) -> bool {
     configures(pieces, "model_provider") || has(pieces, &["--oss", "--local-provider"])
 }

@@ -60,7 +60,8 @@ impl Patterns {
     }
 }
 
-/// Returns the session id that was found. `None` if it could be taken for an option, or is not one word.
+/// Returns the session id that the pattern found; `None` if it could be mistaken for an option, or is not one
+/// word.
 fn id(found: &Captures<'_>) -> Option<String> {
     let id = std::str::from_utf8(found.get(1).or_else(|| found.get(0))?.as_bytes()).ok()?;
     let is_word = !id.is_empty() && id.len() <= LONGEST_ID && id.bytes().all(|b| b.is_ascii_graphic());

@@ -21,7 +21,8 @@ use crate::program::{
     exit_code,
 };
 
-/// Exit code by which Claude Code does not run the tool. Its model reads the reason on standard error.
+/// Exit code after which Claude Code does not run the tool. Its model is given the text on standard error as
+/// the reason.
 const BLOCK: u8 = 2;
 
 /// Environment variable with the path of the note that a resumed agent's model gets.

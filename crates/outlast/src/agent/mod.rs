@@ -104,7 +104,7 @@ pub struct With {
     pub logins: Vec<String>,
 }
 
-/// Owner of a process that an agent's tool has left, as the process's environment tells it.
+/// Owner of a process that an agent's tool has left, as the process's environment names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolProcess {
     /// The tool call with this id.
@@ -176,7 +176,8 @@ pub trait Adapter: Send + Sync {
     fn patterns(&self) -> Patterns {
         Patterns::default()
     }
-    /// Returns the tool call that a process belongs to, as its environment tells; `None` if no tool started it.
+    /// Returns the tool call to which a process belongs, according to the process's environment; `None` if no
+    /// tool started it.
     fn tool_process(&self, _variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         None
     }

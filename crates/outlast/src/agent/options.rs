@@ -131,7 +131,8 @@ fn split(argument: &str, takes: impl Fn(&str) -> Option<Takes>) -> Vec<(String, 
     found
 }
 
-/// Gives doubtful options the words behind them, except one where no other word would be left.
+/// Gives doubtful options the words after them as values, except the last of these words where no other word
+/// would be left.
 fn settle(pieces: Vec<Piece>, doubtful: &[usize]) -> Vec<Piece> {
     let is_word = |at: usize| matches!(pieces.get(at), Some(Piece::Word(_)));
     let mut taken: Vec<usize> = doubtful.iter().map(|at| at + 1).filter(|at| is_word(*at)).collect();

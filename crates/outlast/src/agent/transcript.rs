@@ -295,7 +295,8 @@ fn is_below(name: &str) -> bool {
     parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
-/// Writes a file of the person alone (0600), whole or not at all. Returns where the file that was there is now.
+/// Writes a file that only the person may read (0600), completely or not at all. Returns the path to which an
+/// existing file was moved; `None` if there was none.
 fn put_back(path: &Path, bytes: &[u8]) -> io::Result<Option<PathBuf>> {
     use std::io::Write as _;
     if let Some(parent) = path.parent() {

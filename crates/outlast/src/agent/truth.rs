@@ -129,7 +129,8 @@ pub fn judge(call: &ToolCall, begun: bool, alone: bool, left: &[Left]) -> Outcom
     }
 }
 
-/// Returns letters and digits only: a shell quotes its command anew, and these keep their order.
+/// Returns only the letters and digits of a text. They stay in order when a shell quotes its command
+/// differently.
 fn letters(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).collect()
 }
@@ -228,8 +229,8 @@ fn recorded(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Outcome, store::E
     Ok(kept.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or(Outcome::Unknown))
 }
 
-/// Returns the newest attempt before `before` that made a call; `None` if none did. Attempts in between told their
-/// model nothing and did nothing.
+/// Returns the newest attempt before `before` that made a call; `None` if none did. Attempts in between gave
+/// their model nothing and did nothing.
 pub fn last_that_called(
     store: &dyn Store,
     run: RunNo,

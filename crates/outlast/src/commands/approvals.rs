@@ -47,7 +47,8 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
     Ok(())
 }
 
-/// Decides one approval for a person; `by` is the way by which the decision came. Errors: those of `DecideApproval`.
+/// Decides one approval in a person's name; `by` names the person and the channel (see `ActDetail::by`).
+/// Errors: those of `DecideApproval`.
 pub fn approve(
     store: &dyn Store,
     by: &str,

@@ -34,7 +34,8 @@ use crate::{
 /// Most characters of a value that are shown in one line.
 const WIDTH: usize = 100;
 
-/// Number of attempts at a write that conflicts with another process's, each decided on what is stored by then.
+/// Number of times that a write is tried if it conflicts with another process's. Each try is decided on what
+/// is stored by then.
 const TRIES: usize = 10;
 
 pub fn ctx(store: &dyn Store, args: &CtxArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {

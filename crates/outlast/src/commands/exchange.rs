@@ -210,7 +210,8 @@ fn before(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Option<Exchang
     Ok(None)
 }
 
-/// Lines of what is no conversation: JSON in its own lines, else text, else its size.
+/// Returns the lines of a body that is no conversation: of JSON its indented lines, of text its lines, of
+/// anything else its size.
 fn whole(bytes: &[u8]) -> Vec<String> {
     let text = match (serde_json::from_slice::<Value>(bytes), std::str::from_utf8(bytes)) {
         (Ok(value), _) => serde_json::to_string_pretty(&value).unwrap_or_default(),

@@ -90,7 +90,7 @@ impl Families {
         self.runs.remove(&no).map(|run| run.id)
     }
 
-    /// Reads the runs that are newer than the newest known one, and marks those that have to stay.
+    /// Reads the runs that are newer than the newest known one, and marks those that must not be deleted.
     fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
         let (known, mut before) = (self.newest(), None);
         loop {

@@ -37,8 +37,8 @@ impl Shown {
         Ok(plans::list(store)?.into_iter().map(shown).collect())
     }
 
-    /// Returns the lines about each window that has not turned since it was told: its use, and its pace if that is used up
-    /// before it turns.
+    /// Returns the lines about each window that has not reset since it was reported: its use, and its pace if
+    /// it will be used up before it resets.
     pub fn lines(&self) -> Vec<String> {
         let windows = self.plan.windows.iter().filter(|w| !w.is_over(self.now));
         windows.flat_map(|w| [Some(self.line(w)), self.pace(w)]).flatten().collect()

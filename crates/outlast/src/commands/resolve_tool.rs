@@ -110,7 +110,7 @@ fn said(args: &ResolveArgs) -> Result<(Said, &'static str, &'static str), CliErr
     Err(usage("nothing is said of the tool call".into()))
 }
 
-/// Returns a tool's result in the protocol's form: one in that form as it is, any other value as its text and as structured
+/// Returns a tool's result in MCP's form: unchanged if it has that form, otherwise as text and as structured
 /// content.
 fn result(value: Value) -> Value {
     if value.get("content").is_some_and(Value::is_array) {

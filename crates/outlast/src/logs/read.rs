@@ -72,10 +72,10 @@ impl Follower {
         Follower { directory: directory.to_owned(), attempt, open: None }
     }
 
-    /// Returns what was written since the last call, at first from the start of the log: at most 64 KiB, and nothing as
-    /// long as the log has no more.
+    /// Returns what was written since the last call, at first from the start of the log: at most 64 KiB;
+    /// empty if there is nothing new.
     ///
-    /// Output that is rotated out twice between two calls is lost.
+    /// Output that was rotated out twice between two calls is lost.
     pub fn more(&mut self) -> io::Result<Vec<u8>> {
         loop {
             let Some((file, inode)) = &mut self.open else {

@@ -184,7 +184,8 @@ fn holds(bound: &Bound, shell: &Shell) -> Result<bool, CliError> {
     Ok(!is_same && matches!(identity::liveness(&me, &holder), Liveness::Alive | Liveness::Unknown))
 }
 
-/// Takes the loop's run again after its lease was lost (the machine was asleep, say), unless somebody else has it.
+/// Takes the loop's run again after its lease was lost (for example because the machine was asleep), unless
+/// another process holds the run.
 fn hold_again(
     store: &Arc<dyn Store>,
     args: &ShellLoopArgs,
@@ -321,8 +322,8 @@ fn recover(
     }
 }
 
-/// Decides how the shell ended. Without a signal from the shell, one that was cut short counts as ended by SIGTERM,
-/// which then stands for SIGHUP as well.
+/// Decides how the shell ended. Without a signal reported by the shell, a loop that was cut short counts as
+/// ended by SIGTERM, which then stands for SIGHUP as well.
 fn how_it_ends(said: &EndArgs, shell: u32) -> End {
     if let Some(signal) = said.signal {
         return End::Signal(signal);

@@ -93,7 +93,7 @@ impl Process {
     }
 }
 
-/// Returns how a server ended whose output is closed; one that goes on without it is killed.
+/// Returns how a server ended whose output is closed. A server that still runs is killed.
 fn end(child: &Mutex<Child>) -> String {
     let until = Instant::now() + GRACE;
     loop {
@@ -131,7 +131,7 @@ pub fn read_lines(mut from: impl io::BufRead, mut each: impl FnMut(Vec<u8>) -> b
 
 type Line = (Vec<u8>, Box<dyn FnOnce() + Send>);
 
-/// Thread that writes lines in order, so that a reader that is slow holds nobody else up.
+/// Thread that writes lines in order, so that a slow reader delays no other work.
 pub struct Writer {
     lines: channel::Sender<Line>,
     thread: thread::JoinHandle<()>,

@@ -73,7 +73,8 @@ pub fn run(ledger: Arc<Ledger>, tools: Tools, way: Way) -> Result<u8, CliError> 
     })
 }
 
-/// Runs the recorder of a client that another part of this process hears, until that closes its lines.
+/// Runs the recorder of a client whose lines come from another part of this process, until the sender of the
+/// lines is dropped.
 pub async fn serve(
     ledger: Arc<Ledger>,
     tools: Tools,

@@ -104,7 +104,7 @@ pub enum Verdict {
         key: String,
         /// Whether the call is made for the first time, and not taken over from an earlier process of the run.
         new: bool,
-        /// Whether the call is already marked as sent, so that it may leave at once.
+        /// Whether the call is already marked as sent, so that it may be written to the server at once.
         sent: bool,
         /// Whether the run's policy forbids the tool, or wants a person's approval before the call is sent.
         asks: bool,
@@ -357,8 +357,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Closes a call that gets no answer, and returns what its client is told. `refused`: why its server certainly did
-    /// not take it.
+    /// Closes a call that gets no answer, and returns what the client is given instead. `refused`: reason why
+    /// the server certainly did not process the call; `None` if it may have.
     pub async fn give_up(
         &self,
         opening: Opening,
@@ -415,7 +415,8 @@ impl Ledger {
         }
     }
 
-    /// Returns what is told of a call in doubt: the same words in each life, since a replayed model may depend on them.
+    /// Returns the answer about a call in doubt. Its text is the same in each attempt, since a replayed model
+    /// may depend on it.
     fn doubt(&self, seq: Seq, tool: &str) -> Verdict {
         let text = format!(
             "outcome unknown: {} was cut off before its answer came, and may have been done. Look before you repeat it.",
@@ -440,7 +441,7 @@ impl Ledger {
         self.secrets.restored(body).ok_or_else(|| missing().into())
     }
 
-    /// Returns the description of a call, for people. What a run does not record of its prompts is left out here, too.
+    /// Returns the description of a call, for people. Arguments are left out if the run records no prompts.
     fn about(&self, call: &ToolCall) -> Value {
         let mut about = json!({
             "tool": self.name(&call.tool),

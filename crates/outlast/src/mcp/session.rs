@@ -44,7 +44,8 @@ pub struct Session {
     asked: HashSet<String>,
     /// Lines and calls that wait until the server is up.
     queue: VecDeque<Queued>,
-    /// The client's `initialize`, once it was answered, and what it set since: repeated to a server that is started again.
+    /// The client's `initialize`, once it was answered; `None` before. It is repeated to a server that is
+    /// started again, as are the settings after it that the client has made since.
     greeting: Option<Vec<u8>>,
     initialized: Option<Vec<u8>>,
     level: Option<Vec<u8>>,
@@ -365,7 +366,8 @@ impl Session {
         }
     }
 
-    /// Closes a call that gets no answer. `refused`: why its server certainly did not take it.
+    /// Closes a call that gets no answer. `refused`: reason why the server certainly did not process the
+    /// call; `None` if it may have.
     fn give_up(&mut self, no: No, open: Open, refused: Option<String>) {
         let Some(call) = self.calls.get_mut(&no) else { return };
         call.phase = Phase::Closing;

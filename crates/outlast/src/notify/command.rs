@@ -10,7 +10,7 @@ use std::{
 /// Time in which a notification command has to end.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Variables that a command keeps: those that programs of a desktop or a mailer need.
+/// Variables that a notification command is given: those that desktop programs or a mailer need.
 const KEPT: [&str; 13] = [
     "PATH",
     "HOME",

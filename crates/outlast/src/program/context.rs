@@ -81,7 +81,8 @@ impl Context {
         Ok(Context { around: self.around.with(variables), ..self })
     }
 
-    /// Returns the same context with the store beside a JSONL file of results, which has the record of its job.
+    /// Returns the same context with the store that stands beside a JSONL file of results and holds the
+    /// record of its jobs.
     pub fn beside(&self, results: &Path) -> Context {
         Context { place: Place::File(jsonl::record(results)), ..self.clone() }
     }
@@ -112,8 +113,8 @@ impl Context {
         }
     }
 
-    /// Makes the directory of the default place, which nobody was asked for. Any other is the person's: a missing one is
-    /// often a wrong name.
+    /// Creates the directory of the default store. Any other directory must exist: a missing one is often a
+    /// wrong name.
     fn make_own_directory(&self) -> Result<(), CliError> {
         let own = self.around.state_directory();
         match &self.place {

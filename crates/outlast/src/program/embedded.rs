@@ -36,8 +36,8 @@ pub fn proxy(context: &Context, api_token: String) -> Result<Config, CliError> {
     settings::of_proxy(&args, access, &context)
 }
 
-/// Returns the limits of a new run under a policy: the lower of the two for each unit. `by_default`: `limits` are
-/// defaults that nobody asked for, so the policy's replace them.
+/// Returns the limits of a new run under a policy: the lower of the two for each unit. `by_default`: `limits`
+/// are defaults that no person asked for, so the policy's limits replace them.
 pub fn limits_under(limits: Limits, by_default: bool, policy: &Limits) -> Limits {
     let by_default = by_default.then_some(LimitArgs::DEFAULT_USD);
     Chosen { limits, by_default }.under(policy).limits

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-/// Start of a result, by which one that stands behind a torn line is found.
+/// Beginning of a result, by which a result that follows a torn line in the same line is found.
 const BEGINS: &str = "{\"job_id\"";
 
 /// Results of one job, as they were read from its JSONL file.

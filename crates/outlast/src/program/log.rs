@@ -54,7 +54,8 @@ fn lines() -> Option<&'static Lines> {
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Writes a line for a person to standard error. It is written when this returns, unless nobody reads standard error.
+/// Writes a line for a person to standard error. The line is written when this returns, unless standard error
+/// is not read.
 pub fn line(text: &str) {
     match LINES.get() {
         Some(lines) => {
@@ -66,7 +67,7 @@ pub fn line(text: &str) {
     }
 }
 
-/// Waits until logged lines are written, but only for a moment if nobody reads them.
+/// Waits until logged lines are written; gives up after a moment if they are not read.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
         lines.flush(IN_ORDER);

@@ -52,7 +52,7 @@ pub enum Over {
     Server,
     /// The command is about this machine. `--server` is refused, and a variable or setting does not concern it.
     ThisMachine,
-    /// The command reads or changes runs in a way that no route has; the text names what is missing.
+    /// The server has no route for what the command reads or changes; the text names what is missing.
     Missing(&'static str),
 }
 

@@ -120,7 +120,8 @@ fn cost(e: &Entry) -> String {
     format!("{sign}{}", usd(e.held.cost() + e.spent.cost()))
 }
 
-/// Returns the attempt that the answer was replayed to, if that is not the one that paid for it.
+/// Returns the attempt to which the answer was replayed; `None` if no attempt but the one that paid for the
+/// answer got it.
 fn replayed_to(e: &Entry) -> Option<i64> {
     e.delivered_to.filter(|to| *to != e.attempt && e.state == State::Done).map(|to| to.0)
 }

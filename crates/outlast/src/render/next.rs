@@ -85,8 +85,8 @@ pub fn next(view: &RunView) -> Next {
     }
 }
 
-/// Suggests `wake` and `resume`: the run's rows do not tell whether a supervisor waits. Resuming a driven run is
-/// refused by name.
+/// Suggests `wake` and `resume`: the run's rows do not show whether a supervisor waits. Resuming a driven run
+/// is refused with the driver's name.
 fn asleep(view: &RunView, resume: Vec<String>) -> Next {
     let until = view.run.wake_at.map(time::moment).unwrap_or_default();
     let why = if view.run.halt.is_some() { "a plan's ceiling" } else { "a usage limit" };
@@ -97,8 +97,8 @@ fn asleep(view: &RunView, resume: Vec<String>) -> Next {
     told(&format!("sleeping until {until}"), &text, commands)
 }
 
-/// Tells which provider the run waits for, if it does. `resume` is for a person who has mended the cause, or whose
-/// supervisor is gone: the run's rows do not tell.
+/// Returns the next step for a run that waits for its provider; `None` for any other run. `resume` is for a
+/// person who has fixed the cause, or whose supervisor is gone: the run's rows do not show that.
 fn awaits_provider(view: &RunView, resume: Vec<String>) -> Option<Next> {
     let (Outage { upstream, cause }, _) = view.run.awaited_outage()?;
     let (brief, text) = match cause {
@@ -115,7 +115,8 @@ fn awaits_provider(view: &RunView, resume: Vec<String>) -> Option<Next> {
     Some(told(&brief, text, resume))
 }
 
-/// Tells which budget the run waits for, and how to raise it. The run goes on by itself when there is room.
+/// Returns the next step for a run that waits for room: which budget it waits for, and how to raise it. The
+/// run continues by itself when there is room.
 fn waiting(view: &RunView) -> Next {
     let text = "it waits for room in a budget above its own, and goes on by itself";
     let Some(refusal) = &view.run.halt else { return told("room above it", text, Vec::new()) };

@@ -2,8 +2,8 @@
 
 use outlast_core::store::RunView;
 
-/// Characters of a generated id, without its `run_`, that tell it from any other: its time in milliseconds and some of
-/// its random bits.
+/// Number of characters of a generated id, after `run_`, that distinguish it from any other: its time in
+/// milliseconds and some of its random bits.
 const SHORT: usize = 18;
 
 /// Returns the run's id, shortened if the run has a name and its id was generated. Every command accepts the short id.

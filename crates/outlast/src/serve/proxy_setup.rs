@@ -32,7 +32,8 @@ const GEMINI: &str = "https://generativelanguage.googleapis.com";
 /// Largest answer, in bytes. An answer stays in memory until it is recorded.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// Most bytes of answers held in memory while the store cannot take them. Beyond it only their usage is kept.
+/// Most bytes of answers that are held in memory while the store cannot record them. Of further answers only
+/// the usage is kept.
 const MAX_UNRECORDED: u64 = 64 << 20;
 
 /// Longest silence of an upstream after the machine has woken up: its connection may be dead without notice.

@@ -301,8 +301,8 @@ impl File {
         Ok(())
     }
 
-    /// Checks that a directory's file sets nothing dangerous. The directory a person happens to stand in must
-    /// not decide where calls go, what is run in a shell, or what all may spend together.
+    /// Checks that a directory's file sets nothing dangerous. The directory in which a person happens to work
+    /// must not decide where calls go, what is run in a shell, or what all runs may spend together.
     fn opens_no_door(&self) -> Result<(), Error> {
         if let Some(agent) = self.agents.first() {
             return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });

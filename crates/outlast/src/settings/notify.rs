@@ -65,7 +65,7 @@ pub struct Endpoint {
 pub const ON_HALT: &str = "on-halt:";
 
 impl Endpoint {
-    /// Builds the endpoint of `--on-halt`: a command that is told when one run halts or fails.
+    /// Builds the endpoint of `--on-halt`: a command that is started when one run halts or fails.
     pub fn on_halt(no: RunNo, id: &RunId, argv: &[String]) -> Endpoint {
         Endpoint {
             name: format!("{ON_HALT}{id}"),

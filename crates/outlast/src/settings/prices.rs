@@ -40,8 +40,8 @@ pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
 }
 
-/// Returns the prices at which a run goes on: `kept`, the prices that it began with, if they were stored. The text is a
-/// message for the user, if the file that is typed now, or the stored file, differs from them.
+/// Returns the prices with which a run continues: `kept`, the prices that it began with, if they were stored.
+/// The text is a message for the user if the price file named now, or the stored one, differs from them.
 pub fn of_run(
     id: &str,
     kept: Option<&Prices>,
@@ -75,8 +75,9 @@ pub fn of_view(view: &RunView) -> Result<PriceTable, CliError> {
     table(view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()))
 }
 
-/// Gives a run that was halted for an unknown price the prices of `--prices`, or with `free` counts models without a
-/// price as free, and prints a message. Any other run stays unchanged. Returns the run as it is then.
+/// Gives a run that was halted for an unknown price the prices of `--prices`, or with `free` counts models
+/// without a price as free, and prints a message. Any other run stays unchanged. Returns the run as it is
+/// after that.
 pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs, free: bool) -> Result<RunView, CliError> {
     let unknown = view.run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
     if view.run.status != Status::Halted || !unknown || args.prices.is_none() && !free {

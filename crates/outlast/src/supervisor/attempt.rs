@@ -34,7 +34,8 @@ use outlast_process::{
     tree::Tree,
 };
 
-/// Time that a reader of our output has to take what a stopped agent printed. The log has it in any case.
+/// Time that a reader of the supervisor's output has to take what a stopped agent printed. The log has it in
+/// any case.
 const STOPPED_READER: Duration = Duration::from_secs(2);
 
 /// Interval at which the supervisor checks whether orphans have finished.
@@ -348,8 +349,8 @@ async fn let_finish(tree: &Tree, watch: &Watch<'_>) -> std::io::Result<Option<En
     Ok(None)
 }
 
-/// Waits until the output is passed on. A reader that has stopped reading is abandoned as soon as somebody
-/// asks the run to stop, and after a short time once it is stopped. Returns who asked.
+/// Waits until the output is passed on. A reader that does not read is abandoned as soon as the run is asked
+/// to stop, and after a short time once it is stopped. Returns who asked for the stop.
 async fn finish(
     output: Output,
     signals: &Signals,

@@ -36,7 +36,7 @@ use crate::{
 /// Largest standard input that is kept with a run, in bytes.
 const MAX_STDIN: u64 = 256 << 20;
 
-/// Finds the run that `outlast run` goes on with, or creates a new one.
+/// Finds the run that `outlast run` continues, or creates a new one.
 ///
 /// `begun_with` is stored with a new run for its resumption.
 pub fn run(
@@ -81,7 +81,8 @@ pub struct BegunWith {
     pub parent: Option<RunNo>,
 }
 
-/// Checks that the typed command is the one that the run began with: another one would silently not be run.
+/// Checks that the typed command is the one that the run began with. A different command would otherwise be
+/// ignored silently.
 fn same_command(args: &RunArgs, view: &RunView) -> Result<(), CliError> {
     let id = &view.run.id;
     match &view.spec.command {

@@ -35,8 +35,8 @@ pub fn asked(signals: &[Signal]) -> Option<EndedBy> {
     })
 }
 
-/// Handles signals that the supervisor has received. Returns how the attempt is to be ended (`None`: it goes on), and
-/// who asked for that.
+/// Handles signals that the supervisor has received. Returns how the attempt is to be ended (`None`: it
+/// continues), and who asked for that.
 pub fn heard(signals: &[Signal], child: &Child) -> std::io::Result<(Option<Ask>, EndedBy)> {
     for signal in signals {
         match *signal {

@@ -79,7 +79,8 @@ pub struct Attempt<'a> {
     /// Upstreams that the user has configured by name.
     pub named: &'a [Upstream],
     pub proxy: SocketAddr,
-    /// Path of the store's file, by which the agent's processes find their run; `None` for an address with a password.
+    /// Path of the store's file, by which the agent's processes find their run; `None` for an address that
+    /// contains a password.
     pub store: Option<String>,
     /// Names of variables that hold secrets of the store, and are withheld from the agent.
     pub withheld: &'a [&'a str],
@@ -87,7 +88,7 @@ pub struct Attempt<'a> {
     pub grpc: Option<SocketAddr>,
     /// Number of the loop's iteration, counted from 1; `None` if the run is no loop.
     pub iteration: Option<i64>,
-    /// Whether an earlier attempt worked on the same: the run, or the same iteration of its loop.
+    /// Whether an earlier attempt worked on the same run, or on the same iteration of its loop.
     pub recovered: bool,
     /// End of the newest attempt that worked on the same before, in words; `None` if there was none.
     pub last_exit: Option<String>,

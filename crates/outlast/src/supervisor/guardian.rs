@@ -51,16 +51,18 @@ pub fn stand(alone: bool) -> io::Result<()> {
     })
 }
 
-/// Tells the guardian of the attempt that begins. `left`: where the next attempt looks for what was ended.
+/// Informs the guardian of the attempt that begins. `left`: file in which the next attempt finds the
+/// processes of tools that were ended.
 pub fn tell(run: &RunId, hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
     let groups = hold.group.iter().map(|group| group.path().to_owned()).collect();
     let told = Told { run: run.to_string(), groups, keep: hold.keep.clone(), left };
     guardian::tell(&serde_json::to_string(&told)?)
 }
 
-/// Ends what the supervisor left. After a usual end that is nobody, which costs one system call.
+/// Ends the processes that the supervisor left. After a normal end there are none, and this costs one system
+/// call.
 ///
-/// A supervisor that was killed could not say how its run goes on.
+/// A supervisor that was killed could not print how its run continues.
 fn bereaved(end: &Bereaved) {
     let was_killed = end.exit.signal.is_some();
     match end_all(&end.told) {

@@ -159,9 +159,11 @@ impl Interception {
 }
 
 impl Own {
-    /// Makes a new authority for an attempt, and writes the files by which its programs trust it.
+    /// Makes a new certificate authority for an attempt, and writes the files by which the attempt's programs
+    /// trust it.
     ///
-    /// Errors: a file that a variable names cannot be read; the machine has no authorities; the files cannot be written.
+    /// Errors: a file that a variable names cannot be read; the machine has no authorities; the files cannot
+    /// be written.
     fn give(&self) -> io::Result<Given> {
         let ours = self.intercept.renew(self.clock.now()).map_err(io::Error::other)?;
         let mut files: BTreeMap<&'static str, PathBuf> = BTreeMap::new();

@@ -83,7 +83,8 @@ impl Limited {
         self.limit.as_ref().map(|l| l.until).or(self.printed.map(|(until, _)| until))
     }
 
-    /// Returns the ceiling on a plan that the attempt stands at; `None` at a limit of the provider.
+    /// Returns the ceiling on a plan at which the attempt waits; `None` at a limit of the provider, or at
+    /// none.
     pub fn why(&self) -> Option<Box<Refusal>> {
         self.limit.as_ref().and_then(|l| l.why.clone())
     }

@@ -94,7 +94,8 @@ const TAKE_OVER_LOOK: Duration = Duration::from_millis(100);
 /// Flags of Outlast that people type after the command by mistake.
 const OURS: [&str; 7] = ["--usd", "--tokens", "--calls", "--loops", "--wall", "--run", "--name"];
 
-/// Tells of a flag of ours behind a command that no `--` stands before: it goes to the command.
+/// Prints a hint about flags of Outlast that stand after the command without a `--` before them: they go to
+/// the command.
 fn tell_strayed(typed: &[OsString], command: &[String]) {
     let Some((program, arguments)) = command.split_first() else { return };
     if typed.iter().take_while(|word| *word != program.as_str()).any(|word| word == "--") {
@@ -266,8 +267,8 @@ fn raised(store: &dyn Store, by: &str, view: RunView, add: AddArgs) -> Result<Ru
     find::view(store, view.run.no)
 }
 
-/// Leaves the store, also after an error: open calls become unknown at once, and nobody waits for the lease
-/// to expire.
+/// Leaves the store, also after an error: open calls become unknown at once, and no process has to wait for
+/// the lease to expire.
 fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
     let left = node.leave();
     let code = done?;
@@ -406,8 +407,8 @@ fn halted(view: &RunView) -> CliError {
     RunError::Halted { run: view.run.id.to_string(), halt: view.run.halt.clone().map(Box::new) }.into()
 }
 
-/// Resumes every interrupted, sleeping or waiting run that has a command, that nobody stopped and nobody drives.
-/// Starts one supervisor process for each and returns the worst exit code.
+/// Resumes every interrupted, sleeping or waiting run that has a command, was not stopped by a person and is
+/// not driven. Starts one supervisor process for each and returns the worst exit code.
 fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Result<u8, CliError> {
     // After a reboot dead runs still say "running": wait for the verdicts first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
@@ -447,7 +448,7 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     all::resume(&runs, context, proxy)
 }
 
-/// Returns whether another live process holds the run and will wake it. Otherwise takes the lease for this
+/// Returns whether another live process holds the run and will wake it. If not, takes the lease for this
 /// process until it leaves.
 fn is_held(node: &Node, run: RunNo) -> Result<bool, CliError> {
     match node.store().ask(Hold { run, instance: node.instance() }, Durability::Synced).wait() {

@@ -49,7 +49,8 @@ pub fn check() -> Result<(), CliError> {
 }
 
 impl Net {
-    /// Begins to take listeners, and to serve each by `proxy`. `port`: the proxy's, which is the same inside.
+    /// Begins to receive listeners of the agents' network namespaces, and to serve each by `proxy`. `port`:
+    /// the proxy's port, which is the same inside the namespaces.
     pub fn begin(proxy: Proxy, port: u16, entropy: &dyn Entropy) -> io::Result<Net> {
         let name = format!("outlast-{:032x}", u128::from_le_bytes(random(entropy)));
         let listener = net::UnixListener::bind_addr(&net::SocketAddr::from_abstract_name(&name)?)?;

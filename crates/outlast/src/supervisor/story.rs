@@ -105,7 +105,7 @@ pub fn halted(view: &RunView) {
     say(&format!("hint: {}", halt.hint(view.run.id.as_str())));
 }
 
-/// Returns the run as it is in the store now; `view` itself if it is gone.
+/// Returns the run as it is in the store now; `view` itself if the run is no longer there.
 pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     Ok(store.run(view.run.no)?.unwrap_or_else(|| view.clone()))
 }

@@ -195,7 +195,8 @@ impl Client {
         End::Detached
     }
 
-    /// Leaves. A watcher detaches; any other client sends nothing, which the supervisor takes as a hangup.
+    /// Ends the connection: a watcher detaches; any other client sends nothing, which the supervisor takes as
+    /// a hangup.
     fn leave(&mut self) -> End {
         match self.who {
             Who::Watcher => self.detach(),

@@ -66,7 +66,7 @@ struct Client {
     is_owner: bool,
     waiting: VecDeque<Arc<[u8]>>,
     bytes: usize,
-    /// The client gets no further messages, and is removed once it has taken those that wait.
+    /// Whether the client gets no further messages, and is removed once it has received those that wait.
     leaves: bool,
 }
 

@@ -62,7 +62,7 @@ class Question:
 
 
 def ask(run: "Run", question: Question, is_async: bool) -> Any:
-    """Asks, and waits until a person has decided or the question has expired. Awaitable if `is_async`."""
+    """Asks for the approval, and waits until a person has decided or the question has expired. Awaitable if `is_async`."""
     process = _asked(run, question)
     return drive_async(process) if is_async else drive(process)
 
@@ -94,7 +94,7 @@ def _asked(run: "Run", question: Question) -> Process[Approval]:
 
 
 def _recalled(run: "Run", question: Question) -> Any:
-    """The recorded answer, for a completed run. Errors: `RunCompleted`."""
+    """The answer that a completed run has recorded for a question. Errors: `RunCompleted` where none is recorded."""
     told: Any = _native.recalled_approval(
         run._engine, run._no, question.tool, question.side_effect, question.raw, question.key
     )

@@ -23,9 +23,9 @@ def is_model(cls: Any) -> bool:
 
 
 def fields(value: Any) -> Any:
-    """The recorded form of a value's fields: of a dataclass as they are, of a model as JSON.
+    """The recorded form of a value's fields: of a dataclass the fields unchanged, of a pydantic model as JSON.
 
-    Errors: `NotSerializable` when the value cannot be made of its fields again.
+    Errors: `NotSerializable` when the value cannot be rebuilt from these fields.
     """
     cls: Any = type(value)
     if not is_model(cls):
@@ -130,7 +130,7 @@ def name(cls: Any) -> str:
 
 
 def named(recorded: str) -> Any:
-    """The dataclass or model of a name. Errors: `NotSerializable`."""
+    """The dataclass or pydantic model that a recorded name stands for. Errors: `NotSerializable`."""
     found = lookup(recorded)
     if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or is_model(found))):
         raise NotSerializable(f"a recorded value names {recorded}, which is neither a dataclass nor a pydantic model")
@@ -161,7 +161,7 @@ def lookup(recorded: str) -> Any:
 
 
 def _split(arguments: str) -> list[str]:
-    """Splits at commas outside of brackets."""
+    """Splits a text at the commas that are outside of brackets."""
     parts, depth = [""], 0
     for piece in re.split(r"([\[\],])", arguments):
         depth += (piece == "[") - (piece == "]")

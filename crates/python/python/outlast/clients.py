@@ -108,7 +108,7 @@ class SdkRetries(int):
 
 
 def _is_counted(current: Current | None) -> bool:
-    """Returns whether Outlast counts the tries of the running code: inside a step or an item."""
+    """Whether Outlast counts the tries of the running code itself: inside a step or an item."""
     return current is not None and (current.step is not None or current.seq is not None)
 
 

@@ -90,12 +90,12 @@ def _finite(value: Any) -> Any:
 
 
 def read_back(value: Any, text: str) -> Any:
-    """Returns what `decode` makes of `text`, which is `value` encoded."""
+    """The value that `decode` gives back for `text`, the encoding of `value`."""
     return value if type(value) in UNCHANGED else decode(text)
 
 
 def decode(text: str | bytes) -> Any:
-    """The value of a recorded text. Errors: `NotSerializable` where a class is gone or changed."""
+    """The value that a recorded text stands for. Errors: `NotSerializable` where a class is gone or changed."""
     tagged = _QUOTED_TAG in text if isinstance(text, str) else _QUOTED_TAG.encode() in text
     return json.loads(text, object_hook=_untag if tagged else None)
 
@@ -117,7 +117,7 @@ def _untag(fields: dict[str, Any]) -> Any:
 
 
 def _repr(value: Any) -> str:
-    """The `repr` of a value, without addresses: they differ from life to life."""
+    """The `repr` of a value without memory addresses, which differ from process to process."""
     try:
         return _steady(repr(value))
     except Exception as e:
@@ -134,7 +134,7 @@ def _steady(text: str) -> str:
 
 
 def shown(args: tuple[Any, ...], kwargs: dict[str, Any], each: int = 80, whole: int = 320) -> list[str]:
-    """The arguments for people: the start of each."""
+    """The call's arguments as people are shown them: the first characters of each, and of all together."""
     texts: list[str] = []
     for name, value in (*(("", v) for v in args), *kwargs.items()):
         # Cut before `repr`, which would be slow for a large text.

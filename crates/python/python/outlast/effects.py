@@ -33,16 +33,16 @@ _TIDY_S = 1.0
 
 
 class Effect:
-    """Something to wait for. An exception that the wait raises is raised in the process, where it stands."""
+    """Something that a process waits for. An exception raised by the wait is raised in the process at this point."""
 
     __slots__ = ()
 
     def wait(self) -> Any:
-        """Blocks the calling thread."""
+        """Performs the effect in the calling thread, which blocks meanwhile."""
         raise NotImplementedError
 
     def awaited(self) -> Awaitable[Any]:
-        """Lets the event loop go on meanwhile."""
+        """Performs the effect without blocking the event loop."""
         raise NotImplementedError
 
 
@@ -96,7 +96,7 @@ async def drive_async(process: Process[T]) -> T:
 
 
 class Commit(Effect):
-    """Waits until an operation is committed. Gives the operation's answer."""
+    """Waits until an operation is committed, and gives the operation's answer."""
 
     __slots__ = ("_ticket",)
 
@@ -141,7 +141,7 @@ class Look(Effect):
 
 
 class Work(Protocol):
-    """A call of the user's function, and its words for what goes wrong."""
+    """A call of the user's function, and the words for errors about the call."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -150,10 +150,10 @@ class Work(Protocol):
     timeout: float | None
 
     def label(self) -> str:
-        """The name of the thread that a function with a timeout runs in, without `outlast`."""
+        """The part of the thread's name that follows `outlast`, for a function with a timeout."""
 
     def too_late(self, timeout: float) -> StepTimeout:
-        """The error for a function that took longer."""
+        """The error for a function that took longer than its timeout."""
 
     def is_coroutine(self) -> TypeError:
         """The error for a plain function that returned a coroutine."""
@@ -192,7 +192,8 @@ class Invoke(Effect):
             scope.variable.reset(token)
 
     def _in_thread(self, timeout: float) -> Any:
-        """Calls the function in a thread of its own. A thread cannot be ended: a late one goes on, and its result is dropped."""
+        """Calls the function in a thread of its own. A thread cannot be ended: a function that is too late keeps running,
+        and its result is dropped."""
         result: list[Any] = []
         error: list[BaseException] = []
         context = contextvars.copy_context()

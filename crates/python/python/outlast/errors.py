@@ -33,7 +33,7 @@ StatehouseError = Error
 
 
 class UnknownRun(Error):
-    """No run has this id."""
+    """No run has the given id."""
 
     code = "unknown_run"
 
@@ -115,7 +115,8 @@ class BadLimit(Error):
 
 
 class LeaseLost(Error):
-    """Another attempt drives the run now, or may do so because the store is away: this process opens nothing in it."""
+    """Another attempt drives the run now, or may do so because the store cannot be reached: this process opens nothing more
+    in the run."""
 
     code = "lease_lost"
 
@@ -139,7 +140,7 @@ class NoRun(Error):
 
 
 class ForkedHandle(Error):
-    """The handle was opened by the process that this one was forked from."""
+    """The handle was opened by another process, from which this one was forked."""
 
     code = "forked_handle"
 
@@ -169,7 +170,8 @@ class Compacted(Error):
 
 
 class NotOnTheWire(Error):
-    """The gRPC wire of the Statehouse client has no words for this. A store that is opened in the process has."""
+    """The gRPC protocol of the Statehouse client has no request for this. A store that is opened in the process can do
+    it."""
 
     code = "not_on_wire"
 
@@ -205,7 +207,8 @@ class DuplicateKey(Error):
 
 
 class Unkeyable(Error, TypeError):
-    """An argument or an item cannot be told from others: its class leaves out something of what it holds."""
+    """An argument or an item has no key: its class does not show everything that its values hold, so that two different ones
+    could look equal."""
 
     code = "unkeyable"
 
@@ -217,7 +220,7 @@ class StepDiverged(Error):
 
 
 class StepInDoubt(Error):
-    """An `at_most_once` step was begun before, and what came of it is not known: it is not run again."""
+    """An `at_most_once` step was begun before, and its outcome is not known: it is not run again."""
 
     code = "step_in_doubt"
 
@@ -229,7 +232,7 @@ class StepFailed(Error):
 
 
 class ToolFailed(Error):
-    """A tool raised this in an earlier life; its exception cannot be made again. The text is the exception's own."""
+    """A tool raised an exception in an earlier life that cannot be made again. The text is that exception's own."""
 
     code = "tool_failed"
 
@@ -271,7 +274,7 @@ class StoreError(Error):
 
 
 class WouldRepay(Error):
-    """A resume would compute `count` results again that are paid for; nothing was called."""
+    """A resume would compute `count` results again, and pay for them again; nothing was called."""
 
     code = "would_repay"
 
@@ -293,11 +296,11 @@ class CompactedWarning(UserWarning):
 
 
 class DivergenceWarning(UserWarning):
-    """The program did a step that earlier lives did not do, with `on_divergence="live"`."""
+    """With `on_divergence="live"`: the program did a step that earlier lives did not do, and the step is executed."""
 
 
 class OtherShape(UserWarning):
-    """The results of a generator do not follow one plain pull each: a resume would compute them again."""
+    """The results of a generator do not each follow one pull of an input: a resume would compute all of them again."""
 
 
 class UnrecordedWarning(UserWarning):

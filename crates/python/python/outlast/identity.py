@@ -95,7 +95,7 @@ def _tree(value: Any) -> Any:
 
 
 def _is_all_shown(value: Any) -> bool:
-    """Whether the `repr` of a value says all of it, and the same in every process."""
+    """Whether the `repr` of a value shows everything that the value holds, and is the same in every process."""
     cls = type(value)
     if cls in _SIMPLE or cls is bytes:
         return True
@@ -113,7 +113,8 @@ def _is_all_shown(value: Any) -> bool:
 
 
 def _written(value: Any) -> Any:
-    """The value as its class's name and what tells it from others of its class. Errors: `Unkeyable`."""
+    """The value as the name of its class and the content that distinguishes it from others of the class. Errors:
+    `Unkeyable`."""
     cls: Any = type(value)
     name = classes.shown(cls)
     if _says_all(cls):
@@ -150,7 +151,7 @@ _json = json.JSONEncoder(default=_written, sort_keys=True).encode
 
 
 def _model(value: Any) -> Any:
-    """The fields of a pydantic model: as its JSON where that says all of them."""
+    """The fields of a pydantic model: as the model's JSON where that shows everything."""
     try:
         dumped = value.model_dump(mode="json", warnings=False)
         if _says(dumped, value):
@@ -162,7 +163,7 @@ def _model(value: Any) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a model or a dataclass, also those that its JSON leaves out."""
+    """The fields of a model or a dataclass, including those that the model's JSON leaves out."""
     if classes.is_model(type(value)):
         extra = getattr(value, "__pydantic_extra__", None)
         return {**vars(value), **extra} if extra else vars(value)
@@ -170,7 +171,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _says(dumped: Any, value: Any) -> bool:
-    """Whether the JSON of a model's field says its value: nothing is excluded, hidden, shortened or without an order."""
+    """Whether the JSON of a model's field states its whole value: nothing is excluded, hidden, shortened or unordered."""
     cls: Any = type(value)
     if cls in _SIMPLE:
         return value is dumped or value == dumped or str(value) == dumped
@@ -202,7 +203,8 @@ def _qualname(value: Any) -> str:
 
 
 def _named(value: Any) -> list[Any]:
-    """A class or function by its name, a built-in method with its object. Errors: `Unkeyable` where the name says too little."""
+    """A class or function by its name, a built-in method with its object. Errors: `Unkeyable` where the name does not
+    identify it."""
     qualname = _qualname(value)
     named = [f"{getattr(value, '__module__', '')}.{qualname}"]
     if isinstance(value, type):
@@ -233,7 +235,7 @@ def _content(cell: Any) -> Any:
 
 
 def _buffer(value: Any) -> list[Any] | None:
-    """The content of a value that lends its memory; None for any other value."""
+    """The content of a value that has a memory buffer; None for any other value."""
     try:
         view = memoryview(value)
     except TypeError:
@@ -248,7 +250,7 @@ def _buffer(value: Any) -> list[Any] | None:
 
 
 def _own_text(value: Any) -> str:
-    """The `repr` of an object that shows all that it holds. Errors: `Unkeyable`."""
+    """The `repr` of an object, where that shows everything that the object holds. Errors: `Unkeyable`."""
     cls = type(value)
     shown = classes.shown(cls)
     if lack := _lack(cls):
@@ -268,7 +270,7 @@ def _own_text(value: Any) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _lack(cls: type) -> str | None:
-    """Why no `repr` of the class's values can say what they hold; None where one can."""
+    """The reason why no `repr` can show everything that the class's values hold; None where one can."""
     if libraries.is_array(cls):
         return "is an array whose content is not known here"
     if any(hasattr(cls, name) for name in ("__next__", "__anext__", "__await__")):
@@ -279,7 +281,7 @@ def _lack(cls: type) -> str | None:
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether the object has no state, of Python's or of C's: its class is all there is to say."""
+    """Whether the object has no state, neither Python's nor C's, so that its class identifies it."""
     try:
         _, args, *state = object.__reduce_ex__(value, 2)  # type: ignore[misc]
     except Exception:
@@ -318,7 +320,7 @@ def _is_pythons(name: str) -> bool:
 
 
 def _is_visible(part: Any, text: str) -> bool:
-    """Whether a part of an object stands in the object's `repr`, which is then another one for other parts."""
+    """Whether a part of an object appears in the object's `repr`, so that other parts give another `repr`."""
     cls = type(part)
     if part is None:
         return True
@@ -341,5 +343,5 @@ def _is_visible(part: Any, text: str) -> bool:
 
 
 def _stands(word: str, text: str) -> bool:
-    """Whether a word stands in a text by itself, and not as a part of another one."""
+    """Whether a word appears in a text by itself, and not within another word."""
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None

@@ -23,7 +23,7 @@ _PROTOCOLS = (
 
 
 def is_array(cls: type) -> bool:
-    """Whether values of the class hold an array, by the protocols that they have."""
+    """Whether values of the class hold an array, judged by the array protocols that the class has."""
     return any(hasattr(cls, name) for name in _PROTOCOLS)
 
 
@@ -70,7 +70,7 @@ def _numpy(np: Any, value: Any) -> list[Any] | None:
 
 
 def _array(np: Any, value: Any) -> list[Any]:
-    """An array's type, shape and content, in the order of rows."""
+    """Type, shape and content of an array, in the order of its rows."""
     value, dtype = np.asarray(value), value.dtype
     head = [str(dtype), list(value.shape)]
     if dtype.hasobject or dtype.names is not None:

@@ -65,7 +65,7 @@ def durable(tool: FunctionTool, *, effect: Effect = "once", approve: bool | None
 
 
 async def _outside_of_runs(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
-    """Whether the SDK interrupts for a person: only where no run can ask one."""
+    """Whether the SDK itself interrupts for a person's approval: only outside of runs."""
     return scope.variable.get() is None
 
 
@@ -114,7 +114,7 @@ class OutlastSession:
             await self._step("add", self._add, json.loads(json.dumps(items, default=_dumped)))
 
     async def pop_item(self) -> Any:
-        """Removes the newest item, and gives it; None where there is none."""
+        """Removes the session's newest item, and gives the item; None where there is none."""
         return await self._step("pop", self._pop)
 
     async def clear_session(self) -> None:
@@ -137,7 +137,7 @@ class OutlastSession:
     # --- what is stored: `item/N` and the number of the next one
 
     def _spans(self) -> list[list[int]]:
-        """The numbers of the items, as spans of (first, last)."""
+        """Numbers of the session's items, as spans of (first, last)."""
         spans: list[list[int]] = []
         for key in self._keys():
             number = int(key.partition("/")[2])

@@ -73,7 +73,8 @@ def create(run: "Run", parent: int | None) -> tuple[int, str, str]:
 
 
 def _compare(runtime: "Runtime", no: int, id: str, budget: Budget, status: str) -> str:
-    """Holds the limits asked for against the run's own. Gives the run's status, which a raise can change."""
+    """Compares the limits that were asked for with the run's own. Gives the run's status, which a raise of a limit can
+    change."""
     wanted = budget.limits()
     view = runtime.get(id)
     has: dict[str, int | None] = view.raw["limits"]  # type: ignore[assignment]
@@ -117,7 +118,7 @@ def claim(run: "Run") -> "_native.Seat | None":
 
 
 def halted(run: "Run", error: RunHalted) -> RunHalted:
-    """The error with the class and the code of the limit that halted the run."""
+    """The error for a halted run, with the class and the code of the limit that halted the run."""
     if error.code != "run_halted":
         return error
     view = run.view()

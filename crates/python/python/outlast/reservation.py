@@ -36,7 +36,8 @@ class Reservation:
             _in_loops[id(self)] = loop
 
     def settle(self, *, usd: Any = None, tokens: int | None = None) -> None:
-        """Charges what the call came to; without numbers, what was reserved. On disk before `settle` returns. Once.
+        """Charges what the call actually cost; without numbers, what was reserved. On disk before `settle` returns. Only
+        once.
 
         `usd`: dollars. Errors: `AlreadySettled`.
         """
@@ -45,7 +46,7 @@ class Reservation:
         self._over()
 
     def void(self) -> None:
-        """Charges nothing: the call never left. On disk before `void` returns."""
+        """Charges nothing for a call that was never sent. On disk before `void` returns."""
         self._seat.settle(self._seq, None, 0)
         self._over()
 
@@ -105,5 +106,5 @@ def _running() -> Any:
 
 
 def settle(reservation: Reservation, *, usd: Any = None, tokens: int | None = None) -> None:
-    """Charges what a reserved call came to: `reservation.settle(usd=…)`."""
+    """Charges what a reserved call actually cost: `reservation.settle(usd=…)`."""
     reservation.settle(usd=usd, tokens=tokens)

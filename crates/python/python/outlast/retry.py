@@ -77,7 +77,7 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status an error carries, under the names that HTTP libraries give it."""
+    """The HTTP status that an error carries, under the names that HTTP libraries use; None without one."""
     response = getattr(error, "response", None)
     for holder, name in ((error, "status_code"), (error, "status"), (response, "status_code"), (response, "status"), (error, "code")):
         value = getattr(holder, name, None)
@@ -87,7 +87,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Seconds the error asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    """Seconds that the error asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date; None without one."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = header(error, name)
         if text is None:
@@ -108,7 +108,7 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def header(error: BaseException, name: str) -> str | None:
-    """A header of the answer that an error carries."""
+    """A header of the answer that an error carries; None without it."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
     if headers is None or not hasattr(headers, "get"):
         return None

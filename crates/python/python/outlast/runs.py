@@ -68,7 +68,7 @@ class Run:
 
     @property
     def _identity(self) -> str:
-        """The part of idempotency keys that is the same in every life."""
+        """The part of the run's idempotency keys that is the same in every life of the run."""
         return self.id
 
     @property
@@ -91,7 +91,8 @@ class Run:
 
     @property
     def _is_child(self) -> bool:
-        """Whether the run spends of the supervisor's budget, however far below. Its calls then go through that proxy."""
+        """Whether the run spends from the budget of the supervisor's run, as a child at any depth. Its calls then go through
+        that run's proxy."""
         if self._parent is None:
             return False
         if self._below is None:
@@ -101,7 +102,7 @@ class Run:
         return self._below
 
     def view(self) -> RunView:
-        """The run as the store has it."""
+        """The run as the store has it now."""
         return RunView.parse(self._engine.view(self.id))
 
     def __repr__(self) -> str:
@@ -186,7 +187,8 @@ class Run:
             self._leave("interrupt", quiet=True)
 
     def _register(self) -> None:
-        """Makes this the process's only handle of the run. Errors: `RunHeld` if another thread has the run open."""
+        """Makes this handle the only one that this process has of the run. Errors: `RunHeld` if another thread has the run
+        open."""
         live = self._runtime._live
         while True:
             with self._runtime._opening:
@@ -215,7 +217,7 @@ class Run:
         return self._runtime._live.get(self.id) is not None
 
     def _create(self) -> str:
-        """Creates the run, or finds it. Gives its status."""
+        """Creates the run, or finds an existing one, and gives the run's status."""
         if self._lazy:
             raw = self.view().raw
             self._no = int(raw["no"])  # type: ignore[call-overload]
@@ -234,7 +236,7 @@ class Run:
         return opening.halted(self, error)
 
     def _heard(self, response: Any) -> None:
-        """Notes that an answer came to a request of this run."""
+        """Records that a request of this run was answered."""
 
     def _leave(self, how: str, quiet: bool = False) -> None:
         with self._lock:

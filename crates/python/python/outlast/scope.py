@@ -52,7 +52,8 @@ class Current:
 
     @property
     def idempotency_key(self) -> str:
-        """32 hex digits for effects elsewhere: the same in every try and every life of this step or item."""
+        """32 hex digits to use as a key for effects in other systems: the same in every try and every life of this step or
+        item."""
         return hashlib.sha256(f"{self.run._identity}\0{self.step or ''}".encode()).hexdigest()[:32]
 
 
@@ -76,12 +77,12 @@ class OpenStep(Current):
 
     @property
     def number(self) -> int:
-        """The entry's number as the opening answered it."""
+        """The entry's number, as the answer to the opening gave it."""
         return self._seq  # type: ignore[return-value]
 
     @property
     def seq(self) -> int:
-        """The entry's number, committed. Errors: `RunHalted`, `LeaseLost`."""
+        """The entry's number, once the opening is committed. Errors: `RunHalted`, `LeaseLost`."""
         if self.is_ahead:
             seat = self.run._seat_or_raise(f"step {self.step!r}")
             begun = seat.begin(self.step, False, False, self.run._scope, self.run._within)  # type: ignore[arg-type]

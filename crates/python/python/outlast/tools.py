@@ -79,7 +79,7 @@ def tool(
 
 @dataclasses.dataclass
 class Raised:
-    """An exception that a tool raised, as the outcome of its call."""
+    """An exception that a tool raised, recorded as the outcome of the tool's call."""
 
     type: str
     message: str
@@ -96,7 +96,7 @@ class Raised:
         return Raised(f"{cls.__module__}:{cls.__qualname__}", _text(str, error), _text(repr, error), args)
 
     def again(self) -> Exception:
-        """The exception: of its own class where that gives the same text, else `ToolFailed`."""
+        """The exception again: of the class that was raised where that gives the same text, else `ToolFailed`."""
         try:
             cls: Any = classes.lookup(self.type)
             made = cls(*self.args)
@@ -157,7 +157,7 @@ class ToolSpec:
 
 
 def _by_name(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by the names of their parameters, as a person reads them."""
+    """The arguments of a call by the names of their parameters, for a person to read."""
     try:
         return dict(inspect.signature(fn).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
@@ -228,7 +228,8 @@ class ToolCall:
             return self._raised(e)
 
     def _raised(self, error: Exception) -> Raised:
-        """The outcome of a tool that raised. What is no outcome is raised: pauses, and what Outlast itself refuses."""
+        """The outcome of a tool that raised. Exceptions that are no outcome of the tool are raised again: pauses, and
+        refusals by Outlast itself."""
         self._paused = isinstance(error, self._spec.pauses)
         if self._paused or isinstance(error, (Error, Skip)) and not isinstance(error, ToolFailed):
             raise error

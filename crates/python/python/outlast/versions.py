@@ -27,9 +27,9 @@ class StateResult:
     key: str = ""
     #: The time of the commit, in UTC. None before the commit, and over gRPC, which has no times.
     at: datetime.datetime | None = None
-    #: The id of the run that wrote it; None for a writer without a run, and over gRPC.
+    #: The id of the run that wrote the version; None for a writer without a run, and over gRPC.
     run: str | None = None
-    #: The attempt of that run.
+    #: The number of the attempt in that run that wrote the version.
     attempt: int | None = None
 
 
@@ -58,13 +58,13 @@ class ReplayEvent:
 
 @dataclasses.dataclass(frozen=True)
 class ResumePoint:
-    """The point where a loop over `step:0`, `step:1`, … goes on."""
+    """The point at which a loop over `step:0`, `step:1`, … resumes."""
 
-    #: The largest N whose value has `"status": "done"`; -1 without one.
+    #: The largest N for which the value of `step:N` has `"status": "done"`; -1 without one.
     done: int
-    #: The largest N whose value has `"status": "pending"`; None without one.
+    #: The largest N for which the value of `step:N` has `"status": "pending"`; None without one.
     pending: int | None = None
-    #: The key of that step.
+    #: The key of the step `pending`; None without one.
     pending_key: str | None = None
 
     @property
@@ -74,7 +74,7 @@ class ResumePoint:
 
 
 def encode(value: Any) -> bytes:
-    """A value of a shared namespace: plain JSON. Errors: `NotSerializable`."""
+    """The JSON text of a value in a shared namespace, which is plain JSON. Errors: `NotSerializable`."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as e:
@@ -108,7 +108,7 @@ def line(event: ReplayEvent, operation: Operation, agent: str, verbose: bool, wi
 
 
 def moment(at_us: int) -> datetime.datetime:
-    """Microseconds since the Unix epoch, exactly."""
+    """A time in microseconds since the Unix epoch as a `datetime` in UTC, exactly."""
     return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=at_us)
 
 

@@ -21,7 +21,7 @@ class Amount:
 
     @property
     def remaining(self) -> float | None:
-        """The limit less what is spent and reserved."""
+        """The limit less what is spent and reserved; None without a limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
 
@@ -58,7 +58,7 @@ class RunView:
 
     @property
     def loops(self) -> int:
-        """The number of loop turns so far."""
+        """The number of turns of the agent's loop so far, as the limit `loops` counts them."""
         return int(self.budget.loops.spent)
 
     @staticmethod

@@ -18,7 +18,8 @@ use super::{
 /// anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Complete usage, by which the call can be billed. In a stream `None` as long as anything can be added to it.
+    /// Complete usage, by which the call can be billed. `None` in a stream while later frames may still add
+    /// to it.
     pub usage: Option<Usage>,
     /// Newest usage reported, complete or not. The output count is a lower bound until the end.
     pub usage_so_far: Option<Usage>,

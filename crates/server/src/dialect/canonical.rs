@@ -10,7 +10,8 @@ use super::{
     request::BadRequest,
 };
 
-/// Top-level members, as JSON pointers, that say who asks and not what is asked. The canonical form leaves them out.
+/// Top-level members, as JSON pointers, that identify who asks and do not change the answer. The canonical
+/// form leaves them out.
 pub const LEFT_OUT: [&str; 4] = ["/metadata", "/user", "/prompt_cache_key", "/client_metadata"];
 
 type Result<T> = std::result::Result<T, BadRequest>;

@@ -185,7 +185,8 @@ impl Stream {
     }
 }
 
-/// Joins neighbouring turns of one role, and the texts within them: a stream cuts both anywhere.
+/// Joins neighbouring turns of the same role, and neighbouring texts within a turn: a stream may cut both
+/// anywhere.
 fn joined(turns: impl Iterator<Item = Turn>) -> Vec<Turn> {
     let mut out: Vec<Turn> = Vec::new();
     for turn in turns {
@@ -305,7 +306,7 @@ fn what(block: &Value, kind: Option<&str>) -> String {
     media.map_or_else(|| kind.to_owned(), |media| format!("{kind} {media}"))
 }
 
-/// Bytes of the data that a part holds in base64, else of the part itself.
+/// Returns the number of bytes of the data that a part holds in base64, or else of the part's JSON.
 fn size(block: &Value) -> usize {
     let url = block["image_url"]["url"].as_str().or(block["image_url"].as_str());
     let places = [&block["source"]["data"], &block["inlineData"]["data"], &block["input_audio"]["data"]];

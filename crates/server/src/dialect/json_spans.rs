@@ -246,8 +246,8 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Moves the cursor to the next member or element and returns true; returns false behind the closing bracket.
-    /// `first` is true before the first member.
+    /// Moves the cursor to the next member or element and returns true; at the end, moves it after the
+    /// closing bracket and returns false. `first` is true before the first member.
     pub(super) fn more(&mut self, close: u8, first: &mut bool) -> Result<bool> {
         self.whitespace();
         if self.byte() == Some(close) {

@@ -4,8 +4,8 @@ use outlast_core::call::rate::{Level, Levels};
 
 use super::says::{Says, seconds, span_ms};
 
-/// Longest reset of a rate limit, in milliseconds. A longer one is a daily or monthly quota, which nobody waits
-/// for.
+/// Longest reset of a rate limit that a call waits for, in milliseconds. A longer one is that of a daily or
+/// monthly quota.
 const FARTHEST_MS: i64 = 120_000;
 
 /// Reads the rate limits from the headers of an answer with HTTP `status`.

@@ -82,8 +82,8 @@ impl Framer {
         events
     }
 
-    /// Returns the bytes left when the stream ended, and whether they are a whole event all the same (with only the LF
-    /// of its last CRLF missing).
+    /// Returns the bytes that were left when the stream ended, and whether they are a complete event except
+    /// for the LF of the last CRLF.
     pub fn finish(&mut self) -> (Bytes, bool) {
         let left = std::mem::take(self);
         (left.held.freeze(), left.ended)

@@ -42,8 +42,8 @@ pub fn usage_limit(
     (until > now && until.ms_since(now) <= FARTHEST_MS).then_some(until)
 }
 
-/// Reads the limit of a plan, which Anthropic marks as such (`unified`) with its end. With an API key, limits
-/// are per minute or per day: the time to wait tells which.
+/// Reads the end of a plan's limit, which Anthropic marks as such (`unified`). With an API key, limits are
+/// per minute or per day, and the time to wait shows which.
 fn anthropic(says: &Says<'_>) -> Option<Micros> {
     if says.text("anthropic-ratelimit-unified-status") == Some("rejected") {
         return says.moment("anthropic-ratelimit-unified-reset").or_else(|| says.retry_after());
@@ -60,8 +60,8 @@ fn anthropic(says: &Says<'_>) -> Option<Micros> {
     )
 }
 
-/// Reads the limit of a plan, which the error names (`usage_limit_reached`). With an API key, the time to wait
-/// tells.
+/// Reads the end of a plan's limit, which the error names (`usage_limit_reached`). With an API key, the time
+/// to wait shows whether it is a long one.
 fn openai(says: &Says<'_>, body: &[u8]) -> Option<Micros> {
     let error = serde_json::from_slice::<Body>(body).map(|b| b.error).unwrap_or_default();
     let is = |code: &str| error.kind.as_deref() == Some(code) || error.code.as_deref() == Some(code);

@@ -50,7 +50,8 @@ fn unready(host: &Host) -> Option<&'static str> {
     }
 }
 
-/// Returns the answer of a server that takes calls: also what its database was found to have lost.
+/// Returns the body of the answer of a server that takes calls. It also reports commits that the database was
+/// found to have lost.
 fn ready(host: &Host) -> String {
     let loss = host.store.losses().newest;
     format!("ready\n{}", loss.map_or_else(String::new, |loss| format!("{loss}\n")))

@@ -155,7 +155,8 @@ impl Proxy {
         let _ = server.serve_connection(TokioIo::new(socket), service).with_upgrades().await;
     }
 
-    /// Tells the person of a program that did not take the run's certificate: its calls do not get through.
+    /// Reports to the person that a program did not accept the run's certificate, so that its calls do not
+    /// get through.
     fn not_opened(&self, host: &str, why: &NotOpened) {
         let message = format!("the connection of a program to {host} was not opened: {why}");
         let hint = matches!(why, NotOpened::Tls(_)).then(|| {
@@ -183,7 +184,8 @@ impl Proxy {
         response.map(|body| body.map_err(Error::from).boxed_unsync())
     }
 
-    /// Answers what is a call, or belongs to one, in the same way as if it had come by a base URL.
+    /// Answers a request to an API that the proxy knows in the same way as if the request had come by a base
+    /// URL.
     async fn known(
         &self,
         host: &Arc<Host>,

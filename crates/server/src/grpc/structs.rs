@@ -21,7 +21,8 @@ pub fn to_json(value: &Struct) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(&Members(&value.fields)).map_err(|e| Error::BadValue(e.to_string()))
 }
 
-/// Converts JSON text to a Struct. gRPC has only objects, so any other value becomes the one member `value`.
+/// Converts JSON text to a Struct. A Struct is always an object, so any other value becomes its one member
+/// `value`.
 ///
 /// Errors: bytes that are not JSON, which only other interfaces can have written; the error names `key`.
 pub fn from_json(text: &[u8], key: &str) -> Result<Struct, Error> {

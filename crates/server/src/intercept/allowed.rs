@@ -52,10 +52,11 @@ impl Allowed {
     }
 }
 
-/// Connects to a host at one of its public addresses. What is connected to is what was checked.
+/// Connects to a host at one of its public addresses. The connection goes to the very address that was
+/// checked.
 ///
-/// Errors: those of the connection; `PermissionDenied` if the host has no public address. Behind a proxy, that proxy
-/// resolves the name.
+/// Errors: those of the connection; `PermissionDenied` if the host has no public address. Behind a proxy,
+/// that proxy resolves the name.
 pub async fn dial_public(ways: &Ways, host: &str, port: u16) -> io::Result<TcpStream> {
     if !ways.are_straight(host) {
         return ways.dial(host, port).await;

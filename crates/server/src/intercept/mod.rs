@@ -85,7 +85,7 @@ impl Intercept {
         is_behind.then(|| Pool::through(self.ways.clone(), ClientConfig::clone(&self.tls)))
     }
 
-    /// Lets only connections to the opened hosts and to those of `allowed` pass, if there is a list.
+    /// Confines connections to the opened hosts and to those of `allowed`; `None` does not confine them.
     pub fn only(self, allowed: Option<Vec<Allowed>>) -> Intercept {
         Intercept { allowed, ..self }
     }

@@ -14,7 +14,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::wire::{headers::is_ours, refuse::Refusal, ways::Ways};
 
-/// The host behind one opened connection. A client's connection has one of its own, kept open between requests.
+/// Connection to the host behind one opened connection. Each client's connection has its own, which is kept
+/// open between requests.
 pub struct Onward {
     host: String,
     port: u16,

@@ -154,7 +154,7 @@ impl Front {
         }
     }
 
-    /// Opens a session. Those of the run's earlier attempts, and those that nobody uses, end.
+    /// Opens a session. Sessions of the run's earlier attempts, and unused ones, end.
     fn open(&self, name: &str, caller: Caller) -> Option<(String, Arc<Session>)> {
         self.sessions().retain(|_, other| {
             let is_earlier = other.caller.run == caller.run
@@ -171,7 +171,8 @@ impl Front {
         Some((key, session))
     }
 
-    /// Answers a request that stands alone. Its recorder ends with the answer, or some time after its client hung up.
+    /// Answers a request that belongs to no session. The recorder of the request ends with the answer, or
+    /// some time after the client hung up.
     fn alone(
         &self,
         name: &str,
@@ -251,7 +252,8 @@ fn no_session(named: Option<&str>) -> Response<AnswerBody> {
     }
 }
 
-/// Returns the refusal of a version, by which a client of both eras knows that a session is wanted.
+/// Returns the refusal of a protocol version that has no sessions, by which a client that speaks older
+/// versions too knows that it has to open a session.
 fn unsupported(id: &str, version: &str) -> Response<AnswerBody> {
     let error = json!({
         "code": VERSION,

@@ -12,7 +12,8 @@ use serde_json::{Value, json, value::RawValue};
 
 use crate::dialect::canonical::canonical_value;
 
-/// Member of `_meta` by which a tool gets the idempotency key of its call: the same in each life.
+/// Member of `_meta` that carries the idempotency key of a tool call to the tool. The key is the same in each
+/// attempt.
 pub const KEY: &str = "outlast/idempotencyKey";
 
 /// Members of `_meta` by which clients name a tool call: the id that the model's answer gave it.
@@ -137,8 +138,8 @@ pub fn answer(id: &str, body: &str) -> Vec<u8> {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}").into_bytes()
 }
 
-/// Returns the member `"result":…` or `"error":…` of an answer, byte for byte, as it is recorded; `None` if the message
-/// has neither.
+/// Returns the member `"result":…` or `"error":…` of an answer, byte for byte, in the form in which it is
+/// recorded; `None` if the message has neither.
 pub fn recorded(message: &Message<'_>) -> Option<String> {
     match (message.result, message.error) {
         (Some(result), _) => Some(format!("\"result\":{}", result.get())),
@@ -159,7 +160,8 @@ pub fn is_failure(message: &Message<'_>) -> bool {
         || message.result.is_some_and(|r| serde_json::from_str::<Outcome>(r.get()).is_ok_and(|o| o.is_error))
 }
 
-/// Returns a `"result":…` member that tells the model of a failure, with `facts` for programs in its `_meta`.
+/// Returns a `"result":…` member whose text reports a failure to the model, with `facts` for programs in its
+/// `_meta`.
 pub fn told(text: &str, facts: Value) -> String {
     let result = json!({"content": [{"type": "text", "text": text}], "isError": true, "_meta": facts});
     format!("\"result\":{result}")

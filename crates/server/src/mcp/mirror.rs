@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, value::RawValue};
 
-/// Member of `_meta` by which each request names the protocol's version, since there is no `initialize`.
+/// Member of `_meta` in which each request names the protocol's version, if there was no `initialize`.
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// Name of the header that carries the protocol's version.
@@ -28,7 +28,8 @@ pub struct Mirror {
     tools: HashMap<String, Vec<Place>>,
 }
 
-/// Returns the version that a request names for itself. `None`: it belongs to a session that `initialize` has opened.
+/// Returns the protocol version that a request names itself; `None` for a request of a session that
+/// `initialize` has opened.
 pub fn version(params: Option<&RawValue>) -> Option<String> {
     let params: Value = serde_json::from_str(params?.get()).ok()?;
     params["_meta"][VERSION].as_str().map(str::to_owned)
@@ -83,7 +84,8 @@ fn find(schema: &Value, path: &mut Vec<String>, places: &mut Vec<Place>) {
     }
 }
 
-/// Returns the header's value for a text: in base64, marked as such, where it would not pass as it is.
+/// Returns the value of a header for a text: the text itself, or, where it is not allowed in a header, its
+/// base64 encoding, marked as such. `None` if there is no value.
 fn encoded(text: &str) -> Option<HeaderValue> {
     let is_plain = text.bytes().all(|b| (0x20..0x7f).contains(&b)) && text == text.trim();
     let is_marked = text.starts_with("=?base64?") && text.ends_with("?=");

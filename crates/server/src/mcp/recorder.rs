@@ -25,11 +25,12 @@ pub struct Caller {
 
 /// Recorders of the MCP servers that this process offers, by server name.
 pub trait Recorders: Send + Sync {
-    /// Tells whether requests to this server may stand alone, without a session. `None`: no server has the name.
+    /// Returns whether requests to this server may come without a session; `None` if no server has this name.
     fn stands_alone(&self, name: &str) -> Option<bool>;
 
-    /// Starts a recorder before the server. Its client's lines go to the sender that is returned, and dropping that ends
-    /// it; its own go to `told`, which it drops when it ends.
+    /// Starts a recorder for the server `name`. The client's lines go to the sender that is returned, and
+    /// dropping that sender ends the recorder. The recorder sends its own lines to `told`, and drops `told`
+    /// when it ends.
     fn start(
         &self,
         name: &str,

@@ -33,8 +33,8 @@ use crate::proxy::upstream::{Pool, SendFailed};
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Time for which a connection is kept. Shorter than servers keep theirs: one that is closed as a call is written to it
-/// leaves that call in doubt.
+/// Time for which an unused connection is kept. It is shorter than servers keep theirs: a connection that the
+/// server closes while a call is written to it leaves that call in doubt.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Number of tries in a row that may fail to reach a server or to resume a stream before it is given up.
@@ -61,7 +61,7 @@ const TOLD: usize = 200;
 pub enum Heard {
     /// A message of the server, in one line.
     Line(Vec<u8>),
-    /// No answer to this line will come. `taken`: the server may have acted on it.
+    /// The answer to this line will never come. `taken`: the server may have acted on the line.
     Lost { line: Vec<u8>, why: String, taken: bool },
     /// The server no longer knows the session, and did not process this line.
     Forgotten(Vec<u8>),
@@ -256,7 +256,8 @@ impl Wire {
         false
     }
 
-    /// Cancels the request that is named, by hanging up. False: its server has to be told.
+    /// Cancels the request that `message` names by hanging up. Returns false if the server has to be told
+    /// instead.
     fn hang_up(&self, message: &Message<'_>) -> bool {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -356,7 +357,8 @@ impl Wire {
         Next::Over
     }
 
-    /// Tells whether a message is the answer to the request, and learns what it says.
+    /// Returns whether a message is the answer to the request `id`. Keeps what the answer says about the
+    /// tools or the protocol's version.
     fn is_answer(&self, id: &str, method: &str, line: &[u8]) -> bool {
         let Ok(message) = message::read(line) else { return false };
         if message.method.is_some() || message.id.map(RawValue::get) != Some(id) {

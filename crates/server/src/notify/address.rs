@@ -81,8 +81,8 @@ fn allowed(name: &str, found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAdd
     found.filter(|at| !is_refused(at.ip()) && is_here(at) == is_localhost(name)).collect()
 }
 
-/// Resolver of host names that returns only addresses to which may be posted. The connection is made to what it
-/// returns, so that a name cannot change between the check and the connection.
+/// Resolver of host names that returns only addresses to which messages may be posted. The connection is made
+/// to the address that it returns, so that a name cannot change between the check and the connection.
 #[derive(Clone, Default)]
 pub struct Resolver(());
 

@@ -76,7 +76,8 @@ pub enum Seen {
         status: Status,
         /// Whether the upstream answered with a 2xx status.
         answered: bool,
-        /// Cause of the outage that the call's last failure may belong to; `None` if it did not fail so.
+        /// Cause of the outage that the call's last failure may belong to; `None` if the call did not fail in
+        /// this way.
         failed: Option<Cause>,
     },
     /// The upstream has a usage limit that ends at `until`. Comes between `Settled` and the client's answer.
@@ -84,7 +85,8 @@ pub enum Seen {
         seq: Seq,
         until: Micros,
     },
-    /// A call would pass a ceiling on the plan of its login, and was not sent. None goes out before `until`.
+    /// A call would exceed a ceiling on the plan of its login, and was not sent. No call is sent before
+    /// `until`.
     Rests {
         until: Micros,
         why: Box<Refusal>,

@@ -56,7 +56,7 @@ use crate::wire::{
 /// Longest pause before a call that waits for its upstream's rate asks for admission again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Pause before a call that waits for what others tell of their plan asks again, in milliseconds.
+/// Pause before a call that waits for other calls' answers about the plan asks again, in milliseconds.
 const PLAN_AGAIN_MS: u64 = 250;
 
 /// Starts the driver of a request. The receiver gets the response: its head, and a body that streams.
@@ -123,7 +123,8 @@ struct Drive {
     long_request: Option<Payload>,
     wait_over: Option<Instant>,
     poll_at: Option<(Instant, Seq)>,
-    /// Set while the call waits for its upstream's rate: when it asks again, and what stands in the way.
+    /// Time at which the call asks again for its turn, and the reason why it waits; `None` while it does not
+    /// wait for its upstream's rate.
     later: Option<(Instant, Later)>,
     /// The call's ticket in its login's plan, held while the admission is decided; else `None`.
     ticket: Option<Ticket>,
@@ -222,8 +223,8 @@ impl Drive {
         }
     }
 
-    /// Asks the plan of the call's login, then for admission. A call that the plan holds back asks as one behind others:
-    /// a recorded answer may serve it.
+    /// Asks the login's plan, and then submits the admission. A call that the plan holds back is submitted as
+    /// waiting behind others: a recorded answer may serve it.
     async fn ask(&mut self, mut admitting: Admitting) {
         self.closed = None;
         if !admitting.behind {
@@ -400,7 +401,8 @@ impl Drive {
         self.refuse_by(refusal);
     }
 
-    /// Returns the refusal of a call that a ceiling on its login's plan holds back, and tells the run's supervisor.
+    /// Returns the refusal of a call that a ceiling on its login's plan holds back, and reports it to the
+    /// run's supervisor.
     async fn closed_by(&mut self, closed: Option<Verdict>) -> Option<Refusal> {
         let run = self.call.seat.id.to_string();
         let now = self.host.clock.now();

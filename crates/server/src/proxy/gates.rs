@@ -24,7 +24,7 @@ pub struct Inside(Arc<Gate>);
 impl Gates {
     /// Waits until fewer than `limit` calls are in flight to `upstream`, and takes a place. `None`: no limit.
     ///
-    /// All calls in flight count, whatever limit they were let in under.
+    /// All calls in flight count, also those that were let in under another limit.
     pub async fn enter(&self, upstream: &str, limit: Option<usize>) -> Inside {
         let gate = {
             let mut gates = lock(&self.0);

@@ -75,7 +75,8 @@ impl Plans {
         lock(&self.tickets).insert(key, ticket);
     }
 
-    /// Takes what the head of an answer tells into the plan of its login, in a task of its own: no client waits for it.
+    /// Records what the head of an answer reports in the plan of the call's login, in a task of its own: no
+    /// client waits for it.
     pub fn told(&self, host: &Host, call: &Call, key: Key, status: StatusCode, told: Vec<Told>) {
         let ticket = lock(&self.tickets).get(&key).cloned();
         let id = ticket.as_ref().map(|t| t.id);
@@ -111,9 +112,10 @@ impl Ticket {
     }
 }
 
-/// Asks whether a call may leave under the ceilings of its run. With `Go` it has a ticket, unless it is of no login.
+/// Asks whether a call may be sent under the ceilings of its run. `Go` comes with a ticket, unless the call
+/// has no login.
 ///
-/// Errors: those of the store. The call must not leave then.
+/// Errors: those of the store, after which the call must not be sent.
 pub async fn enter(
     host: &Host,
     call: &Call,

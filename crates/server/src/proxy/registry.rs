@@ -91,7 +91,7 @@ impl Registry {
         self.on(Event::Exchange(key, event));
     }
 
-    /// Forgets the failed calls of an attempt that is over, because nobody will retry them.
+    /// Forgets the errors noted for an attempt that has ended: no client retries its calls.
     pub fn forget(&self, run: RunNo, attempt: AttemptNo) {
         self.lock().desk.forget(run, attempt);
     }
@@ -140,7 +140,8 @@ impl Registry {
         Some(said)
     }
 
-    /// Returns everything that has come of the answers of a run that are under way, also what is held back from clients.
+    /// Returns all bytes received so far of a run's unfinished answers, by entry, including those held back
+    /// from clients.
     pub fn so_far(&self, run: RunNo) -> HashMap<Seq, Vec<u8>> {
         let lives: Vec<Arc<Live>> =
             self.lock().lives.values().filter(|live| live.key().0 == run).cloned().collect();

@@ -76,7 +76,8 @@ impl Seats {
     }
 }
 
-/// Inserts `seat`, and removes and returns earlier attempts of its slot: the new attempt has ended them.
+/// Inserts `seat`, and removes the seats of earlier attempts in its slot, which the new attempt has ended.
+/// Returns those.
 fn keep<K: Eq + std::hash::Hash>(seats: &mut HashMap<K, Seat>, key: K, seat: Seat) -> Vec<Seat> {
     let ended = |s: &Seat| s.run == seat.run && s.slot == seat.slot && s.attempt < seat.attempt;
     let all_ended = seats.extract_if(|_, s| ended(s)).map(|(_, s)| s).collect();

@@ -87,8 +87,8 @@ pub struct BadBase {
 }
 
 impl Provider {
-    /// Builds a provider from `base` as the SDKs take it. OpenAI's ends in `/v1`, Anthropic's does not; a trailing
-    /// `/v1` is removed.
+    /// Builds a provider from `base` in the form in which the SDKs take it. OpenAI's ends in `/v1`,
+    /// Anthropic's does not; a trailing `/v1` is removed.
     pub fn new(base: &str, key: Option<Key>) -> Result<Provider, BadBase> {
         let bad = || BadBase { text: base.into() };
         let uri: Uri = base.parse().map_err(|_| bad())?;
@@ -151,8 +151,8 @@ impl Pool {
         Pool::of(Ways::default(), None, IDLE)
     }
 
-    /// Creates a pool that keeps a connection for `idle`. A server that closes one as a request is written to it leaves
-    /// that request in doubt.
+    /// Creates a pool that keeps an unused connection for `idle`. A connection that the server closes while a
+    /// request is written to it leaves that request in doubt.
     pub fn keeping(idle: Duration) -> Pool {
         Pool::of(Ways::default(), None, idle)
     }

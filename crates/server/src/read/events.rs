@@ -31,7 +31,8 @@ use crate::{
 const PAGE: usize = 200;
 const MOST: usize = 1_000;
 
-/// Most entries of one run that may be open at a cursor. Those above it are told of when they close, as opened and closed.
+/// Most entries of one run that may be open at a cursor. Entries beyond this number are reported only when
+/// they close, as opened and closed.
 const MOST_OPEN: usize = 1_000;
 
 /// Interval between two looks for new events while a client follows.

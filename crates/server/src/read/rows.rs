@@ -47,8 +47,8 @@ pub const QUERY: &[&str] = &[
 const PAGE: usize = 500;
 const MOST: usize = 2_000;
 
-/// Number of neighbouring entries whose payloads come along with the one that is wanted, and the size at which no further
-/// one is added.
+/// Number of neighbouring entries whose payloads are sent along with the requested one; `NEIGHBOURS_LEN`:
+/// size in bytes at which no further one is added.
 pub const NEIGHBOURS: i64 = 64;
 const NEIGHBOURS_LEN: usize = 4 << 20;
 
@@ -209,8 +209,9 @@ fn word<T: DeserializeOwned>(query: &Query, name: &str) -> Result<Option<T>, Err
     serde_json::from_value(Value::from(text)).map(Some).map_err(bad)
 }
 
-/// Returns the payload that is wanted, first, and those of its neighbours: each its entry's number, its length, its bytes.
-/// A conversation's requests are stored one upon the other, so that one read would else cost as many requests.
+/// Returns the requested payload, then those of neighbouring entries, each as its entry's number, its length
+/// and its bytes. The requests of a conversation are stored as differences from one another, so that reading
+/// one would otherwise take many requests.
 fn payloads(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Vec<u8>, store::Error> {
     let mut out = Vec::new();
     let mut put = |at: Seq| -> Result<bool, store::Error> {

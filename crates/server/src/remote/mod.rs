@@ -83,7 +83,8 @@ impl Remote {
         serde_json::from_value(told["rows"].take()).map_err(|e| differs(self.line.server(), &e))
     }
 
-    /// Asks for pages of at most [`PAGE`] rows until `limit` are there; `after` adds where a page goes on.
+    /// Requests pages of at most [`PAGE`] rows until `limit` rows are read; `after` adds the parameter with
+    /// which the next page begins.
     fn pages<T: DeserializeOwned>(
         &self,
         what: &str,

@@ -77,8 +77,8 @@ impl StateDesk {
         RunId::generate(self.clock.now(), random(&*self.entropy))
     }
 
-    /// Sets the attempt that writes from now on; `None`: nobody may write. Open transactions are aborted, because they
-    /// must not be committed in the name of another attempt.
+    /// Sets the attempt in whose name changes are written from now on; `None`: no writes are accepted. Open
+    /// transactions are aborted, because they must not be committed in the name of another attempt.
     pub fn drive(&self, writer: Option<(Actor, Slot)>) {
         let mut open = self.open();
         *open = Open { writer: Writer::Run(writer), transactions: Transactions::new(Limits::default()) };

@@ -13,7 +13,8 @@ pub struct Access {
     pub api_token: Option<ApiTokens>,
     /// Whether the listener is on a loopback address.
     pub loopback: bool,
-    /// Names under which callers may reach the listener, besides IP addresses: as in `Host`, without a port.
+    /// Host names by which callers may reach the listener, besides IP addresses: as in `Host`, without a
+    /// port.
     pub allowed_hosts: Vec<String>,
     /// Run of a supervisor's proxy, which serves only this run and its children, only with run tokens; `None`: any run.
     pub only_run: Option<RunNo>,

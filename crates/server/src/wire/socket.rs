@@ -43,7 +43,8 @@ impl Wire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the client of a request that arrived on this connection, so that it is told when the socket breaks.
+    /// Records the client of a request that arrived on this connection, so that the client is reported as
+    /// gone if the socket breaks.
     pub fn answering(&self, client: Client) {
         self.lock().answering = Some(client);
     }

@@ -120,7 +120,7 @@ pub fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Returns whether one of the entries of a `NO_PROXY` list names the host: itself, a domain above it, or `*`.
+/// Returns whether an entry of a `NO_PROXY` list names the host: the host itself, a domain above it, or `*`.
 pub fn is_excepted<S: AsRef<str>>(host: &str, entries: &[S]) -> bool {
     let host = bare(host).to_ascii_lowercase();
     entries.iter().any(|entry| {

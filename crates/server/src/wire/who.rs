@@ -80,7 +80,8 @@ pub fn caller(
     read(access, keys, None, uri, headers)
 }
 
-/// Reads the caller of a request in a connection that the run of `claims` asked for. A token of its own has to agree.
+/// Reads the caller of a request in a connection that the run of `claims` opened. A run token in the request
+/// has to name the same run.
 pub fn in_tunnel(
     access: &Access,
     keys: &[TokenKey],
@@ -264,7 +265,8 @@ fn split_path(target: &str) -> (Option<String>, String) {
     (None, target.to_owned())
 }
 
-/// Takes run tokens out of the query, under any name and percent-encoded or not. The rest of it stays as it is.
+/// Removes run tokens from the query, under any parameter name and percent-encoded or not. Returns the
+/// tokens, and the rest of the target unchanged.
 fn split_query(target: &str) -> (Vec<String>, String) {
     let Some((path, query)) = target.split_once('?') else { return (Vec::new(), target.to_owned()) };
     let mut tokens = Vec::new();

@@ -126,7 +126,7 @@ fn value(t: &Tables, run: RunNo, seq: Seq) -> Option<String> {
     Some(String::from_utf8_lossy(&payload.decode().ok()?).into_owned())
 }
 
-/// Returns whether a value was made for this key.
+/// Returns whether a value was made for the step or item of this key.
 fn is_of(value: &str, key: &str) -> bool {
     value.split_once('#').is_some_and(|(of, _)| of == key)
 }

@@ -38,7 +38,7 @@ pub struct Client {
     pub(super) receiving: Option<Seq>,
     /// Result that the agent is given at the end; `None` until it is known.
     pub(super) result: Option<agent::Input>,
-    /// Delivery mark, until it is submitted.
+    /// Delivery mark of the answer until the mark is submitted; `None` if there is none.
     pub(super) mark: Option<Delivered>,
     /// Number of the current wait, by which an old timer is recognised.
     pub(super) wait: u64,

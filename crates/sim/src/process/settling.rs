@@ -160,7 +160,7 @@ impl Process {
         }
     }
 
-    /// Shows an outcome to the oracle, and queues it for who waits for it.
+    /// Reports an outcome to the oracle, and queues it for whoever waits for it.
     fn committed(
         &mut self,
         p: Pending,

@@ -65,7 +65,7 @@ impl Process {
         }
     }
 
-    /// Plants defects of a worker's operations.
+    /// Changes a worker's operation as the planted defect demands.
     fn tampered(&mut self, mut op: Op, out: &mut Outside) -> Op {
         match (&mut op, out.bug) {
             (Op::Put(put), Some(Bug::SwapIgnored)) => {
@@ -95,7 +95,7 @@ fn by_number(opening: &mut Opening, out: &Outside) {
     *opening = here.unwrap_or(*opening);
 }
 
-/// Tells a worker the outcome of its operation.
+/// Passes the outcome of a worker's operation to the worker.
 pub(super) fn did(whose: Whose, result: Result<Outcome, Error>, out: &mut Outside) {
     let input = match whose.task {
         Some(task) => Input::Did(task, result),

@@ -78,8 +78,8 @@ impl Queue {
         ticket
     }
 
-    /// Returns the group to run on the thread that has just queued an operation of `durability`, if nobody runs one and
-    /// nobody else waits; else `None`.
+    /// Returns the group to run on the thread that has just queued an operation of `durability`; `None` if
+    /// another thread runs a group, or other operations wait.
     pub fn take_mine(&mut self, durability: Durability) -> Option<Vec<Job>> {
         let mine = !self.busy && !self.closing && self.eager == 1 && durability != Durability::Lazy;
         mine.then(|| self.take())

@@ -27,10 +27,11 @@ pub struct Turn<B> {
     backend: B,
     /// Instance of this process; `None` until it has registered through this store.
     instance: Option<InstanceNo>,
-    /// Answer to all operations until the store is reopened, after an I/O error, or an unclear commit of a database that
-    /// cannot tell later.
+    /// Error that answers all operations until the store is reopened: after an I/O error, or after an unclear
+    /// commit of a database that cannot resolve it later. `None` while the store works.
     refused: Option<Error>,
-    /// Instance and operation of a commit whose outcome the database has not told yet. Nothing is decided before it does.
+    /// Instance and operation of a commit whose outcome the database has not confirmed yet; `None` if there
+    /// is none. Nothing is decided before.
     unclear: Option<(InstanceNo, i64)>,
     /// Rows of the last decision answered ahead. They are reused if the ground is unchanged.
     foreseen: Option<(Ground, Loaded)>,
@@ -62,7 +63,8 @@ impl<B: Backend> Run for Turn<B> {
 }
 
 impl<B: Backend> Turn<B> {
-    /// Runs `work`. Where it panics, the store refuses everything: only a backend opened anew is known to be whole.
+    /// Runs `work`. If `work` panics, the store refuses everything from then on: only a reopened backend is
+    /// known to be consistent.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Error> {
         catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
             let why = "the store's writer panicked, which is a defect of Outlast".to_owned();

@@ -30,8 +30,8 @@ pub enum Hands {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Held by whoever made the queue busy: the writer thread, or a caller that found it idle. `None` once the store is
-    /// closed.
+    /// Held by the thread that runs a group: the writer thread, or a caller that found the queue idle. `None`
+    /// once the store is closed.
     turn: Mutex<Option<Box<dyn Run>>>,
     /// Moment from which the queue's times are measured.
     epoch: Instant,

@@ -85,8 +85,9 @@ impl Acknowledged {
         self.commits.push_back(commit);
     }
 
-    /// Compares the own row, which a transaction found at its begin, with what was acknowledged. Tells a loss once, and
-    /// remembers from then on what the database still has.
+    /// Compares this process's own row, which a transaction read when it began, with the commits that were
+    /// acknowledged. Reports a loss once, and remembers from then on only the commits that the database still
+    /// has.
     pub fn compare(&mut self, row: Option<Witness>, now: Micros, epoch: &Epoch) {
         let Some((_, registered_at)) = self.instance else { return };
         let own = row.filter(|row| row.registered_at == registered_at);

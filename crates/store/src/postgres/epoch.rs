@@ -7,7 +7,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::link::Link;
 
-/// Identity of the server behind a connection. What its role may not read is empty.
+/// Identity of the server behind a connection. A part that the connection's role may not read is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
     /// Identifier that a cluster gets at `initdb`, and that its copies keep.
@@ -18,7 +18,7 @@ pub struct Epoch {
     started: String,
 }
 
-/// Queries for the parts of an epoch. Some providers refuse one or the other to a plain role.
+/// Queries for the parts of an epoch. Some providers refuse one or another of them to an ordinary role.
 const PARTS: [&str; 3] = [
     "SELECT system_identifier FROM pg_catalog.pg_control_system()",
     "SELECT substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8) \

@@ -30,8 +30,8 @@ use crate::rows::Cell;
 /// Pause before a lost connection is made anew.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Calls like the one that gives its room back that did not fit before, so that somebody may wait. Larger calls that
-/// wait find the room by themselves.
+/// An envelope counts as nearly full while its room is less than this many times what an operation gives
+/// back: a call of that size may then be waiting. Larger calls that wait find the room by themselves.
 const NEAR: i64 = 4;
 
 /// Listeners of this process, and its name as a sender.
@@ -91,8 +91,9 @@ impl Hints {
     }
 }
 
-/// Returns whether somebody may wait for what an operation did, before `known` takes its rows: for an event (a decision,
-/// a raise, the end of a run), or for room in an envelope that was nearly full, or raised.
+/// Returns whether another process may wait for the effect of an operation, asked before `known` takes over
+/// its rows: for an event (a decision, a raise, the end of a run), or for room in an envelope that was nearly
+/// full, or raised.
 pub fn is_awaited(known: &Known, loaded: &Loaded) -> bool {
     let frees =
         |after: &Envelope| known.envelopes.get(&after.no).is_some_and(|row| gives_room(&row.value, after));

@@ -65,8 +65,8 @@ hold! {
 #[derive(Default)]
 pub struct Known {
     asked: BTreeSet<Mark>,
-    /// Next free numbers in the database, as read. Rows that the transaction has inserted since have taken some of
-    /// them.
+    /// Next unused numbers in the database, as read. Rows that the transaction has inserted since use some of
+    /// them. `None` if they were not read.
     pub numbers: Option<Numbers>,
     pub instances: Held<Instance>,
     pub runs: Held<Run>,
@@ -138,7 +138,8 @@ impl Mark {
 }
 
 impl Known {
-    /// Returns the part of `keys` that the database has not been asked for, each key once, and notes that it now was.
+    /// Returns those of `keys` that the database has not been asked for yet, each once, and records that it
+    /// has been asked now.
     pub fn unknown<'a>(&mut self, keys: &[Key<'a>]) -> Vec<Key<'a>> {
         keys.iter().filter(|key| !self.holds(key) && self.asked.insert(Mark::of(key))).copied().collect()
     }
@@ -275,8 +276,8 @@ impl Known {
         matches!(key, Key::Compactable { .. }) && !self.state.changes.is_empty()
     }
 
-    /// Notes that all changes are written. Drops all rows of the state, which are read anew: the database has numbered
-    /// them.
+    /// Records that all changes are written. Drops all rows of the state, which are then read again: the
+    /// database has numbered them.
     pub fn is_written(&mut self) {
         fn read<T: Hold>(known: &mut Known) {
             T::held_mut(known).values_mut().for_each(|row| row.touch = Touch::Read);

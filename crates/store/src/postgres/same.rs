@@ -27,8 +27,8 @@ impl Same {
         Same { place: place.to_owned(), id: OnceLock::new(), gone: Mutex::new(None) }
     }
 
-    /// Compares the store that a new connection found with the one that was opened. The first one is that.
-    /// Errors: `Vanished` if it is another.
+    /// Compares the store that a new connection found with the one that was opened. The first store that is
+    /// found counts as the opened one. Errors: `Vanished` if it is another store.
     pub async fn compare(&self, client: &Link) -> Result<(), Error> {
         let messages = client.simple_query(ID).await.map_err(failure).map_err(|e| self.look(e))?;
         let found = messages.iter().find_map(|m| match m {

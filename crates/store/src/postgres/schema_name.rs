@@ -81,7 +81,8 @@ impl SchemaName {
         }
     }
 
-    /// Returns the key of the lock. Advisory locks are of the whole database, so each schema has its own.
+    /// Returns the key of the store's advisory lock. Advisory locks are shared by the whole database, so each
+    /// schema has its own.
     fn lock_key(&self) -> i64 {
         if self.is_usual() {
             return USUAL_LOCK;

@@ -45,7 +45,8 @@ use crate::{
     backend::{Backend, CommitFailed},
 };
 
-/// Pause between attempts to reach the database. Short: a process that comes back late may be taken for dead.
+/// Pause between attempts to reach the database. It is short because a process that returns late may be
+/// declared dead.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Time after `store_wait` in which operations are refused at once, so that a queue of 512 does not wait for each.
@@ -79,7 +80,8 @@ pub struct PostgresWriter {
     count: Option<(InstanceNo, i64)>,
     /// Longest time for which the next transaction may stand idle.
     standstill: Standstill,
-    /// Whether a pooler stands in between that parts a session's transactions, so that no statement may have a name.
+    /// Whether a pooler spreads a session's transactions over several connections, so that no statement may
+    /// have a name.
     is_pooled: bool,
     acknowledged: Acknowledged,
     hints: Arc<Hints>,

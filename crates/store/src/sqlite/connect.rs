@@ -157,8 +157,9 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Refuses to create a store beside what is left of a missing one. SQLite would take the log for the new store's, and a
-/// mark says that there was a store: a fresh start would pay again for all that it had.
+/// Refuses to create a store beside remnants of a missing one. SQLite would apply the old log to the new
+/// store, and a mark shows that there was a store: a new one would pay again for everything that the missing
+/// one had recorded.
 fn refuse_orphans(path: &Path) -> Result<(), Error> {
     for suffix in ["-wal", "-shm", "-mark"] {
         let mut beside = path.as_os_str().to_owned();

@@ -42,7 +42,8 @@ struct Files {
     named: [(CString, FileId); 3],
     /// The directory of all three; `None` if the store was opened by a link from elsewhere.
     directory: Option<CString>,
-    /// State of the directory at a look that found all files. They are all there as long as it is the same.
+    /// State of the directory when all files were last found; `None` before. The files are all there as long
+    /// as this state is unchanged.
     settled: Mutex<Option<Directory>>,
 }
 

@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Desk {
-    /// Notes what an event tells of the upstream's health. Returns the event to pass to the exchange, or `None` if the
-    /// call rests further because another call is the outage's probe.
+    /// Records what an event shows of the upstream's health. Returns the event to pass to the exchange, or
+    /// `None` if the call rests on because another call probes the upstream.
     pub(super) fn weigh(&mut self, key: Key, event: Event, round: &mut Round) -> Option<Event> {
         Some(match event {
             Event::Unreachable(told) => Event::Unreachable(self.fails(key, told, round)),
@@ -30,7 +30,8 @@ impl Desk {
         })
     }
 
-    /// Counts a failed call. Returns what was told of it, with the time to the next probe in an outage.
+    /// Counts a failed call. Returns the facts about its failure, with the time to the next probe if there is
+    /// an outage.
     fn fails(&mut self, key: Key, told: Told, round: &mut Round) -> Told {
         let Some(cause) = told.cause else {
             self.answers(key, round);

@@ -57,8 +57,8 @@ pub struct Admit {
     /// known; else `None`.
     pub usual_cap: Option<u64>,
     pub taken: Vec<Seq>,
-    /// Recorded answers that are being sent to this attempt. A client that has one whole may ask on before it is marked
-    /// as delivered.
+    /// Recorded answers that are being sent to this attempt. A client that has received one completely may
+    /// make its next request before the answer is marked as delivered.
     pub in_hand: Vec<Seq>,
     pub retry_count: u32,
     pub answered_with_error: bool,

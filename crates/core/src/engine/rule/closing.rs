@@ -28,8 +28,8 @@ pub fn entry<'a>(
     if Opening::of(entry) == Some(*opening) { Ok(entry) } else { Err(Error::AlreadyTaken { seq }) }
 }
 
-/// Returns the entry that `opening` opened, if it is still open. `closes` tells the kinds that the operation may close.
-/// Errors: those of `entry`, and `AlreadySettled` for one that is closed.
+/// Returns the entry that `opening` opened, if the entry is still open. `closes` returns whether the
+/// operation may close an entry of a kind. Errors: those of `entry`, and `AlreadySettled` for a closed entry.
 pub fn open_entry<'a>(
     l: &'a Loaded,
     opening: &Opening,

@@ -149,8 +149,8 @@ fn estimate(l: &Loaded, run: RunNo, lost: Seq, retry: Seq, cost: Amounts) -> Amo
     }
 }
 
-/// Tells whether the retry was clamped below the lost call's cap, and may have ended there. Without a usage nobody
-/// knows where it ended.
+/// Returns whether the retry's output cap was clamped below the lost call's cap, and the retry may have ended
+/// at the cap. Without usage this is taken to be so.
 fn is_cut_below(retry: &CallDetail, lost: &CallDetail) -> bool {
     let Some(cap) = retry.clamped_to else { return false };
     lost.clamped_to.is_none_or(|own| cap < own) && retry.usage.is_none_or(|usage| usage.output >= cap)

@@ -29,7 +29,7 @@ pub struct Claim {
     pub slot: Slot,
     pub instance: InstanceNo,
     pub label: Option<String>,
-    /// Whether to begin a deliberate fresh turn of a loop: a new scope, in which no earlier answer is replayed.
+    /// Whether to begin a new iteration deliberately: a new scope, in which no earlier answer is replayed.
     pub fresh: bool,
     /// Whether the previous attempt died, so that this one counts as a restart.
     pub restart: bool,

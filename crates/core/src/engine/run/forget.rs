@@ -15,7 +15,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Forget {
     pub run: RunNo,
-    /// The run's parent, the parent's parent, and so on. The run stays if one of them is missing here.
+    /// The run's ancestors, the parent first. The run is not forgotten if one of them is missing from this
+    /// list.
     pub above: Vec<RunNo>,
     pub ended_before: Micros,
     /// Newest run that the caller has read. The caller has checked that no remaining run up to this number is a child

@@ -30,8 +30,8 @@ pub enum Word {
     },
     /// Wakes a sleeping run now. A run in any other status stays as it is.
     Wake,
-    /// Lets the run go on: takes a stop back, and accepts a divergence that halted the run. `diverged` is the attempt
-    /// that diverged; the answers it left untaken are no longer waited for.
+    /// Lets the run continue: takes back a stop, and accepts a divergence that halted the run. `diverged` is
+    /// the attempt that diverged; answers that it left untaken are no longer waited for.
     Resume {
         diverged: Option<AttemptNo>,
     },

@@ -46,8 +46,8 @@ pub struct ReserveTool {
     pub repeatable: bool,
     /// Whether the call is sent as soon as this is on disk. If not, `SendTool` is submitted before it is sent.
     pub leaves: bool,
-    /// Whether to pass over recorded answers of a call without id: a read, made after this process did something else
-    /// than the one before it had done.
+    /// Whether recorded answers are not given to a call without an id: the call only reads, and this process
+    /// has since made other calls than the process before it.
     pub anew: bool,
 }
 
@@ -138,8 +138,8 @@ impl ReserveTool {
         }
     }
 
-    /// Tells whether this call repeats the call of the entry, though no id says so: its answer did not reach this
-    /// attempt, and nobody else waits for it.
+    /// Returns whether this call repeats the call of entry `e`, though no id says so: the entry's answer did
+    /// not reach this attempt, and no other process waits for it.
     fn is_lost(&self, l: &Loaded, e: &Entry) -> bool {
         let reached = match self.id {
             // A model that chose the call anew has had all answers that reached anybody, as has a fork's.

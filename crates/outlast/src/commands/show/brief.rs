@@ -108,7 +108,8 @@ impl Story {
         out
     }
 
-    /// Tells the newest tool calls that nobody knows the outcome of, and what a person may type.
+    /// Returns the lines about the newest tool calls whose outcome is unknown, with the command that a person
+    /// may type.
     fn doubted_tools(&self) -> Vec<String> {
         let doubted = self.entries.iter().rev().filter(|e| e.kind == Kind::Tool && e.state == State::Unknown);
         let id = &self.view.run.id;
@@ -160,7 +161,8 @@ impl Story {
         out
     }
 
-    /// Tells what was open when the newest attempt died, and what it printed last. Nothing if it did not die.
+    /// Returns the lines about what was open when the newest attempt died, and what it printed last; empty if
+    /// it did not die.
     fn last_death(&self, room: usize) -> Vec<String> {
         let (Some(a), Some(evidence)) = (self.attempts.last(), self.evidence.last()) else {
             return Vec::new();

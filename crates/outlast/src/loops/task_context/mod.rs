@@ -70,7 +70,8 @@ impl TaskContext {
         Ok(found)
     }
 
-    /// Returns a value as a shell sees it, text as it is and anything else as JSON; `None` for a key that is not set.
+    /// Returns a value in the form in which a shell sees it: a text unchanged, anything else as JSON; `None`
+    /// for a key that is not set.
     pub fn text(&self, key: &str) -> Option<String> {
         self.values.get(key).map(text)
     }

@@ -99,7 +99,8 @@ pub fn recover(
     Recovery::Task { task, lives, changes }
 }
 
-/// Returns the task's name and the changes that record it as done. Errors: no task is begun, or not the one `asked`.
+/// Returns the task's name and the changes that record it as done. Errors: no task is open, or another than
+/// `asked` is.
 pub fn done(
     run: &RunId,
     context: &TaskContext,

@@ -18,7 +18,8 @@ pub enum Event {
     Server(Vec<u8>),
     /// The server's process has ended or cannot be started; the text says how.
     ServerEnded(String),
-    /// The server goes on, and no answer to this line of ours will come. `taken`: it may have acted on it.
+    /// The server still runs, and the answer to this line will never come. `taken`: the server may have acted
+    /// on the line.
     Lost {
         line: Vec<u8>,
         why: String,
@@ -73,7 +74,8 @@ pub enum Deed {
         no: No,
         opening: Opening,
         tool: String,
-        /// Why the server certainly did not take the call, though it is marked as sent.
+        /// Reason why the server certainly did not process the call, though the call is marked as sent;
+        /// `None` if it may have.
         refused: Option<String>,
     },
     /// End the recorder, which has nothing left to do.

@@ -130,7 +130,8 @@ impl Session {
         self.deeds.push(Deed::Quit { why: Some(text) });
     }
 
-    /// A server that goes on has lost one answer: a stream that broke off, or a server that could not be reached.
+    /// Handles one lost answer of a server that still runs: its stream broke off, or the server could not be
+    /// reached.
     pub(super) fn lost(&mut self, line: &[u8], why: &str, taken: bool) {
         let id = message::read(line).ok().and_then(|m| m.id).map(|id| id.get().to_owned());
         let Some(id) = id else { return };
@@ -163,7 +164,8 @@ impl Session {
         self.refuse(&id, INTERNAL, &format!("the server did not answer: {why}"));
     }
 
-    /// The server has forgotten the session, and did not take this line: it is sent in a new one.
+    /// Handles that the server no longer knows the session, and did not process this line: the line is sent
+    /// again in a new session.
     pub(super) fn forgotten(&mut self, line: Vec<u8>) {
         let message = message::read(&line).ok();
         let id = message.as_ref().and_then(|m| m.id).map(|id| id.get().to_owned());

@@ -108,9 +108,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Checks whether the loop ends with a finished iteration, which may be one of a supervisor that died: runs
-    /// `--until` and compares the progress marks. Returns the exit code if the loop has ended or was stopped; `None` if
-    /// the run goes on.
+    /// Decides whether the loop ends after a finished iteration, which may be one that an earlier supervisor
+    /// started and did not judge: runs `--until`, and compares the progress marks to see whether the
+    /// iteration changed anything. Returns the exit code if the loop has ended or was stopped; `None` if the
+    /// run continues.
     pub(super) async fn judge_iteration(&mut self) -> Result<Option<u8>, CliError> {
         let Some(looping) = self.view.spec.looping().cloned() else { return Ok(None) };
         let view = story::view(self.store.as_ref(), &self.view)?;

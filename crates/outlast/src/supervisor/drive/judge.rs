@@ -342,7 +342,8 @@ fn is_end_in_outage(outcome: &Outcome) -> bool {
     }
 }
 
-/// Returns whether the agent failed by itself, without a signal: after being told too often to retry.
+/// Returns whether the agent failed by itself, without a signal, as it does after it was told too often to
+/// retry.
 fn gave_up(outcome: &Outcome) -> bool {
     outcome.by == EndedBy::Itself
         && matches!(exit_policy::judge(outcome.exit, false), Verdict::Restart(exit_policy::Death::Failed))

@@ -212,9 +212,10 @@ impl Driver {
         }
     }
 
-    /// Returns what holds the attempt's processes together: a control group of its own where possible.
+    /// Returns the means by which the attempt's processes are found and ended: a control group of its own
+    /// where possible.
     ///
-    /// Errors: limits were asked for and no group can be had.
+    /// Errors: limits were asked for, and no group can be made.
     fn held_together(&self, attempt: AttemptNo) -> Result<Hold, cgroup::Error> {
         let supervision = &self.command.supervision;
         let limits = cgroup::Limits {

@@ -22,8 +22,8 @@ use crate::{
     },
 };
 
-/// Longest time between two looks at the wall clock, which goes on while the machine is suspended. A stop or
-/// a wake is noticed within it too.
+/// Longest time between two checks of the wall clock, which counts while the machine is suspended. A stop or
+/// a wake is noticed within this time too.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Interval at which the lease is renewed while sleeping: another process may have declared this one dead.

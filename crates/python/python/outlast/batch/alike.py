@@ -17,11 +17,11 @@ class Alike:
         self._count = 0
 
     def ended(self) -> None:
-        """Starts the count anew, because an item did not fail."""
+        """Restarts the count, because an item ended without failing."""
         self._count = 0
 
     def failed(self, error: BaseException | None) -> RepeatedFailure | None:
-        """Counts a failure. Returns the error that stops the batch when there were too many."""
+        """Counts a failed item. Returns the error that stops the batch when too many failed alike in a row."""
         says = f"{type(error).__name__}: {'' if error is None else journal.message(error)}"
         # Numbers and addresses are masked: they differ between items with the same fault.
         shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", says[:300])

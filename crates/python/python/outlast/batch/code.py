@@ -44,7 +44,8 @@ def _function(fn: Any) -> list[str]:
 
 
 def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments that a function brings along. Objects such as clients count by their class: they are not its input."""
+    """A text for the arguments that are bound to a function, such as its defaults. Objects such as clients count only by
+    their class: they are not the function's input."""
     try:
         return identity(args, kwargs)
     except Unkeyable:

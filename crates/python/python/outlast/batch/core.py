@@ -122,7 +122,7 @@ class Core:
         self.runtime._batches.add(self)
 
     def give_up(self) -> None:
-        """Ends what `open` begins in another thread: nobody waits for it any more."""
+        """Ends a batch that `open` begins in another thread: the caller no longer waits for the batch."""
         with self.lock:
             self.stopping.set()
             opened = self._opened
@@ -130,7 +130,7 @@ class Core:
             self.workers_start(0)
 
     def _reset(self, recorded: "_native.Items") -> None:
-        """Makes what is recorded of the input pending, in groups of commits."""
+        """Makes the recorded items of the input pending again, in groups of commits."""
         tickets: collections.deque[Any] = collections.deque()
         for index, key in enumerate(self.plan.source.keys):
             if key is None:
@@ -156,7 +156,8 @@ class Core:
     # --- what workers ask
 
     def take(self) -> Take | Wait | None:
-        """The next item, with the lock held. Errors stop the batch."""
+        """The next item, or how long to wait for one; None when there is none left. The caller holds the lock. Errors stop
+        the batch."""
         now = time.monotonic()
         if now - self._looked > _LOOK_S:
             self._looked = now
@@ -179,12 +180,12 @@ class Core:
             return self.gate.pass_at(time.monotonic())
 
     def not_started(self) -> None:
-        """Gives a place at the gate back: there was nothing to start."""
+        """Gives the place at the gate back, because nothing was started."""
         with self.lock:
             self.gate.give_back()
 
     def hold(self, seconds: float) -> None:
-        """Starts nothing for some seconds: a provider asked for it."""
+        """Starts no item for some seconds, because a provider asked to wait."""
         with self.lock:
             self.gate.hold_until(time.monotonic() + seconds)
 
@@ -229,7 +230,7 @@ class Core:
             self.bell.ring()
 
     def lost(self, seat: "_native.Seat", index: int, error: LeaseLost) -> None:
-        """Joins the job anew: this process was thought dead, as on a suspended machine."""
+        """Joins the job anew after this process was declared dead, as on a suspended machine."""
         with self.lock:
             self.queue.ended()
             self.queue.again(index)
@@ -244,14 +245,14 @@ class Core:
             self.bell.ring()
 
     def recorded(self, index: int, seq: int, standing: str) -> None:
-        """Takes the result of an item that another process ended meanwhile."""
+        """Adds the result of an item that another process ended meanwhile."""
         with self.lock:
             self.plan.seqs[index] = seq
             self._count(standing, cached=True)
             self._arrive(self.outcomes.read_back(index, seq, standing))
 
     def ended(self, index: int, seq: int, standing: str, tries: int, nano: int, raw: bytes, error: BaseException | None) -> None:
-        """Takes the result of an item that is recorded: on disk, and visible from now on."""
+        """Adds the result of an item that was recorded: on disk, and visible from now on."""
         result = Result(
             self.plan.key(index), index, standing, attempts=tries, cost_nano_usd=nano, cached=False, job=self.run.id, raw=raw, raised=error,
             read=lambda: self.engine.value(self.run._no, seq),
@@ -314,7 +315,7 @@ class Core:
             self.bell.ring()
 
     def late(self, thread: threading.Thread) -> None:
-        """Keeps the slot of a thread that is beyond its timeout, while there is something to wait for."""
+        """Keeps the slot of a thread that runs beyond its timeout for as long as there is something to wait for."""
         while thread.is_alive() and not self.stopping.is_set() and not self._is_idle():
             thread.join(0.1)
 
@@ -325,7 +326,7 @@ class Core:
     # --- the end
 
     def stop(self, error: BaseException | None) -> None:
-        """Claims nothing more; what runs is finished. The first `error` stays the reason."""
+        """Claims no more items, and lets running ones finish. The first `error` is kept as the reason."""
         with self.lock:
             if self.error is None:
                 self.error = error
@@ -341,7 +342,7 @@ class Core:
             self._finish()
 
     def _finish(self) -> None:
-        """Ends the attempt: the last worker's last act."""
+        """Ends the attempt, when the last worker has ended."""
         stats = self.stats
         whole = self.error is None and not self.stopping.is_set() and stats.failed == 0 and stats.pending == 0
         how = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
@@ -359,7 +360,7 @@ class Core:
             self.bell.ring()
 
     def drain(self) -> None:
-        """The runtime closes: nothing more is claimed, and what runs is finished."""
+        """Claims no more items and waits until the running ones are finished: the runtime closes."""
         self.stop(None)
         if isinstance(self.bell, Bell) and not self.abandoned:
             if not self.over and not self._is_dropped:
@@ -369,7 +370,7 @@ class Core:
         self.drop_out()
 
     def dropped(self) -> None:
-        """Stops: nobody holds the batch any more. What runs is finished."""
+        """Stops a batch whose handle was dropped. Running items are finished."""
         with self.lock:
             if not self.over and not self.stopping.is_set() and self.stats.pending:
                 self._is_dropped = True
@@ -378,7 +379,7 @@ class Core:
         self.drop_out()
 
     def drop_out(self) -> None:
-        """Drops the file of results: it does not come to its end."""
+        """Removes the partial file of results of a batch that does not end."""
         if self.out is not None:
             self.out.drop()
 
@@ -389,12 +390,12 @@ class Core:
         return self.outcomes.next(self.over)
 
     def told(self, result: Result) -> None:
-        """Writes a result that the reader has now to the file of results."""
+        """Writes a result to the file of results, after the reader has got the result."""
         if self.out is not None:
             self.out.write(result)
 
     def all_told(self) -> None:
-        """Gives the file of results its name: every result was read. Raises what stopped the batch."""
+        """Gives the file of results its final name once every result was read. Raises the error that stopped the batch."""
         if self.out is not None:
             if self.error is None and self.stats.pending == 0:
                 self.out.finish()

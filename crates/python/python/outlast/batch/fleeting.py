@@ -9,7 +9,8 @@ KINDS = {"tmpfs": "is in memory", "ramfs": "is in memory", "overlay": "goes with
 
 
 def kind(place: str) -> str | None:
-    """The file system of a store's file where it does not last: tmpfs, ramfs or overlay."""
+    """The file system that holds a store's file, if files there do not survive a reboot or the container: tmpfs, ramfs or
+    overlay. None for any other."""
     if "://" in place:
         return None
     path = os.path.realpath(place)

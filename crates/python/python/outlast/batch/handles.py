@@ -39,12 +39,12 @@ class Batch:
 
     @property
     def stats(self) -> Stats:
-        """The counts of items, and the cost so far."""
+        """The counts of items, and the batch's cost so far."""
         return self._core.stats
 
     @property
     def failed(self) -> list[Result]:
-        """Failed and dead items so far."""
+        """Results of the failed and dead items so far."""
         return self._core.outcomes.failed
 
     def __iter__(self) -> Iterator[Result]:
@@ -77,7 +77,7 @@ class Batch:
         return self
 
     def _interrupted(self) -> None:
-        """Stops after Ctrl-C: what runs is finished. A second Ctrl-C leaves now."""
+        """Stops after Ctrl-C, and lets running items finish. A second Ctrl-C leaves at once."""
         core = self._core
         say("stopping when what runs is finished; Ctrl-C again leaves now")
         core.stop(KeyboardInterrupt())
@@ -92,13 +92,14 @@ class Batch:
 
 
 def _mind(batch: "Batch | AsyncBatch", core: Core) -> None:
-    """Sees to it that a batch stops when nobody holds it any more, and that its file is dropped at the end of the process."""
+    """Ensures that a batch stops when its handle is dropped, and that its partial file is removed at the end of the
+    process."""
     weakref.finalize(batch, core.dropped).atexit = False
     weakref.finalize(batch, core.drop_out)
 
 
 def _work(core: Core) -> None:
-    """A worker's thread."""
+    """The work of a worker's thread."""
     try:
         while True:
             with core.lock:
@@ -133,12 +134,12 @@ class AsyncBatch:
 
     @property
     def stats(self) -> Stats:
-        """The counts of items, and the cost so far."""
+        """The counts of items, and the batch's cost so far."""
         return Stats() if self._core is None else self._core.stats
 
     @property
     def failed(self) -> list[Result]:
-        """Failed and dead items so far."""
+        """Results of the failed and dead items so far."""
         return [] if self._core is None else self._core.outcomes.failed
 
     def __aiter__(self) -> AsyncIterator[Result]:
@@ -205,7 +206,7 @@ class AsyncBatch:
         return core
 
     async def _drain(self, core: Core) -> None:
-        """Stops after a cancellation: what runs is finished. A second cancellation gives it back."""
+        """Stops after a cancellation, and lets running items finish. A second cancellation gives them back unfinished."""
         core.stop(asyncio.CancelledError())
         core.drop_out()
         waiting = [task for task in self._tasks if not task.done()]
@@ -221,7 +222,7 @@ class AsyncBatch:
 
 
 async def _work_async(core: Core) -> None:
-    """A worker's task."""
+    """The work of a worker's task."""
     try:
         while True:
             with core.lock:

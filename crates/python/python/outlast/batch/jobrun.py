@@ -24,7 +24,7 @@ CODE_HEADER = "x-outlast-code"
 
 
 class JobRun(Run):
-    """The run that a job is. A completed one is opened again all the same: it may be given more items."""
+    """The run of a job. A completed one can be opened again, since the job may be given more items."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class JobRun(Run):
         super().__init__(runtime, RunSpec(id or job, budget, tags, name, job=job, from_snapshot=from_snapshot))
 
     def create(self) -> str:
-        """Creates the run, or finds it. Gives its status. Errors: `BudgetChanged`; code `not_a_job` for another run."""
+        """Creates the job's run, or finds an existing one, and gives the run's status. Errors: `BudgetChanged`; code
+        `not_a_job` for a run that is no job."""
         status = super()._create()
         if self.view().raw["job"] is None:
             raise Error(
@@ -62,7 +63,8 @@ class JobRun(Run):
         return run._no if run is not None and is_other and run._seat is not None else None
 
     def join(self) -> "_native.Seat":
-        """An attempt in a free slot, beside other processes. Errors: `BudgetExceeded` (halted), `RunEnded` (cancelled)."""
+        """Opens an attempt in a free slot, beside those of other processes. Errors: `BudgetExceeded` (halted), `RunEnded`
+        (cancelled)."""
         try:
             return self._engine.join(self.id)
         except RunHalted as e:
@@ -127,7 +129,7 @@ class ItemRun(Run):
         return Context(self)
 
     def begin_try(self) -> None:
-        """Begins another try: its steps begin anew, and those that are finished give their recorded results."""
+        """Begins another try of the item. Unfinished steps begin anew; finished ones give their recorded results."""
         self._steps = None
         self.answers = 0
 
@@ -139,5 +141,5 @@ class ItemRun(Run):
             self.answers += 1
 
     def close(self) -> None:
-        """Ends the item: code that its function left behind opens nothing more in it."""
+        """Ends the item: code that the item's function left running opens nothing more in the item."""
         self._state = "left"

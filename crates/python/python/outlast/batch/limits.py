@@ -25,7 +25,7 @@ def refusal(run: "JobRun", error: BaseException | None, refused: str | None) -> 
 
 
 def barred(run: "JobRun") -> Error | None:
-    """The limit or rule that is in the job's way, as an error."""
+    """The limit or rule that keeps the job from starting more items, as an error; None if there is none."""
     found = run._engine.barred(run._no)
     if found is None:
         return None

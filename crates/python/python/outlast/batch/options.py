@@ -99,7 +99,7 @@ def make(
     tags: Any,
     **given: Any,
 ) -> Options:
-    """Makes options of the arguments as they are given. Errors: `TypeError`, `ValueError`, `BadLimit`."""
+    """Checks the arguments as the caller gave them, and makes the options. Errors: `TypeError`, `ValueError`, `BadLimit`."""
     if retries is not None and (isinstance(retries, bool) or not isinstance(retries, (int, Retry))):
         raise TypeError(f"retries wants a whole number or outlast.Retry(…), had {retries!r}")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):

@@ -29,7 +29,7 @@ class Outcomes:
         self.failed: list[Result] = []
 
     def add(self, result: Result) -> None:
-        """Takes a result that was recorded now."""
+        """Adds the result of an item that was recorded just now."""
         if len(self._ended) >= _WAITING_VALUES:
             result.forget()
         if result.status in ("failed", "dead"):
@@ -63,7 +63,7 @@ class Outcomes:
         return self._arrived.popleft() if self._arrived else None
 
     def _of_plan(self, index: int) -> Result:
-        """The result of an item that was recorded before the batch began."""
+        """The result of an item that was recorded before this run of the batch began."""
         found = self._plan.recorded.find(self._plan.key(index), None, None)
         standing = found[1] if found is not None else "done"
         result = self.read_back(index, self._plan.seqs[index], standing, found)
@@ -72,7 +72,8 @@ class Outcomes:
         return result
 
     def read_back(self, index: int, seq: int, standing: str, found: Any = None) -> Result:
-        """A result that this batch did not make. The value is read when it is asked for."""
+        """A result that an earlier run of the batch, or another process, recorded. Its value is read from the store at the
+        first access."""
         run, key = self._run, self._plan.key(index)
         tries, nano = (found[2], found[3]) if found is not None else (1, 0)
         if found is None:

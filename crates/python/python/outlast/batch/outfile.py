@@ -80,7 +80,7 @@ class OutFile:
 
 
 def _mode(path: str, asked: str) -> int | None:
-    """The permissions of the file that is to be replaced, None where there is none."""
+    """The permissions of the file that is to be replaced; None where there is none."""
     try:
         found = os.stat(path).st_mode
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def _create(path: str) -> tuple[str, IO[str]]:
 
 
 def _remove_left(partial: str) -> None:
-    """Removes the file of a process that is gone."""
+    """Removes the partial file of a process that has ended."""
     try:
         with open(partial, "rb") as file:
             if _locked(file.fileno()) and _is(file.fileno(), partial):
@@ -121,7 +121,8 @@ def _remove_left(partial: str) -> None:
 
 
 def _locked(file: int) -> bool | None:
-    """Tries to lock the file. None on a file system without locks, where no file counts as a dead process's."""
+    """Whether the file could be locked. None on a file system without locks, where no file is taken for one that a dead
+    process left."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -132,7 +133,7 @@ def _locked(file: int) -> bool | None:
 
 
 def _is(file: int, path: str) -> bool:
-    """Whether the open file still has its name."""
+    """Whether the open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:

@@ -40,13 +40,13 @@ class Plan:
     vanished: int = 0
 
     def key(self, index: int) -> str:
-        """The key of an item that is not left out."""
+        """The key of an item; the item must not be left out."""
         key = self.source.keys[index]
         assert key is not None
         return key
 
     def fresh(self) -> Iterator[int]:
-        """The indexes of what is left, in input order."""
+        """The indexes of the items that are still to be run, in input order."""
         at = self.state.find(FRESH)
         while at >= 0:
             yield at
@@ -129,7 +129,8 @@ def _check(plan: Plan, options: Options, changed_content: int) -> None:
 
 
 def is_expired(ended_at_us: int | None, status: str, ttl: float | None) -> bool:
-    """Whether a job's results are too old to count. `ttl` in seconds from its completion; unfinished ones never are."""
+    """Whether a job's results are too old to be reused. `ttl` counts in seconds from the job's completion; an unfinished
+    job's results never are."""
     if ttl is None or status != "completed" or ended_at_us is None:
         return False
     return time.time() - ended_at_us / 1e6 > ttl

@@ -60,7 +60,7 @@ def make(wanted: bool | None, total: int, before: int, spent_usd: float, name: s
 
 
 def line(stats: Stats, before: int, spent_before: float) -> str:
-    """Rate, time left, counts, cost so far and projected."""
+    """A line with rate, time left, counts, and the cost so far and projected."""
     worked = max(0, stats.ended - before)
     rate = worked / stats.seconds if stats.seconds > 0 else 0.0
     left = f"{_time(stats.pending / rate)} left" if rate > 0 else "-"

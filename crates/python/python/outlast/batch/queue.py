@@ -64,12 +64,12 @@ class Queue:
         return Wait(None) if self._running else None
 
     def ended(self) -> None:
-        """Notes that a taken item is done with, one way or the other."""
+        """Notes that an item that was taken is no longer worked on, whatever its outcome."""
         self._running = max(0, self._running - 1)
         self._alone = False
 
     def held(self, index: int, now: float) -> None:
-        """Queues an item that another process holds, to be asked for again after `ASK_AGAIN_S`."""
+        """Queues an item that another process holds, to be claimed again after `ASK_AGAIN_S` seconds."""
         self._held.append((now + ASK_AGAIN_S, index))
 
     def suspect(self, index: int) -> None:
@@ -84,7 +84,7 @@ class Queue:
 
     @property
     def has_more(self) -> bool:
-        """Whether anything is left that a free slot could take."""
+        """Whether an item is left that a free slot could take."""
         if self._ahead is None:
             self._ahead = next(self._fresh, None)
         return not self._stopped and (self._ahead is not None or bool(self._held) or bool(self._suspects))
@@ -103,17 +103,17 @@ class Gate:
         self._held_until = 0.0
 
     def pass_at(self, now: float) -> float:
-        """Takes the next place, and returns the seconds to wait for it."""
+        """Takes the next start at the gate, and returns the seconds to wait for it."""
         at = max(now, self._next, self._held_until)
         if self._interval is not None:
             self._next = at + self._interval
         return at - now
 
     def give_back(self) -> None:
-        """Gives back a place that was taken and not needed: nothing was started."""
+        """Gives back a start that was taken, because nothing was started."""
         if self._interval is not None:
             self._next -= self._interval
 
     def hold_until(self, at: float) -> None:
-        """Starts nobody before `at`: a provider said when to come back."""
+        """Allows no start before `at`: a provider named this time."""
         self._held_until = max(self._held_until, at)

@@ -63,11 +63,12 @@ class Result:
         return codec.decode(self.recorded())
 
     def recorded(self) -> bytes:
-        """The bytes that are recorded: JSON of the value or of the error, or the text of why the item was skipped."""
+        """The recorded bytes: JSON of the value or of the error, or the reason why the item was skipped as text."""
         return self._raw if self._raw is not None else self._read()
 
     def why(self) -> str:
-        """The item's error, or why the item was skipped, as text: the same in the life that ran it and in later ones."""
+        """The item's error, or the reason why the item was skipped, as text: the same in the life that ran the item and in
+        later ones."""
         raw = self.recorded()
         if self.status == "skipped":
             return raw.decode("utf-8", "replace")
@@ -90,7 +91,7 @@ class Result:
         )
 
     def forget(self) -> None:
-        """Lets go of the value: it is read from the store when it is asked for."""
+        """Drops the value from memory. At the next access it is read from the store."""
         self._raw = None
 
     def __repr__(self) -> str:

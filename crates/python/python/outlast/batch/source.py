@@ -69,7 +69,7 @@ class Source:
             self.keys.append(key)
 
     def content(self, index: int) -> bytes:
-        """Returns the digest of the item's content, 32 bytes. The same key with other content is other work."""
+        """Returns the digest of the item's content, 32 bytes. Another content under the same key is other work."""
         return bytes(self._contents[32 * index : 32 * index + 32])
 
     def _content(self, item: Any, index: int) -> bytes:

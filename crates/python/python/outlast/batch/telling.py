@@ -13,7 +13,7 @@ from .progress import Stats
 
 
 def start(job: str, stats: Stats, plan: Plan, spent_nano: int, place: str, resumes: bool) -> list[str]:
-    """The lines of a start: one that every start has, and warnings before anything is paid."""
+    """The lines printed when a batch starts: one that is always printed, and warnings before anything is paid for."""
     where = f"store {place}"
     if not resumes:
         lines = [f"new job {job}: {some(stats.total, 'item')}, {where}"]
@@ -32,7 +32,7 @@ def start(job: str, stats: Stats, plan: Plan, spent_nano: int, place: str, resum
 
 
 def dropped(job: str, stats: Stats) -> str:
-    """The message where nobody holds the results of a batch that is not over."""
+    """The message for a batch whose handle was dropped before the batch was over."""
     return (
         f"job {job} stops with {stats.pending:,} of {some(stats.total, 'item')} not done: nobody holds its results any more. "
         "Start it again to go on; out.wait() waits for all of them"
@@ -40,7 +40,7 @@ def dropped(job: str, stats: Stats) -> str:
 
 
 def resume_hint() -> str:
-    """The command that goes on with the job, for people at a terminal."""
+    """The command that continues the job, for people at a terminal."""
     if not sys.argv or not os.path.isfile(sys.argv[0]) or "ipykernel" in sys.argv[0]:
         # No script to name: a notebook, an interactive interpreter, or python -c.
         return "start it again to go on"

@@ -25,7 +25,8 @@ class Width:
         return max(1, int(self._now))
 
     def crowded(self, began: float, now: float) -> None:
-        """Notes that a call which began at `began` was refused at `now`. Times in seconds."""
+        """Notes that a provider refused, at `now`, a call that began at `began`, both in seconds: fewer items run at once
+        for a while."""
         if began >= self._halved_at:
             self._halved_at = now
             self._now = max(1.0, self.now / 2)

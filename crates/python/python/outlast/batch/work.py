@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Pause(Effect):
-    """Waits for some seconds. Gives True when the batch stops meanwhile."""
+    """Waits for some seconds. Gives True if the batch is stopped meanwhile."""
 
     __slots__ = ("_core", "_seconds")
 
@@ -41,7 +41,7 @@ class Pause(Effect):
 
 
 class Call:
-    """A call of the batch's function on an item."""
+    """A call of the batch's function with an item."""
 
     def __init__(self, core: "Core", item: Any) -> None:
         self.fn = core.fn
@@ -60,7 +60,7 @@ class Call:
 
 
 class InvokeItem(Invoke):
-    """Calls the batch's function on an item."""
+    """Calls the batch's function with an item."""
 
     __slots__ = ()
 
@@ -75,7 +75,7 @@ class InvokeItem(Invoke):
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is to end. Before Python 3.11 nobody can tell, and the answer is yes."""
+    """Whether this task is being cancelled. Before Python 3.11 that is not known, and the answer is yes."""
     task = asyncio.current_task()
     return task is None or not hasattr(task, "cancelling") or task.cancelling() > 0
 
@@ -104,7 +104,7 @@ def goes_back(error: BaseException | None, refused: str | None, answers: int, is
 
 
 def one(core: "Core", index: int, alone: bool) -> Process[None]:
-    """Claims an item, runs it, and records what came of it."""
+    """Claims an item, runs the function on it, and records the outcome."""
     seat = core.seat
     options, plan = core.options, core.plan
     key = plan.key(index)

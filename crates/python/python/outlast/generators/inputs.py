@@ -13,7 +13,7 @@ from typing import Any, Callable
 from .. import identity
 from ..errors import Unkeyable
 
-#: No more inputs, or no more results.
+#: Marks the end: there are no more inputs, or no more results.
 END: Any = object()
 
 
@@ -47,7 +47,7 @@ def digest(value: Any, index: int) -> str:
 
 
 class Watch:
-    """The job, as the two kinds of inputs see it."""
+    """What the two kinds of inputs (`Pulls`, `AsyncPulls`) need of their job."""
 
     def __init__(self, source: Any, take: Callable[[], Any], take_async: Callable[[], Any], other: Callable[[str], None]) -> None:
         self.source = source
@@ -63,7 +63,7 @@ class Watch:
 
 
 class Inputs:
-    """Stands in for the iterable that a generator was to be given."""
+    """The iterable that the generator gets in place of the one that was given, so that the job hands out the inputs."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch

@@ -27,7 +27,7 @@ from .record import Record, Row, mark
 
 
 class Pull(Effect):
-    """Takes the next input; `END` after the last one."""
+    """Takes the next input from the given iterable; gives `END` after the last one."""
 
     __slots__ = ("_job",)
 
@@ -42,7 +42,7 @@ class Pull(Effect):
 
 
 class Resume(Effect):
-    """Runs the generator to its next result, inside the job; `END` after the last one."""
+    """Runs the generator, inside the job, up to its next result; gives `END` after the last one."""
 
     __slots__ = ("_job",)
 
@@ -68,7 +68,7 @@ _PULL: Any = object()
 
 
 class Taken:
-    """An input on its way through the generator."""
+    """An input that was taken from the given iterable, and whose result is not recorded yet."""
 
     __slots__ = ("value", "index", "key", "seq")
 
@@ -77,7 +77,7 @@ class Taken:
 
 
 class Computed:
-    """A result that was just computed, and waits behind recorded ones of earlier inputs."""
+    """A result that was just computed, and is given out after recorded results of earlier inputs."""
 
     __slots__ = ("value",)
 
@@ -86,7 +86,7 @@ class Computed:
 
 
 class GeneratorJob:
-    """A job in one of its lives."""
+    """A job of a generator, for the time that one process runs the job."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.over = True
@@ -179,7 +179,7 @@ class GeneratorJob:
             self._ready.append(Computed(value))
 
     def _hand_out(self, value: Any) -> Process[bool]:
-        """Puts an input where the generator finds it; True where its result is recorded."""
+        """Hands an input out to the generator; True if its result is recorded already, so that nothing is handed out."""
         taken = self._known(value)
         if taken is None:
             return True
@@ -238,7 +238,7 @@ class GeneratorJob:
         return Commit(_native.claim_item(self._seat(), taken.key, taken.index, content, self._version, "keep", "rerun", True))
 
     def _import(self, taken: Taken) -> Process[None]:
-        """Records the result that a line of the older library's file has."""
+        """Records a result that the older library had written as a line of the file."""
         text = codec.encode(self.store.read(self._lines[taken.index]))
         seat, content = self._seat(), mark(taken.index)
         seq = (yield self._claiming(taken, content))[1]
@@ -260,7 +260,7 @@ class GeneratorJob:
         return codec.decode(value)
 
     def _keep(self, value: Any) -> Process[Any]:
-        """Records a result: on disk before it is given out."""
+        """Records a result. On disk before the result is given out."""
         taken, self._current = self._current, None
         n = self._yields
         self._yields += 1
@@ -294,7 +294,7 @@ class GeneratorJob:
     # --- what the generator does
 
     def _next_ready(self) -> Any:
-        """The input in hand, or the end; `_PULL` where an input is to be pulled first."""
+        """The input that is in hand, or the end; `_PULL` where an input has to be pulled first."""
         if self._hand is not None:
             self._current, self._hand = self._hand, None
             return self._current.value
@@ -326,7 +326,7 @@ class GeneratorJob:
                 return value
 
     def _unhanded(self, value: Any) -> bool:
-        """Whether an input that the generator takes before its turn has no result yet."""
+        """Whether an input that the generator pulls by itself has no result yet, so that it is handed out."""
         taken = self._known(value)
         if taken is not None and self._note.shape is None:
             # The loop goes on with it after one that it left out.
@@ -365,13 +365,13 @@ class GeneratorJob:
     # --- the two sides of the job: its inputs, and the generator
 
     def source(self) -> Any:
-        """The iterator over the inputs."""
+        """The iterator over the given inputs."""
         if self._source is None:
             self._source = iter(self._spec.given)
         return self._source
 
     async def pull_async(self) -> Any:
-        """The next input of an iterable of either kind; `END` after the last one."""
+        """The next input of the given iterable, plain or asynchronous; `END` after the last one."""
         if hasattr(self._spec.given, "__aiter__"):
             if self._source is None:
                 self._source = aiter(self._spec.given)
@@ -379,7 +379,7 @@ class GeneratorJob:
         return next(self.source(), END)
 
     def generator(self) -> Any:
-        """The generator; called when it is first asked for."""
+        """The generator, which is called at the first access."""
         if self.started is None:
             args, kwargs = list(self._spec.args), dict(self._spec.kwargs)
             if isinstance(self._spec.place, str):
@@ -391,7 +391,7 @@ class GeneratorJob:
         return self.started
 
     def current(self) -> scope.Current:
-        """The surroundings of the generator's code: steps and clients find the job and its item there."""
+        """The current run and item, in which the generator's code finds the job for steps and clients."""
         taken = self._hand or self._current
         return scope.Current(self.run, None, None if taken is None else taken.seq)
 
@@ -445,7 +445,7 @@ class GeneratorJob:
         self._release()
 
     def abandon(self) -> None:
-        """Leaves the job, to be resumed, where nobody waits for anything any more."""
+        """Leaves the job, to be resumed, when its results were dropped."""
         if self.over or sys.is_finalizing():
             return
         self.over = True

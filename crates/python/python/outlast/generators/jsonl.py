@@ -29,7 +29,7 @@ _RECORD = b'{"job_id"'
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """The place of an index's newest line, and whether the older library wrote the line."""
+    """The place in the file of the newest line of an index, and whether the older library wrote that line."""
 
     start: int
     end: int
@@ -80,7 +80,7 @@ class JsonlStore:
         return own
 
     def exists(self) -> bool:
-        """Whether the file is there."""
+        """Whether the file exists."""
         return self.path.exists()
 
     def results(self, job_id: str) -> dict[int, Any]:
@@ -129,7 +129,7 @@ class JsonlStore:
         return found
 
     def read(self, line: Line) -> Any:
-        """The result of a line."""
+        """The result that a line of the file holds."""
         with open(self.path, "rb") as file:
             file.seek(line.start)
             return json.loads(file.read(line.end - line.start))["result"]
@@ -137,7 +137,7 @@ class JsonlStore:
     # --- writing
 
     def mend(self) -> Scan:
-        """Reads the file and cuts its torn last line, if there is one."""
+        """Reads the file, and cuts off a torn last line if there is one."""
         with self._locked() as file:
             found = self.scan()
             if found.torn:
@@ -148,7 +148,7 @@ class JsonlStore:
             return found
 
     def append(self, job_id: str, index: int, text: str, attempt: int, at_us: int) -> Line:
-        """Appends a result: to the file, not yet to the disk. The record has the result on disk."""
+        """Appends a result to the file, without syncing it: the record already has the result on disk."""
         result = plain(json.loads(text))
         at = datetime.datetime.fromtimestamp(at_us / 1_000_000, datetime.timezone.utc)
         head = json.dumps({"job_id": job_id, "index": index}, ensure_ascii=False)[:-1]
@@ -172,7 +172,7 @@ class JsonlStore:
         return Line(before, before + len(raw), hash(result), False)
 
     def sync(self) -> None:
-        """Puts all lines on disk."""
+        """Syncs all written lines to disk."""
         with self._locked() as file:
             os.fsync(file)
 
@@ -190,7 +190,7 @@ class JsonlStore:
 
 
 def plain(result: Any) -> str:
-    """A result as the file has it: values of classes by their fields."""
+    """The JSON text of a result in the file: values of classes by their fields."""
     return json.dumps(untagged(result), ensure_ascii=False)
 
 
@@ -205,7 +205,7 @@ def untagged(value: Any) -> Any:
 
 
 def _parse(raw: bytes) -> tuple[int, dict[str, Any] | None]:
-    """The result in a line, and how many bytes of a torn one stand before it."""
+    """Parses a line: the length in bytes of a torn beginning, and the JSON object after it; None if there is no result."""
     start = 0
     while start >= 0:
         try:

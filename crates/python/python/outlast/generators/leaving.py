@@ -19,7 +19,8 @@ _HOLDERS = (MutableMapping, MutableSequence, MutableSet, Iterator)
 
 
 def is_left_out(generator: Any) -> bool:
-    """Whether the input that `generator` took last can have no result any more, now that its loop takes the next one."""
+    """Whether the input that `generator` took last certainly gets no result any more, now that its loop takes the next
+    one."""
     if not inspect.isgenerator(generator) or generator.gi_frame is None:
         return False
     frame = generator.gi_frame
@@ -102,7 +103,7 @@ def _reached(follow: list[list[int]], start: int, but: int) -> set[int]:
 
 
 def _live(follow: list[list[int]], said: list[list[tuple[str, str]]]) -> list[set[str]]:
-    """For each instruction the variables that may be read, from there on, before they are set."""
+    """For each instruction, the variables that may be read at or after this instruction before they are set."""
     live: list[set[str]] = [set() for _ in follow]
     changed = True
     while changed:

@@ -12,7 +12,7 @@ _AGENT, _KEY = "python", "resume"
 
 
 class Note:
-    """The note of one job's run, kept in the state beside the run."""
+    """Facts about one job's run that are kept in the state beside the run."""
 
     def __init__(self, engine: "_native.Engine", run: str) -> None:
         self._engine = engine
@@ -29,13 +29,13 @@ class Note:
             self.drive, self.shape, self.inputs = found["drive"], found["shape"], found["inputs"]
 
     def keep(self) -> None:
-        """Writes the note. On disk before it returns."""
+        """Writes the note to the state. On disk before `keep` returns."""
         text = json.dumps({"drive": self.drive, "shape": self.shape, "inputs": self.inputs})
         self._engine.put([(self._namespace, _AGENT, _KEY, text.encode(), None)]).wait()
 
 
 def inherit(engine: "_native.Engine", origin: str, fork: str) -> None:
-    """Gives a fork the note of its origin, once."""
+    """Copies the note of a fork's origin to the fork, once."""
     kept = engine.state(f"resume:{origin}", _AGENT, _KEY)
     if kept is not None and engine.state(f"resume:{fork}", _AGENT, _KEY) is None:
         engine.put([(f"resume:{fork}", _AGENT, _KEY, kept[1], None)]).wait()

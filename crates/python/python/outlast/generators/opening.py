@@ -38,7 +38,7 @@ class JobSpec:
     from_snapshot: int | str | datetime.datetime | None
 
     def __post_init__(self) -> None:
-        #: The argument that has the inputs, by place or name; None without one.
+        #: The argument that holds the inputs, by position or name; None without one.
         self.place = inputs.chosen(self.args, self.kwargs, self.items)
         #: The inputs as they were given.
         self.given: Any = ()
@@ -47,7 +47,7 @@ class JobSpec:
 
 
 class Way(enum.Enum):
-    """The ways of a life with the inputs."""
+    """How a life of the job treats the inputs."""
 
     #: Hands out the inputs that have no result.
     ON = 1
@@ -59,7 +59,8 @@ class Way(enum.Enum):
 
 @dataclasses.dataclass
 class Found:
-    """A job in its record. `newest`: its newest run as it was found, None without one. `store`: the file of its results."""
+    """A job as its record describes it. `newest`: the job's newest run, None without one. `store`: the file of its
+    results."""
 
     run: JobRun
     note: Note
@@ -73,7 +74,7 @@ class Found:
 
 
 def connect(record: str) -> "Runtime":
-    """Opens the record. The store that other work goes to stays as it is."""
+    """Opens the store of the job's record. The store that other work uses by default stays the same."""
     newest = runtimes._newest
     runtime = runtimes.connect(record)
     runtimes._newest = newest
@@ -102,7 +103,7 @@ def find(spec: JobSpec, runtime: "Runtime") -> Found:
 
 
 def judge(spec: JobSpec, found: Found) -> Way:
-    """Decides which inputs this life hands out. Errors: `WouldRepay`."""
+    """Decides which inputs this life hands out to the generator. Errors: `WouldRepay`."""
     run, note, newest = found.run, found.note, found.newest
     if newest is None or found.is_new or note.shape is None:
         return Way.ON
@@ -120,7 +121,7 @@ def judge(spec: JobSpec, found: Found) -> Way:
 
 
 def all_inputs(spec: JobSpec) -> str | None:
-    """The digest of all inputs; None where they cannot be gone through twice."""
+    """The digest of all inputs; None where they can be iterated only once."""
     if spec.place is None:
         return hashlib.sha256().hexdigest()
     if not hasattr(spec.given, "__iter__") or hasattr(spec.given, "__next__"):
@@ -132,7 +133,7 @@ def all_inputs(spec: JobSpec) -> str | None:
 
 
 def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) -> None:
-    """Tells people at a start what was found."""
+    """Prints what was found when the job starts."""
     store, newest = found.store, found.newest
     if found.is_new:
         lines = f", {imported:,} results imported from {store.path}" if imported else ""
@@ -151,7 +152,7 @@ def announce(spec: JobSpec, found: Found, scan: Scan, done: int, imported: int) 
 
 
 def _run_id(job_id: str, before: int) -> str:
-    """The id of a job's run: the job's own name, where that can be an id."""
+    """The id of a job's run: the job's own name, if that is a valid id."""
     id = job_id
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,120}", job_id):
         plain = re.sub(r"[^A-Za-z0-9._:-]+", "-", job_id)[:100]

@@ -17,7 +17,7 @@ _PAGE = 2048
 
 
 class Row:
-    """A recorded result. `value` is None where it is read from the store in its turn."""
+    """A recorded result. `value` is None if the value is read from the store when it is given out."""
 
     __slots__ = ("seq", "index", "attempt", "at_us", "value")
 
@@ -26,7 +26,7 @@ class Row:
 
 
 class Record:
-    """The results of the newest drive, and which lines of an older library's file are imported."""
+    """The results of the job's newest drive, and which lines of an older library's file are imported."""
 
     def __init__(self, run: "Run", version: bytes) -> None:
         self.rows: dict[str, Row] = {}

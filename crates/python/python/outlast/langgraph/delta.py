@@ -12,7 +12,7 @@ Piece = bytes | tuple[int, int] | list[int]
 
 
 def difference(base: bytes, new: bytes) -> list[Piece] | None:
-    """The pieces that make `new` out of `base`; None where they would save little."""
+    """The pieces by which `new` is made out of `base`; None where they would save little space."""
     pieces: list[Piece] = []
     at, start, literal = 0, 0, 0
     spared = 0
@@ -34,12 +34,12 @@ def difference(base: bytes, new: bytes) -> list[Piece] | None:
 
 
 def applied(base: bytes, pieces: list[Piece]) -> bytes:
-    """The bytes that `pieces` make out of `base`."""
+    """The bytes that `pieces` make out of `base`: undoes `difference`."""
     return b"".join(p if isinstance(p, bytes) else base[p[0] : p[0] + p[1]] for p in pieces)
 
 
 def _found_again(base: bytes, start: int, new: bytes, at: int) -> tuple[int, int] | None:
-    """The next places behind a difference, in base and new, at which both go on alike."""
+    """The next positions after a difference, in `base` and in `new`, from which both are equal again; None without one."""
     ahead = 0
     while start + ahead + _ANCHOR <= len(base):
         place = start + ahead
@@ -54,7 +54,7 @@ def _found_again(base: bytes, start: int, new: bytes, at: int) -> tuple[int, int
 
 
 def _common(a: bytes, i: int, b: bytes, j: int) -> int:
-    """The number of equal bytes from `a[i]` and `b[j]` on."""
+    """The number of bytes, from `a[i]` and `b[j]` on, in which both are equal."""
     longest = min(len(a) - i, len(b) - j)
     same, step = 0, 64
     while same < longest:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Found:
-    """A stored checkpoint, without its values."""
+    """A stored checkpoint, without the values of its channels."""
 
     id: str
     parent: str | None
@@ -25,14 +25,14 @@ class Found:
 
 
 def delete(store: "Rows", thread: str) -> None:
-    """Removes a thread: first its heads and checkpoints, so that nothing half of it is found after a death."""
+    """Removes a thread: its heads and checkpoints first, so that after a crash no half of the thread is found."""
     order = {"h": 0, "c": 1}
     keys = sorted(store.keys(thread, ""), key=lambda key: order.get(key[0], 2))
     store.remove(thread, keys, [])
 
 
 def copy(store: "Rows", source: str, target: str) -> None:
-    """Copies a thread: its heads last, so that nothing half of it is found after a death."""
+    """Copies a thread: its heads last, so that after a crash no half of the copy is found."""
     taken = sorted(store.scan(source, ""), key=lambda row: "bwch".index(row[0][0]))
     changes: list[Change] = []
     for key, _, value in taken:
@@ -45,7 +45,8 @@ def copy(store: "Rows", source: str, target: str) -> None:
 
 
 def keep(store: "Rows", thread: str, serde: Any, choose: Callable[[str, list[Found]], set[str]]) -> None:
-    """Keeps the checkpoints that `choose` names of each namespace, oldest first, and what their values are made of."""
+    """Passes the checkpoints of each namespace, oldest first, to `choose`. Keeps those that `choose` returns, and whatever
+    is needed to read their values; removes the others."""
     namespaces = sorted({key.split("/")[1] for key in store.keys(thread, "c/")})
     for ns in namespaces:
         # A writer was first: what is to be kept is another set now.
@@ -87,7 +88,7 @@ def _found(serde: Any, value: bytes) -> Found:
 
 
 def _with_ancestors(ns: str, found: list[Found], chosen: set[str], blobs: dict[str, Any]) -> set[str]:
-    """The chosen checkpoints, and the ancestors whose writes make up the delta channels of one."""
+    """The chosen checkpoints, with those ancestors whose writes are needed to rebuild their delta channels."""
     by_id = {c.id: c for c in found}
     stays = set(chosen)
     for id in chosen:

@@ -151,7 +151,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         return None if blob is None else (blob.kind, blob.data)
 
     def _look(self, thread: str, ns: str) -> str | None:
-        """The newest checkpoint. From here on this saver stands by what it has seen."""
+        """Reads the id of the newest checkpoint. From then on this saver writes only if no other has written since."""
         version, newest = self._rows.get(thread, rows.head(ns))
         with self._lock:
             if self._heads.get((thread, ns), (None, -1))[1] != version:
@@ -168,7 +168,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 self._named.popitem(last=False)
 
     def get_delta_channel_history(self, *, config: Any, channels: Sequence[str]) -> dict[str, Any]:
-        """Writes of the ancestors of a checkpoint to delta channels, back to the nearest stored value of each."""
+        """The writes of a checkpoint's ancestors to delta channels, for each channel back to the nearest stored value."""
         thread, ns = _place(config)
         writes: dict[str, list[Any]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
@@ -252,7 +252,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         )
 
     def put_writes(self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
-        """Stores what a task wrote: on disk before `put_writes` returns."""
+        """Stores the writes of a task: on disk before `put_writes` returns."""
         thread, ns = _place(config)
         key = rows.task(ns, config["configurable"]["checkpoint_id"], task_id)
         fresh = {}
@@ -362,7 +362,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     # --- the rest
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Versions count up; the random part tells those of two forks apart."""
+        """The next version of a channel: a count, and a random part that differs between two forks."""
         number = str(current or 0).partition(".")[0]
         return f"{int(number) + 1:0{max(8, len(number))}}.{random.getrandbits(32):08x}"
 
@@ -376,7 +376,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 self._bases.popitem(last=False)
 
     def _forget(self, thread: str) -> None:
-        """Forgets what was seen of a thread: it is read again."""
+        """Forgets what was read of a thread, so that the thread is read again."""
         with self._lock:
             # In place: a compiled graph has a shallow copy of the saver.
             for head in [head for head in self._heads if head[0] == thread]:
@@ -388,7 +388,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
 
 
 class _Following:
-    """A checkpoint on its way to the disk."""
+    """A checkpoint that is being written to the disk."""
 
     def __init__(self, thread: str, ns: str, id: str, newest: str, seen: int) -> None:
         self.thread = thread

@@ -45,7 +45,7 @@ class OutlastStore(BaseStore):  # type: ignore[misc,unused-ignore]
         self._table = Table(runtime.of(store), "langgraph_store")
 
     def batch(self, ops: Iterable[Any]) -> list[Any]:
-        """Does the operations: first all that read, then all that put."""
+        """Performs the operations: first all that read, then all that write."""
         asked = list(ops)
         for op in asked:
             validate_op_namespace(op)
@@ -108,7 +108,7 @@ def _matches(condition: Any, namespace: tuple[str, ...]) -> bool:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
-    """Whether a value is what a filter wants: equal, or as its operators say."""
+    """Whether a value satisfies a filter: is equal to it, or satisfies its operators."""
     if not isinstance(wanted, dict):
         return bool(value == wanted)
     if not any(name.startswith("$") for name in wanted):

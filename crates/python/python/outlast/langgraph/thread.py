@@ -28,13 +28,14 @@ class Rows(Table):
         super().__init__(runtime, rows.NAMESPACE)
 
     def get(self, thread: str, key: str) -> tuple[int, Any]:
-        """A row's version and value. None for a row that is not there; its version counts on."""
+        """A row's version and value. The value is None for a deleted row, whose version still counts, and for one never
+        written."""
         version, value, _ = self.row(thread, key)
         return version, None if value is None else rows.unpack(value)
 
 
 class Blob:
-    """A channel's value as it was last stored or read: the base of its next difference."""
+    """A channel's value as it was stored or read last, against which the next value is stored as a difference."""
 
     __slots__ = ("version", "kind", "data", "links", "behind", "root")
 
@@ -53,7 +54,7 @@ class Blob:
 
     @staticmethod
     def after(base: "Blob | None", version: Any, kind: str, data: bytes) -> tuple["Blob", bytes]:
-        """The value as the next version, and its row: whole, or its difference from the base."""
+        """The value as the next version of the channel, and its row: the whole value, or its difference from the base."""
         pieces = None
         # A version that is stored again is no difference from itself.
         if base is not None and base.kind == kind and base.version != version and not base._is_long(len(data)):

@@ -37,7 +37,7 @@ class Embedded:
         return self._runtime.place
 
     def close(self) -> None:
-        """Does nothing: the store stays open for the rest of the process."""
+        """Does nothing. The store stays open until the process ends."""
 
     def health(self) -> str:
         self._states.position()
@@ -81,10 +81,10 @@ class Embedded:
         return 0
 
     def compares(self) -> None:
-        """Checks that a commit can be made to fail when another was first: always here."""
+        """Checks that commits can fail when another writer was first: they always can here."""
 
     def expected(self, version: int) -> int | None:
-        """The version that a write expects, to fail when another was first."""
+        """The version that a write expects, so that the write fails if another writer was first."""
         return version
 
     def abort(self, id: str) -> None:
@@ -94,7 +94,7 @@ class Embedded:
         return self._states.outcome(id)
 
     def _unchanged(self, change: _native.Change, snapshot: int, changes: Changes) -> _native.Change:
-        """The change, expecting the version that stood when the transaction began."""
+        """The change, with the key's version at the begin of the transaction as the one it expects."""
         namespace, agent, key, value, expected = change
         if expected is not None:
             return change
@@ -116,7 +116,7 @@ class Embedded:
         return (0, None) if changes is None else changes.last(namespace, agent, key)
 
     def _over(self, key: str, before: Raw | None, own: int, value: bytes | None) -> StateResult:
-        """The key as it stood, with `own` changes over it, the last of which is `value`."""
+        """The key as a transaction sees it: as it was before, with `own` changes over it, of which the last set `value`."""
         if not own:
             return versions.result(key, before, self._run_id)
         decoded = None if value is None else json.loads(value)
@@ -179,7 +179,7 @@ class Embedded:
 
 
 class Events:
-    """An agent's commits in order. Asked again at its end, it gives what was committed since."""
+    """An agent's commits in order. Iterated again after the end, it gives the commits made since."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Events:
         self._warned = False
 
     def until_now(self) -> Iterator[ReplayEvent]:
-        """Commits that were not given yet, up to the newest."""
+        """The commits up to the newest that were not given yet."""
         event: ReplayEvent | None = None
         head = self._states.head(self._range[0])
         while True:

@@ -19,7 +19,7 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class Id(str):
-    """Id of a transaction, with its own changes kept here: the wire has no reads within a transaction."""
+    """Id of a transaction, with the transaction's own changes kept here: the protocol has no reads within a transaction."""
 
     own: dict[tuple[str, str, str], tuple[int, Any]]
 
@@ -170,7 +170,7 @@ class Remote:
             yield StateResult(value, int(_number(e, 3)), int(_number(e, 4)), True, _text(e, 1))
 
     def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
-        """Finds the resume point by reading all steps: the wire has no request for it."""
+        """Finds the resume point by reading all steps, since the protocol has no request for it."""
         last: dict[str, tuple[int, str]] = {"done": (-1, ""), "pending": (-1, "")}
         for found in self.scan(namespace, agent, prefix):
             n = found.key[len(prefix) :]
@@ -197,7 +197,7 @@ class Remote:
 
 
 class Events:
-    """An agent's commits in order. Asked again at its end, it gives what was committed since."""
+    """An agent's commits in order. Iterated again after the end, it gives the commits made since."""
 
     def __init__(self, remote: Remote, namespace: str, agent: str, start: int | None, end: int | None) -> None:
         self._remote = remote
@@ -207,7 +207,7 @@ class Events:
         self.head = 0
 
     def until_now(self) -> Iterator[ReplayEvent]:
-        """Commits that were not given yet, up to the newest."""
+        """The commits up to the newest that were not given yet."""
         event: ReplayEvent | None = None
         for part in self._remote._replay(*self._place, self._next, self._end):
             if event is not None and event.commit_ts == part.commit_ts:

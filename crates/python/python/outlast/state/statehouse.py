@@ -73,7 +73,7 @@ class Statehouse:
         self._backend.close()
 
     def health(self) -> str:
-        """Asks whether the state can be read. Returns `"ok"`. Errors: `StoreError`, `NoServer`."""
+        """Checks that the state can be read. Returns `"ok"`. Errors: `StoreError`, `NoServer`."""
         return self._backend.health()
 
     def version(self) -> tuple[str, str]:
@@ -173,11 +173,11 @@ class Statehouse:
         return list(self.iter_prefix(agent_id, prefix, namespace))
 
     def iter_prefix(self, agent_id: str, prefix: str, namespace: str | None = None) -> Iterator[StateResult]:
-        """The same as `scan_prefix`, read page by page while it is gone through."""
+        """Works as `scan_prefix`, but reads the keys page by page during the iteration."""
         return iter(self._backend.scan(self._in(namespace), agent_id, prefix))
 
     def resume_point(self, agent_id: str, prefix: str = "step:", namespace: str | None = None) -> ResumePoint:
-        """The point where a loop over `step:0`, `step:1`, … goes on, by their `"status"`: `"done"` or `"pending"`.
+        """The point at which a loop over `step:0`, `step:1`, … resumes, by their `"status"`: `"done"` or `"pending"`.
 
         The cost does not depend on the number of steps.
         """

@@ -67,7 +67,7 @@ class Table:
         return self.runtime._engine.put(made) if seat is None else seat.put(made)
 
     def commit(self, agent: str, changes: list[Change]) -> None:
-        """Commits: on disk before it returns. Errors: `Conflict`, `LeaseLost`."""
+        """Commits the changes of an agent's rows: on disk before `commit` returns. Errors: `Conflict`, `LeaseLost`."""
         if changes:
             self.submit(agent, changes).wait()
 

@@ -16,7 +16,7 @@ _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 
 
 def varint(n: int) -> bytes:
-    """An unsigned integer in groups of 7 bits, the lowest first."""
+    """An unsigned integer as protobuf encodes it, in groups of 7 bits, the lowest first."""
     out = bytearray()
     while n > 0x7F:
         out.append(n & 0x7F | 0x80)
@@ -26,18 +26,18 @@ def varint(n: int) -> bytes:
 
 
 def number(field: int, n: int | None) -> bytes:
-    """An integer or a truth value; nothing where it is None."""
+    """A field with an integer or a truth value; empty where the value is None."""
     return b"" if n is None else varint(field << 3 | _VARINT) + varint(n)
 
 
 def text(field: int, value: str | bytes) -> bytes:
-    """A text, or a message within the message."""
+    """A field with a text, or with a message within the message."""
     data = value.encode() if isinstance(value, str) else value
     return varint(field << 3 | _BYTES) + varint(len(data)) + data
 
 
 def fields(message: bytes) -> dict[int, list[Any]]:
-    """A message's fields: integers, doubles, and bytes of texts and messages."""
+    """The fields of a message by number: integers, doubles, and the bytes of texts and messages."""
     found: dict[int, list[Any]] = {}
     for field, value in _each(message):
         found.setdefault(field, []).append(value)
@@ -115,7 +115,7 @@ def _value(value: Any) -> bytes:
 
 
 def from_struct(message: bytes) -> dict[str, Any]:
-    """A Struct as a JSON object; a whole number is an int."""
+    """A protobuf Struct as a JSON object; a whole number becomes an int."""
     object: dict[str, Any] = {}
     for entry in fields(message).get(1, []):
         pair = fields(entry)

@@ -17,7 +17,7 @@ class Beside:
         self._tasks: weakref.WeakSet[Any] = weakref.WeakSet(_tasks())
 
     def is_anybody(self) -> bool:
-        """Returns whether a thread or task other than the caller's may be at work in the run."""
+        """Returns whether a thread or task other than the caller's may be working in the run."""
         if threading.get_ident() != self._opener:
             return True
         if any(thread.ident not in self._threads for thread in threading.enumerate()):

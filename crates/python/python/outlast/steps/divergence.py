@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def check(call: "Call") -> None:
-    """Judges a step without a recorded result. Errors: `StepDiverged`; with `on_divergence="live"` a warning instead.
+    """Checks whether a step without a recorded result is a divergence.
 
-    Only where one thread or task does all steps: of several, one may well be ahead of what another has yet to replay.
+    Only while one thread or task runs all steps: of several, one may be ahead of steps that another has yet to replay.
+    Errors: `StepDiverged`; with `on_divergence="live"` a warning instead.
     """
     run, memory = call.run, call.memory
     recorded = memory.recorded

@@ -17,7 +17,7 @@ RERUN, FAILED = "rerun", "failed"
 
 
 def check(run: "Run", shown: str, key: str, seq: int, state: str) -> None:
-    """Judges an `at_most_once` step that was begun before and is not done. Returns where a person said to run it again.
+    """Refuses an `at_most_once` step that was begun before and is not done. Returns if a person said to run it again.
 
     Errors: `StepInDoubt`; `StepFailed` where a person said that the step failed.
     """
@@ -53,7 +53,7 @@ def resolve(
     failed: str | None,
     result: Any,
 ) -> None:
-    """Does `Run.resolve`."""
+    """Implements `Run.resolve`."""
     if rerun and failed is not None:
         raise ValueError("resolve wants one of result, failed and rerun, had failed and rerun")
     base = key if key is not None else key_of(name, args, kwargs)

@@ -24,7 +24,7 @@ LONG = 256 << 10
 
 
 def failure(call: "Call", seq: int, error: BaseException, again: bool) -> "_native.Ticket":
-    """Records the exception of a try. `again`: another try follows, also in a later life."""
+    """Records the exception of a step's try. `again`: another try follows, possibly in a later life."""
     whole = {"args": codec.shown(call.args, call.kwargs), "error": described(error)}
     return seat_of_entry(call.run, call.name).record(seq, json.dumps(whole).encode(), True, [], again)
 
@@ -42,14 +42,14 @@ def seat_of_entry(run: "Run", name: str) -> "_native.Seat":
 
 
 def described(error: BaseException) -> dict[str, str]:
-    """An exception as it is journaled: type, message, traceback."""
+    """An exception as the journal has it: type, message, traceback."""
     cls = type(error)
     text = "".join(traceback.format_exception(cls, error, error.__traceback__))
     return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": message(error)[:4096], "traceback": text[-_TRACEBACK:]}
 
 
 def message(error: BaseException) -> str:
-    """An exception's text, also where `str(error)` raises."""
+    """The text of an exception, even where `str(error)` raises."""
     try:
         return str(error)
     except Exception as e:

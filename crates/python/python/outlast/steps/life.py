@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def begin(run: "Run", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Does what `Run.step` says: gives the recorded result, or does the step. Awaitable for an async function."""
+    """Implements `Run.step`: gives the recorded result, or runs the step. Awaitable for an async function."""
     name, around = spec.name, scope.variable.get()
     if around is not None and around.step is not None and around.run is run and spec.key is None:
         name = nested(around.step, name)
@@ -88,7 +88,7 @@ def _found_closely(call: "Call") -> Any:
 
 
 def life(call: "Call") -> Process[Any]:
-    """Does a step whose key is taken: tries it until it is recorded, or given up."""
+    """Runs a step whose key is taken: tries the step until it is recorded, or given up."""
     run, spec = call.run, call.spec
     try:
         while True:
@@ -186,7 +186,7 @@ class Call:
         self.key = key
 
     def shown(self) -> str:
-        """The step for people: `fetch('https://…')`."""
+        """The step as people are shown it: `fetch('https://…')`."""
         return f"{self.name}({', '.join(codec.shown(self.args, self.kwargs, 40, 120))})"
 
     def label(self) -> str:

@@ -31,7 +31,7 @@ class Memory:
         self._unawaited: list[str] = []
 
     def begin(self, recorded: "_native.Recorded") -> None:
-        """Begins a life with what the store has."""
+        """Begins a life of the run with the steps that the store has recorded."""
         self.recorded = recorded
         self._explicit.clear()
         self.outcomes.clear()
@@ -39,7 +39,7 @@ class Memory:
         self._unawaited.clear()
 
     def take_explicit(self, key: str) -> str:
-        """Takes the caller's own key for a step that begins. Errors: `DuplicateKey`."""
+        """Takes the key that the caller gave for a step that begins. Errors: `DuplicateKey`."""
         self.recorded.note_strand()  # type: ignore[union-attr]
         with self._lock:
             if key in self._explicit:
@@ -51,7 +51,7 @@ class Memory:
             return key
 
     def give_back(self, key: str, explicit: bool) -> None:
-        """Frees the key of a step that came to nothing: the next equal step takes its place."""
+        """Frees the key of a step that was not run after all: the next equal step gets the same key."""
         if not explicit:
             self.recorded.give_back(key)  # type: ignore[union-attr]
             return
@@ -59,7 +59,7 @@ class Memory:
             self._explicit.discard(key)
 
     def promise(self, name: str) -> None:
-        """Notes an async step that is asked for: where no event loop runs, nobody may ever await it."""
+        """Notes an async step that was called where no event loop runs, so that it may never be awaited."""
         if not self._run._is_async and asyncio._get_running_loop() is None:
             self._unawaited.append(name)
 
@@ -69,7 +69,7 @@ class Memory:
             self._unawaited.remove(name)
 
     def forgotten(self) -> TypeError | None:
-        """The error for async steps that nobody awaited: a run without them is not complete."""
+        """The error for async steps that nobody awaited, without which a run is not complete; None if there are none."""
         if not self._unawaited:
             return None
         return TypeError(
@@ -78,7 +78,7 @@ class Memory:
         )
 
     def warn_once(self, message: str) -> None:
-        """Warns of a divergence, once in a life."""
+        """Warns of a divergence, once in a life of the run."""
         if not self._warned:
             self._warned = True
             warn(message, DivergenceWarning)

@@ -80,7 +80,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 
 def stand_in(fn: F, call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> F:
-    """A function that passes for `fn`, a coroutine function if `fn` is one, and whose calls are calls of `call`."""
+    """A function that looks like `fn`, a coroutine function if `fn` is one, and whose calls go to `call`."""
 
     @functools.wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -109,7 +109,7 @@ def nested(outer: str, name: str) -> str:
 
 
 def key_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """A step's key without its place among equal steps: the name, and a digest of the arguments. Errors: `Unkeyable`."""
+    """A step's key without its number among equal steps: the name, and a digest of the arguments. Errors: `Unkeyable`."""
     try:
         return _native.Recorded.base(name, identity(args, kwargs))
     except Unkeyable as e:
@@ -117,7 +117,7 @@ def key_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def unkeyed(name: str, error: Unkeyable) -> Unkeyable:
-    """The error for a step, made of that for its arguments."""
+    """The error for a step whose arguments have no key, made from the error about the arguments."""
     return Unkeyable(
         f"step {name!r} has no key: {error.message}",
         hint="give the step a key=…; or pass data (texts, dicts, dataclasses), and bind what is no input, such as a client, "

@@ -98,7 +98,7 @@ pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::CREATED, &shown(&asked, started.run).await?)
 }
 
-/// Returns a budget's own limits, and for units that it does not limit those of `other`.
+/// Returns the limits of `own`, and for units that `own` does not limit those of `other`.
 fn under(own: Limits, other: &Limits) -> Limits {
     let mut limits = own;
     for unit in Unit::ALL {

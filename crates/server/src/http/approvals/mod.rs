@@ -241,9 +241,11 @@ pub fn read_decision(word: &str) -> Result<bool, Error> {
     }
 }
 
-/// Checks that the caller may decide an approval: no run may, and over REST nobody without an API token.
+/// Checks that the caller may decide an approval: runs may not, and over REST only callers with an API token
+/// may.
 ///
-/// Without an API token an agent could decide its own approvals, because it can send what any local process can.
+/// Without an API token an agent could decide its own approvals, because any local process can send the same
+/// requests.
 pub fn may_decide(by: &By) -> Result<(), Error> {
     match by {
         By::Api { protected: true } => Ok(()),

@@ -21,7 +21,7 @@ use outlast_core::{
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Query for a namespace, and the commit $2 places behind the first whose id is kept.
+/// Query for a namespace, and for the commit $2 after the first whose transaction id is kept.
 const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, o.commit_no, o.at \
     FROM outlast.namespaces n LEFT JOIN LATERAL (SELECT c.commit_no, c.at FROM outlast.commits c \
     WHERE c.namespace_no = n.no AND c.commit_no > n.forgotten ORDER BY c.commit_no LIMIT 1 OFFSET $2) o ON true \

@@ -40,14 +40,15 @@ impl Base {
         Some(Base { salts, pages: [page(newest)?, page(last)?] })
     }
 
-    /// Reads the base behind a mark; `None` if there is none, or a damaged one.
+    /// Reads the base that follows a mark in the mark's file; `None` if there is none, or a damaged one.
     pub fn read(mark: &File) -> Option<Base> {
         let mut bytes = [0; LEN];
         mark.read_exact_at(&mut bytes, MARK_LEN as u64).ok()?;
         Base::from_bytes(&bytes)
     }
 
-    /// Returns the bases that are known of the log of the store at `store`: behind its mark, and in the log's trailer.
+    /// Returns the known bases of the log of the store at `store`: from the file of its mark, and from the
+    /// log's trailer.
     pub fn all(store: &Path, log: &Frames) -> impl Iterator<Item = Base> + Clone {
         let of_mark = File::open(mark::path_of(store)).ok().and_then(|mark| Base::read(&mark));
         [of_mark, Base::in_trailer(log)].into_iter().flatten()
@@ -68,7 +69,8 @@ impl Base {
         Some(Base { salts: eight(content, 0), pages: [page(8), page(8 + PAGE)] })
     }
 
-    /// Writes the base behind a mark. If it cannot be written, later checks ask nothing of it.
+    /// Writes the base after the mark, into the mark's file. If it cannot be written, later checks do without
+    /// it.
     pub fn write(&self, mark: &File) {
         let _ = mark.write_all_at(&self.to_bytes(), MARK_LEN as u64);
     }

@@ -48,7 +48,8 @@ use super::{
 };
 use crate::sqlite::failure;
 
-/// Steps by which the first salt of a log grows while it lives: one for each new beginning.
+/// Largest difference between the first salts of a log and a point for which both count as the same log: the
+/// salt grows by one each time that the log begins anew.
 const BEGINNINGS: u32 = 1 << 16;
 
 /// Difference between what a store has to hold and what it holds, in words.
@@ -127,8 +128,8 @@ pub fn claim(store: &Path) -> Option<Point> {
     Some(Mark::read(&mark::path_of(store)).ok()??.claim(mark::device(store)))
 }
 
-/// Returns a message that the mark of the store that `conn` has open cannot be read; `None` if it can, or if there is
-/// none. The next commit writes it anew.
+/// Returns a message if the mark of the store that `conn` has open cannot be read; `None` if it can, or if
+/// there is none. The next commit writes the mark anew.
 pub fn fault_of_mark(conn: &Connection) -> Option<String> {
     let path = mark::path_of(&place_of(conn));
     let why = Mark::read(&path).err()?;

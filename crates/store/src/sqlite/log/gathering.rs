@@ -22,7 +22,7 @@ pub trait Disk {
     fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<bool, Self::Error>;
 }
 
-/// Bytes behind a commit, which are no part of the log: the next commit overwrites them.
+/// Bytes after the log's last commit that are no part of the log: the next commit overwrites them.
 pub struct Trailer<'a> {
     /// Byte offset of the log's end, where the trailer begins.
     pub at: u64,
@@ -46,8 +46,8 @@ pub struct Gathering {
     at: u64,
     bytes: Vec<u8>,
     life: Option<Life>,
-    /// Offset up to which this life of the log is on disk, written by us: bytes that follow there can be synced
-    /// alone. No other connection's commit lies between, or ours would not begin here.
+    /// Offset up to which this connection has synced this life of the log; `None` if unknown. Bytes that
+    /// begin there can be synced alone: no other connection has committed in between.
     on_disk: Option<(u64, Life)>,
 }
 
@@ -80,10 +80,10 @@ impl Gathering {
         if self.kept(commit) > 0 { self.put(disk) } else { Ok(()) }
     }
 
-    /// Puts on disk the buffered bytes and all that was in the file before.
+    /// Puts the buffered bytes, and everything that was written to the file before, on disk.
     ///
-    /// The trailer goes with the bytes if they end where it belongs. If not, the bytes are headers that were written
-    /// anew, and pages follow them.
+    /// The trailer is written together with the bytes if they end where the trailer begins. Otherwise the
+    /// bytes are headers that were rewritten, and pages follow them.
     pub fn sync<D: Disk>(
         &mut self,
         disk: &mut D,

@@ -33,14 +33,14 @@ pub const TRAILER: usize = LEN + base::LEN;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     pub salts: Salts,
-    /// Offset in the log behind the commit's last frame. 0: the log's content is in the database, and the log was
-    /// closed.
+    /// Byte offset in the log of the end of the commit's last frame. 0: the log's content is in the database,
+    /// and the log was closed.
     pub end: u64,
     pub checksum: Checksum,
     /// Change counter of the database. SQLite only ever raises it, though not with every commit.
     pub counter: u32,
-    /// Number of the page in the last frame; `page_sum` is its checksum. A database that has this page has the whole
-    /// log up to here.
+    /// Number of the page in the last frame; `page_sum` is the page's checksum. A database that has this page
+    /// has the log's whole content up to this commit.
     pub page: u32,
     pub page_sum: u64,
 }
@@ -284,7 +284,8 @@ impl Marker {
         }
     }
 
-    /// Notes pages of `database` behind the mark of a log that has none there yet. `newest`: as of `Base::of`.
+    /// Records the pages of `database` as the base of a log that has none after its mark yet. `newest`: see
+    /// `Base::of`.
     fn note_base(&mut self, salts: Salts, newest: u32, database: &Database<'_>) {
         let Some(file) = self.file.as_ref().filter(|_| self.base.is_none_or(|base| base.salts != salts))
         else {

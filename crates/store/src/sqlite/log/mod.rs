@@ -53,8 +53,8 @@ use mark::{Mark, Marker};
 /// Name of the VFS as registered with SQLite.
 const NAME: &CStr = c"outlast";
 
-/// Largest step by which the log grows; below it the size doubles. So a process that does little writes little more
-/// than it has to.
+/// Largest step, in bytes, by which the log grows. Below this the log's size doubles, so that a process that
+/// writes little also allocates little.
 const GROWTH: u64 = 256 << 10;
 const PAGE: u64 = 4 << 10;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -63,7 +63,8 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 const PIECE: usize = 64 << 10;
 
 thread_local! {
-    /// Number of the commit that this thread is in, or 0, and how many of its bytes are not written yet.
+    /// Number of the commit that this thread is in (0: none), and the number of its bytes that are not
+    /// written yet.
     static COMMIT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 

@@ -38,7 +38,8 @@ pub enum Rest {
     Everything,
     /// The database file and the commits in the log up to this byte.
     Before { byte: u64 },
-    /// The database file as it is. The log is gone, its whole part is older than the file, or it is another file's.
+    /// The database file as it is: the log is gone, its undamaged part is older than the file, or the log
+    /// belongs to another file.
     File,
 }
 
