@@ -150,7 +150,7 @@ fn loses_its_files(agent: &Agent, prepare: fn(&Bed, &mut Command), below: &str) 
     let bed = bed();
     let run = agent.starts(&bed, When::After.command(), prepare);
     let pid = agent_of(&bed);
-    super::kept_sessions::is_damaged(&bed, run, pid, below, None);
+    super::kept_sessions::is_damaged(&bed, run, pid, below, super::kept_sessions::Damage::Gone);
     was_told(&bed, agent);
 }
 
