@@ -7,7 +7,7 @@ import { change, count, line, span, usd, when } from "./words.js";
 const HEIGHT = 30;
 const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop", "iteration", "context"];
 
-/** What an entry is about: a call's model, an approval's tool, else the key. */
+/** Returns the subject of an entry: a call's model, an approval's tool, else the key. */
 const subject = (e) => (e.act ? `${e.act.what} by ${e.act.by}` : e.call?.model || e.approval?.tool || e.key || "");
 export const what = (e) => line(subject(e), 120);
 
@@ -36,7 +36,7 @@ export function marks(e) {
   return found;
 }
 
-/** How an entry stands: an approval as it was decided, and any other by its state. */
+/** Returns an entry's standing: an approval's is its decision, any other's its state. */
 export function standing(e) {
   if (!e.approval) return e.state;
   if (e.approval.blocked) return "blocked";
@@ -57,7 +57,7 @@ export function tokens(e) {
 
 const texts = new WeakMap();
 
-/** What a search looks at, in small letters. Made once for each entry: there may be 10,000. */
+/** Returns the text that a search looks at, in small letters. Made once for each entry: there may be 10,000. */
 function said(e) {
   let text = texts.get(e);
   if (text === undefined) {

@@ -141,7 +141,7 @@ function Facts({ run, attempts }) {
 // Most decisions that are shown, the newest ones. All are in the journal.
 const DECISIONS = 50;
 
-/** Who decided what: answers to approvals, and orders of people. */
+/** Lists answers to approvals and orders of people, with who gave them. */
 function Decisions({ id, entries }) {
   const all = useMemo(() => entries.filter((e) => e.act || e.approval?.decision || e.approval?.blocked || e.item?.reset_by), [entries]);
   if (!all.length) return null;
@@ -208,7 +208,7 @@ function Lives({ id, attempts, entries }) {
   </table></div>`;
 }
 
-/** Whether a death cut the entry off, or came after it. */
+/** Tells whether a death cut the entry off, or came after it. */
 const within = (a, e) => (e.closed_at && e.closed_at <= a.ended_at && e.state !== "unknown" ? "after" : "within");
 
 function Budget({ units }) {
