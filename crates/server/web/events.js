@@ -15,7 +15,7 @@ export function hear(act) {
   return () => hearers.delete(act);
 }
 
-/** Which events concern a view. After `opened` and `broken` every view reads, whatever it is concerned with. */
+/** Rules for the events that concern a view. After `opened` and `broken` every view reads, whatever its rule. */
 export const anything = () => true;
 export const ofRun = (id) => (event) => event.run === id;
 export const ofApprovals = (event) => event.kind.startsWith("approval_") || event.kind === "status";

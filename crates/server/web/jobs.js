@@ -49,7 +49,7 @@ async function itemsOf(id, standing) {
   return { items: found, more: after !== null };
 }
 
-/** Why an item failed, in one line: what its error says, and why it is not tried again. */
+/** Tells in one line why an item failed: what its error says, and why it is not tried again. */
 function why(item) {
   const error = item.value?.error ?? item.value;
   const said = [String(error?.type ?? "").replace(/^.*\./, ""), error?.message].filter(Boolean).join(": ");

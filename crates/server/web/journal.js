@@ -7,8 +7,9 @@ import { change, count, line, span, usd, when } from "./words.js";
 const HEIGHT = 30;
 const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop", "iteration", "context"];
 
-/** What an entry is about: a call's model, an approval's tool, else the key. */
-export const what = (e) => line(e.act ? `${e.act.what} by ${e.act.by}` : e.call?.model || e.approval?.tool || e.key || "", 120);
+/** Returns the subject of an entry: a call's model, an approval's tool, else the key. */
+const subject = (e) => (e.act ? `${e.act.what} by ${e.act.by}` : e.call?.model || e.approval?.tool || e.key || "");
+export const what = (e) => line(subject(e), 120);
 
 /** What is unusual about an entry, in words. */
 export function marks(e) {
@@ -35,7 +36,7 @@ export function marks(e) {
   return found;
 }
 
-/** How an entry stands: an approval as it was decided, and any other by its state. */
+/** Returns an entry's standing: an approval's is its decision, any other's its state. */
 export function standing(e) {
   if (!e.approval) return e.state;
   if (e.approval.blocked) return "blocked";
@@ -54,6 +55,18 @@ export function tokens(e) {
   return `${count(u.input + u.cache_read + u.cache_write_5m + u.cache_write_1h)}+${count(u.output)}`;
 }
 
+const texts = new WeakMap();
+
+/** Returns the text that a search looks at, in small letters. Made once for each entry: there may be 10,000. */
+function said(e) {
+  let text = texts.get(e);
+  if (text === undefined) {
+    text = `${e.seq} ${subject(e)} ${e.state} ${standing(e)} ${marks(e).join(" ")}`.toLowerCase();
+    texts.set(e, text);
+  }
+  return text;
+}
+
 export function Journal({ id, entries, whole, chosen, choose }) {
   const [kind, pick] = useState("");
   const [text, seek] = useState("");
@@ -61,8 +74,8 @@ export function Journal({ id, entries, whole, chosen, choose }) {
   const [top, scroll] = useState(0);
   const rows = useMemo(() => {
     const wanted = text.toLowerCase();
-    return entries.filter((e) => (!kind || e.kind === kind)
-      && (!wanted || `${e.seq} ${what(e)} ${e.state} ${marks(e).join(" ")}`.toLowerCase().includes(wanted)));
+    if (!kind && !wanted) return entries;
+    return entries.filter((e) => (!kind || e.kind === kind) && (!wanted || said(e).includes(wanted)));
   }, [entries, kind, text]);
   const high = 520;
   useEffect(() => {

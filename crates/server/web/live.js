@@ -80,6 +80,16 @@ export function useRead(read, keys, rules) {
   return { ...told, again };
 }
 
+/** Returns `value`, a changed one in a task of its own: what is drawn of it delays nothing else. */
+export function useLater(value) {
+  const [kept, keep] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => keep(value));
+    return () => clearTimeout(timer);
+  }, [value]);
+  return kept;
+}
+
 /** Draws its view again every second, so that times since then go on. */
 export function useClock() {
   const [, turn] = useState(0);

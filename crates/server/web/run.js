@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import * as api from "./api.js";
 import { ofRun } from "./events.js";
-import { useKeys, useNews, useRead } from "./live.js";
+import { useKeys, useLater, useNews, useRead } from "./live.js";
 import { Acts } from "./acts.js";
 import { Journal } from "./journal.js";
 import { Timeline } from "./timeline.js";
@@ -71,6 +71,7 @@ export function Run({ id, looks }) {
   replayed.current = run ? run.replayed ?? 0 : null;
   live.current = !run || !["completed", "failed", "cancelled"].includes(run.status);
   const entries = useEntries(id, live, replayed);
+  const drawn = useLater(entries.list);
   const [chosen, choose] = useState(null);
   const [act, ask] = useState(null);
   // The same attempts are the same list: a timeline is not laid out anew for nothing.
@@ -92,7 +93,7 @@ export function Run({ id, looks }) {
     <${Why} run=${run} attempts=${attempts} />
     <${Facts} run=${run} attempts=${attempts} />
     <section class="panel" aria-labelledby="timeline">
-      <${Timeline} entries=${entries.list} attempts=${attempts} run=${run} chosen=${chosen} choose=${choose} />
+      <${Timeline} entries=${drawn} attempts=${attempts} run=${run} chosen=${chosen} choose=${choose} />
     </section>
     <${Partings} run=${run} attempts=${attempts} />
     <${Decisions} id=${run.run} entries=${entries.list} />
@@ -140,7 +141,7 @@ function Facts({ run, attempts }) {
 // Most decisions that are shown, the newest ones. All are in the journal.
 const DECISIONS = 50;
 
-/** Who decided what: answers to approvals, and orders of people. */
+/** Lists answers to approvals and orders of people, with who gave them. */
 function Decisions({ id, entries }) {
   const all = useMemo(() => entries.filter((e) => e.act || e.approval?.decision || e.approval?.blocked || e.item?.reset_by), [entries]);
   if (!all.length) return null;
@@ -207,7 +208,7 @@ function Lives({ id, attempts, entries }) {
   </table></div>`;
 }
 
-/** Whether a death cut the entry off, or came after it. */
+/** Tells whether a death cut the entry off, or came after it. */
 const within = (a, e) => (e.closed_at && e.closed_at <= a.ended_at && e.state !== "unknown" ? "after" : "within");
 
 function Budget({ units }) {

@@ -69,7 +69,7 @@ export function amount(unit, value) {
   return unit.endsWith("_ms") ? span(value) : count(value);
 }
 
-/** The change of limits of an order, as in "dollars +2.50 usd, calls 20". */
+/** Writes a change of limits as people read it, as in "dollars +2.50 usd, calls 20". */
 export const change = (text) => text.replace(/\b([a-z_]+) (\+?)(\d+)\b/g, (as, unit, plus, value) =>
   (UNITS[unit] ? `${unitWord(unit)} ${plus}${amount(unit, Number(value))}` : as));
 

@@ -288,7 +288,14 @@ async fn feed(
     mut progress: Option<Progress>,
     to: mpsc::Sender<Piece>,
 ) {
-    let mut looks = 0_u32;
+    // The first look comes before the cursor: what a client reads once it has that, is no older.
+    if let Some(mut first) = progress.take() {
+        let (store, of) = (host.store.clone(), reading.run.clone());
+        let look = tokio::task::spawn_blocking(move || first.look(&*store, of.as_ref()).map(|_| first));
+        // Of a store that does not answer now, the loop below tells.
+        progress = look.await.ok().map(Result::unwrap_or_default);
+    }
+    let mut looks = 1_u32;
     let mut said = Instant::now();
     // The cursor goes out at once: a client that loses its connection before the first event misses none.
     let mut text = format!("id: {}\nevent: cursor\ndata: {{}}\n\n", reading.cursor);

@@ -23,8 +23,9 @@ const MOST: usize = 100;
 pub struct Progress(Option<BTreeMap<RunNo, (Run, Envelope)>>);
 
 impl Progress {
-    /// Returns a message for each run whose row or budget has changed since the last look. The first look tells nothing,
-    /// and neither does a run that has come to be under way or has ceased to: these are events.
+    /// Returns a message for each run whose row or budget has changed since the last look, or that was not under way then:
+    /// it may have come to be so, and gone on, since. The first look tells nothing. A run that has ceased to be under way
+    /// is an event.
     pub fn look(&mut self, store: &dyn Store, of: Option<&RunView>) -> Result<Vec<Value>, store::Error> {
         let running = Wanted { statuses: vec![Status::Running], ..Wanted::default() };
         let found = match of {
@@ -32,12 +33,12 @@ impl Progress {
             None => runs::page(store, &running, MOST)?.runs,
         };
         let now = store.now()?;
-        let before = self.0.take().unwrap_or_default();
+        let before = self.0.take();
         let mut rows = BTreeMap::new();
         let mut told = Vec::new();
         for view in found {
             let row = (view.run, view.envelope);
-            if before.get(&row.0.no).is_some_and(|had| *had != row) {
+            if before.as_ref().is_some_and(|before| before.get(&row.0.no) != Some(&row)) {
                 told.push(message(&row.0, &row.1, now.0));
             }
             rows.insert(row.0.no, row);
