@@ -398,9 +398,14 @@ impl Conduct {
             return Ok(());
         };
         let told = truth::settle(store, actor, &self.searched(before.no, lost), strays).await?;
-        if !told.is_empty() && self.with.settings.is_some() {
+        if told.is_empty() {
+            return Ok(());
+        }
+        let has_hooks = self.with.settings.is_some();
+        let about = if has_hooks { in_flight(told.len()) } else { untold(told.len()) };
+        say(&format!("{} had kept no session{about}", self.adapter.name()));
+        if has_hooks {
             let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
-            say(&format!("{} had kept no session{}", self.adapter.name(), in_flight(told.len())));
             self.leave_note(&note::words_anew(&how, &told), env);
         }
         Ok(())
