@@ -175,7 +175,7 @@ impl Conduct {
         };
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
         self.adapter.environment(&self.line, env, &self.with);
-        self.with.files = self.files();
+        (self.with.files, self.with.note) = (self.files(), None);
         self.with.settings = self.settings(!text(env, "OUTLAST_STORE").is_empty());
         if self.with.warm && self.with.settings.is_some() {
             env.insert(hook::GIT.into(), "1".into());
@@ -387,7 +387,7 @@ impl Conduct {
     /// it, the new session's model would replay the recorded answer and run the tool again. An agent without
     /// a session to lose had finished, so what is in flight is another agent's.
     async fn tell_anew(
-        &self,
+        &mut self,
         store: &dyn Store,
         actor: Actor,
         before: &Attempt,
@@ -402,11 +402,15 @@ impl Conduct {
             return Ok(());
         }
         let has_hooks = self.with.settings.is_some();
-        let about = if has_hooks { in_flight(told.len()) } else { untold(told.len()) };
+        let takes_note = has_hooks || self.adapter.takes_note_anew(&self.line);
+        let about = if takes_note { in_flight(told.len()) } else { untold(told.len()) };
         say(&format!("{} had kept no session{about}", self.adapter.name()));
+        let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
+        let note = note::words_anew(&how, &told);
         if has_hooks {
-            let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
-            self.leave_note(&note::words_anew(&how, &told), env);
+            self.leave_note(&note, env);
+        } else if takes_note {
+            self.with.note = Some(note);
         }
         Ok(())
     }
