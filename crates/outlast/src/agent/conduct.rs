@@ -179,7 +179,7 @@ impl Conduct {
         };
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
         self.adapter.environment(&self.line, env, &self.with);
-        self.with.files = self.files();
+        (self.with.files, self.with.note) = (self.files(), None);
         let knows_store = !text(env, "OUTLAST_STORE").is_empty();
         self.with.settings = self.settings(knows_store);
         self.with.servers = self.servers(store, actor, knows_store, context).await?;
@@ -441,7 +441,7 @@ impl Conduct {
     /// it, the new session's model would replay the recorded answer and run the tool again. An agent without
     /// a session to lose had finished, so what is in flight is another agent's.
     async fn tell_anew(
-        &self,
+        &mut self,
         store: &dyn Store,
         actor: Actor,
         before: &Attempt,
@@ -452,10 +452,19 @@ impl Conduct {
             return Ok(());
         };
         let told = truth::settle(store, actor, &self.searched(before.no, lost), strays).await?;
-        if !told.is_empty() && self.with.settings.is_some() {
-            let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
-            say(&format!("{} had kept no session{}", self.adapter.name(), in_flight(told.len())));
-            self.leave_note(&note::words_anew(&how, &told), env);
+        if told.is_empty() {
+            return Ok(());
+        }
+        let has_hooks = self.with.settings.is_some();
+        let takes_note = has_hooks || self.adapter.takes_note_anew(&self.line);
+        let about = if takes_note { in_flight(told.len()) } else { untold(told.len()) };
+        say(&format!("{} had kept no session{about}", self.adapter.name()));
+        let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
+        let note = note::words_anew(&how, &told);
+        if has_hooks {
+            self.leave_note(&note, env);
+        } else if takes_note {
+            self.with.note = Some(note);
         }
         Ok(())
     }

@@ -58,6 +58,22 @@ impl Flagged {
             && !has(pieces, &["-h", "--help", "-v", "--version"])
             && !has(pieces, self.sessionless)
     }
+
+    fn is_prompt(&self, piece: &Piece) -> bool {
+        piece.word().is_some() || piece.is(self.prompts) || piece.is(self.talks)
+    }
+
+    /// Returns the arguments with the note behind the last prompt.
+    fn noted(&self, mut pieces: Vec<Piece>, note: &str) -> Vec<String> {
+        match pieces.iter_mut().rfind(|piece| self.is_prompt(piece)) {
+            Some(Piece::Word(prompt)) => *prompt = format!("{prompt}\n\n{note}"),
+            Some(Piece::Option { values, .. }) => {
+                values.iter_mut().for_each(|prompt| *prompt = format!("{prompt}\n\n{note}"));
+            }
+            None => {}
+        }
+        pieces.iter().flat_map(Piece::words).collect()
+    }
 }
 
 impl Adapter for Flagged {
@@ -90,7 +106,14 @@ impl Adapter for Flagged {
         if let Some(id) = session.filter(|_| self.read(line, with.piped).names == Names::Ours) {
             added.extend(["--session-id".to_owned(), id.to_owned()]);
         }
-        line.with(added.into_iter().chain(line.tail.iter().cloned()))
+        match &with.note {
+            Some(note) => line.with(added.into_iter().chain(self.noted(pieces, note))),
+            None => line.with(added.into_iter().chain(line.tail.iter().cloned())),
+        }
+    }
+
+    fn takes_note_anew(&self, line: &Line) -> bool {
+        self.pieces(line).iter().any(|piece| self.is_prompt(piece))
     }
 
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
@@ -162,6 +185,9 @@ pub mod tests {
         assert_eq!(had, Reading { names, headless }, "{text}");
         let clear = |words: Vec<String>| words.join(" ").replace(ID, "ID");
         assert_eq!(clear(agent.begin(&line, &with, Some("OURS"))), begun, "{text}");
+        let noted = agent.begin(&line, &With { note: Some("NOTE".into()), ..With::default() }, Some("OURS"));
+        let is_noted = noted.iter().any(|word| word.ends_with("\n\nNOTE"));
+        assert_eq!(is_noted, agent.takes_note_anew(&line), "{text}");
         assert_eq!(clear(agent.resume(&line, &with, "OURS", "NOTE")), resumed, "{text}");
     }
 }

@@ -100,6 +100,8 @@ pub struct With {
     pub servers: Vec<String>,
     /// Directory of the run for the session of an agent that keeps it there; `None` for others, or if it cannot be made.
     pub files: Option<PathBuf>,
+    /// Note to the model of a session that is begun anew, because the one before was not kept.
+    pub note: Option<String>,
     /// How the program authenticates, as its own files say ([`Adapter::logins`]).
     pub logins: Vec<String>,
 }
@@ -130,6 +132,10 @@ pub trait Adapter: Send + Sync {
     /// Returns whether a resumed agent's model gets the note. Where nobody can give it, the person is told so.
     fn tells(&self, _line: &Line) -> bool {
         true
+    }
+    /// Returns whether `begin` adds [`With::note`] to the prompt.
+    fn takes_note_anew(&self, _line: &Line) -> bool {
+        false
     }
     /// Adds the agent's own variables to the environment that every agent gets.
     fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With);

@@ -15,6 +15,8 @@ struct Agent {
     /// File in the agent's directory that becomes part of its system text.
     instructions: &'static str,
     variables: &'static [(&'static str, &'static str)],
+    /// Directory of its session files; `None` if it keeps none, or keeps them before it asks its model.
+    sessions: Option<&'static str>,
 }
 
 const OPENCODE: Agent = Agent {
@@ -24,6 +26,7 @@ const OPENCODE: Agent = Agent {
     words: &["run", "--auto", "-m", "anthropic/claude-sonnet-4-5"],
     instructions: "AGENTS.md",
     variables: &[("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_DISABLE_AUTOUPDATE", "1")],
+    sessions: None,
 };
 
 const GEMINI: Agent = Agent {
@@ -33,6 +36,7 @@ const GEMINI: Agent = Agent {
     words: &["--yolo", "--skip-trust", "-m", "gemini-2.5-flash", "-p"],
     instructions: "system.md",
     variables: &[("GEMINI_SYSTEM_MD", "system.md")],
+    sessions: Some(".gemini/tmp"),
 };
 
 const QWEN: Agent = Agent {
@@ -42,6 +46,7 @@ const QWEN: Agent = Agent {
     words: &["--yolo", "-m", "gpt-5", "-p"],
     instructions: "system.md",
     variables: &[("QWEN_SYSTEM_MD", "system.md")],
+    sessions: Some(".qwen/projects"),
 };
 
 const COPILOT: Agent = Agent {
@@ -56,9 +61,24 @@ const COPILOT: Agent = Agent {
         ("COPILOT_AUTO_UPDATE", "false"),
         ("COPILOT_OFFLINE", "true"),
     ],
+    sessions: Some(".copilot/session-state"),
 };
 
 impl Agent {
+    /// Waits until its session is on disk, a little later than its first tool begins. One that is killed before is begun
+    /// anew.
+    fn until_kept(&self, bed: &Bed) {
+        let Some(below) = self.sessions else { return };
+        until("its session is kept", || self.kept(bed, below).map(drop));
+    }
+
+    fn kept(&self, bed: &Bed, below: &str) -> Option<PathBuf> {
+        let mut found = Vec::new();
+        files_below(&bed.path(below), &mut found);
+        let holds = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("do it once"));
+        found.into_iter().find(|path| path.extension().is_some_and(|e| e == "jsonl") && holds(path))
+    }
+
     /// Lines for the fake provider: the model calls its tool once, and checks when it is told to.
     fn script(&self, command: &str) -> String {
         let call = |command: &str| {
@@ -73,16 +93,24 @@ impl Agent {
     }
 
     fn starts(&self, bed: &Bed, command: &str, prepare: fn(&Bed, &mut Command)) -> Proc {
+        self.starts_with(bed, &[], command, prepare)
+    }
+
+    fn starts_with(&self, bed: &Bed, flags: &[&str], command: &str, prepare: fn(&Bed, &mut Command)) -> Proc {
         let program = cli(self.name);
         fs::write(bed.path("work").join(self.instructions), self.script(command)).unwrap();
-        let mut command = run(bed, &["--", text(&program)]);
-        command.args(self.words).arg("do it once");
+        let mut command = run(bed, flags);
+        command.args(["--", text(&program)]).args(self.words).arg("do it once");
         command.envs(self.variables.iter().copied());
         // Their scripts want the Node.js that is installed beside them.
-        command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", text(program.parent().unwrap())));
+        command.env("PATH", path_of(&program));
         prepare(bed, &mut command);
         bed.start(command)
     }
+}
+
+fn path_of(program: &Path) -> String {
+    format!("{}:/usr/local/bin:/usr/bin:/bin", text(program.parent().unwrap()))
 }
 
 /// Checks that the agent's model was told, in its own conversation, and that the effect is there once.
@@ -112,7 +140,9 @@ fn is_killed(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
         let when = if dice.below(2) == 0 { When::Before } else { When::After };
         let bed = bed();
         let run = agent.starts(&bed, when.command(), prepare);
-        assert!(kill(agent_of(&bed), 9));
+        let pid = agent_of(&bed);
+        agent.until_kept(&bed);
+        assert!(kill(pid, 9));
         run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
         was_told(&bed, agent);
     }
@@ -145,28 +175,64 @@ fn copilot_cli_with_a_key_that_is_killed_in_its_tool_goes_on_in_its_session_and_
     is_killed(&COPILOT, |_, _| ());
 }
 
+/// Waits until the file is copied as it is now: one line end more, and the copy that follows.
+fn until_copied(bed: &Bed, file: &Path) {
+    use std::io::Write as _;
+    let newest = || {
+        let entries = bed.journal("r").into_iter();
+        let copies = entries.filter(|e| e["key"].as_str().is_some_and(|key| key.contains("transcript:")));
+        copies.filter_map(|e| e["seq"].as_i64()).max()
+    };
+    let before = newest();
+    fs::OpenOptions::new().append(true).open(file).unwrap().write_all(b"\n").unwrap();
+    until("its session is copied", || (newest() > before).then_some(()));
+}
+
 /// Its session's files are deleted while its tool runs, and it is killed then.
-fn loses_its_files(agent: &Agent, prepare: fn(&Bed, &mut Command), below: &str) {
+fn loses_its_files(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
+    let below = agent.sessions.unwrap();
     let bed = bed();
     let run = agent.starts(&bed, When::After.command(), prepare);
     let pid = agent_of(&bed);
+    agent.until_kept(&bed);
+    until_copied(&bed, &agent.kept(&bed, below).unwrap());
     super::kept_sessions::is_damaged(&bed, run, pid, below, super::kept_sessions::Damage::Gone);
     was_told(&bed, agent);
 }
 
+/// Killed before its session was on disk. Without the requests no copy of it is kept either.
+#[test]
+fn copilot_cli_that_had_kept_no_session_is_told_in_a_new_one() {
+    // Bug: of 20 killed, one ran its tool a second time. Consequence: its effect came twice. Cause: a session is on disk a
+    // little later than its first tool begins, and one that is begun anew was told nothing.
+    let bed = bed();
+    let mut run = COPILOT.starts_with(&bed, &["--record", "answers"], When::After.command(), |_, _| ());
+    agent_of(&bed);
+    run.kill();
+    let _ = fs::remove_dir_all(bed.path(".copilot/session-state"));
+    let mut resume = bed.outlast(&["resume", "r"]);
+    resume.envs(COPILOT.variables.iter().copied()).env("PATH", path_of(&cli(COPILOT.name)));
+    bed.start(resume)
+        .done()
+        .code(0)
+        .tells(&["had kept no session", "told of 1 tool call that was in flight"]);
+    assert_eq!(bed.text("work/effects"), "effect\n");
+    assert_eq!(bed.status("r"), "completed");
+}
+
 #[test]
 fn gemini_cli_goes_on_although_its_sessions_are_gone() {
-    loses_its_files(&GEMINI, with_key, ".gemini/tmp");
+    loses_its_files(&GEMINI, with_key);
 }
 
 #[test]
 fn qwen_code_goes_on_although_its_sessions_are_gone() {
-    loses_its_files(&QWEN, |_, _| (), ".qwen/projects");
+    loses_its_files(&QWEN, |_, _| ());
 }
 
 #[test]
 fn copilot_cli_goes_on_although_its_sessions_are_gone() {
-    loses_its_files(&COPILOT, |_, _| (), ".copilot/session-state");
+    loses_its_files(&COPILOT, |_, _| ());
 }
 
 /// It gives its model no tools: it is killed in the tests that it runs behind an edit.
