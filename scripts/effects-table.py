@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import http.server
-import json
 import os
 import re
 import signal
@@ -34,14 +33,11 @@ FRAMEWORKS = {
     "langgraph": "LangGraph",
     "pydantic_ai": "PydanticAI",
     "openai_agents": "OpenAI Agents",
-    "claude_agent": "Claude Agent",
 }
 #: How a clerk is run: the prefix of its program, and whether `outlast run` starts it again.
 WAYS = {"plain": ("plain", False), "alone": ("with", False), "outlast run": ("with", True)}
-#: The framework that resumes a session: its model is asked anew, and how often is a matter of what the session had kept.
-RESUMED, MOST = "claude_agent", 3
 CALLS = len(shop.CUSTOMERS) + 1
-MODEL_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+MODEL_PATHS = ("/v1/chat/completions", "/v1/responses")
 PATIENCE_S = 300
 
 
@@ -124,13 +120,11 @@ class Clerk:
 
     def environment(self, url: str) -> dict[str, str]:
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "ANTHROPIC_", "OPENAI_", "CLAUDE"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "ANTHROPIC_", "OPENAI_"))},
             "HOME": str(self.place),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "crates" / "python" / "python"), str(EXAMPLES)]),
             "OUTLAST_STORE": str(self.place / "runs.db"),
             "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{url}/v1",
-            "ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": url,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
         }  # fmt: skip
 
 
@@ -159,18 +153,15 @@ class Passing(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        # Claude Code asks other things, too, without the shop's tool.
-        clerk, is_call = self.server.clerk, self.path.partition("?")[0] in MODEL_PATHS and bool(charges(body))
         number = sum(f"receipt of {customer}".encode() in body for customer in shop.CUSTOMERS)
+        is_call = self.path in MODEL_PATHS
+        clerk = self.server.clerk
         # A supervisor's proxy outlives the clerk and holds the line; otherwise nobody is left who calls.
         if is_call and clerk.dies(f"sent {number}") and not clerk.supervised:
             self.close_connection = True
             return
         connection = http.client.HTTPConnection(self.server.provider)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection", "accept-encoding")}
-        if is_call and self.path.startswith("/v1/messages"):
-            body = looking(body)
-            headers = {name: value for name, value in headers.items() if name.lower() != "content-length"}
         connection.request(self.command, self.path, body or None, headers)
         answer = connection.getresponse()
         data = answer.read()
@@ -193,25 +184,6 @@ class Passing(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
-
-
-def charges(body: bytes) -> list[str]:
-    """The names of the shop's tool among the tools that a request offers."""
-    tools = [tool.get("name") or tool.get("function", {}).get("name", "") for tool in json.loads(body).get("tools") or []]
-    return [name for name in tools if name.endswith("charge")]
-
-
-def looking(body: bytes) -> bytes:
-    """A request for the provider to be answered as by a model that looks which receipts it has.
-
-    A resumed session of Claude Code has other turns than one that was not cut off: the mock's count of them would be wrong.
-    """
-    name = charges(body)[0]
-    left = [customer for customer in shop.CUSTOMERS if f"receipt of {customer}".encode() not in body]
-    line = f'tool {name} {json.dumps({"customer": left[0]})}' if left else "reply all are charged"
-    request = json.loads(body)
-    kept = {name: request[name] for name in ("model", "max_tokens", "stream", "tools") if name in request}
-    return json.dumps({**kept, "messages": [{"role": "user", "content": f"mock: {line}"}]}).encode()
 
 
 def is_alive(pid: int) -> bool:
@@ -238,10 +210,7 @@ def measured(framework: str, outlast: Path) -> str:
             with tempfile.TemporaryDirectory(prefix="clerk-") as place:
                 paid, charged = Clerk(framework, way, outlast, Path(place), late).work()
             calls, charges = calls + paid - CALLS, charges + charged - len(shop.CUSTOMERS)
-        if framework == RESUMED:
-            kills = len(deaths(False)) + len(deaths(True))
-            assert calls <= MOST * kills, f"{calls} calls more for {kills} kills"
-        cells += ["*" if framework == RESUMED else calls, charges]
+        cells += [calls, charges]
     return f"| {FRAMEWORKS[framework]} | " + " | ".join(map(str, cells)) + " |"
 
 
@@ -251,16 +220,18 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the rows into the guide")
     parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []], metavar="FRAMEWORK")
     args = parser.parse_args()
-    text, differs = GUIDE.read_text(), False
+    rows = {}
     for framework in args.frameworks or FRAMEWORKS:
-        row = measured(framework, args.outlast.resolve())
-        print(row, flush=True)
-        text, found = re.subn(rf"^\| {FRAMEWORKS[framework]} (\| [\d*]+ )+\|$", row, text, flags=re.M)
-        differs = differs or not found or row not in GUIDE.read_text()
+        rows[framework] = measured(framework, args.outlast.resolve())
+        print(rows[framework], flush=True)
+    text = GUIDE.read_text()
+    for framework, row in rows.items():
+        text = re.sub(rf"^\| {FRAMEWORKS[framework]} (\| \d+ )+\|$", row, text, flags=re.M)
     if args.write:
         GUIDE.write_text(text)
-    elif differs:
-        print(f"{GUIDE.relative_to(ROOT)} shows other figures: run it with --write", file=sys.stderr)
+    missing = [row for row in rows.values() if row not in GUIDE.read_text()]
+    if missing:
+        print(f"{GUIDE.relative_to(ROOT)} shows other figures than {missing}: run it with --write", file=sys.stderr)
         return 1
     return 0
 

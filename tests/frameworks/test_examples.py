@@ -11,12 +11,10 @@ from bed import ROOT, outlast_program
 GUIDE = ROOT / "docs/guides/frameworks.md"
 
 
-def frameworks():
-    """The frameworks, by the names of their examples."""
-    return sorted(path.stem.removeprefix("with_") for path in (ROOT / "examples/frameworks").glob("with_*.py"))
+FRAMEWORKS = ["langgraph", "openai_agents", "pydantic_ai"]
 
 
-@pytest.mark.parametrize("framework", frameworks())
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_clerk_that_is_killed_everywhere_pays_and_charges_as_the_guide_tells(framework):
     line = [sys.executable, ROOT / "scripts/effects-table.py", "--outlast", outlast_program(), framework]
     done = subprocess.run(line, capture_output=True, text=True, timeout=900)
@@ -24,7 +22,7 @@ def test_a_clerk_that_is_killed_everywhere_pays_and_charges_as_the_guide_tells(f
 
 
 def test_with_outlast_no_clerk_charges_twice_and_under_a_supervisor_none_pays_twice():
-    rows = re.findall(r"^\| \w[^|]*" + r"\| ([\d*]+) " * 6 + r"\|$", GUIDE.read_text(), re.M)
-    assert len(rows) == len(frameworks()) == 4
+    rows = re.findall(r"^\| \w[^|]*" + r"\| (\d+) " * 6 + r"\|$", GUIDE.read_text(), re.M)
+    assert len(rows) == len(FRAMEWORKS)
     for *_, alone, calls, supervised in rows:
-        assert alone == supervised == "0" and calls in ("0", "*")
+        assert alone == calls == supervised == "0"

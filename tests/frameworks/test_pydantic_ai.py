@@ -1,7 +1,14 @@
 """PydanticAI: model requests and tools are done once over all lives, under names that stay."""
 
+import functools
 import json
+import os
+import random
+import re
+import signal
 import sqlite3
+import sys
+import traceback
 
 import pytest
 from pydantic_ai import Agent, ModelResponse, ModelRetry, TextPart, ToolCallPart
@@ -118,3 +125,104 @@ def test_outside_of_a_run_nothing_is_recorded(rt):
 def test_an_effect_that_is_none_is_refused():
     with pytest.raises(ValueError, match="'twice'"):
         OutlastDurability(effect="twice")
+
+
+KILLS = int(os.environ.get("OUTLAST_TEST_KILLS", "12"))
+PAYMENTS = 3
+
+
+def a_life(store, name, log, dies_at):
+    """A life of an agent that pays and sends, killed at its so manieth call of a Python function; 0: never. Gives how many it made."""
+    calls = 0
+
+    def killing(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+        if calls == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def answer(messages, info):
+        said = sum(m.kind == "response" for m in messages)
+        if said == 2 * PAYMENTS:
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart(("pay", "send")[said % 2], {"number": said // 2}, tool_call_id=f"call_{said}")])
+
+    agent = Agent(FunctionModel(answer), name="clerk", capabilities=[OutlastDurability()])
+
+    def did(what):
+        with open(log, "a") as file:
+            print(what, file=file)
+        return what
+
+    @agent.tool_plain(metadata={"outlast": "idempotent"})
+    def pay(number: int) -> str:
+        return did(f"pay {number} {outlast.current().idempotency_key}")
+
+    @agent.tool_plain
+    def send(number: int) -> str:
+        return did(f"send {number}")
+
+    rt = outlast.connect(store)
+    sys.setprofile(killing)
+    try:
+        while not is_done(rt, name, agent, log):
+            pass
+    finally:
+        sys.setprofile(None)
+    rt.close()
+    return calls
+
+
+def is_done(rt, name, agent, log):
+    """Runs the agent. Where it stopped at something in doubt, a person looks whether it was sent, and says so."""
+    try:
+        with rt.run(name) as run:
+            try:
+                assert agent.run_sync("go").output == "done"
+                return True
+            except outlast.StepInDoubt as doubt:
+                key = re.search(r"tool/\S+/call_\d+", f"{doubt} {doubt.hint}")[0]
+                what = f"send {int(key.rpartition('_')[2]) // 2}"
+                sent = log.exists() and what in log.read_text().splitlines()
+                run.resolve(key.split("/")[1], key=key, **({"result": what} if sent else {"rerun": True}))
+                raise
+    except outlast.StepInDoubt:
+        return False
+
+
+def forked(body):
+    """Runs `body` in a child: whether it came to its end and was not killed. What it gives is written to the pipe."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, str(body()).encode())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as told:
+        said = told.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL), f"exit {status}"
+    return int(said) if status == 0 else None
+
+
+def test_an_agent_killed_at_random_pays_once_under_each_key_and_sends_nothing_twice_unasked(home):
+    """Twelve kills; as many as OUTLAST_TEST_KILLS says."""
+    log = home / "log"
+    calls = forked(lambda: a_life(home / "runs.db", "clean", log, 0))
+    rng, kills, runs = random.Random(18), 0, 0
+    while kills < KILLS:
+        log.unlink(missing_ok=True)
+        runs += 1
+        while True:
+            # Drawn here: a child's draws are not ours. A life of replays may make more calls than the clean one.
+            dies_at = rng.randint(1, 2 * calls)
+            if forked(functools.partial(a_life, home / "runs.db", f"r{runs}", log, dies_at)) is not None:
+                break
+            kills += 1
+        did = log.read_text().splitlines()
+        assert sorted(line for line in did if line.startswith("send")) == [f"send {n}" for n in range(PAYMENTS)]
+        assert len({line for line in did if line.startswith("pay")}) == PAYMENTS
