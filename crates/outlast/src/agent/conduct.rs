@@ -198,6 +198,12 @@ impl Conduct {
         let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
         self.resumed = goes_on.is_some();
+        if let (Some(before), Some(directory)) = (&before, &self.transcripts) {
+            let path = goes_on.as_ref().and_then(|known| super::transcript(directory, known));
+            let kept = path.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+            let kept = String::from_utf8_lossy(&kept);
+            truth::give_back_unkept(store, self.run, before.no, &kept).await?;
+        }
         let Some(known) = goes_on else {
             if let Some(before) = &before {
                 self.tell_anew(store, actor, before, strays, env).await?;

@@ -169,6 +169,31 @@ pub async fn settle(
     Ok(told)
 }
 
+/// Gives back what recorders answered to the clients of the attempt `before`, and what is not in `kept`, the text of the
+/// session's file: an agent may have sent a result to its model, and die before its file has it. The resumed session does
+/// not know of the call then.
+pub async fn give_back_unkept(
+    store: &dyn Store,
+    run: RunNo,
+    before: AttemptNo,
+    kept: &str,
+) -> Result<(), store::Error> {
+    for entry in newest_entries(store, run)?.iter().filter(|e| e.delivered_to == Some(before)) {
+        let Some(tool) = &entry.tool else { continue };
+        let mut ids = tool.id.iter().chain(&tool.later_ids).peekable();
+        if ids.peek().is_some() && !ids.any(|id| has_result(kept, id)) {
+            store.ask(GiveBackTool { run, seq: entry.seq }, Durability::Synced).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a session's file has the result of a call, in Claude Code's or Codex's words.
+fn has_result(kept: &str, id: &str) -> bool {
+    let is_result = |line: &str| line.contains("tool_result") || line.contains("_call_output");
+    kept.lines().any(|line| line.contains(id) && is_result(line))
+}
+
 /// Gives back what a recorder answered to a call whose result the model never got, so that the same call of the resumed
 /// model gets it, and is not made a second time. Returns whether the recorder has the tool's answer.
 async fn give_back(store: &dyn Store, entries: &[Entry], id: &str) -> Result<bool, store::Error> {
@@ -280,6 +305,14 @@ mod tests {
         }
         let edit = ToolCall { id: "t1".into(), name: "Edit".into(), input: r#"{"file_path":"x"}"#.into() };
         assert_eq!(judge(&edit, true, false, &[shell]), Outcome::Unknown, "no process of its own");
+    }
+
+    #[test]
+    fn a_result_is_kept_where_its_line_says_so() {
+        let claude = "{\"type\":\"assistant\",\"id\":\"toolu_1\"}\n{\"type\":\"tool_result\",\"tool_use_id\":\"toolu_0\"}";
+        assert!(has_result(claude, "toolu_0") && !has_result(claude, "toolu_1"));
+        let codex = "{\"type\":\"function_call\",\"call_id\":\"call_1\"}\n{\"type\":\"function_call_output\",\"call_id\":\"call_0\"}";
+        assert!(has_result(codex, "call_0") && !has_result(codex, "call_1"));
     }
 
     #[test]
