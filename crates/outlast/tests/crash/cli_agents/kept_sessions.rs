@@ -32,7 +32,9 @@ fn each_damage(story: impl Fn(Damage) + Sync) {
         None => vec![Damage::Gone, Damage::Cut(0), Damage::Cut(40_000), Damage::Cut(999_000)],
         Some(count) => {
             let mut dice = Dice::new();
-            let one = |n: usize| if n.is_multiple_of(2) { Damage::Gone } else { Damage::Cut(dice.below(1_000_000)) };
+            let one = |n: usize| {
+                if n.is_multiple_of(2) { Damage::Gone } else { Damage::Cut(dice.below(1_000_000)) }
+            };
             (0..count).map(one).collect()
         }
     };
