@@ -93,6 +93,8 @@ struct Conversation {
     /// Number of items that its newest request carried.
     items: usize,
     streak: Streak,
+    /// Number of its answers that called no tool.
+    ends: u64,
 }
 
 /// Conversations of a run as one process sees them, of its newest attempt: what a replay asks again is no waiting.
@@ -102,7 +104,7 @@ pub struct Conversations {
     known: VecDeque<Conversation>,
     /// Number of calls that did not wait.
     stirs: u64,
-    /// Number of conversations that came to an end: answers without a tool call.
+    /// Number of answers that called no tool, of all conversations.
     ends: u64,
     /// Newest requests that were held, so that none is held twice.
     held: VecDeque<Digest>,
@@ -212,11 +214,12 @@ impl Conversations {
             0 => self.stirs += 1,
             _ => drop(streak.first.get_or_insert(seq)),
         }
+        let ends = self.find(attempt, key).map_or(0, |known| known.ends);
         self.known.retain(|known| known.key != key);
         if self.known.len() == CONVERSATIONS {
             self.known.pop_front();
         }
-        self.known.push_back(Conversation { key, items, streak });
+        self.known.push_back(Conversation { key, items, streak, ends });
     }
 
     /// Notes that a call left that is part of no conversation known here.
@@ -225,12 +228,15 @@ impl Conversations {
     }
 
     /// Notes that an answer calls no tool: whoever waits for that conversation has something new.
-    pub fn ended(&mut self) {
+    pub fn ended(&mut self, key: Digest) {
         self.ends += 1;
+        self.known.iter_mut().filter(|known| known.key == key).for_each(|known| known.ends += 1);
     }
 
-    pub fn ends(&self) -> u64 {
-        self.ends
+    /// Returns how often other conversations than this one have come to an end.
+    pub fn ends_of_others(&self, key: Digest) -> u64 {
+        let own = self.known.iter().find(|known| known.key == key).map_or(0, |known| known.ends);
+        self.ends.saturating_sub(own)
     }
 
     /// Returns whether the request may be held: it was not before. A client may ask again while it is.

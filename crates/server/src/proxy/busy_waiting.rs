@@ -8,7 +8,10 @@
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use outlast_core::{
-    call::{Refused, busy_waiting::Streak},
+    call::{
+        Refused,
+        busy_waiting::{Streak, TOLD_FROM},
+    },
     engine::run::halt::Halt,
     envelope,
     run::NoProgress,
@@ -38,7 +41,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Number of calls in a row that bring nothing new, this one included.
+    /// Returns the number of calls in a row that bring nothing new, this one included.
     pub fn waits(&self) -> u32 {
         self.streak.waits
     }
@@ -51,7 +54,7 @@ pub async fn enter(host: &Host, call: &mut Call) -> Result<(), Refusal> {
         return Ok(());
     }
     let Some(judged) = judge(host, call) else { return Ok(()) };
-    let streak = judged.streak.clone();
+    let (key, streak) = (judged.conversation, judged.streak.clone());
     call.judged = Some(judged);
     if streak.is_news() {
         host.saw(Seen::Waits { calls: streak.waits, name: streak.name.clone() });
@@ -59,7 +62,7 @@ pub async fn enter(host: &Host, call: &mut Call) -> Result<(), Refusal> {
     match call.seat.no_progress {
         NoProgress::Warn => Ok(()),
         NoProgress::Hold => {
-            hold(host, call, &streak).await;
+            hold(host, call, key, &streak).await;
             Ok(())
         }
         NoProgress::Halt => halt(host, call, &streak).await,
@@ -94,46 +97,63 @@ pub fn left(host: &Host, call: &Call, seq: Seq) {
 
 /// Notes an answer. One that calls no tool ends its conversation, for which another one may wait.
 pub fn answered(host: &Host, call: &Call, body: impl FnOnce() -> Vec<u8>) {
-    let is_of_use = call.judged.is_some() && call.seat.no_progress == NoProgress::Hold;
-    if is_of_use && tool_calls::called(&body()).is_empty() {
-        host.memories.of(call.seat.run).lock().conversations.ended();
+    let Some(judged) = call.judged.as_ref().filter(|_| call.seat.no_progress == NoProgress::Hold) else {
+        return;
+    };
+    if tool_calls::called(&body()).is_empty() {
+        host.memories.of(call.seat.run).lock().conversations.ended(judged.conversation);
     }
 }
 
-async fn hold(host: &Host, call: &Call, streak: &Streak) {
-    let groups = host.config.groups.clone();
-    let ms = streak.hold_ms(call.names_patience_ms, groups.is_some(), host.clock.now());
-    let memory = host.memories.of(call.seat.run);
-    if ms == 0 || !memory.lock().conversations.may_hold(call.digest) {
+async fn hold(host: &Host, call: &Call, key: Digest, streak: &Streak) {
+    // One call earlier the first look is taken: what moves between a tool's end and its request is seen too.
+    if streak.waits + 1 < TOLD_FROM {
         return;
     }
-    let (until, ends) = (Instant::now() + Duration::from_millis(ms), memory.lock().conversations.ends());
-    let before = listed(groups.as_ref()).await;
+    let groups = host.config.groups.clone();
+    let memory = host.memories.of(call.seat.run);
+    let look = async || {
+        let groups = listed(groups.clone()).await;
+        Look { groups, ends: memory.lock().conversations.ends_of_others(key) }
+    };
+    let began = look().await;
+    let before = memory.lock().look.replace(began.clone());
+    let before = before.unwrap_or_else(|| began.clone());
+    let ms = streak.hold_ms(call.names_patience_ms, groups.is_some(), host.clock.now());
+    if ms == 0 || before.has_moved(&began) || !memory.lock().conversations.may_hold(call.digest) {
+        return;
+    }
+    let until = Instant::now() + Duration::from_millis(ms);
     host.saw(Seen::Held { calls: streak.waits, ms, name: streak.name.clone() });
     host.metrics.held();
     while Instant::now() < until && !host.is_draining() {
         tokio::time::sleep_until(until.min(Instant::now() + LOOK)).await;
-        let now = listed(groups.as_ref()).await;
-        if before.misses_some_in(&now) || memory.lock().conversations.ends() > ends {
+        if began.has_moved(&look().await) {
             break;
         }
     }
 }
 
-/// Process groups at one moment; `None` if nobody tells.
-struct Listed(Option<BTreeSet<u32>>);
+/// What a held call may wait for, at one moment.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Process groups of the agent's; `None` if nobody tells.
+    groups: Option<BTreeSet<u32>>,
+    /// Number of times that other conversations of the run have come to an end.
+    ends: u64,
+}
 
-impl Listed {
-    /// Returns whether a group of these is not among the later ones.
-    fn misses_some_in(&self, later: &Listed) -> bool {
-        self.0.as_ref().zip(later.0.as_ref()).is_some_and(|(was, is)| !was.is_subset(is))
+impl Look {
+    /// Returns whether a group of this look is gone in the later one, or a conversation has ended since.
+    fn has_moved(&self, later: &Look) -> bool {
+        let groups = self.groups.as_ref().zip(later.groups.as_ref());
+        later.ends > self.ends || groups.is_some_and(|(was, is)| !was.is_subset(is))
     }
 }
 
-async fn listed(groups: Option<&Groups>) -> Listed {
-    let Some(groups) = groups.cloned() else { return Listed(None) };
-    let listed = tokio::task::spawn_blocking(move || groups()).await;
-    Listed(listed.ok().and_then(|listed| listed.ok()))
+async fn listed(groups: Option<Groups>) -> Option<BTreeSet<u32>> {
+    let listed = tokio::task::spawn_blocking(move || groups.map(|groups| groups())).await;
+    listed.ok().flatten()?.ok()
 }
 
 async fn halt(host: &Host, call: &Call, streak: &Streak) -> Result<(), Refusal> {
@@ -141,4 +161,26 @@ async fn halt(host: &Host, call: &Call, streak: &Streak) -> Result<(), Refusal> 
     let refusal = envelope::Refusal::no_progress(evidence, host.clock.now());
     host.store.ask(Halt { run: call.seat.run, refusal: refusal.clone() }, Durability::Synced).await?;
     Err(Refusal::of(Refused::Budget(refusal), call.seat.id.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_is_gone_and_a_conversation_that_ended_have_moved() {
+        let look = |groups: &[u32], ends| Look { groups: Some(groups.iter().copied().collect()), ends };
+        let blind = Look { groups: None, ends: 1 };
+        for (before, later, wanted) in [
+            (look(&[1, 2], 1), look(&[1, 2], 1), false),
+            // A tool that was started meanwhile.
+            (look(&[1, 2], 1), look(&[1, 2, 3], 1), false),
+            (look(&[1, 2], 1), look(&[1, 3], 1), true),
+            (look(&[1, 2], 1), look(&[1, 2], 2), true),
+            (look(&[1, 2], 1), blind.clone(), false),
+            (blind.clone(), look(&[1], 2), true),
+        ] {
+            assert_eq!(before.has_moved(&later), wanted, "{before:?} {later:?}");
+        }
+    }
 }

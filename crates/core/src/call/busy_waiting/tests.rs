@@ -126,6 +126,18 @@ fn a_request_is_held_once() {
 }
 
 #[test]
+fn only_the_end_of_another_conversation_is_news_for_one() {
+    let (mut talk, other) = (Conversations::default(), Digest([8; 32]));
+    talk.left(ATTEMPT, KEY, 1, Streak::default(), Seq(1));
+    talk.left(ATTEMPT, other, 1, Streak::default(), Seq(2));
+    talk.ended(KEY);
+    talk.left(ATTEMPT, KEY, 3, Streak::default(), Seq(3));
+    assert_eq!((talk.ends_of_others(KEY), talk.ends_of_others(other)), (0, 1));
+    talk.ended(other);
+    assert_eq!((talk.ends_of_others(KEY), talk.ends_of_others(other)), (1, 1));
+}
+
+#[test]
 fn a_run_whose_other_agents_get_on_is_not_halted() {
     let poll = |talk: &mut Conversations, n: i64| {
         let streak = talk.judge(ATTEMPT, KEY, &codex_wait(1, ""), Micros(n));
