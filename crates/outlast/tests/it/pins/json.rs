@@ -102,6 +102,9 @@ fn json_keeps_its_members_and_their_types() {
         writeln!(found, "outlast {line}: exit status {}", output.status.code().unwrap()).unwrap();
         found += &errors(&output.stderr);
     }
+    // Whether the killed call was open at the attempt's end: the kill and the call's answer come in either order.
+    let is_sure = |line: &&str| !line.ends_with(".open_at_end[]: int");
+    let found: String = found.lines().filter(is_sure).map(|line| format!("{line}\n")).collect();
     pin("json", &found);
 }
 
