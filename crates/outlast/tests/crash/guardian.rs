@@ -114,8 +114,11 @@ fn cancel_and_stop_end_what_they_find_long_after_the_verdict() {
     each(vec!["cancel", "stop"], |verb| {
         let bed = Bed::without_mock();
         let (mut run, family) = start(&bed);
-        let environ =
-            String::from_utf8(std::fs::read(format!("/proc/{}/environ", family[0])).unwrap()).unwrap();
+        // In the middle of its exec a process shows no environment, or an older one.
+        let environ = until("the agent bears the mark", || {
+            let environ = std::fs::read(format!("/proc/{}/environ", family[0])).unwrap();
+            contains(&environ, b"OUTLAST_MARK").then(|| String::from_utf8(environ).unwrap())
+        });
         run.kill();
         assert_eq!(bed.status("r"), "interrupted");
         // Whoever got away from everybody: here, one that never was below them.
