@@ -162,7 +162,8 @@ impl Adapter for Aider {
         let gone = [PROMPTS, &["--load", "--restore-chat-history", "--no-restore-chat-history"]].concat();
         out.extend(pieces.iter().filter(|piece| !piece.is(&gone)).flat_map(Piece::words));
         if self.read(line, with.piped).headless {
-            out.extend(["--message".to_owned(), note.to_owned()]);
+            // Its file quotes the command line, and of more lines than one it reads the rest as an answer.
+            out.extend(["--message".to_owned(), note.replace('\n', " ")]);
         }
         line.with(out)
     }
@@ -219,6 +220,12 @@ mod tests {
             "aider --chat-history-file /r/aider-S.md --sonnet a.py b.py",
             "aider --chat-history-file /r/aider-S.md --restore-chat-history --sonnet a.py b.py",
         );
+    }
+
+    #[test]
+    fn a_note_is_one_line() {
+        let resumed = Aider.resume(&line("aider -m x"), &With::default(), "S", "a\nb c");
+        assert_eq!(resumed.last().map(String::as_str), Some("a b c"));
     }
 
     #[test]
