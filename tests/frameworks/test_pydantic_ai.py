@@ -8,6 +8,7 @@ import re
 import signal
 import sqlite3
 import sys
+import threading
 import traceback
 
 import pytest
@@ -152,7 +153,8 @@ def a_life(store, name, log, dies_at):
     def did(what):
         with open(log, "a") as file:
             print(what, file=file)
-        return what
+        # Work behind the effect: kills hit there, too.
+        return "".join(map(lambda letter: letter, what + " " * 4000)).strip()
 
     @agent.tool_plain(metadata={"outlast": "idempotent"})
     def pay(number: int) -> str:
@@ -163,12 +165,15 @@ def a_life(store, name, log, dies_at):
         return did(f"send {number}")
 
     rt = outlast.connect(store)
+    # Tools run in threads.
+    threading.setprofile(killing)
     sys.setprofile(killing)
     try:
         while not is_done(rt, name, agent, log):
             pass
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     rt.close()
     return calls
 
