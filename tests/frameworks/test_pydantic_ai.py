@@ -8,6 +8,7 @@ import re
 import signal
 import sqlite3
 import sys
+import threading
 import traceback
 
 import pytest
@@ -89,6 +90,21 @@ def test_a_tool_that_a_death_cut_off_is_repeated_only_if_it_reads(rt):
             Bed().agent.run_sync("go")
 
 
+@pytest.mark.parametrize("said", ["receipt", {"kind": "tool-return", "cents": 5}, {"kind": "receipt"}, [1], None])
+def test_what_a_person_says_of_a_tool_in_doubt_is_its_result(rt, said):
+    """Bug: a result that was given by `outlast resolve` was taken for a payload of PydanticAI's, and the agent raised in each life."""
+    lives(rt, Bed(die_at="charge"))
+    with pytest.raises(outlast.StepInDoubt) as doubt:
+        with rt.run("r") as run:
+            Bed().agent.run_sync("go")
+    key = re.search(r"tool/\S+call_tool:charge/[\w-]+", doubt.value.hint)[0]
+    with rt.run("r") as run:
+        run.resolve("charge", key=key, result=said)
+        result = Bed().agent.run_sync("go")
+    given = [part.content for message in result.all_messages() for part in message.parts if part.part_kind == "tool-return"]
+    assert result.output == "done" and given == ["look ann", said]
+
+
 def test_a_retry_that_a_tool_asks_for_is_replayed_too(rt):
     calls = []
 
@@ -152,7 +168,8 @@ def a_life(store, name, log, dies_at):
     def did(what):
         with open(log, "a") as file:
             print(what, file=file)
-        return what
+        # Work behind the effect: kills hit there, too.
+        return "".join(map(lambda letter: letter, what + " " * 4000)).strip()
 
     @agent.tool_plain(metadata={"outlast": "idempotent"})
     def pay(number: int) -> str:
@@ -163,12 +180,15 @@ def a_life(store, name, log, dies_at):
         return did(f"send {number}")
 
     rt = outlast.connect(store)
+    # Tools run in threads.
+    threading.setprofile(killing)
     sys.setprofile(killing)
     try:
         while not is_done(rt, name, agent, log):
             pass
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     rt.close()
     return calls
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_ai.durable_exec import (  # type: ignore[import-not-found,unused-ignore]
     JSON_CODEC,
     BaseDurabilityCapability,
+    CallToolResult,
     DurabilityEngineSpec,
     JournalCallableOperationBackend,
     RoleBasedOperationConfig,
@@ -89,5 +91,14 @@ class _Backend(JournalCallableOperationBackend[Any]):  # type: ignore[misc,unuse
             return await body()
         if isinstance(operation_id, ToolsetCallToolId):
             id = next((part.tool_call_id for part in cache_key if getattr(part, "tool_call_id", None)), None)
-            return await ToolSpec(name, config).call(body, (), {}, id=id)
+            return _payload(await ToolSpec(name, config).call(body, (), {}, id=id))
         return await steps.begin(current.run, StepSpec(name, body, None, None, None, False, may_diverge=True), (), {})
+
+
+def _payload(outcome: object) -> object:
+    """A recorded payload as it is. What a person said of a call in doubt is the tool's plain result: the payload of one."""
+    try:
+        JSON_CODEC.load(CallToolResult, outcome)
+    except ValidationError:
+        return {"kind": "tool_content_result", "result": outcome}
+    return outcome
