@@ -56,8 +56,9 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
         }
         thread::yield_now();
     };
-    let all: usize = database.value("SELECT count(*) FROM outlast.events").unwrap().parse().unwrap();
-    let before = given_out(Mark::default(), all)[all - 1].mark;
+    let all = || database.value("SELECT count(*) FROM outlast.events").unwrap().parse::<usize>().unwrap();
+    let first = all();
+    let before = given_out(Mark::default(), first)[first - 1].mark;
     let holds = database.begun(HOLDS_PAYLOADS);
     let late = slow.store().ask(x.wants("mail", "{}"), Durability::Synced);
     database.wait_for_a_wait("relation");
@@ -78,7 +79,8 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
 
     holds.commit();
     late.wait().unwrap();
-    let mut runs: Vec<_> = given_out(before, 1).into_iter().map(|event| event.run).collect();
+    // A transaction of any other database of this server can hold back some of them for a while.
+    let mut runs: Vec<_> = given_out(before, all() - first).into_iter().map(|event| event.run).collect();
     runs.dedup();
     assert_eq!(
         runs,
