@@ -111,6 +111,17 @@ test("each act asks once and is done", async () => {
   await page.close();
 });
 
+test("a run opens by a click anywhere on its row", async () => {
+  const page = await visitor();
+  const cell = await until("the run is listed", () => page.evaluateHandle(() =>
+    [...document.querySelectorAll("table.cards tbody tr")].find((row) => row.querySelector("a.name").innerText === "first")?.cells[3] ?? null)
+    .then((h) => h.asElement()));
+  await cell.click();
+  await says(page, "Timeline");
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("an approval is decided by one key, and a refused one is told", async () => {
   const ask = (to) => ({ ask: { tool: "deploy", sideEffect: "write", arguments: { to, size: "TOO_BIG", hidden: "a\u202eb" } } });
   const run = await world.runs("asks", [ask("first"), ask("second"), { wait: "end" }]);

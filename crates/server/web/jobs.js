@@ -4,7 +4,7 @@ import { html, useMemo, useState } from "./html.js";
 import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { SUMS, useRead } from "./live.js";
-import { Ask, Empty, Meter, Problem, State, To, Waits } from "./parts.js";
+import { Ask, Empty, Meter, Problem, State, To, Waits, opens } from "./parts.js";
 import { ago, count, line, pretty, some, usd } from "./words.js";
 
 const STANDINGS = ["open", "failed", "dead", "done", "skipped"];
@@ -21,7 +21,7 @@ export function Jobs() {
       ${!read.data && !read.error ? html`<${Waits} />` : ""}
       ${read.data && !jobs.length ? html`<${Empty}>No batch jobs: <code>outlast.map(…)</code> in Python begins one.</${Empty}>` : ""}
       ${jobs.length ? html`<table class="cards"><thead><tr><th scope="col">Job</th><th scope="col">Status</th><th scope="col">Items</th><th scope="col">Spent, usd</th><th scope="col" class="num">Began</th></tr></thead>
-        <tbody>${jobs.map(({ job, ...run }) => html`<tr key=${run.run}>
+        <tbody>${jobs.map(({ job, ...run }) => html`<tr key=${run.run} onClick=${opens(["jobs", run.run])}>
           <td><${To} path=${["jobs", run.run]} class="name">${line(job.name, 100)}</${To}></td><td><${State} of=${run.status} /></td>
           <td class="whole"><${Progress} job=${job} /></td><td class="whole"><${Meter} spent=${run.spent_nano_usd} limit=${run.limit_nano_usd} /></td>
           <td class="num wide soft">${ago(run.began_at ?? run.created_at)}</td></tr>`)}</tbody></table>` : ""}

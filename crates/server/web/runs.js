@@ -3,7 +3,7 @@
 import { html, useState } from "./html.js";
 import * as api from "./api.js";
 import { SUMS, useKeys, useRead } from "./live.js";
-import { Empty, Meter, Problem, State, To, Waits } from "./parts.js";
+import { Empty, Meter, Problem, State, To, Waits, opens } from "./parts.js";
 import { ago, clean, count, line, some, span } from "./words.js";
 
 const STATUSES = ["running", "waiting", "sleeping", "interrupted", "halted", "completed", "failed", "cancelled"];
@@ -76,7 +76,7 @@ function Row({ run, at }) {
   const end = run.ended_at ?? Date.now() * 1000;
   const job = run.job;
   const tags = Object.entries(run.tags ?? {});
-  return html`<tr class=${at ? "at" : ""}>
+  return html`<tr class=${at ? "at" : ""} onClick=${opens(["run", run.run])}>
     <td>
       <${To} path=${["run", run.run]} class="name">${line(run.name ?? job?.name ?? run.run, 80)}</${To}>
       ${run.name || job ? html`<span class="under mono">${clean(run.run)}</span>` : ""}
