@@ -1,5 +1,7 @@
 //! Consecutive attempts of an agent: the arguments that each starts with, and what its end tells.
 
+mod recorded;
+
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
@@ -29,7 +31,6 @@ use super::{
     hook, hooks,
     line::Line,
     note,
-    servers::{self, Handed},
     session::{self, Session},
     transcript::{self, Kept, Mended},
     truth::{self, Left},
@@ -393,54 +394,6 @@ impl Conduct {
             );
         // The agent runs without hooks too: then less is known of its tools.
         installed.map_err(|e| say(&format!("no hooks for {}: {e}", self.adapter.name()))).ok()
-    }
-
-    /// Puts a recorder before the agent's MCP servers, and returns the values by which it is told. Keeps with the run, for
-    /// people, which servers are recorded. Without access to the store a recorder could not start.
-    async fn servers(
-        &self,
-        store: &dyn Store,
-        actor: Actor,
-        knows_store: bool,
-        context: &Context,
-    ) -> Result<Vec<String>, store::Error> {
-        if !self.records_servers {
-            return Ok(Vec::new());
-        }
-        let Ok(program) = crate::program() else { return Ok(Vec::new()) };
-        let machine = Path::new("/etc");
-        let place = servers::Place {
-            around: &context.around,
-            directory: &self.directory,
-            machine,
-            program: &program,
-        };
-        let mut found = self.adapter.servers(&self.line, place);
-        if !knows_store {
-            found = found.confined();
-        }
-        let handed = match found.handed {
-            Handed::Nothing => Vec::new(),
-            Handed::Words(words) => words,
-            Handed::File(config) => {
-                let path = self.files.join("mcp.json");
-                let written = self
-                    .run_files
-                    .make()
-                    .and_then(|()| hooks::write(&self.files, &path, config.to_string().as_bytes()));
-                if let Err(e) = written {
-                    say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
-                    return Ok(Vec::new());
-                }
-                vec![path.to_string_lossy().into_owned()]
-            }
-        };
-        let before = servers::find(store, self.run, self.name.as_deref())?;
-        if before.unwrap_or_default() != found.told {
-            found.told.words().iter().for_each(|words| say(words));
-            store.ask(servers::keep(actor, self.name.as_deref(), &found.told), Durability::Synced).await?;
-        }
-        Ok(handed)
     }
 
     /// Leaves a note for an agent that died before it had kept its session, with a tool in flight. Without

@@ -22,6 +22,7 @@ pub mod hooks;
 pub mod inside;
 pub mod line;
 pub mod login;
+pub mod names;
 pub mod note;
 pub mod opencode;
 pub mod options;
@@ -309,4 +310,13 @@ pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
         level = below;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_those_of_the_built_in_adapters() {
+        let names: Vec<String> = super::built_in().iter().map(|adapter| adapter.name().to_owned()).collect();
+        assert_eq!(names, super::names::BUILT_IN);
+    }
 }

@@ -1,8 +1,8 @@
 //! `[agents.NAME]` of `outlast.toml`: how a program starts in a new session, and how it resumes an old one.
 
 use crate::agent::{
-    self,
     eyes::{self, Patterns},
+    names::BUILT_IN,
 };
 
 /// Declared agent: one table `[agents.NAME]`.
@@ -41,8 +41,7 @@ impl Declared {
     /// Reads the table `[agents.NAME]`. Errors: the key that is wrong, and the reason.
     pub fn read(name: &str, table: &toml::Table) -> Result<Declared, (String, BadDeclaration)> {
         let bad = |key: &str, why| Err((key.to_owned(), why));
-        let is_known = agent::built_in().iter().any(|adapter| adapter.name() == name);
-        if is_known || ["auto", "none"].contains(&name) {
+        if BUILT_IN.contains(&name) || ["auto", "none"].contains(&name) {
             return bad("", BadDeclaration::BuiltIn(name.to_owned()));
         }
         let all = || vec!["{args}".to_owned()];

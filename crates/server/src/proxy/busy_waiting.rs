@@ -5,7 +5,7 @@
 //! it. What it waits for is seen in two ways: a process group of the agent's that was there when the hold began is gone,
 //! or another conversation of the run has come to its end.
 
-use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use outlast_core::{
     call::{
@@ -20,7 +20,12 @@ use outlast_core::{
 };
 use tokio::time::Instant;
 
-use super::{call::Call, config::Seen, host::Host};
+use super::{
+    call::Call,
+    config::Seen,
+    host::Host,
+    judged::{Groups, Judged, Look},
+};
 use crate::{
     dialect::{talk::Talk, tool_calls},
     wire::refuse::Refusal,
@@ -28,24 +33,6 @@ use crate::{
 
 /// Pause between two looks at what a held call waits for.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Function that lists the process groups of a run's agents, by their numbers. It may block for some milliseconds.
-pub type Groups = Arc<dyn Fn() -> io::Result<BTreeSet<u32>> + Send + Sync>;
-
-/// Judgement of a call.
-#[derive(Clone, Debug)]
-pub struct Judged {
-    conversation: Digest,
-    items: usize,
-    streak: Streak,
-}
-
-impl Judged {
-    /// Returns the number of calls in a row that bring nothing new, this one included.
-    pub fn waits(&self) -> u32 {
-        self.streak.waits
-    }
-}
 
 /// Judges a call, and holds it while it may wait. Errors: the refusal of a run that is halted for it.
 pub async fn enter(host: &Host, call: &mut Call) -> Result<(), Refusal> {
@@ -134,23 +121,6 @@ async fn hold(host: &Host, call: &Call, key: Digest, streak: &Streak) {
     }
 }
 
-/// What a held call may wait for, at one moment.
-#[derive(Clone, Debug)]
-pub struct Look {
-    /// Process groups of the agent's; `None` if nobody tells.
-    groups: Option<BTreeSet<u32>>,
-    /// Number of times that other conversations of the run have come to an end.
-    ends: u64,
-}
-
-impl Look {
-    /// Returns whether a group of this look is gone in the later one, or a conversation has ended since.
-    fn has_moved(&self, later: &Look) -> bool {
-        let groups = self.groups.as_ref().zip(later.groups.as_ref());
-        later.ends > self.ends || groups.is_some_and(|(was, is)| !was.is_subset(is))
-    }
-}
-
 async fn listed(groups: Option<Groups>) -> Option<BTreeSet<u32>> {
     let listed = tokio::task::spawn_blocking(move || groups.map(|groups| groups())).await;
     listed.ok().flatten()?.ok()
@@ -161,26 +131,4 @@ async fn halt(host: &Host, call: &Call, streak: &Streak) -> Result<(), Refusal> 
     let refusal = envelope::Refusal::no_progress(evidence, host.clock.now());
     host.store.ask(Halt { run: call.seat.run, refusal: refusal.clone() }, Durability::Synced).await?;
     Err(Refusal::of(Refused::Budget(refusal), call.seat.id.as_str()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_group_that_is_gone_and_a_conversation_that_ended_have_moved() {
-        let look = |groups: &[u32], ends| Look { groups: Some(groups.iter().copied().collect()), ends };
-        let blind = Look { groups: None, ends: 1 };
-        for (before, later, wanted) in [
-            (look(&[1, 2], 1), look(&[1, 2], 1), false),
-            // A tool that was started meanwhile.
-            (look(&[1, 2], 1), look(&[1, 2, 3], 1), false),
-            (look(&[1, 2], 1), look(&[1, 3], 1), true),
-            (look(&[1, 2], 1), look(&[1, 2], 2), true),
-            (look(&[1, 2], 1), blind.clone(), false),
-            (blind.clone(), look(&[1], 2), true),
-        ] {
-            assert_eq!(before.has_moved(&later), wanted, "{before:?} {later:?}");
-        }
-    }
 }

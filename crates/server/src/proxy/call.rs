@@ -16,8 +16,8 @@ use outlast_core::{
 use tokio::time::Instant;
 
 use super::{
-    busy_waiting::Judged,
     config::Config,
+    judged::Judged,
     named::{self, Providers, To},
     prices::Priced,
     remembered::Memories,

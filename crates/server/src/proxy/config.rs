@@ -13,7 +13,7 @@ use outlast_core::{
     },
 };
 
-use super::{busy_waiting::Groups, named::Providers};
+use super::{judged::Groups, named::Providers};
 use crate::wire::access::Access;
 
 /// Configuration of the proxy.

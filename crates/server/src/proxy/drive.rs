@@ -36,11 +36,12 @@ use tokio::{sync::oneshot, time::Instant};
 
 use self::reply::{Reply, Source};
 use super::{
-    busy_waiting::{self, Judged},
+    busy_waiting,
     call::Call,
     config::Seen,
     host::Host,
     inbox::Inbox,
+    judged::Judged,
     live::{self, Errand},
     log::Live,
     plans::{self, Ticket},

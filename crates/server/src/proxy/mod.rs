@@ -11,6 +11,7 @@ pub(crate) mod drive;
 pub(crate) mod gates;
 pub(crate) mod host;
 pub(crate) mod inbox;
+pub(crate) mod judged;
 pub(crate) mod kept;
 pub(crate) mod live;
 pub(crate) mod log;

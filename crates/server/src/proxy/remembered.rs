@@ -20,7 +20,7 @@ use outlast_core::{
     },
 };
 
-use super::{busy_waiting::Look, seated::Seat};
+use super::{judged::Look, seated::Seat};
 
 /// Most models of a run whose usual output is remembered.
 const MOST_MODELS: usize = 64;
