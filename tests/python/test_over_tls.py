@@ -108,7 +108,7 @@ def afar(rt, home):
 
 
 def same(told):
-    """What is printed, without what depends on the moment."""
+    """Output of a command, without the parts that depend on the moment."""
     if isinstance(told, dict):
         moment = ("until", "wall_s", "active_s", "wall_ms", "per_minute")
         return {key: same(value) for key, value in told.items() if key not in moment}

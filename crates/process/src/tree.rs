@@ -290,7 +290,7 @@ fn proc(stat: &Stat) -> Proc {
 /// non-dumpable processes: those must be found by descent.
 ///
 /// While a process executes another program the kernel shows no environment, on a loaded machine for many milliseconds.
-/// Such a process must not be missed: an empty environment is believed only where the kernel gives its length as 0.
+/// A process in that state must not be missed: an empty environment is believed only where the kernel gives its length as 0.
 fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> bool {
     let began = Instant::now();
     loop {

@@ -1,7 +1,7 @@
 //! Busy waiting: turns in which an agent only looks or waits, and is told the same as shortly before.
 //!
-//! Such a turn sends the whole conversation to the model and brings it nothing. What is judged is a *turn*: the tool
-//! calls that the model asked for last, with their results, as its next request carries them. A turn waits if each of its
+//! A waiting turn sends the whole conversation to the model and brings it nothing. A *turn* is the tool calls that the
+//! model asked for last, with their results, as its next request carries them. A turn waits if each of its
 //! calls can only look or wait ([`look`]), and if calls and results are the same as in one of the last few turns, but for
 //! times and ids ([`shape`]). Everything else is work: another result, an edit, a build, a test, a person's words.
 //!
@@ -72,11 +72,11 @@ pub struct Turn {
 pub struct Streak {
     /// Number of calls that brought nothing new.
     pub waits: u32,
-    /// Those of them since which no other conversation of the run has got on.
+    /// Number of waiting calls since another conversation of the run last got on.
     pub still: u32,
-    /// Time at which the first of them arrived.
+    /// Time at which the first waiting call arrived.
     pub since: Option<Micros>,
-    /// Entry of the first of them.
+    /// Entry of the first waiting call.
     pub first: Option<Seq>,
     /// Name of what the newest turn called.
     pub name: String,

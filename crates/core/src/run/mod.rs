@@ -92,10 +92,11 @@ pub enum Unpriced {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoProgress {
-    /// It is told, and no call is touched.
+    /// People are told of the waiting, and no call is touched.
     #[default]
     Warn,
-    /// Its next call is held until what it waits for has moved, or for a part of its waiting.
+    /// The agent's next call is held until something that it may wait for has moved, or for a part of the time that it
+    /// has waited.
     Hold,
     /// The run is halted after many such calls.
     Halt,

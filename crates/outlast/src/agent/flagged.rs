@@ -76,6 +76,15 @@ impl Flagged {
     }
 }
 
+/// Returns the way to authenticate that the first of these settings files chooses; none if none does.
+pub fn selected_type<const N: usize>(files: [Option<PathBuf>; N]) -> Vec<String> {
+    let chosen = |file: PathBuf| {
+        let settings: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+        settings["security"]["auth"]["selectedType"].as_str().map(str::to_owned)
+    };
+    files.into_iter().flatten().find_map(chosen).into_iter().collect()
+}
+
 impl Adapter for Flagged {
     fn name(&self) -> &str {
         self.name

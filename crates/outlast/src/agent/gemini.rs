@@ -9,9 +9,11 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use serde_json::Value;
-
-use super::{With, flagged::Flagged, options::Takes};
+use super::{
+    With,
+    flagged::{Flagged, selected_type},
+    options::Takes,
+};
 use crate::settings::surroundings::Surroundings;
 
 /// Way to authenticate that obeys a base URL, as its settings name it.
@@ -97,10 +99,6 @@ fn environment(env: &mut BTreeMap<OsString, OsString>, with: &With) {
 
 /// Returns the way to authenticate in the settings that count most.
 fn logins(around: &Surroundings) -> Vec<String> {
-    let chosen = |file: std::path::PathBuf| {
-        let settings: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-        settings["security"]["auth"]["selectedType"].as_str().map(str::to_owned)
-    };
     let home = around.var("GEMINI_CLI_HOME").map(Into::into).or_else(|| around.home());
     let system = around.var("GEMINI_CLI_SYSTEM_SETTINGS_PATH").map(Into::into);
     let files = [
@@ -109,7 +107,7 @@ fn logins(around: &Surroundings) -> Vec<String> {
         home.map(|home: std::path::PathBuf| home.join(".gemini/settings.json")),
         around.var("GEMINI_CLI_SYSTEM_DEFAULTS_PATH").map(Into::into),
     ];
-    files.into_iter().flatten().find_map(chosen).into_iter().collect()
+    selected_type(files)
 }
 
 fn remarks(with: &With) -> Vec<String> {

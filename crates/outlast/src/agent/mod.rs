@@ -103,7 +103,7 @@ pub struct With {
     pub files: Option<PathBuf>,
     /// Note to the model of a session that is begun anew, because the one before was not kept.
     pub note: Option<String>,
-    /// How the program authenticates, as its own files say ([`Adapter::logins`]).
+    /// Ways in which the program authenticates, as its own files say ([`Adapter::logins`]).
     pub logins: Vec<String>,
 }
 

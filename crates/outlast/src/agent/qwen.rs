@@ -4,11 +4,9 @@
 //! does; it starts itself again as its own child; after kill -9 its history has the unfinished call with a result that
 //! says "Treat as failure and retry if needed".
 
-use serde_json::Value;
-
 use super::{
     With,
-    flagged::Flagged,
+    flagged::{Flagged, selected_type},
     options::{Piece, Takes, has},
 };
 use crate::settings::surroundings::Surroundings;
@@ -133,14 +131,10 @@ fn leads(pieces: &[Piece], with: &With) -> Vec<String> {
 }
 
 fn logins(around: &Surroundings) -> Vec<String> {
-    let chosen = |file: std::path::PathBuf| {
-        let settings: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-        settings["security"]["auth"]["selectedType"].as_str().map(str::to_owned)
-    };
     let own = around.var("QWEN_HOME").map(Into::into).or_else(|| Some(around.home()?.join(".qwen")));
     let own = own.map(|own: std::path::PathBuf| own.join("settings.json"));
     let files = [Some(around.directory().join(".qwen/settings.json")), own];
-    files.into_iter().flatten().find_map(chosen).into_iter().collect()
+    selected_type(files)
 }
 
 #[cfg(test)]

@@ -36,18 +36,18 @@ pub enum BudgetsVerb {
 
 /// Create a named budget, or change its limits
 ///
-/// What is spent in its period counts on. Another --per begins a new period; another --tag is another budget.
+/// The spend of its current period counts on. Another --per begins a new period; another --tag is another budget.
 /// Runs that are there already are charged to it, too.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast budgets set team-search --usd 50 --per day --tag team=search")]
 pub struct SetArgs {
-    /// Its name
+    /// Name of the budget
     #[arg(value_name = "NAME")]
     pub name: Name,
     /// When it begins anew: hour, day, month (UTC), or none
     #[arg(long, value_name = "PERIOD", default_value = "none", value_parser = period(), hide_possible_values = true, hide_default_value = true)]
     pub per: Per,
-    /// Whose calls count: runs of this tag and their children. Without it every run's
+    /// Tag of the runs whose calls count, with those of their children; without it, every run's calls count
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::tag)]
     pub tag: Option<(String, String)>,
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub struct LimitArgs {
     group = ArgGroup::new("add").required(true).multiple(true).args(["add_usd", "add_tokens", "add_calls"])
 )]
 pub struct RaiseArgs {
-    /// Its name
+    /// Name of the budget
     #[arg(value_name = "NAME")]
     pub name: Name,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub struct RaiseArgs {
 /// Runs that wait for it go on. One that also stands in outlast.toml stays away until it is changed there.
 #[derive(Args, Clone, Debug)]
 pub struct RemoveArgs {
-    /// Its name
+    /// Name of the budget
     #[arg(value_name = "NAME")]
     pub name: Name,
 }

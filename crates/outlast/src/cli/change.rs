@@ -34,7 +34,7 @@ Examples:
   outlast budget nightly --add-usd 1
   outlast budget nightly --set-wall 4h --lift loops";
 
-/// What is added to the limits that a run and a named budget both have.
+/// Amounts that are added to the limits that a run and a named budget both have.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AddSharedArgs {
     /// Dollars
@@ -160,7 +160,7 @@ pub struct StopArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
-    /// How long to wait for its supervisor to have stopped it; 0s only asks
+    /// Longest wait for its supervisor to have stopped it; 0s only asks
     #[arg(long = "wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub wait_ms: i64,
 }
@@ -202,13 +202,13 @@ pub struct ResolveArgs {
     /// The step: its key, or its name where one step of it is in doubt. The tool call: its entry's number, or its tool
     #[arg(value_name = "STEP")]
     pub step: Option<String>,
-    /// It had its effect, and this is its result
+    /// The step or call had its effect, and this is its result
     #[arg(long, value_name = "JSON", group = "said", requires = "step")]
     pub result: Option<String>,
-    /// It failed, and does in every life: Python raises StepFailed
+    /// The step or call failed, and does in every life: Python raises StepFailed
     #[arg(long, value_name = "WHY", group = "said", requires = "step")]
     pub failed: Option<String>,
-    /// It had no effect, and may run again
+    /// The step or call had no effect, and may run again
     #[arg(long, group = "said", requires = "step")]
     pub rerun: bool,
 }

@@ -57,7 +57,7 @@ pub struct GetArgs {
     pub of: OfArgs,
 }
 
-/// Whose context is looked at.
+/// Run whose context is looked at.
 #[derive(Args, Clone, Debug)]
 pub struct OfArgs {
     /// Another run, to look at: its id, its name, or the start of its id

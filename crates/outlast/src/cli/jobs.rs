@@ -45,7 +45,7 @@ pub struct RetryArgs {
     /// The job: its name, its run's id or the start of it; or a JSONL file of results
     #[arg(value_name = "JOB|FILE.jsonl")]
     pub job: String,
-    /// Those that failed, and those that are dead
+    /// Items that failed, and items that are dead
     #[arg(long)]
     pub failed: bool,
     /// The item of this key, a finished one too; can be repeated
@@ -151,7 +151,7 @@ pub struct SnapshotArgs {
 
 /// Create a run that continues from an earlier point of another run
 ///
-/// What the other had done by then is shared: neither copied nor paid again. The fork is its child: what the fork spends
+/// The work that the other run had done by then is shared: neither copied nor paid again. The fork is its child: what the fork spends
 /// counts against the other's limits, too. Start it with outlast resume.
 #[derive(Args, Clone, Debug)]
 #[command(

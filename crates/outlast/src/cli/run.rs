@@ -57,7 +57,7 @@ pub struct RunArgs {
     /// When the provider's usage limit is reached, stop the agent even if it would wait by itself; it is started again when the limit has reset
     #[arg(long)]
     pub stop_at_limit: bool,
-    /// How long it may end by itself after a halt, or at a usage limit, before it is stopped
+    /// Time that the agent has to end by itself after a halt, or at a usage limit, before it is stopped
     #[arg(long = "grace", value_name = "TIME", value_parser = values::ms, hide = true)]
     pub grace_ms: Option<i64>,
     #[command(flatten)]
@@ -135,10 +135,10 @@ pub struct ConfinedArgs {
     pub command: Vec<OsString>,
 }
 
-/// What an agent's hooks run: an event on standard input
+/// Take an event of an agent's hook from standard input; for hooks, not for people
 #[derive(Args, Clone, Debug)]
 pub struct HookArgs {
-    /// Whose event it is
+    /// Agent whose event it is
     #[arg(value_name = "AGENT", value_parser = ["claude"])]
     pub of: String,
 }
@@ -156,7 +156,7 @@ pub struct LoopArgs {
     /// Completed when this shell command succeeds after an iteration
     #[arg(long, value_name = "CMD", requires = "on")]
     pub until: Option<String>,
-    /// What each iteration reads as its standard input; the file is read anew for each
+    /// File that each iteration reads as its standard input; it is read anew for each
     #[arg(long = "stdin", value_name = "FILE", requires = "on")]
     pub input: Option<PathBuf>,
 }

@@ -32,13 +32,13 @@ pub struct ServeArgs {
     /// Two gRPC transactions that write the same key: the later one wins (last_writer), or it is refused (first_committer)
     #[arg(long, value_name = "RULE", default_value = "last_writer", value_parser = values::conflicts())]
     pub grpc_conflicts: Conflicts,
-    /// How long calls in flight may go on after SIGTERM; those still open then are cut off, and charged as --in-doubt says
+    /// Longest time for which calls in flight may go on after SIGTERM; those still open then are cut off, and charged as --in-doubt says
     #[arg(long = "drain", value_name = "TIME", default_value = "15m", value_parser = values::ms)]
     pub drain_ms: i64,
     /// Complete a run that a request created, after this long without a request; later ones are refused [default: never]
     #[arg(long = "idle-end", value_name = "TIME", value_parser = values::ms)]
     pub idle_end_ms: Option<i64>,
-    /// How many calls may be on their way to one provider at once, over all runs; further ones wait [default: any number]
+    /// Most calls that may be on their way to one provider at once, over all runs; further ones wait [default: any number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub upstream_concurrency: Option<u32>,
     /// Most requests and tokens a minute to one provider, over all runs, for example 500rpm,200000tpm; further calls wait for their turn, up to --admit-wait [default: any number]

@@ -42,7 +42,7 @@ pub enum Color {
     Never,
 }
 
-/// What a run may spend.
+/// Limits of a run's spend.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Limits (of a new run; `none` lifts one)")]
 pub struct LimitArgs {
@@ -127,7 +127,7 @@ impl LimitArgs {
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Rules (of a new run, for its whole life)")]
 pub struct PolicyArgs {
-    /// What a call of unknown outcome is charged: as much as its retry costs, the whole amount that was reserved for it, or nothing
+    /// Charge for a call of unknown outcome: as much as its retry costs, the whole amount that was reserved for it, or nothing
     #[arg(long, value_name = "RULE", default_value = "as_retry", value_parser = values::in_doubt())]
     pub in_doubt: run::InDoubt,
     /// Reserve the most that each call can cost before it is sent, and refuse it where that does not fit; or only count what was spent
@@ -136,7 +136,7 @@ pub struct PolicyArgs {
     /// A restarted agent makes a call that is not recorded while recorded answers are left: send it (live), or halt the run (halt)
     #[arg(long, value_name = "RULE", default_value = "live", value_parser = values::on_divergence())]
     pub on_divergence: run::OnDivergence,
-    /// What is kept of calls: requests and answers (all), answers alone (answers), or neither (digests), with which nothing can be replayed
+    /// Content that is kept of calls: requests and answers (all), answers alone (answers), or neither (digests), with which nothing can be replayed
     #[arg(long, value_name = "WHAT", default_value = "all", value_parser = values::record())]
     pub record: run::Record,
     /// Under a limit in usd, refuse a model without a known price (deny), or count it as free (free)
@@ -164,7 +164,7 @@ impl PolicyArgs {
     }
 }
 
-/// What is served for the run beside its proxy.
+/// Servers for the run beside its proxy.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcArgs {
     /// Serve the versioned state to the command over gRPC; what it writes belongs to this run. The address is stored with a new run, for its resumptions [without an address: 127.0.0.1:50051]
@@ -176,7 +176,7 @@ pub struct GrpcArgs {
 }
 
 impl GrpcArgs {
-    /// What is typed wins over what is kept with the run.
+    /// Flags that are typed win over those kept with the run.
     pub fn over(self, kept: Option<&Grpc>) -> Result<Option<(SocketAddr, Conflicts)>, CliError> {
         let was = kept.map(|kept| kept.address.parse()).transpose().map_err(RunError::KeptAddress)?;
         let conflicts = self.grpc_conflicts.or(kept.map(|kept| kept.conflicts)).unwrap_or_default();
@@ -190,7 +190,7 @@ impl GrpcArgs {
     }
 }
 
-/// How the proxy treats calls.
+/// Treatment of calls by the proxy.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(next_help_heading = "Proxy")]
 pub struct ProxyArgs {
@@ -206,10 +206,10 @@ pub struct ProxyArgs {
     /// Where Gemini calls go
     #[arg(long, value_name = "URL", value_parser = values::base_url)]
     pub gemini_base_url: Option<String>,
-    /// How long a call waits for room in the budget
+    /// Longest wait of a call for room in the budget
     #[arg(long = "admit-wait", value_name = "TIME", default_value = "45s", value_parser = values::ms)]
     pub admit_wait_ms: i64,
-    /// How often a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
+    /// Number of times that a call is sent again that its upstream refused for the moment (429, 503, 529) or that did not reach it; 0: never. Within --admit-wait, and not for clients that do so themselves
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=10))]
     pub upstream_retries: u32,
     /// Longest wait of a run for a provider that answers no call; 0: no wait, errors go to the agent at once
@@ -218,22 +218,22 @@ pub struct ProxyArgs {
     /// Longest pause between two calls that try whether a provider answers again
     #[arg(long = "outage-pause", value_name = "TIME", default_value = "5m", value_parser = values::ms, hide = true)]
     pub outage_pause_ms: i64,
-    /// How long an answer waits to be recorded before its client gets an error
+    /// Longest time that an answer waits to be recorded before its client gets an error
     #[arg(long = "settle-wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub settle_wait_ms: i64,
-    /// How long operations and calls wait for a database that is away (PostgreSQL)
+    /// Longest wait of operations and calls for a database that is away (PostgreSQL)
     #[arg(long = "store-wait", value_name = "TIME", default_value = "60s", value_parser = values::ms)]
     pub store_wait_ms: i64,
-    /// How long an upstream may take to begin its answer
+    /// Longest time that an upstream may take to begin its answer
     #[arg(long = "first-byte-timeout", value_name = "TIME", default_value = "10m", value_parser = values::ms)]
     pub first_byte_timeout_ms: i64,
-    /// How long an answer may pause
+    /// Longest pause of an answer
     #[arg(long = "idle-timeout", value_name = "TIME", default_value = "5m", value_parser = values::ms)]
     pub idle_timeout_ms: i64,
     /// The largest request body
     #[arg(long = "max-body", value_name = "SIZE", default_value = "64MiB", value_parser = values::bytes)]
     pub max_body_bytes: u64,
-    /// What a commit survives: a loss of power (full), or the death of every process
+    /// Event that a commit survives: a loss of power (full), or the death of every process
     #[arg(long, value_name = "WHAT", default_value = "full", value_parser = values::durability())]
     pub durability: Durability,
 }

@@ -28,7 +28,7 @@ Examples:
   outlast_run claude -p \"fix issue $ISSUE_NUMBER\"     as a child that a signal ends at once
   outlast_done";
 
-/// How many lives a task may take without getting on.
+/// Number of lives that a task may take without getting on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lives(pub Option<i64>);
 
@@ -52,7 +52,7 @@ impl std::fmt::Display for Lives {
     }
 }
 
-/// What the functions of `outlast shell-init` say; not for people
+/// Take a word of the functions of `outlast shell-init`; not for people
 #[derive(Args, Clone, Debug)]
 pub struct ShellLoopArgs {
     /// The loop's shell
@@ -117,7 +117,7 @@ pub enum Verb {
     End(EndArgs),
 }
 
-/// Whose lease is held.
+/// Task whose lease is held.
 #[derive(Args, Clone, Debug)]
 pub struct KeepArgs {
     /// The shell's start time
@@ -134,7 +134,7 @@ pub struct KeepArgs {
     pub attempt: i64,
 }
 
-/// How the shell ends.
+/// End of the shell.
 #[derive(Args, Clone, Debug)]
 pub struct EndArgs {
     /// With this exit code
@@ -143,10 +143,10 @@ pub struct EndArgs {
     /// By this signal
     #[arg(long, value_name = "NUMBER")]
     pub signal: Option<i32>,
-    /// What bash runs, as `jobs -lr` lists it
+    /// Jobs that bash runs, as `jobs -lr` lists it
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub jobs: String,
-    /// What bash was at
+    /// Command that bash was at
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub command: String,
 }

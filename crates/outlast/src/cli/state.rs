@@ -75,7 +75,7 @@ pub struct GetArgs {
     pub agent: String,
     /// The key
     pub key: String,
-    /// Its version, or a time: 3, 2026-11-20T08:00:00Z, 7d
+    /// Version of the key, or a time: 3, 2026-11-20T08:00:00Z, 7d
     #[arg(long, value_name = "VERSION|TIME", value_parser = mark)]
     pub at: Option<Mark>,
     #[command(flatten)]
@@ -157,7 +157,7 @@ pub struct ReplayArgs {
 /// much of its key. Without a number it tells what is kept.
 #[derive(Args, Clone, Debug)]
 pub struct KeepArgs {
-    /// How many: a number from 1, or all
+    /// Number of versions to keep, from 1; or all
     #[arg(value_name = "N|all", value_parser = versions)]
     pub versions: Option<Keep>,
     #[command(flatten)]
@@ -182,7 +182,7 @@ pub struct DumpArgs {
 
 /// Write the commits of a dump into this store, in their order
 ///
-/// What was committed by an interrupted restore is not done again. Versions and commits are as they were where
+/// Commits that an interrupted restore has made are not made again. Versions and commits are as they were where
 /// the namespace is new; times are those of the restore. Namespaces of runs are left out: only their runs write there.
 #[derive(Args, Clone, Debug)]
 pub struct RestoreArgs {

@@ -5,7 +5,7 @@ use outlast_core::run::{Confine, Pty, Supervision};
 
 use super::values;
 
-/// How the command's processes are held, at this start and at each that follows.
+/// Treatment of the command's processes, at this start and at each that follows.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Processes (of a new run, for its whole life)")]
 pub struct SuperviseArgs {
@@ -15,7 +15,7 @@ pub struct SuperviseArgs {
     /// Whether the command gets a terminal of its own: if outlast was started from one (auto), always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
-    /// What becomes of processes that outlive it: kill, or wait:60s for their end first
+    /// Fate of processes that outlive the command: kill, or wait:60s for their end first
     #[arg(long, value_name = "RULE", default_value = "kill", value_parser = values::orphans)]
     pub orphans: Orphans,
     /// A program that is never ended with the run, nor what it started; tmux, ssh-agent and dbus-daemon never are; can be repeated
@@ -24,7 +24,7 @@ pub struct SuperviseArgs {
     /// Memory of all its processes together
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub memory: Option<u64>,
-    /// How memory is limited: by a control group, or by the address space of each process (rlimit)
+    /// Way in which memory is limited: by a control group, or by the address space of each process (rlimit)
     #[arg(long, value_name = "HOW", default_value = "cgroup", value_parser = values::memory_by())]
     pub memory_by: MemoryBy,
     /// Processor time, of one processor: 150% is one and a half
@@ -57,16 +57,16 @@ pub struct SuperviseArgs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Argv(pub Vec<String>);
 
-/// What becomes of an agent's own MCP servers.
+/// Treatment of an agent's own MCP servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mcp {
-    /// Those that are commands are recorded.
+    /// Servers that are commands are recorded.
     #[default]
     Auto,
     Off,
 }
 
-/// What holds a limit of memory.
+/// Means that holds a limit of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryBy {
     #[default]
@@ -74,7 +74,7 @@ pub enum MemoryBy {
     Rlimit,
 }
 
-/// How long orphans may go on, in milliseconds.
+/// Longest time that orphans may go on, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Orphans(pub i64);
 

@@ -1,6 +1,6 @@
 //! `outlast export RUN --transcript`: a run's conversations as people read them, in Markdown or, with `--json`, in JSON.
 //!
-//! They are read off the recorded requests and answers, whatever the agent was. A conversation is told once, as its last
+//! Conversations are read off the recorded requests and answers, whatever the agent was. A conversation is told once, as its last
 //! call had it, with that call's answer.
 
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! How a server's tools may be treated when the outcome of a call is unknown: by settings, or by the hints of a server
+//! Treatment of a server's tools when the outcome of a call is unknown: by settings, or by the hints of a server
 //! that is trusted.
 
 use std::collections::HashMap;

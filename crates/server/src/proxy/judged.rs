@@ -24,7 +24,7 @@ impl Judged {
     }
 }
 
-/// What a held call may wait for, at one moment.
+/// Things that a held call may wait for, as they are at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// Process groups of the agent's; `None` if nobody tells.

@@ -1,12 +1,7 @@
 //! Resume tax of a run: what each of its restarts bought again.
 
 use http::Response;
-use outlast_core::{
-    journal::Entry,
-    price::PriceTable,
-    store::{Error, RunView, Store},
-    words::id::{RunNo, Seq},
-};
+use outlast_core::{price::PriceTable, reads::entries, store::RunView};
 use serde_json::{Value, json};
 
 use super::Asked;
@@ -26,24 +21,9 @@ pub(super) async fn of_run(asked: Asked<'_>) -> Result<Response<AnswerBody>, sta
     let found = asked
         .read(move |store| {
             let no = view.run.no;
-            find(store, no, &prices(&view), &store.attempts(no)?, &all(store, no)?)
+            find(store, no, &prices(&view), &store.attempts(no)?, &entries::all(store, no)?)
         })
         .await?;
     let each: Vec<Value> = found.iter().map(Resumption::object).collect();
     super::json(&json!({ "run": id, "total": Tax::of(&found).object(), "resumptions": each }))
-}
-
-/// Most entries that are read at a time.
-const PAGE: usize = 1_000;
-
-fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, Error> {
-    let mut entries: Vec<Entry> = Vec::new();
-    loop {
-        let after = entries.last().map_or(Seq(0), |e| e.seq);
-        let more = store.entries(run, after, PAGE)?;
-        if more.is_empty() {
-            return Ok(entries);
-        }
-        entries.extend(more);
-    }
 }

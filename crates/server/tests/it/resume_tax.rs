@@ -1,4 +1,4 @@
-//! What a restart bought again and how far a plan is used, for machines: REST and metrics.
+//! REST and metrics of the resume tax and of the windows of plans.
 
 use outlast_mock as mock;
 use serde_json::{Value, json};

@@ -5,8 +5,8 @@
 //! share no envelope do not wait for each other. A group that needs more (a sweep, a budget, work in a fork) takes the
 //! whole store alone, as servers of older versions always do.
 //!
-//! Which envelopes a run is charged to is known from earlier transactions, and may have changed since. So what was read
-//! is compared with what was locked, and a group that read more begins again with the whole store.
+//! The envelopes that a run is charged to are known from earlier transactions, and may have changed since. So the rows
+//! that a group read are compared with its locks, and a group that read more begins again with the whole store.
 //!
 //! No group waits in a circle: the store's lock comes first, then the parts in their order, all before the first row is
 //! read, and rows are written only under them. Locks are advisory and not of rows, so that what is absent can be locked

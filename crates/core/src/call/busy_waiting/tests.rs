@@ -1,4 +1,5 @@
-//! Which turns wait, and what a hold saves and costs, in simulated time.
+//! Tests of busy waiting: turns that wait and turns that work, and the calls and the time that a hold saves and costs,
+//! in simulated time.
 
 use super::*;
 

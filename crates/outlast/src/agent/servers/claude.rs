@@ -315,7 +315,7 @@ mod tests {
             servers(asked, place)
         }
 
-        /// What is told of the servers, and the words of each that is handed over.
+        /// Checks the line that is told of the servers, and the words of each server that is handed over.
         fn check(&self, asked: &Asked, told: Option<&str>, handed: &[&str]) {
             let servers = self.servers(asked);
             assert_eq!(servers.told.words().as_deref(), told);

@@ -188,7 +188,7 @@ fn until_copied(bed: &Bed, file: &Path) {
     until("its session is copied", || (newest() > before).then_some(()));
 }
 
-/// Its session's files are deleted while its tool runs, and it is killed then.
+/// The files of an agent's session are deleted while its tool runs, and then the agent is killed.
 fn loses_its_files(agent: &Agent, prepare: fn(&Bed, &mut Command)) {
     let below = agent.sessions.unwrap();
     let bed = bed();
@@ -235,7 +235,7 @@ fn copilot_cli_goes_on_although_its_sessions_are_gone() {
     loses_its_files(&COPILOT, |_, _| ());
 }
 
-/// It gives its model no tools: it is killed in the tests that it runs behind an edit.
+/// Aider gives its model no tools: it is killed in the tests that it runs behind an edit.
 #[test]
 fn aider_that_is_killed_behind_its_edit_goes_on_in_its_conversation() {
     let program = cli("aider");

@@ -47,7 +47,7 @@ def digest(value: Any, index: int) -> str:
 
 
 class Watch:
-    """What the two kinds of inputs (`Pulls`, `AsyncPulls`) need of their job."""
+    """Source of a job's inputs, and the functions of the job by which `Pulls` and `AsyncPulls` take them."""
 
     def __init__(self, source: Any, take: Callable[[], Any], take_async: Callable[[], Any], other: Callable[[str], None]) -> None:
         self.source = source

@@ -47,7 +47,7 @@ class JobSpec:
 
 
 class Way(enum.Enum):
-    """How a life of the job treats the inputs."""
+    """Treatment of the inputs in one life of the job."""
 
     #: Hands out the inputs that have no result.
     ON = 1
