@@ -111,6 +111,30 @@ test("each act asks once and is done", async () => {
   await page.close();
 });
 
+test("an address and keys that come as the page appears are followed", async () => {
+  const { link, origin } = await world.ui();
+  const page = await tab(browser, origin, (problems = []));
+  // The earliest moment: what the page drew is there, and nothing is painted yet.
+  const first = (act) => page.evaluateOnNewDocument(`new MutationObserver((_, me) => {
+    if (!document.querySelector("header.top")) return;
+    me.disconnect();
+    (${act})();
+  }).observe(document, { childList: true, subtree: true });`);
+  const early = await first(() => { location.hash = "#/approvals"; });
+  await page.goto(link);
+  await says(page, "Approvals");
+  await page.removeScriptToEvaluateOnNewDocument(early.identifier);
+  await first(() => {
+    const type = (key) => window.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    type("g");
+    setTimeout(() => type("b"));
+  });
+  await page.reload();
+  await says(page, "Budgets");
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("a run opens by a click anywhere on its row", async () => {
   const page = await visitor();
   const cell = await until("the run is listed", () => page.evaluateHandle(() =>

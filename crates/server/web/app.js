@@ -1,6 +1,6 @@
 // The page's frame: who is let in, where the visitor is, and the keys that lead elsewhere.
 
-import { html, render, useEffect, useState } from "./html.js";
+import { html, render, useEffect, useLayoutEffect, useState } from "./html.js";
 import * as api from "./api.js";
 import { follow, ofApprovals } from "./events.js";
 import { useClock, useKeys, useRead } from "./live.js";
@@ -85,7 +85,8 @@ function Page({ about, looks, leave }) {
   const [path, go] = useState(here());
   const waiting = useRead(() => api.approvals({ status: "pending", limit: 100 }), [], { on: ofApprovals });
   useEffect(follow, []);
-  useEffect(() => {
+  // A page that is seen is heard too: as an effect after painting, this would miss an address typed before it.
+  useLayoutEffect(() => {
     const moved = () => {
       go(here());
       window.scrollTo(0, 0);
@@ -136,7 +137,7 @@ function App({ link }) {
     letIn(false);
     tell(why);
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     (async () => {
       try {
         know(await api.about());

@@ -1,6 +1,6 @@
 // Data that is read again when something happened that concerns it.
 
-import { useEffect, useRef, useState } from "./html.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { anything, hear } from "./events.js";
 
 // Milliseconds: between two reads of the same however much happens, and until what nobody told is read anyway.
@@ -99,9 +99,9 @@ export function useClock() {
   }, []);
 }
 
-/** Calls `act(key, event)` for keys that are typed outside of fields and dialogs. */
+/** Calls `act(key, event)` for keys that are typed outside of fields and dialogs, from the moment the view is seen. */
 export function useKeys(act, keys) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const typed = (event) => {
       const at = event.target;
       if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,6 +1,6 @@
 // The state: namespaces, agents and keys, each key with its history, and all of it as it stood at an earlier commit.
 
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useState } from "./html.js";
 import * as api from "./api.js";
 import { ONCE, UNTOLD, useRead } from "./live.js";
 import { ofLines } from "./diff.js";
@@ -15,7 +15,7 @@ export function State({ path }) {
   const all = names.data?.namespaces ?? [];
   const newest = all.find((one) => one.namespace === namespace)?.commit ?? 0;
   const [commit, travel] = useState(null);
-  useEffect(() => travel(null), [namespace]);
+  useLayoutEffect(() => travel(null), [namespace]);
   return html`
     <div class="head"><h1>State</h1>
       ${namespace !== undefined && newest ? html`<span class="grow"></span>

@@ -1,7 +1,7 @@
 // A run as a timeline: a lane for each attempt, a bar for each call. Drawn on a canvas, so that 10,000 entries are no
 // more work for the browser than ten; the journal below says the same in text.
 
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { cost, marks, took, what } from "./journal.js";
 import { lanesOf, scaleOf } from "./lanes.js";
 import { clean, count, ended, line, some, span, usd, when } from "./words.js";
@@ -76,7 +76,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
     const at = place.current.getBoundingClientRect();
     return hit(layout, tops, head, { x: event.clientX - at.left, y: event.clientY - at.top + scroll }, x);
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     const canvas = place.current;
     const wheel = (event) => {
       if (!event.ctrlKey && !event.metaKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) {
