@@ -29,7 +29,7 @@ use outlast_core::{
 };
 
 use crate::{
-    agent::Request,
+    happening::Request,
     provider::{Asked, Provider},
 };
 
