@@ -6,8 +6,8 @@
 //! story. `OUTLAST_SIM_SEEDS` sets how many seeds are tried.
 //!
 //! Read from `world` (the clock and its queue of events) to `process` (a server that hosts a desk), `agent`
-//! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`. Those that act import none of each
-//! other: they send the events of `happening`, and act through `outside`.
+//! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`. Processes, agents and workers do
+//! not import each other: they send events (`happening`) through what surrounds them (`outside`).
 #![forbid(unsafe_code)]
 
 pub mod agent;
