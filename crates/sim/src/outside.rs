@@ -43,7 +43,7 @@ pub struct Outside {
     pub(crate) faults: u64,
     /// Time until which each process cannot reach the store, in simulated milliseconds.
     pub(crate) away_until_ms: Vec<u64>,
-    /// Time until which something else than an outage of the whole store may keep each process from renewing.
+    /// Time until which each process may be unable to renew for another reason than an outage of the whole store.
     pub(crate) hampered_until_ms: Vec<u64>,
     /// Instance of each process; `None` if the process is down.
     pub instances: Vec<Option<InstanceNo>>,

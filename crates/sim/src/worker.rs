@@ -307,7 +307,7 @@ impl Worker {
         }
     }
 
-    /// A person says what became of a step in doubt: it is done, or it may run again.
+    /// Lets a person state the outcome of a step in doubt: the step is done, or it may run again.
     fn resolve(&mut self, task: usize, seq: Seq, out: &mut Outside) {
         let Some(doing) = self.doing.get_mut(task) else { return };
         let key = doing.task.key().to_owned();

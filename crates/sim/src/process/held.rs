@@ -37,7 +37,8 @@ pub struct Client {
     pub(super) wait: u64,
     /// Number of the current admission, by which an old timer is recognised.
     pub(super) asked: u64,
-    /// Whether the wait ran out in an hour of which waiters were told, and the request was decided once more.
+    /// Whether the last decision came only because the wait was over, although the waiters had been told of the current
+    /// hour.
     pub(super) waited_out: bool,
     /// Whether the last admission found no turn at the upstream.
     pub(super) lacks_turn: bool,
@@ -74,7 +75,8 @@ pub struct Carried {
     pub(super) asked: Asked,
     /// Time since which the call is tried.
     pub(super) began_ms: u64,
-    /// Instance that opened the entry. Only it may close the entry, even after the process registered anew.
+    /// Opening of the entry, with the instance that made it. Only that instance may close the entry, even after the
+    /// process registered anew.
     pub(super) opening: Opening,
     pub(super) attempt: AttemptNo,
     pub(super) status: Option<u16>,

@@ -96,7 +96,8 @@ impl Worker {
         }
     }
 
-    /// The server gets the call: it has its effect, and answers, or its answer is lost. Or it certainly refuses.
+    /// Lets the server receive the call. The call has its effect and is answered, or its answer is lost; or the server
+    /// refuses the call, and it has no effect.
     pub(super) fn sends(&mut self, task: usize, out: &mut Outside) {
         let (run, index, life) = (self.run, self.index, self.life);
         let Some(doing) = self.doing.get(task) else { return };
@@ -120,7 +121,7 @@ impl Worker {
         out.to_worker(out.rng.between(1, 800), index, life, ToWorker::Returns(task));
     }
 
-    /// The client has the answer of an entry. Sometimes it goes away before that is marked.
+    /// Marks the answer of an entry as delivered. Now and then the client goes away before the mark is made.
     fn tool_answered(&mut self, task: usize, seq: Seq, out: &mut Outside) {
         if out.rng.chance(20) {
             return self.over(task, out);
