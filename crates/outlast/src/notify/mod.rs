@@ -32,7 +32,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Longest time for which a process that is about to end goes on delivering.
 const LAST: Duration = Duration::from_secs(10);
 
-/// Most events that are looked at between two commits of an endpoint's standing. A kill repeats at most these.
+/// Most events that are looked at between two commits of an endpoint's standing. After a kill, at most these are looked
+/// at again.
 const BATCH: usize = 20;
 
 /// Most failed messages that are sent again between two commits.

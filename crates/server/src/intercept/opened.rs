@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Name of the upstream that stands for the API behind a ChatGPT login. A configured one of this name takes its place.
+/// Name of the built-in upstream for the API behind a ChatGPT login. A configured upstream of this name replaces it.
 pub const CHATGPT: &str = "chatgpt";
 
 /// API of Codex behind a ChatGPT login.
