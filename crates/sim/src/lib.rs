@@ -6,11 +6,13 @@
 //! story. `OUTLAST_SIM_SEEDS` sets how many seeds are tried.
 //!
 //! Read from `world` (the clock and its queue of events) to `process` (a server that hosts a desk), `agent`
-//! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`.
+//! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`. `login` is a world of its own, with the
+//! plans of subscriptions and holds; a seed plays both.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod backend;
+pub mod login;
 pub mod many;
 pub mod oracle;
 pub mod outside;
@@ -20,11 +22,13 @@ pub mod process;
 pub mod provider;
 pub mod rng;
 pub mod scene;
+pub mod seed;
 pub mod store;
 pub mod worker;
 pub mod world;
 
-pub use world::{Outcome, run};
+pub use seed::run;
+pub use world::Outcome;
 
 /// Defect to plant. The oracle has to find each one, or it is worth nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,4 +91,14 @@ pub enum Bug {
     ToolIdOfTheLife,
     /// A tool's idempotency key is another one in each life.
     ToolKeyOfTheLife,
+    /// A plan is written over what another server wrote since it was read.
+    PlanWrittenBlind,
+    /// The end of a call that the store did not take is not noted again.
+    EndUnnoted,
+    /// A dead server's calls stay in flight in the plan.
+    DeadNotBuried,
+    /// A hold does not look at what its call waits for.
+    HoldBlind,
+    /// A request whose client asks again is held again.
+    HeldAgain,
 }

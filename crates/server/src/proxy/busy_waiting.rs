@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, time::Duration};
 use outlast_core::{
     call::{
         Refused,
-        busy_waiting::{Streak, TOLD_FROM},
+        busy_waiting::{Look, Streak},
     },
     engine::run::halt::Halt,
     envelope,
@@ -24,7 +24,7 @@ use super::{
     call::Call,
     config::Seen,
     host::Host,
-    judged::{Groups, Judged, Look},
+    judged::{Groups, Judged},
 };
 use crate::{
     dialect::{talk::Talk, tool_calls},
@@ -93,8 +93,7 @@ pub fn answered(host: &Host, call: &Call, body: impl FnOnce() -> Vec<u8>) {
 }
 
 async fn hold(host: &Host, call: &Call, key: Digest, streak: &Streak) {
-    // One call earlier the first look is taken: what moves between a tool's end and its request is seen too.
-    if streak.waits + 1 < TOLD_FROM {
+    if !streak.wants_look() {
         return;
     }
     let groups = host.config.groups.clone();
@@ -103,19 +102,17 @@ async fn hold(host: &Host, call: &Call, key: Digest, streak: &Streak) {
         let groups = listed(groups.clone()).await;
         Look { groups, ends: memory.lock().conversations.ends_of_others(key) }
     };
-    let began = look().await;
-    let before = memory.lock().look.replace(began.clone());
-    let before = before.unwrap_or_else(|| began.clone());
-    let ms = streak.hold_ms(call.names_patience_ms, groups.is_some(), host.clock.now());
-    if ms == 0 || before.has_moved(&began) || !memory.lock().conversations.may_hold(call.digest) {
-        return;
-    }
-    let until = Instant::now() + Duration::from_millis(ms);
-    host.saw(Seen::Held { calls: streak.waits, ms, name: streak.name.clone() });
+    let (began, now) = (look().await, host.clock.now());
+    let held = memory.lock().conversations.hold(streak, call.digest, call.names_patience_ms, began, now);
+    let Some(held) = held else { return };
+    let since = Instant::now();
+    let until = since + Duration::from_millis(held.ms);
+    host.saw(Seen::Held { calls: streak.waits, ms: held.ms, name: streak.name.clone() });
     host.metrics.held();
-    while Instant::now() < until && !host.is_draining() {
+    while !host.is_draining() {
         tokio::time::sleep_until(until.min(Instant::now() + LOOK)).await;
-        if began.has_moved(&look().await) {
+        let held_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if held.is_over(held_ms, &look().await) {
             break;
         }
     }
