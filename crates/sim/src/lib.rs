@@ -93,6 +93,8 @@ pub enum Bug {
     ToolKeyOfTheLife,
     /// A plan is written over what another server wrote since it was read.
     PlanWrittenBlind,
+    /// A plan decides without the calls that are under way.
+    PlanCallsForgotten,
     /// The end of a call that the store did not take is not noted again.
     EndUnnoted,
     /// A dead server's calls stay in flight in the plan.

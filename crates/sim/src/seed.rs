@@ -8,7 +8,12 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
     let is_of_login = |bug| {
         matches!(
             bug,
-            Bug::PlanWrittenBlind | Bug::EndUnnoted | Bug::DeadNotBuried | Bug::HoldBlind | Bug::HeldAgain
+            Bug::PlanWrittenBlind
+                | Bug::PlanCallsForgotten
+                | Bug::EndUnnoted
+                | Bug::DeadNotBuried
+                | Bug::HoldBlind
+                | Bug::HeldAgain
         )
     };
     match bug {

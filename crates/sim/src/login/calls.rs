@@ -153,7 +153,7 @@ impl World {
                     let wrong = format!("13: a call of run {agent} waits for others, and none is under way");
                     self.breaks(Some(wrong));
                 }
-                let ms = self.ground.rng.between(500, 1_500);
+                let ms = self.ground.rng.between(1_000, 4_000);
                 self.after(ms, again);
             }
             Ok(Verdict::Rest(reached)) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    call::plan::{CallId, Verdict},
+    call::plan::{CallId, Plan, Verdict},
     engine::{
         self,
         op::{Op, Outcome},
@@ -140,7 +140,10 @@ impl Server {
                 let Some(instance) = self.instance else {
                     return failed(Then::Changed(whose, change, None), &Error::Closed);
                 };
-                let mut verdict = plan.admit(id, instance, around.ceilings, now);
+                let mut verdict = match around.bug {
+                    Some(Bug::PlanCallsForgotten) => admit_forgetfully(&mut plan, id, instance, around),
+                    _ => plan.admit(id, instance, around.ceilings, now),
+                };
                 if verdict == Verdict::Wait && around.bug != Some(Bug::DeadNotBuried) {
                     let is_alive = |no| self.store.read(|disk| disk.instance(no)).ok().flatten();
                     let is_dead = |no| is_alive(no).is_none_or(|i| i.life != Life::Live);
@@ -228,6 +231,18 @@ impl Server {
         }
         (done, reopens)
     }
+}
+
+/// Plants a defect: decides without the calls that are under way.
+fn admit_forgetfully(plan: &mut Plan, id: CallId, instance: InstanceNo, around: &Around<'_>) -> Verdict {
+    let mut told = serde_json::to_value(&*plan).unwrap_or_default();
+    told["calls"] = serde_json::Value::Array(Vec::new());
+    let mut told: Plan = serde_json::from_value(told).unwrap_or_default();
+    let verdict = told.admit(id, instance, around.ceilings, around.now);
+    if verdict == Verdict::Go {
+        plan.admit(id, instance, &Ceilings::default(), around.now);
+    }
+    verdict
 }
 
 fn changed(whose: Whose, change: Change, verdict: Option<Verdict>) -> Option<Done> {
