@@ -18,7 +18,6 @@ use outlast_core::{
     store::{Ask as _, Durability},
     words::{digest::Digest, id::Seq},
 };
-use tokio::time::Instant;
 
 use super::{
     call::Call,
@@ -30,9 +29,6 @@ use crate::{
     dialect::{talk::Talk, tool_calls},
     wire::refuse::Refusal,
 };
-
-/// Pause between two looks at what a held call waits for.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Judges a call, and holds it while it may wait. Errors: the refusal of a run that is halted for it.
 pub async fn enter(host: &Host, call: &mut Call) -> Result<(), Refusal> {
@@ -105,16 +101,16 @@ async fn hold(host: &Host, call: &Call, key: Digest, streak: &Streak) {
     let (began, now) = (look().await, host.clock.now());
     let held = memory.lock().conversations.hold(streak, call.digest, call.names_patience_ms, began, now);
     let Some(held) = held else { return };
-    let since = Instant::now();
-    let until = since + Duration::from_millis(held.ms);
     host.saw(Seen::Held { calls: streak.waits, ms: held.ms, name: streak.name.clone() });
     host.metrics.held();
+    let since_ms = host.clock.monotonic_ms();
     while !host.is_draining() {
-        tokio::time::sleep_until(until.min(Instant::now() + LOOK)).await;
-        let held_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let held_ms = host.clock.monotonic_ms().saturating_sub(since_ms);
         if held.is_over(held_ms, &look().await) {
             break;
         }
+        let left = Duration::from_millis(held.ms.saturating_sub(held_ms));
+        tokio::time::sleep(left.min(host.config.look_pause)).await;
     }
 }
 
