@@ -61,4 +61,16 @@ pub enum Bug {
     ToolIdOfTheLife,
     /// A tool's idempotency key is another one in each life.
     ToolKeyOfTheLife,
+    /// A plan is written over what another server wrote since it was read.
+    PlanWrittenBlind,
+    /// A plan decides without the calls that are under way.
+    PlanCallsForgotten,
+    /// The end of a call that the store did not take is not noted again.
+    EndUnnoted,
+    /// A dead server's calls stay in flight in the plan.
+    DeadNotBuried,
+    /// A hold does not look at what its call waits for.
+    HoldBlind,
+    /// A request whose client asks again is held again.
+    HeldAgain,
 }

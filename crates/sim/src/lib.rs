@@ -8,12 +8,14 @@
 //! Read from `world` (the clock and its queue of events) to `process` (a server that hosts a desk), `agent`
 //! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`. Processes, agents and workers do
 //! not import each other: they send events (`happening`) through what surrounds them (`outside`).
+//! `login` is a world of its own, with the plans of subscriptions and holds; a seed plays both.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod backend;
 pub mod bug;
 pub mod happening;
+pub mod login;
 pub mod many;
 pub mod oracle;
 pub mod outside;
@@ -24,9 +26,11 @@ pub mod program;
 pub mod provider;
 pub mod rng;
 pub mod scene;
+pub mod seed;
 pub mod store;
 pub mod worker;
 pub mod world;
 
 pub use bug::Bug;
-pub use world::{Outcome, run};
+pub use seed::run;
+pub use world::Outcome;

@@ -119,27 +119,10 @@ impl Outside {
             }
             if self.rng.chance(self.faults) {
                 self.troubled_ms = self.now_ms();
-                return self.draw_fault(at);
+                return draw_fault(&self.rng, at);
             }
         }
         Vec::new()
-    }
-
-    /// Draws the fault of a group, at the operation with the number `at`.
-    fn draw_fault(&self, at: usize) -> Vec<Option<Fault>> {
-        let (committed, told) = (self.rng.chance(50), self.rng.chance(50));
-        match self.rng.below(10) {
-            0..=1 => stubborn(at, Why::Full),
-            2 => stubborn(at, Why::Io),
-            3 => vec![Some(Fault::Write { after: at, why: Why::Io })],
-            4 => vec![Some(Fault::Refused)],
-            5..=6 => vec![Some(Fault::Unclear { committed, told })],
-            // In the middle of the operations that are tried alone.
-            7 => {
-                vec![Some(Fault::Write { after: at, why: Why::Full }), None, Some(Fault::Crash { committed })]
-            }
-            _ => vec![Some(Fault::Crash { committed })],
-        }
     }
 
     /// Notes that a process ended at a commit. The world removes it when the step is over.
@@ -178,6 +161,23 @@ impl Outside {
     pub(crate) fn at(&mut self, ms: u64, what: Happening) {
         self.order += 1;
         self.queue.insert((ms, self.order), what);
+    }
+}
+
+/// Draws the fault of a group, at the operation with the number `at`.
+pub(crate) fn draw_fault(rng: &Rng, at: usize) -> Vec<Option<Fault>> {
+    let (committed, told) = (rng.chance(50), rng.chance(50));
+    match rng.below(10) {
+        0..=1 => stubborn(at, Why::Full),
+        2 => stubborn(at, Why::Io),
+        3 => vec![Some(Fault::Write { after: at, why: Why::Io })],
+        4 => vec![Some(Fault::Refused)],
+        5..=6 => vec![Some(Fault::Unclear { committed, told })],
+        // In the middle of the operations that are tried alone.
+        7 => {
+            vec![Some(Fault::Write { after: at, why: Why::Full }), None, Some(Fault::Crash { committed })]
+        }
+        _ => vec![Some(Fault::Crash { committed })],
     }
 }
 

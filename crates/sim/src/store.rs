@@ -47,6 +47,11 @@ impl FaultStore {
         self.line.has_crashed()
     }
 
+    /// Returns whether a write ever failed here.
+    pub fn has_failed(&self) -> bool {
+        self.line.has_failed()
+    }
+
     pub fn is_torn(&self) -> bool {
         self.line.is_torn()
     }

@@ -8,6 +8,7 @@
 //! A judgement may be too mild and never too strict: an agent that is held or stopped without need loses more than one
 //! that waits.
 
+mod hold;
 mod look;
 mod shape;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
+pub use self::hold::{Hold, Look};
 use self::look::{Awaited, awaited};
 use crate::{
     envelope::evidence::Evidence,
@@ -108,6 +110,8 @@ pub struct Conversations {
     ends: u64,
     /// Newest requests that were held, so that none is held twice.
     held: VecDeque<Digest>,
+    /// Newest look at what a call may wait for; `None` before the first.
+    look: Option<Look>,
 }
 
 impl Streak {
@@ -237,18 +241,6 @@ impl Conversations {
     pub fn ends_of_others(&self, key: Digest) -> u64 {
         let own = self.known.iter().find(|known| known.key == key).map_or(0, |known| known.ends);
         self.ends.saturating_sub(own)
-    }
-
-    /// Returns whether the request may be held: it was not before. A client may ask again while it is.
-    pub fn may_hold(&mut self, request: Digest) -> bool {
-        if self.held.contains(&request) {
-            return false;
-        }
-        if self.held.len() == CONVERSATIONS {
-            self.held.pop_front();
-        }
-        self.held.push_back(request);
-        true
     }
 
     fn find(&self, attempt: AttemptNo, key: Digest) -> Option<&Conversation> {

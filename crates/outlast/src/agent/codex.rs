@@ -143,6 +143,18 @@ fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
     }
 }
 
+/// Returns the number of arguments before which settings of ours have to stand: behind `exec` where it is given settings of
+/// its own, because versions up to 0.150 then forget those before it.
+fn place(line: &Line, pieces: &[Piece]) -> usize {
+    let word = pieces.iter().position(|piece| piece.word().is_some());
+    let behind = word.and_then(|at| pieces.get(at..)).unwrap_or_default();
+    if mode(pieces).0 != Mode::Exec || !has(behind, &["-c", "--config"]) {
+        return 0;
+    }
+    let is_read = |n: &usize| options::read(&line.tail[..*n], takes).iter().any(|p| p.word().is_some());
+    (1..=line.tail.len()).find(is_read).unwrap_or(0)
+}
+
 /// Returns whether the command line chooses a provider itself, which Outlast then leaves unchanged.
 fn has_provider(pieces: &[Piece]) -> bool {
     configures(pieces, "model_provider") || has(pieces, &["--oss", "--local-provider"])
@@ -206,20 +218,28 @@ impl Adapter for Codex {
         let (mode, words) = mode(&pieces);
         let calls_a_model = mode != Mode::Other || words.first() == Some(&"review");
         let set = if calls_a_model { self.configuration(&pieces, with) } else { Vec::new() };
-        line.with(set.into_iter().chain(line.tail.iter().cloned()))
+        let (before, behind) = line.tail.split_at(place(line, &pieces));
+        line.with(before.iter().cloned().chain(set).chain(behind.iter().cloned()))
     }
 
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
         let pieces = pieces(line);
         let (mode, _) = mode(&pieces);
-        let mut out = self.configuration(&pieces, with);
+        let set = self.configuration(&pieces, with);
+        let is_inside = place(line, &pieces) > 0;
+        let mut out = if is_inside { Vec::new() } else { set.clone() };
         // Images came with the first prompt.
         let gone = ["--last", "--all", "-i", "--image", "--include-non-interactive"];
         let mut is_open = mode == Mode::Exec;
         for piece in pieces.iter().filter(|p| !p.is(&gone)) {
             // The first word is `exec`. Options before it are the program's, options behind it its own.
             match piece {
-                Piece::Word(_) if std::mem::take(&mut is_open) => out.push("exec".into()),
+                Piece::Word(_) if std::mem::take(&mut is_open) => {
+                    out.push("exec".into());
+                    if is_inside {
+                        out.extend(set.iter().cloned());
+                    }
+                }
                 Piece::Word(_) => {}
                 option => out.extend(option.words()),
             }
@@ -352,6 +372,24 @@ mod tests {
     }
 
     #[test]
+    fn settings_stand_behind_exec_where_it_has_some_of_its_own() {
+        // Bug: `codex exec -c a=b` was not metered. Consequence: Codex 0.150 called its provider past the proxy, without
+        // limits and journal. Cause: it forgets settings before a subcommand that has settings of its own.
+        check(
+            "codex -m gpt-5 exec --json -c a=b hello",
+            With::default(),
+            "codex -m gpt-5 exec PROVIDER --json -c a=b hello",
+            "codex -m gpt-5 exec PROVIDER --json -c a=b resume ID NOTE",
+        );
+        check(
+            "codex -c a=b exec hello",
+            With::default(),
+            "codex PROVIDER -c a=b exec hello",
+            "codex PROVIDER -c a=b exec resume ID NOTE",
+        );
+    }
+
+    #[test]
     fn a_search_is_refused_only_where_its_price_would_have_to_be_known() {
         let usd = || With { has_usd_limit: true, ..With::default() };
         let off = "-c web_search=\"disabled\"";
@@ -364,8 +402,8 @@ mod tests {
         check(
             "codex exec -c web_search=live x",
             usd(),
-            "codex PROVIDER exec -c web_search=live x",
-            "codex PROVIDER exec -c web_search=live resume ID NOTE",
+            "codex exec PROVIDER -c web_search=live x",
+            "codex exec PROVIDER -c web_search=live resume ID NOTE",
         );
         assert_eq!(Codex.remarks(&line("codex exec x"), &usd()).len(), 1);
         assert_eq!(Codex.remarks(&line("codex login"), &usd()), Vec::<String>::new());

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, time::Duration};
 use outlast_core::{
     call::{
         Refused,
-        busy_waiting::{Streak, TOLD_FROM},
+        busy_waiting::{Look, Streak},
     },
     engine::run::halt::Halt,
     envelope,
@@ -18,21 +18,17 @@ use outlast_core::{
     store::{Ask as _, Durability},
     words::{digest::Digest, id::Seq},
 };
-use tokio::time::Instant;
 
 use super::{
     call::Call,
     config::Seen,
     host::Host,
-    judged::{Groups, Judged, Look},
+    judged::{Groups, Judged},
 };
 use crate::{
     dialect::{talk::Talk, tool_calls},
     wire::refuse::Refusal,
 };
-
-/// Pause between two looks at what a held call waits for.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Judges a call, and holds it while it may wait. Errors: the refusal of a run that is halted for it.
 pub async fn enter(host: &Host, call: &mut Call) -> Result<(), Refusal> {
@@ -93,8 +89,7 @@ pub fn answered(host: &Host, call: &Call, body: impl FnOnce() -> Vec<u8>) {
 }
 
 async fn hold(host: &Host, call: &Call, key: Digest, streak: &Streak) {
-    // One call earlier the first look is taken: what moves between a tool's end and its request is seen too.
-    if streak.waits + 1 < TOLD_FROM {
+    if !streak.wants_look() {
         return;
     }
     let groups = host.config.groups.clone();
@@ -103,21 +98,19 @@ async fn hold(host: &Host, call: &Call, key: Digest, streak: &Streak) {
         let groups = listed(groups.clone()).await;
         Look { groups, ends: memory.lock().conversations.ends_of_others(key) }
     };
-    let began = look().await;
-    let before = memory.lock().look.replace(began.clone());
-    let before = before.unwrap_or_else(|| began.clone());
-    let ms = streak.hold_ms(call.names_patience_ms, groups.is_some(), host.clock.now());
-    if ms == 0 || before.has_moved(&began) || !memory.lock().conversations.may_hold(call.digest) {
-        return;
-    }
-    let until = Instant::now() + Duration::from_millis(ms);
-    host.saw(Seen::Held { calls: streak.waits, ms, name: streak.name.clone() });
+    let (began, now) = (look().await, host.clock.now());
+    let held = memory.lock().conversations.hold(streak, call.digest, call.names_patience_ms, began, now);
+    let Some(held) = held else { return };
+    host.saw(Seen::Held { calls: streak.waits, ms: held.ms, name: streak.name.clone() });
     host.metrics.held();
-    while Instant::now() < until && !host.is_draining() {
-        tokio::time::sleep_until(until.min(Instant::now() + LOOK)).await;
-        if began.has_moved(&look().await) {
+    let since_ms = host.clock.monotonic_ms();
+    while !host.is_draining() {
+        let held_ms = host.clock.monotonic_ms().saturating_sub(since_ms);
+        if held.is_over(held_ms, &look().await) {
             break;
         }
+        let left = Duration::from_millis(held.ms.saturating_sub(held_ms));
+        tokio::time::sleep(left.min(host.config.look_pause)).await;
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Config {
     pub masks: Option<Masks>,
     /// Lists the process groups of the agents of the proxy's run; `None`: nobody here sees their processes.
     pub groups: Option<Groups>,
+    /// Pause between two looks at what a held call waits for.
+    pub look_pause: Duration,
 }
 
 /// Event of the proxy that an observer gets.

@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use http::StatusCode;
@@ -15,6 +16,7 @@ use outlast_core::{
         plan::{CallId, Plan, Told, Verdict},
     },
     engine::{self, state::retain::Retain},
+    envelope::ceiling::Ceilings,
     reads::plans,
     run::instance::Life,
     state::Keep,
@@ -30,6 +32,12 @@ use crate::{dialect::Upstream, wire::who::Credential};
 
 /// Number of remembered credentials at which all of them are forgotten.
 const MANY: usize = 1024;
+
+/// Pause before a change that the store did not take is tried again. Each one is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Longest pause: behind it calls are in flight no more.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1_800);
 
 /// Plans of all logins whose calls this process makes.
 #[derive(Default)]
@@ -102,6 +110,28 @@ impl Plans {
 }
 
 impl Ticket {
+    async fn enter(
+        &self,
+        store: &dyn Store,
+        ceilings: &Ceilings,
+        instance: InstanceNo,
+    ) -> Result<Verdict, Error> {
+        let admit = |plan: &mut Plan, now| plan.admit(self.id, instance, ceilings, now);
+        let verdict = change(store, &self.login, admit).await?;
+        if verdict != Verdict::Wait {
+            return Ok(verdict);
+        }
+        let dead = dead(store, &self.login)?;
+        if dead.is_empty() {
+            return Ok(verdict);
+        }
+        change(store, &self.login, |plan, now| {
+            plan.bury(|instance| !dead.contains(&instance), now);
+            admit(plan, now)
+        })
+        .await
+    }
+
     /// Reports to the login's plan that the call has ended. `never_left`: the call was not sent.
     pub fn over(self, host: &Host, never_left: bool) {
         let id = self.id;
@@ -124,20 +154,16 @@ pub async fn enter(
     let ceilings = &call.seat.plan;
     let login = if ceilings.is_empty() { None } else { host.plans.login(call) };
     let Some(login) = login else { return Ok((Verdict::Go, None)) };
-    let (store, id) = (host.store.as_ref(), CallId(host.nonce()));
-    let mut verdict = change(store, &login, |plan, now| plan.admit(id, instance, ceilings, now)).await?;
-    if verdict == Verdict::Wait {
-        let dead = dead(store, &login)?;
-        if !dead.is_empty() {
-            verdict = change(store, &login, |plan, now| {
-                plan.bury(|instance| !dead.contains(&instance), now);
-                plan.admit(id, instance, ceilings, now)
-            })
-            .await?;
+    let ticket = Ticket { login, id: CallId(host.nonce()) };
+    match ticket.enter(host.store.as_ref(), ceilings, instance).await {
+        Ok(Verdict::Go) => Ok((Verdict::Go, Some(ticket))),
+        Ok(verdict) => Ok((verdict, None)),
+        Err(e) => {
+            // The store may have taken it all the same: in flight for ever, it would hold others back.
+            ticket.over(host, true);
+            Err(e)
         }
     }
-    let ticket = (verdict == Verdict::Go).then_some(Ticket { login, id });
-    Ok((verdict, ticket))
 }
 
 /// Returns those processes with calls in flight under the login that are dead.
@@ -151,11 +177,19 @@ fn dead(store: &dyn Store, login: &str) -> Result<Vec<InstanceNo>, Error> {
     Ok(dead)
 }
 
+/// Changes the plan of a login in a task of its own, again and again until the store takes it: a call that has ended and
+/// stays in flight in the plan would hold others back for an hour.
 fn spawn(host: &Host, login: Arc<str>, with: impl Fn(&mut Plan, Micros) + Send + Sync + 'static) {
     let store = host.store.clone();
     tokio::spawn(async move {
-        if let Err(e) = change(store.as_ref(), &login, with).await {
+        let mut pause = FIRST_PAUSE;
+        while let Err(e) = change(store.as_ref(), &login, &with).await {
             tracing::warn!(error = %e, "cannot note what a provider tells of a plan");
+            if matches!(e, Error::Closed) || pause > LONGEST_PAUSE {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
         }
     });
 }

@@ -20,7 +20,7 @@ use outlast_core::{
     },
 };
 
-use super::{judged::Look, seated::Seat};
+use super::seated::Seat;
 
 /// Most models of a run whose usual output is remembered.
 const MOST_MODELS: usize = 64;
@@ -36,8 +36,6 @@ pub struct Remembered {
     usual: HashMap<(String, String), Usual>,
     pub kept: Kept,
     pub conversations: Conversations,
-    /// Newest look at what a call that waits busily may wait for.
-    pub look: Option<Look>,
     /// Newest attempt, and the number of its calls that were settled.
     pub first_calls: (Option<AttemptNo>, u32),
     /// By undriven attempt: calls in flight, and the monotonic time in ms up to which active time is posted.

@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicI64, AtomicU32, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -74,9 +74,11 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Real time, which a test may move on.
+/// Real time, which a test may move on, or stop.
 pub struct TestClock {
     begun: Instant,
+    /// Times at which it was stopped: of the wall, in microseconds, and since the beginning, in milliseconds.
+    stopped: OnceLock<(i64, u64)>,
     moved_ms: AtomicI64,
     slept_ms: AtomicI64,
 }
@@ -84,6 +86,17 @@ pub struct TestClock {
 impl TestClock {
     pub fn advance_ms(&self, ms: i64) {
         self.moved_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    /// From now on only the test moves it.
+    pub fn stop(&self) {
+        let _ = self.stopped.set(self.real());
+    }
+
+    fn real(&self) -> (i64, u64) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let real = || (wall.as_micros() as i64, self.begun.elapsed().as_millis() as u64);
+        self.stopped.get().copied().unwrap_or_else(real)
     }
 
     /// The machine sleeps for so long.
@@ -94,13 +107,12 @@ impl TestClock {
 
 impl Clock for TestClock {
     fn now(&self) -> Micros {
-        let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        Micros(real.as_micros() as i64)
+        Micros(self.real().0)
             .plus_ms(self.moved_ms.load(Ordering::SeqCst) + self.slept_ms.load(Ordering::SeqCst))
     }
 
     fn monotonic_ms(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64 + self.moved_ms.load(Ordering::SeqCst) as u64
+        self.real().1 + self.moved_ms.load(Ordering::SeqCst) as u64
     }
 
     fn boottime_ms(&self) -> u64 {
@@ -174,7 +186,15 @@ impl Rig {
 
     /// On the store that `wrap` makes of one in memory.
     pub async fn on<S: Store + 'static>(wrap: impl FnOnce(Arc<dyn Store>) -> Arc<S>) -> (Rig, Arc<S>) {
-        let rig = Rig::in_memory(mock::Options::default()).await;
+        Rig::on_mock(mock::Options::default(), wrap).await
+    }
+
+    /// As `on`, with a provider that is set up so.
+    pub async fn on_mock<S: Store + 'static>(
+        options: mock::Options,
+        wrap: impl FnOnce(Arc<dyn Store>) -> Arc<S>,
+    ) -> (Rig, Arc<S>) {
+        let rig = Rig::in_memory(options).await;
         let Place::Shared(inner) = &rig.place else { unreachable!("it was made in memory") };
         let store = wrap(inner.clone());
         (Rig { place: Place::Shared(store.clone()), ..rig }, store)
@@ -221,6 +241,7 @@ impl Rig {
             outage_pause: None,
             masks: None,
             groups: None,
+            look_pause: Duration::from_millis(1),
         }
     }
 
@@ -336,7 +357,12 @@ pub fn house(base: &str) -> Named {
 }
 
 fn clock() -> Arc<TestClock> {
-    Arc::new(TestClock { begun: Instant::now(), moved_ms: AtomicI64::new(0), slept_ms: AtomicI64::new(0) })
+    Arc::new(TestClock {
+        begun: Instant::now(),
+        stopped: OnceLock::new(),
+        moved_ms: AtomicI64::new(0),
+        slept_ms: AtomicI64::new(0),
+    })
 }
 
 impl Server {

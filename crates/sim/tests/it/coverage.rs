@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlast_core::run::status::{Event, Status, next};
 
 /// Things that happen.
-const MET: [&str; 43] = [
+const MET: [&str; 53] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -49,6 +49,16 @@ const MET: [&str; 43] = [
     "tool replayed",
     "tool in doubt",
     "tool given up",
+    "plan let go",
+    "plan let go in vain",
+    "plan waits",
+    "plan rests",
+    "plan turned",
+    "plan not asked",
+    "plan noted again",
+    "held",
+    "held, and went on",
+    "held, and its client left",
 ];
 
 /// Changes of status that no seed makes, with the reason.

@@ -120,13 +120,6 @@ fn what_a_restarted_agent_asks_again_is_no_waiting() {
 }
 
 #[test]
-fn a_request_is_held_once() {
-    let mut talk = Conversations::default();
-    assert!(talk.may_hold(KEY) && !talk.may_hold(KEY));
-    assert!(talk.may_hold(Digest([8; 32])));
-}
-
-#[test]
 fn only_the_end_of_another_conversation_is_news_for_one() {
     let (mut talk, other) = (Conversations::default(), Digest([8; 32]));
     talk.left(ATTEMPT, KEY, 1, Streak::default(), Seq(1));
