@@ -54,17 +54,22 @@ test("a run is seen to die and to go on, and its calls are read", async () => {
   await says(page, /Calls\s+3/);
   // The journal says which answers were replayed, and leads to what was said.
   await says(page, "replayed to attempt 2");
+  // The attempts' list says what the second one was given, and where the first one died, by the journal's number.
+  await until("the attempts tell it", async () => {
+    const [second, first] = await page.$$eval("section[aria-labelledby=lives] tbody tr", (all) => all.map((row) => row.innerText));
+    return /2 answers\s+[\d.]+ usd saved/.test(second) && !/answer/.test(first) && /after entry 2, call/.test(first);
+  });
   await page.focus("canvas");
   await page.keyboard.press("ArrowLeft");
-  await says(page, /call 3 · gpt-5-mini/);
+  await says(page, /entry 3 · call gpt-5-mini/);
   await page.keyboard.press("Enter");
   await says(page, "third question");
   await says(page, "first question");
   await press(page, "What is new in it");
-  await says(page, /turns as in call/);
+  await says(page, /turns as in entry 2/);
   await until("shared turns are left out", async () => !(await text(page)).includes("first question"));
   await page.keyboard.press("k");
-  await says(page, "call 2");
+  await says(page, /\/ entry 2/);
   await run.go("end");
   await open(page, "watched");
   await says(page, "completed");
@@ -111,6 +116,46 @@ test("each act asks once and is done", async () => {
   await page.close();
 });
 
+test("a run that stands still ages no more, and says what to type", async () => {
+  const run = await world.runs("left alone", [{ say: "a" }, { wait: "never" }], "--calls", "2", "--usd", "50");
+  const page = await visitor();
+  const listed = (sign) => until(`the row says ${sign}`, async () => (await rows(page)).find((row) => row.includes("left alone") && sign.test(row)));
+  // Half of its calls are used, and next to nothing of its dollars.
+  assert.match(await listed(/nearest limit/), /of 50\.00\s+nearest limit: calls\s+1\s+of 2/);
+  await world.told("stop", "left alone");
+  await listed(/interrupted/);
+  const later = () => page.evaluate(() => {
+    const now = Date.now;
+    Date.now = () => now() + 7_200_000;
+  });
+  await later();
+  // Took, and began.
+  await listed(/interrupted[^]*\t\d+(\.\d)? (ms|s)\t2h 0m ago/);
+  await open(page, "left alone");
+  await says(page, /took \d+(\.\d)? (ms|s)\n/);
+  const id = JSON.parse(await world.told("ls", "--json")).runs.find((r) => r.name === "left alone").run;
+  await says(page, `outlast resume ${id}`);
+  await says(page, "The 1 recorded answer is replayed");
+  // The machine's one clipboard is other tests' too, and a browser may refuse it: then the command is marked.
+  const clipboard = (gives) => page.evaluate((gives) => {
+    navigator.clipboard.writeText = async (text) => {
+      if (!gives) throw new Error("not allowed");
+      window.copied = text;
+    };
+  }, gives);
+  await clipboard(true);
+  await press(page, "Copy");
+  await says(page, "copied");
+  assert.equal(await page.evaluate(() => window.copied), `outlast resume ${id}`);
+  await clipboard(false);
+  await press(page, "Copy");
+  await says(page, "marked");
+  assert.equal(await page.evaluate(() => String(getSelection())), `outlast resume ${id}`);
+  await until("its supervisor has left", () => run.child.exitCode !== null);
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("an address and keys that come as the page appears are followed", async () => {
   const { link, origin } = await world.ui();
   const page = await tab(browser, origin, (problems = []));
@@ -152,6 +197,7 @@ test("an approval is decided by one key, and a refused one is told", async () =>
   const page = await visitor();
   await page.evaluate(() => { location.hash = "#/approvals"; });
   await says(page, "second");
+  await says(page, /write\s+asks/);
   assert.match(await text(page), /a\\u202eb/, "what turns the text's direction is written out");
   const waiting = async () => JSON.parse(await world.told("approvals", "--json")).approvals.length;
   assert.equal(await waiting(), 2);
@@ -227,10 +273,18 @@ test("spend, budgets, jobs and the state are shown", async () => {
   await until("there is a plot", () => page.$(".uplot canvas"));
   await page.evaluate(() => { location.hash = "#/budgets"; });
   await says(page, "all-of-us");
+  await says(page, /set by cli:ann@\S+ .*ago: dollars 50\.00 usd per day/);
   await page.evaluate(() => { location.hash = "#/jobs"; });
   await says(page, "No batch jobs");
   await page.evaluate(() => { location.hash = "#/state/notes/ann/plan"; });
   await says(page, '"step": 2');
+  await says(page, "2 of 2");
+  // Another writer's change is heard of.
+  const bearer = await page.evaluate(() => sessionStorage.getItem("outlast.bearer"));
+  const more = await fetch(`${page.origin}/v1/state/notes/ann/more`, { method: "PUT", body: "3", headers: { authorization: `Bearer ${bearer}` } });
+  assert.equal(more.status, 200);
+  await says(page, "3 of 3");
+  await says(page, "more");
   await page.$eval("#commit", (range) => { range.value = "1"; range.dispatchEvent(new Event("input", { bubbles: true })); });
   await says(page, '"step": 1');
   await until("the past is what is shown", async () => !(await page.$eval("#value", (h) => h.closest("section").innerText)).includes('"step": 2'));

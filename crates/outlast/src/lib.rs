@@ -240,7 +240,7 @@ fn on_store(command: Command, store: &dyn Store, by: &str, look: Look) -> Result
         Command::Journal(args) => printed(look, |page| {
             commands::journal::journal(store, &args, page, &mut || thread::sleep(FOLLOW))
         }),
-        Command::Budgets(args) => printed(look, |page| commands::budgets::budgets(store, &args, page)),
+        Command::Budgets(args) => printed(look, |page| commands::budgets::budgets(store, by, &args, page)),
         Command::Budget(args) => printed(look, |page| commands::budget::budget(store, by, &args, page)),
         Command::Spend(args) => printed(look, |page| commands::spend::spend(store, &args, page)),
         Command::State(args) => {

@@ -53,10 +53,11 @@ export function Approvals({ looks }) {
     <div class="panel">
       ${!read.data && !read.error ? html`<${Waits} />` : ""}
       ${read.data && !all.length ? html`<${Empty}>${status === "pending" ? "Nobody waits for you." : "None."}</${Empty}>` : ""}
-      ${all.map((one) => html`<article key=${one.id} class=${one === marked ? "ask at" : "ask"} onClick=${() => move(one.id)} aria-label=${`${one.tool} of ${one.runId}`}>
+      ${all.map((one) => html`<article key=${one.id} class=${one === marked ? "ask at" : "ask"} onClick=${() => move(one.id)} aria-label=${`${one.tool} of ${one.runName ?? one.runId}`}>
         <div class="head"><${State} of=${one.outcome} /><strong>${line(one.tool, 120)}</strong>
           ${one.sideEffect ? html`<span class="tag">${line(one.sideEffect, 40)}</span>` : ""}
-          <${To} path=${["run", one.runId]}>${line(one.runId, 80)}</${To}>
+          <${To} path=${["run", one.runId]} title=${line(one.runId, 140)}>${line(one.runName ?? one.runId, 80)}</${To}>
+          ${one.runName ? html`<span class="soft mono">${line(one.runId, 60)}</span>` : ""}
           <span class="soft">${ago(micros(one.createdAt))}${one.outcome === "pending" ? `, ${left(one)}` : ""}</span><span class="grow"></span>
           ${one.outcome === "pending" && !looks ? html`<div class="buttons">
             <button class="main" disabled=${busy} onClick=${() => decide(one, true)}>Approve</button><button class="grave" disabled=${busy} onClick=${() => decide(one, false)}>Deny</button></div>` : ""}

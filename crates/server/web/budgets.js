@@ -4,7 +4,7 @@ import { html } from "./html.js";
 import * as api from "./api.js";
 import { SUMS, useRead } from "./live.js";
 import { Empty, Meter, Problem, To, Waits } from "./parts.js";
-import { amount, line, some, span, unitWord, when } from "./words.js";
+import { ago, amount, change, line, some, span, unitWord, when } from "./words.js";
 
 const LENGTH = { hour: 36e8, day: 864e8, week: 7 * 864e8, month: 30 * 864e8 };
 
@@ -41,6 +41,7 @@ export function Budgets() {
         <tbody>${b.units.map((u) => html`<tr key=${u.unit}><td>${unitWord(u.unit)}</td><td><${Meter} spent=${u.spent} held=${u.reserved} limit=${u.limit} unit=${u.unit} /></td>
           <td class="num">${u.reserved ? amount(u.unit, u.reserved) : ""}</td><td class="num">${u.in_doubt ? amount(u.unit, u.in_doubt) : ""}</td>
           <td class="num ${u.remaining <= 0 ? "bad" : ""}">${amount(u.unit, u.remaining)}</td><td>${pace(b, u)}</td></tr>`)}</tbody></table></div>
+      ${b.acts?.length ? html`<div class="in soft">${b.acts.slice(-3).reverse().map((act) => html`<p key=${act.at}>${line(act.what, 20)} by ${line(act.by, 120)}, ${ago(act.at)}${act.about ? `: ${line(change(act.about), 160)}` : ""}</p>`)}</div>` : ""}
       ${b.waiting.length ? html`<div class="in care">${some(b.waiting.length, "run")} ${b.waiting.length === 1 ? "waits" : "wait"} for it:
         ${b.waiting.slice(0, 20).map((id) => html` <${To} key=${id} path=${["run", id]}>${line(id, 60)}</${To}>`)}</div>` : ""}
     </section>`)}`;

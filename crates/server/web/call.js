@@ -31,7 +31,7 @@ export function Call({ id, seq }) {
   }, [id, seq]);
   return html`
     <div class="head">
-      <h1><${To} path=${["run", id]}>${line(id, 60)}</${To}> <span class="soft">/</span> ${e ? `${e.kind} ${seq}` : `entry ${seq}`}</h1>
+      <h1><${To} path=${["run", id]}>${line(id, 60)}</${To}> <span class="soft">/</span> entry ${seq}</h1>${e ? html`<span class="tag">${e.act ? "act" : e.kind}</span>` : ""}
       ${e ? html`<${State} of=${standing(e)} />` : ""}
       <span class="grow"></span>
       <div class="buttons">
@@ -118,6 +118,6 @@ function Long({ text, said }) {
 
 function Diff({ old, now }) {
   const found = useMemo(() => ofTurns(old.request?.turns ?? [], now.request?.turns ?? []), [old, now]);
-  return html`<div class="in soft">${found.shared} turns as in call ${old.seq}${found.rest.length ? "" : ", and nothing else: the two requests say the same"}</div>
+  return html`<div class="in soft">${found.shared} turns as in entry ${old.seq}${found.rest.length ? "" : ", and nothing else: the two requests say the same"}</div>
     ${found.rest.map(([sign, turn], n) => html`<${Turn} key=${n} turn=${turn} sign=${sign} />`)}`;
 }

@@ -16,7 +16,8 @@ export function hear(act) {
 }
 
 /** Rules for the events that concern a view. After `opened` and `broken` every view reads, whatever its rule. */
-export const anything = () => true;
+export const anyRun = (event) => event.kind !== "state_changed";
+export const ofState = (event) => event.kind === "state_changed";
 export const ofRun = (id) => (event) => event.run === id;
 export const ofApprovals = (event) => event.kind.startsWith("approval_") || event.kind === "status";
 

@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { ofRun } from "./events.js";
 import { SUMS, useRead } from "./live.js";
 import { Ask, Empty, Meter, Problem, State, To, Waits, opens } from "./parts.js";
-import { ago, count, line, pretty, some, usd } from "./words.js";
+import { ago, count, line, pretty, some, spoilt, usd } from "./words.js";
 
 const STANDINGS = ["open", "failed", "dead", "done", "skipped"];
 const PAGE = 1000;
@@ -31,9 +31,9 @@ export function Jobs() {
 function Progress({ job }) {
   const over = job.done + job.skipped;
   const share = job.items ? (100 * over) / job.items : 0;
-  const bad = job.failed + job.dead;
-  return html`<div class="meter" role="img" aria-label=${`${over} of ${job.items} items done, ${bad} failed`}>
-    <span>${count(over)}</span> <span class="soft">of ${count(job.items)}</span>${bad ? html` <span class="bad">✗ ${count(bad)} failed</span>` : ""}
+  const bad = spoilt(job);
+  return html`<div class="meter" role="img" aria-label=${[`${over} of ${job.items} items done`, bad].filter(Boolean).join(", ")}>
+    <span>${count(over)}</span> <span class="soft">of ${count(job.items)}</span>${bad ? html` <span class="bad">✗ ${bad}</span>` : ""}
     <div class="track"><i style=${{ width: `${share}%` }}></i></div></div>`;
 }
 

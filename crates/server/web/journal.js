@@ -98,7 +98,7 @@ export function Journal({ id, entries, whole, chosen, choose }) {
     follows.current = box.scrollTop + box.clientHeight >= box.scrollHeight - 2 * HEIGHT;
     scroll(box.scrollTop);
   };
-  const columns = html`<span class="num">#</span><span class="wide">Time</span><span class="wide">Kind</span><span>State</span><span>What</span><span class="num wide">Tokens</span><span class="num">usd</span><span class="num wide">Attempt</span>`;
+  const columns = html`<span class="num">Entry</span><span class="wide">Time</span><span class="wide">Kind</span><span>State</span><span>What</span><span class="num wide">Tokens</span><span class="num">usd</span><span class="num wide">Attempt</span>`;
   return html`
     <div class="bar"><h2 id="journal">Journal</h2><span class="soft">${count(rows.length)}${rows.length !== entries.length ? ` of ${count(entries.length)}` : ""} entries</span>
       <span style=${{ flex: 1 }}></span>

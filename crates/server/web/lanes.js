@@ -8,7 +8,7 @@ const MOST_ROWS = 6;
  */
 export function lanesOf(entries, attempts, replayed) {
   const byNo = new Map();
-  for (const attempt of attempts) byNo.set(attempt.attempt, { attempt, rows: 1, bars: [], free: [], replayed: 0, saved: 0 });
+  for (const attempt of attempts) byNo.set(attempt.attempt, { attempt, rows: 1, bars: [], free: [] });
   const dearest = entries.reduce((most, e) => (e.kind === "call" ? Math.max(most, e.spent_nano_usd) : most), 1);
   const now = Date.now() * 1000;
   for (const e of [...entries].sort((a, b) => a.opened_at - b.opened_at)) {
@@ -21,34 +21,31 @@ export function lanesOf(entries, attempts, replayed) {
     lane.rows = Math.max(lane.rows, row + 1);
     lane.bars.push({ e, row, from: e.opened_at, to: end, high: Math.sqrt(e.spent_nano_usd / dearest) });
   }
-  const lanes = [...byNo.values()];
-  replays(lanes, entries, replayed);
-  return { lanes };
+  const given = replaysOf(entries, attempts, replayed);
+  return { lanes: [...byNo.values()].map((lane) => ({ ...lane, ...given.get(lane.attempt.attempt) })) };
 }
 
 /**
- * Tells what each attempt was given of earlier ones. An answer remembers only the last attempt that took it; that all
- * attempts between took it too is believed only where the run's own count agrees.
+ * Tells what each attempt was given of earlier ones: a map from its number to how many answers were `replayed` to it, and
+ * what that `saved`. An answer remembers only the last attempt that took it; that all attempts between took it too is
+ * believed only where `replayed`, the run's own count, agrees.
  */
-function replays(lanes, entries, replayed) {
+export function replaysOf(entries, attempts, replayed) {
+  const found = new Map(attempts.map((a) => [a.attempt, { replayed: 0, saved: 0 }]));
   const taken = entries.filter((e) => e.kind === "call" && e.replayed_to);
-  const sure = (lane, e) => e.replayed_to === lane.attempt.attempt;
-  const likely = (lane, e) => lane.bars.length > 0 && e.attempt < lane.attempt.attempt && e.replayed_to >= lane.attempt.attempt;
-  const total = (is) => lanes.reduce((sum, lane) => sum + taken.filter((e) => is(lane, e)).length, 0);
-  const is = lanes.length * taken.length < 2e6 && total(likely) === replayed ? likely : sure;
-  const byNo = new Map(lanes.map((lane) => [lane.attempt.attempt, lane]));
-  const give = (lane, e) => {
-    lane.replayed += 1;
-    lane.saved += e.spent_nano_usd;
-  };
+  const worked = new Set(entries.filter((e) => e.kind !== "loop").map((e) => e.attempt));
+  const likely = (no, e) => worked.has(no) && e.attempt < no && e.replayed_to >= no;
+  const total = () => attempts.reduce((sum, a) => sum + taken.filter((e) => likely(a.attempt, e)).length, 0);
+  const all = attempts.length * taken.length < 2e6 && total() === replayed;
   for (const e of taken) {
-    if (is === sure) {
-      const lane = byNo.get(e.replayed_to);
-      if (lane) give(lane, e);
-    } else {
-      lanes.filter((lane) => likely(lane, e)).forEach((lane) => give(lane, e));
+    for (const no of all ? found.keys() : [e.replayed_to]) {
+      const had = found.get(no);
+      if (!had || (all && !likely(no, e))) continue;
+      had.replayed += 1;
+      had.saved += e.spent_nano_usd;
     }
   }
+  return found;
 }
 
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1.5e4, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 2 * 864e5, 7 * 864e5];

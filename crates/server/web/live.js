@@ -1,15 +1,14 @@
 // Data that is read again when something happened that concerns it.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "./html.js";
-import { anything, hear } from "./events.js";
+import { anyRun, hear } from "./events.js";
 
 // Milliseconds: between two reads of the same however much happens, and until what nobody told is read anyway.
 const LEAST = 400;
 export const SLOW = 30_000;
 
-/** Rules of what never changes, and of what changes without an event. */
+/** Rules of what never changes. */
 export const ONCE = { on: () => false, every: () => null };
-export const UNTOLD = { on: () => false, every: () => 5000 };
 /** Rules of sums over many runs, which are more work to read. */
 export const SUMS = { least: 3000 };
 
@@ -18,7 +17,7 @@ export const SUMS = { least: 3000 };
  * happens meanwhile, or within `least` of the last, is one more look. `every(told)` is how long what `look` returned stays
  * good without an event; `null`: for good. Nothing is looked at while the tab is hidden. Returns a function that looks at once.
  */
-export function useNews(look, keys, { on = anything, least = LEAST, every = () => SLOW } = {}) {
+export function useNews(look, keys, { on = anyRun, least = LEAST, every = () => SLOW } = {}) {
   const now = useRef(null);
   useEffect(() => {
     let [over, busy, due, timer, ended] = [false, false, false, null, -Infinity];

@@ -1,7 +1,7 @@
 // Small parts that every view is made of.
 
-import { html, useLayoutEffect, useRef } from "./html.js";
-import { amount, clean, usd } from "./words.js";
+import { html, useLayoutEffect, useRef, useState } from "./html.js";
+import { amount, clean, line, unitWord, usd, whose } from "./words.js";
 
 // A shape for each status, so that colour is never what tells it.
 const SHAPES = {
@@ -47,6 +47,18 @@ export function Meter({ spent, held = 0, limit, unit = "cost_nano_usd" }) {
   </div>`;
 }
 
+/** Spend of a run against its limit in dollars; where it is nearer to another limit, that one is what is drawn. */
+export function Spent({ run }) {
+  const tight = run.tightest;
+  if (!tight || (tight.whose === "run" && tight.unit === "cost_nano_usd")) {
+    return html`<${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} />`;
+  }
+  const own = run.limit_nano_usd === null ? "" : html` <span class="soft">of ${usd(run.limit_nano_usd)}</span>`;
+  return html`<div>${usd(run.spent_nano_usd)}${own}</div>
+    <div class="under">nearest limit: ${[line(whose(tight), 60), unitWord(tight.unit)].filter(Boolean).join(", ")}</div>
+    <${Meter} spent=${tight.spent} held=${tight.reserved} limit=${tight.limit} unit=${tight.unit} />`;
+}
+
 export function Problem({ error, again }) {
   if (!error) return null;
   return html`<div class="note bad" role="alert">
@@ -68,6 +80,23 @@ export const opens = (path) => (event) => {
 /** A link within the page. Its address begins with # whatever the data says, so it never leads elsewhere. */
 export const To = ({ path, children, ...rest }) =>
   html`<a href=${address(path)} ...${rest}>${children}</a>`;
+
+/** A command to type, with a button that copies it. Where copying is refused, it is marked instead. */
+export function Command({ text }) {
+  const place = useRef(null);
+  const [done, tell] = useState("");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      tell("copied");
+    } catch {
+      getSelection().selectAllChildren(place.current);
+      tell("marked");
+    }
+  };
+  return html`<div class="command"><code ref=${place}>${clean(text)}</code> <button onClick=${copy} aria-label=${`Copy: ${clean(text)}`}>Copy</button>
+    <span class="soft" role="status">${done}</span></div>`;
+}
 
 /** A dialog that asks once. `act` is called with the form's values; a refusal is shown in the dialog. */
 export function Ask({ title, word, grave, close, act, problem, busy, children }) {

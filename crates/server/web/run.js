@@ -6,9 +6,10 @@ import { ofRun } from "./events.js";
 import { useKeys, useLater, useNews, useRead } from "./live.js";
 import { Acts } from "./acts.js";
 import { Journal } from "./journal.js";
+import { replaysOf } from "./lanes.js";
 import { Timeline } from "./timeline.js";
-import { Meter, Problem, State, To, Waits } from "./parts.js";
-import { ago, amount, change, clean, count, ended, line, some, span, unitWord, usd, when } from "./words.js";
+import { Command, Meter, Problem, Spent, State, To, Waits } from "./parts.js";
+import { ago, amount, change, clean, count, ended, lasted, line, some, span, unitWord, usd, when } from "./words.js";
 
 const PAGE = 1000;
 // Milliseconds between two reads of a run that is at work.
@@ -102,7 +103,7 @@ export function Run({ id, looks }) {
       <${Journal} id=${run.run} entries=${entries.list} whole=${entries.whole} chosen=${chosen} choose=${choose} />
     </section>
     <div class="two">
-      <section class="panel" aria-labelledby="lives"><h2 id="lives">Attempts</h2><${Lives} id=${run.run} attempts=${attempts} entries=${entries.list} /></section>
+      <section class="panel" aria-labelledby="lives"><h2 id="lives">Attempts</h2><${Lives} run=${run} attempts=${attempts} entries=${entries.list} /></section>
       <section class="panel" aria-labelledby="budget"><h2 id="budget">Budget</h2><${Budget} units=${run.budget ?? []} /></section>
     </div>
     <${About} run=${run} />`;
@@ -112,29 +113,39 @@ export function Run({ id, looks }) {
 function Why({ run, attempts }) {
   const last = attempts.at(-1);
   const notes = [];
-  if (run.halt) notes.push(["bad", `Halted: ${run.halt.message}`, run.halt.hint]);
+  if (run.halt) notes.push(["bad", `Halted: ${run.halt.message}`, run.resume?.length ? null : run.halt.hint]);
   else if (run.why) notes.push([run.status === "failed" ? "bad" : "care", run.why]);
   if (run.pending_approvals && !run.ended_at) notes.push(["care", `${some(run.pending_approvals, "approval")} waiting for a person`, null, "approvals"]);
-  if (run.status === "interrupted") notes.push(["care", `It stands still${last?.died ? `: attempt ${last.attempt} ${ended(last)}` : ""}.`, `outlast resume ${run.run}`]);
+  if (run.status === "interrupted") notes.push(["care", `It stands still${last?.died ? `: attempt ${last.attempt} ${ended(last)}` : ""}.`]);
   if (run.status === "sleeping" && run.wake_at) notes.push(["care", `It sleeps until ${when(run.wake_at)}.`]);
   return notes.map(([kind, text, hint, to], n) => html`<div key=${n} class="note ${kind}">
     ${line(text, 400)}${to ? html` <${To} path=${[to]}>Decide</${To}>` : ""}${hint ? html`<p class="soft mono">${line(hint, 400)}</p>` : ""}
-  </div>`);
+  </div>`).concat(run.resume?.length ? html`<${Resume} key="resume" run=${run} />` : []);
+}
+
+/** Commands that take the run up again. A page has no process of the person's machine to start them in. */
+function Resume({ run }) {
+  const kept = some(run.calls, "recorded answer");
+  return html`<div class="note" role="group" aria-label="To go on">
+    <p>To go on, type ${run.resume.length > 1 ? "one of these" : "this"} on the machine on which it ran. ${run.halt?.unit
+      ? "It gets room in its budget, and a new attempt begins." : "A new attempt begins."} ${run.calls
+      ? `The ${kept} ${run.calls === 1 ? "is" : "are"} replayed where the agent asks the same, and not paid again.` : ""}</p>
+    ${run.resume.map((text) => html`<${Command} key=${text} text=${text} />`)}
+  </div>`;
 }
 
 function Facts({ run, attempts }) {
   const died = attempts.filter((a) => a.died).length;
-  const end = run.ended_at ?? Date.now() * 1000;
   const fact = (label, value, small) => html`<div><div class="label">${label}</div><div class="value">${value}${small ? html` <small>${small}</small>` : ""}</div></div>`;
   return html`<div class="panel facts">
-    <div><div class="label">Spent, usd</div><div class="value"><${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} /></div></div>
+    <div><div class="label">Spent, usd</div><div class="value"><${Spent} run=${run} /></div></div>
     ${fact("Calls", count(run.calls), `${count(run.tokens)} tokens`)}
     ${fact("Lives", some(attempts.length, "attempt"), died ? some(died, "death") : "no death")}
     ${fact("Replayed, not paid again", some(run.replayed ?? 0, "answer"), `${usd(run.saved_nano_usd)} usd saved`)}
     ${run.in_doubt_nano_usd ? fact("In doubt", `${usd(run.in_doubt_nano_usd)} usd`, "outcome unknown") : ""}
     ${run.job ? fact("Items", `${count(run.job.done)} of ${count(run.job.items)}`, html`<${To} path=${["jobs", run.run]}>open the job</${To}>`) : ""}
     ${run.loop ? fact("Iterations", count(run.loop.finished), run.loop.max_iterations ? `of at most ${run.loop.max_iterations}` : "") : ""}
-    ${fact("Began", when(run.began_at ?? run.created_at), run.began_at ? `took ${span((end - run.began_at) / 1000)}` : "")}
+    ${fact("Began", when(run.began_at ?? run.created_at), run.began_at ? `took ${span(lasted(run))}` : "")}
   </div>`;
 }
 
@@ -177,30 +188,32 @@ function Partings({ run, attempts }) {
   </div>`;
 }
 
-function Lives({ id, attempts, entries }) {
+function Lives({ run, attempts, entries }) {
+  const [id, replayed] = [run.run, run.replayed];
   const done = useMemo(() => {
     const found = new Map();
-    const of = (attempt) => found.get(attempt) ?? found.set(attempt, { calls: 0, cost: 0, replayed: 0, last: null }).get(attempt);
+    const of = (attempt) => found.get(attempt) ?? found.set(attempt, { calls: 0, cost: 0, last: null }).get(attempt);
     for (const e of entries) {
       const had = of(e.attempt);
       had.last = e;
       if (e.kind !== "call") continue;
       had.calls += 1;
       had.cost += e.spent_nano_usd;
-      if (e.replayed_to) of(e.replayed_to).replayed += 1;
     }
     return found;
   }, [entries]);
+  const given = useMemo(() => replaysOf(entries, attempts, replayed), [entries, attempts, replayed]);
   return html`<div class="scroll" tabindex="0" role="group" aria-label="Table"><table>
-    <thead><tr><th scope="col">#</th><th scope="col">How it ended</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col">Began</th><th scope="col">Up</th></tr></thead>
+    <thead><tr><th scope="col">#</th><th scope="col">How it ended</th><th scope="col" class="num">Calls</th><th scope="col" class="num">usd</th><th scope="col" class="num">Replayed to it</th><th scope="col">Began</th><th scope="col">Up</th></tr></thead>
     <tbody>${attempts.slice(-50).reverse().map((a) => {
-      const of = done.get(a.attempt);
+      const [of, was] = [done.get(a.attempt), given.get(a.attempt)];
       return html`<tr key=${a.attempt}>
         <td>${a.attempt}${a.label ? html`<span class="under">${line(a.label, 30)}</span>` : ""}</td>
-        <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}${a.died ? html`<span class="under">${of?.last ? html`${within(a, of.last)} <${To} path=${["run", id, of.last.seq]}>${of.last.kind} ${of.last.seq}</${To}>`
+        <td>${a.died ? html`<span class="bad">✗ </span>` : ""}${ended(a)}${a.died ? html`<span class="under">${of?.last ? html`${within(a, of.last)} <${To} path=${["run", id, of.last.seq]}>entry ${of.last.seq}</${To}>, ${of.last.act ? "act" : of.last.kind}`
           : "before it did anything new"}</span>` : ""}</td>
-        <td class="num">${count(of?.calls ?? 0)}${of?.replayed ? html`<span class="under">${count(of.replayed)} replayed</span>` : ""}</td>
+        <td class="num">${count(of?.calls ?? 0)}</td>
         <td class="num">${usd(of?.cost ?? 0)}</td>
+        <td class="num nowrap">${was?.replayed ? html`${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>
         <td class="nowrap">${when(a.started_at)}</td>
         <td class="nowrap">${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)}</td>
       </tr>`;

@@ -3,8 +3,8 @@
 import { html, useState } from "./html.js";
 import * as api from "./api.js";
 import { SUMS, useKeys, useRead } from "./live.js";
-import { Empty, Meter, Problem, State, To, Waits, opens } from "./parts.js";
-import { ago, clean, count, line, some, span } from "./words.js";
+import { Empty, Problem, Spent, State, To, Waits, opens } from "./parts.js";
+import { ago, clean, count, lasted, line, some, span, spoilt } from "./words.js";
 
 const STATUSES = ["running", "waiting", "sleeping", "interrupted", "halted", "completed", "failed", "cancelled"];
 const PAGE = 100;
@@ -73,7 +73,6 @@ export function Runs() {
 }
 
 function Row({ run, at }) {
-  const end = run.ended_at ?? Date.now() * 1000;
   const job = run.job;
   const tags = Object.entries(run.tags ?? {});
   return html`<tr class=${at ? "at" : ""} onClick=${opens(["run", run.run])}>
@@ -86,12 +85,12 @@ function Row({ run, at }) {
       ${run.pending_approvals && !run.ended_at ? html`<span class="under care">${some(run.pending_approvals, "approval")} waiting</span>` : ""}
       ${run.restarts ? html`<span class="under bad">${some(run.restarts, "death")}</span>` : ""}
       ${run.why ? html`<span class="under" title=${clean(run.why)}>${line(run.why, 70)}</span>` : ""}
-      ${job ? html`<span class="under">${count(job.done)} of ${some(job.items, "item")}${job.failed + job.dead ? `, ${job.failed + job.dead} failed` : ""}</span>` : ""}
+      ${job ? html`<span class="under">${count(job.done)} of ${some(job.items, "item")}${spoilt(job) ? `, ${spoilt(job)}` : ""}</span>` : ""}
     </td>
-    <td class="whole"><${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} /></td>
+    <td class="whole"><${Spent} run=${run} /></td>
     <td class="num wide">${count(run.calls)}</td>
     <td class="num wide">${count(run.attempts)}</td>
-    <td class="num wide">${run.began_at ? span((end - run.began_at) / 1000) : "–"}</td>
+    <td class="num wide">${run.began_at ? span(lasted(run)) : "–"}</td>
     <td class="num wide soft">${ago(run.began_at ?? run.created_at)}</td>
   </tr>`;
 }

@@ -2,16 +2,19 @@
 
 import { html, useEffect, useLayoutEffect, useState } from "./html.js";
 import * as api from "./api.js";
-import { ONCE, UNTOLD, useRead } from "./live.js";
+import { ofState } from "./events.js";
+import { ONCE, useRead } from "./live.js";
 import { ofLines } from "./diff.js";
 import { Empty, Problem, To, Waits } from "./parts.js";
 import { clean, line, pretty, when } from "./words.js";
 
 const KEYS = 1000;
 
+const WRITTEN = { on: ofState };
+
 export function State({ path }) {
   const [namespace, agent, key] = path;
-  const names = useRead(() => api.namespaces({ limit: 1000 }), [], UNTOLD);
+  const names = useRead(() => api.namespaces({ limit: 1000 }), [], WRITTEN);
   const all = names.data?.namespaces ?? [];
   const newest = all.find((one) => one.namespace === namespace)?.commit ?? 0;
   const [commit, travel] = useState(null);
@@ -40,7 +43,7 @@ export function State({ path }) {
 }
 
 function Agents({ namespace, agent }) {
-  const read = useRead(() => api.agents(namespace), [namespace], UNTOLD);
+  const read = useRead(() => api.agents(namespace), [namespace], WRITTEN);
   const all = read.data?.agents ?? [];
   // The only agent is meant.
   useEffect(() => {
@@ -52,7 +55,7 @@ function Agents({ namespace, agent }) {
 
 function Keys({ namespace, agent, at, chosen }) {
   const [prefix, seek] = useState("");
-  const read = useRead(() => api.keys({ namespace, agent, prefix, commit: at, limit: KEYS }), [namespace, agent, prefix, at], at === null ? UNTOLD : ONCE);
+  const read = useRead(() => api.keys({ namespace, agent, prefix, commit: at, limit: KEYS }), [namespace, agent, prefix, at], at === null ? WRITTEN : ONCE);
   const keys = read.data?.keys ?? [];
   return html`<div class="panel"><div class="bar"><h2>Keys</h2><label for="prefix" class="only-read">Begin with</label>
       <input id="prefix" type="search" placeholder="begin with" size="12" value=${prefix} onInput=${(e) => seek(e.target.value)} /></div>
@@ -72,8 +75,8 @@ function Key({ namespace, agent, name, at }) {
   const read = useRead(() => api.value(namespace, agent, name, { commit: at }).catch((e) => {
     if (e.status === 404) return { none: true };
     throw e;
-  }), [namespace, agent, name, at], at === null ? UNTOLD : ONCE);
-  const past = useRead(() => api.history(namespace, agent, name, { limit: 1000 }), [namespace, agent, name], UNTOLD);
+  }), [namespace, agent, name, at], at === null ? WRITTEN : ONCE);
+  const past = useRead(() => api.history(namespace, agent, name, { limit: 1000 }), [namespace, agent, name], WRITTEN);
   const [version, choose] = useState(null);
   const versions = past.data?.versions ?? [];
   const place = versions.findIndex((one) => one.version === version);

@@ -174,7 +174,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
 }
 
 function Told({ e, flat }) {
-  const words = [`${e.kind} ${e.seq}`, what(e), e.state, took(e), cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
+  const words = [`entry ${e.seq}`, [e.act ? "act" : e.kind, what(e)].filter(Boolean).join(" "), e.state, took(e), cost(e) && `${cost(e)} usd`, ...marks(e)].filter(Boolean);
   return flat ? html`<span>${words.map((w) => line(w, 160)).join(" · ")}</span>`
     : html`<strong>${words[0]}</strong> ${words.slice(1).map((w) => line(w, 160)).join(" · ")}<div class="soft">${when(e.opened_at)}, attempt ${e.attempt}</div>`;
 }

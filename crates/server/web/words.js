@@ -52,6 +52,12 @@ export function when(micros, seconds = true) {
 
 export const ago = (micros, now = Date.now()) => (micros ? `${span(Math.max(0, now - micros / 1000))} ago` : "–");
 
+/** Milliseconds from a run's beginning to now, or until it stood still. */
+export const lasted = (run) => ((run.still_since ?? Date.now() * 1000) - run.began_at) / 1000;
+
+/** How many items of a job came to a bad end, by the words of `outlast jobs`; empty for none. */
+export const spoilt = (job) => [job.failed && `${count(job.failed)} failed`, job.dead && `${count(job.dead)} dead`].filter(Boolean).join(", ");
+
 /** A time that may be microseconds or RFC 3339, as microseconds. */
 export function micros(at) {
   if (at === null || at === undefined) return null;
@@ -68,6 +74,9 @@ export function amount(unit, value) {
   if (unit === "cost_nano_usd") return `${usd(value)} usd`;
   return unit.endsWith("_ms") ? span(value) : count(value);
 }
+
+/** The owner of a limit, for a sentence that begins with it. */
+export const whose = (tight) => (tight.whose === "budget" ? `budget ${tight.budget}` : tight.whose === "above" ? "run above" : "");
 
 /** Writes a change of limits as people read it, as in "dollars +2.50 usd, calls 20". */
 export const change = (text) => text.replace(/\b([a-z_]+) (\+?)(\d+)\b/g, (as, unit, plus, value) =>

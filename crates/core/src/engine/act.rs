@@ -5,17 +5,21 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
+        budget::set_budget,
         loaded::Loaded,
         op::{Op, Outcome, Verb},
-        run::{raise::Raise, tell::Word},
+        run::tell::Word,
         step::checkpoint::SCOPE,
     },
-    envelope::unit::Unit,
+    envelope::{
+        budget::Act,
+        unit::{Limits, PerUnit, Unit},
+    },
     journal::{
         Entry, Kind, State, StepDetail,
         act::{ActDetail, PREFIX, plain},
     },
-    words::id::{AttemptNo, Micros, RunNo, Seq},
+    words::id::{AttemptNo, BudgetNo, Micros, RunNo, Seq},
 };
 
 /// A verb with the name of who ordered it. The answer is the verb's own.
@@ -69,7 +73,13 @@ pub fn record(named: &Named, outcome: &Outcome, l: &mut Loaded, now: Micros) -> 
             };
             append(l, tell.run, name, ActDetail::new(by, about), now)
         }
-        (Op::Raise(raise), _) => append(l, raise.run, "raise", ActDetail::new(by, Some(change(raise))), now),
+        (Op::Raise(raise), _) => append(
+            l,
+            raise.run,
+            "raise",
+            ActDetail::new(by, Some(change(&raise.add, &raise.set, &raise.lift))),
+            now,
+        ),
         (Op::Fork(fork), Outcome::Forked(started)) if started.created => {
             let about = format!("{} from entry {}", fork.id, fork.origin.seq);
             append(l, fork.origin.run, "fork", ActDetail::new(by, Some(about)), now)
@@ -88,18 +98,46 @@ pub fn record(named: &Named, outcome: &Outcome, l: &mut Loaded, now: Micros) -> 
             }
             Ok(())
         }
+        (Op::SetBudget(set), Outcome::BudgetSet(told)) if told.changed => {
+            let of = set.terms.tag.as_ref().map(|(key, value)| format!(" of {key}={value}"));
+            let about = format!(
+                "{} per {}{}",
+                change(&Limits::default(), &set.terms.limits, &PerUnit::default()),
+                set.terms.per.name(),
+                of.unwrap_or_default()
+            );
+            note(l, told.no, "set", ActDetail::new(by, Some(about)), now)
+        }
+        (Op::RaiseBudget(raise), _) => {
+            let no = set_budget::named(l, &raise.name)?.no;
+            let about = change(&raise.add, &Limits::default(), &PerUnit::default());
+            note(l, no, "raise", ActDetail::new(by, Some(about)), now)
+        }
+        (Op::RemoveBudget(remove), _) => {
+            let removed = l.budgets.iter().map(|row| &row.value).filter(|b| b.name == remove.name);
+            match removed.map(|b| b.no).max() {
+                Some(no) => note(l, no, "remove", ActDetail::new(by, None), now),
+                None => Ok(()),
+            }
+        }
         _ => Ok(()),
     }
 }
 
 /// Describes a change of limits, as in `cost_nano_usd +1000000000, calls 20, no tokens`.
-fn change(raise: &Raise) -> String {
+fn change(add: &Limits, set: &Limits, lift: &PerUnit<bool>) -> String {
     let unit = |u: Unit| {
-        let added = raise.add[u].map(|n| format!("{} +{n}", u.name()));
-        let set = raise.set[u].map(|n| format!("{} {n}", u.name()));
-        added.or(set).or_else(|| raise.lift[u].then(|| format!("no {}", u.name())))
+        let added = add[u].map(|n| format!("{} +{n}", u.name()));
+        let set = set[u].map(|n| format!("{} {n}", u.name()));
+        added.or(set).or_else(|| lift[u].then(|| format!("no {}", u.name())))
     };
     Unit::ALL.into_iter().filter_map(unit).collect::<Vec<_>>().join(", ")
+}
+
+/// Adds an act to a named budget, which no run's journal tells of.
+fn note(l: &mut Loaded, no: BudgetNo, what: &str, detail: ActDetail, now: Micros) -> Result<(), Error> {
+    l.budget_mut(no)?.note(Act { at: now, what: what.to_owned(), detail });
+    Ok(())
 }
 
 /// Adds the entry of an act. The entry belongs to no attempt, and does not count as progress of the run.
@@ -141,11 +179,16 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
+            budget::{
+                raise_budget::RaiseBudget,
+                remove_budget::RemoveBudget,
+                set_budget::{SetBudget, Source},
+            },
             item::reset_item::ResetItem,
             run::tell::Tell,
             tests::bench::{Bench, usd},
         },
-        envelope::unit::{Limits, PerUnit},
+        envelope::budget::{ACTS, Name, Per, Terms},
         events::{self, Kind as Happened},
         run::{Policy, status::Status},
         store::{Ask as _, Durability, Store as _},
@@ -193,6 +236,37 @@ mod tests {
         let cancelled =
             told.iter().find(|e| e.kind == Happened::Status && e.about["to"] == "cancelled").unwrap();
         assert_eq!(cancelled.about["by"], by);
+    }
+
+    #[test]
+    fn a_named_budget_remembers_who_changed_it_and_what_changed_nothing_is_no_act() {
+        let b = Bench::new();
+        let name = Name::new("all").unwrap();
+        let set = |nano: i64| {
+            let terms = Terms { limits: usd(nano), per: Per::Day, tag: None };
+            let set = SetBudget { name: name.clone(), terms, source: Source::Command };
+            b.store.ask(InName::of("cli:ann@laptop", set), Durability::Synced).wait().unwrap();
+        };
+        set(5);
+        set(5);
+        let raise = RaiseBudget { name: name.clone(), add: usd(7) };
+        b.store.ask(InName::of("api:ci", raise), Durability::Synced).wait().unwrap();
+        let acts = || {
+            let acts = b.store.budgets().unwrap().remove(0).budget.acts.into_iter();
+            acts.map(|a| (a.what, a.detail.by, a.detail.about.unwrap_or_default())).collect::<Vec<_>>()
+        };
+        let told = |what: &str, by: &str, about: &str| (what.to_owned(), by.to_owned(), about.to_owned());
+        let first = told("set", "cli:ann@laptop", "cost_nano_usd 5 per day");
+        assert_eq!(acts(), [first.clone(), told("raise", "api:ci", "cost_nano_usd +7")]);
+        for nano in 6..60 {
+            set(nano);
+        }
+        assert_eq!(acts().len(), ACTS);
+        // After its removal the name is another budget's.
+        let remove = RemoveBudget { name: name.clone() };
+        b.store.ask(InName::of("page:1", remove), Durability::Synced).wait().unwrap();
+        set(5);
+        assert_eq!(acts(), [first]);
     }
 
     #[test]

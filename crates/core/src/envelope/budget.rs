@@ -14,6 +14,7 @@ use crate::{
         Envelope,
         unit::{Limits, Unit},
     },
+    journal::act::ActDetail,
     words::id::{BudgetNo, EnvelopeNo, Micros},
 };
 
@@ -144,6 +145,22 @@ pub struct Budget {
     pub removed: bool,
     /// Whether runs that existed before the budget are charged to it, too.
     pub applied: bool,
+    /// Newest changes by people, oldest first, at most [`ACTS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acts: Vec<Act>,
+}
+
+/// Most changes by people that a budget remembers.
+pub const ACTS: usize = 20;
+
+/// Change of a named budget by a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Act {
+    pub at: Micros,
+    /// Name of the order: `set`, `raise` or `remove`.
+    pub what: String,
+    #[serde(flatten)]
+    pub detail: ActDetail,
 }
 
 impl Budget {
@@ -165,6 +182,12 @@ impl Budget {
         };
         let earliest = || known().min_by_key(|w| w.since).filter(|_| may_be_forgotten);
         known().find(|w| w.since == since).or_else(earliest)
+    }
+
+    /// Remembers a change by a person.
+    pub fn note(&mut self, act: Act) {
+        self.acts.push(act);
+        self.acts.drain(..self.acts.len().saturating_sub(ACTS));
     }
 
     /// Makes `window` the one that was charged last.
@@ -225,6 +248,7 @@ mod tests {
             past: Past::default(),
             removed: false,
             applied: true,
+            acts: Vec::new(),
         }
     }
 

@@ -19,6 +19,8 @@ use crate::{
 pub struct View {
     pub id: ApprovalId,
     pub run: RunId,
+    /// Name of the run; `None` if it has none.
+    pub name: Option<String>,
     /// The caller's own key of the request, or a key made of tool and arguments.
     pub key: String,
     pub status: Status,
@@ -50,12 +52,22 @@ pub fn list(store: &dyn Store, filter: &Filter, status: Option<Status>) -> Resul
 
 /// Cache of the runs that were looked up: many approvals belong to few runs.
 #[derive(Default)]
-struct Runs(BTreeMap<RunNo, Option<(RunId, status::Status)>>);
+struct Runs(BTreeMap<RunNo, Option<Asker>>);
+
+/// Run that asks.
+#[derive(Clone)]
+struct Asker {
+    id: RunId,
+    name: Option<String>,
+    status: status::Status,
+}
 
 impl Runs {
     fn view(&mut self, store: &dyn Store, entry: Entry, now: Micros) -> Result<Option<View>, store::Error> {
         let id = ApprovalId { run: entry.run, seq: entry.seq };
-        let (Some(detail), Some((run, standing))) = (entry.approval, self.run(store, entry.run)?) else {
+        let (Some(detail), Some(Asker { id: run, name, status: standing })) =
+            (entry.approval, self.run(store, entry.run)?)
+        else {
             return Ok(None);
         };
         let over = matches!(standing, status::Status::Completed | status::Status::Cancelled);
@@ -70,14 +82,18 @@ impl Runs {
             None => Bytes::new(),
         };
         let key = entry.key.unwrap_or_default();
-        Ok(Some(View { id, run, key, status, asked_at: entry.opened_at, detail: *detail, arguments }))
+        Ok(Some(View { id, run, name, key, status, asked_at: entry.opened_at, detail: *detail, arguments }))
     }
 
-    fn run(&mut self, store: &dyn Store, no: RunNo) -> Result<Option<(RunId, status::Status)>, store::Error> {
+    fn run(&mut self, store: &dyn Store, no: RunNo) -> Result<Option<Asker>, store::Error> {
         if let Some(known) = self.0.get(&no) {
             return Ok(known.clone());
         }
-        let found = store.run(no)?.map(|v| (v.run.id, v.run.status));
+        let found = store.run(no)?.map(|v| Asker {
+            id: v.run.id,
+            name: v.spec.name.clone().or_else(|| v.run.job.map(|job| job.name)),
+            status: v.run.status,
+        });
         self.0.insert(no, found.clone());
         Ok(found)
     }

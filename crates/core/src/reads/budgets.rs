@@ -1,9 +1,15 @@
-//! Application of a named budget to the runs that existed before it.
+//! Setting of a named budget, and its application to the runs that existed before it.
 
 use std::collections::HashMap;
 
 use crate::{
-    engine::budget::apply_budget::ApplyBudget,
+    engine::{
+        act::InName,
+        budget::{
+            apply_budget::ApplyBudget,
+            set_budget::{BudgetSet, SetBudget},
+        },
+    },
     envelope::budget::Budget,
     run::status::Status,
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
@@ -16,6 +22,22 @@ const PAGE: usize = 200;
 /// Statuses of runs that may call again: all but the final ones.
 const MAY_CALL: [Status; 6] =
     [Status::Running, Status::Interrupted, Status::Waiting, Status::Sleeping, Status::Halted, Status::Failed];
+
+/// Sets a named budget, in somebody's name if a person orders it, and charges existing runs with its tag to it. Returns
+/// the number of runs newly charged.
+///
+/// May be interrupted and repeated: what an earlier one left is applied too. Errors: `BadLimit`; those of the store.
+pub fn set(store: &dyn Store, set: SetBudget, by: Option<&str>) -> Result<(BudgetSet, usize), store::Error> {
+    let told = match by {
+        Some(by) => store.ask(InName::of(by, set), Durability::Synced).wait()?,
+        None => store.ask(set, Durability::Synced).wait()?,
+    };
+    let known = if told.applied { Vec::new() } else { store.budgets()? };
+    match known.iter().find(|view| view.budget.no == told.no) {
+        Some(view) => Ok((told, to_all(store, &view.budget)?)),
+        None => Ok((told, 0)),
+    }
+}
 
 /// Applies a budget to existing runs with its tag, and to all runs below them. Returns the number of runs changed.
 ///

@@ -75,6 +75,7 @@ mod tests {
             past: Past::default(),
             removed: false,
             applied: true,
+            acts: Vec::new(),
         };
         let views = [BudgetView { budget, envelope: Some(spent.clone()) }];
         let check = |whose: Whose, needs: i64, budgets: &[BudgetView], now: i64, wanted: bool| {

@@ -3,13 +3,20 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::budget::{raise_budget::RaiseBudget, remove_budget::RemoveBudget, set_budget::Source},
+    engine::{
+        act::InName,
+        budget::{
+            raise_budget::RaiseBudget,
+            remove_budget::RemoveBudget,
+            set_budget::{SetBudget, Source},
+        },
+    },
     envelope::{
         Envelope,
         budget::{BudgetView, UNITS},
         unit::Unit,
     },
-    reads::room,
+    reads::{self, room},
     store::{Ask as _, Durability, Store},
     words::id::{Micros, RunId},
 };
@@ -24,15 +31,15 @@ use crate::{
         table::{Cell, Side, Table},
         time,
     },
-    settings::budgets,
 };
 
-pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result<(), CliError> {
+pub fn budgets(store: &dyn Store, by: &str, args: &BudgetsArgs, page: &mut Page) -> Result<(), CliError> {
     let told = match &args.verb {
         None => None,
         Some(BudgetsVerb::Set(set)) => {
-            let (changed, runs) = budgets::set(store, set.name.clone(), set.terms(), Source::Command)?;
-            let was = if changed { "" } else { "; it was so before" };
+            let verb = SetBudget { name: set.name.clone(), terms: set.terms(), source: Source::Command };
+            let (told, runs) = reads::budgets::set(store, verb, Some(by))?;
+            let was = if told.changed { "" } else { "; it was so before" };
             let runs = match runs {
                 0 => String::new(),
                 n => format!("; {} that were there are charged to it, too", some(n as i64, "run")),
@@ -41,11 +48,12 @@ pub fn budgets(store: &dyn Store, args: &BudgetsArgs, page: &mut Page) -> Result
         }
         Some(BudgetsVerb::Raise(raise)) => {
             let verb = RaiseBudget { name: raise.name.clone(), add: raise.limits() };
-            store.ask(verb, Durability::Synced).wait()?;
+            store.ask(InName::of(by, verb), Durability::Synced).wait()?;
             Some(format!("budget {} is raised", raise.name))
         }
         Some(BudgetsVerb::Remove(remove)) => {
-            store.ask(RemoveBudget { name: remove.name.clone() }, Durability::Synced).wait()?;
+            let verb = RemoveBudget { name: remove.name.clone() };
+            store.ask(InName::of(by, verb), Durability::Synced).wait()?;
             Some(format!("budget {} is removed", remove.name))
         }
     };
@@ -101,6 +109,10 @@ impl<'a> Line<'a> {
         o.insert("until".into(), self.period.until.map(time::rfc3339).into());
         let units: Vec<Value> = self.limited().map(|unit| self.unit(unit)).collect();
         o.insert("units".into(), units.into());
+        let acts = b.acts.iter().map(|act| {
+            json!({ "at": time::rfc3339(act.at), "what": act.what, "by": act.detail.by, "about": act.detail.about })
+        });
+        o.insert("acts".into(), acts.collect());
         o.insert("waiting".into(), self.waiting.iter().map(RunId::as_str).collect::<Vec<_>>().into());
         Value::Object(o)
     }

@@ -72,7 +72,11 @@ impl Evidence {
                 State::Unknown => ", its outcome is unknown".into(),
                 state => format!(", {} since", state.name()),
             };
-            out.push_str(&format!("     open at its end: {} {} {what}{became}\n", e.kind.name(), e.seq));
+            out.push_str(&format!(
+                "     open at its end: entry {}, {} {what}{became}\n",
+                e.seq,
+                e.kind.name()
+            ));
         }
         match &self.lines {
             Some(lines) if !lines.is_empty() && count > 0 => {

@@ -129,7 +129,7 @@ impl Exchange {
     fn print_since(&self, before: &Exchange, page: &mut Page) -> Result<(), CliError> {
         let (old, new) = (before.0.turns(), self.0.turns());
         let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-        let mut lines = vec![format!("  {same} turns as in call {}", before.0.entry.seq)];
+        let mut lines = vec![format!("  {same} turns as in entry {}", before.0.entry.seq)];
         for (sign, turns) in [("-", &old[same..]), ("+", &new[same..])] {
             lines.extend(turns.iter().flat_map(talk::lines).map(|line| format!("{sign} {line}")));
         }

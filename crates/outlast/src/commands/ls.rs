@@ -2,8 +2,9 @@
 
 use outlast_core::{
     envelope::unit::Unit,
+    reads::entries,
     store::{RunFilter, RunView, Store},
-    words::id::Micros,
+    words::id::{Micros, Seq},
 };
 use serde_json::{Map, Value, json};
 
@@ -13,7 +14,7 @@ use crate::{
     render::{
         amount::{put_money, usd},
         look::{self, Page},
-        next::next,
+        next::{Next, is_unmetered, next, next_with},
         short::short,
         table::{Cell, Side, Table},
         time,
@@ -27,8 +28,9 @@ pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliEr
     let mut runs = store.runs(&RunFilter { status: args.status, limit, ..RunFilter::default() })?;
     let more = runs.len() > args.limit;
     runs.truncate(args.limit);
+    let nexts = runs.iter().map(|view| next_of(store, view)).collect::<Result<Vec<Next>, CliError>>()?;
     if page.look.json {
-        let runs: Vec<Value> = runs.iter().map(object).collect();
+        let runs: Vec<Value> = runs.iter().zip(&nexts).map(|(view, next)| object(view, next)).collect();
         return Ok(page.json(&json!({ "runs": runs, "more": more }))?);
     }
     if runs.is_empty() {
@@ -36,14 +38,22 @@ pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliEr
         return Ok(page.line(&format!("no {which}runs in {}", store.place()))?);
     }
     let look = page.look;
-    page.text(&table(&runs, now).render(look, 0))?;
+    page.text(&table(&runs, &nexts, now).render(look, 0))?;
     if more {
         page.line(&format!("only the newest {}; see --limit", args.limit))?;
     }
     Ok(())
 }
 
-fn table(runs: &[RunView], now: Micros) -> Table {
+/// Returns what is next for a run. Only of a run that called no model are the entries read.
+fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
+    match is_unmetered(view) && view.run.next_seq > Seq(1) {
+        true => Ok(next_with(view, &entries::all(store, view.run.no)?)),
+        false => Ok(next(view)),
+    }
+}
+
+fn table(runs: &[RunView], nexts: &[Next], now: Micros) -> Table {
     let mut table = Table::new(&[
         ("run", Side::Left),
         ("name", Side::Left),
@@ -54,7 +64,7 @@ fn table(runs: &[RunView], now: Micros) -> Table {
         ("age", Side::Right),
         ("next", Side::Left),
     ]);
-    for view in runs {
+    for (view, next) in runs.iter().zip(nexts) {
         let (run, e) = (&view.run, &view.envelope);
         table.row(vec![
             Cell::whole(short(view)),
@@ -64,13 +74,13 @@ fn table(runs: &[RunView], now: Micros) -> Table {
             e.limits[Unit::CostNanoUsd].map(usd).unwrap_or_default().into(),
             e.spent[Unit::Calls].to_string().into(),
             time::age(now.ms_since(run.created_at)).into(),
-            next(view).brief.into(),
+            next.brief.clone().into(),
         ]);
     }
     table
 }
 
-fn object(view: &RunView) -> Value {
+fn object(view: &RunView, next: &Next) -> Value {
     let (run, e) = (&view.run, &view.envelope);
     let mut o = Map::new();
     o.insert("run".into(), run.id.as_str().into());
@@ -86,6 +96,6 @@ fn object(view: &RunView) -> Value {
     o.insert("calls".into(), e.spent[Unit::Calls].into());
     o.insert("wake_at".into(), run.wake_at.map(time::rfc3339).into());
     o.insert("halt_code".into(), run.halt.as_ref().map(|h| h.code.clone()).into());
-    o.insert("next".into(), json!(next(view)));
+    o.insert("next".into(), json!(next));
     Value::Object(o)
 }

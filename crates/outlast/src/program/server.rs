@@ -9,7 +9,7 @@ use outlast_server::{
 };
 
 use crate::{
-    cli::{BudgetsArgs, Command},
+    cli::Command,
     program::{context::Context, error::CliError},
     serve::token::read_token,
     settings::surroundings::Surroundings,
@@ -71,7 +71,7 @@ pub fn over(command: &Command) -> Over {
         | Command::Approvals(_)
         | Command::Approve(_)
         | Command::Spend(_)
-        | Command::Budgets(BudgetsArgs { verb: None, .. })
+        | Command::Budgets(_)
         | Command::Jobs(_)
         | Command::Inspect(_)
         | Command::Retry(_)
@@ -79,9 +79,6 @@ pub fn over(command: &Command) -> Over {
         Command::Logs(_) => Missing("logs are files of its machine, and no route reads them"),
         Command::Attach(_) => Missing("no route has a run's terminal"),
         Command::Resume(_) => Missing("no route starts a run's supervisor; type it on its machine"),
-        Command::Budgets(_) => {
-            Missing("no route changes named budgets; type it on its machine, and `outlast budgets` here")
-        }
         Command::Snapshot(_) => Missing("no route names a snapshot; type it on its machine"),
         Command::Resolve(_) => {
             Missing("no route resolves a step or a tool call in doubt; type it on its machine")

@@ -16,11 +16,14 @@ pub fn text(view: &View, now: Micros, look: Look) -> String {
     let d = &view.detail;
     let effect = d.side_effect.as_ref().map_or_else(String::new, |s| format!("  [{}]", clean_line(s, 40)));
     let status = look.paint(paint(view.status), view.status.name());
+    let run = match &view.name {
+        Some(name) => format!("{} ({})", clean_line(name, 60), view.run),
+        None => view.run.to_string(),
+    };
     let mut out = format!(
-        "{}  {status}  {}{effect}  run {}\n",
+        "{}  {status}  {}{effect}  run {run}\n",
         look.paint(Paint::Strong, &view.id.to_string()),
         clean_line(&d.tool, 80),
-        view.run
     );
     let arguments = String::from_utf8_lossy(&view.arguments);
     out.push_str(&format!("  {}\n", clean_line(&arguments, ARGUMENTS)));
@@ -67,6 +70,7 @@ pub fn json(view: &View) -> Value {
     json!({
         "id": view.id.to_string(),
         "run": view.run,
+        "name": view.name,
         "tool": d.tool,
         "side_effect": d.side_effect,
         "arguments": arguments,

@@ -28,7 +28,8 @@ const COLUMNS: [(&str, Side); 7] = [
 pub fn table(entries: &[Entry]) -> Table {
     let offset = entries.last().map(|e| time::offset(e.opened_at)).unwrap_or_default();
     let headed = format!("time ({offset})");
-    let mut table = Table::new(&[[("#", Side::Right), (&headed, Side::Left)].as_slice(), &COLUMNS].concat());
+    let mut table =
+        Table::new(&[[("entry", Side::Right), (&headed, Side::Left)].as_slice(), &COLUMNS].concat());
     for entry in entries {
         table.row(cells(entry, &offset));
     }

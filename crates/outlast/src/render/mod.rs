@@ -2,6 +2,7 @@
 
 pub mod amount;
 pub mod approval;
+pub mod did;
 pub mod entry;
 pub mod exit;
 pub mod look;

@@ -2,13 +2,15 @@
 
 use outlast_core::{
     envelope::{Whose, unit::Unit},
+    journal::Entry,
+    reads::resume,
     run::status::Status,
     store::RunView,
     words::outage::{Cause, Outage},
 };
 use serde::Serialize;
 
-use super::{amount::unit_word, time};
+use super::{amount::unit_word, did, time};
 use outlast_process::start_error;
 
 /// Next step that is suggested to a person for a run.
@@ -28,6 +30,17 @@ pub fn is_unmetered(view: &RunView) -> bool {
     let run = &view.run;
     let ended = matches!(run.status, Status::Completed | Status::Failed);
     ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
+}
+
+/// Returns the next step for the run; for one that called no model, with the work that its entries record.
+pub fn next_with(view: &RunView, entries: &[Entry]) -> Next {
+    match did::words(entries).filter(|_| view.run.status == Status::Completed && is_unmetered(view)) {
+        Some(did) => {
+            let text = format!("it is done; no model's call of it came through the proxy ({did} recorded)");
+            told(&format!("{did}; no model's call"), &text, Vec::new())
+        }
+        None => next(view),
+    }
 }
 
 /// Returns the next step for the run, judged by the run's own rows alone.
@@ -72,7 +85,7 @@ pub fn next(view: &RunView) -> Next {
         ),
         Status::Waiting => awaits_provider(view, resume()).unwrap_or_else(|| waiting(view)),
         Status::Sleeping => asleep(view, resume()),
-        Status::Halted => halted(view, resume()),
+        Status::Halted => halted(view),
         Status::Completed if is_unmetered(view) => {
             told("NOTHING METERED", "it is done; no call of it came through the proxy", Vec::new())
         }
@@ -137,22 +150,19 @@ fn waiting(view: &RunView) -> Next {
     }
 }
 
-fn halted(view: &RunView, resume: Vec<String>) -> Next {
+fn halted(view: &RunView) -> Next {
     let id = view.run.id.as_str();
-    let then = if resume.is_empty() { "" } else { ", resume" };
+    let then = if view.spec.command.is_none() { "" } else { ", resume" };
+    let resume = resume::commands(view);
     let Some(halt) = &view.run.halt else {
         return told("raise its budget", "give it room in its budget", resume);
     };
     match halt.unit {
         Some(unit) => {
-            // The hint names the command between its first two backquotes. A resumption takes the same flag.
+            // The hint names the command between its first two backquotes.
             let hint = halt.hint(id);
-            let raise = hint.split('`').nth(1).map(str::to_owned);
-            let flag = raise.as_ref().and_then(|raise| raise.split_once(" --"));
-            let commands = match (resume.into_iter().next(), flag) {
-                (Some(resume), Some((_, flag))) => vec![format!("{resume} --{flag}")],
-                (resume, _) => raise.into_iter().chain(resume).collect(),
-            };
+            let raise = || hint.split('`').nth(1).map(str::to_owned).into_iter().collect();
+            let commands = if resume.is_empty() { raise() } else { resume };
             told(&format!("raise {}{then}", unit_word(unit)), "give it room, then it can go on", commands)
         }
         None if halt.code == "diverged" => told(
@@ -165,16 +175,11 @@ fn halted(view: &RunView, resume: Vec<String>) -> Next {
             "look at what it waits for; resumed, it goes on with a new count",
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
-        None if halt.code == "price_unknown" => {
-            let flags = ["--prices FILE", "--unpriced free"];
-            let ways =
-                resume.iter().flat_map(|resume| flags.map(|flag| format!("{resume} {flag}"))).collect();
-            told(
-                "give a price",
-                "give its model a price (docs/guides/prices.md), let it count as free, or lift its limit in usd",
-                ways,
-            )
-        }
+        None if halt.code == "price_unknown" => told(
+            "give a price",
+            "give its model a price (docs/guides/prices.md), let it count as free, or lift its limit in usd",
+            resume,
+        ),
         None => told("see show", &halt.hint(id), Vec::new()),
     }
 }

@@ -11,7 +11,7 @@ use outlast_core::{
         ceiling::Ceilings,
     },
     reads,
-    store::{Ask as _, Durability, Store},
+    store::Store,
 };
 use serde::Deserialize;
 
@@ -97,21 +97,9 @@ fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
 /// Synced: on disk before it returns. Errors: those of `load`, and of the store.
 pub fn sync(store: &dyn Store, around: &Surroundings) -> Result<(), CliError> {
     for (name, terms) in load(around)? {
-        set(store, name, terms, Source::File)?;
+        reads::budgets::set(store, SetBudget { name, terms, source: Source::File }, None)?;
     }
     Ok(())
-}
-
-/// Sets a named budget and charges existing runs with its tag to it. Returns whether anything changed, and the number
-/// of runs newly charged.
-pub fn set(store: &dyn Store, name: Name, terms: Terms, source: Source) -> Result<(bool, usize), CliError> {
-    let set = store.ask(SetBudget { name, terms, source }, Durability::Synced).wait()?;
-    // Also needed if an earlier start stopped between the two steps.
-    let budgets = if set.applied { Vec::new() } else { store.budgets()? };
-    match budgets.iter().find(|b| b.budget.no == set.no) {
-        None => Ok((set.changed, 0)),
-        Some(view) => Ok((set.changed, reads::budgets::to_all(store, &view.budget)?)),
-    }
 }
 
 #[cfg(test)]

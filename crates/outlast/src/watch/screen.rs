@@ -221,8 +221,13 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
     lines.push(Line::from(money));
     if let Some(job) = &run.job {
         let c = &job.counts;
-        let (over, bad) = (c.done + c.skipped, c.failed + c.dead);
-        lines.push(Line::raw(format!(" {over} of {} items, {bad} failed", c.total())));
+        let over = c.done + c.skipped;
+        lines.push(Line::raw(format!(
+            " {over} of {} items, {} failed, {} dead",
+            c.total(),
+            c.failed,
+            c.dead
+        )));
     }
     lines.push(Line::raw(""));
     let earlier = watched.attempts.len().saturating_sub(ATTEMPTS);
@@ -278,7 +283,7 @@ fn journal(frame: &mut Frame, area: Rect, watched: &Watched) {
         Constraint::Length(12),
         Constraint::Length(4),
     ];
-    let titles = ["     #", "time", "kind", "state", "what", "    took", "         usd", "   @"];
+    let titles = [" entry", "time", "kind", "state", "what", "    took", "         usd", "   @"];
     let table = Table::new(rows, columns).header(Row::new(titles).style(FAINT)).column_spacing(1);
     frame.render_widget(table, area);
 }
@@ -310,7 +315,7 @@ fn approvals(frame: &mut Frame, area: Rect, desk: &Desk, seen: &Look) {
     let listed = seen.approvals.iter().map(|view| {
         Row::new(vec![
             Cell::from(Line::styled(clean_line(&view.detail.tool, 40), STRONG)),
-            Cell::from(clean_line(view.run.as_str(), 60)),
+            Cell::from(clean_line(view.name.as_deref().unwrap_or(view.run.as_str()), 60)),
             Cell::from(Line::from(time::age(seen.now.ms_since(view.asked_at))).right_aligned()),
         ])
     });
@@ -332,7 +337,7 @@ fn asked<'a>(view: &View, now: Micros) -> Paragraph<'a> {
                 format!(" {}{}", clean_line(&view.detail.tool, 60), clean_line(&effect, 30)),
                 STRONG,
             ),
-            Span::styled(format!("  {}, {} left", view.id, time::about(left)), FAINT),
+            Span::styled(format!("  {}, {} left, run {}", view.id, time::about(left), view.run), FAINT),
         ]),
     ];
     let text = String::from_utf8_lossy(&view.arguments);

@@ -38,7 +38,7 @@ fn an_entry_is_read_as_a_conversation() {
     );
     let diff = check(
         &["2", "--diff"],
-        &["  0 turns as in call 1\n", "-     hello there\n", "+     mock: reply Good morning\n"],
+        &["  0 turns as in entry 1\n", "-     hello there\n", "+     mock: reply Good morning\n"],
     );
     assert!(diff.ends_with("answer\n  assistant\n    Good morning\n"), "{diff}");
     check(

@@ -1,4 +1,5 @@
-//! Routes by which a person acts on a run: `POST /v1/runs/{id}/stop`, `wake`, `budget`, `retry` and `fork`.
+//! Routes by which a person acts on a run: `POST /v1/runs/{id}/stop`, `wake`, `budget`, `retry` and `fork`; and on a named
+//! budget: see `named_budgets`.
 //!
 //! For callers with the API token or a page's session. Without either, any process of the machine could raise its own
 //! limit. Cancelling and deciding have routes of their own, which RiskKernel's clients know.
@@ -26,6 +27,7 @@ use outlast_core::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
+use super::named_budgets;
 use crate::{
     http::{answered, refused, segments},
     proxy::host::Host,
@@ -33,7 +35,7 @@ use crate::{
     wire::{body::AnswerBody, refuse::Refusal, who},
 };
 
-/// Act of a person on a run, such as stopping it.
+/// Act of a person on a run, such as stopping it, or on a named budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Stop,
@@ -41,21 +43,27 @@ pub enum Act {
     Budget,
     Retry,
     Fork,
+    SetBudget,
+    RaiseBudget,
+    RemoveBudget,
 }
 
 /// Routes of the acts, all of them POST. A test compares `docs/reference/openapi.json` with them.
-pub const ACTS: [(&str, Act); 5] = [
+pub const ACTS: [(&str, Act); 8] = [
     ("/v1/runs/{id}/stop", Act::Stop),
     ("/v1/runs/{id}/wake", Act::Wake),
     ("/v1/runs/{id}/budget", Act::Budget),
     ("/v1/runs/{id}/retry", Act::Retry),
     ("/v1/runs/{id}/fork", Act::Fork),
+    ("/v1/budgets/{name}/set", Act::SetBudget),
+    ("/v1/budgets/{name}/raise", Act::RaiseBudget),
+    ("/v1/budgets/{name}/remove", Act::RemoveBudget),
 ];
 
 /// Number of items that are read at once.
 const PAGE: usize = 1000;
 
-/// Finds the act of a request, and the run's id, not decoded; `None` for any other request.
+/// Finds the act of a request, and the run's id or the budget's name, not decoded; `None` for any other request.
 pub fn route(parts: &Parts) -> Option<(Act, String)> {
     if parts.method != http::Method::POST {
         return None;
@@ -86,12 +94,12 @@ pub fn let_in(host: &Host, parts: &Parts) -> Result<Result<LetIn, Error>, Refusa
     })
 }
 
-/// Carries the act out on the run, and answers with the run's status.
+/// Carries the act out on the run or budget `of`, and answers with what became of it.
 pub async fn answer(
     host: &Arc<Host>,
     let_in: Result<LetIn, Error>,
     act: Act,
-    run: String,
+    of: String,
     body: &Bytes,
 ) -> Response<AnswerBody> {
     let body = body.clone();
@@ -99,7 +107,7 @@ pub async fn answer(
     // On a blocking thread: the reads of a store block.
     let told = match let_in {
         Ok(LetIn(by)) => {
-            tokio::task::spawn_blocking(move || carry_out(&*acting.store, by, act, &run, &body)).await
+            tokio::task::spawn_blocking(move || carry_out(&*acting.store, by, act, &of, &body)).await
         }
         Err(e) => return refused(&e),
     };
@@ -111,14 +119,18 @@ pub async fn answer(
     told.and_then(|body| answered(&body)).unwrap_or_else(|e| refused(&e))
 }
 
-fn carry_out(store: &dyn Store, by: String, act: Act, run: &str, body: &Bytes) -> Result<Value, Error> {
-    let view = find(store, &crate::http::decoded(run)?)?;
+fn carry_out(store: &dyn Store, by: String, act: Act, of: &str, body: &Bytes) -> Result<Value, Error> {
+    let of = crate::http::decoded(of)?;
+    let run = || find(store, &of);
     match act {
-        Act::Stop => tell(store, by, &view, Word::Stop, body),
-        Act::Wake => tell(store, by, &view, Word::Wake, body),
-        Act::Budget => budget(store, by, &view, read(body)?),
-        Act::Retry => retry(store, &by, &view, read(body)?),
-        Act::Fork => fork(store, by, &view, read(body)?),
+        Act::Stop => tell(store, by, &run()?, Word::Stop, body),
+        Act::Wake => tell(store, by, &run()?, Word::Wake, body),
+        Act::Budget => budget(store, by, &run()?, read(body)?),
+        Act::Retry => retry(store, &by, &run()?, read(body)?),
+        Act::Fork => fork(store, by, &run()?, read(body)?),
+        Act::SetBudget => named_budgets::set(store, by, &of, read(body)?),
+        Act::RaiseBudget => named_budgets::raise(store, by, &of, read(body)?),
+        Act::RemoveBudget => named_budgets::remove(store, by, &of, read(body)?),
     }
 }
 
@@ -138,7 +150,7 @@ fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+pub(super) struct Nothing {}
 
 fn tell(store: &dyn Store, by: String, view: &RunView, word: Word, body: &Bytes) -> Result<Value, Error> {
     let Nothing {} = read(body)?;
@@ -168,13 +180,8 @@ struct Change {
 }
 
 fn budget(store: &dyn Store, by: String, view: &RunView, change: Change) -> Result<Value, Error> {
-    let (mut add, mut set, mut lift) = (Limits::default(), Limits::default(), PerUnit::<bool>::default());
-    for (name, amount) in &change.add {
-        add[unit(name)?] = Some(from_zero(name, *amount)?);
-    }
-    for (name, amount) in &change.set {
-        set[unit(name)?] = Some(from_zero(name, *amount)?);
-    }
+    let (add, set) = (limits(&change.add)?, limits(&change.set)?);
+    let mut lift = PerUnit::<bool>::default();
     for name in &change.lift {
         lift[unit(name)?] = true;
     }
@@ -188,6 +195,15 @@ fn budget(store: &dyn Store, by: String, view: &RunView, change: Change) -> Resu
     let raise = Raise { run: view.run.no, add, set, lift };
     store.ask(InName::of(by, raise), Durability::Synced).wait()?;
     status(store, view)
+}
+
+/// Reads amounts by their units. Errors: `bad_request` for an unknown unit or an amount below zero.
+pub(super) fn limits(amounts: &BTreeMap<String, i64>) -> Result<Limits, Error> {
+    let mut limits = Limits::default();
+    for (name, amount) in amounts {
+        limits[unit(name)?] = Some(from_zero(name, *amount)?);
+    }
+    Ok(limits)
 }
 
 fn unit(name: &str) -> Result<Unit, Error> {

@@ -80,6 +80,7 @@ mod tests {
             past: Past::default(),
             removed: false,
             applied: true,
+            acts: Vec::new(),
         };
         let mut envelope = budget.opening(EnvelopeNo(1), Micros(0));
         envelope.post(&Amounts::of(1_500_000_001, 7).with(Unit::Calls, 3));

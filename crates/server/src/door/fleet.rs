@@ -25,7 +25,7 @@ use crate::{
 pub const FLEET: [(&str, &[&str]); 3] =
     [("/v1/budgets", &[]), ("/v1/plans", &[]), ("/v1/spend", &["by", "since", "until"])];
 
-/// Answers a request of the routes [`FLEET`]; `None` for any other path.
+/// Answers a GET of the routes [`FLEET`]; `None` for any other path.
 pub async fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
     let (path, words) = FLEET.iter().find(|(path, _)| *path == parts.uri.path())?;
     Some(read(host, parts, path, words).await)
@@ -93,6 +93,9 @@ fn budgets(store: &dyn Store) -> Result<Value, Refusal> {
                 "remaining": e.free(u),
             })
         });
+        let acts = budget.acts.iter().map(
+            |act| json!({ "at": act.at.0, "what": act.what, "by": act.detail.by, "about": act.detail.about }),
+        );
         let waiting = waiting.get(budget.name.as_str()).map_or(&[][..], Vec::as_slice);
         json!({
             "name": budget.name.as_str(),
@@ -101,6 +104,7 @@ fn budgets(store: &dyn Store) -> Result<Value, Refusal> {
             "period": period.name,
             "until": period.until.map(|t| t.0),
             "units": units.collect::<Vec<Value>>(),
+            "acts": acts.collect::<Vec<Value>>(),
             "waiting": waiting.iter().map(RunId::as_str).collect::<Vec<_>>(),
         })
     };

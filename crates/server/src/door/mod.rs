@@ -10,6 +10,7 @@ mod fleet;
 mod idle;
 mod mcp;
 pub(crate) mod metrics;
+mod named_budgets;
 mod plan_metrics;
 mod probes;
 mod read;
@@ -300,10 +301,10 @@ impl Proxy {
             return told.map_err(bare);
         }
         let _arriving = host.arrives();
-        if let Some((act, run)) = acts::route(&parts) {
+        if let Some((act, of)) = acts::route(&parts) {
             let let_in = acts::let_in(host, &parts).map_err(bare)?;
             let body = self.body(host, body).await.map_err(bare)?;
-            return Ok(acts::answer(host, let_in, act, run, &body).await);
+            return Ok(acts::answer(host, let_in, act, of, &body).await);
         }
         if let Some(face) = self.riskkernel.as_ref().filter(|_| RiskKernel::takes(parts.uri.path())) {
             return Ok(self.riskkernel(face, host, &parts, body).await);

@@ -228,8 +228,11 @@ pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBo
         (Reader::Run(own), None) => asked.read(move |store| store.run(own)).await?,
         (Reader::All, None) => None,
     };
-    let names: Vec<&'static str> =
-        Kind::ALL.iter().map(|kind| kind.name()).chain([OPENED, CLOSED, progress::KIND]).collect();
+    let names: Vec<&'static str> = Kind::ALL
+        .iter()
+        .map(|kind| kind.name())
+        .chain([OPENED, CLOSED, progress::RUN, progress::STATE])
+        .collect();
     let kinds = super::words(query, "kind", &names, |name| name)?;
     let streams = parts
         .headers
@@ -326,8 +329,11 @@ async fn feed(
                     text.push_str(&format!("id: {cursor}\nevent: {kind}\ndata: {event}\n\n"));
                 }
                 // Without an id: the reader's place is that of the last event.
-                for told in moved.iter().filter(|_| reading.gives(progress::KIND)) {
-                    text.push_str(&format!("event: {}\ndata: {told}\n\n", progress::KIND));
+                for told in &moved {
+                    let kind = told["kind"].as_str().unwrap_or_default();
+                    if reading.gives(kind) {
+                        text.push_str(&format!("event: {kind}\ndata: {told}\n\n"));
+                    }
                 }
                 if !text.is_empty() {
                     continue;

@@ -1,4 +1,5 @@
-//! Progress of runs under way, for readers of the stream of events: ordinary calls and steps make no event.
+//! Progress of runs under way and of the state, for readers of the stream of events: ordinary calls, steps and writes of
+//! the state make no event.
 //!
 //! Nothing of it is kept. A reader that comes again is told what changes from then on.
 
@@ -8,24 +9,32 @@ use outlast_core::{
     envelope::Envelope,
     reads::runs::{self, Wanted},
     run::{Run, status::Status},
+    state::Position,
     store::{self, RunView, Store},
     words::id::RunNo,
 };
 use serde_json::{Value, json};
 
-pub const KIND: &str = "run_progress";
+pub const RUN: &str = "run_progress";
+pub const STATE: &str = "state_changed";
 
 /// Most runs whose progress is reported: the newest ones under way.
 const MOST: usize = 100;
 
-/// Rows of the runs under way, as they were at the last call of `look`.
+/// Rows of the runs under way and position of the state, as they were at the last call of `look`.
 #[derive(Default)]
-pub struct Progress(Option<BTreeMap<RunNo, (Run, Envelope)>>);
+pub struct Progress(Option<Seen>);
+
+struct Seen {
+    runs: BTreeMap<RunNo, (Run, Envelope)>,
+    state: Position,
+}
 
 impl Progress {
     /// Returns a message for each run under way whose row or budget has changed since the last call, or that was not
     /// under way then. The first call returns no messages. There is no message for a run that is no longer under way:
-    /// that is an event of its own.
+    /// that is an event of its own. A reader of all runs also gets a message when the state was
+    /// written.
     pub fn look(&mut self, store: &dyn Store, of: Option<&RunView>) -> Result<Vec<Value>, store::Error> {
         let running = Wanted { statuses: vec![Status::Running], ..Wanted::default() };
         let found = match of {
@@ -33,24 +42,31 @@ impl Progress {
             None => runs::page(store, &running, MOST)?.runs,
         };
         let now = store.now()?;
+        let state = if of.is_none() { store.state_position()? } else { Position::default() };
         let before = self.0.take();
         let mut rows = BTreeMap::new();
         let mut told = Vec::new();
         for view in found {
             let row = (view.run, view.envelope);
-            if before.as_ref().is_some_and(|before| before.get(&row.0.no) != Some(&row)) {
+            if before.as_ref().is_some_and(|before| before.runs.get(&row.0.no) != Some(&row)) {
                 told.push(message(&row.0, &row.1, now.0));
             }
             rows.insert(row.0.no, row);
         }
-        self.0 = Some(rows);
+        if before.is_some_and(|before| before.state != state) {
+            told.push(json!({
+                "no": null, "at": now.0, "kind": STATE, "run": null, "seq": null,
+                "about": { "position": state },
+            }));
+        }
+        self.0 = Some(Seen { runs: rows, state });
         Ok(told)
     }
 }
 
 fn message(run: &Run, envelope: &Envelope, at: i64) -> Value {
     json!({
-        "no": null, "at": at, "kind": KIND, "run": run.id, "seq": null,
+        "no": null, "at": at, "kind": RUN, "run": run.id, "seq": null,
         "about": {
             "entries": run.next_seq.0 - 1,
             "closed": run.closed,

@@ -2,7 +2,7 @@
 
 use http::Response;
 use outlast_core::{
-    reads::{idle::changed_at, runs},
+    reads::{idle::changed_at, resume, runs, still, tightest::Above},
     run::status::Status,
     store::{self, RunView, Store},
     words::id::{Micros, RunNo},
@@ -44,12 +44,26 @@ pub async fn list(asked: Asked<'_>, jobs: bool) -> Result<Response<AnswerBody>, 
                 Reader::All => runs::page(store, &wanted, limit)?,
                 Reader::Run(own) => runs::Listed { runs: store.run(own)?.into_iter().collect(), next: None },
             };
-            let shown: Vec<Value> = listed.runs.iter().map(|view| show::run(view, now)).collect();
-            Ok((shown, listed.next))
+            let mut above = Above::new(store, now);
+            let shown = listed.runs.iter().map(|view| one(store, view, show::run(view, now), &mut above));
+            Ok((shown.collect::<Result<Vec<Value>, _>>()?, listed.next))
         })
         .await?;
     let of = if jobs { "jobs" } else { "runs" };
     json(&json!({ of: found, "cursor": next.map(|no| no.to_string()) }))
+}
+
+/// Adds to a run's row what other rows tell: since when it stands still, and the limit that it is nearest to.
+fn one(
+    store: &dyn Store,
+    view: &RunView,
+    mut told: Value,
+    above: &mut Above<'_>,
+) -> Result<Value, store::Error> {
+    told["still_since"] = json!(still::since(store, &view.run)?.map(|at| at.0));
+    let tightest = above.tightest(view)?;
+    told["tightest"] = tightest.map_or(Value::Null, |tightest| show::tightest(&tightest));
+    Ok(told)
 }
 
 /// Answers with one run: its status, budget, settings and parent.
@@ -65,7 +79,8 @@ fn told(store: &dyn Store, view: &RunView) -> Result<Value, store::Error> {
         Ok(store.run(no)?.map(|view| view.run.id.to_string()))
     };
     let parent = view.run.parent.map(id).transpose()?.flatten();
-    let mut told = show::summary(view, now);
+    let mut told = one(store, view, show::summary(view, now), &mut Above::new(store, now))?;
+    told["resume"] = resume::commands(view).into();
     told["now"] = now.0.into();
     told["changed_at"] = changed_at(store, &view.run)?.0.into();
     told["parent"] = parent.into();

@@ -3,6 +3,7 @@
 use outlast_core::{
     envelope::{Refusal, unit::Unit},
     journal::{Entry, approval::ApprovalId, job::ItemRow},
+    reads::tightest::{Tightest, Whose},
     run::attempt::Attempt,
     store::RunView,
     words::id::Micros,
@@ -49,6 +50,19 @@ pub fn run(view: &RunView, now: Micros) -> Value {
     told
 }
 
+/// Returns the limit that a run is nearest to, as JSON.
+pub fn tightest(t: &Tightest) -> Value {
+    let (whose, budget) = match &t.whose {
+        Whose::Own => ("run", None),
+        Whose::Above(_) => ("above", None),
+        Whose::Named(name) => ("budget", Some(name.as_str())),
+    };
+    json!({
+        "whose": whose, "budget": budget, "unit": t.unit.name(), "limit": t.limit, "spent": t.spent,
+        "reserved": t.reserved,
+    })
+}
+
 /// Returns a run as JSON with its budget and settings, with times as of `now`.
 pub fn summary(view: &RunView, now: Micros) -> Value {
     let (run, spec) = (&view.run, &view.spec);
@@ -83,7 +97,8 @@ pub fn summary(view: &RunView, now: Micros) -> Value {
 /// Returns limit, spent and left of one unit in a run's own budget. `left` is null without a limit.
 fn unit_of(view: &RunView, unit: Unit, now: Micros) -> Value {
     let e = &view.envelope;
-    let spent = if unit == Unit::WallMs { view.run.wall_ms(now) } else { e.spent[unit] };
+    let run = &view.run;
+    let spent = if unit == Unit::WallMs { run.wall_ms(run.ended_at.unwrap_or(now)) } else { e.spent[unit] };
     json!({
         "unit": unit.name(),
         "limit": e.limits[unit],

@@ -4,6 +4,7 @@ use outlast_core::{
     engine::{
         self,
         approval::decide_approval::DecideApproval,
+        budget::set_budget::{BudgetSet, SetBudget},
         item::reset_item::ResetItem,
         op::{Op, Outcome},
         run::{
@@ -13,15 +14,23 @@ use outlast_core::{
             tell::{Tell, Word},
         },
     },
-    envelope::unit::{Limits, Unit},
+    envelope::{
+        budget::{Name, UNITS},
+        unit::{Limits, Unit},
+    },
     journal::approval::Answer,
     run::status::Status,
     store::{Error, RunView, Sought, Store as _},
-    words::id::{RunNo, Seq},
+    words::id::{BudgetNo, RunNo, Seq},
 };
 use serde_json::{Map, Value, json};
 
 use super::{Remote, line::Answered};
+
+/// Returns the limits by the names of their units, as the routes take them.
+fn amounts(limits: &Limits) -> Map<String, Value> {
+    Unit::ALL.into_iter().filter_map(|u| Some((u.name().to_owned(), limits[u]?.into()))).collect()
+}
 
 impl Remote {
     /// Carries out an operation on the other machine. Errors: `not_over_a_server` for one without a route.
@@ -37,6 +46,18 @@ impl Remote {
             Op::DecideApproval(decision) => self.decide(&decision, by),
             Op::ResetItem(reset) => self.retry(&reset, by),
             Op::Fork(fork) => self.fork(&fork, by),
+            Op::SetBudget(set) => self.set_budget(&set, by),
+            Op::RaiseBudget(raise) => {
+                let body = json!({ "add": amounts(&raise.add) });
+                let told = self.post_budget(&raise.name, "raise", &body, by)?.json()?;
+                let mut after = Limits::default();
+                UNITS.into_iter().for_each(|u| after[u] = told["limits"][u.name()].as_i64());
+                Ok(Outcome::BudgetRaised(after))
+            }
+            Op::RemoveBudget(remove) => {
+                self.post_budget(&remove.name, "remove", &json!({}), by)?;
+                Ok(Outcome::BudgetRemoved(()))
+            }
             other => self.no_route(&format!("the operation {}", other.name())),
         }
     }
@@ -73,14 +94,26 @@ impl Remote {
 
     fn raise(&self, raise: &Raise, by: Option<&str>) -> Result<Outcome, Error> {
         let view = self.known(raise.run)?;
-        let amounts = |limits: &Limits| -> Map<String, Value> {
-            let named = Unit::ALL.into_iter().filter_map(|u| Some((u.name().to_owned(), limits[u]?.into())));
-            named.collect()
-        };
         let lift: Vec<&str> = Unit::ALL.into_iter().filter(|u| raise.lift[*u]).map(Unit::name).collect();
         let body = json!({ "add": amounts(&raise.add), "set": amounts(&raise.set), "lift": lift });
         self.post(&view, "budget", &body, by)?;
         Ok(Outcome::Raised(self.known(raise.run)?.run.status))
+    }
+
+    fn post_budget(&self, name: &Name, act: &str, body: &Value, by: Option<&str>) -> Result<Answered, Error> {
+        // A name is made of characters that need no encoding in a path.
+        self.line.post(&format!("/v1/budgets/{name}/{act}"), body, by)
+    }
+
+    /// Sets a named budget. The server charges earlier runs to it, so that nothing is left to apply here.
+    fn set_budget(&self, set: &SetBudget, by: Option<&str>) -> Result<Outcome, Error> {
+        let terms = &set.terms;
+        let tag = terms.tag.as_ref().map(|(key, value)| format!("{key}={value}"));
+        let body = json!({ "limits": amounts(&terms.limits), "per": terms.per.name(), "tag": tag });
+        let told = self.post_budget(&set.name, "set", &body, by)?.json()?;
+        let (no, changed) =
+            (told["no"].as_i64().unwrap_or_default(), told["changed"].as_bool().unwrap_or(true));
+        Ok(Outcome::BudgetSet(BudgetSet { no: BudgetNo(no), changed, applied: true }))
     }
 
     fn retry(&self, reset: &ResetItem, by: Option<&str>) -> Result<Outcome, Error> {

@@ -355,6 +355,22 @@ async fn progress_of_running_runs_is_told_in_a_stream_beside_the_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_write_of_the_state_is_told_in_a_stream_of_all_runs_and_kept_nowhere() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    let mut all = Follower::start(&server, "/v1/events?after=now&progress=true", "").await;
+    let mut without = Follower::start(&server, "/v1/events?after=now&progress=true&kind=status", "").await;
+    all.until("event: cursor").await;
+    without.until("event: cursor").await;
+    Ask::new("PUT", "/v1/state/notes/ann/plan").bytes("1").to(&server).await.ok();
+    let told = all.until("\"kind\":\"state_changed\"").await;
+    let message = told.split("\n\n").find(|m| m.contains("event: state_changed")).unwrap();
+    assert!(message.contains("\"position\":1") && !message.contains("id: "), "{message}");
+    Api::Chat.says("one").run("r").to(&server).await.ok();
+    assert!(!without.until("\"to\":\"running\"").await.contains("state_changed"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn events_are_pushed_as_they_happen_and_resumed_after_the_last_id() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve().await;

@@ -60,6 +60,7 @@ impl SetBudget {
                 if let Some(known) = &known {
                     l.budget_mut(known.no)?.removed = true;
                 }
+                let acts = known.as_ref().map(|known| known.acts.clone()).unwrap_or_default();
                 let configured = configured.or_else(|| known?.configured);
                 let no = BudgetNo(l.budgets.iter().map(|b| b.value.no.0).max().unwrap_or(0) + 1);
                 l.budgets.push(Row::insert(Budget {
@@ -71,6 +72,7 @@ impl SetBudget {
                     past: Past::default(),
                     removed: false,
                     applied: false,
+                    acts,
                 }));
                 Ok(BudgetSet { no, changed: true, applied: false })
             }

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::render::{
     amount::{some, usd},
-    entry,
+    did, entry,
     look::{self, Look, Paint, clean, clean_line, exact_line},
-    next::{is_unmetered, next},
+    next::{is_unmetered, next_with},
     short::short,
     table::{Cell, Side, Table},
     text::wrapped,
@@ -72,9 +72,12 @@ impl Story {
         let servers = self.servers.iter().filter(|servers| !servers.left.is_empty()).filter_map(Told::words);
         out.extend(servers.map(|words| format!("  {}", clean_line(&words, WIDTH - 2))));
         let began = self.moment(run.began_at.unwrap_or(run.created_at));
-        out.push(match run.ended_at {
-            Some(at) => format!("  began {began}; ended {} ago", time::age(self.now.ms_since(at))),
-            None => format!("  began {began}"),
+        out.push(match (run.ended_at, self.still_since) {
+            (Some(at), _) => format!("  began {began}; ended {} ago", time::age(self.now.ms_since(at))),
+            (None, Some(at)) => {
+                format!("  began {began}; stands still for {}", time::age(self.now.ms_since(at)))
+            }
+            (None, None) => format!("  began {began}"),
         });
         out
     }
@@ -176,7 +179,12 @@ impl Story {
             .take(room.min(2))
             .map(|e| {
                 let what = clean_line(&entry::what(e), 40);
-                format!("  in flight at its death: {} {} {what}, {}", e.kind.name(), e.seq, e.state.name())
+                format!(
+                    "  in flight at its death: entry {}, {} {what}, {}",
+                    e.seq,
+                    e.kind.name(),
+                    e.state.name()
+                )
             })
             .collect();
         let lines = evidence.lines.as_deref().unwrap_or_default();
@@ -198,14 +206,7 @@ impl Story {
             e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {} usd", usd(limit)));
         let (calls, tokens) = (e.spent[Unit::Calls], e.spent.tokens());
         let paid = match calls {
-            0 if is_unmetered(&self.view) => match self.entries.iter().filter(|e| e.tool.is_some()).count() {
-                0 => "NOTHING METERED: no call came through the proxy, and none was limited".into(),
-                tools => format!(
-                    "NOTHING METERED: no model's call came through the proxy; {} recorded",
-                    some(tools as i64, "tool call")
-                ),
-            },
-            0 => format!("no call so far; 0 usd{of}"),
+            0 => self.no_call(&of),
             _ if self.view.spec.login.is_some() => self.list_price(),
             _ => format!(
                 "{} usd{of} for {}, {}",
@@ -223,8 +224,21 @@ impl Story {
         out.iter().map(|line| format!("  {}", clean_line(line, WIDTH - 2))).collect()
     }
 
+    /// Tells that no model was called, and what the run did instead.
+    fn no_call(&self, of: &str) -> String {
+        let so_far = if self.view.run.status.is_ended() { "" } else { " so far" };
+        match (is_unmetered(&self.view), did::words(&self.entries)) {
+            (true, None) => "NOTHING METERED: no call came through the proxy, and none was limited".into(),
+            (true, Some(did)) => {
+                format!("NOTHING METERED: no model's call came through the proxy; {did} recorded")
+            }
+            (false, None) => format!("no call{so_far}; 0 usd{of}"),
+            (false, Some(did)) => format!("{did}{so_far}, and no model's call; 0 usd{of}"),
+        }
+    }
+
     fn what_next(&self) -> Vec<String> {
-        let next = next(&self.view);
+        let next = next_with(&self.view, &self.entries);
         let (id, short) = (self.view.run.id.as_str(), short(&self.view));
         let mut out: Vec<String> = wrapped(&clean(&next.text), WIDTH - 2)
             .into_iter()

@@ -13,7 +13,7 @@ use crate::{
         amount::some,
         approval as shown_approval, entry,
         look::{self, Look, Paint, clean},
-        next::next,
+        next::next_with,
         table::{Cell, Side, Table},
         time,
     },
@@ -30,7 +30,7 @@ const DEATHS: usize = 3;
 
 impl Story {
     pub fn full(&self, look: Look) -> String {
-        let next = next(&self.view);
+        let next = next_with(&self.view, &self.entries);
         let sections = [
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),

@@ -101,6 +101,8 @@ struct Story {
     approvals: Vec<reads::approvals::View>,
     /// Newest tool calls, oldest first.
     tools: Vec<tool::Told>,
+    /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
+    still_since: Option<Micros>,
     now: Micros,
 }
 
@@ -149,6 +151,7 @@ impl Story {
             tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),
             untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
             calls: Calls::of(&entries),
+            still_since: reads::still::since(store, &view.run)?,
             attempts,
             entries,
             now: store.now()?,

@@ -10,7 +10,7 @@ use super::{
 use crate::render::{
     amount::{put_bill, put_money, usd},
     approval as shown_approval, entry,
-    next::next,
+    next::next_with,
     time, tool,
 };
 
@@ -84,7 +84,7 @@ impl Story {
             "pending_approvals": self.approvals.iter().map(shown_approval::json).collect::<Vec<_>>(),
             "entries": self.entries.len(),
             "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
-            "next": next(&self.view),
+            "next": next_with(&self.view, &self.entries),
         });
         if let Some((id, transcript)) = &self.session {
             object["session"] = json!({"id": id, "transcript": transcript});

@@ -15,6 +15,9 @@ use serde_json::{Value, json, value::RawValue};
 pub struct Approval {
     pub id: String,
     pub run_id: String,
+    /// Name of the run; absent if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_name: Option<String>,
     pub step_index: i64,
     pub tool: String,
     pub side_effect: String,
@@ -42,6 +45,7 @@ pub fn approval(view: &View) -> Approval {
     Approval {
         id: view.id.to_string(),
         run_id: view.run.to_string(),
+        run_name: view.name.clone(),
         step_index: detail.at_loop,
         tool: detail.tool.clone(),
         side_effect: detail.side_effect.clone().unwrap_or_default(),

@@ -1,0 +1,84 @@
+//! Acts of a person on a named budget: `POST /v1/budgets/{name}/set`, `raise` and `remove`.
+//!
+//! The budget keeps the newest of them with who acted: no run's journal has a place for what concerns many runs.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    engine::{
+        act::InName,
+        budget::{
+            raise_budget::RaiseBudget,
+            remove_budget::RemoveBudget,
+            set_budget::{SetBudget, Source},
+        },
+    },
+    envelope::budget::{Name, Per, Terms, UNITS},
+    reads::budgets,
+    store::{Ask as _, Durability, Store},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::acts::{Nothing, limits};
+use crate::state::Error;
+
+/// Terms of a budget: limits of `cost_nano_usd`, `tokens` and `calls`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    limits: BTreeMap<String, i64>,
+    /// `hour`, `day`, `month` or `none`, which is also meant where there is none.
+    per: Option<String>,
+    /// Tag of the runs that the budget is for, as `KEY=VALUE`; `None`: every run.
+    tag: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct More {
+    add: BTreeMap<String, i64>,
+}
+
+/// Sets the budget, and charges the runs to it that were there before. A repeat changes nothing.
+pub(super) fn set(store: &dyn Store, by: String, name: &str, wanted: Wanted) -> Result<Value, Error> {
+    let bad = |what: &str, had: &str, wanted: &str| {
+        let had: String = had.chars().take(80).collect();
+        Error::BadRequest(format!("{what} is {had:?}, and {wanted} is wanted"))
+    };
+    let per = match &wanted.per {
+        None => Per::None,
+        Some(word) => Per::parse(word).ok_or_else(|| bad("per", word, "hour, day, month or none"))?,
+    };
+    let tag = wanted.tag.map(|text| match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(bad("tag", &text, "KEY=VALUE")),
+    });
+    let terms = Terms { limits: limits(&wanted.limits)?, per, tag: tag.transpose()? };
+    let set = SetBudget { name: named(name)?, terms, source: Source::Command };
+    let (told, charged) = budgets::set(store, set, Some(&by))?;
+    Ok(json!({ "budget": name, "no": told.no, "changed": told.changed, "charged_runs": charged }))
+}
+
+/// Adds to the limits of the current period.
+pub(super) fn raise(store: &dyn Store, by: String, name: &str, more: More) -> Result<Value, Error> {
+    let add = limits(&more.add)?;
+    if more.add.is_empty() {
+        return Err(Error::BadRequest("no limit is named: give add".into()));
+    }
+    let after =
+        store.ask(InName::of(by, RaiseBudget { name: named(name)?, add }), Durability::Synced).wait()?;
+    let limits: Map<String, Value> =
+        UNITS.into_iter().filter_map(|u| Some((u.name().to_owned(), after[u]?.into()))).collect();
+    Ok(json!({ "budget": name, "limits": limits }))
+}
+
+/// Removes the budget. Runs that wait for it go on.
+pub(super) fn remove(store: &dyn Store, by: String, name: &str, _: Nothing) -> Result<Value, Error> {
+    store.ask(InName::of(by, RemoveBudget { name: named(name)? }), Durability::Synced).wait()?;
+    Ok(json!({ "budget": name }))
+}
+
+fn named(text: &str) -> Result<Name, Error> {
+    Name::new(text).map_err(|e| Error::BadRequest(e.to_string()))
+}
