@@ -18,6 +18,8 @@ HOME, OUTLAST = Path(sys.argv[1]), sys.argv[2]
 LOG = HOME / "log"
 SERVER = Path(__file__).with_name("mcp_server.py")
 PEOPLE = ("ann", "bob")
+#: Seconds that a tool goes on behind its effect.
+TAKES = 0.15
 TOOLS = ("mail", "pay", "send", "look")
 SCRIPT = "".join(f'mock: tool {tool} {{"text": "{name}"}}\n' for name in PEOPLE for tool in TOOLS) + "mock: reply done"
 
@@ -29,14 +31,21 @@ def note(line):
     return line
 
 
+async def worked(line):
+    """Has the effect, and goes on for a moment, in which kills come."""
+    note(line)
+    await asyncio.sleep(TAKES)
+    return line
+
+
 @outlast.tool(effect="idempotent")
 async def pay(text):
-    return note(f"pay {text} {outlast.current().idempotency_key}")
+    return await worked(f"pay {text} {outlast.current().idempotency_key}")
 
 
 @outlast.tool(in_doubt="tell")
 async def send(text):
-    return note(f"send {text}")
+    return await worked(f"send {text}")
 
 
 @outlast.tool(effect="read")
@@ -59,7 +68,7 @@ async def loop():
             for call in message.tool_calls:
                 name, arguments = call.function.name, json.loads(call.function.arguments)
                 if name == "mail":
-                    result = await mail.call_tool("append", arguments)
+                    result = await mail.call_tool("append", {**arguments, "takes": TAKES})
                     said = result.content[0].text
                 else:
                     said = await {"pay": pay, "send": send, "look": look}[name](**arguments)
