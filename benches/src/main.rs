@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod mcp;
 mod proxy;
 mod raw;
 mod report;
@@ -29,8 +30,13 @@ fn main() {
     {
         return store::many_runs(Path::new(place), many.parse().unwrap_or(100_000));
     }
-    // `outlast-bench state [SECONDS]` measures the state alone; `supervisor` and `proxy` likewise.
-    let alone = args.get(1).filter(|word| ["state", "supervisor", "proxy"].contains(&word.as_str()));
+    if let [_, word] = args.as_slice()
+        && word == "mcp-server"
+    {
+        return mcp::serve();
+    }
+    // `outlast-bench state [SECONDS]` measures the state alone; `supervisor`, `proxy` and `mcp` likewise.
+    let alone = args.get(1).filter(|word| ["state", "supervisor", "proxy", "mcp"].contains(&word.as_str()));
     let seconds: u64 = args.get(1 + usize::from(alone.is_some())).and_then(|s| s.parse().ok()).unwrap_or(4);
     // On the disk of the checkout: fdatasync on a tmpfs measures nothing.
     let base = PathBuf::from("target").join("bench");
@@ -42,11 +48,13 @@ fn main() {
         Some("state") => return state::measure(dir.path(), seconds),
         Some("supervisor") => return supervisor::measure(dir.path(), seconds),
         Some("proxy") => return proxy::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
+        Some("mcp") => return mcp::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
         _ => {}
     }
     let raw = raw::measure(dir.path(), seconds);
     store::measure(dir.path(), seconds, &raw);
     proxy::measure(dir.path(), seconds, &raw);
+    mcp::measure(dir.path(), seconds, &raw);
     state::measure(dir.path(), seconds);
     supervisor::measure(dir.path(), seconds);
     let page = Path::new("docs/benchmarks.md");

@@ -4,6 +4,7 @@ Usage: mcp_server.py LOG. Arguments of the tools `append` and `look`:
     text   what is appended: one line `TOOL TEXT KEY` for each call, with the idempotency key that came
     die    "before": the server kills itself before the effect; "after": after it, before the answer
     wait   a file that has to be there before the answer is given
+    takes  so many seconds pass behind the effect
     fail   the result says that the tool failed
     tell   a variable whose value is in the answer
 """
@@ -41,6 +42,7 @@ def tool(request):
     note(f"{params['name']} {told.get('text')} {key}")
     if told.get("die") == "after":
         os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(told.get("takes", 0))
     while told.get("wait") and not os.path.exists(told["wait"]):
         time.sleep(0.01)
     count = sum(1 for _ in open(LOG))

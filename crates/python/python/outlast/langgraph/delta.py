@@ -7,13 +7,15 @@ _COPIED = 24
 #: Bytes by which the same place is found again in both texts, behind a difference.
 _ANCHOR = 32
 
-#: A piece of the new bytes: bytes as they are, or where they stand in the base: (start, length).
+#: A piece of the new bytes: bytes as they are, or where they stand: (start, length). A start below 0 counts from the end
+#: of the further bytes, another one from the beginning of the base.
 Piece = bytes | tuple[int, int] | list[int]
 
 
-def difference(base: bytes, new: bytes) -> list[Piece] | None:
-    """The pieces by which `new` is made out of `base`; None where they would save little space."""
+def difference(base: bytes, new: bytes, further: bytes = b"") -> list[Piece] | None:
+    """The pieces by which `new` is made out of `base`, then of `further`; None where they would save little space."""
     pieces: list[Piece] = []
+    ends, base = len(base), base + further
     at, start, literal = 0, 0, 0
     spared = 0
     while at < len(new):
@@ -21,7 +23,7 @@ def difference(base: bytes, new: bytes) -> list[Piece] | None:
         if same >= _COPIED:
             if literal < at:
                 pieces.append(new[literal:at])
-            pieces.append((start, same))
+            pieces += _copies(start, same, ends, len(base))
             at, start = at + same, start + same
             literal, spared = at, spared + same
         found = _found_again(base, start, new, at)
@@ -33,9 +35,26 @@ def difference(base: bytes, new: bytes) -> list[Piece] | None:
     return pieces if spared * 3 > len(new) else None
 
 
-def applied(base: bytes, pieces: list[Piece]) -> bytes:
-    """The bytes that `pieces` make out of `base`: undoes `difference`."""
-    return b"".join(p if isinstance(p, bytes) else base[p[0] : p[0] + p[1]] for p in pieces)
+def applied(base: bytes, pieces: list[Piece], further: bytes = b"") -> bytes:
+    """The bytes that `pieces` make out of `base` and `further`: undoes `difference`."""
+    return b"".join(p if isinstance(p, bytes) else base[p[0] : p[0] + p[1]] if p[0] >= 0 else _taken(further, p) for p in pieces)
+
+
+def without_further(pieces: list[Piece], further: bytes) -> list[Piece]:
+    """The same pieces, with the bytes themselves in the place of copies from `further`."""
+    return [_taken(further, p) if not isinstance(p, bytes) and p[0] < 0 else p for p in pieces]
+
+
+def _taken(further: bytes, piece: tuple[int, int] | list[int]) -> bytes:
+    start = len(further) + piece[0]
+    return further[start : start + piece[1]]
+
+
+def _copies(start: int, length: int, ends: int, whole: int) -> list[Piece]:
+    """A copy out of both texts, `ends` being where the base ends: one of each."""
+    of_base = max(0, min(length, ends - start))
+    pieces: list[Piece] = [(start, of_base)] if of_base else []
+    return pieces if of_base == length else [*pieces, (start + of_base - whole, length - of_base)]
 
 
 def _found_again(base: bytes, start: int, new: bytes, at: int) -> tuple[int, int] | None:

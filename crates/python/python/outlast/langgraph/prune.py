@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from ..errors import Conflict
 from . import rows
-from .delta import applied
+from .thread import Writes, is_whole, made_of, without_writes
 
 if TYPE_CHECKING:
     from ..state.table import Change
@@ -21,6 +21,8 @@ class Found:
     id: str
     parent: str | None
     versions: dict[str, Any]
+    #: Channels whose values stand in the checkpoint's row.
+    small: set[str]
     metadata: dict[str, Any]
 
 
@@ -57,7 +59,7 @@ def keep(store: "Rows", thread: str, serde: Any, choose: Callable[[str, list[Fou
 def _kept(store: "Rows", thread: str, serde: Any, quoted: str, choose: Callable[[str, list[Found]], set[str]]) -> bool:
     ns = rows.unquoted(quoted)
     seen, _ = store.get(thread, rows.head(ns))
-    found = sorted((_found(serde, value) for _, _, value in store.scan(thread, rows.checkpoints(ns))), key=lambda c: c.id)
+    found = sorted((_found(serde, key, value) for key, _, value in store.scan(thread, rows.checkpoints(ns))), key=lambda c: c.id)
     blobs = {key: rows.unpack(value) for key, _, value in store.scan(thread, f"b/{quoted}/")}
     stays = _with_ancestors(ns, found, choose(ns, found), blobs)
     gone = [c.id for c in found if c.id not in stays]
@@ -66,11 +68,17 @@ def _kept(store: "Rows", thread: str, serde: Any, quoted: str, choose: Callable[
     needed = {(channel, str(v)) for c in found if c.id in stays for channel, v in c.versions.items()}
     needed_keys = {rows.blob(ns, channel, version) for channel, version in needed}
     newest = max(stays, default=None)
+    writes = Writes(store, thread, ns)
     first: list[Change] = [(rows.head(ns), None if newest is None else rows.pack(newest), seen)]
     for channel, version in sorted(needed):
         row = blobs.get(rows.blob(ns, channel, version))
-        if row is not None and row[1] is None and rows.blob(ns, channel, row[2]) not in needed_keys:
-            first.append((rows.blob(ns, channel, version), rows.pack(_whole(ns, channel, row, blobs)), None))
+        if row is None or is_whole(row):
+            continue
+        if row[2] is not None and rows.blob(ns, channel, row[2]) not in needed_keys:
+            first.append((rows.blob(ns, channel, version), rows.pack(_whole(ns, channel, row, blobs, writes)), None))
+        elif row[1] is not None and row[1][0] not in stays:
+            made = _whole(ns, channel, row, blobs, writes) if row[2] is None else without_writes(row, writes)
+            first.append((rows.blob(ns, channel, version), rows.pack(made), None))
     removed = [rows.checkpoint(ns, id) for id in gone]
     removed += [key for id in gone for key in store.keys(thread, rows.writes(ns, id))]
     removed += [key for key in blobs if key not in needed_keys]
@@ -81,10 +89,10 @@ def _kept(store: "Rows", thread: str, serde: Any, quoted: str, choose: Callable[
     return True
 
 
-def _found(serde: Any, value: bytes) -> Found:
+def _found(serde: Any, key: str, value: bytes) -> Found:
     row = rows.unpack(value)
     checkpoint = serde.loads_typed(row["checkpoint"])
-    return Found(row["id"], row["parent"], checkpoint["channel_versions"], serde.loads_typed(row["metadata"]))
+    return Found(rows.unquoted(key.rpartition("/")[2]), row["parent"], checkpoint["channel_versions"], set(row["small"]), serde.loads_typed(row["metadata"]))
 
 
 def _with_ancestors(ns: str, found: list[Found], chosen: set[str], blobs: dict[str, Any]) -> set[str]:
@@ -94,7 +102,7 @@ def _with_ancestors(ns: str, found: list[Found], chosen: set[str], blobs: dict[s
     for id in chosen:
         for channel in by_id[id].metadata.get("counters_since_delta_snapshot") or {}:
             at: Found | None = by_id[id]
-            while at is not None and rows.blob(ns, channel, at.versions.get(channel)) not in blobs:
+            while at is not None and channel not in at.small and rows.blob(ns, channel, at.versions.get(channel)) not in blobs:
                 stays.add(at.id)
                 at = by_id.get(at.parent or "")
             if at is not None:
@@ -102,11 +110,11 @@ def _with_ancestors(ns: str, found: list[Found], chosen: set[str], blobs: dict[s
     return stays
 
 
-def _whole(ns: str, channel: str, row: Any, blobs: dict[str, Any]) -> list[Any]:
+def _whole(ns: str, channel: str, row: Any, blobs: dict[str, Any], writes: Writes) -> list[Any]:
     chain = [row]
-    while chain[-1][1] is None:
+    while not is_whole(chain[-1]) and chain[-1][2] is not None:
         chain.append(blobs[rows.blob(ns, channel, chain[-1][2])])
-    data = chain.pop()[1]
+    data = b""
     for link in reversed(chain):
-        data = applied(data, link[3])
+        data = link[1] if is_whole(link) else made_of(data, link, writes)
     return [row[0], data]

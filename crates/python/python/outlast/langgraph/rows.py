@@ -5,8 +5,8 @@ A thread is an agent of the namespace `langgraph`. Its keys:
 | key                  | value                                                                    |
 |----------------------|--------------------------------------------------------------------------|
 | `h/NS`               | the id of the newest checkpoint; its version is the fence                 |
-| `c/NS/ID`            | a checkpoint without its values, its metadata, its parent                 |
-| `b/NS/CHANNEL/VERSION` | a channel's value, or its difference from an earlier version             |
+| `c/NS/ID`            | a checkpoint with its small values only, its metadata, its parent         |
+| `b/NS/CHANNEL/VERSION` | a channel's value, or its difference from an earlier version and writes  |
 | `w/NS/ID/TASK`       | what a task wrote at a checkpoint                                         |
 
 NS and CHANNEL are quoted, so that `/` only separates. Values are msgpack within a JSON text, as the state is JSON for
@@ -64,8 +64,12 @@ def blob(ns: str, channel: str, version: Any) -> str:
     return f"{blobs(ns, channel)}{_quoted(str(version))}"
 
 
+def writes_of(ns: str) -> str:
+    return f"w/{_quoted(ns)}/"
+
+
 def writes(ns: str, id: str) -> str:
-    return f"w/{_quoted(ns)}/{_quoted(id)}/"
+    return f"{writes_of(ns)}{_quoted(id)}/"
 
 
 def task(ns: str, id: str, task_id: str) -> str:

@@ -25,7 +25,8 @@ from ..errors import Conflict
 from ..waiting import done
 from ..state.table import Change
 from . import prune, rows
-from .thread import Blob, History, Rows, read_blob
+from .lately import Lately, Stored
+from .thread import SMALL, Blob, History, Rows, read_blob
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -45,8 +46,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         graph = builder.compile(checkpointer=OutlastSaver())
 
     A checkpoint is on disk before `put` returns, and a task's writes before `put_writes` does; `aput_writes` commits before
-    its first await, so that no later task begins before an earlier one's result is on disk. Values are stored as their
-    difference from the channel's value before.
+    its first await, so that no later task begins before an earlier one's result is on disk. `put` waits for the writes that
+    its checkpoint is made of. Values are stored as their difference from the channel's value before and from those writes.
 
     Of two workers on one thread, the one whose checkpoint does not follow the newest is refused with `outlast.Conflict`:
     the thread never forks silently. A fork from an older checkpoint that was named by its id is meant, and allowed. Inside
@@ -69,6 +70,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         # Checkpoints that were read by their id: a program that goes on from there means it.
         self._named: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._bases: OrderedDict[tuple[str, str, str], Blob] = OrderedDict()
+        self._lately = Lately()
 
     # --- reading
 
@@ -92,12 +94,12 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         for thread in [_place(config)[0]] if config else self._rows.agents():
             ns = config["configurable"].get("checkpoint_ns") if config else None
             for key in self._rows.keys(thread, "c/" if ns is None else rows.checkpoints(ns)):
-                id = key.rpartition("/")[2]
+                id = rows.unquoted(key.rpartition("/")[2])
                 if (not named or id == named) and (not until or id < until):
                     found.append((id, thread, key))
         given = 0
         histories: dict[str, History] = {}
-        for _, thread, key in sorted(found, reverse=True):
+        for id, thread, key in sorted(found, reverse=True):
             if limit is not None and limit <= 0:
                 return
             row = self._rows.get(thread, key)[1]
@@ -112,18 +114,21 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             given += 1
             if given > _FEW and thread not in histories:
                 histories[thread] = History(self._rows, thread)
-            yield self._made(thread, row, metadata, None, histories.get(thread))
+            place = thread, rows.unquoted(key.split("/")[1]), id
+            yield self._made(place, row, metadata, None, histories.get(thread))
 
     def _tuple(self, thread: str, ns: str, id: str, config: Any) -> CheckpointTuple | None:
         row = self._rows.get(thread, rows.checkpoint(ns, id))[1]
-        return None if row is None else self._made(thread, row, self.serde.loads_typed(row["metadata"]), config)
+        return None if row is None else self._made((thread, ns, id), row, self.serde.loads_typed(row["metadata"]), config)
 
-    def _made(self, thread: str, row: Any, metadata: Any, config: Any, history: History | None = None) -> CheckpointTuple:
-        ns, id, parent = row["ns"], row["id"], row["parent"]
+    def _made(
+        self, place: tuple[str, str, str], row: Any, metadata: Any, config: Any, history: History | None = None
+    ) -> CheckpointTuple:
+        (thread, ns, id), parent = place, row["parent"]
         checkpoint = self.serde.loads_typed(row["checkpoint"])
         values = {}
         for channel, version in checkpoint["channel_versions"].items():
-            stored = self._value(thread, ns, channel, version) if history is None else history.value(ns, channel, version)
+            stored = self._value(thread, ns, channel, version, row["small"], history)
             if stored is not None:
                 values[channel] = self.serde.loads_typed(stored)
         return CheckpointTuple(
@@ -142,7 +147,14 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         found.sort(key=lambda write: write[0])
         return [(task, channel, self.serde.loads_typed((kind, data))) for _, task, channel, kind, data in found]
 
-    def _value(self, thread: str, ns: str, channel: str, version: Any) -> tuple[str, bytes] | None:
+    def _value(
+        self, thread: str, ns: str, channel: str, version: Any, small: dict[str, Any], history: History | None = None
+    ) -> tuple[str, bytes] | None:
+        if history is not None:
+            return tuple(small[channel]) if channel in small else history.value(ns, channel, version)
+        if channel in small:
+            self._keep(thread, ns, channel, Blob(version, *small[channel]))
+            return tuple(small[channel])
         blob = self._bases.get((thread, ns, channel))
         if blob is None or blob.version != version:
             blob = read_blob(self._rows, thread, ns, channel, version)
@@ -158,6 +170,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 # Others wrote, and may have pruned what our next difference would be one from.
                 for place in [place for place in self._bases if place[:2] == (thread, ns)]:
                     del self._bases[place]
+                self._lately.forget(thread, ns)
             self._heads[thread, ns] = (newest, version)
         return newest
 
@@ -175,15 +188,18 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         id = (get_checkpoint_id(config) or self._rows.get(thread, rows.head(ns))[1]) if channels else None
         row = self._rows.get(thread, rows.checkpoint(ns, id))[1] if id else None
         while row is not None and row["parent"] and len(seeds) < len(channels):
-            row = self._rows.get(thread, rows.checkpoint(ns, row["parent"]))[1]
+            id = row["parent"]
+            row = self._rows.get(thread, rows.checkpoint(ns, id))[1]
             if row is None:
                 break
             versions = self.serde.loads_typed(row["checkpoint"])["channel_versions"]
-            pending = self._pending(thread, ns, row["id"])
+            pending = self._pending(thread, ns, id)
             for channel in [channel for channel in channels if channel not in seeds]:
                 writes[channel] += [write for write in reversed(pending) if write[1] == channel]
                 blob = read_blob(self._rows, thread, ns, channel, versions[channel]) if channel in versions else None
-                if blob is not None:
+                if channel in row["small"]:
+                    seeds[channel] = self.serde.loads_typed(tuple(row["small"][channel]))
+                elif blob is not None:
                     seeds[channel] = self.serde.loads_typed((blob.kind, blob.data))
         seeded = {channel: {"seed": seed} for channel, seed in seeds.items()}
         return {channel: {"writes": found[::-1], **seeded.get(channel, {})} for channel, found in writes.items()}
@@ -218,23 +234,59 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         following = _Following(thread, ns, id, max(newest or "", id), seen)
         if not follows:
             raise self._forked(following)
-        bare = {name: value for name, value in checkpoint.items() if name != "channel_values"}
-        row = {
-            "ns": ns, "id": id, "parent": parent,
-            "checkpoint": self.serde.dumps_typed(bare),
-            "metadata": self.serde.dumps_typed(get_checkpoint_metadata(config, metadata)),
-        }  # fmt: skip
-        following.changes = [
-            (rows.head(ns), rows.pack(following.newest), seen),
-            (rows.checkpoint(ns, id), rows.pack(row), None),
-        ]
+        written = self._lately.taken((thread, ns, parent)) if parent else {}
+        small = self._small(thread, ns, parent, checkpoint, new_versions)
+        following.blobs.update(small)
+        values: list[Change] = []
         for channel, version in new_versions.items():
             if channel in checkpoint["channel_values"]:
                 kind, data = self.serde.dumps_typed(checkpoint["channel_values"][channel])
-                blob, packed = Blob.after(self._bases.get((thread, ns, channel)), version, kind, data)
+                if len(data) <= SMALL and channel in checkpoint["channel_versions"]:
+                    small[channel] = following.blobs[channel] = Blob(version, kind, data)
+                    continue
+                blob, packed = Blob.after(self._bases.get((thread, ns, channel)), version, kind, data, written.get(channel))
                 following.blobs[channel] = blob
-                following.changes.append((rows.blob(ns, channel, version), packed, None))
+                values.append((rows.blob(ns, channel, version), packed, None))
+        bare = {name: value for name, value in checkpoint.items() if name != "channel_values"}
+        row = {
+            "parent": parent,
+            "checkpoint": self.serde.dumps_typed(bare),
+            "metadata": self.serde.dumps_typed(get_checkpoint_metadata(config, metadata)),
+            "small": {channel: [blob.kind, blob.data] for channel, blob in small.items()},
+        }
+        following.changes = [
+            (rows.head(ns), rows.pack(following.newest), seen),
+            (rows.checkpoint(ns, id), rows.pack(row), None),
+            *values,
+        ]
         return following
+
+    def _small(self, thread: str, ns: str, parent: str | None, checkpoint: Any, new_versions: Any) -> dict[str, Blob]:
+        """Small values that stay as they were: each checkpoint's row has them."""
+        small, above = {}, None
+        for channel, version in checkpoint["channel_versions"].items():
+            if channel in new_versions:
+                continue
+            blob = self._bases.get((thread, ns, channel))
+            if blob is None or blob.version != version:
+                if above is None:
+                    above = self._small_of(thread, ns, parent)
+                blob = above.get(channel)
+            if blob is None or blob.version != version:
+                # A value that is not the parent's, as when two forks are joined: written anew where it is small.
+                if channel not in checkpoint["channel_values"]:
+                    continue
+                blob = Blob(version, *self.serde.dumps_typed(checkpoint["channel_values"][channel]))
+            if len(blob.data) <= SMALL:
+                small[channel] = blob
+        return small
+
+    def _small_of(self, thread: str, ns: str, id: str | None) -> dict[str, Blob]:
+        row = self._rows.get(thread, rows.checkpoint(ns, id))[1] if id else None
+        if row is None:
+            return {}
+        versions = self.serde.loads_typed(row["checkpoint"])["channel_versions"]
+        return {channel: Blob(versions[channel], *value) for channel, value in row["small"].items()}
 
     def _settled(self, following: "_Following") -> Any:
         thread, ns = following.thread, following.ns
@@ -254,7 +306,15 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     def put_writes(self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Stores the writes of a task: on disk before `put_writes` returns."""
         thread, ns = _place(config)
-        key = rows.task(ns, config["configurable"]["checkpoint_id"], task_id)
+        id = config["configurable"]["checkpoint_id"]
+        self._lately.begin((thread, ns, id))
+        stored: list[Stored] = []
+        try:
+            stored = self._stored(thread, rows.task(ns, id, task_id), writes, task_id, task_path)
+        finally:
+            self._lately.end((thread, ns, id), stored)
+
+    def _stored(self, thread: str, key: str, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> list[Stored]:
         fresh = {}
         for at, (channel, value) in enumerate(writes):
             fresh[WRITES_IDX_MAP.get(channel, at)] = [channel, *self.serde.dumps_typed(value)]
@@ -265,9 +325,16 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             merged = {**fresh, **known, **{at: write for at, write in fresh.items() if at < 0}}
             row = {"path": task_path, "task": task_id, "writes": [[at, *write] for at, write in sorted(merged.items())]}
             try:
-                return self._rows.commit(thread, [(key, rows.pack(row), seen)])
+                self._rows.commit(thread, [(key, rows.pack(row), seen)])
+                break
             except Conflict:
                 seen, before = self._rows.get(thread, key)
+        # Only results stay as they are for ever.
+        return [
+            (writes_sort_key(row["path"], task_id, at), task_id, at, channel, data)
+            for at, (channel, _, data) in merged.items()
+            if at >= 0
+        ]
 
     async def aput_writes(self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         # Not in a thread: the loop starts no later task before this one's result is on disk.
@@ -385,6 +452,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 del self._named[named]
             for place in [place for place in self._bases if place[0] == thread]:
                 del self._bases[place]
+            self._lately.forget(thread)
 
 
 class _Following:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Conflict
 from ..state.table import Table
 from . import rows
-from .delta import applied, difference
+from .delta import applied, difference, without_further
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
 
 # A chain of differences is as long as this before its length alone asks for the whole value.
-_CHAIN = 256
+_CHAIN = 512
+# A value of no more bytes stands in its checkpoint's row: a row of its own would cost more.
+SMALL = 64
 # Bytes of values that a look through a thread's history holds.
 _HELD = 64 << 20
 # Links that are read one by one before all of the channel's are read at once.
@@ -53,22 +55,83 @@ class Blob:
         return rows.pack([self.kind, self.data])
 
     @staticmethod
-    def after(base: "Blob | None", version: Any, kind: str, data: bytes) -> tuple["Blob", bytes]:
-        """The value as the next version of the channel, and its row: the whole value, or its difference from the base."""
+    def after(base: "Blob | None", version: Any, kind: str, data: bytes, written: "Written | None" = None) -> tuple["Blob", bytes]:
+        """The value as the next version of the channel, and its row: the whole value, or its difference from the base and
+        from what tasks wrote."""
+        place, further = (written.place, written.data) if written is not None else (None, b"")
+        at = further.find(data)
+        if at >= 0 and further:
+            return Blob(version, kind, data), rows.pack([kind, place, None, [(at - len(further), len(data))]])
         pieces = None
-        # A version that is stored again is no difference from itself.
-        if base is not None and base.kind == kind and base.version != version and not base._is_long(len(data)):
-            pieces = difference(base.data, data)
+        # A version that is stored again is no difference from itself, and a small value is in no row of its own.
+        if base is not None and base.kind == kind and base.version != version and len(base.data) > SMALL and not base._is_long(len(data)):
+            pieces = difference(base.data, data, further)
         if base is None or pieces is None:
             made = Blob(version, kind, data)
             return made, made.whole()
-        row = rows.pack([kind, None, base.version, pieces])
-        return Blob(version, kind, data, base.links + 1, base.behind + len(row), base.root), row
+        copied = sum(p[1] for p in pieces if not isinstance(p, bytes) and p[0] < 0)
+        row = rows.pack([kind, place if copied else None, base.version, pieces])
+        return Blob(version, kind, data, base.links + 1, base.behind + len(row) + copied, base.root), row
 
     def _is_long(self, length: int) -> bool:
         # The whole value is stored anew when it has doubled: all whole values together are then no more than two of it.
         doubled = self.links >= _CHAIN and self.behind >= self.root
         return doubled or self.behind > 2 * length + 4096
+
+
+class Written:
+    """What tasks wrote at a checkpoint: bytes of which a channel's next value is made."""
+
+    __slots__ = ("place", "data")
+
+    def __init__(self, parent: str, writes: list[tuple[str, int, bytes]]) -> None:
+        #: Where the bytes stand: the checkpoint, then tasks and numbers of their writes.
+        self.place = [parent, [[task, at] for task, at, _ in writes]]
+        self.data = b"".join(data for *_, data in writes)
+
+
+class Writes:
+    """Writes of the tasks of a namespace, read when a value is made of them."""
+
+    def __init__(self, store: Rows, thread: str, ns: str) -> None:
+        self._store = store
+        self._thread = thread
+        self._ns = ns
+        self._all: dict[str, bytes] | None = None
+        self._reads = 0
+
+    def data(self, place: Any) -> bytes:
+        """The bytes at a `Written.place`. Errors: `Conflict` when they were pruned meanwhile."""
+        return b"" if place is None else b"".join(self._write(place[0], task, at) for task, at in place[1])
+
+    def _write(self, parent: str, task: str, at: int) -> bytes:
+        key = rows.task(self._ns, parent, task)
+        self._reads += 1
+        if self._all is None and self._reads > _STEPS:
+            self._all = {key: value for key, _, value in self._store.scan(self._thread, rows.writes_of(self._ns))}
+        if self._all is None:
+            row = self._store.get(self._thread, key)[1]
+        else:
+            row = rows.unpack(self._all[key]) if key in self._all else None
+        for number, _, _, data in row["writes"] if row is not None else []:
+            if number == at:
+                return bytes(data)
+        raise _pruned(f"what task {task!r} wrote", self._thread)
+
+
+def is_whole(row: Any) -> bool:
+    """Whether a channel's row holds the value itself: (kind, bytes). Others are (kind, `Written.place`, base, pieces)."""
+    return isinstance(row[1], bytes)
+
+
+def made_of(base: bytes, row: Any, writes: Writes) -> bytes:
+    """The value of a row that is a difference."""
+    return applied(base, row[3], writes.data(row[1]))
+
+
+def without_writes(row: Any, writes: Writes) -> list[Any]:
+    """A row that is a difference, made of its base alone."""
+    return [row[0], None, row[2], without_further(row[3], writes.data(row[1]))]
 
 
 def read_blob(store: Rows, thread: str, ns: str, channel: str, version: Any) -> Blob | None:
@@ -77,7 +140,7 @@ def read_blob(store: Rows, thread: str, ns: str, channel: str, version: Any) -> 
     if row is None:
         return None
     chain, all_rows = [(version, row)], None
-    while chain[-1][1][1] is None:
+    while not is_whole(chain[-1][1]) and chain[-1][1][2] is not None:
         base = chain[-1][1][2]
         key = rows.blob(ns, channel, base)
         if len(chain) < _STEPS:
@@ -87,13 +150,13 @@ def read_blob(store: Rows, thread: str, ns: str, channel: str, version: Any) -> 
                 all_rows = {key: value for key, _, value in store.scan(thread, rows.blobs(ns, channel))}
             row = rows.unpack(all_rows[key]) if key in all_rows else None
         if row is None:
-            raise Conflict(f"channel {channel!r} of thread {thread!r} was pruned while it was read", hint="read it again")
+            raise _pruned(f"channel {channel!r}", thread)
         chain.append((base, row))
-    _, (kind, data) = chain.pop()
-    blob = Blob(None, kind, data)
+    writes = Writes(store, thread, ns)
+    first, row = chain.pop()
+    blob = Blob(first, row[0], row[1] if is_whole(row) else made_of(b"", row, writes))
     for version, row in reversed(chain):
-        blob = Blob(version, row[0], applied(blob.data, row[3]), blob.links + 1, blob.behind + _size(row[3]), blob.root)
-    blob.version = version
+        blob = Blob(version, row[0], made_of(blob.data, row, writes), blob.links + 1, blob.behind + _size(row[3]), blob.root)
     return blob
 
 
@@ -104,6 +167,7 @@ class History:
         self._store = store
         self._thread = thread
         self._rows: dict[str, dict[str, bytes]] = {}
+        self._writes: dict[str, Writes] = {}
         self._values: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
         self._held = 0
 
@@ -118,14 +182,18 @@ class History:
         chain = []
         while key not in self._values and key in found:
             chain.append((key, rows.unpack(found[key])))
-            if chain[-1][1][1] is not None:
+            if is_whole(chain[-1][1]) or chain[-1][1][2] is None:
                 break
             key = rows.blob(ns, channel, chain[-1][1][2])
         value = self._values.get(key)
+        writes = self._writes.setdefault(ns, Writes(self._store, self._thread, ns))
         for key, row in reversed(chain):
-            if row[1] is None and value is None:
-                raise Conflict(f"channel {channel!r} of thread {self._thread!r} was pruned while it was read", hint="read it again")
-            value = (row[0], applied(value[1], row[3]) if row[1] is None else row[1])  # type: ignore[index]
+            if is_whole(row):
+                value = (row[0], row[1])
+            elif row[2] is None or value is not None:
+                value = (row[0], made_of(b"" if row[2] is None else value[1], row, writes))  # type: ignore[index]
+            else:
+                raise _pruned(f"channel {channel!r}", self._thread)
             self._values[key] = value
             self._held += len(value[1])
         while self._held > _HELD and len(self._values) > 1:
@@ -134,4 +202,8 @@ class History:
 
 
 def _size(pieces: list[Any]) -> int:
-    return sum(len(p) if isinstance(p, bytes) else 8 for p in pieces)
+    return sum(len(p) if isinstance(p, bytes) else 8 if p[0] >= 0 else p[1] for p in pieces)
+
+
+def _pruned(name: str, thread: str) -> Conflict:
+    return Conflict(f"{name} of thread {thread!r} was pruned while it was read", hint="read it again")
