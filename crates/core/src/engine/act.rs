@@ -185,7 +185,7 @@ mod tests {
                 set_budget::{SetBudget, Source},
             },
             item::reset_item::ResetItem,
-            run::tell::Tell,
+            run::{raise::Raise, tell::Tell},
             tests::bench::{Bench, usd},
         },
         envelope::budget::{ACTS, Name, Per, Terms},
