@@ -150,6 +150,38 @@ fn a_person_acts_from_afar_on_a_budget_an_order_and_an_approval() {
 }
 
 #[test]
+fn a_named_budget_is_set_raised_and_removed_from_afar_and_tells_who_did() {
+    let fleet = Fleet::new();
+    fleet
+        .does(&["budgets", "set", "all", "--usd", "5", "--per", "day"])
+        .code(0)
+        .tells(&["budget all is set", "5.00"]);
+    fleet
+        .does(&["budgets", "raise", "all", "--add-usd", "2"])
+        .code(0)
+        .tells(&["budget all is raised", "7.00"]);
+    let (near, far) = (fleet.bed.json(&["budgets"]), fleet.json(&["budgets"]));
+    assert_eq!(near, far);
+    let acts: Vec<(&str, &str)> = near["budgets"][0]["acts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|act| (act["what"].as_str().unwrap(), act["by"].as_str().unwrap()))
+        .collect();
+    assert_eq!(acts.iter().map(|(what, _)| *what).collect::<Vec<_>>(), ["set", "raise"]);
+    assert!(acts.iter().all(|(_, by)| by.starts_with("api:token (cli:ann@")), "{acts:?}");
+    fleet
+        .does(&["budgets", "raise", "nobody", "--add-usd", "2"])
+        .code(1)
+        .tells(&["nobody", "outlast budgets"]);
+    fleet.does(&["budgets", "remove", "all"]).code(0).tells(&["budget all is removed", "no named budgets"]);
+    assert_eq!(fleet.bed.json(&["budgets"])["budgets"], json!([]));
+    let mut stranger = fleet.afar(&["budgets", "set", "all", "--usd", "500"]);
+    stranger.env("OUTLAST_API_TOKEN", "another-token-of-24-chars");
+    fleet.bed.run(stranger).code(69).tells(&["does not let this token in"]);
+}
+
+#[test]
 fn what_a_server_cannot_do_is_said_and_done_nowhere() {
     let fleet = Fleet::new();
     fleet.does(&["resume", "halted"]).code(2).tells(&["does not work over a server", "no route starts"]);

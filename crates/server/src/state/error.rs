@@ -154,6 +154,7 @@ impl Kind {
             | "transaction_forgotten"
             | "transaction_expired"
             | "unknown_run"
+            | "unknown_budget"
             | "no_such_key"
             | "unknown_approval"
             | "unknown_policy"

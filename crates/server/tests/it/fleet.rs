@@ -71,6 +71,9 @@ async fn an_agent_with_its_run_token_sets_no_limit_and_no_policy() {
         "/v1/runs/r/policy",
         "/v1/budgets",
         "/v1/budgets/all",
+        "/v1/budgets/all/set",
+        "/v1/budgets/all/raise",
+        "/v1/budgets/all/remove",
         "/v1/spend",
     ];
     for path in runs {
@@ -117,7 +120,7 @@ async fn budgets_and_spend_are_read_with_the_api_token_alone() {
     assert_eq!(
         one,
         json!({
-            "name": "all", "per": "day", "tag": null, "period": null, "until": null, "waiting": ["r"],
+            "name": "all", "per": "day", "tag": null, "period": null, "until": null, "acts": [], "waiting": ["r"],
             "units": [{"unit": "calls", "limit": 2, "spent": 2, "reserved": 0, "in_doubt": 0, "remaining": 0}],
         })
     );

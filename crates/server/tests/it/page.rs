@@ -210,6 +210,9 @@ async fn a_page_that_only_looks_changes_nothing() {
         ("POST", "/v1/runs/r/fork"),
         ("POST", "/v1/runs/r/wake"),
         ("POST", "/v1/runs/r/cancel"),
+        ("POST", "/v1/budgets/all/set"),
+        ("POST", "/v1/budgets/all/raise"),
+        ("POST", "/v1/budgets/all/remove"),
         ("POST", "/v1/runs"),
         ("POST", "/v1/approvals/apr_1_1"),
         ("POST", "/v1/policies"),
@@ -222,6 +225,55 @@ async fn a_page_that_only_looks_changes_nothing() {
     }
     assert_eq!(server.status("r"), Status::Running);
     assert_eq!(with(&server, &bearer, "GET", "/v1/runs/r/summary", Value::Null).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_visitor_changes_a_named_budget_which_remembers_who_did() {
+    let (_rig, server, sessions) = alone(false).await;
+    server.driven("r", Limits::default(), Policy::default()).await;
+    let bearer = bearer(&server, &sessions).await;
+    let says = async |act: &str, body: Value| {
+        let told = with(&server, &bearer, "POST", &format!("/v1/budgets/all/{act}"), body).await;
+        assert_eq!(told.status, 200, "{act}: {}", told.text());
+        told.json()
+    };
+    let terms = json!({ "limits": { "cost_nano_usd": 5_000_000_000_i64 }, "per": "day" });
+    let told = says("set", terms.clone()).await;
+    assert_eq!((&told["changed"], &told["charged_runs"]), (&json!(true), &json!(1)), "{told}");
+    assert_eq!(server.run("r").run.budgets.len(), 1);
+    let again = says("set", terms).await;
+    assert_eq!((&again["changed"], &again["charged_runs"]), (&json!(false), &json!(0)), "{again}");
+    let told = says("raise", json!({ "add": { "cost_nano_usd": 1 } })).await;
+    assert_eq!(told["limits"], json!({ "cost_nano_usd": 5_000_000_001_i64 }));
+    // The list of runs tells the limit that a run is nearest to.
+    let runs = with(&server, &bearer, "GET", "/v1/runs", Value::Null).await.json();
+    let near = &runs["runs"][0]["tightest"];
+    assert_eq!(
+        (&near["whose"], &near["budget"], &near["unit"]),
+        (&json!("budget"), &json!("all"), &json!("cost_nano_usd"))
+    );
+    let listed = with(&server, &bearer, "GET", "/v1/budgets", Value::Null).await.json();
+    let acts = listed["budgets"][0]["acts"].as_array().unwrap();
+    let whats: Vec<_> = acts.iter().map(|act| act["what"].as_str().unwrap()).collect();
+    assert_eq!(whats, ["set", "raise"]);
+    assert!(acts.iter().all(|act| act["by"].as_str().unwrap().starts_with("page:")), "{acts:?}");
+    for (target, body, wanted) in [
+        ("/v1/budgets/all/set", json!({ "limits": {} }), (400, "bad_limit")),
+        ("/v1/budgets/all/set", json!({ "limits": { "loops": 1 } }), (400, "bad_limit")),
+        ("/v1/budgets/all/set", json!({ "limits": { "calls": -1 } }), (400, "bad_request")),
+        ("/v1/budgets/all/set", json!({ "limits": { "calls": 1 }, "per": "week" }), (400, "bad_request")),
+        ("/v1/budgets/all/set", json!({ "limits": { "calls": 1 }, "tag": "team" }), (400, "bad_request")),
+        ("/v1/budgets/all/set", json!({ "calls": 1 }), (400, "bad_request")),
+        ("/v1/budgets/a%20b/set", json!({ "limits": { "calls": 1 } }), (400, "bad_request")),
+        ("/v1/budgets/all/raise", json!({ "add": {} }), (400, "bad_request")),
+        ("/v1/budgets/all/raise", json!({ "add": { "calls": 1 } }), (400, "bad_limit")),
+        ("/v1/budgets/none/raise", json!({ "add": { "calls": 1 } }), (404, "unknown_budget")),
+        ("/v1/budgets/none/remove", json!({}), (404, "unknown_budget")),
+    ] {
+        refused(&with(&server, &bearer, "POST", target, body).await, wanted.0, wanted.1);
+    }
+    says("remove", json!({})).await;
+    assert_eq!(server.store.budgets().unwrap(), []);
 }
 
 #[tokio::test]
