@@ -2,7 +2,6 @@
 
 use outlast_core::{
     envelope::unit::Unit,
-    reads::entries,
     store::{RunFilter, RunView, Store},
     words::id::{Micros, Seq},
 };
@@ -20,6 +19,9 @@ use crate::{
         time,
     },
 };
+
+/// Most entries of a run that are counted for its line.
+const FIRST: usize = 200;
 
 pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
@@ -45,12 +47,13 @@ pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliEr
     Ok(())
 }
 
-/// Returns what is next for a run. Only of a run that called no model are the entries read.
+/// Returns the next step for a run. Entries are read of a run alone that called no model, and at most `FIRST` of them.
 fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
-    match is_unmetered(view) && view.run.next_seq > Seq(1) {
-        true => Ok(next_with(view, &entries::all(store, view.run.no)?)),
-        false => Ok(next(view)),
+    if !is_unmetered(view) || view.run.next_seq <= Seq(1) {
+        return Ok(next(view));
     }
+    let first = store.entries(view.run.no, Seq(0), FIRST)?;
+    Ok(next_with(view, &first, first.len() < FIRST))
 }
 
 fn table(runs: &[RunView], nexts: &[Next], now: Micros) -> Table {

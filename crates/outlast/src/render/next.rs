@@ -32,10 +32,12 @@ pub fn is_unmetered(view: &RunView) -> bool {
     ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
 }
 
-/// Returns the next step for the run; for one that called no model, with the work that its entries record.
-pub fn next_with(view: &RunView, entries: &[Entry]) -> Next {
+/// Returns the next step for the run; for one that called no model, with the work that its entries record. `are_all`:
+/// whether these are all of its entries.
+pub fn next_with(view: &RunView, entries: &[Entry], are_all: bool) -> Next {
     match did::words(entries).filter(|_| view.run.status == Status::Completed && is_unmetered(view)) {
         Some(did) => {
+            let did = if are_all { did } else { format!("at least {did}") };
             let text = format!("it is done; no model's call of it came through the proxy ({did} recorded)");
             told(&format!("{did}; no model's call"), &text, Vec::new())
         }

@@ -238,7 +238,7 @@ impl Story {
     }
 
     fn what_next(&self) -> Vec<String> {
-        let next = next_with(&self.view, &self.entries);
+        let next = next_with(&self.view, &self.entries, true);
         let (id, short) = (self.view.run.id.as_str(), short(&self.view));
         let mut out: Vec<String> = wrapped(&clean(&next.text), WIDTH - 2)
             .into_iter()

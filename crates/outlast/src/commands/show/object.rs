@@ -84,7 +84,7 @@ impl Story {
             "pending_approvals": self.approvals.iter().map(shown_approval::json).collect::<Vec<_>>(),
             "entries": self.entries.len(),
             "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
-            "next": next_with(&self.view, &self.entries),
+            "next": next_with(&self.view, &self.entries, true),
         });
         if let Some((id, transcript)) = &self.session {
             object["session"] = json!({"id": id, "transcript": transcript});
