@@ -7,7 +7,7 @@
 //!
 //! Read from `world` (the clock and its queue of events) to `process` (a server that hosts a desk), `agent`
 //! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`. `login` is a world of its own, with the
-//! plans of subscriptions and holds; a seed plays both.
+//! plans of subscriptions and holds; a seed in three plays it too.
 #![forbid(unsafe_code)]
 
 pub mod agent;
