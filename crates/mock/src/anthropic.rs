@@ -44,7 +44,8 @@ enum Block<'a> {
 #[serde(untagged)]
 enum Input<'a> {
     Whole(&'a RawValue),
-    /// Empty object: a stream starts with it, and arguments cut by the cap are not JSON.
+    /// Empty object: at the start of a stream, and in place of arguments that the output cap cut off, which are no
+    /// JSON.
     Empty {},
 }
 

@@ -36,7 +36,7 @@ pub(super) enum End {
     Clean,
     /// The connection breaks after all frames are sent.
     Cut,
-    /// The connection breaks now: state of `Cut` after its frames were flushed.
+    /// All frames of a `Cut` body are flushed: the connection breaks now.
     Flushed,
     /// The connection stays open without a further byte until the client leaves.
     Hang,

@@ -108,7 +108,7 @@ impl Plan {
         Plan(windows.into_iter().map(each).collect())
     }
 
-    /// Returns after which time a call is taken again, if a window is used up.
+    /// Returns the time after which calls are accepted again, if a window is used up; `None` if none is.
     pub fn refuses(&mut self) -> Option<Duration> {
         let now = SystemTime::now();
         self.turn(now);

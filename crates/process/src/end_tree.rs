@@ -136,7 +136,7 @@ struct Drive<'a> {
     tree: Tree,
     main: Option<&'a Child>,
     main_exited: bool,
-    /// Result of the last look at the whole tree; `None` while only the main process is asked.
+    /// Result of the last look at the whole tree; `None` while only the main process has been asked to end.
     found: Option<Found>,
     /// Whether the last two looks prove that no process survives.
     is_certain: bool,

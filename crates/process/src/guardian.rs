@@ -184,7 +184,8 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Closes everything that the supervisor has open too: who waits for its end must not wait for the guardian's.
+    /// Closes the guardian's copies of what the supervisor has open: a program that waits until the supervisor has
+    /// closed a pipe must not wait for the guardian, too.
     fn let_go(&self, speaks: bool) -> io::Result<()> {
         let null = fs::File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&null)?;
@@ -293,8 +294,9 @@ impl Guard {
         }
     }
 
-    /// Signals the supervisor, which is not reaped yet. To one in the same group it is said that this signal may be one
-    /// that it received itself ([`is_second_hand`]): nobody can tell a signal to a group from one to a process.
+    /// Sends a signal on to the supervisor, which is not reaped yet. A supervisor in the same process group may have
+    /// received the signal itself, since a signal to a group cannot be told from one to a process; so the signal is
+    /// marked as passed on (see [`is_second_hand`]).
     fn pass_on(&self, signal: i32) -> io::Result<()> {
         let pid = self.supervisor.as_raw_nonzero().get();
         // SAFETY: plain system calls on a child of ours.

@@ -109,8 +109,8 @@ impl Signals {
     }
 }
 
-/// Sets `flag` at each `signal`, but for the guardian's word of one that this process received itself: a shell signals
-/// both, and a second request to stop means now.
+/// Sets `flag` at each `signal`, except when the guardian passes on a signal that this process has received itself. A
+/// shell signals both processes, and a second request to stop would mean to stop at once.
 fn set_on(signal: Signal, flag: Arc<AtomicBool>) -> io::Result<SigId> {
     let is_told_of = AtomicBool::new(false);
     let note = move |info: &libc::siginfo_t| {
@@ -127,7 +127,7 @@ fn set_on(signal: Signal, flag: Arc<AtomicBool>) -> io::Result<SigId> {
     unsafe { signal_hook_registry::register_sigaction(signal.as_raw(), note) }
 }
 
-/// The descriptor is readable when a signal came.
+/// Gives a descriptor that is readable once a signal was received.
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()

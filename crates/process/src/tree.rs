@@ -311,8 +311,8 @@ fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Reads a file of a process with one call: by the second the process may execute another program, and what was read of
-/// the one before would pass for all of it.
+/// Reads a file of a process with one system call. Between two calls the process may execute another program; the part
+/// read before would then be taken for the whole file.
 fn read_proc(pid: u32, name: &str, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     let Ok(file) = File::open(format!("/proc/{pid}/{name}")) else { return false };

@@ -23,7 +23,7 @@ pub fn here(py: Python<'_>) -> PyResult<Strand> {
     Ok(Strand { thread, task: task.as_ptr() as usize })
 }
 
-/// Strands from which the steps of a run were called so far.
+/// Threads and tasks (strands) from which the steps of a run were called so far.
 #[derive(Default)]
 pub struct Strands {
     first: Option<Strand>,

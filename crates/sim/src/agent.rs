@@ -1,90 +1,15 @@
 //! Simulated agent: a program of requests, an SDK that retries, and a habit of dying.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use outlast_core::words::{
-    digest::Digest,
-    id::{AttemptNo, RunNo},
-};
+use outlast_core::words::id::{AttemptNo, RunNo};
 
 use crate::{
+    happening::{Credential, Logical, Request, ToAgent, ToProcess},
     outside::Outside,
-    process,
-    scene::{Ask, Cast},
+    program::Mood,
+    scene::Cast,
 };
-
-/// Event for an agent. The world drops an event that was meant for the agent before its last death.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// Start another attempt.
-    Begin,
-    /// Attempt and iteration that the claim of a supervised attempt gave; `None` if the claim failed.
-    Claimed(Option<(AttemptNo, i64)>),
-    /// Send the current step.
-    Next,
-    Resend(Logical),
-    Answer {
-        connection: u64,
-        answer: u64,
-    },
-    Refused {
-        connection: u64,
-        code: String,
-        retry: bool,
-        after_ms: u64,
-    },
-    /// The client waited too long: it drops the connection and asks again.
-    Vanish {
-        connection: u64,
-        marked: bool,
-    },
-    Die {
-        leaves_ghost: bool,
-    },
-}
-
-/// Request of the program, over all tries of the SDK to have it answered.
-#[derive(Clone, Copy, Debug)]
-pub struct Logical {
-    pub ask: Ask,
-    /// Idempotency key, shared by all tries of this request and by no other; `None` if the SDK sends none.
-    pub key: Option<u64>,
-    pub retry: u32,
-}
-
-/// Means by which an agent names its attempt to a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Credential {
-    Label(String),
-    Token(AttemptNo),
-}
-
-/// Request of a client, as it arrives at a process.
-#[derive(Clone, Debug)]
-pub struct Request {
-    pub agent: usize,
-    pub life: u32,
-    pub run: RunNo,
-    pub credential: Credential,
-    pub ask: Ask,
-    pub scope: Arc<str>,
-    pub retry: u32,
-    pub key: Option<String>,
-}
-
-impl Request {
-    pub fn digest(&self) -> Digest {
-        let Ask { prompt, stream, priced, .. } = self.ask;
-        Digest::of(format!("{prompt} {stream} {priced}").as_bytes())
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mood {
-    Working,
-    Done,
-    GaveUp,
-}
 
 /// State of one agent.
 #[derive(Clone, Debug)]
@@ -140,39 +65,39 @@ impl Agent {
     }
 
     /// Handles an event. Nothing else changes the agent.
-    pub fn on(&mut self, input: Input, out: &mut Outside) {
+    pub fn on(&mut self, input: ToAgent, out: &mut Outside) {
         match input {
-            Input::Begin => self.begin(out),
-            Input::Claimed(claimed) => self.claimed(claimed, out),
-            Input::Next => self.send_step(out),
-            Input::Resend(logical) => self.send(logical, out),
-            Input::Answer { connection, .. } => {
+            ToAgent::Begin => self.begin(out),
+            ToAgent::Claimed(claimed) => self.claimed(claimed, out),
+            ToAgent::Next => self.send_step(out),
+            ToAgent::Resend(logical) => self.send(logical, out),
+            ToAgent::Answer { connection, .. } => {
                 if self.open.remove(&connection).is_some() {
                     self.missing -= 1;
                     self.go_on(out);
                 }
             }
-            Input::Refused { connection, code, retry, after_ms } => {
+            ToAgent::Refused { connection, code, retry, after_ms } => {
                 let Some(logical) = self.open.remove(&connection) else { return };
                 if retry && logical.retry < 2 {
                     let again = Logical { retry: logical.retry + 1, ..logical };
-                    out.to_agent(after_ms, self.index, self.life, Input::Resend(again));
+                    out.to_agent(after_ms, self.index, self.life, ToAgent::Resend(again));
                 } else {
                     self.fail(&code, out);
                 }
             }
-            Input::Vanish { connection, marked } => {
+            ToAgent::Vanish { connection, marked } => {
                 let Some(logical) = self.open.remove(&connection) else { return };
                 let retry = logical.retry + u32::from(marked);
                 let at_once = out.rng.chance(50);
                 let delay = if at_once { out.rng.between(0, 20) } else { out.rng.between(1, 1_000) };
                 match at_once {
-                    true => out.to_process(0, self.process, process::Input::ClientGone(connection)),
+                    true => out.to_process(0, self.process, ToProcess::ClientGone(connection)),
                     false => self.hang_up(connection, out),
                 }
-                out.to_agent(delay, self.index, self.life, Input::Resend(Logical { retry, ..logical }));
+                out.to_agent(delay, self.index, self.life, ToAgent::Resend(Logical { retry, ..logical }));
             }
-            Input::Die { .. } => self.restart_in(out.rng.between(500, 8_000), out),
+            ToAgent::Die { .. } => self.restart_in(out.rng.between(500, 8_000), out),
         }
     }
 
@@ -198,16 +123,12 @@ impl Agent {
         self.position = if self.takes_notes { self.notes } else { 0 };
         self.missing = 0;
         if self.cast.supervised {
-            let claim = process::Input::Claim {
-                agent: self.index,
-                life: self.life,
-                run: self.run,
-                fresh: self.fresh,
-            };
+            let claim =
+                ToProcess::Claim { agent: self.index, life: self.life, run: self.run, fresh: self.fresh };
             out.to_process(5, self.process, claim);
         } else {
             self.credential = Some(Credential::Label(format!("a{}", self.life)));
-            out.to_agent(5, self.index, self.life, Input::Next);
+            out.to_agent(5, self.index, self.life, ToAgent::Next);
         }
     }
 
@@ -217,7 +138,7 @@ impl Agent {
                 self.credential = Some(Credential::Token(attempt));
                 self.iteration = iteration;
                 self.fresh = false;
-                out.to_agent(5, self.index, self.life, Input::Next);
+                out.to_agent(5, self.index, self.life, ToAgent::Next);
             }
             // The holder is dead or asleep: the claim is tried again later, once that has been noticed.
             None => self.restart_in(out.rng.between(4_000, 9_000), out),
@@ -252,9 +173,9 @@ impl Agent {
             key: logical.key.map(|key| format!("key-{key}")),
         };
         let delay = out.rng.between(1, 4);
-        out.to_process(delay, self.process, process::Input::Request { connection, request });
+        out.to_process(delay, self.process, ToProcess::Request { connection, request });
         if out.rng.chance(7) && !out.provider.behaves {
-            let vanish = Input::Vanish { connection, marked: out.rng.chance(50) };
+            let vanish = ToAgent::Vanish { connection, marked: out.rng.chance(50) };
             // Some clients leave while they are being admitted.
             let after = if out.rng.chance(30) { out.rng.between(1, 15) } else { out.rng.between(5, 8_000) };
             out.to_agent(after, self.index, self.life, vanish);
@@ -268,7 +189,7 @@ impl Agent {
         self.position += 1;
         self.notes = self.notes.max(self.position);
         let thinks = if out.rng.chance(30) { out.rng.between(0, 5) } else { out.rng.between(1, 2_000) };
-        out.to_agent(thinks, self.index, self.life, Input::Next);
+        out.to_agent(thinks, self.index, self.life, ToAgent::Next);
     }
 
     fn finish(&mut self, out: &mut Outside) {
@@ -293,7 +214,7 @@ impl Agent {
             self.raises_left -= 1;
             for run in [self.run, self.parent] {
                 let amount = out.rng.between(100, 1_500) as i64;
-                out.to_process(200, self.process, process::Input::Raise { run, amount });
+                out.to_process(200, self.process, ToProcess::Raise { run, amount });
             }
         }
         self.restart_in(out.rng.between(500, 5_000), out);
@@ -306,7 +227,7 @@ impl Agent {
             return;
         }
         self.life += 1;
-        out.to_agent(ms, self.index, self.life, Input::Begin);
+        out.to_agent(ms, self.index, self.life, ToAgent::Begin);
     }
 
     fn hang_up_all(&mut self, out: &mut Outside) {
@@ -318,6 +239,6 @@ impl Agent {
     /// Drops a connection. The process learns of that at once, or late.
     fn hang_up(&self, connection: u64, out: &mut Outside) {
         let delay = if out.rng.chance(80) { out.rng.between(0, 5) } else { out.rng.between(5, 4_000) };
-        out.to_process(delay, self.process, process::Input::ClientGone(connection));
+        out.to_process(delay, self.process, ToProcess::ClientGone(connection));
     }
 }

@@ -15,7 +15,7 @@ use outlast_core::{
 };
 use outlast_store::backend::{Backend, CommitFailed, Ground};
 
-use crate::Bug;
+use crate::bug::Bug;
 
 /// Fault that a transaction meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Bug, run};
+use crate::{bug::Bug, seed::run, world::Outcome};
 
 /// Number of failing seeds after which no further seeds are played.
 const ENOUGH: usize = 20;
@@ -87,7 +87,7 @@ impl Played {
         self.seeds as f64 / self.took.as_secs_f64()
     }
 
-    fn add(&mut self, seed: u64, outcome: Option<crate::Outcome>) {
+    fn add(&mut self, seed: u64, outcome: Option<Outcome>) {
         self.seeds += 1;
         match outcome {
             Some(outcome) => {

@@ -29,7 +29,7 @@ use outlast_core::{
 };
 
 use crate::{
-    agent::Request,
+    happening::Request,
     provider::{Asked, Provider},
 };
 
@@ -54,8 +54,8 @@ pub struct Oracle {
     checked: i64,
     /// Monotonic time of the last change that waiters may wait for, in milliseconds.
     moved_ms: u64,
-    /// Time at which a call of each run last found no turn at its upstream. It asks once a second, and others of its run
-    /// wait behind it.
+    /// Time at which a call of each run last found no turn at its upstream. Such a call asks again once a second, and
+    /// other calls of its run wait behind it.
     held_up_ms: HashMap<RunNo, u64>,
 }
 
@@ -211,8 +211,8 @@ impl Oracle {
         }
     }
 
-    /// Notes that calls of the run waited until now behind a call that no room in a budget would have helped. That call
-    /// has no turn at its upstream, for its rate or for an outage, or it wanted more than was free, and left.
+    /// Notes that until now calls of the run waited behind another call, which free room in a budget would not have let
+    /// go: it had no turn at its upstream (a rate limit, an outage), or it needed more than was free, and then left.
     pub fn held_up(&mut self, now_ms: u64, run: RunNo) {
         self.held_up_ms.insert(run, now_ms);
     }
@@ -315,8 +315,8 @@ impl Oracle {
         self.states = states;
     }
 
-    /// Invariant 3: spent and reserved exceed no limit, except by amounts billed beyond what a call held. An envelope
-    /// that many are charged to is as far over as their bills are.
+    /// Checks invariant 3: spent and reserved amounts exceed no limit, except by amounts that were billed beyond what
+    /// calls had reserved. In an envelope that several runs share, these amounts add up.
     fn limits(&self, t: &Tables) {
         let mut over: BTreeMap<EnvelopeNo, Amounts> = BTreeMap::new();
         for e in t.entries.values().filter(|e| is_call(e)) {
@@ -464,7 +464,8 @@ fn is_marked(admit: &Admit) -> bool {
     admit.retry_count > 0 || admit.idempotency_key.is_some()
 }
 
-/// Returns whether the entry can serve the request, as no client of the attempt has or receives it.
+/// Returns whether the entry's answer can serve the request: no client of the attempt has the answer, or is receiving
+/// it.
 fn is_free(t: &Tables, e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     let serves = e.state == State::Open || e.state == State::Done && e.replayable;
     let own = e.attempt == admit.actor.attempt;
@@ -472,7 +473,7 @@ fn is_free(t: &Tables, e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     serves && (own || ended) && e.delivered_to != Some(admit.actor.attempt) && !receiving.contains(&e.seq)
 }
 
-/// Returns whether the entry is the attempt's answer to an earlier try, which no client receives now.
+/// Returns whether the attempt got the entry's answer at an earlier try, and no client receives it now.
 fn was_lost(e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
     let delivered = e.delivered_to == Some(admit.actor.attempt) && e.delivered_count < admit.retry_count;
     delivered && e.state == State::Done && e.replayable && !receiving.contains(&e.seq)

@@ -17,35 +17,13 @@ use outlast_core::{
 };
 
 use crate::{
-    Bug, agent,
     backend::{Fault, Why},
+    bug::Bug,
+    happening::{Happening, ToAgent, ToProcess, ToWorker},
     oracle::Oracle,
-    process,
     provider::Provider,
     rng::Rng,
-    scene::Trouble,
-    worker,
 };
-
-/// Event in the world's queue.
-pub(crate) enum Happening {
-    Process(usize, process::Input),
-    Agent {
-        agent: usize,
-        life: u32,
-        input: agent::Input,
-    },
-    Worker {
-        worker: usize,
-        life: u32,
-        input: worker::Input,
-    },
-    Trouble(Trouble),
-    /// The clock of the machine, which is this many milliseconds ahead, is set right.
-    ClockSetRight {
-        by_ms: i64,
-    },
-}
 
 /// Everything in the world except the processes and agents, which are given access to it.
 pub struct Outside {
@@ -65,7 +43,7 @@ pub struct Outside {
     pub(crate) faults: u64,
     /// Time until which each process cannot reach the store, in simulated milliseconds.
     pub(crate) away_until_ms: Vec<u64>,
-    /// Time until which something else than an outage of the whole store may keep each process from renewing.
+    /// Time until which each process may be unable to renew for another reason than an outage of the whole store.
     pub(crate) hampered_until_ms: Vec<u64>,
     /// Instance of each process; `None` if the process is down.
     pub instances: Vec<Option<InstanceNo>>,
@@ -89,15 +67,15 @@ impl Outside {
         self.clock.now().0.div_euclid(3_600_000_000)
     }
 
-    pub fn to_process(&mut self, after_ms: u64, process: usize, input: process::Input) {
+    pub fn to_process(&mut self, after_ms: u64, process: usize, input: ToProcess) {
         self.at(self.now_ms() + after_ms, Happening::Process(process, input));
     }
 
-    pub fn to_agent(&mut self, after_ms: u64, agent: usize, life: u32, input: agent::Input) {
+    pub fn to_agent(&mut self, after_ms: u64, agent: usize, life: u32, input: ToAgent) {
         self.at(self.now_ms() + after_ms, Happening::Agent { agent, life, input });
     }
 
-    pub fn to_worker(&mut self, after_ms: u64, worker: usize, life: u32, input: worker::Input) {
+    pub fn to_worker(&mut self, after_ms: u64, worker: usize, life: u32, input: ToWorker) {
         self.at(self.now_ms() + after_ms, Happening::Worker { worker, life, input });
     }
 

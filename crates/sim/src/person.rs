@@ -46,16 +46,7 @@ use outlast_core::{
     },
 };
 
-use crate::outside::Outside;
-
-/// Runs that a person gives orders to.
-#[derive(Clone, Copy, Debug)]
-pub struct Runs {
-    /// Run that nobody else works in: a batch job with a few calls.
-    pub own: RunNo,
-    /// Run of the first agent, which is no job.
-    pub agents: RunNo,
-}
+use crate::{happening::Runs, outside::Outside};
 
 /// Draws the next order, given through the process with this instance.
 pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {

@@ -7,7 +7,7 @@ use outlast_core::call::{
     rates::Rates,
 };
 
-use crate::Bug;
+use crate::bug::Bug;
 
 /// Desk of a process, with the planted defect.
 pub struct Planted {

@@ -2,6 +2,7 @@
 
 mod clients;
 mod exchanges;
+mod held;
 mod settling;
 mod work;
 
@@ -28,91 +29,15 @@ use outlast_core::{
     },
 };
 
-use self::{
-    clients::{Client, place},
-    exchanges::Carried,
-};
+use self::held::{Carried, Client};
 use crate::{
-    Bug,
-    agent::{self, Credential, Request},
+    bug::Bug,
+    happening::{Credential, Request, ToAgent, ToProcess, ToWorker, Whose},
     outside::Outside,
-    person::{self, Runs},
+    person,
     planted::Planted,
-    provider::Piece,
     store::FaultStore,
-    worker::{self, How, Whose},
 };
-
-/// Event for a process. All events wait while it is paused.
-#[derive(Clone, Debug)]
-pub enum Input {
-    Start,
-    Tick,
-    /// Commit the writer's next group.
-    Commit,
-    /// Resolve the oldest committed ticket.
-    Resolve,
-    Reopen,
-    Request {
-        connection: u64,
-        request: Request,
-    },
-    ClientGone(u64),
-    /// Planted defect: the process notices only now that a client has left.
-    ClientGoneLate(u64),
-    WaitOver {
-        connection: u64,
-        wait: u64,
-    },
-    /// The client asks for its turn at its upstream again.
-    AskTurn {
-        connection: u64,
-        asked: u64,
-    },
-    Poll {
-        connection: u64,
-        seq: Seq,
-    },
-    Load {
-        connection: u64,
-        seq: Seq,
-    },
-    Flushed(u64),
-    /// The client's delivery mark is submitted now.
-    Mark(u64),
-    Upstream {
-        run: RunNo,
-        seq: Seq,
-        piece: Piece,
-    },
-    SettleSlow(Key),
-    SettleAgain(Key),
-    Rested(Key),
-    Claim {
-        agent: usize,
-        life: u32,
-        run: RunNo,
-        fresh: bool,
-    },
-    Raise {
-        run: RunNo,
-        amount: i64,
-    },
-    WorkerClaims {
-        worker: usize,
-        life: u32,
-        run: RunNo,
-    },
-    Work {
-        whose: Whose,
-        op: Op,
-        how: How,
-    },
-    /// Operation of a person, who does not wait for its outcome.
-    Person(Op),
-    /// A person gives an order, drawn by lot.
-    Order(Runs),
-}
 
 /// Purpose of a ticket.
 #[derive(Clone, Debug)]
@@ -221,21 +146,21 @@ impl Process {
     }
 
     /// Handles an event. Nothing else changes the process.
-    pub fn on(&mut self, input: Input, out: &mut Outside) {
-        if !self.is_up && !matches!(input, Input::Start) {
+    pub fn on(&mut self, input: ToProcess, out: &mut Outside) {
+        if !self.is_up && !matches!(input, ToProcess::Start) {
             return self.nobody_there(input, out);
         }
         self.store.set_away(out.is_away(self.index));
         match input {
-            Input::Start => self.start(out),
-            Input::Tick => self.tick(out),
-            Input::Commit => self.commit(out),
-            Input::Resolve => self.resolve_next(out),
-            Input::Reopen => self.reopen(out),
-            Input::Request { connection, request } => self.request(connection, request, out),
-            Input::ClientGone(c) => self.client_gone(c, out),
-            Input::ClientGoneLate(c) => self.feed(c, Event::ClientGone, out),
-            Input::WaitOver { connection, wait } => {
+            ToProcess::Start => self.start(out),
+            ToProcess::Tick => self.tick(out),
+            ToProcess::Commit => self.commit(out),
+            ToProcess::Resolve => self.resolve_next(out),
+            ToProcess::Reopen => self.reopen(out),
+            ToProcess::Request { connection, request } => self.request(connection, request, out),
+            ToProcess::ClientGone(c) => self.client_gone(c, out),
+            ToProcess::ClientGoneLate(c) => self.feed(c, Event::ClientGone, out),
+            ToProcess::WaitOver { connection, wait } => {
                 let just_woke = self.paused_until_ms + 1_000 > out.now_ms();
                 if let Some(client) = self.clients.get_mut(&connection).filter(|c| c.wait == wait) {
                     // A process that slept over an hour's end, or over what made room, has not told its waiters yet.
@@ -243,41 +168,41 @@ impl Process {
                     self.feed(connection, Event::WaitOver, out);
                 }
             }
-            Input::AskTurn { connection, asked } => {
+            ToProcess::AskTurn { connection, asked } => {
                 if self.clients.get(&connection).is_some_and(|c| c.asked == asked) {
                     self.feed(connection, Event::MayRetry, out);
-                    out.to_process(1_000, self.index, Input::AskTurn { connection, asked });
+                    out.to_process(1_000, self.index, ToProcess::AskTurn { connection, asked });
                 }
             }
-            Input::Poll { connection, seq } => self.poll(connection, seq, out),
-            Input::Load { connection, seq } => self.load(connection, seq, out),
-            Input::Flushed(c) => self.flushed(c, out),
-            Input::Mark(c) => self.mark(c, out),
-            Input::Upstream { run, seq, piece } => self.upstream((run, seq), piece, out),
-            Input::SettleSlow(key) => {
+            ToProcess::Poll { connection, seq } => self.poll(connection, seq, out),
+            ToProcess::Load { connection, seq } => self.load(connection, seq, out),
+            ToProcess::Flushed(c) => self.flushed(c, out),
+            ToProcess::Mark(c) => self.mark(c, out),
+            ToProcess::Upstream { run, seq, piece } => self.upstream((run, seq), piece, out),
+            ToProcess::SettleSlow(key) => {
                 self.exchange(key, outlast_core::call::exchange::Event::SettleSlow, out);
             }
-            Input::SettleAgain(key) => self.settle_again(key, out),
-            Input::Rested(key) => self.exchange(key, outlast_core::call::exchange::Event::Rested, out),
-            Input::Claim { agent, life, run, fresh } => self.claim(agent, life, run, fresh, out),
-            Input::Raise { run, amount } => self.raise(run, amount, out),
-            Input::WorkerClaims { worker, life, run } => self.worker_claims(worker, life, run, out),
-            Input::Work { whose, op, how } => self.work(whose, op, how, out),
-            Input::Person(op) => self.queue(op, Durability::Synced, Then::Raised, out),
-            Input::Order(runs) => {
+            ToProcess::SettleAgain(key) => self.settle_again(key, out),
+            ToProcess::Rested(key) => self.exchange(key, outlast_core::call::exchange::Event::Rested, out),
+            ToProcess::Claim { agent, life, run, fresh } => self.claim(agent, life, run, fresh, out),
+            ToProcess::Raise { run, amount } => self.raise(run, amount, out),
+            ToProcess::WorkerClaims { worker, life, run } => self.worker_claims(worker, life, run, out),
+            ToProcess::Work { whose, op, how } => self.work(whose, op, how, out),
+            ToProcess::Person(op) => self.queue(op, Durability::Synced, Then::Raised, out),
+            ToProcess::Order(runs) => {
                 let op = person::order(runs, self.instance, out);
                 self.queue(op, Durability::Synced, Then::Raised, out);
             }
         }
     }
 
-    fn nobody_there(&self, input: Input, out: &mut Outside) {
+    fn nobody_there(&self, input: ToProcess, out: &mut Outside) {
         match input {
-            Input::Request { connection, request } => refuse(connection, &request, "connect", true, 500, out),
-            Input::Claim { agent, life, .. } => out.to_agent(1, agent, life, agent::Input::Claimed(None)),
-            Input::WorkerClaims { worker, life, .. } => {
-                out.to_worker(1_000, worker, life, worker::Input::Die)
+            ToProcess::Request { connection, request } => {
+                refuse(connection, &request, "connect", true, 500, out)
             }
+            ToProcess::Claim { agent, life, .. } => out.to_agent(1, agent, life, ToAgent::Claimed(None)),
+            ToProcess::WorkerClaims { worker, life, .. } => out.to_worker(1_000, worker, life, ToWorker::Die),
             _ => {}
         }
     }
@@ -315,7 +240,7 @@ impl Process {
             patience_ms: 45_000,
         };
         let request = desk::Request {
-            place: place(client, attempt, out.bug),
+            place: client.place(attempt, out.bug),
             retry_count: r.retry,
             has_idempotency_key: r.key.is_some(),
             patience: patience(out),
@@ -360,7 +285,7 @@ impl Process {
         let at = out.now_ms() + wait;
         if self.commit_at.is_none_or(|planned| at < planned) {
             self.commit_at = Some(at);
-            out.to_process(wait, self.index, Input::Commit);
+            out.to_process(wait, self.index, ToProcess::Commit);
         }
     }
 }
@@ -372,6 +297,6 @@ fn patience(out: &Outside) -> Patience {
 }
 
 fn refuse(c: u64, request: &Request, code: &str, retry: bool, after_ms: u64, out: &mut Outside) {
-    let refused = agent::Input::Refused { connection: c, code: code.to_owned(), retry, after_ms };
+    let refused = ToAgent::Refused { connection: c, code: code.to_owned(), retry, after_ms };
     out.to_agent(1, request.agent, request.life, refused);
 }

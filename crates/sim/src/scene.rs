@@ -1,64 +1,19 @@
 //! Setup drawn from a seed: runs with their limits, programs, and the troubles to come.
 
-use std::sync::Arc;
-
 use outlast_core::{
     call::rate::Rate,
     envelope::unit::{Limits, Unit},
-    price::Bound,
     run::InDoubt,
 };
 
 use crate::{
-    Bug,
+    bug::Bug,
+    program::{self, Program, Waves},
     rng::Rng,
-    worker::{self, Waves},
 };
 
 /// Longest time for which a store is away, in milliseconds. It is longer than any lease.
 const LONGEST_OUTAGE_MS: u64 = 20_000;
-
-/// One request of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Number of the prompt, one of a few. Equal numbers make identical requests.
-    pub prompt: u64,
-    /// Number of the item whose scope the request is in, 0 for the iteration's scope.
-    pub item: u64,
-    pub stream: bool,
-    pub priced: bool,
-}
-
-impl Ask {
-    /// Returns the bound of the request: one nano-dollar per input token, two per output token.
-    pub fn bound(&self) -> Bound {
-        let (input, cap) = (20 + 10 * self.prompt, 100 + 60 * self.prompt);
-        Bound {
-            input_tokens: input,
-            input_pico: if self.priced { 1000 * i128::from(input) } else { 0 },
-            output_pico_per_token: if self.priced { 2000 } else { 0 },
-            fixed_pico: 0,
-            choices: 1,
-            cap,
-            floor_cap: 40,
-        }
-    }
-
-    /// Returns the usual cap of the run's answers, for the requests that name no cap: those of every second prompt.
-    pub fn usual_cap(&self) -> Option<u64> {
-        (self.prompt % 2 == 1).then_some(60)
-    }
-
-    pub fn scope(&self, iteration: i64) -> Arc<str> {
-        match self.item {
-            0 => outlast_core::journal::iteration_scope(iteration),
-            item => format!("i{iteration}/item {item}").into(),
-        }
-    }
-}
-
-/// Steps of requests. The requests of a step are sent together; the next step follows when all are answered.
-pub type Program = Vec<Vec<Ask>>;
 
 /// A run and the agent that works in it.
 #[derive(Clone, Debug)]
@@ -133,7 +88,7 @@ impl Scene {
         };
         let orders = (0..orders).map(|_| rng.between(200, 80_000)).collect();
         let fewest = u64::from(bug == Some(Bug::NumberReused));
-        let workers = (0..rng.between(fewest, 2)).map(|_| worker::draw(rng)).collect();
+        let workers = (0..rng.between(fewest, 2)).map(|_| program::tasks(rng)).collect();
         let troubles =
             (0..rng.below(9)).map(|_| (trouble_at(rng), trouble(processes, casts.len(), bug, rng))).collect();
         let has_faults = !rng.chance(50) || bug == Some(Bug::FarewellForgotten);
@@ -159,7 +114,7 @@ impl Scene {
 }
 
 fn cast(bug: Option<Bug>, rng: &Rng) -> Cast {
-    let program: Program = (0..rng.between(2, 6)).map(|_| step(rng)).collect();
+    let program = program::requests(rng);
     let full = full_cost(&program);
     let mut limits = Limits::default();
     if rng.chance(80) {
@@ -184,22 +139,6 @@ fn cast(bug: Option<Bug>, rng: &Rng) -> Cast {
         },
         sends_keys: rng.chance(20),
         two_turns: rng.chance(20),
-    }
-}
-
-/// Draws a step: one request, the same one several times, or a few different ones.
-fn step(rng: &Rng) -> Vec<Ask> {
-    let ask = || Ask {
-        prompt: rng.below(3),
-        item: if rng.chance(60) { 0 } else { rng.between(1, 2) },
-        stream: rng.chance(50),
-        priced: !rng.chance(1),
-    };
-    let one = ask();
-    match rng.below(10) {
-        0..=1 => vec![one; rng.between(2, 5) as usize],
-        2 => (0..3).map(|_| ask()).collect(),
-        _ => vec![one],
     }
 }
 

@@ -1,7 +1,7 @@
 //! One seed, and the worlds that it plays.
 
 use crate::{
-    Bug,
+    bug::Bug,
     login,
     world::{self, Outcome},
 };

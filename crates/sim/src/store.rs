@@ -18,8 +18,8 @@ use outlast_core::{
 use outlast_store::group::{Step, Steps};
 
 use crate::{
-    Bug,
     backend::{Fault, FaultBackend, Line},
+    bug::Bug,
 };
 
 /// Store handle of one process.

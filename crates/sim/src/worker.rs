@@ -1,7 +1,7 @@
 //! Simulated worker: a program of steps, items and state changes that runs inside its process, as Python's library
 //! does. It dies with its process, and its next life goes on with what is recorded.
 
-pub mod tool;
+mod tool;
 
 use outlast_core::{
     engine::{
@@ -38,86 +38,14 @@ use outlast_core::{
     run::attempt::Exit,
     state::Name,
     store::{Durability, Error},
-    words::id::{InstanceNo, RunNo, Seq, Slot},
+    words::id::{RunNo, Seq, Slot},
 };
 
-use crate::{agent::Mood, outside::Outside, process, rng::Rng};
-
-/// Event for a worker. The world drops an event that was meant for the worker before its last death.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// Claim the run, on a process drawn by lot.
-    Begin,
-    Claimed(InstanceNo, Result<Outcome, Error>),
-    /// Begin a task of the wave, for the first time or again.
-    Open(usize),
-    /// Outcome of the last operation of a task.
-    Did(usize, Result<Outcome, Error>),
-    /// The function of a task returns.
-    Returns(usize),
-    /// A tool call leaves for its server.
-    Sends(usize),
-    End(Result<Outcome, Error>),
-    Die,
-}
-
-/// Way in which an operation of a worker is submitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// The outcome is returned before the commit (`Store::ahead`), where that is possible.
-    Ahead,
-    Submitted(Durability),
-}
-
-/// Owner of an operation.
-#[derive(Clone, Copy, Debug)]
-pub struct Whose {
-    pub worker: usize,
-    pub life: u32,
-    /// Task of the wave; `None` for the end of the attempt.
-    pub task: Option<usize>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
-    Step {
-        key: String,
-        at_most_once: bool,
-        retries: bool,
-        writes: bool,
-    },
-    Item {
-        key: String,
-    },
-    /// Adds one version to a key that all workers share, if it is still as it was read.
-    Swap {
-        key: String,
-    },
-    Approval {
-        key: String,
-    },
-    Tool(tool::ToolCall),
-}
-
-/// Waves of tasks. The tasks of a wave run together; the next wave follows when all are over.
-pub type Waves = Vec<Vec<Task>>;
-
-/// Draws a program: mostly steps, in waves of up to four.
-pub fn draw(rng: &Rng) -> Waves {
-    let task = |wave: u64, n: u64| {
-        let key = format!("k{wave}.{n}");
-        match rng.below(10) {
-            0..=4 => {
-                let (at_most_once, retries) = (rng.chance(25), rng.chance(25));
-                Task::Step { key, at_most_once, retries: retries && !at_most_once, writes: rng.chance(30) }
-            }
-            5..=6 => Task::Item { key },
-            7..=8 => Task::Swap { key: format!("s{}", rng.below(2)) },
-            _ => Task::Approval { key },
-        }
-    };
-    (0..rng.between(2, 6)).map(|wave| (0..rng.between(1, 4)).map(|n| task(wave, n)).collect()).collect()
-}
+use crate::{
+    happening::{How, ToProcess, ToWorker, Whose},
+    outside::Outside,
+    program::{Mood, Task, Waves},
+};
 
 /// State of a task within its wave.
 #[derive(Clone, Debug)]
@@ -169,14 +97,14 @@ impl Worker {
     }
 
     /// Handles an event. Nothing else changes the worker.
-    pub fn on(&mut self, input: Input, out: &mut Outside) {
+    pub fn on(&mut self, input: ToWorker, out: &mut Outside) {
         match input {
-            Input::Begin => {
+            ToWorker::Begin => {
                 self.process = out.rng.below(out.processes as u64) as usize;
                 let (worker, life, run) = (self.index, self.life, self.run);
-                out.to_process(3, self.process, process::Input::WorkerClaims { worker, life, run });
+                out.to_process(3, self.process, ToProcess::WorkerClaims { worker, life, run });
             }
-            Input::Claimed(instance, result) => match result {
+            ToWorker::Claimed(instance, result) => match result {
                 Ok(Outcome::Claimed(Claimed::Attempt { attempt, iteration, .. })) => {
                     self.actor = Actor { run: self.run, attempt, instance };
                     self.iteration = iteration;
@@ -186,12 +114,12 @@ impl Worker {
                 Err(Error::Engine(Refused::RunEnded { .. })) => self.mood = Mood::Done,
                 _ => self.restart_in(out.rng.between(3_000, 9_000), out),
             },
-            Input::Open(task) => self.open(task, out),
-            Input::Did(task, result) => self.did(task, result, out),
-            Input::Returns(task) => self.returns(task, out),
-            Input::Sends(task) => self.sends(task, out),
-            Input::End(Ok(_)) => self.mood = Mood::Done,
-            Input::End(Err(_)) | Input::Die => self.restart_in(out.rng.between(500, 6_000), out),
+            ToWorker::Open(task) => self.open(task, out),
+            ToWorker::Did(task, result) => self.did(task, result, out),
+            ToWorker::Returns(task) => self.returns(task, out),
+            ToWorker::Sends(task) => self.sends(task, out),
+            ToWorker::End(Ok(_)) => self.mood = Mood::Done,
+            ToWorker::End(Err(_)) | ToWorker::Die => self.restart_in(out.rng.between(500, 6_000), out),
         }
     }
 
@@ -204,7 +132,7 @@ impl Worker {
             return;
         }
         self.lives_left -= 1;
-        out.to_worker(ms, self.index, self.life, Input::Begin);
+        out.to_worker(ms, self.index, self.life, ToWorker::Begin);
     }
 
     fn begin_wave(&mut self, out: &mut Outside) {
@@ -222,7 +150,7 @@ impl Worker {
         self.doing = wave.into_iter().map(Doing::new).collect();
         for task in 0..self.doing.len() {
             let after = if out.rng.chance(50) { out.rng.between(0, 40) } else { out.rng.between(0, 600) };
-            out.to_worker(after, self.index, self.life, Input::Open(task));
+            out.to_worker(after, self.index, self.life, ToWorker::Open(task));
         }
     }
 
@@ -293,7 +221,7 @@ impl Worker {
 
     fn ask(&self, task: Option<usize>, op: impl Into<Op>, how: How, out: &mut Outside) {
         let whose = Whose { worker: self.index, life: self.life, task };
-        let work = process::Input::Work { whose, op: op.into(), how };
+        let work = ToProcess::Work { whose, op: op.into(), how };
         out.to_process(out.rng.below(3), self.process, work);
     }
 
@@ -310,16 +238,16 @@ impl Worker {
                     out.oracle.work.runs_once(run, &key);
                 }
                 (doing.opening, doing.try_no) = (opening, try_no);
-                out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
+                out.to_worker(out.rng.between(1, 800), index, life, ToWorker::Returns(task));
             }
             Ok(Outcome::ItemClaimed(ItemClaim::Run(item))) => {
                 doing.opening = item.opening;
-                out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
+                out.to_worker(out.rng.between(1, 800), index, life, ToWorker::Returns(task));
             }
             Ok(Outcome::Tried(try_no)) => {
                 out.oracle.work.tried(run, &key, doing.try_no, try_no);
                 doing.try_no = try_no;
-                out.to_worker(out.rng.between(1, 300), index, life, Input::Returns(task));
+                out.to_worker(out.rng.between(1, 300), index, life, ToWorker::Returns(task));
             }
             Ok(Outcome::Begun(Step::Done { seq })) => {
                 out.oracle.work.found(&out.disk, run, &key, seq);
@@ -347,7 +275,7 @@ impl Worker {
                     let decide =
                         DecideApproval { id, digest: None, approve, reason: None, by: "p".to_owned() };
                     let after = out.rng.between(500, 20_000);
-                    out.to_process(after, self.process, process::Input::Person(decide.into()));
+                    out.to_process(after, self.process, ToProcess::Person(decide.into()));
                 }
                 self.again(task, 3_000, out);
             }
@@ -368,7 +296,7 @@ impl Worker {
             }
             // An item that is held by this attempt is recorded once more, until it is known to be.
             Err(e) if !matches!(e, Error::Engine(_)) && doing.value.is_some() && doing.task.is_item() => {
-                out.to_worker(1_000, index, life, Input::Returns(task));
+                out.to_worker(1_000, index, life, ToWorker::Returns(task));
             }
             // A claim that failed stops its batch. If the item is this attempt's after all, the next attempt has it.
             Err(e) if !matches!(e, Error::Engine(_)) && doing.task.is_item() => {
@@ -379,7 +307,7 @@ impl Worker {
         }
     }
 
-    /// A person says what became of a step in doubt: it is done, or it may run again.
+    /// Lets a person state the outcome of a step in doubt: the step is done, or it may run again.
     fn resolve(&mut self, task: usize, seq: Seq, out: &mut Outside) {
         let Some(doing) = self.doing.get_mut(task) else { return };
         let key = doing.task.key().to_owned();
@@ -429,7 +357,7 @@ impl Worker {
     }
 
     fn again(&self, task: usize, ms: u64, out: &mut Outside) {
-        out.to_worker(ms, self.index, self.life, Input::Open(task));
+        out.to_worker(ms, self.index, self.life, ToWorker::Open(task));
     }
 
     fn over(&mut self, task: usize, out: &mut Outside) {
@@ -455,23 +383,6 @@ impl Doing {
             alone: false,
             decision_asked: false,
             is_over: false,
-        }
-    }
-}
-
-impl Task {
-    fn is_item(&self) -> bool {
-        matches!(self, Task::Item { .. })
-    }
-
-    fn is_tool(&self) -> bool {
-        matches!(self, Task::Tool(_))
-    }
-
-    pub fn key(&self) -> &str {
-        match self {
-            Task::Tool(call) => &call.arguments,
-            Task::Step { key, .. } | Task::Item { key } | Task::Swap { key } | Task::Approval { key } => key,
         }
     }
 }

@@ -24,16 +24,17 @@ use outlast_core::{
 };
 
 use crate::{
-    Bug,
-    agent::{self, Agent, Mood},
+    agent::Agent,
+    bug::Bug,
+    happening::{Happening, Runs, ToAgent, ToProcess, ToWorker},
     oracle::Oracle,
-    outside::{Happening, Outside},
-    person::Runs,
-    process::{self, Process},
+    outside::Outside,
+    process::Process,
+    program::{self, Mood},
     provider::Provider,
     rng::Rng,
     scene::{Scene, Trouble},
-    worker::{self, Worker},
+    worker::Worker,
 };
 
 /// Time from which nothing new goes wrong, so that everything has to come to rest.
@@ -117,14 +118,14 @@ impl World {
             let run = start(&out, &format!("run-{i}"), cast.limits, above, cast.in_doubt, cast.of_team);
             out.say(|| format!("{run}: {cast:?}"));
             agents.push(Agent::new(i, run, parent, cast, &out));
-            out.to_agent(100, i, 0, agent::Input::Begin);
+            out.to_agent(100, i, 0, ToAgent::Begin);
         }
         let mut workers = Vec::new();
         for (i, waves) in scene.workers.into_iter().chain(recorder(seed, bug)).enumerate() {
             let run = job(&out, &format!("job-{i}"), parent, None);
             out.say(|| format!("{run}: {waves:?}"));
             workers.push(Worker::new(i, run, waves));
-            out.to_worker(150, i, 0, worker::Input::Begin);
+            out.to_worker(150, i, 0, ToWorker::Begin);
         }
         if !scene.orders.is_empty()
             && let Some(agent) = agents.first()
@@ -132,12 +133,12 @@ impl World {
             let runs = Runs { own: job(&out, "person", parent, Some(6)), agents: agent.run };
             for ms in scene.orders {
                 let process = out.rng.below(scene.processes as u64) as usize;
-                out.to_process(ms, process, process::Input::Order(runs));
+                out.to_process(ms, process, ToProcess::Order(runs));
             }
         }
         let processes = (0..scene.processes).map(|i| Process::new(i, 0, out.disk.clone(), bug)).collect();
         for i in 0..scene.processes {
-            out.to_process(0, i, process::Input::Start);
+            out.to_process(0, i, ToProcess::Start);
         }
         for (ms, trouble) in scene.troubles {
             out.at(ms, Happening::Trouble(trouble));
@@ -197,12 +198,12 @@ impl World {
                     return;
                 }
                 self.out.say(|| format!("agent {agent}: {input:?}"));
-                if let agent::Input::Die { leaves_ghost: true } = input {
+                if let ToAgent::Die { leaves_ghost: true } = input {
                     let ghost = self.agents[agent].ghost(self.agents.len());
                     let (index, life) = (ghost.index, ghost.life);
                     self.agents.push(ghost);
                     let delay = self.out.rng.between(10, 20_000);
-                    self.out.to_agent(delay, index, life, agent::Input::Next);
+                    self.out.to_agent(delay, index, life, ToAgent::Next);
                 }
                 self.agents[agent].on(input, &mut self.out);
             }
@@ -262,7 +263,7 @@ impl World {
             Trouble::KillAgent(i) => {
                 let life = self.agents[i].life;
                 let leaves_ghost = self.out.rng.chance(30);
-                self.out.to_agent(0, i, life, agent::Input::Die { leaves_ghost });
+                self.out.to_agent(0, i, life, ToAgent::Die { leaves_ghost });
             }
         }
     }
@@ -285,7 +286,7 @@ impl World {
         for (connection, client) in dead.clients {
             self.out.oracle.gives_back(connection);
             let (agent, life) = (client.request.agent, client.request.life);
-            let reset = agent::Input::Refused {
+            let reset = ToAgent::Refused {
                 connection,
                 code: "connection reset".to_owned(),
                 retry: true,
@@ -295,17 +296,17 @@ impl World {
         }
         for agent in &self.agents {
             if agent.cast.supervised && agent.process == i && agent.mood == Mood::Working {
-                let die = agent::Input::Die { leaves_ghost: false };
+                let die = ToAgent::Die { leaves_ghost: false };
                 self.out.to_agent(1, agent.index, agent.life, die);
             }
         }
         for worker in &self.workers {
             if worker.process == i && worker.mood == Mood::Working {
-                self.out.to_worker(1, worker.index, worker.life, worker::Input::Die);
+                self.out.to_worker(1, worker.index, worker.life, ToWorker::Die);
             }
         }
         let down = self.out.rng.between(200, 12_000);
-        self.out.to_process(down, i, process::Input::Start);
+        self.out.to_process(down, i, ToProcess::Start);
     }
 
     /// Returns as text which agents, workers and processes still have something to do.
@@ -336,13 +337,13 @@ impl World {
 
 /// Draws the program of a client that makes tool calls, for some seeds. Its draws are its own, so that worlds without one
 /// are as they would be if there were none.
-fn recorder(seed: u64, bug: Option<Bug>) -> Option<worker::Waves> {
+fn recorder(seed: u64, bug: Option<Bug>) -> Option<program::Waves> {
     let wanted = matches!(
         bug,
         Some(Bug::ToolSentAgain | Bug::ToolUnmarked | Bug::ToolIdOfTheLife | Bug::ToolKeyOfTheLife)
     );
     let rng = Rng::new(seed ^ 0x7001_7001_7001_7001);
-    (wanted || rng.chance(25)).then(|| worker::tool::draw(&rng))
+    (wanted || rng.chance(25)).then(|| program::tool_calls(&rng))
 }
 
 /// Creates an hourly named budget for the runs of a tag.

@@ -82,7 +82,8 @@ fn common(body: &[u8], base: &[u8], at_least: usize) -> Option<Common> {
     (common.len() >= at_least).then_some(common)
 }
 
-/// Compares by blocks, which is a `memcmp` each, then narrows down to the byte.
+/// Returns the number of bytes that both bodies have in common at the start. Compares block by block, each with a
+/// `memcmp`, and then the first differing block byte by byte.
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let shorter = a.len().min(b.len());
     let mut same = 0;

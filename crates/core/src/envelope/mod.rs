@@ -145,7 +145,7 @@ pub struct Refusal {
     /// Model without a known price; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Box<str>>,
-    /// Ceiling on the login's plan that the next call would pass. The run sleeps until the window turns.
+    /// Ceiling on the login's plan that the next call would pass. The run sleeps until the window resets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<Reached>>,
     /// Calls without progress, for which the run is halted.

@@ -47,7 +47,8 @@ pub struct Letter {
     pub why: String,
 }
 
-/// Step of a deliverer, noted on the standing that it read, and again on a newer one that somebody wrote meanwhile.
+/// Result of a deliverer's work, added to the state of the deliveries. If that state was changed meanwhile, the result
+/// is added to the changed state as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// Events up to this mark were looked at.

@@ -139,12 +139,13 @@ impl Bound {
         self.input_tokens.saturating_add(cap.saturating_mul(self.choices))
     }
 
-    /// Returns the most cost and tokens of the request with its own output cap.
+    /// Returns the highest cost and the largest number of tokens that the request can reach with its own output cap.
     pub fn full(&self) -> (NanoUsd, u64) {
         (self.cost_at(self.cap), self.tokens_at(self.cap))
     }
 
-    /// Returns the most cost and tokens of the request with the lowest output cap worth sending.
+    /// Returns the highest cost and the largest number of tokens that the request can reach with the lowest output cap
+    /// worth sending.
     pub fn floor(&self) -> (NanoUsd, u64) {
         (self.cost_at(self.floor_cap), self.tokens_at(self.floor_cap))
     }

@@ -10,7 +10,8 @@ use crate::words::{
 const AUTOMATIC_FROM: u64 = 1024;
 const AUTOMATIC_STEP: u64 = 128;
 
-/// Milliseconds for which an idle entry lives: of OpenAI, and of Anthropic by its mark.
+/// Time, in milliseconds, after which an unread cache entry expires: OpenAI's (`AUTOMATIC_MS`), and Anthropic's with a
+/// mark of five minutes (`SHORT_MS`) or one hour (`LONG_MS`).
 const AUTOMATIC_MS: i64 = 10 * 60_000;
 const SHORT_MS: i64 = 5 * 60_000;
 const LONG_MS: i64 = 60 * 60_000;

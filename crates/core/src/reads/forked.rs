@@ -90,8 +90,8 @@ impl Forked {
         Ok(whole.into_values().take(limit).collect())
     }
 
-    /// Returns the entries up to `upto` of which a run has rows of its own: usually none or few, except for rows that
-    /// an origin wrote itself.
+    /// Returns the numbers of the entries after `after` and up to `upto` for which `run` has rows of its own: few in a
+    /// fork, all of them in the run that wrote the entries.
     fn changed(&self, run: RunNo, after: Seq, upto: Seq) -> Result<BTreeSet<Seq>, Error> {
         let mut found = BTreeSet::new();
         let mut from = after;

@@ -15,7 +15,7 @@ const AGENT: &str = "login";
 /// Most logins that are listed.
 const MOST: usize = 500;
 
-/// A plan, and the version of its key: 0 if nothing was ever told.
+/// A plan, and the version of its key: 0 if no plan was ever stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     pub plan: Plan,

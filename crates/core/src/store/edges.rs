@@ -42,7 +42,7 @@ impl Edges {
         budgets.iter().filter_map(|no| self.windows.get(no)).flatten().copied()
     }
 
-    /// Remembers where the rows of an operation lead.
+    /// Remembers to which other rows the rows of an operation lead.
     pub fn learn(&mut self, l: &Loaded, now: Micros) {
         if self.runs.len() + l.runs.len() > MOST || self.windows.len() + l.budgets.len() > MOST {
             *self = Edges::default();

@@ -77,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a prefix for `lives`, or for longer where it is kept for longer already.
+    /// Stores a prefix for the time `lives`. A prefix that is stored for longer already keeps its expiry.
     fn write(&mut self, hash: Hash, lives: Duration, now: Duration) {
         let lives = match self.entries.get(&hash).filter(|entry| entry.expires > now) {
             Some(entry) => entry.lives.max(lives),

@@ -19,10 +19,10 @@ pub struct Aider;
 
 const HISTORY: &[&str] = &["--chat-history-file"];
 
-/// Options of a prompt after whose answer the program ends.
+/// Options that carry a prompt. The program answers the prompt and ends.
 const PROMPTS: &[&str] = &["-m", "--message", "--msg", "-f", "--message-file"];
 
-/// Options of a start that is no conversation.
+/// Options with which the program starts no conversation.
 const SESSIONLESS: &[&str] = &[
     "-h",
     "--help",

@@ -18,7 +18,8 @@ use crate::settings::surroundings::Surroundings;
 
 pub struct Claude;
 
-/// Model for titles and the like, which a base URL would have the session's own model do.
+/// Model for small tasks such as titles. Without this setting, Claude Code behind a base URL would use the session's
+/// own model for them.
 const SMALL_MODEL: &str = "claude-haiku-4-5";
 
 /// Ending of a model's name that asks for its long context. Requests name the model without it.
@@ -261,7 +262,8 @@ impl Adapter for Claude {
     }
 }
 
-/// Returns the servers that are recorded, behind the files that the line names itself: the last definition counts.
+/// Returns the option `--mcp-config` with all its values: first those of the command line, then the recorded servers.
+/// The last definition of a server is the one that counts.
 fn mcp_config(with: &With, pieces: &[Piece]) -> Vec<String> {
     if with.servers.is_empty() {
         return Vec::new();
@@ -279,7 +281,8 @@ fn given(pieces: &[Piece]) -> Vec<String> {
     pieces.iter().flat_map(values).collect()
 }
 
-/// Returns whether an option of the line is written by us, with what it said.
+/// Returns whether Outlast writes this option itself. The values that the command line gave are part of the option that
+/// Outlast writes.
 fn is_ours(piece: &Piece, with: &With) -> bool {
     (with.settings.is_some() && piece.is(&["--settings"]))
         || (!with.servers.is_empty() && piece.is(&["--mcp-config"]))
@@ -290,7 +293,7 @@ fn settings(with: &With) -> Vec<String> {
     path.into_iter().flat_map(|path| ["--settings".to_owned(), path]).collect()
 }
 
-/// Returns the options, then the words after `--`, where no option can take them for its values.
+/// Returns the options, then `--` and the other words. Behind `--` no option takes a word for its value.
 fn written<'p>(pieces: impl Iterator<Item = &'p Piece>, more: &[String]) -> Vec<String> {
     let (words, options): (Vec<&Piece>, Vec<&Piece>) = pieces.partition(|p| matches!(p, Piece::Word(_)));
     let mut out: Vec<String> = options.into_iter().flat_map(Piece::words).collect();

@@ -368,7 +368,8 @@ impl Conduct {
         self.transcripts.as_ref().is_some_and(|directory| super::transcript(directory, id).is_some())
     }
 
-    /// Makes the directory in which the agent's session is kept with the run. `None` if it keeps its session itself.
+    /// Makes the directory in which the run keeps the agent's session. `None` if the agent's program keeps its sessions
+    /// elsewhere, or if the directory cannot be made.
     fn files(&self) -> Option<PathBuf> {
         if !self.adapter.keeps_session_with_run() {
             return None;

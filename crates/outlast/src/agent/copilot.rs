@@ -55,10 +55,10 @@ const URL: &str = "COPILOT_PROVIDER_BASE_URL";
 const KIND: &str = "COPILOT_PROVIDER_TYPE";
 const KEY: &str = "COPILOT_PROVIDER_API_KEY";
 
-/// Variables with another credential, which would count more than the key.
+/// Variables with other credentials, each of which takes precedence over the key.
 const OTHER_KEYS: [&str; 2] = ["COPILOT_PROVIDER_API_KEY_COMMAND", "COPILOT_PROVIDER_BEARER_TOKEN"];
 
-/// Hosts that the proxy stands for.
+/// Hosts whose calls the proxy can take instead.
 const HOSTS: [&str; 2] = ["https://api.openai.com", "https://api.anthropic.com"];
 
 fn takes(name: &str) -> Option<Takes> {

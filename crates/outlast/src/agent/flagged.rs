@@ -12,35 +12,39 @@ use super::{
 };
 use crate::settings::surroundings::Surroundings;
 
-/// Program that takes its session's id by `--session-id ID`, and by `--resume=ID` to go on.
+/// Adapter of a program that begins a session by `--session-id ID` and resumes it by `--resume=ID`.
 pub struct Flagged {
     pub name: &'static str,
     pub takes: fn(&str) -> Option<Takes>,
     /// First words that are subcommands without a conversation.
     pub subcommands: &'static [&'static str],
-    /// Options of a prompt after whose answer the program ends. The first one carries the note.
+    /// Options that carry a prompt which the program answers before it ends. The note to the model is given by the
+    /// first option of this list.
     pub prompts: &'static [&'static str],
-    /// Options of a prompt to a program that a person talks to. The first one carries the note.
+    /// Options that carry the first prompt of a conversation with a person. The note to the model is given by the first
+    /// option of this list.
     pub talks: &'static [&'static str],
-    /// Whether a prompt without an option is one after whose answer the program ends.
+    /// Whether the program also ends after the answer to a prompt that is given without an option.
     pub ends_after_words: bool,
-    /// Options by which the program finds or makes a session of its own.
+    /// Options that make the program choose the session itself, such as its newest one.
     pub finds: &'static [&'static str],
-    /// Options of a start that has no session, or is no conversation.
+    /// Options with which the program starts without a session, or starts no conversation.
     pub sessionless: &'static [&'static str],
-    /// Options, besides prompts and sessions, that are for a session's start alone.
+    /// Options that are given only when a session begins, besides those for prompts and sessions.
     pub starts: &'static [&'static str],
-    /// Variable of the directory with the program's own files, its place below the home directory without the variable,
-    /// and the directory of sessions below it.
+    /// Places of the program's own files: the environment variable that names their directory, the directory below the
+    /// home directory if that variable is not set, and the directory of sessions below either.
     pub files: (&'static str, &'static str, &'static str),
-    /// `type` of the lines in a session's file by which it can be resumed.
+    /// Values of `type` that mark the lines of a conversation in a session's file. A session with such a line can be
+    /// resumed.
     pub begun: &'static [&'static str],
-    /// Variable that the processes of its tools have.
+    /// Environment variable that all processes of the program's tools have.
     pub tool: &'static str,
     pub environment: fn(&mut BTreeMap<OsString, OsString>, &With),
-    /// Options that lead the program to the proxy, given those that the person typed.
+    /// Function that returns the options which make the program call the proxy, given the options that the person
+    /// typed.
     pub leads: fn(&[Piece], &With) -> Vec<String>,
-    /// Ways to authenticate that the program's own files name.
+    /// Function that reads, from the program's own files, by which methods the program authenticates.
     pub logins: fn(&Surroundings) -> Vec<String>,
     pub remarks: fn(&With) -> Vec<String>,
 }
@@ -63,7 +67,7 @@ impl Flagged {
         piece.word().is_some() || piece.is(self.prompts) || piece.is(self.talks)
     }
 
-    /// Returns the arguments with the note behind the last prompt.
+    /// Returns the arguments with `note` appended to the last prompt.
     fn noted(&self, mut pieces: Vec<Piece>, note: &str) -> Vec<String> {
         match pieces.iter_mut().rfind(|piece| self.is_prompt(piece)) {
             Some(Piece::Word(prompt)) => *prompt = format!("{prompt}\n\n{note}"),
@@ -76,7 +80,7 @@ impl Flagged {
     }
 }
 
-/// Returns the way to authenticate that the first of these settings files chooses; none if none does.
+/// Returns the authentication method that the first of these settings files chooses; empty if no file chooses one.
 pub fn selected_type<const N: usize>(files: [Option<PathBuf>; N]) -> Vec<String> {
     let chosen = |file: PathBuf| {
         let settings: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::settings::surroundings::Surroundings;
 
-/// Way to authenticate that obeys a base URL, as its settings name it.
+/// Name of the authentication method that honours a base URL, as in Gemini's settings.
 const WITH_KEY: &str = "gemini-api-key";
 
 pub const GEMINI: Flagged = Flagged {
@@ -97,7 +97,8 @@ fn environment(env: &mut BTreeMap<OsString, OsString>, with: &With) {
     }
 }
 
-/// Returns the way to authenticate in the settings that count most.
+/// Returns the authentication method that Gemini's settings choose. Of several settings files, the machine's counts
+/// first, then the directory's, then the person's.
 fn logins(around: &Surroundings) -> Vec<String> {
     let home = around.var("GEMINI_CLI_HOME").map(Into::into).or_else(|| around.home());
     let system = around.var("GEMINI_CLI_SYSTEM_SETTINGS_PATH").map(Into::into);

@@ -22,11 +22,12 @@ use crate::settings::{keys, surroundings::Surroundings};
 
 pub struct Opencode;
 
-/// Variable with a part of opencode's configuration, which counts more than its files.
+/// Environment variable with a part of opencode's configuration. The variable takes precedence over the configuration
+/// files.
 const CONFIGURATION: &str = "OPENCODE_CONFIG_CONTENT";
 
-/// Providers that the proxy stands for: opencode's name, the variables of a key, the variable of the proxy's URL, and
-/// what opencode expects behind it.
+/// Providers whose calls the proxy takes: opencode's name for the provider, the variables of the key, the variable of
+/// the proxy's URL, and the path that opencode expects behind that URL.
 const PROVIDERS: [(&str, &[&str], &str, &str); 3] = [
     ("openai", &[keys::OPENAI], "OPENAI_BASE_URL", ""),
     ("anthropic", &[keys::ANTHROPIC], "ANTHROPIC_BASE_URL", "/v1"),

@@ -254,8 +254,8 @@ fn recorded(store: &dyn Store, run: RunNo, seq: Seq) -> Result<Outcome, store::E
     Ok(kept.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or(Outcome::Unknown))
 }
 
-/// Returns the newest attempt before `before` that made a call; `None` if none did. Attempts in between gave
-/// their model nothing and did nothing.
+/// Returns the newest attempt before `before` that made a call; `None` if none did. Attempts without a call in between
+/// changed nothing, so they are skipped.
 pub fn last_that_called(
     store: &dyn Store,
     run: RunNo,

@@ -87,7 +87,8 @@ pub struct RaiseArgs {
 
 /// Remove a named budget
 ///
-/// Runs that wait for it go on. One that also stands in outlast.toml stays away until it is changed there.
+/// Runs that wait for it go on. A budget that is also defined in outlast.toml comes back only when its definition
+/// there is changed.
 #[derive(Args, Clone, Debug)]
 pub struct RemoveArgs {
     /// Name of the budget

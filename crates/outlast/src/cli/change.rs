@@ -126,12 +126,14 @@ impl SetArgs {
 }
 
 impl BudgetArgs {
-    /// Returns whether a limit is to change, or at least something was typed that would.
+    /// Returns whether the command changes a limit, rather than only shows the budget. True also for a change that is
+    /// refused.
     pub fn changes(&self) -> bool {
         !matches!(self.change(RunNo(0)), Ok(None))
     }
 
-    /// The change that was asked for; `None` only looks. Errors: a unit that is changed in two ways.
+    /// Returns the change of limits that was typed; `None` if the budget is only shown. Errors: a unit that is changed
+    /// in two ways.
     pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::raise::Raise>, CliError> {
         let (add, set, mut lift) = (self.add.limits(), self.set.limits(), PerUnit::<bool>::default());
         for unit in &self.lift {

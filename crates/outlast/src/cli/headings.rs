@@ -27,7 +27,7 @@ pub const HEADINGS: [(&str, &[&str]); 8] = [
     ),
 ];
 
-/// Columns before what a command is about.
+/// Width of the column of command names, in characters: the descriptions begin behind it.
 const INDENT: usize = 15;
 
 /// Returns the definition with its commands listed below headings. clap has headings for flags only.

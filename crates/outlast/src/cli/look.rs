@@ -79,9 +79,9 @@ pub struct JournalArgs {
 
 /// Print what a run's agent printed
 ///
-/// Each attempt has a log of its own; the newest attempt's is printed. On a terminal only colours are kept
-/// of what steers one; elsewhere the bytes are as they came. Of an attempt its last 10 MiB and more are
-/// kept, of a run its last 20 attempts.
+/// Each attempt has a log of its own; the newest attempt's is printed. On a terminal, control sequences other than
+/// colours are left out; elsewhere the bytes are printed unchanged. At least the last 10 MiB of each attempt are kept,
+/// and the last 20 attempts of a run.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast logs nightly\n  outlast logs nightly -f\n  outlast logs nightly --attempt 2 --lines 50"

@@ -28,13 +28,13 @@ pub struct PricesArgs {
     /// Input tokens, cached ones included
     #[arg(long, value_name = "N")]
     pub input: Option<u64>,
-    /// Of the input: read from a cache
+    /// Input tokens that are read from a cache, a part of --input
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub cached: u64,
     /// Output tokens, reasoning included
     #[arg(long, value_name = "N")]
     pub output: Option<u64>,
-    /// Of the output: reasoning
+    /// Reasoning tokens, a part of --output
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub reasoning: u64,
 }

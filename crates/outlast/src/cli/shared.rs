@@ -69,17 +69,17 @@ pub struct LimitArgs {
     pub restarts: Option<Limit>,
 }
 
-/// The limits of a new run.
+/// Limits chosen for a new run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub limits: Limits,
-    /// The limit in usd that was put in because `--usd` was not given, to be said first.
+    /// Default limit in usd, if it was added because `--usd` was not given. The run's start prints it first.
     pub by_default: Option<NanoUsd>,
 }
 
 impl Chosen {
-    /// The same under a policy's limits: of two, the lower one. A limit in usd that was put in by default gives way to
-    /// the policy's.
+    /// Returns these limits lowered to the policy's: for each unit the lower of the two. A default limit in usd is
+    /// replaced by the policy's.
     pub fn under(mut self, policy: &Limits) -> Chosen {
         if policy[Unit::CostNanoUsd].is_some() && self.by_default.take().is_some() {
             self.limits[Unit::CostNanoUsd] = None;
@@ -93,7 +93,7 @@ impl Chosen {
 }
 
 impl LimitArgs {
-    /// The limit in usd of a run that is created without `--usd`, whatever other limits it has.
+    /// Default limit in usd, for a run that is created without `--usd`, whatever its other limits.
     pub const DEFAULT_USD: NanoUsd = NanoUsd(5_000_000_000);
 
     fn all(&self) -> [(Unit, Option<Limit>); 7] {
@@ -108,7 +108,7 @@ impl LimitArgs {
         ]
     }
 
-    /// Whether any was given: giving one to an existing run never changes it silently.
+    /// Returns whether any limit was given. An existing run keeps its limits, which is said if any is given.
     pub fn any(&self) -> bool {
         self.all().iter().any(|(_, l)| l.is_some())
     }
@@ -176,14 +176,15 @@ pub struct GrpcArgs {
 }
 
 impl GrpcArgs {
-    /// Flags that are typed win over those kept with the run.
+    /// Returns the address and rule to serve: typed flags take precedence over those kept with the run. `None`: no
+    /// gRPC.
     pub fn over(self, kept: Option<&Grpc>) -> Result<Option<(SocketAddr, Conflicts)>, CliError> {
         let was = kept.map(|kept| kept.address.parse()).transpose().map_err(RunError::KeptAddress)?;
         let conflicts = self.grpc_conflicts.or(kept.map(|kept| kept.conflicts)).unwrap_or_default();
         Ok(self.grpc.or(was).map(|address| (address, conflicts)))
     }
 
-    /// To be kept with a new run.
+    /// Returns the settings to store with a new run; `None` without an address.
     pub fn to_keep(self) -> Option<Grpc> {
         let conflicts = self.grpc_conflicts.unwrap_or_default();
         self.grpc.map(|address| Grpc { address: address.to_string(), conflicts })
@@ -239,7 +240,7 @@ pub struct ProxyArgs {
 }
 
 impl ProxyArgs {
-    /// As they are typed, for another `outlast` of ours.
+    /// Returns the flags as they would be typed, for another `outlast` that this process starts.
     pub fn flags(&self) -> Vec<OsString> {
         let durability = match self.durability {
             Durability::Full => "full",

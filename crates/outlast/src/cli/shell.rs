@@ -73,7 +73,7 @@ pub enum Verb {
     Keep(KeepArgs),
     /// Finds the task that is unfinished
     Recover {
-        /// As in shell-init
+        /// Lives after which a task that never got on is set aside, as in shell-init
         #[arg(long, value_name = "N", default_value = "10", value_parser = lives)]
         max_lives: Lives,
     },
@@ -82,71 +82,71 @@ pub enum Verb {
         /// The task
         #[arg(value_name = "TASK", allow_hyphen_values = true)]
         task: String,
-        /// Of its context
+        /// Key of the task's context, with its value
         #[arg(value_name = "KEY=VALUE", value_parser = pair, allow_hyphen_values = true)]
         pairs: Vec<(String, String)>,
     },
-    /// Says how far it got
+    /// Says how far the task got
     Stage {
-        /// Any text
+        /// Name of the stage, any text
         #[arg(value_name = "NAME", allow_hyphen_values = true)]
         stage: String,
-        /// Of its context
+        /// Key of the task's context, with its value
         #[arg(value_name = "KEY=VALUE", value_parser = pair, allow_hyphen_values = true)]
         pairs: Vec<(String, String)>,
     },
-    /// Says that it is done
+    /// Says that the task is done
     Done {
-        /// The task, to be sure
+        /// The task that is done: refused if another one is open
         #[arg(value_name = "TASK", allow_hyphen_values = true)]
         task: Option<String>,
     },
-    /// Whether a task was done before, or set aside
+    /// Tells whether a task was done or set aside before
     IsOver {
         /// The task
         #[arg(value_name = "TASK", allow_hyphen_values = true)]
         task: String,
     },
-    /// Ends a child of the shell with all it started
+    /// Ends a child of the shell, and all processes that the child started
     StopChild {
         /// The child
         #[arg(value_name = "PID")]
         child: u32,
     },
-    /// The shell ends
+    /// Records that the shell ends
     End(EndArgs),
 }
 
-/// Task whose lease is held.
+/// Lease that is held, and the shell for which it is held.
 #[derive(Args, Clone, Debug)]
 pub struct KeepArgs {
-    /// The shell's start time
+    /// Start time of the shell's process, in clock ticks since boot
     #[arg(long, value_name = "TICKS")]
     pub started: u64,
-    /// The shell's instance
+    /// Number of the shell's instance in the store
     #[arg(long, value_name = "N")]
     pub instance: i64,
-    /// The run's number
+    /// Number of the run in the store
     #[arg(long, value_name = "N")]
     pub number: i64,
-    /// The attempt
+    /// Number of the attempt
     #[arg(long, value_name = "N")]
     pub attempt: i64,
 }
 
-/// End of the shell.
+/// Facts about the end of the shell.
 #[derive(Args, Clone, Debug)]
 pub struct EndArgs {
-    /// With this exit code
+    /// Exit code of the shell
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     pub code: i32,
-    /// By this signal
+    /// Number of the signal that ended the shell
     #[arg(long, value_name = "NUMBER")]
     pub signal: Option<i32>,
-    /// Jobs that bash runs, as `jobs -lr` lists it
+    /// Running jobs of the shell, as bash's `jobs -lr` lists them
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub jobs: String,
-    /// Command that bash was at
+    /// Last command that the shell began, as in `$BASH_COMMAND`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub command: String,
 }

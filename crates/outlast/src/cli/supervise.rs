@@ -21,7 +21,7 @@ pub struct SuperviseArgs {
     /// A program that is never ended with the run, nor what it started; tmux, ssh-agent and dbus-daemon never are; can be repeated
     #[arg(long, value_name = "NAME", value_parser = values::program)]
     pub keep: Vec<String>,
-    /// Memory of all its processes together
+    /// Most memory that all processes of the command may use together
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub memory: Option<u64>,
     /// Way in which memory is limited: by a control group, or by the address space of each process (rlimit)
@@ -60,7 +60,7 @@ pub struct Argv(pub Vec<String>);
 /// Treatment of an agent's own MCP servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mcp {
-    /// Servers that are commands are recorded.
+    /// Tool calls to servers that are started by a command are recorded.
     #[default]
     Auto,
     Off,

@@ -28,7 +28,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// As an envelope holds it.
+    /// Returns the limit as an envelope stores it.
     pub fn at(self) -> Option<i64> {
         match self {
             Limit::None => None,
@@ -37,7 +37,7 @@ impl Limit {
     }
 }
 
-/// A value that is not what a flag wants.
+/// Error of a flag's value that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
     #[error(transparent)]
@@ -76,12 +76,12 @@ pub enum BadValue {
     Grouping(#[from] BadGrouping),
 }
 
-/// Enough of a text to recognise it by.
+/// Returns the start of a text, long enough to recognise the text.
 fn start_of(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// Dollars, in nano-USD.
+/// Parses an amount in dollars. Returns nano-USD.
 pub fn usd(text: &str) -> Result<i64, BadValue> {
     Ok(NanoUsd::parse(text)?.0)
 }
@@ -92,12 +92,12 @@ pub fn count(text: &str) -> Result<i64, BadValue> {
     number.ok_or_else(|| BadValue::Count { text: start_of(text) })
 }
 
-/// A duration, in milliseconds.
+/// Parses a duration. Returns milliseconds.
 pub fn ms(text: &str) -> Result<i64, BadValue> {
     Ok(duration::parse_ms(text)?)
 }
 
-/// A size, in bytes.
+/// Parses a size. Returns bytes.
 pub fn bytes(text: &str) -> Result<u64, BadValue> {
     Ok(size::parse_bytes(text)?)
 }
@@ -122,8 +122,7 @@ pub fn ms_limit(text: &str) -> Result<Limit, BadValue> {
     limit(text, ms)
 }
 
-/// `KEY=VALUE`.
-/// An address of this machine alone.
+/// Parses an address and port on loopback. Errors: any other address.
 pub fn loopback(text: &str) -> Result<SocketAddr, String> {
     let bad = |wanted: &str| format!("{text:?} is not an address ({wanted})");
     let address: SocketAddr =
@@ -138,7 +137,7 @@ pub fn tag(text: &str) -> Result<(String, String), BadValue> {
     }
 }
 
-/// A variable's name.
+/// Parses the name of an environment variable.
 pub fn variable(text: &str) -> Result<String, BadValue> {
     // A value beside the name would be stored with the run: `--env` takes names, so that it is seen.
     let name = !text.is_empty()
@@ -148,12 +147,12 @@ pub fn variable(text: &str) -> Result<String, BadValue> {
     if name { Ok(text.to_owned()) } else { Err(BadValue::Variable { text: start_of(shown) }) }
 }
 
-/// Where the agent is killed once, for people who test their own recovery.
+/// Moment at which the agent is killed once, for people who test their own recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillAt {
-    /// Counted from 1 over the run's new calls.
+    /// Number of the call, counted from 1 over the run's new calls.
     pub call: u64,
-    /// In the middle of its answer, rather than before it leaves.
+    /// Whether the agent is killed in the middle of the call's answer, rather than before the call is sent.
     pub mid: bool,
 }
 
@@ -167,7 +166,7 @@ pub fn kill_at(text: &str) -> Result<KillAt, BadValue> {
     read().ok_or_else(|| BadValue::KillAt { text: start_of(text) })
 }
 
-/// A provider's base URL, without a slash at its end.
+/// Parses a provider's base URL. Removes a slash at its end.
 pub fn base_url(text: &str) -> Result<String, BadValue> {
     let bad = || BadValue::BaseUrl { text: start_of(text) };
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
@@ -183,7 +182,7 @@ pub fn base_url(text: &str) -> Result<String, BadValue> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-/// A host's name, as a `Host` header has it, without a port.
+/// Parses a host name as in a `Host` header, without a port.
 pub fn host_name(text: &str) -> Result<String, BadValue> {
     let label = |l: &str| !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
     if text.split('.').all(label) {
@@ -197,7 +196,7 @@ pub fn grouping(text: &str) -> Result<Grouping, BadValue> {
     Ok(Grouping::parse(text)?)
 }
 
-/// One of a few words. `-` may be typed for `_`.
+/// Parser of a flag whose value is one of a few words. `-` may be typed for `_`.
 #[derive(Clone)]
 struct Words<T: 'static>(&'static [(&'static str, T)]);
 
@@ -256,7 +255,6 @@ pub fn orphans(text: &str) -> Result<Orphans, BadValue> {
     }
 }
 
-/// A program's name, as `ps -o comm` shows it.
 /// Checks the name of a host that a confined run may reach.
 pub fn allowed_host(text: &str) -> Result<String, outlast_server::intercept::allowed::BadHost> {
     text.parse::<outlast_server::intercept::allowed::Allowed>().map(|_| text.to_owned())
@@ -277,7 +275,7 @@ pub fn mcp() -> impl TypedValueParser<Value = Mcp> {
     Words(&[("auto", Mcp::Auto), ("off", Mcp::Off)])
 }
 
-/// Of one processor.
+/// Parses a share of one processor, such as `150%`. Returns percent.
 pub fn percent(text: &str) -> Result<u32, BadValue> {
     let number = text.strip_suffix('%').filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
     let percent = number.and_then(|n| n.parse().ok()).filter(|n| *n > 0);
@@ -308,12 +306,12 @@ pub fn unit() -> impl TypedValueParser<Value = Unit> {
     ])
 }
 
-/// The limits of a named budget, by their units.
+/// Builds the limits of a named budget, which can limit dollars, tokens and calls.
 pub fn shared_limits(usd: Option<i64>, tokens: Option<i64>, calls: Option<i64>) -> Limits {
     limits([(Unit::CostNanoUsd, usd), (Unit::Tokens, tokens), (Unit::Calls, calls)])
 }
 
-/// Limits from pairs, `None` where a flag was not given.
+/// Builds limits from pairs of a unit and its limit; `None` if the flag was not given.
 pub fn limits(pairs: impl IntoIterator<Item = (Unit, Option<i64>)>) -> Limits {
     let mut limits = Limits::default();
     for (unit, value) in pairs {
@@ -322,8 +320,8 @@ pub fn limits(pairs: impl IntoIterator<Item = (Unit, Option<i64>)>) -> Limits {
     limits
 }
 
-/// Splits a program with its arguments into words, by the quotes that a shell knows. No shell is asked: `$`, `*` and `;`
-/// are characters as others are.
+/// Splits a program with its arguments into words, with a shell's quotes and backslashes. No shell runs: `$`, `*` and
+/// `;` are ordinary characters.
 pub fn argv(text: &str) -> Result<Argv, BadValue> {
     let bad = |why| BadValue::Argv { text: text.into(), why };
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None::<char>);

@@ -4,7 +4,7 @@ use outlast_core::journal::{Entry, Kind};
 
 use crate::render::amount::{some, usd};
 
-/// Fewest calls that are told.
+/// Smallest number of calls for which the line is printed.
 const FEWEST: i64 = 5;
 
 /// Calls that brought nothing new, and their cost.

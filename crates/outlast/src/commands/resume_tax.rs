@@ -49,7 +49,8 @@ pub fn put(tax: &Tax, object: &mut Map<String, Value>) {
     put_money(object, "resume_tax", Some(tax.cost_nano_usd));
 }
 
-/// Prints what each restart paid for again, and the first byte in which its request differs from the one before.
+/// Prints what each restart paid for again, and the first byte in which its request differs from the last request
+/// before the restart.
 pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (attempts, entries) = (store.attempts(view.run.no)?, entries::all(store, view.run.no)?);
     let found = resumptions(store, view, &attempts, &entries)?;

@@ -90,8 +90,8 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
     }
 }
 
-/// Returns the names of the variables that unfinished runs were begun with, and that neither a run keeps nor its file of
-/// variables gives again.
+/// Returns the names of the variables that unfinished runs were begun with, and that a start by systemd would lack: no
+/// run stores them, and no file of variables supplies them.
 fn wanted(context: &Context) -> Result<Vec<String>, CliError> {
     if context.has_no_file() {
         return Ok(Vec::new());

@@ -32,13 +32,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Longest time for which a process that is about to end goes on delivering.
 const LAST: Duration = Duration::from_secs(10);
 
-/// Most events that are looked at between two commits of an endpoint's standing. A kill repeats at most these.
+/// Most events that are looked at between two commits of an endpoint's standing. After a kill, at most these are looked
+/// at again.
 const BATCH: usize = 20;
 
 /// Most failed messages that are sent again between two commits.
 const AGAIN: usize = 5;
 
-/// Most times that deeds are noted on a standing that somebody wrote meanwhile.
+/// Most attempts to add deeds to a stored standing that other writers keep changing.
 const MOST_NOTES: usize = 100;
 
 /// Number of failed tries after which a message is given up: about two days.
@@ -182,8 +183,9 @@ impl Deliverer {
         Ok(self.record(deeds, me).await? && more)
     }
 
-    /// Writes the standing with the deeds. Where somebody has written meanwhile (a person's `retry`), they are noted on
-    /// what that wrote: what was sent is not sent again. False if another process delivers by now.
+    /// Writes an endpoint's standing with the deeds. If the stored standing was changed meanwhile (by a person's
+    /// `retry`), the deeds are added to the changed one, so that no message is sent twice. Returns false if another
+    /// process delivers to the endpoint by now.
     async fn record(&self, deeds: Deeds, me: InstanceNo) -> Result<bool, store::Error> {
         let Deeds { mut delivery, done } = deeds;
         for _ in 0..MOST_NOTES {
@@ -254,7 +256,7 @@ impl Deliverer {
     }
 }
 
-/// Standing of an endpoint as it was read, with what was done since.
+/// Standing of an endpoint (how far deliveries to it have come) as it was read, and the deeds since then.
 struct Deeds {
     delivery: Delivery,
     done: Vec<Deed>,
@@ -267,8 +269,8 @@ impl Deeds {
     }
 }
 
-/// Returns the standing of an endpoint, as far as this process may deliver: `None` while another living one does. A new
-/// endpoint is told what happens from now on, or everything of the one run that it is for.
+/// Returns the standing of an endpoint, from which this process goes on delivering; `None` while another living process
+/// delivers. A new endpoint gets events from now on or, if it is for one run, all events of that run.
 fn held(
     store: &dyn Store,
     name: &str,

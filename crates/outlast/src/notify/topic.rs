@@ -40,7 +40,8 @@ topics! {
 }
 
 impl Topic {
-    /// Topics of an endpoint that names none. A death is not among them, because a restart or a failure follows it.
+    /// Default topics, for an endpoint that names none. A death is not among them, because a restart or a failure
+    /// follows it.
     pub const USUAL: [Topic; 11] = [
         Topic::Halted,
         Topic::Failed,

@@ -56,7 +56,7 @@ pub enum Over {
     Missing(&'static str),
 }
 
-/// Returns the relation of a command to a server. The one table: a new command is refused to compile until it is in it.
+/// Returns the relation of a command to a server. A new command does not compile until this match names it.
 pub fn over(command: &Command) -> Over {
     use Over::{Missing, ThisMachine};
     match command {

@@ -30,7 +30,7 @@ pub fn is_unmetered(view: &RunView) -> bool {
     ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
 }
 
-/// Returns what is next for the run, as far as its own rows tell.
+/// Returns the next step for the run, judged by the run's own rows alone.
 pub fn next(view: &RunView) -> Next {
     let (run, id) = (&view.run, &view.run.id);
     // A run of header callers, or of a program with the engine inside, has no command that Outlast could start again.

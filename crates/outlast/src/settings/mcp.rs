@@ -21,7 +21,8 @@ pub const TABLE: &str = "mcp";
 /// Longest name of a server, in characters.
 pub const MAX_NAME: usize = 64;
 
-/// Variables that each server gets. Others are named: this process's environment has the keys of providers.
+/// Environment variables that every server gets. Any other has to be named in the settings, because this process's
+/// environment holds providers' keys.
 const PASSED: [&str; 9] = ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"];
 
 /// MCP server that is offered at `/mcp/NAME`.

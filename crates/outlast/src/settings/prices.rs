@@ -40,8 +40,9 @@ pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
     Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
 }
 
-/// Returns the prices with which a run continues: `kept`, the prices that it began with, if they were stored.
-/// The text is a message for the user if the price file named now, or the stored one, differs from them.
+/// Returns the prices with which a run continues: `kept`, the prices that it began with, if they were stored. The text
+/// is a message for the user: the price file that is named now, or the named file as it is now, differs from the stored
+/// prices. `None` if it does not.
 pub fn of_run(
     id: &str,
     kept: Option<&Prices>,

@@ -302,7 +302,8 @@ fn strangers_tokens_and_malformed_requests_are_refused_and_cost_nothing() {
 
 #[test]
 fn whatever_the_provider_answers_is_recorded() {
-    // What it does, the status the client gets, how the entry closes, and whether it was paid for.
+    // Each case: behaviour of the provider, status that the client gets, state in which the entry closes, number of
+    // paid calls.
     let cases = vec![
         ("status 429", 429, "failed", 0),
         ("status 500", 500, "failed", 0),

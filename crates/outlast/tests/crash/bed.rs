@@ -1,4 +1,4 @@
-//! What every story stands on: a directory with a store, a fake provider, and processes that end with the test.
+//! Surroundings of every story: a directory with a store, a fake provider, and processes that end with the test.
 
 use std::{
     fs::{self, File},
@@ -54,8 +54,8 @@ pub fn each<T: Send>(cases: Vec<T>, story: impl Fn(T) + Sync) {
     });
 }
 
-/// A shell's background job ignores SIGINT, and so would all that it starts: no shell could trap it then.
-/// What is caught here begins anew in a program that is started.
+/// A shell's background job ignores SIGINT, and so would all that it starts: no shell could trap it then. Signals that
+/// are handled here have their default action again in a program that is started.
 fn hear_interrupts() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -155,7 +155,7 @@ impl Bed {
         self.run(self.outlast(args))
     }
 
-    /// What `outlast ARGS --json` prints.
+    /// Returns the JSON that `outlast ARGS --json` prints.
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
         let mut command = self.outlast(args);
@@ -178,14 +178,14 @@ impl Bed {
         self.json(&["journal", run])["entries"].as_array().unwrap().clone()
     }
 
-    /// What the run spent of a unit.
+    /// Returns the amount of a unit that the run spent.
     pub fn spent(&self, run: &str, unit: &str) -> i64 {
         let shown = self.show(run);
         let line = shown["budget"].as_array().unwrap().iter().find(|l| l["unit"] == unit).unwrap().clone();
         ["spent", "spent_ms", "spent_nano_usd"].iter().find_map(|field| line[field].as_i64()).unwrap()
     }
 
-    /// How many requests the provider was paid for.
+    /// Returns the number of requests that the provider was paid for.
     pub fn paid(&self) -> usize {
         self.text("paid.log").lines().count()
     }
@@ -221,7 +221,7 @@ pub struct Proc {
     output: PathBuf,
 }
 
-/// How a process ended.
+/// End of a process, with its output.
 #[derive(Debug)]
 pub struct Done {
     /// As a shell gives it: 128 + the signal.
@@ -289,7 +289,7 @@ impl Proc {
 
 impl Drop for Proc {
     fn drop(&mut self) {
-        // It may have ended; a test that failed leaves nobody behind.
+        // The process may have ended already. A failed test leaves no process behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -145,7 +145,7 @@ fn a_run_that_asks_for_it_is_halted_with_its_evidence() {
         "look at what it waits for",
         "outlast resume r",
     ]);
-    // What it asked before is recorded, and what is left is too little for another halt.
+    // The calls before the halt are recorded, and the rest of the script is too short for another halt.
     bed.does(&["resume", "r"]).code(0);
     assert_eq!(bed.paid(), 300);
 }

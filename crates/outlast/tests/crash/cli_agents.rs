@@ -95,7 +95,7 @@ fn claude_of(bed: &Bed) -> u32 {
     pid
 }
 
-/// What the provider was asked at last.
+/// Returns the text of the last user message in paid request number `at`.
 fn last_asked(bed: &Bed, at: usize) -> String {
     let line = bed.text("paid.log").lines().nth(at).map(str::to_owned).unwrap();
     let line: Value = serde_json::from_str(&line).unwrap();
@@ -118,7 +118,8 @@ fn sessions(bed: &Bed, directory: &str) -> usize {
     found.iter().filter(|path| path.extension().is_some_and(|e| e == "jsonl")).count()
 }
 
-/// It went on once, in one session, told `outcome`; the effect is there once, and everything was counted.
+/// Checks that the agent went on once, in one session, and was told `outcome`; that the effect is there once; and that
+/// every call was counted.
 fn went_on(bed: &Bed, run: Proc, at: usize, outcome: &str, transcripts: &str) {
     run.done().code(0).tells(&["goes on in its session", "told of 1 tool call that was in flight"]);
     finished(bed, at, outcome, transcripts);
@@ -164,7 +165,7 @@ fn claude_code_killed_after_its_tools_effect_is_told_so() {
 fn codex_is_killed(when: When) {
     let program = cli("codex");
     let bed = bed();
-    // Its history has a result of the call that was cut off: one more turn of the script.
+    // The agent's history has a result of the call that was cut off: the script needs one more turn.
     let script = model("exec_command", "cmd", when.command(), 2);
     let mut command = run(&bed, &["--", text(&program), "exec", "--skip-git-repo-check", "-m", "gpt-5"]);
     command.args(["-s", "danger-full-access", "-c"]);

@@ -10,7 +10,7 @@ use crate::{
     web::{call, free_port, post, serve},
 };
 
-/// What the provider bills for a call, by `--usage`: 100 · 0.15 + 1000 · 0.6 usd per million.
+/// Amount that the provider bills for a call, by `--usage`: 100 · 0.15 + 1000 · 0.6 usd per million.
 const USAGE: [&str; 2] = ["--usage", "100,1000"];
 /// Room for one call, whole.
 const ONE: &str = "0.0007";

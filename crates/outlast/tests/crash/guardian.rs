@@ -1,4 +1,5 @@
-//! Who is killed with a supervisor, and who sees to it: its guardian, it for its guardian, and the next command for both.
+//! Stories of a killed supervisor: its processes end with it. The guardian ends those of a dead supervisor, the
+//! supervisor those of a dead guardian, and the next command those of both.
 
 use std::process::Command;
 
@@ -59,7 +60,7 @@ fn nobody_outlives_a_killed_supervisor_or_its_killed_guardian() {
         if who.starts_with("supervisor") {
             // The command that was typed has ended: so has everything below it.
             assert!(!family.iter().any(|pid| runs(*pid)), "{who}");
-            // Who was killed could not say how its run goes on.
+            // A killed supervisor could not say how its run goes on, so the guardian does.
             let hint = "hint: go on with it: outlast resume r";
             done.tells(&["the supervisor ended (signal 9 (SIGKILL)): ended", hint]);
         }

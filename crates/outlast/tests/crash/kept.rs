@@ -1,4 +1,5 @@
-//! What is kept with a run: its input, its place, its variables; and which run a command line means.
+//! Stories of the facts that are kept with a run (its input, its directory, its variables), and of the run that a
+//! command line means.
 
 use crate::{
     agents::{Calls, Kill, UP_UNTIL_GO, script, shell},
@@ -265,7 +266,7 @@ fn name_tells_two_runs_of_one_command_apart() {
     bed.run(shell(&bed, &[], line)).code(1).tells(&["2 unfinished runs here"]);
     bed.run(shell(&bed, &["--name", "two"], line)).code(0).tells(&[&format!("resuming {}", ids[1])]);
     assert_eq!((bed.status("one").as_str(), bed.status("two").as_str()), ("interrupted", "completed"));
-    // Who gives none means the one that is left.
+    // A command line without a name means the run that is left.
     bed.run(shell(&bed, &[], line)).code(0).tells(&[&format!("resuming {}", ids[0])]);
 }
 

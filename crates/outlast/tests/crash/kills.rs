@@ -103,7 +103,7 @@ fn typing_the_same_command_again_resumes_what_a_death_interrupted() {
         .tells(&["the interrupted run of this command (--new starts afresh)"]);
     assert_eq!(bed.paid(), N as usize);
     assert_eq!(bed.json(&["ls"])["runs"].as_array().unwrap().len(), 1);
-    // It is done: typed once more it is another run.
+    // The run is completed: the same command typed once more begins another run.
     bed.run(agent.under(&bed, &[])).code(0);
     assert_eq!(bed.paid(), 2 * N as usize);
 }

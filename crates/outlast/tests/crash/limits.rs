@@ -111,7 +111,7 @@ fn call_that_waits_for_room_goes_on_when_the_budget_is_raised() {
     until("the first call is out", || (bed.paid() == 1).then_some(()));
     bed.write("second", "");
     bed.until_file("sent-quick");
-    // It holds no reservation, and nothing in the journal tells of it.
+    // The waiting call holds no reservation, and has no entry in the journal.
     assert_eq!((bed.paid(), bed.journal("r").len()), (1, 1));
     bed.does(&["budget", "r", "--add-usd", "1"]).code(0);
     let told = bed.until_lines("told", 1);

@@ -68,7 +68,7 @@ fn loop_goes_on_where_its_supervisor_was_killed() {
         let typed = || looping(&bed, &["--max-iterations", "3"]);
         bed.run(typed()).code(137);
         let id = bed.json(&["ls"])["runs"][0]["run"].as_str().unwrap().to_owned();
-        // What the agent left in the file is for the iteration after this one.
+        // The text that the agent left in the file is the input of the iteration after this one.
         let again = match how {
             "typed again" => typed(),
             "resumed" => bed.outlast(&["resume", &id]),

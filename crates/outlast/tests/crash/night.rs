@@ -130,7 +130,7 @@ fn night_of_outages_with_kills_ends_with_a_run_that_is_done_and_paid_once() {
     // The name of the provider is not found: nobody has the top-level domain `invalid` (RFC 6761).
     let nowhere = resume(&bed, &["--openai-base-url=http://provider.invalid:80/v1"]);
     kill_when_it_says(&bed, nowhere, "waiting: openai cannot be reached: its name is not found (DNS)");
-    // Who answers there speaks no TLS.
+    // The server at this address does not speak TLS.
     let plain = format!("--openai-base-url={}/v1", bed.mock_url().replacen("http://", "https://", 1));
     kill_when_it_says(
         &bed,

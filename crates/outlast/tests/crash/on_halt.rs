@@ -29,7 +29,7 @@ fn a_program_is_told_of_the_halt_with_its_arguments_as_they_are() {
     assert_eq!((&messages[0]["type"], &messages[0]["data"]["run"]), (&"halted".into(), &"r".into()));
     assert_eq!(messages[0]["data"]["event"]["about"]["code"], "call_budget_exceeded");
     assert_eq!(bed.text("told.said"), "a $HOME; b");
-    // It stays with the run, and what was told once is not told again.
+    // The program stays with the run, and a message that was sent once is not sent again.
     bed.does(&["resume", "r", "--add-calls", "1"]).code(0);
     assert_eq!(told(&bed), messages);
     bed.does(&["notify"]).code(0).tells(&["no endpoint is told"]);

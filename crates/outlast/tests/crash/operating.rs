@@ -1,4 +1,4 @@
-//! What whoever runs `outlast serve` sees and does: divergences, probes, drains, counters, new settings.
+//! Stories of a person who operates `outlast serve`: divergences, probes, drains, counters, new settings.
 
 use std::{
     fs,

@@ -127,7 +127,7 @@ fn a_person_acts_from_afar_on_a_budget_an_order_and_an_approval() {
     assert_eq!(fleet.bed.status("halted"), "interrupted");
     fleet.does(&["cancel", "halted", "--reason", "seen from afar"]).code(0).tells(&["cancelled"]);
     assert_eq!(fleet.bed.show("halted")["error"], "seen from afar");
-    // Who did it stands in the journal: the token that was shown, and who says to have it.
+    // The journal names who acted: the token that was shown, and the name that its bearer gave.
     let acts =
         fleet.bed.does(&["journal", "halted"]).code(0).tells(&["by api:token (cli:ann@", "seen from afar"]);
     let line = |what: &str| acts.text.lines().any(|line| line.contains("  act  ") && line.contains(what));
@@ -156,7 +156,7 @@ fn what_a_server_cannot_do_is_said_and_done_nowhere() {
     fleet.does(&["logs", "halted"]).code(2).tells(&["no route reads them", "--server ''"]);
     fleet.does(&["stop"]).code(2).tells(&["has to be named"]);
     fleet.does(&["show", "nobody"]).code(1).tells(&["no run has the id or name"]);
-    // What is about this machine is not concerned by a server that is set for all.
+    // A command about this machine works although a server is set for all commands.
     fleet.does(&["prices", "gpt-4o-mini"]).code(0);
     fleet
         .does(&["--server", "http://127.0.0.1:1", "prices", "gpt-4o-mini"])

@@ -67,7 +67,7 @@ fn eight_runs_and_another_device_pass_no_window_and_finish_when_it_turns() {
         assert!(used <= 4.0, "turn {turn}: {used} %");
     }
     assert_eq!(bed.paid(), 16, "each call is paid once");
-    // How many of them rest depends on how fast they are; what is told of a rest does not.
+    // The number of runs that rest depends on their speed; the messages about a rest do not.
     let rested = told.iter().filter(|text| text.contains("sleeps until"));
     rested.for_each(|text| assert!(text.contains("the plan's window (5h) is used to"), "{text}"));
 }
@@ -104,7 +104,7 @@ fn a_run_at_a_ceiling_sleeps_with_its_reason_and_others_of_the_login_know_it() {
     bed.until_lines("refused", 2);
     bed.until_status("second", "sleeping");
     assert_eq!(bed.paid(), 1);
-    // Who has no ceiling goes on, and who is woken rests again.
+    // A run without a ceiling goes on, and a woken run rests again.
     bed.run(run(&bed, "free", &[], "1")).code(0);
     bed.does(&["wake", "second"]).code(0);
     bed.until_lines("refused", 3);

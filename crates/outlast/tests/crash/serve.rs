@@ -14,7 +14,7 @@ use crate::{
     web::{call, free_port, post, serve},
 };
 
-/// What the provider bills for a call of [`call`], by `--usage`: 100 · 0.15 + 1000 · 0.6 usd per million.
+/// Amount that the provider bills for a call of [`call`], by `--usage`: 100 · 0.15 + 1000 · 0.6 usd per million.
 const USAGE: [&str; 2] = ["--usage", "100,1000"];
 const COST_NANO: i64 = 615_000;
 /// Worth twenty.
@@ -163,7 +163,7 @@ fn server_whose_log_nobody_reads_serves_on_and_can_be_stopped() {
     assert!(log.contains("upstream unreachable"), "{log}");
 }
 
-/// It does not outlive its test.
+/// Process that does not outlive its test.
 struct Killed(Child);
 
 impl Drop for Killed {

@@ -21,10 +21,10 @@ echo "begun ${RECOVERED_TASK_ID-}" >> ../told
 outlast_begin T-7 issue_number=1411 workspace_path="$PWD" branch_name=fix
 outlast_stage tests
 "#;
-/// It is up when its pid stands there; TERM and Ctrl-C are not its matter.
+/// Agent that writes its pid into a file once it is up. It does not handle TERM or Ctrl-C.
 const AGENT: &str = "sh -c 'echo $$ > ../agent.new; mv ../agent.new ../agent; exec sleep 100'";
 
-/// What a second life of the loop finds.
+/// Checks what a second life of the loop recovers.
 fn recovers(bed: &Bed, shell: &str, body: &str) {
     bed.run(script(bed, shell, "loop.sh", body)).code(0);
     let work = bed.path("work");
@@ -56,7 +56,7 @@ fn loop_that_waits_for_its_agent_ends_at_once_by_the_signal_it_was_sent() {
 fn loop_with_an_agent_in_the_foreground_ends_at_once_when_it_is_terminated() {
     // The trap pattern's own flaw: a shell with a trap runs it when its foreground child has ended.
     let all = [15, 1, KILL, 3, 2];
-    // Those at the end are heard when that child has ended, whatever a script does.
+    // A shell handles the last signals of this list only after that child has ended, whatever a script does.
     let heard = |shell| {
         &all[..if shell == "bash" {
             3
@@ -337,7 +337,7 @@ fn signals_that_come_together_end_a_loop_once() {
         for signal in [15, 15, 1, 15] {
             looping.signal(signal);
         }
-        // Of those that wait together a shell may hear any first.
+        // A shell may handle any of several pending signals first.
         let code = looping.done().code;
         assert!([143, 129].contains(&code), "{shell}: {code}");
         gone(agent);
@@ -382,7 +382,8 @@ fn lease_of_a_loop_lasts_for_those_who_cannot_see_its_shell_and_is_taken_again_w
         let second = bed.start(script(&bed, "dash", "second.sh", &second));
         bed.until_file("two.up");
         bed.write("one.go", "");
-        // What it was at is another's now: it ends, told so or with its children, and writes nothing.
+        // Another loop has the task now. This one ends, because it is told so or because its children are ended, and
+        // writes nothing.
         let code = looping.done().code;
         assert!([77, 143].contains(&code), "{code}");
         kill(keeper, 18);

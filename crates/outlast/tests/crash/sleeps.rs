@@ -47,7 +47,7 @@ fn asleep(bed: &Bed) -> crate::bed::Proc {
     run
 }
 
-/// It went on once, and paid for one call; the limit was no death.
+/// Checks that the run went on once and paid for one call, and that the limit did not count as a death.
 #[track_caller]
 fn assert_went_on_once(bed: &Bed) {
     assert_eq!(

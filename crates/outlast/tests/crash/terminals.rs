@@ -74,7 +74,8 @@ impl Desk {
                 to.lock().unwrap().extend(&bytes[..read]);
             }
         });
-        // Its modes can be read after its users have gone: one stays open.
+        // One descriptor of the command's side stays open, so that the terminal's modes can be read after the command
+        // has gone.
         std::mem::forget(theirs);
         Desk { ours: ours.into(), child, shown }
     }
@@ -104,7 +105,7 @@ impl Desk {
         until(&format!("{text:?} is shown"), || self.shown().contains(text).then_some(()));
     }
 
-    /// It ends with this code, and all of this is shown.
+    /// Checks that the command ends with this code, and that all of these texts are shown.
     #[track_caller]
     pub fn ends(&mut self, code: i32, shown: &[&str]) {
         let status = until("it ends", || self.child.try_wait().unwrap());
@@ -154,13 +155,13 @@ fn agent_has_a_terminal_of_the_persons_size_and_reads_what_is_typed() {
 
 #[test]
 fn ctrl_c_is_the_agents_and_its_end_by_it_is_an_interruption() {
-    // What it does about it; whether it ends by it.
+    // Each case: what the agent does about Ctrl-C, and whether it ends by Ctrl-C.
     let cases = vec![
         ("", true),
         // An exit after a person's Ctrl-C is an interruption, also with 0.
         ("trap 'exit 0' INT", true),
         ("trap 'exit 7' INT", true),
-        // It need not end by it.
+        // The agent need not end by Ctrl-C.
         ("trap 'echo not me' INT", false),
     ];
     each(cases, |(agent, ends)| {
@@ -200,7 +201,7 @@ fn run_goes_on_when_its_terminal_is_detached_and_others_come_to_it() {
 
     let attach = || Desk::start(bed.outlast(&["attach", "r"]));
     let (mut first, second) = (attach(), attach());
-    // What was printed before is shown first.
+    // A new viewer is first shown what was printed before.
     first.until_shown("<one>");
     second.until_shown("<one>");
     first.types("two\n");

@@ -7,8 +7,9 @@ use crate::{
 
 /// At its start it looks for anybody who should not be there; then it starts a family, and somebody is killed.
 ///
-/// Its argument: for each life who is killed (`self`, `parent`), whether it waits until the family is up, and
-/// the family: who of it leaves the session, clears the environment, ignores SIGTERM, and how deep it hangs.
+/// The argument states for each life: who is killed (`self`, `parent`), whether it waits until the family is up, and
+/// the family, that is which of its members leave the session, clear the environment or ignore SIGTERM, and at which
+/// depth.
 const FAMILY: &str = r#"
 import json, os, signal, sys, time
 

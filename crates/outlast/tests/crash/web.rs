@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, LONGEST, Proc, until};
 
-/// What came back.
+/// Response of the server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,

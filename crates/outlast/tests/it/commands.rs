@@ -25,7 +25,7 @@ use outlast_core::{
 
 use crate::story::{Story, printed};
 
-/// Who types the commands.
+/// Name of the person who types the commands.
 const BY: &str = "cli:ann@laptop";
 
 /// Does `line` on the story's store, for people or with `--json`.

@@ -10,7 +10,7 @@ fn followed(look: Look) -> String {
     let run = story.start("followed", None, Default::default());
     let actor = story.claim(run, story.register(1), false);
     let seq = story.go(actor, "one");
-    // What happens between two looks.
+    // Changes that happen between two looks.
     let mut turns = 0;
     let mut wait = || {
         turns += 1;

@@ -165,7 +165,7 @@ impl Story {
         });
     }
 
-    /// Its answer: 1000 tokens in, 500 out, 0.003 usd.
+    /// Settles a call with its answer: 1000 tokens in, 500 out, 0.003 usd.
     pub fn answer(&self, actor: Actor, seq: Seq) {
         let usage = Usage { input: 1000, output: 500, ..Usage::default() };
         let bill = Bill::Usage {
@@ -286,7 +286,7 @@ impl Story {
     }
 }
 
-/// What `command` prints with this look.
+/// Returns the text that `command` prints with this look.
 pub fn printed(look: Look, command: impl FnOnce(&mut Page)) -> String {
     let mut out = Vec::new();
     command(&mut Page::new(&mut out, look));

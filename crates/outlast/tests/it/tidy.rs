@@ -23,7 +23,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("benches", &["outlast-core", "outlast-store", "outlast-server", "outlast-mock", "outlast"]),
 ];
 
-/// What the domain must not name: clocks, entropy, the environment, tasks, files, sockets.
+/// Names that the domain must not use: clocks, entropy, the environment, tasks, files, sockets.
 const NOT_IN_CORE: [&str; 9] = [
     "tokio",
     "SystemTime",
@@ -133,7 +133,7 @@ fn a_file_tells_one_noun_or_one_verb() {
         for (path, text) in sources(krate) {
             let name = path.file_stem().unwrap().to_string_lossy().into_owned();
             assert!(name != "util" && name != "utils" && name != "helpers", "{}", path.display());
-            // What a tool wrote nobody reads from the top.
+            // Generated code may be long: nobody reads it from the top.
             let lines = if name == "generated" { 0 } else { text.lines().count() };
             assert!(lines <= LONGEST, "{} has {lines} lines (at most {LONGEST})", path.display());
         }

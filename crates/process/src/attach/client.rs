@@ -48,7 +48,7 @@ pub enum Who {
     Owner,
     /// An owner that detaches as soon as an attempt has begun.
     Starter,
-    /// A further viewer. Signals to the client end only the viewing.
+    /// A client that only watches. A signal to the client ends the client, and is not passed on.
     Watcher,
 }
 
@@ -288,8 +288,8 @@ impl Client {
         Ok(())
     }
 
-    /// Gives the terminal to the agent, with every key. Does nothing in the background, where the terminal
-    /// belongs to another.
+    /// Makes the terminal raw, so that the agent gets every key. Does nothing in the background, where the terminal
+    /// belongs to another program.
     fn lend(&mut self) {
         if let Some(terminal) = self.terminal.as_ref().filter(|t| self.has_keys && t.is_in_front()) {
             self.is_raw = terminal.make_raw();
@@ -305,7 +305,7 @@ impl Client {
     }
 }
 
-/// A panic gives the terminal back too.
+/// Restores the terminal, also after a panic.
 impl Drop for Client {
     fn drop(&mut self) {
         self.give_back();

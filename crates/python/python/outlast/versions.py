@@ -115,7 +115,7 @@ def moment(at_us: int) -> datetime.datetime:
 def which(
     version: int | None = None, commit: int | None = None, time: datetime.datetime | float | None = None
 ) -> tuple[str, int]:
-    """The one moment that was named, as the engine wants it. Errors: ValueError unless it is one."""
+    """The moment that the caller named, as (kind, value) for the engine. Errors: `ValueError` unless exactly one is given."""
     named = [(by, at) for by, at in (("version", version), ("commit", commit), ("time", time)) if at is not None]
     if len(named) != 1:
         raise ValueError(f"one of version, commit and time is wanted, had {len(named)}")

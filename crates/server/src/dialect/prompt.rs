@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// Most bytes shown of each side of a difference, and those of them that stand before it.
+/// Length in bytes of an excerpt around a difference; `BEFORE`: the part of it before the difference.
 const EXCERPT: usize = 120;
 const BEFORE: usize = 30;
 

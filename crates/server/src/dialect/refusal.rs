@@ -18,8 +18,8 @@ pub fn refusal_body(shape: Upstream, status: u16, code: &str, message: &str) -> 
     body.to_string().into()
 }
 
-/// Builds the body of a 429 for a usage limit that is over at `until_s` (Unix seconds): Codex waits for none that its
-/// error names `usage_limit_reached`, and retries others.
+/// Builds the body of a 429 for a usage limit that ends at `until_s` (Unix seconds). The error is named
+/// `usage_limit_reached`: Codex gives up on an error of that name, and would retry any other.
 pub fn usage_limit_body(shape: Upstream, code: &str, message: &str, until_s: i64) -> Bytes {
     let mut body = error(shape, 429, code, message);
     if shape == Upstream::OpenAi {

@@ -13,13 +13,14 @@ use serde_json::{Value, value::RawValue};
 
 use super::conversation::{self, Part};
 
-/// Marks of a tool's result, in each dialect. A conversation without any waits for nothing.
+/// Texts of which one is in every request body that carries a tool's result, whatever the dialect. A conversation
+/// without tool results does not wait for a tool.
 const RESULTS: [&[u8]; 4] = [b"tool_result", b"_call_output", b"tool_call_id", b"functionResponse"];
 
-/// Most items that a turn may add: whoever adds more does not wait.
+/// Most items that a waiting turn adds to its conversation. A turn that adds more does not count as waiting.
 const MOST: usize = 64;
 
-/// Most items that a conversation is known by.
+/// Most items, from the start of a conversation, by which the conversation is identified.
 const OPENING: usize = 8;
 
 /// Items of a request's conversation.
@@ -62,18 +63,18 @@ impl<'a> Talk<'a> {
         Some(Talk { key: Digest::of(opening.as_bytes()), items })
     }
 
-    /// Returns what the conversation is known by: how it begins.
+    /// Returns the digest that identifies the conversation, made from its first items.
     pub fn key(&self) -> Digest {
         self.key
     }
 
-    /// Returns the number of its items.
+    /// Returns the number of items of the conversation.
     pub fn size(&self) -> usize {
         self.items.len()
     }
 
-    /// Returns what the conversation has got since it had `before` items; a turn that waits for nothing if that is
-    /// nothing, or too much.
+    /// Returns the tool results and texts that were added since the conversation had `before` items. Returns an empty
+    /// turn, which does not count as waiting, if nothing was added or more than `MOST` items were.
     pub fn since(&self, before: usize) -> Turn {
         let mut turn = Turn::default();
         let Some(added) = self.items.get(before..).filter(|added| added.len() <= MOST) else { return turn };

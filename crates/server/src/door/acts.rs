@@ -258,9 +258,10 @@ fn failed(store: &dyn Store, view: &RunView) -> Result<Vec<String>, Error> {
 struct ForkAt {
     /// Last entry that the fork shares with its origin; `None` if the point is named otherwise.
     seq: Option<i64>,
-    /// Time whose state the fork takes along, in microseconds, with `seq`; now if there is none.
+    /// Time at which the state is copied into the fork, in microseconds since the Unix epoch. Only with `seq`; `None`:
+    /// now.
     at: Option<i64>,
-    /// Attempt with whose end the fork begins.
+    /// Number of the attempt after which the fork begins: the fork shares its origin up to the end of that attempt.
     attempt: Option<i64>,
     id: Option<String>,
     limit_nano_usd: Option<i64>,

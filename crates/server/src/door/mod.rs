@@ -114,8 +114,8 @@ impl Proxy {
         self.host().registry.so_far(run)
     }
 
-    /// Applies another configuration to requests that arrive from now on. Requests in progress keep theirs, and the
-    /// page its sessions.
+    /// Applies another configuration to requests that arrive from now on. Requests in progress keep the configuration
+    /// that they began with. Sessions of the page stay valid.
     pub fn reconfigure(&self, mut config: Config) {
         config.access.sessions = self.host().config.access.sessions.clone();
         self.configure(config);

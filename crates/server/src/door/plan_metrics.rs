@@ -27,7 +27,7 @@ const GAUGES: [Gauge; 3] = [
     ),
 ];
 
-/// Returns the metrics as text: a line for each gauge, login and window that has not turned since it was told.
+/// Returns the metrics as text: a line for each gauge, login and window that has not reset since it was reported.
 pub fn text(all: &[(String, Plan)], now: Micros) -> String {
     let mut out = String::new();
     for (name, help, value) in GAUGES {

@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// Request that is to go to an upstream, with what decides which upstream.
+/// Request for an upstream, with the facts that decide which upstream gets it.
 pub(super) struct Upwards {
     pub caller: Caller,
     pub named: Option<Arc<Named>>,

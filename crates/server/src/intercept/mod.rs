@@ -69,7 +69,7 @@ impl Intercept {
         self.opened.has(host, port)
     }
 
-    /// Returns the place of a request on an opened host; `None` if it is below no API.
+    /// Returns the upstream and target for a request to an opened host; `None` if its path belongs to no known API.
     pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Place> {
         self.opened.place(host, port, path_and_query)
     }

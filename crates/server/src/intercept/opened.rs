@@ -12,13 +12,13 @@ use crate::{
     },
 };
 
-/// Name of the upstream that stands for the API behind a ChatGPT login. A configured one of this name takes its place.
+/// Name of the built-in upstream for the API behind a ChatGPT login. A configured upstream of this name replaces it.
 pub const CHATGPT: &str = "chatgpt";
 
 /// API of Codex behind a ChatGPT login.
 const CHATGPT_BASE: &str = "https://chatgpt.com/backend-api/codex";
 
-/// Hosts of providers whose addresses programs have built in.
+/// Hosts of providers that client programs call by default.
 const KNOWN: [(&str, Upstream); 3] = [
     ("api.openai.com", Upstream::OpenAi),
     ("api.anthropic.com", Upstream::Anthropic),
@@ -39,7 +39,8 @@ struct Origin {
     is_home: bool,
 }
 
-/// A request's upstream, and its target as the proxy's own routes have it, from `/v1` on.
+/// Destination of an intercepted request: its upstream, and the target that it would have on the proxy's own routes,
+/// from `/v1` on.
 pub struct Place {
     pub to: To,
     pub target: String,
@@ -48,7 +49,7 @@ pub struct Place {
 }
 
 impl Opened {
-    /// Returns the hosts that programs have built in, and those of the configured upstreams.
+    /// Returns the hosts that client programs call by default, and the hosts of the configured upstreams.
     ///
     /// Upstreams without TLS, and those at an address instead of a name, are not among them.
     pub fn of(providers: &Providers) -> Opened {
@@ -89,7 +90,7 @@ impl Opened {
         self.origins.iter().any(|origin| origin.is_at(host, port))
     }
 
-    /// Returns the place of a request on an opened host; `None` if it is below no API.
+    /// Returns the upstream and target for a request to an opened host; `None` if its path belongs to no known API.
     pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Place> {
         self.origins.iter().filter(|origin| origin.is_at(host, port)).find_map(|origin| {
             let below = path_and_query.strip_prefix(&origin.path)?;

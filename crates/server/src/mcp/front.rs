@@ -25,7 +25,7 @@ use super::{
 };
 use crate::wire::{body::AnswerBody, socket::Wire};
 
-/// Methods of the path, as the OpenAPI file has it.
+/// HTTP methods of the routes `/mcp/NAME`, as the OpenAPI file lists them.
 pub const ROUTES: [(&str, &str); 3] =
     [("DELETE", "/mcp/{name}"), ("GET", "/mcp/{name}"), ("POST", "/mcp/{name}")];
 

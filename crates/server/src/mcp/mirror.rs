@@ -47,7 +47,7 @@ impl Mirror {
         }
     }
 
-    /// Adds the headers by which `version` of the protocol repeats members of a request.
+    /// Adds the headers that repeat a request's method, name and arguments, as `version` of the protocol asks.
     pub fn add(&self, version: &str, method: &str, params: Option<&RawValue>, headers: &mut HeaderMap) {
         let mut put = |name: HeaderName, text: &str| {
             if let Some(value) = encoded(text) {

@@ -38,7 +38,7 @@ pub type Stream = mpsc::UnboundedSender<Piece>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Events,
-    /// One JSON document: the answer to the request alone.
+    /// One JSON document that holds only the answer to the request.
     Json,
 }
 

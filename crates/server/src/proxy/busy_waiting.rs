@@ -78,7 +78,7 @@ pub fn left(host: &Host, call: &Call, seq: Seq) {
     }
 }
 
-/// Notes an answer. One that calls no tool ends its conversation, for which another one may wait.
+/// Notes an answer. An answer without a tool call ends its conversation, which another conversation may wait for.
 pub fn answered(host: &Host, call: &Call, body: impl FnOnce() -> Vec<u8>) {
     let Some(judged) = call.judged.as_ref().filter(|_| call.seat.no_progress == NoProgress::Hold) else {
         return;

@@ -127,9 +127,10 @@ struct Drive {
     /// Time at which the call asks again for its turn, and the reason why it waits; `None` while it does not
     /// wait for its upstream's rate.
     later: Option<(Instant, Later)>,
-    /// The call's ticket in its login's plan, held while the admission is decided; else `None`.
+    /// Ticket of the call in the plan of its login, held while the admission is decided; `None` otherwise.
     ticket: Option<Ticket>,
-    /// Ceiling on that plan which keeps the call from leaving, and any other after it.
+    /// Verdict that keeps this call, and every later one, from being sent: a ceiling on the plan is reached, or the
+    /// plan's use is not reported. `None` otherwise.
     closed: Option<Verdict>,
 }
 

@@ -10,7 +10,7 @@ pub type Groups = Arc<dyn Fn() -> io::Result<BTreeSet<u32>> + Send + Sync>;
 /// Judgement of a call.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// Beginning of the conversation that the call belongs to.
+    /// Digest that identifies the conversation of the call.
     pub conversation: Digest,
     /// Number of items that its request carries.
     pub items: usize,

@@ -138,7 +138,7 @@ impl To {
         }
     }
 
-    /// Returns the provider in whose shape this upstream's clients read errors.
+    /// Returns the provider whose error format the clients of this upstream expect.
     pub fn shape(&self) -> Upstream {
         match self {
             To::Own(upstream) => *upstream,

@@ -202,7 +202,7 @@ fn model(e: &Entry) -> &str {
 /// Number of entries before a call among which its conversation's last call is looked for.
 const LATELY: i64 = 400;
 
-/// Returns the resumption that a call of a run is the first of; `None` if it is none. Looks at the newest entries only.
+/// Returns the resumption that begins with this call; `None` if the call begins none. Searches the newest entries only.
 pub fn of_call(
     store: &dyn Store,
     run: RunNo,

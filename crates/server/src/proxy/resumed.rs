@@ -12,7 +12,8 @@ use super::{call::Call, host::Host, resume_tax};
 /// Number of first calls of an attempt that are looked at: an agent's sub-agents go on as well.
 const CALLS: u32 = 12;
 
-/// Notes a settled call. Looks in a thread of its own, after the answer: no client waits for it.
+/// Notes a settled call. Searches for a resumption in a thread of its own, after the answer: no client waits for the
+/// search.
 pub fn settled(host: &Arc<Host>, call: &Call, seq: Seq) {
     let (run, attempt) = (call.seat.run, call.seat.attempt);
     if attempt <= AttemptNo(1) || call.seat.record != Record::All || call.seat.shared {

@@ -102,7 +102,8 @@ pub fn turn(turn: &Turn) -> Value {
     json!({ "role": turn.role, "parts": turn.parts.iter().map(part).collect::<Vec<_>>() })
 }
 
-/// Returns stored bytes as JSON: as the value that they are, else as text, else as their number.
+/// Returns stored bytes for a JSON answer: parsed if they are JSON, else as text if they are UTF-8, else only their
+/// number.
 pub fn value(bytes: &[u8]) -> Value {
     match (serde_json::from_slice::<Value>(bytes), std::str::from_utf8(bytes)) {
         (Ok(value), _) => value,

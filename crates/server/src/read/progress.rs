@@ -15,17 +15,17 @@ use serde_json::{Value, json};
 
 pub const KIND: &str = "run_progress";
 
-/// Most runs under way whose progress is told: the newest ones.
+/// Most runs whose progress is reported: the newest ones under way.
 const MOST: usize = 100;
 
-/// Rows of the runs under way, as they were at the last look.
+/// Rows of the runs under way, as they were at the last call of `look`.
 #[derive(Default)]
 pub struct Progress(Option<BTreeMap<RunNo, (Run, Envelope)>>);
 
 impl Progress {
-    /// Returns a message for each run whose row or budget has changed since the last look, or that was not under way then:
-    /// it may have come to be so, and gone on, since. The first look tells nothing. A run that has ceased to be under way
-    /// is an event.
+    /// Returns a message for each run under way whose row or budget has changed since the last call, or that was not
+    /// under way then. The first call returns no messages. There is no message for a run that is no longer under way:
+    /// that is an event of its own.
     pub fn look(&mut self, store: &dyn Store, of: Option<&RunView>) -> Result<Vec<Value>, store::Error> {
         let running = Wanted { statuses: vec![Status::Running], ..Wanted::default() };
         let found = match of {

@@ -70,9 +70,10 @@ struct Follower {
     host: Arc<Host>,
     run: RunNo,
     seq: Seq,
-    /// The call, where this process has it. Kept when it is over, for answers that are not recorded.
+    /// Call in this process; `None` if another process makes it. Kept after the call is over, because its answer may
+    /// not be recorded.
     live: Option<Arc<Live>>,
-    /// Number of bytes of the answer that the reader was sent so far.
+    /// Number of bytes of the answer that were sent to the reader so far.
     at: usize,
     to: mpsc::Sender<Piece>,
 }
@@ -81,7 +82,8 @@ struct Follower {
 struct Left;
 
 impl Follower {
-    /// Sends what comes until the answer is over. Where it has no end, the body breaks off: the sender is dropped.
+    /// Sends the parts of the answer as they come, until the answer is over. If its end cannot be sent, the response
+    /// body breaks off, because the sender is dropped.
     async fn follow(mut self) {
         let over = loop {
             let look = match self.host.registry.visible((self.run, self.seq)) {
@@ -134,7 +136,7 @@ impl Follower {
         self.to.send(Piece::Frame(new.into())).await.map_err(|_| Left)
     }
 
-    /// Sends the rest of an answer that is over. Returns whether it has its end.
+    /// Sends the part of a finished answer that was not sent yet. Returns false if that part is not known any more.
     async fn send_rest(&mut self, done: bool) -> Result<bool, ()> {
         let (store, run, seq) = (self.host.store.clone(), self.run, self.seq);
         let read = move || -> Result<Option<Vec<u8>>, store::Error> {

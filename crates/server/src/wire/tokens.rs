@@ -64,7 +64,8 @@ impl ApiTokens {
         if found.is_empty() { Err(BadTokens::None) } else { Ok(ApiTokens(found.into())) }
     }
 
-    /// Returns the token that `shown` is; `None` if it is none. The time does not tell how much of one was right.
+    /// Returns the token that equals `shown`; `None` if no token does. Compares in constant time, so that the time
+    /// reveals no part of a token.
     pub fn find(&self, shown: &str) -> Option<&ApiToken> {
         let same = |token: &&ApiToken| bool::from(token.secret.as_bytes().ct_eq(shown.as_bytes()));
         // All are compared.

@@ -1,4 +1,4 @@
-//! Who is let in, for which run, and what of their credentials goes further: nothing of ours.
+//! Access to the proxy: which callers are admitted, for which run, and that no credential of Outlast's goes upstream.
 
 use outlast_core::{
     envelope::unit::Limits,

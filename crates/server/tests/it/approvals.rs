@@ -241,7 +241,7 @@ async fn policies_are_kept_under_their_names_in_the_words_of_riskkernel() {
     ] {
         refused(&sends(&server, API, "POST", "/v1/policies", bad).await, 400, "bad_request");
     }
-    // It is not the agent's to say what it is under, over whichever route.
+    // An agent may not change the policy that it is under, over whichever route.
     let token = driven(&server, "r").await;
     for (method, target) in
         [("POST", "/v1/policies"), ("GET", "/v1/policies"), ("GET", "/v1/policies/careful")]

@@ -19,7 +19,7 @@ use crate::{
     rig::{Rig, Server, limit, until},
 };
 
-/// What a call of `thousand` costs: 1000 tokens in, 500 out.
+/// Cost of a call of `thousand`: 1000 tokens in, 500 out.
 const COST: i64 = 450_000;
 
 fn fixed() -> mock::Options {
@@ -203,7 +203,7 @@ async fn a_raise_lets_calls_go_on_that_are_waiting_at_that_moment() {
     ));
     let first = slow.throw(server.addr).await;
     until("the first is in flight", || rig.mock.paid() == 1).await;
-    // Its floor would fit if the first one's reservation came back: it waits.
+    // The lowest cap of the second call would fit if the first call's reservation came back: the second call waits.
     let ask = capped(2);
     let addr = server.addr;
     let waiting = tokio::spawn(async move { ask.open(addr).await.rest().await });
@@ -260,7 +260,7 @@ async fn one_whose_client_leaves_while_it_waits_is_dropped() {
     server.raise("r", Unit::CostNanoUsd, 3 * COST).await;
     capped(3).to(&server).await.ok();
     assert_eq!(rig.mock.paid(), 2);
-    // It may have been in the middle of its admission: then it is void.
+    // A call may have been in the middle of its admission: it is then void.
     let sent = server.states("r").into_iter().filter(|s| *s != State::Void).count();
     assert_eq!(sent, 2);
     drop(first);
@@ -284,7 +284,7 @@ async fn a_cap_that_does_not_fit_is_lowered_and_everybody_sees_it() {
         assert!(again.is_replayed(), "{}", again.text());
         assert_eq!(again.header("x-outlast-clamped"), Some(cap.to_string().as_str()));
         accounts_agree(&rig, &server, "r").await;
-        // What the cap did not leave room for is refused.
+        // A call for which the cap left no room is refused.
         assert_eq!(api.sends(&api.body("more")).to(&server).await.code(), "token_budget_exceeded");
     }
 }
@@ -338,7 +338,7 @@ async fn a_call_that_was_never_sent_is_not_in_flight() {
         let deciding = until("it is decided", || store.untold() == 1);
         assert_eq!(ask_and_leave(server.addr, &Api::Chat.says("left"), deciding).await, "");
         store.mend();
-        // Its driver may hear of the decision first; then it is sent.
+        // The driver may learn of the decision first. The call is sent then.
         if server.closed("r", n).await.state == State::Void {
             break;
         }
@@ -381,7 +381,7 @@ async fn a_model_without_a_price_needs_a_run_without_a_limit_in_usd() {
         let text = refused.text();
         assert!(text.contains("no known price") && !text.contains("`outlast"), "{text}");
         assert_eq!(rig.mock.requests().len(), 0);
-        // It is the call that is refused: the run goes on with what has a price.
+        // Only the call is refused: the run goes on with models that have a price.
         api.says("known").to(&server).await.ok();
         assert_eq!(server.status("r"), Status::Running);
 

@@ -20,7 +20,7 @@ const AGENTS: usize = 4;
 const STEPS: usize = 6;
 const KILLS: usize = 3;
 
-/// What an agent asks at a step.
+/// Returns the request of an agent at a step.
 fn ask(seed: u64, agent: usize, step: usize) -> Ask {
     let kind = seed.wrapping_add((agent * 7 + step) as u64) % 5;
     let api = ALL[agent % ALL.len()];
@@ -79,7 +79,7 @@ impl Stage {
     async fn try_once(&self, ask: &Ask) -> Option<Answer> {
         let addr = self.server.read().await.as_ref()?.addr;
         if self.chance(30) {
-            // It hangs up, anywhere in the call.
+            // The agent hangs up, anywhere in the call.
             let patience = Duration::from_millis(self.entropy.next_u64() % 50);
             drop(try_and_leave(addr, ask, tokio::time::sleep(patience)).await);
             return None;

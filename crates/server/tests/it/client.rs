@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::rig::{ANTHROPIC_KEY, GEMINI_KEY, HOUSE_KEY, OPENAI_KEY, Server, within};
 
-/// Which API is spoken.
+/// API that a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     Chat,
@@ -29,10 +29,10 @@ pub enum Api {
     Embeddings,
 }
 
-/// Those that generate: whole and in streams.
+/// APIs that generate answers, whole and in streams.
 pub const ALL: [Api; 5] = [Api::Chat, Api::Responses, Api::Messages, Api::Gemini, Api::Named];
 
-/// Those whose cap is a member of the body.
+/// Returns the APIs in which the output cap is a member of the body.
 pub fn capped() -> impl Iterator<Item = Api> {
     ALL.into_iter().filter(|api| *api != Api::Gemini)
 }
@@ -115,7 +115,7 @@ impl Api {
         }
     }
 
-    /// What a usage of `input` and `output` tokens is here.
+    /// Returns a usage of `input` and `output` tokens as this API reports it.
     pub fn used(self, input: u64, output: u64) -> (u64, u64) {
         (input, if self == Api::Embeddings { 0 } else { output })
     }
@@ -171,7 +171,7 @@ pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// It ended before its end.
+    /// Whether the body ended early.
     pub broken: bool,
 }
 
@@ -350,7 +350,7 @@ impl Answer {
         code.to_owned()
     }
 
-    /// Its body, which must be an answer.
+    /// Returns the body of a successful answer. Panics for any other status.
     pub fn ok(self) -> Bytes {
         assert_eq!(self.status, 200, "{:?}", self.body);
         assert!(!self.broken, "{:?}", self.body);

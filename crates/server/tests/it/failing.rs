@@ -19,11 +19,11 @@ use outlast_core::{
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
-/// What becomes of the operations of one name.
+/// Fate of the operations of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     Fails(Error),
-    /// It is done, and nobody is told until the store is mended.
+    /// The operation is committed, and its outcome is reported only once the store is mended.
     ToldLater,
     /// The operation is committed, and its outcome is not reported.
     InDoubt,
@@ -34,7 +34,7 @@ pub struct Failing {
     inner: Arc<dyn Store>,
     fates: Mutex<Vec<(&'static str, Fate)>>,
     failed: AtomicUsize,
-    /// What is to be told.
+    /// Outcomes that are still to be reported.
     later: Mutex<Vec<(Promise, Result<Outcome, Error>)>>,
     losses: Mutex<Losses>,
     hints: Mutex<Vec<Hint>>,
@@ -74,7 +74,7 @@ impl Failing {
         self.hints.lock().unwrap().iter().for_each(|hint| hint());
     }
 
-    /// It works again.
+    /// Makes the store work again.
     pub fn mend(&self) {
         self.fates.lock().unwrap().clear();
         self.tell();
@@ -83,17 +83,17 @@ impl Failing {
     /// Tells what was to be told later.
     pub fn tell(&self) {
         for (promise, outcome) in self.later.lock().unwrap().drain(..) {
-            // Who does not wait any more needs not know.
+            // A caller that no longer waits need not know.
             let _ = promise.send(outcome);
         }
     }
 
-    /// How many operations failed.
+    /// Returns the number of operations that failed.
     pub fn failed(&self) -> usize {
         self.failed.load(Ordering::SeqCst)
     }
 
-    /// How many operations are done that nobody was told of.
+    /// Returns the number of committed operations whose outcome was not reported yet.
     pub fn untold(&self) -> usize {
         self.later.lock().unwrap().len()
     }

@@ -1,4 +1,5 @@
-//! What arrives at the provider is what was sent, and what comes back is what it answered.
+//! Faithful transport: the provider gets the bytes that the client sent, and the client gets the bytes that the
+//! provider answered.
 
 use std::io::Write as _;
 

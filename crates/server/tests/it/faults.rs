@@ -20,7 +20,8 @@ use crate::{
     stream::towards,
 };
 
-/// What is left of a call in its run's envelope: nothing reserved beyond doubt, nothing negative.
+/// Checks that calls left the run's envelope consistent: nothing reserved except for calls in doubt, and nothing
+/// negative.
 fn consistent(envelope: &outlast_core::envelope::Envelope) {
     assert_eq!(envelope.inconsistency(), None);
     assert_eq!(envelope.reserved, envelope.doubt, "{envelope:?}");
@@ -112,7 +113,7 @@ async fn a_silent_upstream_is_given_up_and_stays_charged_until_its_retry_tells()
         assert_eq!(entry.state, State::Unknown);
         assert!(entry.held.cost() > 0, "it stays charged at its reservation");
         consistent(&server.envelope("r"));
-        // Its retry is asked of the provider, and is noted as the retry of this one.
+        // The retry is sent to the provider, and recorded as the retry of this call.
         ask.retry(1).to(&server).await;
         assert_eq!(
             server.entries("r")[1].call.as_ref().unwrap().retry_of,
@@ -188,7 +189,7 @@ async fn an_upstream_that_hangs_up_unheard_is_in_doubt() {
         assert_eq!((answer.status.as_u16(), answer.code()), (504, "upstream_no_answer".into()));
     }
     assert_eq!(server.states("r"), vec![State::Unknown; every().count()]);
-    // What may have been seen is not sent again behind anybody's back.
+    // A call that the provider may have seen is not sent again without its client.
     assert_eq!(upstream.requests().len(), every().count());
 }
 
@@ -403,7 +404,7 @@ async fn a_call_that_was_never_sent_is_closed_when_the_store_can() {
         store.tell();
         until("it could not be closed", || store.failed() > failed).await;
         store.mend();
-        // Its driver may hear of the decision first; then it is sent.
+        // The driver may learn of the decision first. The call is sent then.
         if server.closed("r", n).await.state == State::Void {
             break;
         }
@@ -424,7 +425,7 @@ async fn after_an_admission_in_doubt_the_process_goes_on_under_a_new_number() {
     assert_eq!((refused.status.as_u16(), refused.code()), (503, "commit_unknown".into()));
     store.mend();
     Api::Chat.says("x").retry(1).to(&server).await.ok();
-    // It was unknown, and its retry took over what it held.
+    // The call was unknown, and its retry took over its reservation.
     assert_eq!(server.states("r"), [State::Failed, State::Done]);
     assert_ne!(server.node.instance(), before);
     assert_eq!(server.store.instance(before).unwrap().unwrap().life, Life::Left);

@@ -1,4 +1,4 @@
-//! What a fleet may spend: read by whoever runs the server, and set by no client of it.
+//! Budgets of a fleet: the operator of the server reads them, and no client sets them.
 
 use outlast_core::{
     engine::budget::set_budget::{SetBudget, Source},

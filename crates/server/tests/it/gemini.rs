@@ -1,4 +1,4 @@
-//! What is Gemini's alone: a stream as one JSON array, the key in the query, the cap two levels down.
+//! Features that only Gemini's API has: a stream as one JSON array, the key in the query, the cap two levels down.
 
 use outlast_core::{
     envelope::unit::{Limits, Unit},

@@ -1,4 +1,4 @@
-//! What does not count when a restarted agent's requests are compared with its recorded ones.
+//! Masks: parts that do not count when a restarted agent's requests are compared with recorded ones.
 
 use outlast_core::{
     envelope::unit::Limits,
@@ -74,7 +74,7 @@ async fn a_run_keeps_its_masks_whatever_is_configured_later() {
     on("2026-11-20").run("plain").label("one").to(&server).await.ok();
     assert!(on("2026-11-21").run("masked").label("two").to(&server).await.is_replayed());
     server.kill().await;
-    // Of another server, too, and the other way round.
+    // The masks hold on another server, too, and the other way round.
     let server = serve(&rig, masks(&[], "something else")).await;
     assert!(on("2026-11-22").run("masked").label("three").to(&server).await.is_replayed());
     assert!(!on("2026-11-21").run("plain").label("three").to(&server).await.is_replayed());

@@ -44,7 +44,7 @@ async fn all_runs_of_a_server_share_the_rate_and_who_has_no_turn_is_told_when_to
         api.says("b").run("two").to(&server).await.ok();
         has_no_turn(&server, &api.says("c").run("three")).await;
         assert_eq!(rig.mock.requests().len(), 2, "{api:?}");
-        // It left no trace, and held nothing.
+        // The refused call left no entry, and held no reservation.
         assert_eq!(server.entries("three").len(), 0);
         assert_eq!(server.envelope("three").reserved.tokens(), 0);
     }

@@ -339,7 +339,7 @@ async fn progress_of_running_runs_is_told_in_a_stream_beside_the_events() {
     let mut own = Follower::start(&server, "/v1/events?after=now&progress=true&run=r", "").await;
     all.until("event: cursor").await;
     own.until("event: cursor").await;
-    // What happens once the cursor has come is told, of a run that was there and of one that begins.
+    // Events after the cursor are sent, of a run that existed and of one that begins.
     Api::Chat.says("two").run("r").to(&server).await.ok();
     own.until("\"kind\":\"run_progress\"").await;
     let told = all.until("\"kind\":\"run_progress\"").await;

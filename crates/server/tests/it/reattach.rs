@@ -91,7 +91,7 @@ async fn a_reader_gets_what_was_said_then_what_comes_then_the_end() {
     );
     assert!(whole.text().starts_with(&format!("{ONE}{TWO}{STOP}")), "{}", whole.text());
     assert_eq!(late.rest().await.text(), &recorded.text()[ONE.len()..]);
-    // It is over: the same route gives what was recorded.
+    // The call is over: the same route gives the recorded answer.
     let tail = |answer: Answer| answer.text().to_owned();
     assert_eq!(tail(stream(0).to(&server).await), recorded.text());
     assert_eq!(tail(stream(ONE.len() + 3).to(&server).await), recorded.text()[ONE.len() + 3..]);

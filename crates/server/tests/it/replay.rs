@@ -1,4 +1,4 @@
-//! What is asked again is answered again, and paid for once.
+//! Replay: a repeated request gets the recorded answer, and is paid for once.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,4 @@
-//! What the Responses API has and the others have not: answers that the provider keeps, by id.
+//! Feature that only the Responses API has: answers that the provider keeps, by id.
 
 use outlast_core::{envelope::unit::Unit, journal::State};
 use outlast_mock as mock;
@@ -83,7 +83,7 @@ async fn an_answer_that_is_not_in_the_runs_own_journal_is_refused_by_name() {
     }
     assert_eq!(rig.mock.requests().len(), asked, "nothing was sent");
     assert!(server.entries("r").is_empty(), "nor charged");
-    // Its own run may, also behind another server and after a death.
+    // Requests of the run that owns the answer may name it, also behind another server and after a death.
     let other = rig.serve().await;
     server.kill().await;
     for ask in
@@ -101,7 +101,7 @@ async fn what_a_body_only_references_is_reserved_at_the_models_maximum() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve_limited(limit(Unit::Tokens, 20_000)).await;
     let first = Api::Responses.says(&"x".repeat(4000)).to(&server).await;
-    // Its input may be all that the model takes (128,000), though the provider would bill a thousand.
+    // The bound of the input is all that the model takes (128,000 tokens), though the provider would bill a thousand.
     let refused = after(&id_of(&first), "go on").to(&server).await;
     assert_eq!((refused.status.as_u16(), refused.code().as_str()), (402, "token_budget_exceeded"));
     server.raise("r", Unit::Tokens, 200_000).await;
@@ -127,7 +127,7 @@ async fn what_is_not_metered_yet_is_refused_by_its_field() {
         assert_eq!((refused.status.as_u16(), refused.code().as_str()), (status, code));
         assert!(refused.text().contains(says), "{}", refused.text());
     }
-    // What has no price, or no bound, does not go out under a limit in usd, and does under another.
+    // A request without a price or a bound is not sent under a limit in usd, and is sent under another limit.
     let tokens = rig.serve_limited(limit(Unit::Tokens, 10_000_000)).await;
     for tools in
         [json!([{"type": "web_search"}]), json!([{"type": "file_search", "vector_store_ids": ["vs"]}])]
@@ -199,7 +199,7 @@ async fn an_id_is_found_wherever_it_stands_in_the_journal_and_whoever_wrote_it()
     for n in [69, 50, 3, 0] {
         after(&ids[n], &format!("from {n}")).to(&two).await.ok();
     }
-    // What was in flight when all was read, and what came later.
+    // Ids of a call that was in flight when the journal was read, and of a later one.
     let slow = Api::Responses.says("slow\nmock: latency 300ms");
     let addr = one.addr;
     let slow = tokio::spawn(async move { slow.open(addr).await.rest().await });

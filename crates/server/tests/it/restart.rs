@@ -19,7 +19,7 @@ use crate::{
     rig::{Rig, Server, until},
 };
 
-/// What a call of `nth` costs.
+/// Cost of a call of `nth`.
 const COST: i64 = 450_000;
 
 fn fixed() -> mock::Options {
@@ -75,7 +75,7 @@ async fn forty_kills_with_a_call_in_flight_never_pass_a_budget_of_twenty() {
     assert!(rig.mock.paid() <= 20, "{}", rig.mock.paid());
     assert!(rig.mock.paid() >= 18, "{}", rig.mock.paid());
     assert_eq!(rig.mock.paid() + refused, 40);
-    // Its upstream may have gone before its server was quite dead: that is half an answer.
+    // The upstream may have gone before the server was quite dead: that answer is cut off.
     assert!(server.states("r").iter().all(|s| matches!(s, State::Unknown | State::Failed)));
     ledger_accounts_for_all(&rig, &server);
 }
@@ -372,7 +372,7 @@ async fn every_stored_body_can_be_read_back_after_any_number_of_restarts() {
         let mut messages: Vec<Value> = Vec::new();
         for turn in 0..4 * (life + 1) {
             messages.push(json!({"role": "user", "content": words(turn + 1, 60)}));
-            // What the digest leaves out may differ from life to life.
+            // Parts that the digest leaves out may differ from life to life.
             let metadata = json!({"life": life.to_string()});
             let body =
                 json!({"model": "gpt-4o-mini", "max_tokens": 30, "messages": messages, "metadata": metadata});

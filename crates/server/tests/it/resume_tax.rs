@@ -62,7 +62,7 @@ async fn what_a_restart_bought_again_is_told_by_rest_and_counted() {
         (&1.into(), Some(tokens)),
         "{told}"
     );
-    // It is counted behind the answer.
+    // The resume tax is counted after the answer.
     while metric(&server, "outlast_resume_tax_tokens_total").await == 0.0 {
         tokio::task::yield_now().await;
     }

@@ -54,7 +54,7 @@ pub const HOUSE_KEY: &str = "the-key-of-the-house-for-azure";
 pub const GEMINI_KEY: &str = "AIza-the-key-of-the-house";
 pub const ANTHROPIC_KEY: &str = "sk-ant-the-key-of-the-house";
 
-/// How long anything may take that a test waits for, on a loaded machine.
+/// Longest time that a test waits for anything, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` holds.
@@ -120,7 +120,7 @@ impl Clock for TestClock {
     }
 }
 
-/// Who is dead is what the tests killed.
+/// Census of processes: those are dead that the tests have killed.
 #[derive(Default)]
 struct Killed(Mutex<HashSet<u32>>);
 
@@ -210,7 +210,7 @@ impl Rig {
         }
     }
 
-    /// How a server is set up unless a test says otherwise: no limits, our keys, the fake provider.
+    /// Returns the default configuration of a server: no limits, configured keys, the fake provider.
     pub fn config(&self) -> Config {
         let key = |text: &str| Some(Key::new(text.into()));
         let base = self.mock.base_url();
@@ -331,7 +331,7 @@ impl Rig {
         }
     }
 
-    /// What the store holds in bytes, for a file.
+    /// Returns the path of the store's file.
     pub fn path(&self) -> &std::path::Path {
         match &self.place {
             Place::File(path, _) => path,
@@ -366,7 +366,7 @@ fn clock() -> Arc<TestClock> {
 }
 
 impl Server {
-    /// Its death, as by kill -9: nothing of it runs on, and everybody can know that it is gone.
+    /// Ends the server as kill -9 would: no part of it runs on, and others can know that it is gone.
     pub async fn kill(self) {
         let Server { store, node, proxy, mut life, pid, killed, .. } = self;
         let runtime = life.0.take().unwrap();

@@ -18,7 +18,7 @@ use crate::{
     rig::{Rig, Server, limit, until},
 };
 
-/// What a call of `call` costs, and its tokens: 1000 in, 500 out.
+/// Cost of a call of `call`, with 1000 tokens in and 500 out.
 const COST: i64 = 450_000;
 
 pub fn fixed() -> mock::Options {
@@ -119,7 +119,7 @@ async fn a_budget_is_what_it_says_to_the_nano_dollar() {
     check(json!({"dollars": 5}), Unit::CostNanoUsd, Some(5_000_000_000)).await;
     check(json!({"seconds": 1.5}), Unit::WallMs, Some(1_500)).await;
     check(json!({"loops": 3}), Unit::Loops, Some(3)).await;
-    // What is left out, and 0, is no limit.
+    // A limit that is left out, or 0, is no limit.
     check(json!({"loops": 3}), Unit::CostNanoUsd, None).await;
     check(json!({"loops": 3, "dollars": 0}), Unit::CostNanoUsd, None).await;
 }
@@ -246,7 +246,7 @@ async fn a_turn_is_one_loop_whether_its_step_or_its_call_is_counted() {
         call(&run, &format!("b{n}")).to(&server).await.ok();
     }
     assert_eq!(shown(&server, &run).await["usage"]["loops"], 4);
-    // Who registers none has each call counted.
+    // In a run that registers no loops, each call counts as one.
     let other = create(&server, json!({"loops": 2})).await;
     call(&other, "a").to(&server).await.ok();
     call(&other, "b").to(&server).await.ok();
@@ -283,7 +283,7 @@ async fn a_run_is_completed_by_who_says_so_and_stays_completed() {
     }
     refuses(&server, "POST", &format!("/v1/runs/{run}/steps"), json!({}), (403, "run_ended")).await;
     assert_eq!(call(&run, "late").to(&server).await.code(), "run_ended");
-    // Its agent may have finished with what it had, although it was refused more.
+    // The agent may have finished with the answers that it had, although a further call was refused.
     let halted = create(&server, json!({"loops": 1})).await;
     step(&server, &halted).await;
     assert_eq!(step(&server, &halted).await.status, 402);
@@ -337,7 +337,7 @@ async fn the_proxys_headers_tell_what_a_call_came_to() {
     };
     let paid = call(&run, "one").label("a").to(&server).await;
     assert_eq!(told(&paid), want([Some("2"), Some("0.000450"), Some("1500"), None]));
-    // What is given again costs nothing.
+    // A replayed answer costs nothing.
     let again = call(&run, "one").label("b").to(&server).await;
     assert!(again.is_replayed());
     assert_eq!(told(&again), want([Some("2"), Some("0.000000"), Some("0"), None]));
@@ -345,7 +345,7 @@ async fn the_proxys_headers_tell_what_a_call_came_to() {
     let stream = with(Api::Chat.body("streamed"), json!({"stream": true}));
     let stream = Api::Chat.sends(&stream).without("x-outlast-run").header("x-riskkernel-run-id", &run);
     assert_eq!(told(&stream.to(&server).await), want([Some("2"), None, None, None]));
-    // Who does not speak RiskKernel hears none of it.
+    // A caller without RiskKernel's header gets none of its headers.
     let other = Api::Chat.says("two").run(&run).to(&server).await;
     assert_eq!(told(&other), [None, None, None, None, None]);
 }
@@ -404,7 +404,7 @@ async fn forty_crashes_with_a_call_in_flight_are_charged_and_halt_the_run() {
     assert_eq!((&had["status"], &had["haltReason"]), (&json!("halted"), &json!("dollar_budget_exceeded")));
     let dollars = had["usage"]["dollars"].as_f64().unwrap();
     assert!((0.0081..=0.009045).contains(&dollars), "{had}");
-    // Its upstream may have gone before its server was quite dead: that is half an answer.
+    // The upstream may have gone before the server was quite dead: that answer is cut off.
     let lost_ones = server.entries(&run);
     assert!(lost_ones.iter().all(|e| matches!(e.state, State::Unknown | State::Failed)), "{lost_ones:?}");
     assert_eq!(lost_ones.len(), lost);

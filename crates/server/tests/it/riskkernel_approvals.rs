@@ -121,7 +121,7 @@ async fn an_approval_outlives_the_server_and_its_decision_does_too() {
         let had = (&found["status"], &found["reason"], &found["decidedBy"]);
         assert_eq!(had, (&json!("approved"), &json!("looks right"), &json!("ada")));
     }
-    // What was approved for these arguments is not approved for others.
+    // An approval for these arguments does not hold for others.
     assert_eq!(request(&server, &run, write("b"), 201).await["status"], "pending");
 }
 

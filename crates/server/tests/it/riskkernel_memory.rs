@@ -1,4 +1,4 @@
-//! What agents keep through RiskKernel's routes: checkpoints of a run, and facts beyond it.
+//! Data that agents keep through RiskKernel's routes: checkpoints of a run, and facts that outlive it.
 
 use outlast_core::{
     engine::{actor::Actor, run::enter::Enter, step::checkpoint::Checkpoint},
@@ -24,7 +24,7 @@ async fn a_checkpoint_is_found_after_a_restart_and_never_hidden_by_an_automatic_
     let payload = json!({"cursor": 5, "messages": [{"é": 1.50}], "n": 12345678901234567890_u64});
     let saved = says(&server, "POST", &save, json!({"name": "progress", "payload": payload}), 201).await;
     assert_eq!(saved, json!({"ok": true}));
-    // What is kept of a run by itself, and what the run does later.
+    // A checkpoint of Outlast's own, and a later entry of the run.
     let (no, instance) = (server.run_no(&run), server.node.instance());
     let entered =
         server.store.ask(Enter { run: no, label: None, instance }, Durability::Synced).await.unwrap();
@@ -95,6 +95,6 @@ async fn more_facts_than_a_page_are_listed_whole() {
     says(&server, "POST", "/v1/state/transaction", json!({"changes": changes}), 200).await;
     let facts = says(&server, "GET", "/v1/memory/facts?namespace=default", Value::Null, 200).await;
     assert_eq!(facts.as_array().unwrap().len(), 2_300);
-    // What others wrote is any JSON: its text is the fact.
+    // A value that another interface wrote is any JSON: its text is the fact.
     assert_eq!(facts[2_299]["value"], "2299");
 }

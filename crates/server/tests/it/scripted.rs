@@ -8,7 +8,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What follows the bytes.
+/// Behaviour after the bytes are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     Close,

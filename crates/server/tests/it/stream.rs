@@ -99,7 +99,7 @@ fn without_usage(stream: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_option_the_provider_sends_what_our_client_sees() {
-    // What `without_usage` makes of a stream is what a provider sends by itself.
+    // The stream that `without_usage` returns equals the one that a provider sends without the option.
     let ask = Api::Chat.streams("mock: reply the same words");
     let asked = Api::Chat.sends(&with(
         Api::Chat.body("mock: reply the same words"),
@@ -144,7 +144,7 @@ async fn a_stream_that_breaks_ends_with_an_error_frame_and_never_cleanly() {
         let call = entry.call.unwrap();
         assert!(call.estimated, "no usage came: its reservation stands");
         assert_eq!(call.error.as_deref(), Some("upstream_broke_off"));
-        // It is not replayed: what is asked again is asked again.
+        // A broken answer is not replayed: a repeated request is sent again.
         assert!(!api.streams("mock: tokens 40\nmock: truncate").label("b").to(&server).await.is_replayed());
         assert_eq!(rig.mock.paid(), 2);
     }

@@ -168,7 +168,7 @@ async fn a_request_that_hides_another_is_refused_or_both_are_counted() {
         let server = rig.serve().await;
         let answers = raw(&server, &bytes).await;
         let good = answers.iter().filter(|l| l.contains(" 200 ")).count();
-        // What went out is in the journal, call by call, whatever a request looked like.
+        // Every call that was sent is in the journal, whatever the request looked like.
         let is_there =
             server.store.run_no(&outlast_core::words::id::RunId::new("r").unwrap()).unwrap().is_some();
         let entries = if is_there { server.entries("r") } else { Vec::new() };

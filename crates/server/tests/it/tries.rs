@@ -1,4 +1,4 @@
-//! What the proxy asks again by itself: an upstream that was not reached, or refuses for the moment.
+//! Retries by the proxy itself: of an upstream that was not reached, or refuses for the moment.
 
 use std::{
     net::TcpListener,

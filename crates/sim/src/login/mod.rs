@@ -31,7 +31,7 @@ use self::{
     server::{Around, Change, Done, Server, Whose},
     truth::{Head, Truth},
 };
-use crate::{Bug, rng::Rng, world::Outcome};
+use crate::{bug::Bug, rng::Rng, world::Outcome};
 
 /// Simulated time by which every run has come to its end: several weeks turn.
 const END_MS: u64 = 60 * 24 * 3_600_000;

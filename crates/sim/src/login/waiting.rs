@@ -11,7 +11,7 @@ use outlast_core::{
     },
 };
 
-use crate::{Bug, rng::Rng};
+use crate::{bug::Bug, rng::Rng};
 
 /// Pause between two looks at what a held call waits for, in milliseconds.
 pub const LOOK_MS: u64 = 1_000;

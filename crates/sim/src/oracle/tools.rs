@@ -9,7 +9,7 @@ use outlast_core::{
     words::id::{RunNo, Seq},
 };
 
-use crate::worker::tool::ToolCall;
+use crate::program::ToolCall;
 
 /// Tool calls, as their clients and their server saw them.
 #[derive(Default)]

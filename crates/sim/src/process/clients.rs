@@ -1,14 +1,11 @@
 //! Client side of a process: the desk's deeds for a request, and the answer its client gets.
 
-use std::{cell::RefCell, rc::Rc};
-
 use outlast_core::{
     call::{
         ConnectionId, Refused,
         connection::Event,
         desk::{self, Admitting, ForClient},
         exchange::Ending,
-        taken::Place,
     },
     engine::{
         actor::Actor,
@@ -16,56 +13,15 @@ use outlast_core::{
     },
     journal::Role,
     store::{Durability, Error, Store},
-    words::{
-        digest::MatchKey,
-        id::{AttemptNo, Seq, Slot},
-    },
+    words::id::{Seq, Slot},
 };
 
-use super::{Input, Process, Then, exchanges::Carried, refuse};
+use super::{Process, Then, refuse};
 use crate::{
-    Bug,
-    agent::{self, Request},
+    bug::Bug,
+    happening::{ToAgent, ToProcess},
     outside::Outside,
 };
-
-/// Request of one client, and the state of its answer.
-pub struct Client {
-    pub request: Request,
-    pub(super) attempt: Option<AttemptNo>,
-    /// Exchange of this process that the answer comes from; `None` if it comes from the store, or is not there yet.
-    pub(super) source: Option<Rc<RefCell<Carried>>>,
-    pub(super) receiving: Option<Seq>,
-    /// Result that the agent is given at the end; `None` until it is known.
-    pub(super) result: Option<agent::Input>,
-    /// Delivery mark of the answer until the mark is submitted; `None` if there is none.
-    pub(super) mark: Option<Delivered>,
-    /// Number of the current wait, by which an old timer is recognised.
-    pub(super) wait: u64,
-    /// Number of the current admission, by which an old timer is recognised.
-    pub(super) asked: u64,
-    /// Whether the wait ran out in an hour of which waiters were told, and the request was decided once more.
-    pub(super) waited_out: bool,
-    /// Whether the last admission found no turn at the upstream.
-    pub(super) lacks_turn: bool,
-}
-
-impl Client {
-    pub(super) fn new(request: Request) -> Client {
-        Client {
-            request,
-            attempt: None,
-            source: None,
-            receiving: None,
-            result: None,
-            mark: None,
-            wait: 0,
-            asked: 0,
-            waited_out: false,
-            lacks_turn: false,
-        }
-    }
-}
 
 impl Process {
     pub(super) fn client_gone(&mut self, c: u64, out: &mut Outside) {
@@ -78,7 +34,7 @@ impl Process {
         out.oracle.gives_back(c);
         out.oracle.moved(out.now_ms());
         match out.bug {
-            Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, Input::ClientGoneLate(c)),
+            Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, ToProcess::ClientGoneLate(c)),
             _ => self.feed(c, Event::ClientGone, out),
         }
     }
@@ -91,7 +47,7 @@ impl Process {
             ForClient::Wait => {
                 client.wait += 1;
                 let wait = client.wait;
-                out.to_process(45_000, self.index, Input::WaitOver { connection: c, wait });
+                out.to_process(45_000, self.index, ToProcess::WaitOver { connection: c, wait });
             }
             ForClient::WaitNoMore => client.wait += 1,
             ForClient::Open { opening, cap } => {
@@ -108,11 +64,11 @@ impl Process {
             ForClient::Poll(seq) => {
                 self.receives(c, seq, out);
                 let pause = out.rng.between(100, 900);
-                out.to_process(pause, self.index, Input::Poll { connection: c, seq });
+                out.to_process(pause, self.index, ToProcess::Poll { connection: c, seq });
             }
             ForClient::Load(seq) => {
                 self.receives(c, seq, out);
-                out.to_process(2, self.index, Input::Load { connection: c, seq });
+                out.to_process(2, self.index, ToProcess::Load { connection: c, seq });
             }
             ForClient::Send(visible) => {
                 let live = client.source.as_ref().map(|live| live.borrow());
@@ -145,7 +101,7 @@ impl Process {
                 client.mark = Some(Delivered { run, seq, attempt, count, replayed });
                 // The driver gets to it at once, or a little later.
                 let delay = if out.rng.chance(60) { 0 } else { out.rng.between(1, 60) };
-                out.to_process(delay, self.index, Input::Mark(c));
+                out.to_process(delay, self.index, ToProcess::Mark(c));
             }
             ForClient::Over => {
                 out.oracle.gives_back(c);
@@ -176,10 +132,10 @@ impl Process {
         if let Some(later) = &admitting.later {
             out.saw("no turn");
             out.oracle.held_up(out.now_ms(), client.request.run);
-            let ask = Input::AskTurn { connection: c, asked: client.asked };
+            let ask = ToProcess::AskTurn { connection: c, asked: client.asked };
             out.to_process(later.after_ms.min(1_000), self.index, ask);
         }
-        let place = place(client, attempt, out.bug);
+        let place = client.place(attempt, out.bug);
         let r = &client.request;
         let op = Admit {
             actor: Actor { run: r.run, attempt, instance: admitting.instance },
@@ -215,8 +171,8 @@ impl Process {
             let done = live.last.is_some_and(|(ending, _)| ending == Ending::Done);
             let status = live.status.unwrap_or(502);
             client.result = Some(match out.provider.served.get(&live.key) {
-                Some(served) if done => agent::Input::Answer { connection: c, answer: served.answer },
-                _ => agent::Input::Refused {
+                Some(served) if done => ToAgent::Answer { connection: c, answer: served.answer },
+                _ => ToAgent::Refused {
                     connection: c,
                     code: format!("status {status}"),
                     retry: status >= 429,
@@ -225,7 +181,7 @@ impl Process {
             });
         }
         let delay = out.rng.between(1, 60);
-        out.to_process(delay, self.index, Input::Flushed(c));
+        out.to_process(delay, self.index, ToProcess::Flushed(c));
     }
 
     /// Notes that the answer reached the client's machine. Now and then the answer is lost there.
@@ -234,13 +190,13 @@ impl Process {
         let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());
         out.oracle.gives_back(c);
         match client.result.take() {
-            Some(agent::Input::Answer { .. }) if out.rng.chance(5) && !out.provider.behaves => {
+            Some(ToAgent::Answer { .. }) if out.rng.chance(5) && !out.provider.behaves => {
                 out.saw("lost after its end");
                 let after = out.rng.between(0, 40);
                 refuse(c, &request, "connection reset", true, after, out);
             }
             Some(result) => {
-                if let agent::Input::Answer { answer, .. } = result {
+                if let ToAgent::Answer { answer, .. } = result {
                     out.oracle.received(&out.provider, &request, attempt, answer);
                 }
                 out.to_agent(0, request.agent, request.life, result);
@@ -275,19 +231,11 @@ impl Process {
         let event = match answer {
             Some(answer) => {
                 client.source = None;
-                client.result = Some(agent::Input::Answer { connection: c, answer });
+                client.result = Some(ToAgent::Answer { connection: c, answer });
                 Event::Loaded(Ok(()))
             }
             None => Event::Loaded(Err(Error::Corrupt { what: format!("the answer of entry {seq}") })),
         };
         self.feed(c, event, out);
     }
-}
-
-/// Returns the key by which identical requests of the client's attempt are found.
-pub(super) fn place(client: &Client, attempt: AttemptNo, bug: Option<Bug>) -> Place {
-    let r = &client.request;
-    let scope = if bug == Some(Bug::ScopeIgnored) { "" } else { &r.scope };
-    let key = MatchKey::new(&r.digest(), scope, None);
-    Place { run: r.run, attempt, key }
 }

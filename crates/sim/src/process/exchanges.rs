@@ -6,7 +6,7 @@ use outlast_core::{
     call::{
         Told,
         desk::{self, ForExchange, Key},
-        exchange::{Ending, Event, Failure, Frame},
+        exchange::{Ending, Event, Failure},
     },
     engine::{
         call::{
@@ -18,36 +18,18 @@ use outlast_core::{
     journal::{Opening, payload::Payload},
     store::Durability,
     words::{
-        id::AttemptNo,
         outage::{Cause, Outage},
         usage::Usage,
     },
 };
 
-use super::{Input, Process, Then};
+use super::{Process, Then, held::Carried};
 use crate::{
-    Bug,
+    bug::Bug,
+    happening::ToProcess,
     outside::Outside,
     provider::{Asked, Piece, Provider},
 };
-
-/// State that the host keeps for an exchange. Its clients read their answers from it.
-pub struct Carried {
-    pub key: Key,
-    asked: Asked,
-    /// Time since which the call is tried.
-    began_ms: u64,
-    /// Instance that opened the entry. Only it may close the entry, even after the process registered anew.
-    opening: Opening,
-    attempt: AttemptNo,
-    pub status: Option<u16>,
-    pub frames: Vec<Frame>,
-    metered: Option<Bill>,
-    aborted: bool,
-    /// Last settlement that was submitted; `None` before the first.
-    pub last: Option<(Ending, Option<&'static str>)>,
-    is_first_try: bool,
-}
 
 impl Process {
     /// Begins to carry the exchange of an entry. `send` is false if the client is gone and the call must not be sent.
@@ -103,7 +85,7 @@ impl Process {
         let mut at = 0;
         for (wait, piece) in pieces {
             at += wait;
-            out.to_process(at, self.index, Input::Upstream { run: key.0, seq: key.1, piece });
+            out.to_process(at, self.index, ToProcess::Upstream { run: key.0, seq: key.1, piece });
         }
         self.desk_on(desk::Event::Leaves(key), out);
     }
@@ -158,7 +140,7 @@ impl Process {
         match deed {
             ForExchange::Settle { ending, error } => {
                 self.settle(key, ending, error, out);
-                out.to_process(30_000, self.index, Input::SettleSlow(key));
+                out.to_process(30_000, self.index, ToProcess::SettleSlow(key));
                 if out.bug == Some(Bug::ShownBeforeDurable) {
                     return then(Event::Settled(Ok(())));
                 }
@@ -168,17 +150,17 @@ impl Process {
             }
             ForExchange::SettleAgain { ending, .. } => {
                 out.saw(if ending == Ending::Void { "voided again" } else { "settled again" });
-                out.to_process(1_000, self.index, Input::SettleAgain(key));
+                out.to_process(1_000, self.index, ToProcess::SettleAgain(key));
             }
             ForExchange::Rest { tries, pause_ms } => {
                 out.saw("rested");
                 let retry = self.retry(key, tries, true)?;
                 self.queue(retry, Durability::Committed, Then::Noted, out);
-                out.to_process(pause_ms, self.index, Input::Rested(key));
+                out.to_process(pause_ms, self.index, ToProcess::Rested(key));
             }
             ForExchange::RestOn { pause_ms } => {
                 out.saw("rested on");
-                out.to_process(pause_ms, self.index, Input::Rested(key));
+                out.to_process(pause_ms, self.index, ToProcess::Rested(key));
             }
             ForExchange::Outage(cause) => {
                 out.saw("outage");

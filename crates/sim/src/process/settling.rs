@@ -37,8 +37,16 @@ use outlast_core::{
 };
 use outlast_store::group::Step;
 
-use super::{Input, Pending, Process, Then, refuse, work::did};
-use crate::{Bug, agent, outside::Outside, store::resolved, worker};
+use super::{
+    Pending, Process, Then, refuse,
+    work::{did, note_error},
+};
+use crate::{
+    bug::Bug,
+    happening::{ToAgent, ToProcess, ToWorker},
+    outside::Outside,
+    store::resolved,
+};
 
 const TICK_MS: u64 = HEARTBEAT_MS;
 
@@ -46,7 +54,7 @@ impl Process {
     pub(super) fn start(&mut self, out: &mut Outside) {
         self.is_up = true;
         self.register(out);
-        out.to_process(TICK_MS, self.index, Input::Tick);
+        out.to_process(TICK_MS, self.index, ToProcess::Tick);
     }
 
     fn register(&mut self, out: &mut Outside) {
@@ -66,7 +74,7 @@ impl Process {
     }
 
     pub(super) fn tick(&mut self, out: &mut Outside) {
-        out.to_process(TICK_MS, self.index, Input::Tick);
+        out.to_process(TICK_MS, self.index, ToProcess::Tick);
         match self.membership.instance() {
             Some(instance) => {
                 if self.pending.is_empty() && self.resolved.is_empty() {
@@ -109,7 +117,7 @@ impl Process {
 
     pub(super) fn claim(&mut self, agent: usize, life: u32, run: RunNo, fresh: bool, out: &mut Outside) {
         let Some(instance) = self.membership.instance() else {
-            return out.to_agent(1, agent, life, agent::Input::Claimed(None));
+            return out.to_agent(1, agent, life, ToAgent::Claimed(None));
         };
         let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh, restart: life > 0 };
         self.queue(claim, Durability::Synced, Then::Claimed { agent, life }, out);
@@ -189,10 +197,10 @@ impl Process {
         if refuses && !self.reopening {
             self.reopening = true;
             out.hampers(self.index, 2_000);
-            out.to_process(2_000, self.index, Input::Reopen);
+            out.to_process(2_000, self.index, ToProcess::Reopen);
         }
         self.resolved.push_back((p.then, p.as_whom, result));
-        out.to_process(1, self.index, Input::Resolve);
+        out.to_process(1, self.index, ToProcess::Resolve);
     }
 
     pub(super) fn resolve_next(&mut self, out: &mut Outside) {
@@ -246,7 +254,7 @@ impl Process {
             Then::Declared | Then::Raised => self.desk_on(desk::Event::Moved, out),
             Then::Noted => {}
             Then::WorkerClaimed(whose) => {
-                let input = worker::Input::Claimed(as_whom, result);
+                let input = ToWorker::Claimed(as_whom, result);
                 out.to_worker(1, whose.worker, whose.life, input);
             }
             Then::Worked(whose) => did(whose, result, out),
@@ -257,7 +265,7 @@ impl Process {
                     }
                     _ => None,
                 };
-                out.to_agent(1, agent, life, agent::Input::Claimed(claimed));
+                out.to_agent(1, agent, life, ToAgent::Claimed(claimed));
             }
         }
     }
@@ -294,14 +302,6 @@ fn leaves_resting(op: &Op, out: &Outside) -> bool {
         e.instance == Some(verdict.instance) && e.state == State::Open && resting
     };
     out.disk.inspect(|t, _| t.entries.values().any(rests))
-}
-
-/// Counts the errors of the engine, by their variants.
-pub(super) fn note_error(result: &Result<Outcome, Error>, out: &mut Outside) {
-    if let Err(Error::Engine(e)) = result {
-        let name: String = format!("{e:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
-        out.saw(&format!("error {name}"));
-    }
 }
 
 /// Counts the changes of runs' statuses.

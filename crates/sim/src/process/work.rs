@@ -10,18 +10,18 @@ use outlast_core::{
     words::id::{RunNo, Slot},
 };
 
-use super::{Pending, Process, Then, settling::note_error};
+use super::{Pending, Process, Then};
 use crate::{
-    Bug,
+    bug::Bug,
+    happening::{How, ToWorker, Whose},
     outside::Outside,
-    worker::{How, Input, Whose},
 };
 
 impl Process {
     pub(super) fn worker_claims(&mut self, worker: usize, life: u32, run: RunNo, out: &mut Outside) {
         let whose = Whose { worker, life, task: None };
         let Some(instance) = self.membership.instance() else {
-            return out.to_worker(1, worker, life, Input::Claimed(self.instance, Err(Error::Closed)));
+            return out.to_worker(1, worker, life, ToWorker::Claimed(self.instance, Err(Error::Closed)));
         };
         let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: life > 0 };
         self.queue(claim, Durability::Synced, Then::WorkerClaimed(whose), out);
@@ -98,8 +98,16 @@ fn by_number(opening: &mut Opening, out: &Outside) {
 /// Passes the outcome of a worker's operation to the worker.
 pub(super) fn did(whose: Whose, result: Result<Outcome, Error>, out: &mut Outside) {
     let input = match whose.task {
-        Some(task) => Input::Did(task, result),
-        None => Input::End(result),
+        Some(task) => ToWorker::Did(task, result),
+        None => ToWorker::End(result),
     };
     out.to_worker(1, whose.worker, whose.life, input);
+}
+
+/// Counts the errors of the engine, by their variants.
+pub(super) fn note_error(result: &Result<Outcome, Error>, out: &mut Outside) {
+    if let Err(Error::Engine(e)) = result {
+        let name: String = format!("{e:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
+        out.saw(&format!("error {name}"));
+    }
 }

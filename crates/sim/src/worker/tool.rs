@@ -18,35 +18,13 @@ use outlast_core::{
     words::{digest::Digest, id::Seq, id::Slot},
 };
 
-use super::{How, Input, Task, Waves, Worker};
-use crate::{Bug, outside::Outside, rng::Rng};
-
-/// Tool call of a worker's program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolCall {
-    /// Tool and arguments. Calls that have the same are equal.
-    pub arguments: String,
-    /// Id by which the client names the call in each life; `None` from a client that names none.
-    pub id: Option<String>,
-    /// Whether a second call has no further effect.
-    pub repeatable: bool,
-    /// Whether the call is marked as sent in the commit that opens it.
-    pub leaves: bool,
-}
-
-/// Draws a program of tool calls.
-pub fn draw(rng: &Rng) -> Waves {
-    let call = |wave: u64, n: u64| {
-        let repeatable = rng.chance(30);
-        let kind = if repeatable { "reads" } else { "acts" };
-        let (arguments, id) = match rng.chance(50) {
-            true => (format!("{kind}.{wave}.{n}"), Some(format!("call-{wave}.{n}"))),
-            false => (format!("{kind}.{}", rng.below(2)), None),
-        };
-        Task::Tool(ToolCall { arguments, id, repeatable, leaves: rng.chance(60) })
-    };
-    (0..rng.between(2, 5)).map(|wave| (0..rng.between(1, 3)).map(|n| call(wave, n)).collect()).collect()
-}
+use super::Worker;
+use crate::{
+    bug::Bug,
+    happening::{How, ToWorker},
+    outside::Outside,
+    program::{Task, ToolCall},
+};
 
 impl Worker {
     pub(super) fn reserve_tool(&mut self, task: usize, call: &ToolCall, out: &mut Outside) {
@@ -81,12 +59,14 @@ impl Worker {
                 doing.opening = opening;
                 // Whoever plants this defect sends a call that no death would leave in doubt.
                 if call.leaves || out.bug == Some(Bug::ToolUnmarked) {
-                    return out.to_worker(out.rng.below(200), self.index, life, Input::Sends(task));
+                    return out.to_worker(out.rng.below(200), self.index, life, ToWorker::Sends(task));
                 }
                 let send = SendTool { opening, attempt: self.actor.attempt, slot: Slot::DRIVER };
                 self.ask(Some(task), send, How::Submitted(Durability::Synced), out);
             }
-            Outcome::ToolSent(_) => out.to_worker(out.rng.below(200), self.index, life, Input::Sends(task)),
+            Outcome::ToolSent(_) => {
+                out.to_worker(out.rng.below(200), self.index, life, ToWorker::Sends(task))
+            }
             Outcome::ToolReserved(Reserved::InFlight { .. }) => {
                 out.saw("tool in flight");
                 self.again(task, 500, out);
@@ -116,7 +96,8 @@ impl Worker {
         }
     }
 
-    /// The server gets the call: it has its effect, and answers, or its answer is lost. Or it certainly refuses.
+    /// Lets the server receive the call. The call has its effect and is answered, or its answer is lost; or the server
+    /// refuses the call, and it has no effect.
     pub(super) fn sends(&mut self, task: usize, out: &mut Outside) {
         let (run, index, life) = (self.run, self.index, self.life);
         let Some(doing) = self.doing.get(task) else { return };
@@ -137,10 +118,10 @@ impl Worker {
             let give_up = GiveUpTool { opening, refused };
             return self.ask(Some(task), give_up, How::Submitted(Durability::Synced), out);
         }
-        out.to_worker(out.rng.between(1, 800), index, life, Input::Returns(task));
+        out.to_worker(out.rng.between(1, 800), index, life, ToWorker::Returns(task));
     }
 
-    /// The client has the answer of an entry. Sometimes it goes away before that is marked.
+    /// Marks the answer of an entry as delivered. Now and then the client goes away before the mark is made.
     fn tool_answered(&mut self, task: usize, seq: Seq, out: &mut Outside) {
         if out.rng.chance(20) {
             return self.over(task, out);

@@ -135,7 +135,8 @@ impl<B: Backend> Turn<B> {
         }
     }
 
-    /// Checks that work can be done: learns the outcome of a commit that was unclear, if that can be had now.
+    /// Checks that the store takes work. If the outcome of an earlier commit is unclear, asks the database for it
+    /// first. Errors: the store refuses all work, or the outcome cannot be determined yet.
     fn resolve(&mut self) -> Result<(), Error> {
         if let Some(error) = &self.refused {
             return Err(error.clone());

@@ -172,7 +172,8 @@ impl Directory {
         })
     }
 
-    /// Returns whether a later change would show: the last one was so long ago that it would have another time.
+    /// Returns whether a later change of the directory would be noticed: the last change is so long ago that another
+    /// one would get a different time.
     fn is_settled(&self) -> bool {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let changed =

@@ -37,7 +37,7 @@ use outlast_core::{
 
 use crate::stage::Process;
 
-/// What a usual call reserves: 100 tokens in and at most 900 out, at 1 nano-USD a token.
+/// Amount that a usual call reserves: 100 tokens in and at most 900 out, at 1 nano-USD a token.
 pub const FULL: i64 = 1000;
 /// The least it is sent with: its input, and 256 tokens out.
 pub const FLOOR: i64 = 356;
@@ -325,7 +325,7 @@ impl Request<'_> {
         Ok(answer)
     }
 
-    /// It goes out as a new call, unclamped.
+    /// Checks that the request is sent as a new call, with its own cap. Returns the entry.
     #[track_caller]
     pub fn goes(self) -> Seq {
         match self.ask().unwrap() {
@@ -334,7 +334,7 @@ impl Request<'_> {
         }
     }
 
-    /// It goes out with a smaller output cap: (entry, cap).
+    /// Checks that the request is sent with a smaller output cap. Returns the entry and the cap.
     #[track_caller]
     pub fn goes_clamped(self) -> (Seq, u64) {
         match self.ask().unwrap() {
@@ -376,7 +376,7 @@ impl Request<'_> {
     }
 }
 
-/// What an agent does besides calls.
+/// Operations of an agent besides calls.
 impl Agent {
     pub fn step(&self, key: &str) -> BeginStep {
         BeginStep {

@@ -45,7 +45,7 @@ fn raise(s: &Stage, text: &str, unit: Unit, by: i64) {
     s.ask(RaiseBudget { name: name(text), add }).unwrap();
 }
 
-/// What counts now.
+/// Returns the envelope of the window that counts now.
 pub fn window(s: &Stage, text: &str) -> Envelope {
     let now = s.store().now().unwrap();
     let budgets = s.store().budgets().unwrap();
@@ -147,7 +147,7 @@ pub fn a_model_without_a_price_is_refused_under_a_named_limit_in_usd(s: &Stage) 
 pub fn a_child_is_charged_to_the_named_budgets_above_it(s: &Stage) {
     set(s, "team", Unit::CostNanoUsd, 10 * FULL);
     let top = s.run("top").tag("team", "a").create();
-    // What it calls itself gets it out of nothing.
+    // A child's own tags do not free it from its parent's budgets.
     let child = s.run("child").under(top).tag("team", "b").create();
     let grandchild = s.process("p").claim(s.run("grandchild").under(child).create());
     grandchild.buys("x", 70);
@@ -205,7 +205,7 @@ pub fn what_closes_a_call_closes_it_in_its_window(s: &Stage) {
         (FULL, FULL, 0),
         1,
     );
-    // Its truth came late.
+    // The outcome of the call became known late.
     check(
         &|seq| {
             agent.lost(seq);

@@ -8,7 +8,7 @@ use std::{
 /// Names the part of a test that is played in the child.
 const PART: &str = "OUTLAST_TEST_PART";
 
-/// What the child is to do, when this process is the child.
+/// Returns the part of a test that this process is to play, if it is the child; `None` in the test itself.
 pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }

@@ -191,7 +191,7 @@ pub fn a_forks_items_are_those_of_the_snapshot(s: &Stage) {
     let changed =
         ClaimItem { content: Some(outlast_core::words::digest::Digest::of(b"2")), ..a.claiming_item("c") };
     a.ask(changed).unwrap();
-    // What takes the place of a shared item later changes nothing in the fork.
+    // An entry that later replaces a shared item changes nothing in the fork.
     s.ask(outlast_core::engine::item::reset_item::ResetItem {
         run: a.run,
         key: "a".into(),

@@ -70,7 +70,7 @@ fn a_full_disk(directory: &Path) {
         assert!(kept.len() < 1000, "the disk does not fill");
     };
     assert_eq!(error.code(), "store_full", "{error}");
-    // What is open can be closed, what is new is refused: by name, and not for ever.
+    // Open work can be closed, and new work is refused with this error, as long as the disk is full.
     for seq in calls {
         a.done(seq, 100);
     }

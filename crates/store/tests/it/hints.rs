@@ -45,7 +45,7 @@ fn room_in_a_full_budget_is_told_to_other_processes_in_two_round_trips_and_ordin
         let roomy = spends.process("p").claim(spends.run("roomy").cost(1000 * FULL).create());
         let tight = spends.process("q").claim(spends.run("tight").cost(FULL).create());
         let hints = heard(&*waits.store());
-        // What a process did is no news to itself.
+        // A process gets no hint of its own operations.
         let own = heard(&*spends.store());
         roomy.buys("an ordinary call", 100);
         let seq = tight.call("all that there is");
@@ -69,7 +69,7 @@ fn hints_come_again_when_their_connection_was_cut() {
     let waits = in_schema(&database, "outlast");
     let hints = heard(&*waits.store());
     database.cut_connections();
-    // It listens again.
+    // The process listens again.
     hints.recv_timeout(LONGEST).unwrap();
     let spends = in_schema(&database, "outlast");
     let tight = spends.process("q").claim(spends.run("tight").cost(FULL).create());

@@ -1,4 +1,4 @@
-//! What a key was: at a version, at a commit, at a time; lists, scans and the stream of events.
+//! History of a key: its value at a version, at a commit, at a time; lists, scans and the stream of events.
 
 use outlast_core::{
     engine::state::put::Change,

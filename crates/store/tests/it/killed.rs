@@ -59,7 +59,7 @@ fn check(test: &str, place: &str, lines: usize) {
     let mut seen: BTreeMap<String, i64> = BTreeMap::new();
     let mut count = 0;
     for line in out.lines() {
-        // What stands in the pipe was acknowledged too.
+        // Lines that are still in the pipe were acknowledged, too.
         let Some((key, version)) = acked(&line.unwrap()) else { continue };
         seen.insert(key, version);
         count += 1;
@@ -81,7 +81,7 @@ fn check(test: &str, place: &str, lines: usize) {
 /// Writers side by side in one process.
 const WRITERS: usize = 4;
 
-/// What each transaction sets, all to its own id: (namespace, agent, key).
+/// Keys that each transaction sets to its own id, as (namespace, agent, key).
 const PLACES: [(&str, &str, &str); 4] =
     [("n", "a", "x"), ("n", "a", "y"), ("n", "a:b", "c"), ("m", "a", "b:c")];
 

@@ -1,4 +1,4 @@
-//! Who may act for a run: leases, fences, attempts, labels.
+//! Right to act for a run: leases, fences, attempts, labels.
 
 use outlast_core::{
     engine::{

@@ -286,7 +286,7 @@ pub fn a_clock_that_jumped_ahead_ends_no_run_for_good(s: &Stage) {
     assert_eq!(renews.pulse(0).status, Status::Running);
     asks.call("in time");
     process.claim(begins.run).call("in time");
-    // Its time still ends.
+    // The run's time still ends.
     s.advance_ms(1000);
     assert_eq!(renews.pulse(0).status, Status::Halted);
     asks.request("late").refused();

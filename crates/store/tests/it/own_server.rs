@@ -25,7 +25,7 @@ impl Server {
         Server { data: home.join("data"), directory, url }
     }
 
-    /// How `outlast_store::open` finds it.
+    /// Returns the URL by which `outlast_store::open` finds the database.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -48,7 +48,7 @@ impl Server {
         let mut all = children(&pid);
         all.push(pid);
         signal("-KILL", &all);
-        // Its memory is free when the last of them is gone.
+        // The server's shared memory is free once the last of its processes is gone.
         let is_there = |pid: &String| {
             Path::new("/proc").join(pid).join("fd").read_dir().is_ok_and(|fds| fds.count() > 0)
         };

@@ -1,4 +1,4 @@
-//! What only the PostgreSQL store can do wrong: other people's databases, cut connections, outages.
+//! Faults that only the PostgreSQL store can have: other people's databases, cut connections, outages.
 
 use std::{
     sync::{

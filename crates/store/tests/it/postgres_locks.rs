@@ -33,7 +33,7 @@ fn server(database: &Database) -> Stage {
     Stage::on(Opened(open_at(&database.url(), true).unwrap()))
 }
 
-/// What a commit with a payload waits for: nothing of it is seen by others, and it holds its locks.
+/// Lock that stops a commit with a payload in the middle: the commit holds its locks, and others see nothing of it.
 const HOLDS_PAYLOADS: &str = "LOCK TABLE outlast.payloads IN SHARE MODE";
 
 /// Bug: each group waited for every other server's, whatever runs they were of.

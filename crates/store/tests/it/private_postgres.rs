@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, config::Host};
 pub struct Database {
     server: Config,
     name: String,
-    /// Its session holds the claim: a test that dies gives its database back.
+    /// Connection whose session holds the claim on the database: a test that dies gives the database back.
     claim: Client,
     runtime: Runtime,
 }
@@ -57,12 +57,12 @@ impl Database {
         &self.name
     }
 
-    /// How `outlast_store::open` finds it.
+    /// Returns the URL by which `outlast_store::open` finds the database.
     pub fn url(&self) -> String {
         url(&self.server, &self.name)
     }
 
-    /// How `outlast_store::open` finds a store in another schema.
+    /// Returns the URL by which `outlast_store::open` finds a store in another schema.
     pub fn url_in(&self, schema: &str) -> String {
         format!("{}&schema={schema}", self.url())
     }

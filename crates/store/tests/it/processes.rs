@@ -110,7 +110,7 @@ fn a_file_that_was_open_at_a_fork_is_refused_in_the_child_under_any_name() {
     fork(|| {
         refusals();
         inherited_is_refused(&store);
-        // Its own stores are its own, in its children too.
+        // A process may use the stores that it opened itself; so may a child.
         let own = open_at(place(&at("own.db")), true).unwrap();
         start(&*own, "child").unwrap();
         fork(|| {

@@ -1,4 +1,4 @@
-//! What reads show: only what is committed, page by page.
+//! Reads show only committed data, page by page.
 
 use std::collections::BTreeMap;
 

@@ -36,10 +36,10 @@ pub struct Relay {
     shared: Arc<Shared>,
 }
 
-/// What passed since it was last asked.
+/// Counts of what passed the relay since they were last read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// How often the client asked something with nothing left to be answered.
+    /// Number of times that the client sent a request while no answer was outstanding.
     pub round_trips: usize,
     pub statements: usize,
     /// Statements that were given a name.
@@ -115,7 +115,7 @@ impl Relay {
         self.shared.thawed.notify_all();
     }
 
-    /// What passed, over all connections, since this was last called.
+    /// Returns the counts over all connections since the last call.
     pub fn passed(&self) -> Passed {
         std::mem::take(&mut *self.shared.passed.lock().unwrap())
     }
@@ -125,13 +125,13 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join(".s.PGSQL.5432")
 }
 
-/// What becomes of some bytes.
+/// Treatment of bytes that a client or the server sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     On,
-    /// They are not passed on.
+    /// The bytes are not passed on.
     Lost,
-    /// They are not passed on, and the connection ends.
+    /// The bytes are not passed on, and the connection ends.
     Cut,
 }
 

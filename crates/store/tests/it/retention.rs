@@ -1,4 +1,4 @@
-//! How much of the past is kept, and that what is gone is said to be gone.
+//! Retention: how much of the past is kept, and that reads of removed versions say so.
 
 use outlast_core::{
     engine::{
@@ -214,7 +214,7 @@ pub fn ids_of_transactions_are_forgotten_when_they_are_old_a_few_at_a_time(s: &S
         s.reopen();
         assert_eq!(known(0..turn + 1), wanted.collect::<Vec<_>>());
     }
-    // Those of a few commits that are not yet four wait for the next ones.
+    // Ids of fewer than four old commits are kept until the next commits.
     (13..16).for_each(|i| drop(s.ask(once(format!("t{i}"))).unwrap()));
     assert_eq!(known(0..16), (8..16).collect::<Vec<_>>());
     // A known one is not done again; a forgotten one is a new transaction.

@@ -22,7 +22,7 @@ impl Agent {
         Retry { opening: self.opening(seq), tries: tries.to_vec(), resting }
     }
 
-    /// These tries came to nothing, and the next one waits.
+    /// Records that these tries failed, and that the call rests before the next one.
     #[track_caller]
     fn rests(&self, seq: Seq, tries: &[Option<u16>]) {
         assert!(self.ask(self.noting(seq, tries, true)).unwrap());
@@ -131,7 +131,7 @@ pub fn no_try_leaves_in_a_run_that_is_over(s: &Stage) {
         a.rests(seq, &[Some(429)]);
         s.ask(Tell { run: a.run, word: word.clone() }).unwrap();
         assert!(!a.tries_again(seq, &[Some(429)]), "{word:?}");
-        // It rests still: a death now leaves nothing in doubt.
+        // The call still rests: a death now leaves nothing in doubt.
         assert!(s.entry(a.run, seq).call.unwrap().resting, "{word:?}");
         a.ask(a.settle(seq, Close::Failed(outlast_core::engine::call::settle::Bill::Nothing))).unwrap();
     }

@@ -68,7 +68,7 @@ pub fn a_sleeping_run_of_a_dead_process_sleeps_on_for_the_next(s: &Stage) {
 
 pub fn a_person_wakes_a_run(s: &Stage) {
     let (run, p) = asleep(s);
-    // Its supervisor starts the next attempt.
+    // The run's supervisor starts the next attempt.
     assert_eq!(told(s, run, Word::Wake), Status::Running);
     assert_eq!(s.row(run).wake_at, None);
     let agent = p.claim(run);

@@ -1,4 +1,4 @@
-//! What only the SQLite store can do wrong: the file, its permissions, and files that are not ours.
+//! Faults that only the SQLite store can have: the file, its permissions, and other programs' files.
 
 use std::{
     fs,
@@ -308,7 +308,7 @@ fn a_value_of_a_kilobyte_costs_at_most_half_as_much_again() {
     };
     check("text of hex digits", 1.5, &hex);
     check("noise of 900 bytes", 1.5, &|noise| noise[..900].to_vec());
-    // Of these three fill a page to three quarters.
+    // Three of these values fill a page to three quarters.
     check("noise of 1024 bytes", 1.65, &|noise| noise.to_vec());
 }
 

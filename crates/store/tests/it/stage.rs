@@ -202,7 +202,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its heartbeat stood still, and the verdict is given.
+    /// Declares the process dead, as if its heartbeat had stood still.
     pub fn dies(&self) -> Swept {
         let heartbeat_seen = self.store.instance(self.no).unwrap().unwrap().heartbeat;
         self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: false }).unwrap()

@@ -1,4 +1,4 @@
-//! What a run knows: versioned keys, transactions, conflicts.
+//! State of a run: versioned keys, transactions, conflicts.
 
 use outlast_core::{
     engine::{

@@ -214,7 +214,7 @@ pub fn a_person_says_what_came_of_a_step_in_doubt(s: &Stage) {
         panic!("not run")
     };
     assert!(!s.entry(new.run, seq).step.unwrap().resolved);
-    // Its own process knows that it does not run it any more.
+    // The step's own process knows that it does not run the step any more.
     s.ask(ResolveStep { by: Some(new.process.no), ..resolved(&new, "failed", true) }).unwrap();
 }
 

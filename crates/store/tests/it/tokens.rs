@@ -1,4 +1,4 @@
-//! What the bearer of a run token may do: processes of an agent's own, which are no instances.
+//! Rights of the bearer of a run token: an agent's own processes, which are no instances.
 
 use outlast_core::{
     engine::{

@@ -22,7 +22,7 @@ use outlast_core::{
 
 use crate::{agent::*, stage::Stage};
 
-/// What the proxy of an agent does. An attempt's proxies are processes of their own.
+/// Operations of an agent's recorder on tool calls. The recorders of an attempt are processes of their own.
 impl Agent {
     fn reserving(&self, arguments: &str) -> ReserveTool {
         ReserveTool {
@@ -233,7 +233,7 @@ pub fn an_answer_that_its_client_lost_is_given_to_the_same_call_under_a_new_id(s
     assert_eq!(b.ask(b.named("x", "toolu_2")).unwrap(), wanted);
     b.gets(lost);
     assert!(matches!(b.ask(b.named("x", "toolu_3")).unwrap(), Reserved::Send { new: true, .. }));
-    // It is known by both ids from now on.
+    // The call is known by both ids from now on.
     assert_eq!(s.entry(a.run, lost).tool.unwrap().later_ids, ["toolu_2"]);
     let c = next(s, &b);
     for id in ["toolu_1", "toolu_2"] {

@@ -173,7 +173,8 @@ fn a_store_that_was_moved_away_and_back_is_refused_until_it_is_opened_again() {
     let (here, there) = (scene.path.parent().unwrap(), scene.directory.path().join("there"));
     fs::rename(here, &there).unwrap();
     scene.is_refused(&scene.path);
-    // Its log is with it: the other place has all that was acknowledged, and admits alone.
+    // The log was moved with the file: the store at the new place has everything that was acknowledged, and only that
+    // store admits.
     let moved = open_at(place(&there.join("outlast.db")), false).unwrap();
     assert!(has(&*moved, "kept").unwrap() && !has(&*moved, "lost").unwrap());
     start(&*moved, "more").unwrap();

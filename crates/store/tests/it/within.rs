@@ -1,4 +1,4 @@
-//! What is done in an item or a step belongs to it: its charge, its scope, its end.
+//! Calls and steps made in an item or a step belong to it: charge, scope and end.
 
 use outlast_core::{
     engine::{

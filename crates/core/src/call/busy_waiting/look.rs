@@ -13,14 +13,14 @@ pub enum Awaited {
     Elsewhere,
 }
 
-/// Tools of Claude Code and Codex that wait for a process or sub-agent of theirs, in lower case.
+/// Names, in lower case, of the tools of Claude Code and Codex that wait for their own process or sub-agent.
 const OWN: [&str; 7] =
     ["wait", "wait_agent", "list_agents", "exec_wait", "bashoutput", "taskoutput", "agentoutputtool"];
 
-/// Words in the name of a tool that waits or looks at how something stands.
+/// Words that show that a tool of this name only waits, or reads a state.
 const WAITS: [&str; 7] = ["wait", "poll", "sleep", "status", "progress", "output", "read"];
 
-/// Words in the name of a tool that does something, whatever else its name says.
+/// Words that show that a tool of this name changes something, whatever its other words are.
 const DOES: [&str; 12] =
     ["set", "update", "write", "create", "run", "start", "send", "put", "post", "edit", "add", "delete"];
 
@@ -73,14 +73,14 @@ const LOOKERS: [&str; 45] = [
     "continue",
 ];
 
-/// Words of a shell that stand before a command.
+/// Shell words that may precede a command.
 const KEYWORDS: [&str; 13] =
     ["while", "until", "if", "then", "elif", "else", "do", "!", "time", "{", "exec", "command", "nice"];
 
-/// Words of a shell that end something.
+/// Shell words that close a block.
 const ENDS: [&str; 4] = ["done", "fi", "}", "esac"];
 
-/// Programs that only look with one of these words first.
+/// Programs that only read if their first argument is one of these words; without words listed, always.
 const VERBS: [(&str, &[&str]); 6] = [
     ("git", &["status", "log", "show", "diff", "fetch", "ls-remote", "rev-parse"]),
     ("kubectl", &["get", "describe", "logs", "wait", "top"]),
@@ -90,7 +90,7 @@ const VERBS: [(&str, &[&str]); 6] = [
     ("tmux", &["capture-pane", "ls", "list-sessions", "list-panes", "has-session"]),
 ];
 
-/// Options with which curl does more than ask.
+/// Options with which curl sends data or writes a file.
 const SENDS: [&str; 9] = ["-X", "--request", "-d", "--data", "-F", "--form", "-T", "--upload-file", "-o"];
 
 /// Returns what a call waits for; `None` for a call that may do something.
@@ -122,13 +122,13 @@ pub fn name(used: &ToolUse, most: usize) -> String {
     line.chars().take(most).collect()
 }
 
-/// Name behind the server's, for a tool of an MCP server.
+/// Returns a tool's name without the name of its MCP server.
 fn last(name: &str) -> &str {
     let name = name.rsplit_once("__").map_or(name, |(_, last)| last);
     name.rsplit_once(['.', '/']).map_or(name, |(_, last)| last)
 }
 
-/// Words of a name, in lower case: `BashOutput` and `bash_output` have the same.
+/// Splits a name into words, in lower case: `BashOutput` and `bash_output` have the same words.
 fn words(name: &str) -> Vec<String> {
     let mut out = vec![String::new()];
     let mut was_lower = false;

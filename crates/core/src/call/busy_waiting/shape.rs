@@ -2,30 +2,31 @@
 //!
 //! Every other number counts: of a build that tells 41 % and then 42 %, the second is news.
 
-/// Units behind which a number is a time.
+/// Units of time: a number with one of them is a time.
 const UNITS: [&str; 21] = [
     "ns", "us", "µs", "ms", "s", "sec", "secs", "second", "seconds", "m", "min", "mins", "minute", "minutes",
     "h", "hr", "hrs", "hour", "hours", "d", "days",
 ];
 
-/// Parts of a word, such as a member's name, behind which a number is a time.
+/// Parts of words that announce a time, such as a JSON member's name: a number behind such a word is a time.
 const TIMES: [&str; 9] =
     ["time", "elapsed", "waited", "duration", "seconds", "timeout", "uptime", "_ms", "date"];
 
-/// Words behind which a word with a digit is an id.
+/// Words that announce an id: a word with a digit behind one of them is an id.
 const IDS: [&str; 2] = ["id", "pid"];
 
-/// Returns what a result says.
+/// Returns the text of a result with its times and ids replaced by `#`.
 pub fn of_result(text: &str) -> String {
     masked(text, |before| TIMES.iter().any(|part| before.contains(part)) || IDS.contains(&before))
 }
 
-/// Returns what a call asks for. How long it waits is no part of that.
+/// Returns the text of a call's input with its times replaced by `#`, so that calls which only wait for different times
+/// are equal.
 pub fn of_input(text: &str) -> String {
     masked(text, |before| TIMES.iter().any(|part| before.contains(part)) || before == "sleep")
 }
 
-/// Replaces times by `#`, and words with a digit behind a word that `hides` them.
+/// Replaces times by `#`, and also each word with a digit whose preceding word satisfies `hides`.
 fn masked(text: &str, hides: impl Fn(&str) -> bool) -> String {
     let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | ':' | '+' | '-');
     let mut out = String::with_capacity(text.len());

@@ -239,7 +239,8 @@ impl Desk {
         }
     }
 
-    /// Forgets a request that is over.
+    /// Removes a connection whose request is over, unless its delivery mark is still under way. Gives its turn and its
+    /// place in the line back.
     fn rests(&mut self, id: ConnectionId, round: &mut Round) {
         if self.clients.get(&id).is_some_and(|c| c.machine.is_over() && !c.marking) {
             self.gives_turn_back(id);

@@ -25,7 +25,7 @@ pub(super) struct Live {
     pub left_at_ms: Option<u64>,
     /// Outcome with which the entry closes; `None` before the first settlement.
     ending: Option<Ending>,
-    /// The answer's part of the unrecorded answers, while it waits to be recorded; `None` otherwise.
+    /// Share of the memory for unrecorded answers, held while this answer waits to be recorded; `None` otherwise.
     held: Option<Held>,
 }
 
@@ -43,8 +43,8 @@ impl Live {
         }
     }
 
-    /// Returns the tokens charged to the upstream's minute: none for a refusal; `None` without usage, so that the bound
-    /// stands.
+    /// Returns the tokens that count against the upstream's rate limit: 0 for a refusal. `None` if the usage is not
+    /// known; the call then counts with its bound.
     fn tokens(&self) -> Option<u64> {
         match self.ending {
             Some(Ending::Failed(Charge::Nothing)) => Some(0),

@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Desk {
-    /// Records what an event shows of the upstream's health. Returns the event to pass to the exchange, or
-    /// `None` if the call rests on because another call probes the upstream.
+    /// Records what an event shows of the upstream's health. Returns the event to pass to the exchange, or `None` if
+    /// the call goes on waiting because another call probes the upstream.
     pub(super) fn weigh(&mut self, key: Key, event: Event, round: &mut Round) -> Option<Event> {
         Some(match event {
             Event::Unreachable(told) => Event::Unreachable(self.fails(key, told, round)),

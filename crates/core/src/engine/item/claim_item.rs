@@ -40,9 +40,9 @@ pub struct ClaimItem {
     /// Digest of the item's content, compared with the recorded one where both are known; `None` if not known.
     pub content: Option<Digest>,
     pub version: Option<Digest>,
-    /// Effect if the item's content differs from that of its last entry.
+    /// Effect if the item's content differs from the one in its last entry.
     pub on_change: OnChange,
-    /// Effect if the code's version differs from that of its last entry.
+    /// Effect if the version of the code differs from the one in the item's last entry.
     pub on_version: OnChange,
     /// Whether nothing else runs in this process, so that an item on its last try may be claimed.
     pub alone: bool,

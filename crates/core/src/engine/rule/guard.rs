@@ -64,11 +64,11 @@ pub fn drives(l: &Loaded, actor: &Actor) -> Result<(), Error> {
     if is_own || attempt.fence.is_some_and(adopts) { Ok(()) } else { Err(lost(l, actor)) }
 }
 
-/// Returns the actor's attempt, if it drives its slot: the fence that guards opening.
+/// Returns the actor's attempt, if the attempt still drives its slot. This check guards the opening of entries.
 ///
-/// This check is enough for requests that come with a run token, where the actor is the proxy's instance: a proxy
-/// serves the children of its run, too. A new attempt takes the slot's lease with a higher fence, so an open attempt is
-/// the slot's newest. The fence in the lease is checked all the same.
+/// The actor's instance need not be the attempt's own driver: for requests with a run token it is the proxy's instance,
+/// and a proxy also serves the children of its run. A new attempt takes the slot's lease with a higher fence, so an
+/// open attempt is the slot's newest. The fence in the lease is checked all the same.
 pub fn is_driven<'a>(l: &'a Loaded, actor: &Actor) -> Result<&'a Attempt, Error> {
     live(l, actor.instance)?;
     let run = l.run(actor.run)?;

@@ -21,7 +21,8 @@ pub struct Asked<'a> {
     /// `x-stainless-retry-count`; 0 when the request is no marked retry.
     pub retry_count: u32,
     pub idempotency_key: Option<&'a str>,
-    /// Whether a request of this attempt and key was answered with an error of Outlast's own that left no entry.
+    /// Whether Outlast answered an earlier request of this attempt and key with an error of its own, without opening a
+    /// journal entry.
     pub answered_with_error: bool,
 }
 

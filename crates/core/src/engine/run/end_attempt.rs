@@ -17,9 +17,8 @@ use crate::{
 
 /// Ends an attempt with its observed exit, and sets what the run does next.
 ///
-/// Synced. Idempotent: an attempt that has ended stays as it was. A halted run stays halted unless
-/// the agent finished its work (`Then::Complete`); `Then::Interrupt` is the run's only when no attempt
-/// is open in another slot.
+/// Synced. Idempotent: an attempt that has ended stays as it was. A halted run stays halted unless the agent finished
+/// its work (`Then::Complete`); `Then::Interrupt` interrupts the run only if no attempt is open in another slot.
 #[derive(Clone, Debug)]
 pub struct EndAttempt {
     pub run: RunNo,

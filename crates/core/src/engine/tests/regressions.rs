@@ -204,7 +204,7 @@ fn a_lost_call_whose_retry_was_cut_shorter_is_charged_its_own_bound() {
         assert_eq!(told.collect::<Vec<_>>(), wanted, "{used}");
     };
     check(60, [(0, 100), (0, 100), (100, 0)]);
-    // It ended by itself, so a higher cap would have changed nothing.
+    // The answer ended by itself, so a higher cap would have changed nothing.
     check(59, [(0, 59), (42, 17), (59, 0)]);
 }
 

@@ -25,7 +25,7 @@ pub struct Asked {
     pub settings: Option<String>,
 }
 
-/// Settings that judge servers by their commands: a recorder before a command would pass them by, or be refused.
+/// Settings that allow or deny servers by their commands. They would no longer fit a command with a recorder in front.
 const RESTRICTING: [&str; 4] =
     ["allowedMcpServers", "deniedMcpServers", "allowManagedMcpServersOnly", "strictPluginOnlyCustomization"];
 

@@ -33,7 +33,8 @@ fn codex(bed: &Bed, program: &Path, script: &str) -> Command {
 fn codex_that_waits_for_its_own_process_is_held_until_that_has_ended() {
     let (program, bed) = (cli("codex"), bed());
     let begin = format!("mock: tool exec_command {}\n", json!({"cmd": "cat ../gate", "yield_time_ms": 250}));
-    // Which number its process has is not known here: it is told the same each time.
+    // The test does not know the number of the session that the agent gives its process. Any number gets the same
+    // answer each time.
     let look = json!({"session_id": 1, "chars": "", "yield_time_ms": 250});
     let script = format!("{begin}{}", model("write_stdin", &vec![look; 6]));
     let run = bed.start(codex(&bed, &program, &script));

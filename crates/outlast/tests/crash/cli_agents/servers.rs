@@ -132,7 +132,7 @@ fn claude_code_killed_in_a_tool_of_its_server_does_it_once() {
 fn codex_killed_in_a_tool_of_its_server_does_it_once() {
     let bed = codex_bed();
     let before = bed.text(".codex/config.toml");
-    // Its history has a result of the call that was cut off: one more turn of the script.
+    // The agent's history has a result of the call that was cut off: the script needs one more turn.
     let script = model(&bed, "mcp__mail/append", true, 2);
     let run = bed.start(codex(&bed, &script));
     killed_in_the_tool(&bed, run);
@@ -200,7 +200,7 @@ fn letters(tool: &str) -> String {
     ["ann", "bob", "cy"].map(|to| format!("mock: tool {tool} {}\n", json!({"text": to}))).concat()
 }
 
-/// How often each agent is killed: `OUTLAST_TEST_KILLS`.
+/// Returns the number of times that each agent is killed: `OUTLAST_TEST_KILLS`.
 fn kills() -> u64 {
     std::env::var("OUTLAST_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
 }

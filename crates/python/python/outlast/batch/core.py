@@ -315,7 +315,8 @@ class Core:
             self.bell.ring()
 
     def late(self, thread: threading.Thread) -> None:
-        """Keeps the slot of a thread that runs beyond its timeout for as long as there is something to wait for."""
+        """Waits for a thread that runs beyond its timeout, and so keeps its slot, as long as the batch has further items to
+        run and is not stopped."""
         while thread.is_alive() and not self.stopping.is_set() and not self._is_idle():
             thread.join(0.1)
 

@@ -85,7 +85,8 @@ NO_ROOM = "admission_timeout"
 
 
 def no_room(error: BaseException | None) -> str | None:
-    """`NO_ROOM` where the error says so, by its answer's header or as ours: for clients that were made by hand."""
+    """`NO_ROOM` if the error is a refusal for lack of room: an error of Outlast's own, or another client's, whose answer
+    says so in a header. None otherwise."""
     if error is None:
         return None
     is_ours = isinstance(error, Error) and error.code == NO_ROOM

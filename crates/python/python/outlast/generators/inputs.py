@@ -18,8 +18,8 @@ END: Any = object()
 
 
 def chosen(args: tuple[Any, ...], kwargs: dict[str, Any], items: int | str | None) -> int | str | None:
-    """The place of the argument that has the inputs: `items`, else the first one that can be gone through and is no text or
-    dict. None without one. Errors: `ValueError` where `items` names no argument."""
+    """The position or name of the argument that has the inputs: `items` if it is given, else that of the first argument that
+    is iterable and neither text nor a dict. None if there is none. Errors: `ValueError` where `items` names no argument."""
     if items is not None:
         try:
             kwargs[items] if isinstance(items, str) else args[items]

@@ -19,8 +19,8 @@ _HOLDERS = (MutableMapping, MutableSequence, MutableSet, Iterator)
 
 
 def is_left_out(generator: Any) -> bool:
-    """Whether the input that `generator` took last certainly gets no result any more, now that its loop takes the next
-    one."""
+    """Whether `generator`, which now takes its next input, certainly gives no result any more for the input that it took
+    last."""
     if not inspect.isgenerator(generator) or generator.gi_frame is None:
         return False
     frame = generator.gi_frame

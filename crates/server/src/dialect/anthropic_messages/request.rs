@@ -23,7 +23,7 @@ struct Parser {
     request: Request,
     model: Option<String>,
     has_messages: bool,
-    /// Bytes that one run of the model reads.
+    /// Number of bytes of the request that the model reads each time it runs.
     bytes: u64,
     tools: u64,
     /// Number of uses of server tools that the request allows, and the largest number of tokens that one use

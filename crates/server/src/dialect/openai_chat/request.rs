@@ -29,7 +29,7 @@ struct Parser {
     has_messages: bool,
     images: u64,
     images_low: u64,
-    /// Bytes that reach the model, images excluded.
+    /// Number of bytes of the request that the model reads, images excluded.
     bytes: u64,
     usage_option: UsageOption,
 }

@@ -24,7 +24,7 @@ struct Parser {
     model: Option<String>,
     /// Whether the request has something to answer: an input, an earlier answer, a template.
     has_input: bool,
-    /// Bytes that one run of the model reads, images excluded.
+    /// Number of bytes of the request that the model reads each time it runs, images excluded.
     bytes: u64,
     images: u64,
     images_low: u64,
@@ -265,7 +265,7 @@ impl Parser {
         }
     }
 
-    /// Reads a text, or items.
+    /// Reads the value of `input`: a text, or a list of items.
     fn input(&mut self, json: &mut Scanner<'_>, field: &str) -> Result<()> {
         match json.kind()? {
             Kind::Array => {

@@ -87,8 +87,8 @@ impl Base {
         bytes
     }
 
-    /// Returns in what `database` differs from the file that `log` began with; `None` if it does not, or if the base is
-    /// not of this log.
+    /// Describes how `database` differs from the file with which `log` began; `None` if it does not differ, or if this
+    /// base belongs to another log.
     pub fn differs(&self, log: &Frames, database: &Database<'_>) -> Option<Missing> {
         if log.salts != Some(self.salts) {
             return None;

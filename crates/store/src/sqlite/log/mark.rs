@@ -46,7 +46,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Returns the point of a log whose content is in the database.
+    /// Returns the point for a log that was closed, with all of its content in the database.
     pub fn closed(counter: u32) -> Point {
         Point { counter, ..Point::default() }
     }
@@ -145,7 +145,8 @@ impl Mark {
         bytes
     }
 
-    /// Returns the newest synced point of this log that a trailer in it names; `None` if there is none.
+    /// Returns the newest synced point of this log, as far as a trailer behind one of its commits names it; `None` if
+    /// no trailer does.
     pub fn in_trailers(log: &Frames) -> Option<Point> {
         let marks = log.gaps(LEN).filter_map(Mark::from_bytes).map(|mark| mark.synced);
         marks
@@ -160,7 +161,7 @@ impl Mark {
         Mark::reset(path, mark.committed.counter.max(mark.synced.counter))
     }
 
-    /// Replaces an existing mark by one that asks of the store no more than the change counter `counter`.
+    /// Replaces an existing mark by one that requires of the store only that its change counter is at least `counter`.
     pub fn reset(path: &Path, counter: u32) -> io::Result<()> {
         let closed = Point::closed(counter);
         let mark = Mark { cache: [0; CACHE], synced: closed, committed: closed };

@@ -1,0 +1,76 @@
+//! Defects that can be planted, in the program under test or around it. The oracle has to find each one.
+
+/// Defect to plant. An oracle that misses one is worth nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The end of an answer is shown once its settlement is submitted, before it is durable.
+    ShownBeforeDurable,
+    /// Requests are matched without their scope.
+    ScopeIgnored,
+    /// A call is sent again once the new try is submitted, before it is durable.
+    TriedBeforeDurable,
+    /// All admissions of one group are decided on the budgets as they were before the group's first admission.
+    StaleAdmission,
+    /// The answer of a client that left stays taken until its driver notices that the client is gone.
+    LeftUnnoticed,
+    /// The desk does not know that a delivery mark is being written.
+    MarkForgotten,
+    /// The desk knows of the mark, but decides identical requests all the same.
+    MarkIgnored,
+    /// The void of a call that was never sent is submitted only once, even if the store fails.
+    VoidTriedOnce,
+    /// Requests to an upstream within the last minute are not counted.
+    RateForgotten,
+    /// A group whose second write failed leaves its first write in the store.
+    GroupHalfApplied,
+    /// Commits are acknowledged as synced although they were not synced.
+    UnsyncedTold,
+    /// The expected version of a change is ignored.
+    SwapIgnored,
+    /// Beginning a try raises the number of tries twice.
+    TryCountedTwice,
+    /// A step that may happen at most once is begun like any other.
+    OnceForgotten,
+    /// An observer counts the time in which it could not reach the store as the silence of others.
+    SilenceThroughOutage,
+    /// A clock that once jumped ahead is believed from then on.
+    ClockJumpSticks,
+    /// A budget forgets all of its windows but the newest.
+    WindowsForgotten,
+    /// The part of a lost call's estimate for which the limits left no room is recorded as less than it is.
+    DoubtTooSmall,
+    /// Tokens billed beyond what was reserved for a call are recorded nowhere.
+    TokensBeyondUntold,
+    /// The reservation of a call that was never sent is given back twice.
+    RefundTwice,
+    /// An operation whose outcome was returned before its commit (`Store::ahead`) is dropped when its group fails.
+    AheadLost,
+    /// A closing finds its entry by number, even if another operation opened it.
+    NumberReused,
+    /// The queue stays busy after a group of several operations failed.
+    QueueBusy,
+    /// Waiting calls are not told that a limit was raised, or that a dead process was swept.
+    WakeLost,
+    /// An instance that a commit in doubt ended is not declared left.
+    FarewellForgotten,
+    /// Every tool is taken for one that may be called again: what was cut off is sent again.
+    ToolSentAgain,
+    /// A tool call that was opened without the mark leaves without it.
+    ToolUnmarked,
+    /// A tool call is known by an id of its process, so that no later life finds its answer.
+    ToolIdOfTheLife,
+    /// A tool's idempotency key is another one in each life.
+    ToolKeyOfTheLife,
+    /// A plan is written over what another server wrote since it was read.
+    PlanWrittenBlind,
+    /// A plan decides without the calls that are under way.
+    PlanCallsForgotten,
+    /// The end of a call that the store did not take is not noted again.
+    EndUnnoted,
+    /// A dead server's calls stay in flight in the plan.
+    DeadNotBuried,
+    /// A hold does not look at what its call waits for.
+    HoldBlind,
+    /// A request whose client asks again is held again.
+    HeldAgain,
+}
