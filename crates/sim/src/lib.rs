@@ -7,8 +7,8 @@
 //!
 //! Read from `world` (the clock and its queue of events) to `process` (a server that hosts a desk), `agent`
 //! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`. Processes, agents and workers do
-//! not import each other: they send events (`happening`) through what surrounds them (`outside`).
-//! `login` is a world of its own, with the plans of subscriptions and holds; a seed plays both.
+//! not import each other: they send events (`happening`) through what surrounds them (`outside`). `login` is a world of its
+//! own, with the plans of subscriptions and holds; a seed in three plays it too (`seed`).
 #![forbid(unsafe_code)]
 
 pub mod agent;

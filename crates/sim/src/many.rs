@@ -12,10 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    bug::Bug,
-    world::{Outcome, run},
-};
+use crate::{bug::Bug, seed::run, world::Outcome};
 
 /// Number of failing seeds after which no further seeds are played.
 const ENOUGH: usize = 20;

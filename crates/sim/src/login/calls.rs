@@ -83,7 +83,7 @@ impl World {
         }
         if tries >= MOST_TRIES {
             return self
-                .breaks(Some(format!("12: a call of run {agent} is held for ever: asked {tries} times")));
+                .breaks(Some(format!("P3: a call of run {agent} is held for ever: asked {tries} times")));
         }
         if let Some(waits) = &at.waits
             && at.memory.judge(waits, [agent as u64, u64::from(life)], self.ground.bug, (now_ms, now), tries)
@@ -150,7 +150,7 @@ impl World {
                 if is_calm && self.agents.iter().all(|agent| agent.under_way.is_none()) {
                     let kept = plans::find(&*self.ground.disk, LOGIN);
                     self.say(|_| format!("{kept:?}"));
-                    let wrong = format!("13: a call of run {agent} waits for others, and none is under way");
+                    let wrong = format!("P4: a call of run {agent} waits for others, and none is under way");
                     self.breaks(Some(wrong));
                 }
                 let ms = self.ground.rng.between(1_000, 4_000);
@@ -164,7 +164,7 @@ impl World {
                 let later = self.ground.rng.between(1_000, 5_000);
                 self.after(ms + later, again);
             }
-            Ok(Verdict::Untold) => self.breaks(Some("13: nothing is told, and answers tell".to_owned())),
+            Ok(Verdict::Untold) => self.breaks(Some("P4: nothing is told, and answers tell".to_owned())),
             // The store may have taken it all the same.
             Err(_) => {
                 self.saw("plan not asked");

@@ -2,10 +2,10 @@
 //! the plan too. The servers ask the real plan (`call::plan`) by the real compare-and-set, and hold calls as
 //! `call::busy_waiting` decides.
 //!
-//! Invariants, numbered behind those of `oracle`: **10** no window is passed by more than a point beyond what the other
-//! device took; **11** no run rests while there is room, or longer than its window; **12** a held call goes on when what
-//! it waits for has moved, within its client's patience, and is held once; **13** every run comes to its end, and no call
-//! waits for others of which none is under way.
+//! Invariants: **P1** no window is passed by more than a point beyond what the other device took; **P2** no run rests while
+//! there is room, or longer than its window; **P3** a held call goes on when what it waits for has moved, within its
+//! client's patience, and is held once; **P4** every run comes to its end, and no call waits for others of which none is
+//! under way.
 
 mod calls;
 mod server;
@@ -31,7 +31,7 @@ use self::{
     server::{Around, Change, Done, Server, Whose},
     truth::{Head, Truth},
 };
-use crate::{Bug, rng::Rng, world::Outcome};
+use crate::{bug::Bug, rng::Rng, world::Outcome};
 
 /// Simulated time by which every run has come to its end: several weeks turn.
 const END_MS: u64 = 60 * 24 * 3_600_000;
@@ -221,7 +221,7 @@ impl World {
             }
         }
         let left: Vec<usize> = self.agents.iter().filter(|a| !a.is_done).map(|a| a.index).collect();
-        self.violation = Some(format!("13: the runs {left:?} never come to an end"));
+        self.violation = Some(format!("P4: the runs {left:?} never come to an end"));
     }
 
     fn on(&mut self, event: Event) {

@@ -25,7 +25,7 @@ use outlast_store::group::Step;
 
 use super::truth::Head;
 use crate::{
-    Bug,
+    bug::Bug,
     outside::draw_fault,
     rng::Rng,
     store::{FaultStore, resolved},

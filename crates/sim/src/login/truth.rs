@@ -165,7 +165,7 @@ impl Truth {
             let most = Share(ceiling.0.max(window.start) + MOST);
             if ours > most {
                 let length = window.length;
-                passed = Some(format!("10: the window {length} is used to {ours}, its ceiling is {ceiling}"));
+                passed = Some(format!("P1: the window {length} is used to {ours}, its ceiling is {ceiling}"));
             }
         }
         passed
@@ -176,12 +176,12 @@ impl Truth {
         let window = self.windows.iter().find(|w| w.length.is(reached.window))?;
         let lacking = Share(window.used + 2 * MOST);
         if window.turns_at < reached.until {
-            return Some(format!("11: a run rests until {}, and its window turns before", reached.until.0));
+            return Some(format!("P2: a run rests until {}, and its window turns before", reached.until.0));
         }
         // The use may have turned since it was told.
         let is_of_now = window.turns_at == reached.until;
         (is_of_now && lacking < reached.ceiling).then(|| {
-            format!("11: a run rests at {}, and the ceiling is {}", Share(window.used), reached.ceiling)
+            format!("P2: a run rests at {}, and the ceiling is {}", Share(window.used), reached.ceiling)
         })
     }
 }

@@ -11,7 +11,7 @@ use outlast_core::{
     },
 };
 
-use crate::{Bug, rng::Rng};
+use crate::{bug::Bug, rng::Rng};
 
 /// Pause between two looks at what a held call waits for, in milliseconds.
 pub const LOOK_MS: u64 = 1_000;
@@ -150,10 +150,10 @@ impl Memory {
         let for_ms = now_ms - held.since_ms;
         let moved_ms = now_ms.saturating_sub(waits.ends_ms.max(held.since_ms));
         if waits.own && waits.is_over(now_ms) && moved_ms > 2 * LOOK_MS {
-            return Some(format!("12: a call is held {moved_ms} ms after what it waits for has moved"));
+            return Some(format!("P3: a call is held {moved_ms} ms after what it waits for has moved"));
         }
         let all = waits.patience_ms;
         (waits.names_patience && for_ms >= all)
-            .then(|| format!("12: a call is held for {for_ms} ms, and its client waits for {all} ms"))
+            .then(|| format!("P3: a call is held for {for_ms} ms, and its client waits for {all} ms"))
     }
 }

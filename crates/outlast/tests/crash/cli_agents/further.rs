@@ -260,3 +260,43 @@ fn aider_that_is_killed_behind_its_edit_goes_on_in_its_conversation() {
         assert_eq!(bed.status("r"), "completed");
     }
 }
+
+/// A model of aider's that answers everything with an edit, after a while: its lines are system text, which a resumed
+/// conversation has too. (A prompt's own lines count only while it is the last.)
+const EDITS: &str = "\
+- name: gpt-4o-mini
+  edit_format: whole
+  system_prompt_prefix: |
+    mock: latency 2s
+    mock: reply effects
+    mock: reply ```
+    mock: reply effect
+    mock: reply ```
+";
+
+#[test]
+fn aider_that_is_killed_while_its_answer_is_under_way_has_its_edit_made_in_the_next_life() {
+    let program = cli("aider");
+    for _ in 0..kills() {
+        let bed = bed();
+        let git = Command::new("git").args(["init", "-q"]).current_dir(bed.path("work")).status().unwrap();
+        assert!(git.success());
+        let models = bed.write("models.yml", EDITS);
+        let mut command = run(&bed, &["--", text(&program), "--yes-always", "--model", "gpt-4o-mini"]);
+        command.args(["--no-check-update", "--no-analytics", "--no-show-release-notes", "--no-fancy-input"]);
+        command.args(["--model-settings-file", text(&models), "--message", "do it once"]);
+        command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        let run = bed.start(command);
+        until("it asks its model", || (bed.paid() > 0).then_some(()));
+        let is_aider = |pid: &u32| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            in_bed(&bed, *pid) && String::from_utf8_lossy(&words).contains("do it once")
+        };
+        let agents = || marked("OUTLAST_ATTEMPT=1").into_iter().filter(is_aider);
+        assert!(kill(until("it runs", || agents().max()), 9));
+        run.done().code(0).tells(&["goes on in its session"]);
+        assert_eq!(bed.text("work/effects"), "effect\n");
+        last_call_says(&bed, &["do it once", "[Outlast] Your program ended (killed by SIGKILL)"]);
+        assert_eq!(bed.status("r"), "completed");
+    }
+}
