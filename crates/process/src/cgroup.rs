@@ -199,7 +199,8 @@ pub fn kill(path: &Path) {
 /// Freezes or thaws a control group with the groups below it. Returns whether this changed anything: not where it was
 /// so already, and on kernels before 5.2.
 pub fn freeze(path: &Path, still: bool) -> bool {
-    is_frozen(path) == Some(!still) && fs::write(path.join("cgroup.freeze"), if still { "1" } else { "0" }).is_ok()
+    is_frozen(path) == Some(!still)
+        && fs::write(path.join("cgroup.freeze"), if still { "1" } else { "0" }).is_ok()
 }
 
 /// Returns whether somebody has frozen the control group; `None` if there is none, or it cannot be frozen.

@@ -101,11 +101,7 @@ pub struct Bereaved {
 ///
 /// A process with other threads cannot be forked: it gets no guardian, and returns at once. Errors: no process can be
 /// made.
-pub fn stand(
-    speaks: bool,
-    tree: fn(&str, Tree) -> Tree,
-    bereaved: impl FnOnce(&Bereaved),
-) -> io::Result<()> {
+pub fn stand(speaks: bool, tree: fn(&str, Tree) -> Tree, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
     if fs::read_dir("/proc/self/task")?.count() > 1 {
         return Ok(());
     }
@@ -328,7 +324,7 @@ impl Guard {
             match link.read(&mut bytes) {
                 Ok(0) => {
                     self.link = None;
-                    return Ok(());
+                    break;
                 }
                 Ok(read) => self.begun.extend_from_slice(&bytes[..read]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,

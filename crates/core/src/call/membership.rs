@@ -298,7 +298,8 @@ impl Inquest {
                 all_renewed &= *self.first_seen.entry(other.no).or_insert(other.heartbeat) != other.heartbeat;
             }
         }
-        all_renewed || observer.contact.watched_ms(self.began_ms) > observer.lease.length_ms + 2 * HEARTBEAT_MS
+        all_renewed
+            || observer.contact.watched_ms(self.began_ms) > observer.lease.length_ms + 2 * HEARTBEAT_MS
     }
 }
 

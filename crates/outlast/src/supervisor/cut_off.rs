@@ -133,7 +133,9 @@ impl CutOff {
                  still until it is known",
                 self.trust_ms.unwrap_or_default() / 1000
             )),
-            false => say("the store has taken a heartbeat: the run is still held here, and the agent goes on"),
+            false => {
+                say("the store has taken a heartbeat: the run is still held here, and the agent goes on")
+            }
         }
     }
 
