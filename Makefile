@@ -67,7 +67,7 @@ build: | system
 	@cargo build --workspace --quiet
 
 system:
-	@scripts/setup.sh cc venv script ps shells tls
+	@scripts/setup.sh cc venv script ps shells tls pgbouncer
 
 venv: .venv/ready
 

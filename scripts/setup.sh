@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|tls|npm|chromium|nginx…
+# Sees to it that programs are there: scripts/setup.sh cc|venv|script|ps|shells|tls|npm|chromium|nginx|pgbouncer…
 #
 # What is missing is installed from Debian when we are root; else its package is named, and nothing is changed.
 set -euo pipefail
@@ -15,6 +15,7 @@ has() {
     npm) command -v npm >/dev/null && command -v node >/dev/null ;;
     chromium) command -v chromium >/dev/null ;;
     nginx) command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] ;;
+    pgbouncer) command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] ;;
     *) echo "setup: what is $1?" >&2; exit 2 ;;
     esac
 }
@@ -30,6 +31,7 @@ packages() {
     npm) echo nodejs npm ;;
     chromium) echo chromium fonts-dejavu-core ;;
     nginx) echo nginx-light ;;
+    pgbouncer) echo pgbouncer ;;
     esac
 }
 

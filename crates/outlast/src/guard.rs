@@ -197,8 +197,11 @@ fn supervisor(line: &[Ancestor], context: &Context) -> Result<Option<(Instance, 
         return Ok(None);
     }
     let store: Arc<dyn Store> = match context.open(false, Default::default()) {
-        // Nobody drives a run of a store that is damaged, and a person mends it under any shell.
-        Err(CliError::Store(store::Error::Corrupt { .. } | store::Error::Shorter { .. })) => return Ok(None),
+        // Nobody drives a run of a store that is damaged, and a person mends it under any shell; nor one of a store
+        // that is still to be made.
+        Err(CliError::Store(
+            store::Error::Corrupt { .. } | store::Error::Shorter { .. } | store::Error::Absent { .. },
+        )) => return Ok(None),
         opened => opened?,
     };
     let Ok(me) = identity::of_self() else { return Ok(None) };

@@ -196,6 +196,25 @@ pub fn kill(path: &Path) {
     let _ = fs::write(path.join("cgroup.kill"), "1");
 }
 
+/// Freezes or thaws a control group with the groups below it. Returns whether this changed anything: not where it was
+/// so already, and on kernels before 5.2.
+pub fn freeze(path: &Path, still: bool) -> bool {
+    is_frozen(path) == Some(!still)
+        && fs::write(path.join("cgroup.freeze"), if still { "1" } else { "0" }).is_ok()
+}
+
+/// Returns whether somebody has frozen the control group; `None` if there is none, or it cannot be frozen.
+pub fn is_frozen(path: &Path) -> Option<bool> {
+    fs::read_to_string(path.join("cgroup.freeze")).ok().map(|text| text.trim() == "1")
+}
+
+/// Returns whether no process of the control group runs because somebody has frozen it. A group that cannot be frozen,
+/// or that is gone, has none that could be told by it, and counts as still.
+pub fn stands_still(path: &Path) -> bool {
+    let events = fs::read_to_string(path.join("cgroup.events")).unwrap_or_default();
+    is_frozen(path) != Some(true) || events.lines().any(|line| line == "frozen 1")
+}
+
 fn below(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()

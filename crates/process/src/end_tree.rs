@@ -170,7 +170,7 @@ impl Drive<'_> {
                 }
                 // A stopped process takes no signal but SIGKILL, and a stopped child can hold up its parent.
                 for stopped in self.tree.survivors()?.iter().filter(|found| found.stopped) {
-                    send(stopped, Signal::CONT)?;
+                    send(stopped.id(), Signal::CONT)?;
                 }
             }
             Some(Action::SignalAll(signal)) => {
@@ -182,12 +182,12 @@ impl Drive<'_> {
                 }
                 for found in self.found.iter().flat_map(|found| &found.survivors) {
                     if self.signalled.insert((found.id(), signal.as_raw())) {
-                        send(found, signal)?;
+                        send(found.id(), signal)?;
                     }
                     if found.stopped {
                         // After the signal, so that it is taken at once: continued first, a background process that
                         // reads the terminal would be stopped again before the signal came.
-                        send(found, Signal::CONT)?;
+                        send(found.id(), Signal::CONT)?;
                     }
                 }
             }
@@ -245,8 +245,8 @@ fn poll(watched: &mut [PollFd], longest: Duration) -> io::Result<()> {
 }
 
 /// Signals exactly this process. If it has ended, or become another user's, nothing is sent.
-fn send(found: &Proc, signal: Signal) -> io::Result<()> {
-    let Some(pidfd) = open(found.id())? else { return Ok(()) };
+pub(super) fn send(id: ProcId, signal: Signal) -> io::Result<()> {
+    let Some(pidfd) = open(id)? else { return Ok(()) };
     match rustix::process::pidfd_send_signal(&pidfd, signal) {
         Ok(()) | Err(Errno::SRCH | Errno::PERM) => Ok(()),
         Err(e) => Err(e.into()),

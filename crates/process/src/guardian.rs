@@ -13,8 +13,10 @@
 //! The supervisor leads a group of its own, so that a signal to the typed command's group (`kill -9 -PGID`) leaves
 //! one of the two to act. On a terminal both stay in the terminal's foreground group.
 //!
-//! The link is a socket. The supervisor says on it what is to be known at its death ([`tell`]); the guardian waits for
-//! it and for signals in one `poll`, where a deadline (renewals that stop coming) would have its place.
+//! The link is a socket. The supervisor says on it what is to be known at its death ([`tell`]), and until when all below
+//! it may run ([`trust_until`]). When that moment has passed, the guardian freezes the tree, whatever became of the
+//! supervisor: a stopped one cannot. A later moment thaws it. The guardian waits for the link, for signals and for the
+//! moment in one `poll`.
 //!
 //! [`end_tree`]: super::end_tree::end_tree
 
@@ -32,11 +34,18 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags},
+    event::{PollFd, PollFlags, Timespec},
+    net::SendFlags,
     process::{Pid, Signal, WaitId, WaitIdOptions},
 };
 
-use super::{exit::Exit, reap, spawn};
+use super::{
+    exit::Exit,
+    freeze::{Deadline, Frozen},
+    proc_table::ProcId,
+    reap, spawn,
+    tree::Tree,
+};
 
 /// Name of the guardian's process, as `ps -o comm` shows it.
 pub const NAME: &str = "outlast-guard";
@@ -55,6 +64,15 @@ const PASSED_ON: [i32; 8] = [
 
 /// Signals that a guardian needs for itself. The supervisor receives a terminal's SIGTTIN and SIGTTOU too.
 const OWN: [i32; 3] = [libc::SIGCHLD, libc::SIGTTIN, libc::SIGTTOU];
+
+/// Interval at which a frozen tree is looked at, for what was continued by somebody else.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// First byte of a line that replaces what is told at the supervisor's death.
+const TOLD: char = 't';
+
+/// First byte of a line with the moment until which the tree may run; without a number there is no such moment.
+const TRUST: char = 'u';
 
 /// Guardian of this process.
 static GUARDIAN: OnceLock<Guardian> = OnceLock::new();
@@ -77,12 +95,13 @@ pub struct Bereaved {
 /// Forks. The child returns, as the supervisor; the parent becomes its guardian and does not return.
 ///
 /// When the supervisor has ended, the guardian calls `bereaved`, which ends the processes that the supervisor left, and
-/// then ends itself by the same code or signal. `speaks`: the guardian keeps standard error open for `bereaved`. Call
-/// it while the process holds little memory: the guardian keeps every page that the supervisor changes.
+/// then ends itself by the same code or signal. `tree` completes the tree of all below the supervisor by what was told
+/// last, before it is frozen. `speaks`: the guardian keeps standard error open for `bereaved`. Call it while the process
+/// holds little memory: the guardian keeps every page that the supervisor changes.
 ///
 /// A process with other threads cannot be forked: it gets no guardian, and returns at once. Errors: no process can be
 /// made.
-pub fn stand(speaks: bool, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
+pub fn stand(speaks: bool, tree: fn(&str, Tree) -> Tree, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
     if fs::read_dir("/proc/self/task")?.count() > 1 {
         return Ok(());
     }
@@ -108,7 +127,7 @@ pub fn stand(speaks: bool, bereaved: impl FnOnce(&Bereaved)) -> io::Result<()> {
             drop(theirs);
             let done = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no pid")).and_then(
                 |supervisor| {
-                    let guard = Guard::new(supervisor, ours, on_terminal, speaks)?;
+                    let guard = Guard::new(supervisor, ours, on_terminal, speaks, tree)?;
                     let end = guard.wait()?;
                     bereaved(&end);
                     Ok(end.exit)
@@ -130,7 +149,20 @@ pub fn tell(line: &str) -> io::Result<()> {
     let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
     let mut told = guardian.told.lock().unwrap_or_else(PoisonError::into_inner);
     line.clone_into(&mut told);
-    (&guardian.link).write_all(format!("{line}\n").as_bytes())
+    (&guardian.link).write_all(format!("{TOLD}{line}\n").as_bytes())
+}
+
+/// Tells the guardian until when the processes below this one may run, in milliseconds of CLOCK_BOOTTIME; `None`: for
+/// ever. Does nothing without a guardian.
+///
+/// Never blocks: a guardian that is stopped does not read, and a renewal must not wait for it. It then acts by an older
+/// moment when it goes on, until the next one comes. Errors: the link is full or broken.
+pub fn trust_until(at_ms: Option<u64>) -> io::Result<()> {
+    let Some(guardian) = GUARDIAN.get() else { return Ok(()) };
+    let line = at_ms.map_or_else(|| format!("{TRUST}\n"), |at_ms| format!("{TRUST}{at_ms}\n"));
+    // A line is sent whole or not at all: the kernel finds room for all of a small write, or refuses it.
+    rustix::net::send(&guardian.link, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// Starts a thread that waits for the guardian's death. Then no child can be started any more, `end` gets the last line
@@ -153,7 +185,13 @@ struct Guard {
     supervisor: Pid,
     /// Connection to the supervisor; `None` once the supervisor has closed it.
     link: Option<UnixStream>,
-    told: Vec<u8>,
+    /// Beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
+    told: String,
+    /// Moment until which the processes below the supervisor may run.
+    trusted: Deadline,
+    frozen: Frozen,
+    tree: fn(&str, Tree) -> Tree,
     signals: OwnedFd,
     /// Whether the supervisor is in the guardian's process group, and receives what the group does.
     shares_group: bool,
@@ -162,7 +200,13 @@ struct Guard {
 }
 
 impl Guard {
-    fn new(supervisor: Pid, link: UnixStream, shares_group: bool, speaks: bool) -> io::Result<Guard> {
+    fn new(
+        supervisor: Pid,
+        link: UnixStream,
+        shares_group: bool,
+        speaks: bool,
+        tree: fn(&str, Tree) -> Tree,
+    ) -> io::Result<Guard> {
         reap::become_subreaper()?;
         rustix::thread::set_name(&std::ffi::CString::new(NAME)?)?;
         link.set_nonblocking(true)?;
@@ -177,8 +221,18 @@ impl Guard {
         }
         // SAFETY: the kernel has just made it for us.
         let signals = unsafe { OwnedFd::from_raw_fd(signals) };
-        let guard =
-            Guard { supervisor, link: Some(link), told: Vec::new(), signals, shares_group, stopping: false };
+        let guard = Guard {
+            supervisor,
+            link: Some(link),
+            begun: Vec::new(),
+            told: String::new(),
+            trusted: Deadline::new()?,
+            frozen: Frozen::default(),
+            tree,
+            signals,
+            shares_group,
+            stopping: false,
+        };
         guard.let_go(speaks)?;
         shrink()?;
         Ok(guard)
@@ -194,7 +248,8 @@ impl Guard {
             rustix::stdio::dup2_stderr(&null)?;
         }
         drop(null);
-        let kept = [Some(self.signals.as_raw_fd()), self.link.as_ref().map(|link| link.as_raw_fd())];
+        let link = self.link.as_ref().map(|link| link.as_raw_fd());
+        let kept = [Some(self.signals.as_raw_fd()), Some(self.trusted.as_fd().as_raw_fd()), link];
         let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .filter(|fd| *fd > 2 && !kept.contains(&Some(*fd)))
@@ -213,16 +268,20 @@ impl Guard {
         loop {
             if let Some(exit) = self.look()? {
                 self.listen()?;
-                let told = String::from_utf8_lossy(&self.told).into_owned();
-                return Ok(Bereaved { exit, told: told.lines().last().unwrap_or_default().to_owned() });
+                return Ok(Bereaved { exit, told: self.told });
             }
-            let mut watched = vec![PollFd::new(&self.signals, PollFlags::IN)];
+            let mut watched = vec![
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.trusted.as_fd(), PollFlags::IN),
+            ];
             watched.extend(self.link.as_ref().map(|link| PollFd::new(link, PollFlags::IN)));
-            match rustix::event::poll(&mut watched, None) {
+            match rustix::event::poll(&mut watched, self.trusted.has_passed().then_some(&LOOK)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
+            self.trusted.heard();
             self.listen()?;
+            self.hold_or_let_go();
             while let Some(came) = self.next_signal() {
                 self.hear(&came)?;
             }
@@ -246,7 +305,19 @@ impl Guard {
         Ok(None)
     }
 
-    /// Reads what the supervisor has sent, and keeps the last line.
+    /// Freezes the tree while it may not run, and thaws it when it may. What fails is tried again at the next look.
+    fn hold_or_let_go(&mut self) {
+        if !self.trusted.has_passed() {
+            let _ = self.frozen.thaw();
+            return;
+        }
+        let pid = self.supervisor.as_raw_nonzero().get().unsigned_abs();
+        if let Ok(Some(supervisor)) = ProcId::of(pid) {
+            let _ = self.frozen.freeze(&(self.tree)(&self.told, Tree::below(supervisor)));
+        }
+    }
+
+    /// Reads what the supervisor has sent.
     fn listen(&mut self) -> io::Result<()> {
         let Some(mut link) = self.link.as_ref() else { return Ok(()) };
         let mut bytes = [0; 4096];
@@ -254,18 +325,23 @@ impl Guard {
             match link.read(&mut bytes) {
                 Ok(0) => {
                     self.link = None;
-                    return Ok(());
+                    break;
                 }
-                Ok(read) => self.told.extend_from_slice(&bytes[..read]),
+                Ok(read) => self.begun.extend_from_slice(&bytes[..read]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-        if let Some(ended) = self.told.iter().rposition(|b| *b == b'\n')
-            && let Some(before) = self.told[..ended].iter().rposition(|b| *b == b'\n')
-        {
-            self.told.drain(..=before);
+        if let Some(end) = self.begun.iter().rposition(|b| *b == b'\n') {
+            let lines: Vec<u8> = self.begun.drain(..=end).collect();
+            for line in String::from_utf8_lossy(&lines).lines() {
+                if let Some(told) = line.strip_prefix(TOLD) {
+                    told.clone_into(&mut self.told);
+                } else if let Some(at_ms) = line.strip_prefix(TRUST) {
+                    self.trusted.set(at_ms.parse().ok())?;
+                }
+            }
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ pub mod crash_loop;
 pub mod end_tree;
 pub mod exit;
 pub mod exit_policy;
+pub mod freeze;
 pub mod groups;
 pub mod guardian;
 pub mod identity;

@@ -102,8 +102,9 @@ pub struct Tree {
     pub roots: Vec<ProcId>,
     /// Control groups whose members belong to the tree.
     pub groups: Vec<PathBuf>,
-    /// Process that started the first process of the tree. Processes that began before it, or that do not descend from
-    /// it, cannot carry the marker. `None`: processes that an earlier supervisor left are searched for.
+    /// Process that started the first process of the tree, and is no part of it itself. Processes that began before it,
+    /// or that do not descend from it, cannot carry the marker. `None`: processes that an earlier supervisor left are
+    /// searched for.
     pub begun_by: Option<ProcId>,
     /// Start time, in clock ticks since boot, from which neither marker nor group is believed: a process begun then may
     /// be a successor's. `None`: no such time.
@@ -150,6 +151,11 @@ impl Tree {
         Ok(Tree { begun_by: Some(me), ..Tree::new(marker, vec![me]) })
     }
 
+    /// Creates the tree of everything below a child of this process, without the child itself.
+    pub fn below(child: ProcId) -> Tree {
+        Tree { begun_by: Some(child), ..Tree::new(Marker::new([]), vec![child]) }
+    }
+
     /// Returns the living processes of the tree that may be signalled; never this process nor its ancestors.
     /// Zombies count as ended.
     ///
@@ -190,7 +196,8 @@ impl Tree {
                 && (groups.iter().any(|members| members.contains(&stat.pid)) || has_mark(&mut environ))
         };
         let spare = |found: &Proc| (self.spare)(found) || self.keeps(found);
-        let Members { alive, dead } = select(&table, proc_table::own_pid(), &self.roots, marked, spare);
+        let top = self.begun_by.map_or_else(proc_table::own_pid, |by| by.pid);
+        let Members { alive, dead } = select(&table, top, &self.roots, marked, spare);
         let is_member = |pid: &u32| alive.iter().any(|found| found.pid == *pid);
         // An empty group may be a successor's, which is about to enter it.
         let is_whole = |pids: &BTreeSet<u32>| !pids.is_empty() && pids.iter().all(is_member);
@@ -213,7 +220,7 @@ struct Members {
     dead: BTreeSet<ProcId>,
 }
 
-/// Picks the tree's members out of a table.
+/// Picks the tree's members out of a table. `own` and its ancestors are none, whatever marks them.
 ///
 /// `marked` is called only for processes that descent has not decided.
 fn select(

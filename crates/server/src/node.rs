@@ -78,6 +78,7 @@ impl Node {
         census: Arc<dyn Census>,
         identity: Identity,
     ) -> Result<Arc<Node>, Error> {
+        let asked_ms = clock.boottime_ms();
         let no = store.ask(Register { identity: identity.clone() }, Durability::Synced).wait()?;
         let instance = AtomicI64::new(no.0);
         let membership = Mutex::new(Membership::new(store.is_shared()));
@@ -96,7 +97,7 @@ impl Node {
             heartbeats,
             sweeps,
         };
-        node.membership().registered(no, node.now_ms());
+        node.membership().registered(no, asked_ms);
         node.sweep()?;
         Ok(Arc::new(node))
     }
@@ -179,8 +180,14 @@ impl Node {
         }
     }
 
-    /// Returns whether the store took a heartbeat of this process within the last lease. Reads memory only, so a probe
-    /// costs no write.
+    /// Returns the time of CLOCK_BOOTTIME, in milliseconds, at which the newest heartbeat that the store took was
+    /// submitted.
+    pub fn renewed_at_ms(&self) -> u64 {
+        self.membership().written_ms()
+    }
+
+    /// Returns whether the store took a heartbeat of this process so lately that nobody can have declared it dead.
+    /// Reads memory only, so a probe costs no write.
     pub fn is_writing(&self) -> bool {
         self.membership().is_writing(self.now_ms())
     }
@@ -201,9 +208,10 @@ impl Node {
             return Ok(());
         }
         let register = Register { identity: self.identity.clone() };
+        let asked_ms = self.now_ms();
         let no = self.store.ask(register, Durability::Synced).await?;
         self.instance.store(no.0, Ordering::Release);
-        self.membership().registered(no, self.now_ms());
+        self.membership().registered(no, asked_ms);
         self.renewed.notify_waiters();
         self.farewell().await
     }
@@ -312,8 +320,9 @@ impl Node {
         self.membership.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Others count the time that this machine sleeps, so it counts here too.
     fn now_ms(&self) -> u64 {
-        self.clock.monotonic_ms()
+        self.clock.boottime_ms()
     }
 }
 

@@ -107,7 +107,7 @@ impl Process {
             paused_until_ms: 0,
             slept_ms: 0,
             desk: Planted::new(bug),
-            membership: Membership::default(),
+            membership: Membership::new(false),
             instance: InstanceNo::default(),
             store: FaultStore::new(disk, bug),
             clients: BTreeMap::new(),

@@ -31,35 +31,59 @@ use crate::{
 /// Interval between two heartbeats of a process, in milliseconds.
 pub const HEARTBEAT_MS: u64 = 1_000;
 
-/// Time without a heartbeat after which an instance is dead, in milliseconds of the observer's monotonic clock. A
-/// process that could not renew for so long opens nothing.
+/// Time without a heartbeat after which an instance is dead on a store of one machine, in milliseconds of the
+/// observer's clock. A process that could not renew for so long opens nothing.
 pub const LEASE_MS: u64 = 5_000;
+
+/// Durations of a lease, in milliseconds.
+///
+/// `trust_ms` is at most `length_ms`: a process has stopped acting before another one may take its runs over. Both
+/// count from the submission of the last renewal that succeeded, or later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Time without a heartbeat after which others declare an instance dead.
+    pub length_ms: u64,
+    /// Time without a renewal after which a process opens nothing; on a shared store its supervisor's agent is frozen.
+    pub trust_ms: u64,
+}
+
+impl Lease {
+    const ONE_MACHINE: Lease = Lease { length_ms: LEASE_MS, trust_ms: LEASE_MS };
+    const BETWEEN_HOSTS: Lease = Lease { length_ms: 15_000, trust_ms: 8_000 };
+
+    /// Returns the lease on a store. `is_shared`: whether processes on other machines may use it.
+    pub const fn on(is_shared: bool) -> Lease {
+        if is_shared { Lease::BETWEEN_HOSTS } else { Lease::ONE_MACHINE }
+    }
+}
 
 /// Time without a heartbeat after which an instance is dead on a shared store, if its pid is gone as well: two
 /// renewals, and half a one for their commits.
-const GONE_MS: u64 = LEASE_MS / 2;
+const GONE_MS: u64 = 5 * HEARTBEAT_MS / 2;
 
 /// Longest time between two renewals of an observer for which the silence of other processes counts. After a
 /// longer one the observer measures their silence from zero. Even with the longest unnoticed outage, other
 /// processes have half a lease to renew.
-const GAP_MS: u64 = LEASE_MS / 2;
+const GAP_MS: u64 = 5 * HEARTBEAT_MS / 2;
 
 /// Number of own heartbeats that a renewal accepts as its own. A crash of PostgreSQL loses the last unsynced ones.
 const OWN: usize = 8;
 
-/// Membership of one process: its instance in the store, its heartbeat, and its verdicts on others. Pure: rows read and
-/// monotonic milliseconds are passed in.
-#[derive(Debug, Default)]
+/// Membership of one process: its instance in the store, its heartbeat, and its verdicts on others.
+///
+/// Pure: rows read and the time are passed in, in milliseconds of a clock that never goes back and counts the time
+/// asleep (CLOCK_BOOTTIME), because others count it too.
+#[derive(Debug)]
 pub struct Membership {
     instance: Option<InstanceNo>,
     /// Own earlier instances whose open entries no machine knows any more, the oldest first. Each is to be declared left.
     abandoned: VecDeque<InstanceNo>,
     /// Whether processes on other machines may use the store.
     is_shared: bool,
+    lease: Lease,
     heart: Heart,
     contact: Contact,
-    /// Newest heartbeat seen of each other instance, and the monotonic time in milliseconds since which it
-    /// has not changed.
+    /// Newest heartbeat seen of each other instance, and the time in milliseconds since which it has not changed.
     seen: HashMap<InstanceNo, (i64, u64)>,
 }
 
@@ -68,8 +92,8 @@ pub struct Membership {
 struct Heart {
     /// Heartbeats of this process that the store recorded, the newest last.
     written: VecDeque<i64>,
-    /// Monotonic time, in milliseconds, at which the newest heartbeat was submitted. Other processes count
-    /// this one's silence from then at the earliest.
+    /// Time, in milliseconds, at which the newest heartbeat was submitted. Other processes count this one's silence
+    /// from then at the earliest.
     written_ms: u64,
     /// Heartbeat that was submitted and not confirmed yet, and the time of its first submission; `None` if
     /// there is none. It is submitted again until the store has recorded it: a renewal that failed may have
@@ -103,7 +127,15 @@ impl Membership {
     /// Creates the membership of a process that has not registered yet. `is_shared`: whether processes on other
     /// machines may use the store.
     pub fn new(is_shared: bool) -> Membership {
-        Membership { is_shared, ..Membership::default() }
+        Membership {
+            instance: None,
+            abandoned: VecDeque::new(),
+            is_shared,
+            lease: Lease::on(is_shared),
+            heart: Heart::default(),
+            contact: Contact::default(),
+            seen: HashMap::new(),
+        }
     }
 
     /// Returns the instance that this process acts as; `None` when the process has to register first.
@@ -179,9 +211,15 @@ impl Membership {
         Ok(None)
     }
 
-    /// Returns whether a heartbeat that was submitted within the last lease ([`LEASE_MS`]) is in the store.
+    /// Returns the time at which the newest heartbeat that is in the store was submitted, in milliseconds.
+    pub fn written_ms(&self) -> u64 {
+        self.heart.written_ms
+    }
+
+    /// Returns whether a heartbeat is in the store that was submitted so lately that nobody can have declared the
+    /// process dead ([`Lease::trust_ms`]).
     pub fn is_writing(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.heart.written_ms) < LEASE_MS
+        now_ms.saturating_sub(self.heart.written_ms) < self.lease.trust_ms
     }
 
     /// Returns whether the process may open new work: not while its renewals have failed, or hung, for so long that
@@ -212,7 +250,7 @@ impl Membership {
             let is_dead = match is_gone(&other.identity) {
                 Some(true) => !self.is_shared || silent_ms >= GONE_MS,
                 Some(false) if !self.is_shared => false,
-                _ => silent_ms >= LEASE_MS,
+                _ => silent_ms >= self.lease.length_ms,
             };
             if is_dead {
                 verdicts.push(DeclareDead {
@@ -260,7 +298,8 @@ impl Inquest {
                 all_renewed &= *self.first_seen.entry(other.no).or_insert(other.heartbeat) != other.heartbeat;
             }
         }
-        all_renewed || observer.contact.watched_ms(self.began_ms) > LEASE_MS + 2 * HEARTBEAT_MS
+        all_renewed
+            || observer.contact.watched_ms(self.began_ms) > observer.lease.length_ms + 2 * HEARTBEAT_MS
     }
 }
 
@@ -287,7 +326,7 @@ mod tests {
     }
 
     fn member() -> Membership {
-        let mut m = Membership::default();
+        let mut m = Membership::new(false);
         m.registered(ME, 0);
         m
     }
@@ -389,8 +428,34 @@ mod tests {
             })
         };
         assert_eq!(wait_ms(Some(true)), Some(GONE_MS));
-        assert_eq!(wait_ms(None), Some(LEASE_MS));
-        assert_eq!(wait_ms(Some(false)), Some(LEASE_MS), "a twin of it may live here");
+        let lease_ms = Lease::BETWEEN_HOSTS.length_ms;
+        assert_eq!(wait_ms(None), Some(lease_ms));
+        assert_eq!(wait_ms(Some(false)), Some(lease_ms), "a twin of it may live here");
+    }
+
+    /// Bug: a process that was cut off from a shared store acted for its runs until the moment of its verdict.
+    /// Consequence: what it did last stood beside what its successor did first.
+    /// Cause: one duration was both the time that others wait and the time that the process itself goes on.
+    #[test]
+    fn on_a_shared_store_a_process_has_stopped_long_before_others_declare_it_dead() {
+        let (mut m, mut other) = (Membership::new(true), Membership::new(true));
+        m.registered(ME, 0);
+        other.registered(OTHER, 0);
+        m.renewal(Vec::new(), 2, 1).unwrap();
+        let mut stopped_ms = None;
+        for now_ms in (0..60_000).step_by(500) {
+            renew(&mut other, now_ms);
+            let is_dead = !other.verdicts(&[live(ME, 0)], |_| None, now_ms).is_empty();
+            assert!(!is_dead || stopped_ms.is_some());
+            if !m.may_open(now_ms) {
+                stopped_ms = stopped_ms.or(Some(now_ms));
+            }
+            if is_dead {
+                assert_eq!((stopped_ms, now_ms), (Some(8_000), 15_000));
+                return;
+            }
+        }
+        panic!("never declared dead");
     }
 
     #[test]

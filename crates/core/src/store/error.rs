@@ -10,6 +10,8 @@ pub enum Error {
     Engine(#[from] engine::Error),
     #[error("cannot open the store {place}: {why}")]
     Open { place: String, why: String },
+    #[error("cannot open the store {place}: there is no store in {within}")]
+    Absent { place: String, within: String },
     #[error("the store {place} has format {found}, and this outlast knows formats up to {known}")]
     Newer { place: String, found: i64, known: i64 },
     #[error(
@@ -61,7 +63,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Error::Engine(e) => e.code(),
-            Error::Open { .. } => "store_open",
+            Error::Open { .. } | Error::Absent { .. } => "store_open",
             Error::Newer { .. } => "store_newer",
             Error::Older { .. } => "store_older",
             Error::Corrupt { .. } | Error::Shorter { .. } => "store_corrupt",
@@ -89,7 +91,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Engine(e) => return e.hint(),
-            Error::Open { .. } => "name another place with --store or OUTLAST_STORE".into(),
+            Error::Open { .. } | Error::Absent { .. } => "name another place with --store or OUTLAST_STORE".into(),
             Error::Newer { .. } => "use the newer outlast that wrote it; nothing was changed".into(),
             Error::Older { .. } => {
                 "start a new store, or use the Outlast that wrote it; nothing was changed".into()

@@ -10,11 +10,11 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Micros;
 
     /// Returns milliseconds since some fixed moment of this process. The value never goes back, and stands
-    /// still while the machine sleeps (CLOCK_MONOTONIC): for `active_ms`, timeouts and heartbeats.
+    /// still while the machine sleeps (CLOCK_MONOTONIC): for `active_ms` and timeouts.
     fn monotonic_ms(&self) -> u64;
 
     /// Returns milliseconds as [`Clock::monotonic_ms`] does, but also counts the time that the machine sleeps
-    /// (CLOCK_BOOTTIME). The two clocks differ by the time asleep.
+    /// (CLOCK_BOOTTIME): for heartbeats, whose silence others count. The two clocks differ by the time asleep.
     fn boottime_ms(&self) -> u64;
 }
 

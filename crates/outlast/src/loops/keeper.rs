@@ -98,22 +98,22 @@ pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context
     // The shell has nobody to end the wait: nothing but the store's return does.
     let patient: Arc<dyn Store> = Arc::new(Patient::new(store.clone(), || false));
     let mut active = ActiveTime::begin(context.clock.monotonic_ms());
-    let mut membership = Membership::default();
+    let mut membership = Membership::new(store.is_shared());
     if let Some(row) = patient.instance(lease.instance)? {
-        membership.goes_on_as(row.no, row.heartbeat, context.clock.monotonic_ms());
+        membership.goes_on_as(row.no, row.heartbeat, context.clock.boottime_ms());
     }
     let mut asked = false;
     let Some(shell) = shell else { return gone(&patient, lease) };
     while !ended_within_a_heartbeat(&shell)? {
-        let now_ms = context.clock.monotonic_ms();
-        let ms = active.take(now_ms);
+        let now_ms = context.clock.boottime_ms();
+        let ms = active.take(context.clock.monotonic_ms());
         let fresh = u64::from_le_bytes(random(context.entropy.as_ref()));
         let posts = vec![Active { run, attempt, ms }];
         let Some(renew) = membership.renewal(posts, fresh, now_ms) else { return gone(&patient, lease) };
         let next = renew.next;
         match store.run_verb(renew, Durability::Committed) {
             Ok(pulses) => {
-                membership.renewed(next, context.clock.monotonic_ms());
+                membership.renewed(next, context.clock.boottime_ms());
                 if !asked && pulses.iter().any(stops) {
                     asked = true;
                     ask(&shell)?;

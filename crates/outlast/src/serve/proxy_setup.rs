@@ -148,10 +148,10 @@ pub fn bury(store: &dyn Store, clock: &dyn Clock) -> Vec<RunId> {
     let Ok(me) = identity::of_self() else { return interrupted };
     let census = ProcCensus(me);
     let mut observer = Membership::new(store.is_shared());
-    let mut inquest = Inquest::new(clock.monotonic_ms());
+    let mut inquest = Inquest::new(clock.boottime_ms());
     while let Ok(mut gone) = store.live_instances() {
         gone.retain(|other| census.is_gone(&other.identity) == Some(true));
-        let now_ms = clock.monotonic_ms();
+        let now_ms = clock.boottime_ms();
         observer.looked(now_ms);
         for verdict in observer.verdicts(&gone, |_| Some(true), now_ms) {
             gone.retain(|other| other.no != verdict.instance);

@@ -31,7 +31,7 @@ use outlast_process::{
     signals::Signals,
     spawn::{Child, Command, Spawner},
     start_error,
-    tree::Tree,
+    tree::{Marker, Tree},
 };
 
 /// Time that a reader of the supervisor's output has to take what a stopped agent printed. The log has it in
@@ -148,7 +148,7 @@ pub async fn run(
         tracing::info!(attempt = watch.who.1, took_us, waited_ms, "started again");
     }
     watch.stage.begun(watch.who.0, watch.who.1);
-    let tree = watch.hold.tree(watch.mark)?;
+    let mut tree = watch.hold.tree(watch.mark)?;
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
@@ -177,7 +177,8 @@ pub async fn run(
             word = beat::ending(&mut word), if halting.is_none() => {
                 if word.dead {
                     by = EndedBy::LostLease;
-                    break Some(Ask::Stop(Some(Signal::TERM)));
+                    // A successor may be at work, and a grace would let both of them work.
+                    break Some(Ask::Force);
                 }
                 let Some(pulse) = word.pulse else { continue };
                 if pulse.stop_requested && matches!(pulse.status, Status::Running | Status::Waiting) {
@@ -247,16 +248,25 @@ pub async fn run(
     }
     // The agent has ended or must end: in both cases together with everything it started.
     let force = Arc::new(Force::new()?);
-    let ask = ask.unwrap_or(Ask::EndRest);
+    let (mut hurried, mut cut_off) = (false, watch.beat.cut_off().is_on());
+    // An agent that stands still could not use a grace, and may not go on.
+    let ask = if cut_off { Ask::Force } else { ask.unwrap_or(Ask::EndRest) };
+    if cut_off || by == EndedBy::LostLease {
+        // A successor on this machine bears the same mark. What is ours descends from us.
+        tree.marker = Marker::new([]);
+    }
     // Nobody asks about the tools of an agent that has finished.
     let finished = child.try_wait()? == Some(Exit::code(0));
     let tools = if finished { Vec::new() } else { truth::look(&tree)? };
-    let mut hurried = false;
     let ending = ladder(tree, Some(child.clone()), ask, Graces::default(), force.clone());
     let mut ending = std::pin::pin!(ending);
     let ended = loop {
         tokio::select! {
             ended = &mut ending => break ended?,
+            () = watch.beat.cut_off().begun(), if !cut_off => {
+                force.now()?;
+                cut_off = true;
+            }
             signals = watch.signals.next() => {
                 let Some(who) = asked(&signals?) else { continue };
                 match by {

@@ -17,6 +17,8 @@ use outlast_core::{
 use outlast_server::node::{HEARTBEAT, Node};
 use tokio::sync::watch;
 
+use super::cut_off::CutOff;
+
 /// Result of the last heartbeat, by which the supervisor learns of stops, halts and lost leases.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Word {
@@ -31,6 +33,7 @@ pub struct Beat {
     run: RunNo,
     open: Mutex<Option<Open>>,
     word: watch::Sender<Word>,
+    cut_off: Arc<CutOff>,
 }
 
 /// Attempt that is open, whose active time the heartbeat posts.
@@ -45,7 +48,10 @@ struct Open {
 impl Beat {
     /// Starts the heartbeat, which goes on until the runtime ends.
     pub fn start(node: Arc<Node>, run: RunNo) -> Arc<Beat> {
-        let beat = Arc::new(Beat { node, run, open: Mutex::default(), word: watch::Sender::default() });
+        let cut_off = Arc::new(CutOff::new(&node));
+        tokio::spawn(cut_off.clone().watch());
+        let beat = Beat { node, run, open: Mutex::default(), word: watch::Sender::default(), cut_off };
+        let beat = Arc::new(beat);
         tokio::spawn(beat.clone().go_on());
         beat
     }
@@ -54,16 +60,23 @@ impl Beat {
         self.word.subscribe()
     }
 
+    pub fn cut_off(&self) -> &CutOff {
+        &self.cut_off
+    }
+
     /// Records that an attempt of `instance` is open from now on, so that heartbeats post its active time.
     pub fn open(&self, attempt: AttemptNo, instance: InstanceNo) {
         let active = ActiveTime::begin(self.node.clock().monotonic_ms());
         *self.attempt() = Some(Open { attempt, instance, active });
+        // Of an instance that was declared dead since, nothing is trusted.
+        self.cut_off.begin(self.renewed_at(instance).unwrap_or(0));
         self.word.send_replace(Word::default());
     }
 
     /// Records that the attempt is over. Returns the active time in milliseconds that no heartbeat has posted yet.
     pub fn close(&self) -> i64 {
         let now = self.node.clock().monotonic_ms();
+        self.cut_off.end();
         self.attempt().take().map_or(0, |mut open| open.active.take(now))
     }
 
@@ -79,6 +92,9 @@ impl Beat {
             open.iter().map(|(o, ms)| Active { run: self.run, attempt: o.attempt, ms: *ms }).collect();
         match self.node.renew(active).await {
             Ok(pulses) => {
+                if let Some(at_ms) = open.and_then(|(open, _)| self.renewed_at(open.instance)) {
+                    self.cut_off.renewed(at_ms);
+                }
                 if let Some(pulse) = pulses.into_iter().next() {
                     self.word.send_if_modified(|word| {
                         let new = Word { pulse: Some(pulse), dead: word.dead };
@@ -94,6 +110,14 @@ impl Beat {
             // The next beat may succeed: an outage is no verdict, and ends no agent.
             Err(e) => self.give_back(open, &e),
         }
+    }
+
+    /// Returns the time at which the newest renewal of `instance` was submitted; `None` if this process acts as another
+    /// instance now, whose renewals tell nothing of that one's leases.
+    fn renewed_at(&self, instance: InstanceNo) -> Option<u64> {
+        // A new instance is known before its first renewal is.
+        let at_ms = self.node.renewed_at_ms();
+        (self.node.instance() == instance).then_some(at_ms)
     }
 
     /// Takes back active time that a failed renewal did not post, for a later one.

@@ -40,7 +40,7 @@ struct Told {
 /// Call it before anything is started or opened. Both processes hold keys in their memory and are made non-dumpable.
 pub fn stand(alone: bool) -> io::Result<()> {
     nondumpable::make_nondumpable()?;
-    guardian::stand(alone, bereaved)?;
+    guardian::stand(alone, tree_of, bereaved)?;
     guardian::when_lost(|told| match end_all(told) {
         Ok(_) => {
             say("this supervisor's guardian was killed: the agent and all that it started was ended too")
@@ -81,6 +81,12 @@ fn bereaved(end: &Bereaved) {
     }
 }
 
+/// Completes a tree by what is told of the attempt.
+pub fn tree_of(told: &str, tree: Tree) -> Tree {
+    let Told { groups, keep, .. } = read(told);
+    Tree { groups, keep, ..tree }
+}
+
 fn read(told: &str) -> Told {
     serde_json::from_str(told).unwrap_or_default()
 }
@@ -88,8 +94,8 @@ fn read(told: &str) -> Told {
 /// Kills every process below this one at once: the kernel has killed the agent itself, and the run is free for
 /// another supervisor. Returns how many there were.
 fn end_all(told: &str) -> io::Result<i64> {
-    let Told { groups, keep, left, .. } = read(told);
-    let tree = Tree { groups, keep, ..Tree::of_ours(Marker::new([]))? };
+    let left = read(told).left;
+    let tree = tree_of(told, Tree::of_ours(Marker::new([]))?);
     let found = tree.survivors()?.len();
     if found > 0 {
         if let Some(file) = left {

@@ -6,6 +6,7 @@ mod attempt;
 mod beat;
 mod choose;
 mod confine;
+mod cut_off;
 mod drive;
 mod ended_by;
 pub(crate) mod environment;

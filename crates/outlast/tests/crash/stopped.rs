@@ -35,7 +35,7 @@ for i in range(3):
 "#;
 
 /// `outlast` where this machine's other processes are not seen, as in another container: its own pid namespace.
-fn unseen(command: &Command) -> Command {
+pub fn unseen(command: &Command) -> Command {
     let mut inside = Command::new("unshare");
     if !is_root() {
         inside.args(["--user", "--map-root-user"]);

@@ -120,7 +120,7 @@ enum Found {
 /// Checks the format, and creates the tables or brings them to this program's format, in one transaction.
 ///
 /// Errors: `Newer` and `Older` name both numbers; `Corrupt` if the schema belongs to something else;
-/// `Open` if there is none and `create` is false, or if the server is unsuitable.
+/// `Absent` if there is none and `create` is false; `Open` if the server is unsuitable.
 pub async fn make(
     client: &Link,
     place: &str,
@@ -193,10 +193,7 @@ async fn tables(
         Found::Nothing => {}
     }
     if !create {
-        return Err(Error::Open {
-            place: place.into(),
-            why: format!("there is no store in {}", stead(client)),
-        });
+        return Err(Error::Absent { place: place.into(), within: stead(client) });
     }
     let make = format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", client.schema.as_str());
     client.batch_execute(&make).await.map_err(failure)?;

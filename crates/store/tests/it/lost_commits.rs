@@ -106,6 +106,60 @@ fn what_a_promoted_standby_does_not_have_is_told_and_no_result_reaches_another_s
 }
 
 #[test]
+fn a_synchronous_standby_that_is_promoted_under_load_has_all_that_was_acknowledged_as_synced() {
+    let mut server = Server::start();
+    let s = Stage::on(Opened(open_at(server.url(), true).unwrap()));
+    s.process("p");
+    let (store, acknowledged, is_over) = (s.store(), AtomicI64::new(0), AtomicBool::new(false));
+    let follower = server.follower(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                store.ask(put(), Durability::Synced).wait().unwrap();
+                acknowledged.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let until = |count| {
+            while acknowledged.load(Ordering::SeqCst) < count {
+                std::thread::yield_now();
+            }
+        };
+        until(50);
+        server.kill();
+        server.fail_over(follower);
+        until(acknowledged.load(Ordering::SeqCst) + 50);
+        is_over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(version(&*s.store()), acknowledged.into_inner());
+    assert_eq!(s.store().losses(), Losses::default());
+}
+
+#[test]
+fn what_an_asynchronous_standby_had_not_received_is_told_when_it_is_promoted() {
+    let mut server = Server::start();
+    let s = Stage::on(Opened(open_at(server.url(), true).unwrap()));
+    s.process("p");
+    let follower = server.follower(false);
+    (0..3).for_each(|_| drop(s.ask(put()).unwrap()));
+    server.lose(&follower);
+    let kept = version(&*s.store());
+    (0..4).for_each(|_| drop(s.ask(put()).unwrap()));
+    server.kill();
+    server.fail_over(follower);
+    s.ask(put()).unwrap();
+    let had = version(&*s.store()) - 1;
+    assert!((0..=kept).contains(&had), "{had} of {kept}");
+    let losses = s.store().losses();
+    let newest = losses.newest.unwrap();
+    assert_eq!(
+        (losses.commits, newest.synced),
+        (u64::try_from(kept + 4 - had).unwrap(), losses.commits),
+        "{newest}"
+    );
+    assert!(newest.cause.contains("promoted, or a backup restored (timeline 2, before 1)"), "{newest}");
+}
+
+#[test]
 fn behind_a_pooler_a_loss_is_found_though_no_connection_ended() {
     let database = Database::new();
     let relay = Relay::to(&database.socket_directory());

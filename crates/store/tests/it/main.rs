@@ -29,6 +29,7 @@ mod log_mark;
 mod lost_commits;
 mod migration;
 mod panics;
+mod pooled;
 mod postgres_database;
 mod postgres_locks;
 mod processes;

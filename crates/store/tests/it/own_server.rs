@@ -89,6 +89,60 @@ impl Server {
         self.control(&["--wait", "promote"]);
     }
 
+    /// Starts a standby that streams what this server commits. If `is_awaited`, each synced commit waits for it from now
+    /// on.
+    pub fn follower(&self, is_awaited: bool) -> Follower {
+        let data = self.directory.path().join("server/standby");
+        let copy =
+            ["--username=postgres", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--host"];
+        done(self.program("pg_basebackup", &copy).arg(self.home()).arg("--pgdata").arg(&data));
+        let log = self.directory.path().join("server/standby.log");
+        let start = ["--wait", "--timeout=60", "--options=-p 5433", "start", "--log"];
+        done(self.program("pg_ctl", &["--silent", "--pgdata"]).arg(&data).args(start).arg(log));
+        if is_awaited {
+            self.ask("ALTER SYSTEM SET synchronous_standby_names = '*'");
+            self.ask("SELECT pg_reload_conf()");
+        }
+        let is_there = if is_awaited { "sync" } else { "async" };
+        let states = "SELECT string_agg(sync_state, ' ') FROM pg_stat_replication WHERE state = 'streaming'";
+        while self.ask(states) != is_there {
+            std::thread::yield_now();
+        }
+        Follower { data }
+    }
+
+    /// Ends the stream to the standby: it receives nothing more.
+    pub fn lose(&self, follower: &Follower) {
+        let socket = follower.data.parent().unwrap();
+        self.psql(socket, "5433", "ALTER SYSTEM SET primary_conninfo = ''");
+        self.psql(socket, "5433", "SELECT pg_reload_conf()");
+        while self.ask("SELECT count(*) FROM pg_stat_replication") != "0" {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Promotes a standby, in the place of this server, which was killed.
+    pub fn fail_over(&mut self, follower: Follower) {
+        self.data = follower.data;
+        self.control(&["--wait", "promote"]);
+        self.control(&["--wait", "--mode=fast", "stop"]);
+        self.go_on();
+    }
+
+    fn ask(&self, sql: &str) -> String {
+        self.psql(&self.home(), "5432", sql)
+    }
+
+    fn psql(&self, socket: &Path, port: &str, sql: &str) -> String {
+        let arguments = ["--username=postgres", "--no-psqlrc", "-At", "--port", port, "--command", sql];
+        done(self.program("psql", &arguments).arg("--host").arg(socket).arg("postgres")).trim().to_owned()
+    }
+
+    /// The directory of the sockets.
+    fn home(&self) -> PathBuf {
+        self.directory.path().join("server")
+    }
+
     fn control(&self, arguments: &[&str]) {
         done(self.program("pg_ctl", &["--silent", "--pgdata"]).arg(&self.data).args(arguments));
     }
@@ -117,15 +171,19 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let home = self.directory.path().join("server");
-        if self.data != home.join("data") {
-            // The script knows the first server's data only.
-            let _ = self
-                .program("pg_ctl", &["--silent", "--mode=immediate", "stop", "--pgdata"])
-                .arg(&self.data)
-                .output();
+        // The script knows the first server's data only.
+        let standby = home.join("standby");
+        if standby.join("postmaster.pid").exists() {
+            let stop = ["--silent", "--mode=immediate", "stop", "--pgdata"];
+            let _ = self.program("pg_ctl", &stop).arg(standby).output();
         }
         let _ = script("stop", &home).output();
     }
+}
+
+/// A running standby, which ends with its server's value.
+pub struct Follower {
+    data: PathBuf,
 }
 
 /// A copy of a server's data.

@@ -89,6 +89,7 @@ impl Driver {
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
         let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
         guardian::tell(&self.view.run.id, &hold, self.directory.as_ref().map(|own| own.left()))?;
+        self.beat.cut_off().find_by(&hold)?;
         let (eyes, printed) = self.eyes(claims.attempt);
         let (ends, output) = self.output(self.log(claims.attempt), eyes)?;
         let on_terminal = ends.terminal.is_some();
