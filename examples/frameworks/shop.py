@@ -1,8 +1,10 @@
 """The shop that the clerks work for: charges are lines of the file `charged`, and a clerk can be made to die in one.
 
-Each line of the file `deaths` is a moment in which the process is killed, in their order: `before ann`, `after ann`.
+Each line of the file `deaths` is a moment in which the process and those that it started are killed, as by a machine's end,
+in their order: `before ann`, `after ann`.
 """
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -26,9 +28,29 @@ def charge(customer: str, key: str | None = None) -> str:
 
 
 def dies(when: str, customer: str) -> None:
-    """Kills the process where its next death is this one."""
+    """Kills the process, and those that it started, where its next death is this one."""
     deaths = pathlib.Path("deaths")
     lines = deaths.read_text().splitlines() if deaths.exists() else []
     if lines[:1] == [f"{when} {customer}"]:
         deaths.write_text("".join(f"{line}\n" for line in lines[1:]))
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill_tree(os.getpid())
+
+
+def kill_tree(pid: int) -> list[int]:
+    """Kills a process and all below it at once. Gives their pids."""
+    pids = [pid]
+    for found in pids:
+        # Stopped first, so that none goes on while others are killed, or starts another.
+        if found != os.getpid():
+            send(found, signal.SIGSTOP)
+        for task in pathlib.Path(f"/proc/{found}/task").glob("*/children"):
+            pids += map(int, task.read_text().split())
+    for found in reversed(pids):
+        send(found, signal.SIGKILL)
+    return pids
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Sends a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -72,6 +72,43 @@ def test_a_session_without_its_prompt_is_begun_anew_under_another_id(rt, home):
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
+ANSWER = {"type": "assistant", "message": {"model": "claude-sonnet-4-5", "content": [{"type": "text", "text": "well"}]}}
+
+
+@pytest.mark.parametrize("said", [[], [{"type": "assistant", "message": {"model": "<synthetic>", "content": []}}]])
+def test_a_session_that_was_never_answered_is_begun_anew_with_its_prompt(rt, home, monkeypatch, said):
+    """Its model is asked what it was asked before, and the proxy has the answer. In one process it is resumed: Claude Code takes
+    no id a second time."""
+    sent = []
+
+    async def sdk_query(*, prompt, options):
+        sent.append((prompt, options.session_id, options.resume))
+        place = {"project_key": project_key_for_directory(str(home)), "session_id": options.resume or options.session_id}
+        await options.session_store.append(place, [globals()["prompt"](prompt), *said])
+        raise ZeroDivisionError
+        yield
+
+    async def life():
+        async with rt.run("r"):
+            for _ in range(2):
+                try:
+                    async for _ in query(prompt="go", options=ClaudeAgentOptions(cwd=str(home))):
+                        pass
+                except ZeroDivisionError:
+                    again = len(sent) % 2 == 1
+                    if not again:
+                        raise
+
+    monkeypatch.setattr("outlast.claude_agent.sdk_query", sdk_query)
+    for process in "ab":
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr("outlast.claude_agent._PROCESS", process)
+            asyncio.run(life())
+    first, second = sent[0][1], sent[2][1]
+    assert first and second and first != second
+    assert [(prompt, resume) for prompt, _, resume in sent] == [("go", None), ("go", first), ("go", None), ("go", second)]
+
+
 def result():
     return ResultMessage("success", 1, 1, False, 1, "s", result="done")
 
@@ -82,7 +119,7 @@ def test_a_query_that_had_its_result_gives_it_again_and_a_cut_off_one_goes_on(rt
     async def sdk_query(*, prompt, options):
         sent.append((prompt, options.resume is not None))
         place = {"project_key": project_key_for_directory(str(home)), "session_id": options.resume or options.session_id}
-        await options.session_store.append(place, [globals()["prompt"](prompt)])
+        await options.session_store.append(place, [globals()["prompt"](prompt), ANSWER])
         if len(sent) == 2:
             raise ZeroDivisionError
         yield result()
@@ -124,7 +161,7 @@ def test_a_run_goes_on_in_its_own_session(rt, home):
             asked.append((made.session_id, made.resume))
             assert [m.matcher for m in made.hooks["PreToolUse"]] == ["Bash", None] and made.session_store_flush == "eager"
             place = {"project_key": project_key_for_directory(str(home)), "session_id": session_id_of("r")}
-            await made.session_store.append(place, [{"type": "queue-operation"}, prompt("go")])
+            await made.session_store.append(place, [{"type": "queue-operation"}, prompt("go"), ANSWER])
             raise ZeroDivisionError
 
     def session_id_of(run):

@@ -94,7 +94,8 @@ def options(given: ClaudeAgentOptions, *, effects: Mapping[str, Effect] | None =
     """The options of a client of the current run: its session is begun or resumed, kept in the store, and its tools are recorded.
 
     A session is resumed where the result's `resume` is not None: send `GO_ON` then, in place of a prompt that it has. A
-    session that was killed before its first prompt was kept is begun anew.
+    session that was killed before its first answer was kept is begun anew: it asks its model what the killed one asked, and
+    is given the recorded answer.
 
     `effects` says of each tool what becomes of a call that a death cut off: `"read"` and `"idempotent"` are called again,
     `"once"` is told to the model first. The default is `"read"` for Claude Code's tools that only look (`READERS`), and
@@ -115,8 +116,10 @@ def _options(given: ClaudeAgentOptions, effects: Mapping[str, Effect] | None) ->
         raise ValueError("options wants no session_store, resume, session_id or continue_conversation: they are the run's")
     store = OutlastSessionStore(run._runtime)
     id = session_id(run)
-    known = bool(store._prompts(_place(given.cwd, id)))
     life, begun = _life(), run.state.get(_SESSION)
+    place = _place(given.cwd, id)
+    # Without an answer there is nothing to go on from, unless this process began the session itself.
+    known = store._has_answer(place) or bool(begun is not None and begun["life"] == life and store._prompts(place))
     if not known and begun != {**(begun or {}), "life": life}:
         # Claude Code takes no id a second time.
         number = 0 if begun is None else begun["number"] + 1
@@ -190,6 +193,13 @@ class OutlastSessionStore:
     def _prompts(self, key: Any) -> list[str]:
         """The texts of the user's prompts that the session has."""
         return [text for entry in self._load(key) or [] if (text := _prompt(entry)) is not None]
+
+    def _has_answer(self, key: Any) -> bool:
+        """Whether the session has something that the model said. What Claude Code says in its place does not count."""
+        return any(
+            entry.get("type") == "assistant" and (entry.get("message") or {}).get("model") != "<synthetic>"
+            for entry in self._load(key) or []
+        )
 
     # --- rows: `n/SUBPATH` counts the entries `e/SUBPATH/N`
 
