@@ -30,7 +30,7 @@ const DEATHS: usize = 3;
 
 impl Story {
     pub fn full(&self, look: Look) -> String {
-        let next = next_with(&self.view, &self.entries);
+        let next = next_with(&self.view, &self.entries, true);
         let sections = [
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
