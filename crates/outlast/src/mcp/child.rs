@@ -24,9 +24,9 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a server. Its environment is `variables`, else this process's own, as is its standard error; with variables
-    /// that goes to the log, since the terminal is an agent's. `each` gets its lines, and `ended` how it ended, after the
-    /// last of them.
+    /// Starts a server's process. With `variables`, these are its whole environment, and its standard error goes to the
+    /// log, because the terminal is an agent's. Without, it inherits this process's environment and standard error.
+    /// `each` gets its lines, and `ended` how it ended, after the last of them.
     pub fn start(
         command: &[OsString],
         variables: Option<&[(OsString, OsString)]>,

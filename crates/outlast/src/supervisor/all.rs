@@ -52,7 +52,7 @@ pub fn resume(runs: &[RunView], context: &Context, proxy: &ProxyArgs) -> Result<
     Ok(worst)
 }
 
-/// Name of the run, else its short id.
+/// Returns the run's name, or its short id if it has none.
 fn label(view: &RunView) -> String {
     clean_line(view.spec.name.as_deref().unwrap_or(&short(view)), LABEL)
 }

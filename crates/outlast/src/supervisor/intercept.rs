@@ -67,7 +67,7 @@ pub struct Given {
 
 /// Checks whether a run can be intercepted, before it exists. Returns whether it is.
 ///
-/// Inside another run that run's proxy serves this one, so that both are or neither is.
+/// A run inside another run is served by the outer run's proxy, so that either both runs are intercepted or neither is.
 /// Errors: `not_intercepted`.
 pub fn check(asked: bool, confined: bool, inside: bool, around: &Surroundings) -> Result<bool, CliError> {
     let is_around = around.is_set(INTERCEPTED);

@@ -387,7 +387,8 @@ fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliErr
     find::view(store, run.no)
 }
 
-/// Takes a run over whose supervisor waits for a person to mend the key or the quota: this is that person.
+/// Takes over a run whose supervisor waits until a person has fixed the key or the quota: the person who resumes the
+/// run has.
 fn take_over(node: &Node, by: &str, view: RunView) -> Result<RunView, CliError> {
     let (store, no) = (node.store().as_ref(), view.run.no);
     let needs_a_person = |run: &Run| run.awaited_outage().is_some_and(|(o, _)| o.cause.needs_a_person());

@@ -7,7 +7,8 @@ use tokio_postgres::{
 
 use super::{schema_name::SchemaName, statement::Param};
 
-/// A connection. Each statement's text is put into the store's schema.
+/// Connection to the database. The texts of statements name tables in the usual schema; the link puts the store's own
+/// schema in its place.
 pub struct Link {
     client: tokio_postgres::Client,
     pub schema: SchemaName,

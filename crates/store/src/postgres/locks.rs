@@ -29,9 +29,9 @@ use super::{known::Known, schema_name::SchemaName};
 /// Locks that a group takes before it reads.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Locks {
-    /// The whole store, alone.
+    /// The lock of the whole store, exclusively.
     Whole,
-    /// The store beside others, and these parts of it alone.
+    /// The lock of the store in shared mode, and those of these parts exclusively.
     Parts(BTreeSet<Part>),
 }
 

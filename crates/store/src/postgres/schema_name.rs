@@ -47,7 +47,7 @@ impl SchemaName {
         &*self.0 == USUAL
     }
 
-    /// Returns the statement with the tables of this schema.
+    /// Returns the statement with its tables named in this schema.
     pub fn within<'a>(&self, sql: &'a str) -> Cow<'a, str> {
         match self.is_usual() {
             true => Cow::Borrowed(sql),
@@ -60,8 +60,8 @@ impl SchemaName {
         format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
     }
 
-    /// Returns the statement that takes the store's lock beside others. No holder is alone, and whoever wants the whole
-    /// store waits for all of them.
+    /// Returns the statement that takes the store's lock in shared mode. Several processes may hold it at once; a
+    /// process that locks the whole store waits for all of them.
     pub fn lock_beside_others(&self) -> String {
         format!("SELECT pg_advisory_xact_lock_shared({})", self.lock_key())
     }

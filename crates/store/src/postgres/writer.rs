@@ -101,7 +101,8 @@ struct Away {
 }
 
 impl PostgresWriter {
-    /// Creates the writer. It connects with the first group: a runtime must not be entered on the caller's thread.
+    /// Creates the writer. The connection is made with the first group, on the writer's thread, because the caller's
+    /// thread may already be inside a runtime.
     pub fn new(
         address: Address,
         same: Arc<Same>,

@@ -48,7 +48,8 @@ impl Driver {
     }
 }
 
-/// Passes over the error of a store that is away: the next question waits for it.
+/// Turns the error of a store that is away into success, because the next operation waits for the store. Any other
+/// error is returned.
 fn comes_back(e: store::Error) -> Result<(), store::Error> {
     if e.is_away() { Ok(()) } else { Err(e) }
 }
