@@ -121,7 +121,7 @@ test("a run that stands still ages no more, and says what to type", async () => 
   const page = await visitor();
   const listed = (sign) => until(`the row says ${sign}`, async () => (await rows(page)).find((row) => row.includes("left alone") && sign.test(row)));
   // Half of its calls are used, and next to nothing of its dollars.
-  assert.match(await listed(/nearest limit/), /of 50\.00\s+nearest limit: calls\s+1\s+of 2/);
+  await listed(/of 50\.00\s+nearest limit: calls\s+1\s+of 2/);
   await world.told("stop", "left alone");
   await listed(/interrupted/);
   const later = () => page.evaluate(() => {
