@@ -40,7 +40,7 @@ export function Budgets() {
       <div class="scroll" tabindex="0" role="group" aria-label="Table"><table><thead><tr><th scope="col">Unit</th><th scope="col">Spent</th><th scope="col" class="num">In flight</th><th scope="col" class="num">In doubt</th><th scope="col" class="num">Left</th><th scope="col">Pace</th></tr></thead>
         <tbody>${b.units.map((u) => html`<tr key=${u.unit}><td>${unitWord(u.unit)}</td><td><${Meter} spent=${u.spent} held=${u.reserved} limit=${u.limit} unit=${u.unit} /></td>
           <td class="num">${u.reserved ? amount(u.unit, u.reserved) : ""}</td><td class="num">${u.in_doubt ? amount(u.unit, u.in_doubt) : ""}</td>
-          <td class="num ${u.remaining <= 0 ? "bad" : ""}">${amount(u.unit, u.remaining)}</td><td>${pace(b, u)}</td></tr>`)}</tbody></table></div>
+          <td class="num ${u.remaining <= 0 ? "bad" : ""}">${amount(u.unit, u.remaining)}</td><td class="nowrap">${pace(b, u)}</td></tr>`)}</tbody></table></div>
       ${b.acts?.length ? html`<div class="in soft">${b.acts.slice(-3).reverse().map((act) => html`<p key=${act.at}>${line(act.what, 20)} by ${line(act.by, 120)}, ${ago(act.at)}${act.about ? `: ${line(change(act.about), 160)}` : ""}</p>`)}</div>` : ""}
       ${b.waiting.length ? html`<div class="in care">${some(b.waiting.length, "run")} ${b.waiting.length === 1 ? "waits" : "wait"} for it:
         ${b.waiting.slice(0, 20).map((id) => html` <${To} key=${id} path=${["run", id]}>${line(id, 60)}</${To}>`)}</div>` : ""}

@@ -28,12 +28,13 @@ export function lanesOf(entries, attempts, replayed) {
 /**
  * Tells what each attempt was given of earlier ones: a map from its number to how many answers were `replayed` to it, and
  * what that `saved`. An answer remembers only the last attempt that took it; that all attempts between took it too is
- * believed only where `replayed`, the run's own count, agrees.
+ * believed only where `replayed`, the run's own count, agrees. Where it does not, the numbers are the `least`.
  */
 export function replaysOf(entries, attempts, replayed) {
-  const found = new Map(attempts.map((a) => [a.attempt, { replayed: 0, saved: 0 }]));
+  const found = new Map(attempts.map((a) => [a.attempt, { replayed: 0, saved: 0, least: false }]));
   const taken = entries.filter((e) => e.kind === "call" && e.replayed_to);
-  const worked = new Set(entries.filter((e) => e.kind !== "loop").map((e) => e.attempt));
+  // An attempt that asked for nothing new is known by what it took last.
+  const worked = new Set(entries.filter((e) => e.kind !== "loop").map((e) => e.attempt).concat(taken.map((e) => e.replayed_to)));
   const likely = (no, e) => worked.has(no) && e.attempt < no && e.replayed_to >= no;
   const total = () => attempts.reduce((sum, a) => sum + taken.filter((e) => likely(a.attempt, e)).length, 0);
   const all = attempts.length * taken.length < 2e6 && total() === replayed;
@@ -42,6 +43,7 @@ export function replaysOf(entries, attempts, replayed) {
       const had = found.get(no);
       if (!had || (all && !likely(no, e))) continue;
       had.replayed += 1;
+      had.least = !all;
       had.saved += e.spent_nano_usd;
     }
   }

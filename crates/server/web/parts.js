@@ -47,15 +47,19 @@ export function Meter({ spent, held = 0, limit, unit = "cost_nano_usd" }) {
   </div>`;
 }
 
-/** Spend of a run against its limit in dollars; where it is nearer to another limit, that one is what is drawn. */
+// Percent of another limit, from which on it is shown instead of the run's own in dollars.
+const NEAR = 10;
+
+/** Spend of a run against its limit in dollars; where it comes near to another limit, that one is what is drawn. */
 export function Spent({ run }) {
   const tight = run.tightest;
-  if (!tight || (tight.whose === "run" && tight.unit === "cost_nano_usd")) {
-    return html`<${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} />`;
-  }
-  const own = run.limit_nano_usd === null ? "" : html` <span class="soft">of ${usd(run.limit_nano_usd)}</span>`;
-  return html`<div>${usd(run.spent_nano_usd)}${own}</div>
-    <div class="under">nearest limit: ${[line(whose(tight), 60), unitWord(tight.unit)].filter(Boolean).join(", ")}</div>
+  const own = !tight || (tight.whose === "run" && tight.unit === "cost_nano_usd");
+  const near = !own && (run.limit_nano_usd === null || 100 * (tight.spent + tight.reserved) >= NEAR * tight.limit);
+  if (!near) return html`<${Meter} spent=${run.spent_nano_usd} held=${run.reserved_nano_usd} limit=${run.limit_nano_usd} />`;
+  const limit = run.limit_nano_usd === null ? "" : html` <span class="soft">of ${usd(run.limit_nano_usd)}</span>`;
+  const unit = tight.unit === "cost_nano_usd" ? "" : unitWord(tight.unit);
+  return html`<div>${usd(run.spent_nano_usd)}${limit}</div>
+    <div class="under">nearest limit: ${[line(whose(tight), 60), unit].filter(Boolean).join(", ")}</div>
     <${Meter} spent=${tight.spent} held=${tight.reserved} limit=${tight.limit} unit=${tight.unit} />`;
 }
 

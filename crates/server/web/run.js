@@ -125,11 +125,10 @@ function Why({ run, attempts }) {
 
 /** Commands that take the run up again. A page has no process of the person's machine to start them in. */
 function Resume({ run }) {
-  const kept = some(run.calls, "recorded answer");
   return html`<div class="note" role="group" aria-label="To go on">
     <p>To go on, type ${run.resume.length > 1 ? "one of these" : "this"} on the machine on which it ran. ${run.halt?.unit
       ? "It gets room in its budget, and a new attempt begins." : "A new attempt begins."} ${run.calls
-      ? `The ${kept} ${run.calls === 1 ? "is" : "are"} replayed where the agent asks the same, and not paid again.` : ""}</p>
+      ? "Recorded answers are replayed where the agent asks the same, and not paid again." : ""}</p>
     ${run.resume.map((text) => html`<${Command} key=${text} text=${text} />`)}
   </div>`;
 }
@@ -213,7 +212,7 @@ function Lives({ run, attempts, entries }) {
           : "before it did anything new"}</span>` : ""}</td>
         <td class="num">${count(of?.calls ?? 0)}</td>
         <td class="num">${usd(of?.cost ?? 0)}</td>
-        <td class="num nowrap">${was?.replayed ? html`${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>
+        <td class="num nowrap">${was?.replayed ? html`${was.least ? "at least " : ""}${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>
         <td class="nowrap">${when(a.started_at)}</td>
         <td class="nowrap">${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)}</td>
       </tr>`;

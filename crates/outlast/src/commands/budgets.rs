@@ -42,6 +42,7 @@ pub fn budgets(store: &dyn Store, by: &str, args: &BudgetsArgs, page: &mut Page)
             let was = if told.changed { "" } else { "; it was so before" };
             let runs = match runs {
                 0 => String::new(),
+                1 => "; 1 run that was there is charged to it, too".into(),
                 n => format!("; {} that were there are charged to it, too", some(n as i64, "run")),
             };
             Some(format!("budget {} is set{was}{runs}", set.name))

@@ -236,8 +236,9 @@ pub fn refused(code: &'static str, message: String, hint: Option<String>) -> Err
 }
 
 /// Error codes of the server that are passed on unchanged. Any other becomes `server_refused`.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     "unknown_run",
+    "unknown_budget",
     "unknown_entry",
     "unknown_approval",
     "approval_expired",
