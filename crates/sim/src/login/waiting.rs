@@ -19,7 +19,7 @@ pub const LOOK_MS: u64 = 1_000;
 /// Process group of the tool that the agent waits for.
 const GROUP: u32 = 42;
 
-/// Number of other groups that the agent has: a shell, a server.
+/// Other groups that the agent has: a shell, a server.
 const OTHERS: [u32; 2] = [7, 8];
 
 const KEY: Digest = Digest([7; 32]);
@@ -119,7 +119,7 @@ impl Memory {
     }
 
     /// Looks at what the held call waits for. Returns whether its hold is over.
-    pub fn is_over(&mut self, waits: &Waiting, bug: Option<Bug>, now_ms: u64) -> bool {
+    pub fn is_over(&self, waits: &Waiting, bug: Option<Bug>, now_ms: u64) -> bool {
         let Some(held) = &self.held else { return true };
         let blind = Waiting { ends_ms: u64::MAX, ..waits.clone() };
         let sees = if bug == Some(Bug::HoldBlind) { &blind } else { waits };

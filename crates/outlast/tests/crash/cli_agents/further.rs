@@ -284,7 +284,8 @@ fn aider_that_is_killed_while_its_answer_is_under_way_has_its_edit_made_in_the_n
         let models = bed.write("models.yml", EDITS);
         let mut command = run(&bed, &["--", text(&program), "--yes-always", "--model", "gpt-4o-mini"]);
         command.args(["--no-check-update", "--no-analytics", "--no-show-release-notes", "--no-fancy-input"]);
-        command.args(["--model-settings-file", text(&models), "--message", "do it once"]);
+        command.args(["--no-auto-commits", "--model-settings-file", text(&models)]);
+        command.args(["--message", "do it once"]);
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
         let run = bed.start(command);
         until("it asks its model", || (bed.paid() > 0).then_some(()));
