@@ -128,7 +128,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         checkpoint = self.serde.loads_typed(row["checkpoint"])
         values = {}
         for channel, version in checkpoint["channel_versions"].items():
-            stored = self._value(thread, ns, channel, version, row["small"], history)
+            stored = self._value(thread, ns, channel, version, rows.small(row), history)
             if stored is not None:
                 values[channel] = self.serde.loads_typed(stored)
         return CheckpointTuple(
@@ -197,8 +197,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             for channel in [channel for channel in channels if channel not in seeds]:
                 writes[channel] += [write for write in reversed(pending) if write[1] == channel]
                 blob = read_blob(self._rows, thread, ns, channel, versions[channel]) if channel in versions else None
-                if channel in row["small"]:
-                    seeds[channel] = self.serde.loads_typed(tuple(row["small"][channel]))
+                if channel in rows.small(row):
+                    seeds[channel] = self.serde.loads_typed(tuple(rows.small(row)[channel]))
                 elif blob is not None:
                     seeds[channel] = self.serde.loads_typed((blob.kind, blob.data))
         seeded = {channel: {"seed": seed} for channel, seed in seeds.items()}
@@ -286,7 +286,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         if row is None:
             return {}
         versions = self.serde.loads_typed(row["checkpoint"])["channel_versions"]
-        return {channel: Blob(versions[channel], *value) for channel, value in row["small"].items()}
+        return {channel: Blob(versions[channel], *value) for channel, value in rows.small(row).items()}
 
     def _settled(self, following: "_Following") -> Any:
         thread, ns = following.thread, following.ns
