@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import http.server
+import json
 import os
 import re
 import signal
@@ -33,11 +34,15 @@ FRAMEWORKS = {
     "langgraph": "LangGraph",
     "pydantic_ai": "PydanticAI",
     "openai_agents": "OpenAI Agents",
+    "claude_agent": "Claude Agent",
 }
 #: How a clerk is run: the prefix of its program, and whether `outlast run` starts it again.
 WAYS = {"plain": ("plain", False), "alone": ("with", False), "outlast run": ("with", True)}
+#: The framework that resumes a session: its model is asked anew. How often is a matter of what the session had kept by the
+#: kill, so that the table has the most: each kill in a tool costs a call, each at a later call two at most.
+RESUMED, MOST = "claude_agent", {"alone": 11, "outlast run": 12}
 CALLS = len(shop.CUSTOMERS) + 1
-MODEL_PATHS = ("/v1/chat/completions", "/v1/responses")
+MODEL_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 PATIENCE_S = 300
 
 
@@ -112,19 +117,22 @@ class Clerk:
         if left[:1] != [moment]:
             return False
         (self.place / "deaths").write_text("".join(f"{line}\n" for line in left[1:]))
-        pid = int((self.place / "pid").read_text())
-        os.kill(pid, signal.SIGKILL)
-        while is_alive(pid):
+        pids = shop.kill_tree(int((self.place / "pid").read_text()))
+        while any(map(is_alive, pids)):
             time.sleep(0.001)
         return True
 
     def environment(self, url: str) -> dict[str, str]:
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "ANTHROPIC_", "OPENAI_"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "ANTHROPIC_", "OPENAI_", "CLAUDE"))},
             "HOME": str(self.place),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "crates" / "python" / "python"), str(EXAMPLES)]),
             "OUTLAST_STORE": str(self.place / "runs.db"),
             "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{url}/v1",
+            "ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": url,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
+            # The shop's tool is in the first request already.
+            "ENABLE_TOOL_SEARCH": "false",
         }  # fmt: skip
 
 
@@ -153,15 +161,18 @@ class Passing(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        # Claude Code asks other things, too, without the shop's tool.
+        clerk, is_call = self.server.clerk, self.path.partition("?")[0] in MODEL_PATHS and bool(charges(body))
         number = sum(f"receipt of {customer}".encode() in body for customer in shop.CUSTOMERS)
-        is_call = self.path in MODEL_PATHS
-        clerk = self.server.clerk
         # A supervisor's proxy outlives the clerk and holds the line; otherwise nobody is left who calls.
         if is_call and clerk.dies(f"sent {number}") and not clerk.supervised:
             self.close_connection = True
             return
         connection = http.client.HTTPConnection(self.server.provider)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection", "accept-encoding")}
+        if is_call and self.path.startswith("/v1/messages"):
+            body = looking(body)
+            headers = {name: value for name, value in headers.items() if name.lower() != "content-length"}
         connection.request(self.command, self.path, body or None, headers)
         answer = connection.getresponse()
         data = answer.read()
@@ -184,6 +195,25 @@ class Passing(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
+
+
+def charges(body: bytes) -> list[str]:
+    """The names of the shop's tool among the tools that a request offers."""
+    tools = [tool.get("name") or tool.get("function", {}).get("name", "") for tool in json.loads(body).get("tools") or []]
+    return [name for name in tools if name.endswith("charge")]
+
+
+def looking(body: bytes) -> bytes:
+    """A request for the provider to be answered as by a model that looks which receipts it has.
+
+    A resumed session of Claude Code has other turns than one that was not cut off: the mock's count of them would be wrong.
+    """
+    name = charges(body)[0]
+    left = [customer for customer in shop.CUSTOMERS if f"receipt of {customer}".encode() not in body]
+    line = f'tool {name} {json.dumps({"customer": left[0]})}' if left else "reply all are charged"
+    request = json.loads(body)
+    kept = {name: request[name] for name in ("model", "max_tokens", "stream", "tools") if name in request}
+    return json.dumps({**kept, "messages": [{"role": "user", "content": f"mock: {line}"}]}).encode()
 
 
 def is_alive(pid: int) -> bool:
@@ -210,7 +240,12 @@ def measured(framework: str, outlast: Path) -> str:
             with tempfile.TemporaryDirectory(prefix="clerk-") as place:
                 paid, charged = Clerk(framework, way, outlast, Path(place), late).work()
             calls, charges = calls + paid - CALLS, charges + charged - len(shop.CUSTOMERS)
-        cells += [calls, charges]
+        most = MOST.get(way) if framework == RESUMED else None
+        if most is not None:
+            print(f"{FRAMEWORKS[framework]}, {way}: {calls} calls more", file=sys.stderr, flush=True)
+        if most is not None and calls > most:
+            raise SystemExit(f"{FRAMEWORKS[framework]}, {way}: wanted {most} calls more at most, had {calls}")
+        cells += [calls if most is None else f"≤ {most}", charges]
     return f"| {FRAMEWORKS[framework]} | " + " | ".join(map(str, cells)) + " |"
 
 
@@ -226,7 +261,7 @@ def main() -> int:
         print(rows[framework], flush=True)
     text = GUIDE.read_text()
     for framework, row in rows.items():
-        text = re.sub(rf"^\| {FRAMEWORKS[framework]} (\| \d+ )+\|$", row, text, flags=re.M)
+        text = re.sub(rf"^\| {FRAMEWORKS[framework]} (\| (≤ )?\d+ )+\|$", row, text, flags=re.M)
     if args.write:
         GUIDE.write_text(text)
     missing = [row for row in rows.values() if row not in GUIDE.read_text()]

@@ -301,6 +301,31 @@ def made_by(saver, parent, run, **values):
     return saver.put(parent, made, metadata, made["channel_versions"])
 
 
+def test_a_row_of_an_earlier_build_is_read_and_gone_on_from(rt):
+    """It has no small values: each value had a row of its own, and a difference was made of its base alone."""
+    saver = OutlastSaver(rt)
+    first = put(saver, said=["a" * 200], count=7)
+    second = put(saver, id_of(first), said=["a" * 200, "b" * 200], count=8)
+    versions, changes = {}, []
+    for place, value in ((first, 7), (second, 8)):
+        key = rows.checkpoint("", id_of(place))
+        row = saver._rows.get("t", key)[1]
+        versions[value] = versions_of(saver, place)["count"]
+        del row["small"]
+        changes.append((key, rows.pack({**row, "ns": "", "id": id_of(place)}), None))
+        changes.append((rows.blob("", "count", versions[value]), rows.pack(["msgpack", bytes([value])]), None))
+    saver._rows.commit("t", changes)
+    fresh = OutlastSaver(rt)
+    assert fresh.get_tuple(config()).checkpoint["channel_values"] == {"said": ["a" * 200, "b" * 200], "count": 8}
+    made = checkpoint(said=["c" * 200])
+    made["channel_versions"]["count"] = versions[8]
+    third = fresh.put(second, made, {"source": "loop", "step": 3, "parents": {}}, {"said": made["channel_versions"]["said"]})
+    fresh.prune(["t"], keep_last=2)
+    for reader in (fresh, OutlastSaver(rt)):
+        assert reader.get_tuple(third).checkpoint["channel_values"] == {"said": ["c" * 200], "count": 8}
+        assert reader.get_tuple(second).checkpoint["channel_values"]["said"] == ["a" * 200, "b" * 200]
+
+
 def blobs(saver):
     return [(key, rows.unpack(value)) for key, _, value in saver._rows.scan("t", "b/")]
 

@@ -92,7 +92,7 @@ def _kept(store: "Rows", thread: str, serde: Any, quoted: str, choose: Callable[
 def _found(serde: Any, key: str, value: bytes) -> Found:
     row = rows.unpack(value)
     checkpoint = serde.loads_typed(row["checkpoint"])
-    return Found(rows.unquoted(key.rpartition("/")[2]), row["parent"], checkpoint["channel_versions"], set(row.get("small", ())), serde.loads_typed(row["metadata"]))
+    return Found(rows.unquoted(key.rpartition("/")[2]), row["parent"], checkpoint["channel_versions"], set(rows.small(row)), serde.loads_typed(row["metadata"]))
 
 
 def _with_ancestors(ns: str, found: list[Found], chosen: set[str], blobs: dict[str, Any]) -> set[str]:

@@ -36,6 +36,11 @@ def unpack(value: bytes) -> Any:
     return ormsgpack.unpackb(value.decode()[1:-1].translate(_BACK).encode("latin-1"))
 
 
+def small(row: Any) -> dict[str, Any]:
+    """The small values in a checkpoint's row, by channel. Rows of earlier builds have none."""
+    return row.get("small") or {}
+
+
 def _quoted(text: str) -> str:
     return quote(text, safe=":|-_. ")
 

@@ -128,7 +128,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         checkpoint = self.serde.loads_typed(row["checkpoint"])
         values = {}
         for channel, version in checkpoint["channel_versions"].items():
-            stored = self._value(thread, ns, channel, version, _small(row), history)
+            stored = self._value(thread, ns, channel, version, rows.small(row), history)
             if stored is not None:
                 values[channel] = self.serde.loads_typed(stored)
         return CheckpointTuple(
@@ -197,8 +197,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             for channel in [channel for channel in channels if channel not in seeds]:
                 writes[channel] += [write for write in reversed(pending) if write[1] == channel]
                 blob = read_blob(self._rows, thread, ns, channel, versions[channel]) if channel in versions else None
-                if channel in _small(row):
-                    seeds[channel] = self.serde.loads_typed(tuple(_small(row)[channel]))
+                if channel in rows.small(row):
+                    seeds[channel] = self.serde.loads_typed(tuple(rows.small(row)[channel]))
                 elif blob is not None:
                     seeds[channel] = self.serde.loads_typed((blob.kind, blob.data))
         seeded = {channel: {"seed": seed} for channel, seed in seeds.items()}
@@ -286,7 +286,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         if row is None:
             return {}
         versions = self.serde.loads_typed(row["checkpoint"])["channel_versions"]
-        return {channel: Blob(versions[channel], *value) for channel, value in _small(row).items()}
+        return {channel: Blob(versions[channel], *value) for channel, value in rows.small(row).items()}
 
     def _settled(self, following: "_Following") -> Any:
         thread, ns = following.thread, following.ns
@@ -478,8 +478,3 @@ def _place(config: Any) -> tuple[str, str]:
 def _config(thread: str, ns: str, id: str | None) -> Any:
     made = {"thread_id": thread, "checkpoint_ns": ns}
     return {"configurable": {**made, "checkpoint_id": id} if id else made}
-
-
-def _small(row: Any) -> Any:
-    # Rows of earlier versions have every value in a row of its own.
-    return row.get("small", {})
