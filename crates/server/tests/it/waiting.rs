@@ -1,6 +1,6 @@
-//! Busy waiting, replayed: the waits of Codex's issue 36396 (6,932 looks of 30 s at processes of its own, each a call that sends the
-//! whole conversation) by a client that does what the fake provider's script says, through a proxy that holds. Time is
-//! simulated: looks, tools and answers move the clock on.
+//! Busy waiting, replayed: the waits of Codex's issue 36396 (6,932 looks of 30 s at processes of its own, each a call that
+//! sends the whole conversation) by a client that does what the fake provider's script says, through a proxy that holds.
+//! Time is simulated: looks, tools and answers move the clock on.
 
 use std::{
     collections::BTreeSet,
