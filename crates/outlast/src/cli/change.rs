@@ -162,12 +162,12 @@ pub struct StopArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
-    /// Longest wait for its supervisor to have stopped it; 0s only asks
+    /// Longest time to wait until its supervisor has stopped it; 0s asks and does not wait
     #[arg(long = "wait", value_name = "TIME", default_value = "30s", value_parser = values::ms)]
     pub wait_ms: i64,
 }
 
-/// Start a run now that sleeps until a usage limit is over
+/// Wake a run that sleeps until its provider's usage limit is over: start it now
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast wake nightly")]
 pub struct WakeArgs {
@@ -207,7 +207,7 @@ pub struct ResolveArgs {
     /// The step or call had its effect, and this is its result
     #[arg(long, value_name = "JSON", group = "said", requires = "step")]
     pub result: Option<String>,
-    /// The step or call failed, and does in every life: Python raises StepFailed
+    /// The step or call failed. Every later life of the run gets this failure: Python raises StepFailed
     #[arg(long, value_name = "WHY", group = "said", requires = "step")]
     pub failed: Option<String>,
     /// The step or call had no effect, and may run again

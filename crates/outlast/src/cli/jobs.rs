@@ -18,8 +18,8 @@ pub struct JobsArgs {
 
 /// Tell how far a job is: done, failed, dead, gaps, attempts, cost and time
 ///
-/// A JSONL file is read with the record beside it, FILE.outlast.db; one of the older library, which has none, by
-/// its lines alone.
+/// A JSONL file of results is read with the store beside it, FILE.outlast.db. A file that another program wrote has no
+/// such store: its lines alone are counted.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast inspect enrich-docs\n  outlast inspect runs/enrich-docs.jsonl --gaps\n  outlast inspect enrich-docs --attempts --json"
@@ -28,10 +28,10 @@ pub struct InspectArgs {
     /// The job: its name, its run's id or the start of it; or a JSONL file of results
     #[arg(value_name = "JOB|FILE.jsonl")]
     pub job: String,
-    /// Each place in the input, up to the highest known, that has no result
+    /// Each input without a result, by its place in the input, below the highest place that has one
     #[arg(long)]
     pub gaps: bool,
-    /// Each attempt, and how far it got
+    /// Each attempt of the job, and how far it got
     #[arg(long)]
     pub attempts: bool,
 }
@@ -45,7 +45,7 @@ pub struct RetryArgs {
     /// The job: its name, its run's id or the start of it; or a JSONL file of results
     #[arg(value_name = "JOB|FILE.jsonl")]
     pub job: String,
-    /// Items that failed, and items that are dead
+    /// Items that failed, and items that are dead: given up after repeated failures
     #[arg(long)]
     pub failed: bool,
     /// The item of this key, a finished one too; can be repeated
@@ -115,15 +115,15 @@ pub struct VerifyArgs {
 
 /// Go on with a store that holds less than was committed
 ///
-/// A store whose log was cut, deleted, put back or damaged is refused by every command. Without a flag this tells what
-/// is missing and what is left, and changes nothing: exit code 1.
+/// A store whose write-ahead log (STORE-wal) was cut, deleted, damaged or replaced by an older copy is refused by every
+/// command. Without a flag this tells what is missing and what is left, and changes nothing: exit code 1.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast repair runs.db\n  outlast repair runs.db --accept-shorter")]
 pub struct RepairArgs {
     /// The store's file [default: the store of --store]
     #[arg(value_name = "STORE")]
     pub place: Option<String>,
-    /// Give up what is missing, and keep the log as it was found beside the store
+    /// Go on without what is missing; a copy of the log as it was found is kept beside the store
     #[arg(long)]
     pub accept_shorter: bool,
 }

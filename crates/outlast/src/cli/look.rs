@@ -90,13 +90,13 @@ pub struct LogsArgs {
     /// The run: its id, its name, or the start of its id; the last run of this directory
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
-    /// Go on, also over attempts that follow, until the run has ended
+    /// Go on printing what comes, of later attempts too, until the run has ended
     #[arg(long, short)]
     pub follow: bool,
     /// The attempt, by its number
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub attempt: Option<i64>,
-    /// Only the last N lines there are
+    /// Only the last N lines
     #[arg(long, value_name = "N")]
     pub lines: Option<usize>,
 }

@@ -18,10 +18,10 @@ use outlast_core::words::id::RunId;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct McpArgs {
-    /// The run, outside of outlast run: an id of your own for one task. A start with the same id continues that run
+    /// The run for calls outside of outlast run: an id of your own for one task. A start with the same id continues it
     #[arg(long, value_name = "ID")]
     pub run: Option<RunId>,
-    /// Name of the server in the journal and in policies; by default the program's name
+    /// Name of the server in the journal and in policies; by default the file name of its program; wanted with --url
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Policy of the run that --run creates: which tools it may call, and which of them need an approval
@@ -36,7 +36,8 @@ pub struct McpArgs {
     /// A tool whose second call has no further effect; NAME* for several; can be repeated
     #[arg(long, value_name = "TOOL")]
     pub idempotent: Vec<String>,
-    /// A variable whose value is not recorded, besides those whose names say that they are secrets; can be repeated
+    /// A variable of the server's environment whose value is kept out of recorded calls and answers, besides those whose
+    /// names say that they are secrets; can be repeated
     #[arg(long, value_name = "VARIABLE")]
     pub hide_env: Vec<String>,
     /// A server at this URL, in place of CMD: https://HOST/PATH

@@ -81,7 +81,7 @@ pub struct Opened {
     pub claims: Claims,
     pub instance: InstanceNo,
     pub view: RunView,
-    /// Attempt before this one; `None` for the first attempt, and if the loop had been completed before.
+    /// Attempt before this one; `None` if there is none, and if that one completed the loop, so that this begins it anew.
     pub before: Option<Attempt>,
 }
 

@@ -87,7 +87,8 @@ def encode(value: Any) -> bytes:
 def result(
     key: str, raw: Raw | None, run_id: Callable[[int], str | None], decode: Callable[[bytes], Any] = json.loads
 ) -> StateResult:
-    """Makes a result of a version as the engine gives it. `run_id` gives the id of a run by its number."""
+    """Makes the `StateResult` of one version of a key, from the row that the engine returns. `run_id` maps a run's number to
+    its id."""
     if raw is None:
         return StateResult(None, 0, 0, False, key)
     _, version, value, commit, at_us, run, attempt = raw

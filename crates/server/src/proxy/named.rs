@@ -20,7 +20,7 @@ use crate::dialect::{CostField, Upstream};
 /// Named upstream: a server with OpenAI's API that a person has configured.
 #[derive(Clone)]
 pub struct Named {
-    /// Name in paths, digests and the journal.
+    /// Name of the upstream in paths, digests and the journal.
     pub name: Arc<str>,
     /// Address and key. The base is as OpenAI's SDK takes it: the part of a request's path after `/v1` is appended.
     pub provider: Provider,

@@ -98,7 +98,7 @@ pub enum Reader {
     Run(RunNo),
 }
 
-/// Request with the reader, query and path values that were found for it.
+/// Request that is being answered: who reads, the query, and the values in its path.
 pub(crate) struct Asked<'a> {
     host: &'a Arc<Host>,
     reader: Reader,

@@ -40,7 +40,7 @@ class AsyncBell:
                 future.set_result(None)
 
     async def ring_or(self, seconds: float | None) -> None:
-        """Waits for a ring, or until the seconds are over."""
+        """Waits until somebody calls `ring`, for at most so many seconds."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.add(future)
         try:

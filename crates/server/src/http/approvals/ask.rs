@@ -30,7 +30,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Parses a request body. Errors: `bad_request`.
+    /// Parses the body of a request for an approval. Errors: `bad_request`.
     pub fn read(body: &[u8]) -> Result<Wanted, Error> {
         serde_json::from_slice(body).map_err(|e| {
             Error::BadRequest(format!("the body has to be {{\"tool\": …, \"arguments\": …}}: {e}"))
