@@ -257,6 +257,7 @@ macro_rules! stories {
                 a_call_of_a_live_process_is_joined_by_its_id_and_left_alone_without,
                 a_read_is_made_anew_where_recorded_answers_are_passed_over,
                 what_is_given_up_is_void_or_unknown,
+                a_refusal_says_nothing_of_what_an_earlier_life_sent,
                 a_person_says_what_came_of_a_tool_call,
                 a_stale_attempt_sends_no_tool_call,
                 a_halted_run_sends_no_tool_call_and_replays_its_answers,

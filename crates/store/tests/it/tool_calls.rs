@@ -288,6 +288,21 @@ pub fn what_is_given_up_is_void_or_unknown(s: &Stage) {
     assert_eq!(b.ask(b.reserving("x")).unwrap(), Reserved::InDoubt { seq: sent.seq });
 }
 
+/// Bug: a call that an earlier life had sent became void where a later one's server refused it.
+/// Consequence: the same call of the life after that was another call for the tool: it got another idempotency key.
+/// Cause: the refusal was taken for the end of all sendings (found by the simulator, seed 51215).
+pub fn a_refusal_says_nothing_of_what_an_earlier_life_sent(s: &Stage) {
+    let a = agent(s);
+    let read = |of: &Agent| ReserveTool { repeatable: true, ..of.reserving("x") };
+    let sent = a.sends(read(&a));
+    let b = next(s, &a);
+    let again = b.sends(read(&b));
+    assert_eq!(again.seq, sent.seq);
+    assert_eq!(b.ask(GiveUpTool { opening: again, refused: true }).unwrap(), State::Unknown);
+    let c = next(s, &b);
+    assert_eq!(c.ask(read(&c)).unwrap(), Reserved::InDoubt { seq: sent.seq });
+}
+
 pub fn a_person_says_what_came_of_a_tool_call(s: &Stage) {
     let a = agent(s);
     let seqs = ["x", "y", "z"].map(|text| a.sends(a.reserving(text)).seq);

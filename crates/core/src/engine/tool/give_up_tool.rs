@@ -16,8 +16,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct GiveUpTool {
     pub opening: Opening,
-    /// Whether the server is known not to have taken the call, though it is marked as sent: it could not be reached, or
-    /// refused.
+    /// Whether the server is known not to have taken the call when it was last sent: it could not be reached, or refused.
+    /// An earlier life may have sent it too, and nobody knows what became of that.
     pub refused: bool,
 }
 
@@ -30,8 +30,8 @@ impl GiveUpTool {
         let Opening { run, seq, .. } = self.opening;
         closing::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
         let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
-        let sent = entry.tool.as_ref().is_none_or(|tool| tool.is_sent());
-        entry.state = if sent && !self.refused { State::Unknown } else { State::Void };
+        let sends = entry.tool.as_ref().map_or(1, |tool| tool.sends);
+        entry.state = if sends > i64::from(self.refused) { State::Unknown } else { State::Void };
         entry.closed_at = Some(now);
         Ok(entry.state)
     }
