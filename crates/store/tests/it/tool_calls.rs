@@ -293,7 +293,7 @@ pub fn what_is_given_up_is_void_or_unknown(s: &Stage) {
 /// Cause: the refusal was taken for the end of all sendings (found by the simulator, seed 51215).
 pub fn a_refusal_says_nothing_of_what_an_earlier_life_sent(s: &Stage) {
     let a = agent(s);
-    let read = |of: &Agent| ReserveTool { repeatable: true, ..of.reserving("x") };
+    let read = |of: &Agent| ReserveTool { repeatable: true, id: Some("call_1".into()), ..of.reserving("x") };
     let sent = a.sends(read(&a));
     let b = next(s, &a);
     let again = b.sends(read(&b));
