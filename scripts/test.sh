@@ -66,7 +66,7 @@ tests "Rust" nextest
 tests "Rust, examples in docs" doctests
 aside "documents and demos" documents_and_demos
 # Many tests wait for processes that they have killed.
-tests "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python
+tests "Python" "$PYTHON" -m pytest -q -n 3 --dist loadgroup tests/python
 join check "documents and demos"
 
 summary

@@ -144,5 +144,7 @@ def test_jobs_budgets_and_spend_are_read_from_afar_and_items_and_forks_begun(rt,
         assert run.state.get("plan") == "first"
     assert "by api:laptop (cli:ann@" in afar("journal", "chat", near=True)
 
-    for args in (["budgets", "raise", "all", "--add-usd", "1"], ["snapshot", "chat", "late"], ["rm", "chat"], ["resume", "chat"]):
+    assert "budget all is raised" in afar("budgets", "raise", "all", "--add-usd", "1")
+    assert json.loads(afar("budgets", "--json", near=True))["budgets"][0]["acts"][-1]["by"].startswith("api:laptop (cli:ann@")
+    for args in (["snapshot", "chat", "late"], ["rm", "chat"], ["resume", "chat"]):
         assert "on its machine" in afar(*args, code=2), args
