@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use super::guardian;
+use super::guarded;
 
 /// Age from which an empty group is taken to be abandoned.
 const OLD: Duration = Duration::from_secs(3600);
@@ -114,7 +114,7 @@ impl Ground {
             _ => {}
         }
         // "0" is this process. Its guardian is in the group too.
-        for pid in [0].into_iter().chain(guardian::pid()) {
+        for pid in [0].into_iter().chain(guarded::pid()) {
             fs::write(own.join("cgroup.procs"), pid.to_string())
                 .map_err(|source| Error::Make { path: path(), source })?;
         }

@@ -24,6 +24,7 @@ pub mod exit;
 pub mod exit_policy;
 pub mod freeze;
 pub mod groups;
+pub mod guarded;
 pub mod guardian;
 pub mod identity;
 pub mod ladder;

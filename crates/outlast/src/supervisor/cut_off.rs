@@ -13,7 +13,7 @@ use std::{
 use outlast_core::call::membership::Lease;
 use outlast_process::{
     freeze::{Frozen, boottime_ms},
-    guardian,
+    guarded,
     tree::{Marker, Tree},
 };
 use outlast_server::node::Node;
@@ -75,14 +75,14 @@ impl CutOff {
         if let Some(open) = self.attempt().as_mut() {
             open.until_ms = at_ms.saturating_add(trust_ms);
             // A stopped guardian reads a later one when it goes on.
-            let _ = guardian::trust_until(Some(open.until_ms));
+            let _ = guarded::trust_until(Some(open.until_ms));
         }
     }
 
     /// Ends the watch: nobody of the attempt is left.
     pub fn end(&self) {
         if self.attempt().take().is_some() {
-            let _ = guardian::trust_until(None);
+            let _ = guarded::trust_until(None);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{
 };
 use outlast_process::{
     end_tree::{Force, end_tree},
+    guarded,
     guardian::{self, Bereaved},
     ladder::{Ask, Graces},
     nondumpable,
@@ -41,7 +42,7 @@ struct Told {
 pub fn stand(alone: bool) -> io::Result<()> {
     nondumpable::make_nondumpable()?;
     guardian::stand(alone, tree_of, bereaved)?;
-    guardian::when_lost(|told| match end_all(told) {
+    guarded::when_lost(|told| match end_all(told) {
         Ok(_) => {
             say("this supervisor's guardian was killed: the agent and all that it started was ended too")
         }
@@ -56,7 +57,7 @@ pub fn stand(alone: bool) -> io::Result<()> {
 pub fn tell(run: &RunId, hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
     let groups = hold.group.iter().map(|group| group.path().to_owned()).collect();
     let told = Told { run: run.to_string(), groups, keep: hold.keep.clone(), left };
-    guardian::tell(&serde_json::to_string(&told)?)
+    guarded::tell(&serde_json::to_string(&told)?)
 }
 
 /// Ends the processes that the supervisor left. After a normal end there are none, and this costs one system
