@@ -77,8 +77,8 @@ ANSWER = {"type": "assistant", "message": {"model": "claude-sonnet-4-5", "conten
 
 @pytest.mark.parametrize("said", [[], [{"type": "assistant", "message": {"model": "<synthetic>", "content": []}}]])
 def test_a_session_that_was_never_answered_is_begun_anew_with_its_prompt(rt, home, monkeypatch, said):
-    """Its model is asked what it was asked before, and the proxy has the answer. In one process it is resumed: Claude Code takes
-    no id a second time."""
+    """The model of a session without an answer is asked the same again, and the proxy has the answer. In one process the
+    session is resumed: Claude Code takes no id a second time."""
     sent = []
 
     async def sdk_query(*, prompt, options):

@@ -1,4 +1,4 @@
-"""How `OutlastSaver` stores values: once, and made of what tasks wrote; read back whatever else is erased."""
+"""Values of `OutlastSaver`: each is stored once, is made of what tasks wrote, and is read back whatever else is erased."""
 
 import asyncio
 import os
@@ -137,7 +137,8 @@ def made_by(saver, parent, run, **values):
 
 
 def test_a_row_of_an_earlier_build_is_read_and_gone_on_from(rt):
-    """It has no small values: each value had a row of its own, and a difference was made of its base alone."""
+    """Threads of earlier builds have no small values: each value had a row of its own, and a difference was made of its base
+    alone."""
     saver = OutlastSaver(rt)
     first = put(saver, said=["a" * 200], count=7)
     second = put(saver, id_of(first), said=["a" * 200, "b" * 200], count=8)

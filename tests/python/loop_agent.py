@@ -32,7 +32,7 @@ def note(line):
 
 
 async def worked(line):
-    """Has the effect, and goes on for a moment, in which kills come."""
+    """Writes a tool's effect, and lets the tool go on for a moment, so that kills come in the middle of it."""
     note(line)
     await asyncio.sleep(TAKES)
     return line

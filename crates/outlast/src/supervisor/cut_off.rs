@@ -33,7 +33,7 @@ pub struct CutOff {
     /// Time for which a renewal is trusted, in milliseconds; `None` where nobody takes over who cannot see this process.
     trust_ms: Option<u64>,
     attempt: Mutex<Option<Open>>,
-    /// What the supervisor itself has frozen. Locked by the look alone.
+    /// Processes and groups that the supervisor itself has frozen. Only the look locks them.
     frozen: Mutex<Frozen>,
 }
 

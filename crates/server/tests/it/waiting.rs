@@ -41,7 +41,7 @@ const CALL_MS: i64 = 3_000;
 const SHELL: u32 = 7;
 const AWAITED: u32 = 42;
 
-/// What the looks of the proxy and the agent share.
+/// Clock and fate of the awaited process, which the proxy's looks and the agent share.
 struct World {
     clock: Arc<TestClock>,
     node: OnceLock<Arc<Node>>,
@@ -92,7 +92,7 @@ async fn serve(rig: &Rig, no_progress: NoProgress) -> (Server, Arc<World>) {
     (server, world)
 }
 
-/// What a wait has cost: calls, and the time from the process's end to the answer that knows of it.
+/// Cost of one wait: its calls, and the time from the process's end to the answer that knows of it.
 #[derive(Debug)]
 struct Cost {
     calls: usize,

@@ -24,7 +24,7 @@ const OTHERS: [u32; 2] = [7, 8];
 
 const KEY: Digest = Digest([7; 32]);
 
-/// What an agent waits for, and for how long.
+/// Process that an agent waits for, and the length of its wait.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     /// Time at which it is over, in simulated milliseconds.

@@ -48,7 +48,7 @@ class Lately:
             self._changed.notify_all()
 
     def taken(self, place: Place) -> dict[str, Written]:
-        """What was written to each channel at a checkpoint, once all that is on its way is on the disk."""
+        """Waits until all writes that are on their way to a checkpoint are on the disk, and gives them by channel, once."""
         with self._changed:
             self._changed.wait_for(lambda: place not in self._running)
             stored = self._stored.pop(place, [])

@@ -80,7 +80,7 @@ class Blob:
 
 
 class Written:
-    """What tasks wrote at a checkpoint: bytes of which a channel's next value is made."""
+    """Writes of tasks at one checkpoint to one channel: the channel's next value is made of their bytes."""
 
     __slots__ = ("place", "data")
 
