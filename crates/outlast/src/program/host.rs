@@ -40,9 +40,7 @@ impl Clock for SystemClock {
     }
 
     fn boottime_ms(&self) -> u64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let ms = now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000);
-        u64::try_from(ms).unwrap_or(0)
+        outlast_process::freeze::boottime_ms()
     }
 }
 
