@@ -61,7 +61,7 @@ percent_encoded() {
 }
 
 start() {
-    local dir=$1 bin
+    local dir=$1 bin free
     bin=$(programs)
     if [ -z "$bin" ]; then
         install
@@ -76,6 +76,9 @@ start() {
     [ ! -e "$dir/data" ] || fail "there is a server's directory already: $dir/data"
     if [ "$(id -u)" = 0 ]; then chown "$account" "$dir"; fi
     chmod 0700 "$dir"
+    # A disk may have room for root alone: a server that finds none fails test after test, each after a wait.
+    free=$(df -Pk "$dir" | awk 'NR == 2 { print $4 }')
+    [ "$free" -ge 2097152 ] || fail "wanted 2 GiB of room in $dir for accounts other than root, had $((free / 1024)) MiB; make room, or set TMPDIR to a directory with more"
     cd "$dir"
     unprivileged "$bin/initdb" --pgdata="$dir/data" --username=postgres --auth=trust --encoding=UTF8 \
         --locale=C --no-sync >"$dir/initdb.log" 2>&1 || { cat "$dir/initdb.log" >&2; fail "initdb failed"; }

@@ -219,12 +219,16 @@ impl Messages {
 }
 
 /// Copies one direction until an end is gone or `look` says where to cut.
+///
+/// A receiver that is gone does not end the connection: its last words may still be on their way in the other direction,
+/// whose thread ends it after them.
 fn pass(mut from: UnixStream, mut to: UnixStream, mut look: impl FnMut(&mut [u8]) -> Way) {
     let mut buffer = [0; 256 << 10];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
-        let way = look(&mut buffer[..n]);
-        if way == Way::Cut || (way == Way::On && to.write_all(&buffer[..n]).is_err()) {
-            break;
+        match look(&mut buffer[..n]) {
+            Way::On if to.write_all(&buffer[..n]).is_err() => return,
+            Way::On | Way::Lost => {}
+            Way::Cut => break,
         }
     }
     for end in [from, to] {
