@@ -24,7 +24,7 @@ use rustix::{
 use super::{
     cgroup,
     end_tree::send,
-    proc_table::ProcId,
+    proc_table::{self, ProcId},
     tree::{Proc, Tree},
 };
 
@@ -74,11 +74,17 @@ impl Frozen {
     }
 
     /// Returns the processes that run, the oldest first: a process is older than what it has started.
+    ///
+    /// A process that waits in vfork for a stopped child runs no more, and shows no stop before the child goes on.
     fn running(&self, tree: &Tree) -> io::Result<Vec<Proc>> {
         let mut running = tree.survivors()?;
         let frozen = tree.groups.iter().filter(|group| cgroup::is_frozen(group) == Some(true));
         let frozen: BTreeSet<u32> = frozen.flat_map(|group| cgroup::members(group)).collect();
         running.retain(|found| !found.stopped && !frozen.contains(&found.pid));
+        if running.iter().any(|found| self.stopped.contains(&found.id())) {
+            let waiting = proc_table::waiting_for_stopped_children()?;
+            running.retain(|found| !self.stopped.contains(&found.id()) || !waiting.contains(&found.id()));
+        }
         running.sort_by_key(|found| (found.start_time, found.pid));
         Ok(running)
     }
@@ -234,6 +240,49 @@ work d"#;
                 Ok(group) => check(Some(group)),
                 Err(e) => println!("NOT TESTED, no control group can be made here: {e}"),
             }
+        });
+    }
+
+    /// Bug: a tree was told to run as long as it was frozen, and its guardian walked through `/proc` without an end.
+    /// Consequence: a core was busy while an agent stood still.
+    /// Cause: who starts a program by vfork shows no stop before the program begins, and that one had been stopped.
+    #[test]
+    fn one_who_waits_in_vfork_for_a_stopped_child_stands_still() {
+        let name = concat!(module_path!(), "::one_who_waits_in_vfork_for_a_stopped_child_stands_still");
+        testing::in_own_process(name, || {
+            reap::become_subreaper().unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let log = fs::File::create(dir.path().join("log")).unwrap();
+            // SAFETY: the child and its child call nothing but the kernel.
+            let parent = match unsafe { libc::fork() } {
+                0 => {
+                    // SAFETY: without CLONE_VM the new process has its own copy of all memory, as after a fork.
+                    if unsafe {
+                        libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0)
+                    } != 0
+                    {
+                        let _ = rustix::io::write(&log, b"x");
+                    } else {
+                        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+                    }
+                    // SAFETY: ends the process and touches none of its memory.
+                    unsafe { libc::_exit(0) }
+                }
+                pid => u32::try_from(pid).unwrap(),
+            };
+            let child = testing::until("the child was stopped", || {
+                let all = proc_table::walk().unwrap();
+                all.into_iter().find(|found| found.ppid == parent && found.is_stopped())
+            });
+            let tree = Tree::of_ours(crate::tree::Marker::new([])).unwrap();
+            let mut frozen = Frozen::default();
+            testing::until("nobody runs", || frozen.freeze(&tree).unwrap().then_some(()));
+            send(child.id(), Signal::CONT).unwrap();
+            testing::until("the child has ended", || (!child.id().is_running().unwrap()).then_some(()));
+            testing::until("nobody runs", || frozen.freeze(&tree).unwrap().then_some(()));
+            assert_eq!(log.metadata().unwrap().len(), 0, "it did not go on");
+            frozen.thaw().unwrap();
+            testing::until("it goes on", || (log.metadata().unwrap().len() == 1).then_some(()));
         });
     }
 

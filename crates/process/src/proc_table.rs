@@ -1,6 +1,6 @@
 //! The kernel's table of processes, as `/proc` shows it.
 
-use std::{fs, io, io::Read};
+use std::{collections::BTreeSet, fs, io, io::Read};
 
 use rustix::process::Pid;
 
@@ -131,6 +131,16 @@ pub fn walk() -> io::Result<Vec<Stat>> {
         }
     }
     Ok(table)
+}
+
+/// Returns the processes that sleep in the kernel, beyond the reach of signals, while a child of theirs is stopped: vfork
+/// lasts until the child begins its program.
+pub fn waiting_for_stopped_children() -> io::Result<BTreeSet<ProcId>> {
+    let all = walk()?;
+    let parents: BTreeSet<u32> =
+        all.iter().filter(|found| found.is_stopped()).map(|found| found.ppid).collect();
+    let waits = |found: &&Stat| found.state == 'D' && parents.contains(&found.pid);
+    Ok(all.iter().filter(waits).map(Stat::id).collect())
 }
 
 /// Buffer size, larger than any line of `/proc/PID/stat`: 52 numbers of at most 20 digits, and a name of 64

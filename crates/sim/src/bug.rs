@@ -67,6 +67,8 @@ pub enum Bug {
     PlanCallsForgotten,
     /// The end of a call that the store did not take is not noted again.
     EndUnnoted,
+    /// The end of a call is noted without what the head of its answer told, which may be noted later.
+    EndWithoutItsHead,
     /// A dead server's calls stay in flight in the plan.
     DeadNotBuried,
     /// A hold does not look at what its call waits for.

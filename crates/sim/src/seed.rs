@@ -18,6 +18,7 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
             Bug::PlanWrittenBlind
                 | Bug::PlanCallsForgotten
                 | Bug::EndUnnoted
+                | Bug::EndWithoutItsHead
                 | Bug::DeadNotBuried
                 | Bug::HoldBlind
                 | Bug::HeldAgain

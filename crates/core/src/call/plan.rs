@@ -44,6 +44,14 @@ pub struct Told {
     pub resets_at: Option<Micros>,
 }
 
+/// Report of an answer's head on the plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    pub windows: Vec<Told>,
+    /// Whether the answer is no error.
+    pub is_answer: bool,
+}
+
 /// Number of a call, which no other call of the login has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -249,20 +257,21 @@ impl Plan {
         }
     }
 
-    /// Takes over the windows that the head of an answer reports. `answered`: whether the answer is no error.
-    /// `id`: the call, if it was admitted under ceilings.
+    /// Takes over what the head of an answer reports, once for each call. `id`: the call, if it was admitted under
+    /// ceilings.
     ///
     /// The reported values include every call that had ended before that call was sent.
-    pub fn told(&mut self, id: Option<CallId>, told: &[Told], answered: bool, now: Micros) {
+    pub fn told(&mut self, id: Option<CallId>, heard: &Heard, now: Micros) {
         let mut sent_at = now;
-        for call in self.calls.iter_mut().filter(|c| Some(c.id) == id) {
+        if let Some(id) = id {
+            let Some(call) = self.calls.iter_mut().find(|c| c.id == id && !c.has_told) else { return };
             sent_at = call.sent_at;
             call.has_told = true;
         }
-        if answered || !told.is_empty() {
+        if heard.is_answer || !heard.windows.is_empty() {
             self.answered_at = Some(now);
         }
-        if told.is_empty() {
+        if heard.windows.is_empty() {
             return;
         }
         if id.is_some() {
@@ -270,7 +279,7 @@ impl Plan {
             self.calls.retain(|c| c.ended_at.is_none_or(|ended| ended >= sent_at));
             self.counted += i64::try_from(uncounted - self.calls.len()).unwrap_or(0);
         }
-        for told in told {
+        for told in &heard.windows {
             match self.windows.iter_mut().find(|w| w.length.is(told.window)) {
                 Some(window) => window.tell(told, sent_at, self.counted, now),
                 None => self.windows.push(Window::first(told, sent_at, self.counted, now)),
@@ -296,7 +305,13 @@ impl Plan {
     }
 
     /// Notes that a call has ended. Its likely cost counts until a later answer reports the use.
-    pub fn ended(&mut self, id: CallId, now: Micros) {
+    ///
+    /// `heard`: the report of its answer's head, if there was one. The end may be noted first: without the report, the
+    /// next call would go as if nothing had been answered yet.
+    pub fn ended(&mut self, id: CallId, heard: Option<&Heard>, now: Micros) {
+        if let Some(heard) = heard {
+            self.told(Some(id), heard, now);
+        }
         for call in self.calls.iter_mut().filter(|c| c.id == id) {
             call.ended_at.get_or_insert(now);
         }

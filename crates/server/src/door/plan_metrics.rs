@@ -50,7 +50,7 @@ fn seconds(at: Micros) -> f64 {
 #[cfg(test)]
 mod tests {
     use outlast_core::{
-        call::plan::Told,
+        call::plan::{Heard, Told},
         envelope::ceiling::{Length, Share},
     };
 
@@ -61,7 +61,7 @@ mod tests {
         let hour = 3_600_000_000;
         let told = Told { window: Length(300), used: Share(400_000), resets_at: Some(Micros(4 * hour)) };
         let mut plan = Plan::default();
-        plan.told(None, &[told], true, Micros(0));
+        plan.told(None, &Heard { windows: vec![told], is_answer: true }, Micros(0));
         let all = [("anthropic:account-of-ann".to_owned(), plan)];
         let text = text(&all, Micros(hour));
         for wanted in [

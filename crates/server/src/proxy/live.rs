@@ -18,6 +18,7 @@ use outlast_core::{
     call::{
         desk::{self, ForExchange},
         exchange::{Ending, Event, Failure, Frame, Silence},
+        plan::Heard,
     },
     words::{id::Micros, outage::Cause},
 };
@@ -311,7 +312,8 @@ impl Carry {
         let says = Says { headers, now };
         let levels = dialect::rate_limits(status.as_u16(), &says);
         let windows = dialect::plan_windows(self.call.dialect.upstream(), &says);
-        self.host.plans.told(&self.host, &self.call, self.live.key(), status, windows);
+        let heard = Heard { windows, is_answer: status.is_success() };
+        self.host.plans.told(&self.host, &self.call, self.live.key(), heard);
         self.host.registry.on(desk::Event::Told(self.live.key(), levels));
     }
 

@@ -9,11 +9,10 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
 use outlast_core::{
     call::{
         Key,
-        plan::{CallId, Plan, Told, Verdict},
+        plan::{CallId, Heard, Plan, Verdict},
     },
     engine::{self, state::retain::Retain},
     envelope::ceiling::Ceilings,
@@ -53,6 +52,8 @@ pub struct Plans {
 pub struct Ticket {
     login: Arc<str>,
     id: CallId,
+    /// Report of the answer's head; `None` before it comes.
+    heard: Option<Arc<Heard>>,
 }
 
 impl Plans {
@@ -85,18 +86,22 @@ impl Plans {
 
     /// Records what the head of an answer reports in the plan of the call's login, in a task of its own: no
     /// client waits for it.
-    pub fn told(&self, host: &Host, call: &Call, key: Key, status: StatusCode, told: Vec<Told>) {
-        let ticket = lock(&self.tickets).get(&key).cloned();
+    pub fn told(&self, host: &Host, call: &Call, key: Key, heard: Heard) {
+        let heard = Arc::new(heard);
+        let ticket = lock(&self.tickets).get_mut(&key).map(|ticket| {
+            ticket.heard = Some(heard.clone());
+            ticket.clone()
+        });
         let id = ticket.as_ref().map(|t| t.id);
         let Some(login) = ticket.map(|t| t.login).or_else(|| self.login(call)) else { return };
-        if told.is_empty() && id.is_none() {
+        if heard.windows.is_empty() && id.is_none() {
             return;
         }
-        let (answered, run) = (status.is_success(), call.seat.run);
+        let run = call.seat.run;
         spawn(host, login, move |plan, now| {
             plan.is_used_by(run);
-            if id.is_some() || plan.is_news(&told, now) {
-                plan.told(id, &told, answered, now);
+            if id.is_some() || plan.is_news(&heard.windows, now) {
+                plan.told(id, &heard, now);
             }
         });
     }
@@ -134,10 +139,10 @@ impl Ticket {
 
     /// Reports to the login's plan that the call has ended. `never_left`: the call was not sent.
     pub fn over(self, host: &Host, never_left: bool) {
-        let id = self.id;
-        spawn(host, self.login, move |plan, now| match never_left {
+        let Ticket { login, id, heard } = self;
+        spawn(host, login, move |plan, now| match never_left {
             true => plan.never_left(id),
-            false => plan.ended(id, now),
+            false => plan.ended(id, heard.as_deref(), now),
         });
     }
 }
@@ -154,7 +159,7 @@ pub async fn enter(
     let ceilings = &call.seat.plan;
     let login = if ceilings.is_empty() { None } else { host.plans.login(call) };
     let Some(login) = login else { return Ok((Verdict::Go, None)) };
-    let ticket = Ticket { login, id: CallId(host.nonce()) };
+    let ticket = Ticket { login, id: CallId(host.nonce()), heard: None };
     match ticket.enter(host.store.as_ref(), ceilings, instance).await {
         Ok(Verdict::Go) => Ok((Verdict::Go, Some(ticket))),
         Ok(verdict) => Ok((verdict, None)),

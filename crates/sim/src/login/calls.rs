@@ -33,6 +33,8 @@ pub struct Agent {
     under_way: Option<CallId>,
     /// Whether `under_way` has reached its provider.
     has_left: bool,
+    /// Head of its answer; `None` before it comes.
+    head: Option<Option<Head>>,
 }
 
 impl Agent {
@@ -49,6 +51,7 @@ impl Agent {
             memory: Memory::default(),
             under_way: None,
             has_left: false,
+            head: None,
         }
     }
 
@@ -138,6 +141,11 @@ impl World {
         match verdict {
             Ok(Verdict::Go) => {
                 self.saw("plan let go");
+                if self.truth.is_silent && self.is_answered {
+                    let wrong =
+                        format!("P5: a call of run {agent} goes, and an answer has told nothing of a plan");
+                    self.breaks(Some(wrong));
+                }
                 self.truth.went();
                 self.agents[agent].under_way = Some(whose.call);
                 let now_ms = self.now_ms();
@@ -163,6 +171,10 @@ impl World {
                 let ms = u64::try_from(reached.until.ms_since(self.now())).unwrap_or(0);
                 let later = self.ground.rng.between(1_000, 5_000);
                 self.after(ms + later, again);
+            }
+            Ok(Verdict::Untold) if self.truth.is_silent => {
+                self.saw("plan untold");
+                self.agents[agent].is_done = true;
             }
             Ok(Verdict::Untold) => self.breaks(Some("P4: nothing is told, and answers tell".to_owned())),
             // The store may have taken it all the same.
@@ -219,7 +231,14 @@ impl World {
             return;
         }
         let head = head.map(|_| self.truth.head());
-        self.change(self.agents[whose.agent].server, whose, Change::Told(head));
+        let at = &mut self.agents[whose.agent];
+        at.head = Some(head.clone());
+        let server = at.server;
+        // A task of its own: the call may be over before it begins.
+        match self.ground.rng.chance(10) {
+            true => self.change_later(server, whose, Change::Told(head)),
+            false => self.change(server, whose, Change::Told(head)),
+        }
     }
 
     pub(super) fn end(&mut self, whose: Whose, part: i64) {
@@ -232,7 +251,9 @@ impl World {
         self.stirred_ms = now_ms;
         let at = &mut self.agents[agent];
         (at.under_way, at.has_left) = (None, false);
-        let server = at.server;
+        let (server, head) = (at.server, at.head.take());
+        self.is_answered |= matches!(head, Some(Some(_)));
+        let at = &mut self.agents[agent];
         if at.answered(now_ms, &self.ground.rng) {
             let ms = match &mut at.waits {
                 Some(waits) => waits.looks(now_ms) - now_ms,
@@ -240,7 +261,7 @@ impl World {
             };
             self.after(ms, Event::Ask { agent, life, tries: 0 });
         }
-        self.change(server, whose, Change::Ended);
+        self.change(server, whose, Change::Ended(head));
     }
 
     /// Ends an agent with its server, and starts it again. What it had at its provider is billed as far as it came.
@@ -250,7 +271,7 @@ impl World {
         let at = &mut self.agents[agent];
         at.life += 1;
         at.memory = Memory::default();
-        at.under_way = None;
+        (at.under_way, at.head) = (None, None);
         let has_left = std::mem::take(&mut at.has_left);
         at.server = self.ground.rng.below(servers) as usize;
         let (life, is_done) = (at.life, at.is_done);

@@ -5,7 +5,7 @@
 //! Invariants: **P1** no window is passed by more than a point beyond what the other device took; **P2** no run rests while
 //! there is room, or longer than its window; **P3** a held call goes on when what it waits for has moved, within its
 //! client's patience, and is held once; **P4** every run comes to its end, and no call waits for others of which none is
-//! under way.
+//! under way; **P5** where a provider tells no use of a plan, no call goes out after the first answer.
 
 mod calls;
 mod server;
@@ -114,6 +114,8 @@ struct World {
     servers: Vec<Server>,
     agents: Vec<Agent>,
     calls: u64,
+    /// Whether a client has an answer, since something was last lost with a process or with power.
+    is_answered: bool,
     /// Time of the last trouble, fault or end of a call, in simulated milliseconds.
     stirred_ms: u64,
     violation: Option<String>,
@@ -166,6 +168,7 @@ impl World {
             queue: BTreeMap::new(),
             order: 0,
             calls: 0,
+            is_answered: false,
             stirred_ms: 0,
             violation: None,
             story: tell.then(Vec::new),
@@ -244,6 +247,7 @@ impl World {
             Event::Reopen { server, life } => {
                 if self.servers[server].life == life {
                     self.gives_up(server);
+                    self.is_answered = false;
                     let done = self.servers[server].reopen(self.ground.clock.monotonic_ms());
                     self.commit_soon(server);
                     done.into_iter().for_each(|done| self.done(server, done));
@@ -349,6 +353,7 @@ impl World {
             return;
         }
         self.say(|_| format!("server {server} is dead"));
+        self.is_answered = false;
         self.stirred_ms = self.now_ms();
         self.gives_up(server);
         let life = self.servers[server].life + 1;

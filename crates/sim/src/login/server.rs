@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    call::plan::{CallId, Plan, Verdict},
+    call::plan::{CallId, Heard, Plan, Verdict},
     engine::{
         self,
         op::{Op, Outcome},
@@ -48,7 +48,8 @@ pub enum Change {
     Enter,
     /// Takes over what the head of an answer tells; `None` for an answer that tells nothing.
     Told(Option<Head>),
-    Ended,
+    /// With the head of its answer, unless the connection broke before.
+    Ended(Option<Option<Head>>),
     NeverLeft,
 }
 
@@ -156,12 +157,12 @@ impl Server {
                 Some(verdict)
             }
             Change::Told(head) => {
-                let told = head.as_ref().map_or(&[][..], |head| &head.told);
-                plan.told(Some(id), told, head.is_some(), now);
+                plan.told(Some(id), &heard(head), now);
                 None
             }
-            Change::Ended => {
-                plan.ended(id, now);
+            Change::Ended(head) => {
+                let heard = head.as_ref().filter(|_| around.bug != Some(Bug::EndWithoutItsHead)).map(heard);
+                plan.ended(id, heard.as_ref(), now);
                 None
             }
             Change::NeverLeft => {
@@ -233,6 +234,11 @@ impl Server {
     }
 }
 
+fn heard(head: &Option<Head>) -> Heard {
+    let windows = head.as_ref().map_or_else(Vec::new, |head| head.told.clone());
+    Heard { windows, is_answer: head.is_some() }
+}
+
 /// Plants a defect: decides without the calls that are under way.
 fn admit_forgetfully(plan: &mut Plan, id: CallId, instance: InstanceNo, around: &Around<'_>) -> Verdict {
     let mut told = serde_json::to_value(&*plan).unwrap_or_default();
@@ -248,7 +254,7 @@ fn admit_forgetfully(plan: &mut Plan, id: CallId, instance: InstanceNo, around: 
 fn changed(whose: Whose, change: Change, verdict: Option<Verdict>) -> Option<Done> {
     match (change, verdict) {
         (Change::Enter, Some(verdict)) => Some(Done::Entered(whose, Ok(verdict))),
-        (Change::Told(Some(head)), _) => Some(Done::Learnt(head)),
+        (Change::Told(Some(head)) | Change::Ended(Some(Some(head))), _) => Some(Done::Learnt(head)),
         _ => None,
     }
 }

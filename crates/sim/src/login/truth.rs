@@ -34,6 +34,8 @@ pub struct Truth {
     step: Share,
     /// Share of the short window that a call takes on average, in millionths.
     each: i64,
+    /// Whether the provider tells nobody how far the windows are used.
+    pub is_silent: bool,
 }
 
 struct Window {
@@ -92,7 +94,7 @@ impl Truth {
             first.ceiling = first.ceiling.or(Some(Share(40 * Share::POINT.0)));
         }
         let step = if rng.chance(50) { Share::POINT } else { Share(100) };
-        Truth { windows, step, each: rng.between(500, 1_500) as i64 }
+        Truth { windows, step, each: rng.between(500, 1_500) as i64, is_silent: rng.chance(10) }
     }
 
     pub fn ceilings(&self) -> Ceilings {
@@ -122,7 +124,7 @@ impl Truth {
             resets_at: Some(w.turns_at),
         };
         Head {
-            told: self.windows.iter().map(tell).collect(),
+            told: if self.is_silent { Vec::new() } else { self.windows.iter().map(tell).collect() },
             known: self.windows.iter().map(|w| Known { turn: w.turn, others: w.others }).collect(),
         }
     }

@@ -52,6 +52,7 @@ planted! {
     fn a_plan_written_over_what_another_server_wrote_is_found: PlanWrittenBlind within 400, "P4: a call of run";
     fn a_plan_that_forgets_the_calls_under_way_is_found: PlanCallsForgotten within 400, "P1: the window";
     fn a_calls_end_that_is_noted_once_is_found: EndUnnoted within 400, "P4: a call of run";
+    fn a_calls_end_without_its_head_is_found: EndWithoutItsHead within 2000, "P5: a call of run";
     fn a_dead_servers_call_that_stays_in_flight_is_found: DeadNotBuried within 400, "P4: a call of run";
     fn a_hold_that_looks_at_nothing_is_found: HoldBlind within 400, "after what it waits for has moved";
     fn a_request_that_is_held_again_is_found: HeldAgain within 400, "is held for ever";
