@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A PostgreSQL server of one's own for tests: started in a directory, gone with it.
 #
-#   scripts/private-postgres.sh start DIR   makes DIR, starts a server in it, prints its URL
+#   scripts/private-postgres.sh start DIR   makes DIR, starts a server in it, prints its URL; with a third word, `synced`,
+#                                           it syncs its log as servers do
 #   scripts/private-postgres.sh stop DIR    kills it and removes what it wrote
 #
 # It listens on a Unix socket in DIR only. As root, which PostgreSQL refuses, it runs as `postgres`
@@ -61,7 +62,7 @@ percent_encoded() {
 }
 
 start() {
-    local dir=$1 bin free
+    local dir=$1 synced=$2 bin free
     bin=$(programs)
     if [ -z "$bin" ]; then
         install
@@ -88,7 +89,7 @@ start() {
         printf "unix_socket_directories = '%s'\n" "${dir//\'/\'\'}"
         printf 'max_connections = 200\n'
         # Its data end with it: what only a loss of power could take need not be on the disk.
-        printf 'fsync = off\nfull_page_writes = off\n'
+        [ "$synced" ] || printf 'fsync = off\nfull_page_writes = off\n'
     } >>"$dir/data/postgresql.conf"
     unprivileged "$bin/pg_ctl" --pgdata="$dir/data" --log="$dir/server.log" --silent --wait --timeout=60 start \
         >&2 </dev/null || {
@@ -126,9 +127,8 @@ is_ours() {
     [ "$(readlink "/proc/$1/cwd" 2>/dev/null)" = "$2/data" ]
 }
 
-[ $# = 2 ] || fail "usage: private-postgres.sh start|stop DIR"
-case $1 in
-start) start "$2" ;;
-stop) stop "$2" ;;
-*) fail "usage: private-postgres.sh start|stop DIR" ;;
+case $#:${1-}:${3-} in
+2:start: | 3:start:synced) start "$2" "${3-}" ;;
+2:stop:) stop "$2" ;;
+*) fail "usage: private-postgres.sh start DIR [synced] | stop DIR" ;;
 esac

@@ -51,7 +51,7 @@ export OUTLAST_TEST_POSTGRES
 # The official SDKs are in it.
 export OUTLAST_TEST_PYTHON=$PYTHON
 
-# Documents and demos wait more than they work: they run beside the Python tests, one after the other.
+# Documents and demos wait more than they work.
 documents_and_demos() {
     "$PYTHON" scripts/check-docs.py --outlast "$OUTLAST_BIN" &&
         "$PYTHON" scripts/demo.py --outlast "$OUTLAST_BIN" &&
@@ -62,11 +62,12 @@ documents_and_demos() {
 check "format" cargo fmt --all --check
 check "scripts" scripts_are_sound
 check "the build, with lints" lints
+# Side by side, since both wait half of the time, for processes that they have killed and for deadlines.
+aside "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python
 tests "Rust" nextest
-tests "Rust, examples in docs" doctests
 aside "documents and demos" documents_and_demos
-# Many tests wait for processes that they have killed.
-tests "Python" "$PYTHON" -m pytest -q -n 3 --dist loadgroup tests/python
+tests "Rust, examples in docs" doctests
+join tests "Python"
 join check "documents and demos"
 
 summary

@@ -116,51 +116,80 @@ pub struct Load {
     pub replayed: u64,
 }
 
+/// A number that differs between the connections of a measurement.
+fn number_of(name: &str) -> u64 {
+    name.bytes().fold(7, |hash, byte| (hash * 31 + u64::from(byte)) % 0xFFFF)
+}
+
 /// Parameters of a load.
+#[derive(Clone, Copy)]
 pub struct Plan<'a> {
     pub address: &'a str,
     pub connections: usize,
     pub seconds: u64,
     /// Prefix of run names, which are `tag-connection`.
     pub tag: &'a str,
+    /// The run of all connections; `None`: each connection has one of its own.
+    pub run: Option<&'a str>,
     pub attempt: &'a str,
     pub stream: bool,
     /// Largest number of calls per connection, numbered from 0: a second load repeats the first.
     pub most: u64,
 }
 
+impl Load {
+    /// Sums up loads that ran beside each other.
+    pub fn sum(loads: Vec<Load>) -> Load {
+        let mut sum = Load {
+            per_second: 0.0,
+            total: Samples::default(),
+            first: Samples::default(),
+            calls: 0,
+            replayed: 0,
+        };
+        for load in loads {
+            sum.per_second += load.per_second;
+            sum.total.extend(load.total);
+            sum.first.extend(load.first);
+            sum.calls += load.calls;
+            sum.replayed += load.replayed;
+        }
+        sum
+    }
+}
+
 /// Drives the plan's connections for its number of seconds.
-pub async fn load(plan: &Plan<'_>) -> Load {
+pub async fn load(plan: Plan<'_>) -> Load {
     let until = Instant::now() + Duration::from_secs(plan.seconds);
     let began = Instant::now();
     let mut tasks = Vec::new();
     for c in 0..plan.connections {
+        let own = format!("{}-{c}", plan.tag);
+        // No two connections of one run ask the same.
+        let first = if plan.run.is_some() { number_of(&own) << 24 } else { 0 };
         let (address, run, attempt) =
-            (plan.address.to_owned(), format!("{}-{c}", plan.tag), plan.attempt.to_owned());
+            (plan.address.to_owned(), plan.run.map_or(own, str::to_owned), plan.attempt.to_owned());
         let (stream, most) = (plan.stream, plan.most);
         tasks.push(tokio::spawn(async move {
             let mut connection = Connection::open(&address).await;
-            let (mut total, mut first, mut n, mut replayed) = (Samples::default(), Samples::default(), 0, 0);
+            let (mut total, mut begun, mut n, mut replayed) = (Samples::default(), Samples::default(), 0, 0);
             while n < most && Instant::now() < until {
-                let came = connection.ask(&request(&address, &run, &attempt, n, stream)).await;
+                let came = connection.ask(&request(&address, &run, &attempt, first + n, stream)).await;
                 assert_eq!(came.status, 200, "call {n} of {run}");
                 total.add(came.total);
-                first.add(came.first);
+                begun.add(came.first);
                 replayed += u64::from(came.replayed);
                 n += 1;
             }
-            (total, first, n, replayed)
+            (total, begun, n, replayed)
         }));
     }
-    let mut out =
-        Load { per_second: 0.0, total: Samples::default(), first: Samples::default(), calls: 0, replayed: 0 };
+    let mut each = Vec::new();
     for task in tasks {
-        let (total, first, n, replayed) = task.await.expect("a connection");
-        out.total.extend(total);
-        out.first.extend(first);
-        out.calls += n;
-        out.replayed += replayed;
+        let (total, first, calls, replayed) = task.await.expect("a connection");
+        each.push(Load { per_second: 0.0, total, first, calls, replayed });
     }
+    let mut out = Load::sum(each);
     out.per_second = out.calls as f64 / began.elapsed().as_secs_f64();
     out
 }

@@ -2,17 +2,19 @@
 //! `docs/benchmarks.md`.
 //!
 //! Prints ratios to measurements of the same minutes: a raw append + fdatasync loop on a growing file, the provider
-//! called directly, nginx in between. No figure here is a test.
+//! called directly, nginx in between, a bare loop on PostgreSQL. No figure here is a test.
 #![forbid(unsafe_code)]
 
 mod client;
 mod mcp;
+mod postgres;
 mod proxy;
 mod raw;
 mod report;
 mod servers;
 mod state;
 mod stats;
+mod steps;
 mod store;
 mod supervisor;
 
@@ -35,8 +37,10 @@ fn main() {
     {
         return mcp::serve();
     }
-    // `outlast-bench state [SECONDS]` measures the state alone; `supervisor`, `proxy` and `mcp` likewise.
-    let alone = args.get(1).filter(|word| ["state", "supervisor", "proxy", "mcp"].contains(&word.as_str()));
+    // `outlast-bench state [SECONDS]` measures the state alone; `supervisor`, `proxy`, `postgres` and `mcp` likewise.
+    let alone = args
+        .get(1)
+        .filter(|word| ["state", "supervisor", "proxy", "postgres", "mcp"].contains(&word.as_str()));
     let seconds: u64 = args.get(1 + usize::from(alone.is_some())).and_then(|s| s.parse().ok()).unwrap_or(4);
     // On the disk of the checkout: fdatasync on a tmpfs measures nothing.
     let base = PathBuf::from("target").join("bench");
@@ -48,12 +52,14 @@ fn main() {
         Some("state") => return state::measure(dir.path(), seconds),
         Some("supervisor") => return supervisor::measure(dir.path(), seconds),
         Some("proxy") => return proxy::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
+        Some("postgres") => return postgres::measure(dir.path(), seconds),
         Some("mcp") => return mcp::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
         _ => {}
     }
     let raw = raw::measure(dir.path(), seconds);
     store::measure(dir.path(), seconds, &raw);
     proxy::measure(dir.path(), seconds, &raw);
+    postgres::measure(dir.path(), seconds);
     mcp::measure(dir.path(), seconds, &raw);
     state::measure(dir.path(), seconds);
     supervisor::measure(dir.path(), seconds);

@@ -23,16 +23,14 @@ pub fn measure(dir: &Path, seconds: u64, raw: &Raw) {
     let nginx = servers::nginx(&mock.address, &absolute);
     let litellm = servers::litellm(&mock.address, &absolute);
     let store = absolute.join("proxy.db");
-    let ours = servers::serve(&mock.address, &store);
+    let ours = servers::serve(&mock.address, &store.to_string_lossy());
     let run =
         |address: &str, connections: usize, tag: &str, attempt: &str, stream: bool, most: u64| -> Load {
-            let plan = Plan { address, connections, seconds, tag, attempt, stream, most };
-            runtime.block_on(load(&plan))
+            let plan = Plan { address, connections, seconds, tag, run: None, attempt, stream, most };
+            runtime.block_on(load(plan))
         };
     let warm = |address: &str| {
-        let plan =
-            Plan { address, connections: 8, seconds: 1, tag: "warm", attempt: "1", stream: false, most: 200 };
-        runtime.block_on(load(&plan));
+        run(address, 8, "warm", "1", false, 200);
     };
     let targets: Vec<(&str, &str)> = [
         Some(("direct", mock.address.as_str())),

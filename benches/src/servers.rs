@@ -84,10 +84,11 @@ pub fn mock() -> Server {
     up(child.expect("outlast mock (build it first: make bench does)"), port)
 }
 
-pub fn serve(upstream: &str, store: &Path) -> Server {
+/// Serves the store at `store`, a path or a URL.
+pub fn serve(upstream: &str, store: &str) -> Server {
     let port = free_port();
     let child = outlast()
-        .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store", &store.to_string_lossy()])
+        .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store", store])
         .args(["--openai-base-url", &format!("http://{upstream}/v1")])
         .args(["--default-usd", "1000000", "--default-loops", "none", "--default-wall", "none"])
         .spawn();

@@ -33,6 +33,11 @@ use crate::{
 };
 
 fn open(path: &Path) -> Arc<dyn Store> {
+    open_at(&path.to_string_lossy())
+}
+
+/// Opens the store at `place`, a path or a URL.
+pub fn open_at(place: &str) -> Arc<dyn Store> {
     let options = outlast_store::Options {
         durability: outlast_store::Durability::Full,
         clock: Arc::new(SystemClock::new()),
@@ -40,10 +45,10 @@ fn open(path: &Path) -> Arc<dyn Store> {
         create: true,
         store_wait: outlast_store::STORE_WAIT,
     };
-    outlast_store::open(&path.to_string_lossy(), options).expect("the store opens")
+    outlast_store::open(place, options).expect("the store opens")
 }
 
-fn register(store: &dyn Store) -> InstanceNo {
+pub fn register(store: &dyn Store) -> InstanceNo {
     store.ask(Register { identity: Identity::default() }, Durability::Synced).wait().expect("registered")
 }
 
@@ -51,7 +56,7 @@ fn start(id: &str) -> Start {
     Start::new(RunId::new(id).expect("an id"))
 }
 
-fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {
+pub fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {
     let run = store.ask(start(id), Durability::Synced).wait().expect("started").run;
     let claim = Claim { run, slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false };
     match store.ask(claim, Durability::Synced).wait().expect("claimed") {

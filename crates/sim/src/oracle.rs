@@ -91,7 +91,8 @@ impl Oracle {
         own.map(|r| r.2).collect()
     }
 
-    /// Checks invariant 9: a process that waits for nothing carries every entry that it has open.
+    /// Checks invariant 9: once a process waits for no commit and no answer, each entry that it has open in the store is
+    /// that of a call it still works on; `carried` tells of which ones it does.
     pub fn carries(&self, disk: &MemoryStore, instance: InstanceNo, carried: impl Fn(Key) -> bool) {
         disk.inspect(|t, _| {
             let own = |e: &&Entry| is_call(e) && e.instance == Some(instance) && e.state == State::Open;

@@ -193,7 +193,7 @@ pub struct Loaded {
     pub events: Vec<NewEvent>,
     /// Rows of deliveries to endpoints that the decision asked for, as stored.
     pub deliveries: Vec<Delivery>,
-    /// Row of an endpoint's deliveries to write; `None` writes nothing.
+    /// State of an endpoint's deliveries as the decision leaves it, to be written with it; `None`: unchanged.
     pub new_delivery: Option<Delivery>,
     /// Lookups that the operation declared; `None` in a store that is not strict.
     pub declared: Option<Box<Declared>>,

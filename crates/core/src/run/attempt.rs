@@ -56,7 +56,7 @@ pub struct Attempt {
     pub untaken: i64,
     /// First new call that the attempt made while `untaken` was not zero; `None` if it made none.
     pub diverged: Option<Seq>,
-    /// Number of answers that were still untaken when the attempt made the call `diverged`.
+    /// Number of recorded answers that the attempt had not taken when it made the call in [`Attempt::diverged`].
     pub diverged_untaken: i64,
     /// Run's count of closed entries when this attempt began: progress, for the crash-loop rule.
     pub closed_before: i64,

@@ -62,7 +62,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Outage of one upstream.
+/// An upstream that does not answer its calls, or refuses them all, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outage {
     pub upstream: String,

@@ -36,8 +36,9 @@ pub enum BudgetsVerb {
 
 /// Create a named budget, or change its limits
 ///
-/// The spend of its current period counts on. Another --per begins a new period; another --tag is another budget.
-/// Runs that are there already are charged to it, too.
+/// New limits replace all of the old ones; the spend of the current period stays. Another --per begins a period without
+/// spend. Another --tag replaces the budget by one without spend. Runs that exist already are charged from their next
+/// call on. A run whose budget is used up waits for the next period, or for a raise.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast budgets set team-search --usd 50 --per day --tag team=search")]
 pub struct SetArgs {

@@ -56,13 +56,13 @@ pub struct RetryArgs {
     pub reuse_answers: bool,
 }
 
-/// Print a job's results, a line of JSON for each; or a run's conversations
+/// Print the results of a batch's items, one line of JSON for each item; or a run's conversations
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .result\n  outlast export nightly --transcript > nightly.md"
 )]
 pub struct ExportArgs {
-    /// The job: its name, its run's id or the start of it; or a JSONL file of results
+    /// The batch: its name, its run's id or the start of it; or a JSONL file of results. With --transcript any run
     #[arg(value_name = "JOB|FILE.jsonl")]
     pub job: String,
     /// The conversations of a run as Markdown, or with --json as JSON

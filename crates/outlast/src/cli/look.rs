@@ -40,7 +40,7 @@ pub struct ShowArgs {
     /// All of it: every limit, how each attempt died, money, tools, the last entries
     #[arg(long, short)]
     pub verbose: bool,
-    /// Number of last lines of each attempt that died; without -v of the last one, as many as there is room for
+    /// Number of last lines of output to show of each attempt that died; without -v of the last one only, and fewer where the screen ends
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub lines: usize,
 }

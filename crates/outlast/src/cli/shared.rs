@@ -167,7 +167,7 @@ impl PolicyArgs {
 /// Servers for the run beside its proxy.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcArgs {
-    /// Serve the versioned state to the command over gRPC; what it writes belongs to this run. The address is stored with a new run, for its resumptions [without an address: 127.0.0.1:50051]
+    /// Serve the versioned state to the command over gRPC; what it writes belongs to this run. A run keeps the address it was created with; another one holds for one resumption [without an address: 127.0.0.1:50051]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:50051", value_parser = values::loopback)]
     pub grpc: Option<SocketAddr>,
     /// Two gRPC transactions that write the same key: the later one wins (last_writer), or it is refused (first_committer). Kept with the run [default: last_writer]

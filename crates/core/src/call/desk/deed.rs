@@ -79,8 +79,8 @@ pub enum ForExchange {
     /// Submit `Retry { resting: true }` with durability `Committed`; feed `Rested` after the pause. Keep what the
     /// upstream sent: it may be the final answer.
     Rest { tries: Vec<Option<u16>>, pause_ms: u64 },
-    /// The upstream has an outage: submit `AwaitProvider` with durability `Committed`. Comes before the call's `Rest`
-    /// or `Settle`.
+    /// Records in the run that its upstream has an outage: submits the operation `AwaitProvider` with durability
+    /// `Committed`. The deed that ends the try, `Rest` or `Settle`, follows it.
     Outage(Cause),
     /// Another call probes the upstream: feed `Rested` after the pause.
     RestOn { pause_ms: u64 },

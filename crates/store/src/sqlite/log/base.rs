@@ -22,7 +22,7 @@ pub const LEN: usize = 8 + 2 * PAGE + 8;
 pub struct Base {
     /// Salts of the log to which the pages belong.
     pub salts: Salts,
-    /// Numbers and checksums of the two pages.
+    /// The page written last before the log began, and the last page of the file: number and checksum of each.
     pages: [(u32, u64); 2],
 }
 

@@ -1,0 +1,176 @@
+//! Measures Outlast on PostgreSQL, beside a bare loop of one-row transactions on the same server.
+//!
+//! The server is started for it on the same disk, and syncs its log as servers do.
+
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    client::{Load, Plan, load},
+    report::{bar, row, section},
+    servers::{self, Server},
+    stats::{Samples, verdict},
+    steps, store,
+};
+
+/// Steps of the run that is resumed.
+const RESUMED: usize = 100_000;
+
+/// A PostgreSQL server of our own, gone with the value.
+struct Database {
+    dir: PathBuf,
+    url: String,
+}
+
+impl Database {
+    /// Starts a server in `dir`, a path short enough for its socket.
+    fn start(dir: &Path) -> Option<Database> {
+        // As root, the server runs under another account, which has to get through.
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711)).ok()?;
+        let dir = dir.join("pg");
+        let out =
+            Command::new("scripts/private-postgres.sh").arg("start").arg(&dir).arg("synced").output().ok()?;
+        let url = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        if url.is_empty() {
+            println!("{}", String::from_utf8_lossy(&out.stderr));
+            return None;
+        }
+        Some(Database { dir, url })
+    }
+
+    /// Creates a database and returns its URL.
+    fn create(&self, name: &str, runtime: &tokio::runtime::Runtime) -> String {
+        runtime.block_on(async {
+            let client = connect(&self.url).await;
+            client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
+        });
+        self.url.replacen("/postgres?", &format!("/{name}?"), 1)
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let _ = Command::new("scripts/private-postgres.sh").arg("stop").arg(&self.dir).status();
+    }
+}
+
+async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.expect("connected");
+    tokio::spawn(connection);
+    client
+}
+
+/// Measures and prints the figures.
+pub fn measure(dir: &Path, seconds: u64) {
+    section("PostgreSQL (server, load generator, fake provider and Outlast on the same cores)");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let place = std::fs::canonicalize(dir).expect("the directory");
+    let Some(database) = Database::start(&place) else {
+        return println!("PostgreSQL does not start: its rows are missing");
+    };
+    let (bare, mut samples) = runtime.block_on(bare_loop(&database.url, seconds));
+    row(
+        "one-row INSERT, COMMIT: a bare loop",
+        &format!("{bare:.0}/s  p50 {:.3} ms  p99 {:.3} ms", samples.p50(), samples.p99()),
+        "",
+    );
+    let opened = store::open_at(&database.create("steps", &runtime));
+    let one = steps::rate(opened.as_ref(), 1, seconds);
+    row(
+        "durable steps/s, one run",
+        &format!("{one:.0}/s  {:.2} x the bare loop", one / bare),
+        &verdict(one >= 0.7 * bare, "to reach: 0.7 x the bare loop"),
+    );
+    let many = steps::rate(opened.as_ref(), 64, seconds);
+    row("durable steps/s, 64 runs", &format!("{many:.0}/s"), &verdict(many >= 8_000.0, "to reach: 8,000/s"));
+    bar("Durable steps a second on PostgreSQL", "/s", "bare loop", bare);
+    bar("Durable steps a second on PostgreSQL", "/s", "one run", one);
+    bar("Durable steps a second on PostgreSQL", "/s", "64 runs", many);
+    let took = steps::resume(opened.as_ref(), RESUMED);
+    row(
+        "reading 100,000 steps of a run that is resumed",
+        &format!("{:.2} s", took.as_secs_f64()),
+        &verdict(took <= Duration::from_millis(700), "to reach: 0.7 s"),
+    );
+    drop(opened);
+    proxies(&database, &runtime, seconds);
+}
+
+/// A one-row table, written in transactions of two round trips.
+async fn bare_loop(url: &str, seconds: u64) -> (f64, Samples) {
+    let client = connect(url).await;
+    client.batch_execute("CREATE TABLE bare (no bigserial PRIMARY KEY, value bytea)").await.expect("a table");
+    let insert = format!("BEGIN; INSERT INTO bare (value) VALUES ('\\x{}')", "2a".repeat(100));
+    let (began, mut samples) = (Instant::now(), Samples::default());
+    while began.elapsed() < Duration::from_secs(seconds) {
+        let one = Instant::now();
+        client.batch_execute(&insert).await.expect("inserted");
+        client.batch_execute("COMMIT").await.expect("committed");
+        samples.add(one.elapsed());
+    }
+    (samples.len() as f64 / began.elapsed().as_secs_f64(), samples)
+}
+
+/// Calls through one server and several, each run on one connection, and one run on all of them.
+fn proxies(database: &Database, runtime: &tokio::runtime::Runtime, seconds: u64) {
+    let mock = servers::mock();
+    let url = database.create("calls", runtime);
+    let servers: Vec<Server> = (0..4).map(|_| servers::serve(&mock.address, &url)).collect();
+    let drive = |count: usize, connections: usize, tag: &str, run: Option<&str>, seconds: u64| -> Load {
+        let plans: Vec<(String, Plan<'_>)> = servers[..count]
+            .iter()
+            .enumerate()
+            .map(|(i, server)| (format!("{tag}-{i}"), server))
+            .map(|(tag, server)| {
+                let address = server.address.as_str();
+                let plan = Plan {
+                    address,
+                    connections,
+                    seconds,
+                    tag: "",
+                    run,
+                    attempt: "1",
+                    stream: false,
+                    most: u64::MAX,
+                };
+                (tag, plan)
+            })
+            .collect();
+        runtime.block_on(async {
+            let loads = plans.iter().map(|(tag, plan)| load(Plan { tag, ..*plan }));
+            Load::sum(futures_util::future::join_all(loads).await)
+        })
+    };
+    drive(4, 4, "warm", None, 1);
+    let cpu = servers[0].cpu();
+    let mut single = drive(1, 64, "single", None, seconds);
+    let each = (servers[0].cpu() - cpu).as_secs_f64() * 1e6 / single.calls.max(1) as f64;
+    let told = |load: &mut Load| {
+        format!("{:.0}/s  p50 {:.2} ms  p99 {:.2} ms", load.per_second, load.total.p50(), load.total.p99())
+    };
+    row(
+        "calls/s, one server, 64 connections",
+        &format!("{}  {each:.0} us CPU", told(&mut single)),
+        &verdict(single.per_second >= 3_000.0, "to reach: 3,000/s"),
+    );
+    let mut two = drive(2, 32, "two", None, seconds);
+    row(
+        "calls/s, two servers, 64 connections",
+        &told(&mut two),
+        &verdict(two.per_second > single.per_second, "to reach: more than one server"),
+    );
+    let mut hot = drive(4, 16, "hot", Some("hot"), seconds);
+    row(
+        "calls/s of one run, four servers, 64 connections",
+        &told(&mut hot),
+        &verdict(hot.per_second >= 1_500.0, "to reach: 1,500/s"),
+    );
+}

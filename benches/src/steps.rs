@@ -1,0 +1,110 @@
+//! Measures durable steps: an opening and its synced result each, as the Python package writes them.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use outlast_core::{
+    engine::{
+        actor::Actor,
+        op::{Op, Outcome},
+        step::{
+            begin_step::{BeginStep, Step},
+            record::Record,
+        },
+    },
+    journal::{Opening, iteration_scope, payload::Payload},
+    store::{Ask as _, Durability, Store},
+    words::id::{RunNo, Seq, Slot},
+};
+
+use crate::store::{driver, register};
+
+/// Number of steps that are read at once where a run is resumed, as the Python package does.
+const PAGE: usize = 4096;
+
+/// Records steps in so many runs for some seconds, one thread a run. Returns the steps per second of all.
+pub fn rate(store: &dyn Store, runs: usize, seconds: u64) -> f64 {
+    let instance = register(store);
+    let actors: Vec<Actor> =
+        (0..runs).map(|i| driver(store, &format!("steps-{runs}-{i}"), instance)).collect();
+    let began = Instant::now();
+    let steps: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = actors
+            .iter()
+            .map(|actor| {
+                scope.spawn(move || {
+                    let mut steps = 0;
+                    while began.elapsed() < Duration::from_secs(seconds) {
+                        let opening = open(store, begin(*actor, steps));
+                        store.run_verb(result(opening), Durability::Synced).expect("recorded");
+                        steps += 1;
+                    }
+                    steps
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a run's thread")).sum()
+    });
+    steps as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Records a run of so many steps, in groups. Returns the time in which all of them are read when it is resumed.
+pub fn resume(store: &dyn Store, steps: usize) -> Duration {
+    let actor = driver(store, "resumed", register(store));
+    let mut tickets = VecDeque::new();
+    for n in 0..steps {
+        let opening = open(store, begin(actor, n));
+        tickets.push_back(store.submit(Op::from(result(opening)), Durability::Committed));
+        if tickets.len() >= 512
+            && let Some(first) = tickets.pop_front()
+        {
+            first.wait().expect("recorded");
+        }
+    }
+    tickets.into_iter().for_each(|ticket| {
+        ticket.wait().expect("recorded");
+    });
+    let began = Instant::now();
+    assert_eq!(read(store, actor.run), steps, "all of them are read");
+    began.elapsed()
+}
+
+fn read(store: &dyn Store, run: RunNo) -> usize {
+    let (mut after, mut all) = (Seq(0), 0);
+    loop {
+        let page = store.steps(run, after, PAGE).expect("read");
+        let Some((last, _)) = page.last() else { return all };
+        (after, all) = (last.seq, all + page.len());
+    }
+}
+
+fn begin(actor: Actor, n: usize) -> BeginStep {
+    BeginStep {
+        actor,
+        slot: Slot::DRIVER,
+        scope: iteration_scope(1),
+        key: format!("step {n}").into(),
+        within: None,
+        retries: false,
+        at_most_once: false,
+    }
+}
+
+fn result(opening: Opening) -> Record {
+    let value = Payload::encode(&[42; 100]);
+    Record { opening, value, failed: false, again: false, changes: Vec::new() }
+}
+
+/// Begins the step, ahead of its commit where the store can.
+fn open(store: &dyn Store, begin: BeginStep) -> Opening {
+    let outcome = match store.ahead(Op::from(begin)) {
+        Ok(outcome) => outcome,
+        Err(op) => store.submit_here(op, Durability::Committed).wait(),
+    };
+    match outcome.expect("begun") {
+        Outcome::Begun(Step::Run { opening, .. }) => opening,
+        other => panic!("{other:?}"),
+    }
+}
