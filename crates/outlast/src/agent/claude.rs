@@ -4,7 +4,11 @@
 //! its history after kill -9; a run token in ANTHROPIC_API_KEY makes the interactive program ask for
 //! permission.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashSet},
+    ffi::OsString,
+    path::PathBuf,
+};
 
 use serde_json::Value;
 
@@ -245,6 +249,15 @@ impl Adapter for Claude {
         transcript.lines().any(is_user)
     }
 
+    fn results(&self, transcript: &str) -> Option<HashSet<String>> {
+        let lines = transcript.lines().filter(|line| line.contains("tool_result"));
+        let blocks = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()).flat_map(|line| {
+            let content = line["message"]["content"].as_array().cloned();
+            content.unwrap_or_default()
+        });
+        Some(blocks.filter_map(|block| block["tool_use_id"].as_str().map(str::to_owned)).collect())
+    }
+
     fn model(&self, line: &Line, request: &Value) -> Option<String> {
         let pieces = pieces(line);
         if has(&pieces, &["--model"]) {
@@ -452,6 +465,16 @@ mod tests {
         }
         let resumed = Claude.resume(&line("claude --mcp-config a.json -p x"), &with, ID, "NOTE").join(" ");
         assert_eq!(resumed, format!("claude --resume {ID} --mcp-config a.json /ours.json -p -- NOTE"));
+    }
+
+    #[test]
+    fn results_are_read_off_a_session_file() {
+        let lines = [
+            r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"toolu_1"}]}}"#,
+            r#"{"type":"user","message":{"content":[{"tool_use_id":"toolu_0","type":"tool_result","content":"x"}]}}"#,
+            r#"{"type":"user","message":{"content":[{"tool_use_id":"toolu_2","type":"tool_re"#,
+        ];
+        assert_eq!(Claude.results(&lines.join("\n")), Some(HashSet::from(["toolu_0".to_owned()])));
     }
 
     #[test]

@@ -4,7 +4,13 @@
 //! after kill -9 its history has the unfinished call with the result "aborted", whatever had become of it;
 //! each process of a tool has the call's id in CODEX_TOOL_CALL_ID.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashSet},
+    ffi::OsString,
+    path::PathBuf,
+};
+
+use serde_json::Value;
 
 use super::{
     Adapter, Names, Reading, ToolProcess, With,
@@ -275,6 +281,15 @@ impl Adapter for Codex {
         Some(own.or_else(|| Some(around.home()?.join(".codex")))?.join("sessions"))
     }
 
+    fn results(&self, transcript: &str) -> Option<HashSet<String>> {
+        let lines = transcript.lines().filter(|line| line.contains("_call_output"));
+        let items = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let outputs = items.filter(|item| {
+            item["payload"]["type"].as_str().is_some_and(|kind| kind.ends_with("_call_output"))
+        });
+        Some(outputs.filter_map(|item| item["payload"]["call_id"].as_str().map(str::to_owned)).collect())
+    }
+
     fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         variable("CODEX_TOOL_CALL_ID").map(ToolProcess::Of)
     }
@@ -426,6 +441,17 @@ mod tests {
             &format!("codex PROVIDER {set} exec x"),
             &format!("codex PROVIDER {set} exec resume ID NOTE"),
         );
+    }
+
+    #[test]
+    fn results_are_read_off_a_session_file() {
+        let lines = [
+            r#"{"type":"response_item","payload":{"type":"function_call","call_id":"call_1"}}"#,
+            r#"{"type":"response_item","payload":{"type":"function_call_output","call_id":"call_0","output":"x"}}"#,
+            r#"{"type":"response_item","payload":{"type":"custom_tool_call_output","call_id":"call_2"}}"#,
+        ];
+        let wanted = HashSet::from(["call_0".to_owned(), "call_2".to_owned()]);
+        assert_eq!(Codex.results(&lines.join("\n")), Some(wanted));
     }
 
     #[test]

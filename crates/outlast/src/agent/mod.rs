@@ -34,7 +34,7 @@ pub mod transcript;
 pub mod truth;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     ffi::OsString,
     path::{Path, PathBuf},
 };
@@ -174,6 +174,10 @@ pub trait Adapter: Send + Sync {
     /// Returns whether a session file's text is a conversation that can be resumed.
     fn is_begun(&self, _transcript: &str) -> bool {
         true
+    }
+    /// Returns the ids of the tool calls whose results are in a session file's text; `None` if its format is not known.
+    fn results(&self, _transcript: &str) -> Option<HashSet<String>> {
+        None
     }
     /// Returns the model that a resumption must name, given a request of the session; `None` if the program knows it.
     fn model(&self, _line: &Line, _request: &Value) -> Option<String> {
