@@ -15,6 +15,7 @@ mod busy_waiting;
 mod further;
 mod intercept;
 mod kept_sessions;
+mod plan_windows;
 mod resume_tax;
 mod servers;
 mod streaming;
