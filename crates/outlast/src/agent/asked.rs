@@ -1,9 +1,9 @@
 //! Tool calls of an attempt whose results its model never got.
 //!
-//! Agents begin a tool as soon as its call is complete, before the answer that names it has ended. So three traces
+//! Agents begin a tool as soon as its call is complete, before the answer that names it has ended. So four traces
 //! count: the calls in the attempt's answers, ended or under way, less those whose results it had sent back; the entries
-//! that hooks opened; and the processes that were left, where they name their call. For a session that goes on, a result
-//! counts as sent only if the session's file has it.
+//! that hooks opened; the processes that were left, where they name their call; and calls without a result in the session's
+//! file. For a session that goes on, a result counts as sent only if its file has it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +21,7 @@ use outlast_server::{
 use serde_json::{Value, json};
 
 use super::{
-    ToolProcess,
+    KeptCalls, ToolProcess,
     truth::{self, Left},
 };
 
@@ -38,9 +38,9 @@ pub struct Of<'a> {
     pub attempt: AttemptNo,
     /// Session of the agent, where several agents may share the attempt; `None`: any session.
     pub session: Option<&'a str>,
-    /// Tool calls whose results the session's file has, where one is known: a model that goes on in the session has no
-    /// other results.
-    pub kept: Option<&'a HashSet<String>>,
+    /// Tool calls that the session's file has, where one is known: a model that goes on in the session has no other
+    /// results.
+    pub kept: Option<&'a KeptCalls>,
     /// Bytes so far of answers that still arrive, by their calls' entries; `None` if another process's proxy gets them.
     pub so_far: Option<&'a HashMap<Seq, Vec<u8>>>,
 }
@@ -102,6 +102,14 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
             found.in_flight.push(Asked { call, at, lost: None });
         }
     }
+    // The answer that named a call may be lost with its proxy, and no process be left.
+    let is_recorded = |id: &str| entries.iter().any(|e| e.kind == Kind::Tool && e.key.as_deref() == Some(id));
+    let kept = of.kept.map(|kept| kept.calls.iter().filter(|call| !kept.results.contains(&call.id)));
+    for call in kept.into_iter().flatten().rev().take(CALLS) {
+        if !answered.contains(&call.id) && !is_known(&found, &call.id) && !is_recorded(&call.id) {
+            found.in_flight.push(Asked { call: call.clone(), at, lost: None });
+        }
+    }
     found.in_flight.sort_by_key(|asked| asked.at);
     Ok(found)
 }
@@ -139,13 +147,13 @@ struct Answers {
 impl Answers {
     /// Reads the results in a request. Those that the session's file has not are lost: an agent may have sent a result to
     /// its model, and die before it is on disk.
-    fn read_results(&mut self, body: &[u8], kept: Option<&HashSet<String>>) {
+    fn read_results(&mut self, body: &[u8], kept: Option<&KeptCalls>) {
         let given = tool_calls::answered(body);
         // A sub-agent's conversation is in a file of its own: nothing of it is in this one.
-        let Some(kept) = kept.filter(|kept| kept.is_empty() || given.iter().any(|id| kept.contains(id)))
-        else {
-            return self.answered.extend(given);
-        };
+        let kept = kept.map(|kept| &kept.results);
+        let is_of_session =
+            |kept: &&HashSet<String>| kept.is_empty() || given.iter().any(|id| kept.contains(id));
+        let Some(kept) = kept.filter(is_of_session) else { return self.answered.extend(given) };
         for id in given {
             if kept.contains(&id) {
                 self.answered.insert(id);

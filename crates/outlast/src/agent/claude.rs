@@ -4,16 +4,13 @@
 //! its history after kill -9; a run token in ANTHROPIC_API_KEY makes the interactive program ask for
 //! permission.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    ffi::OsString,
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
+use outlast_server::dialect::tool_calls;
 use serde_json::Value;
 
 use super::{
-    Adapter, Names, Reading, ToolProcess, With,
+    Adapter, KeptCalls, Names, Reading, ToolProcess, With,
     line::Line,
     options::{self, Piece, Takes, has, value},
     servers::{self, Servers},
@@ -249,13 +246,16 @@ impl Adapter for Claude {
         transcript.lines().any(is_user)
     }
 
-    fn results(&self, transcript: &str) -> Option<HashSet<String>> {
-        let lines = transcript.lines().filter(|line| line.contains("tool_result"));
-        let blocks = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()).flat_map(|line| {
-            let content = line["message"]["content"].as_array().cloned();
-            content.unwrap_or_default()
-        });
-        Some(blocks.filter_map(|block| block["tool_use_id"].as_str().map(str::to_owned)).collect())
+    fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
+        let mut kept = KeptCalls::default();
+        for line in transcript.lines().filter(|line| line.contains("tool_use")) {
+            let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+            let message = line["message"].to_string();
+            kept.calls.extend(tool_calls::called(message.as_bytes()));
+            let request = format!(r#"{{"messages":[{message}]}}"#);
+            kept.results.extend(tool_calls::answered(request.as_bytes()));
+        }
+        Some(kept)
     }
 
     fn model(&self, line: &Line, request: &Value) -> Option<String> {
@@ -325,6 +325,10 @@ fn is_uuid(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use outlast_server::dialect::tool_calls::ToolCall;
+
     use super::*;
 
     const ID: &str = "11111111-1111-4111-8111-111111111111";
@@ -468,13 +472,16 @@ mod tests {
     }
 
     #[test]
-    fn results_are_read_off_a_session_file() {
+    fn tool_calls_are_read_off_a_session_file() {
         let lines = [
-            r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"toolu_1"}]}}"#,
-            r#"{"type":"user","message":{"content":[{"tool_use_id":"toolu_0","type":"tool_result","content":"x"}]}}"#,
-            r#"{"type":"user","message":{"content":[{"tool_use_id":"toolu_2","type":"tool_re"#,
+            r#"{"type":"user","message":{"role":"user","content":"tool_use"}}"#,
+            r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}]}}"#,
+            r#"{"type":"user","message":{"content":[{"tool_use_id":"t0","type":"tool_result","content":"x"}]}}"#,
+            r#"{"type":"user","message":{"content":[{"tool_use_id":"t2","type":"tool_re"#,
         ];
-        assert_eq!(Claude.results(&lines.join("\n")), Some(HashSet::from(["toolu_0".to_owned()])));
+        let call = ToolCall { id: "t1".into(), name: "Bash".into(), input: r#"{"command":"ls"}"#.into() };
+        let wanted = KeptCalls { calls: vec![call], results: HashSet::from(["t0".to_owned()]) };
+        assert_eq!(Claude.kept_calls(&lines.join("\n")), Some(wanted));
     }
 
     #[test]

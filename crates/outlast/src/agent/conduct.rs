@@ -3,7 +3,7 @@
 mod recorded;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     ffi::OsString,
     io::IsTerminal as _,
     path::{Path, PathBuf},
@@ -26,7 +26,7 @@ use outlast_server::door::Providers;
 use serde_json::Value;
 
 use super::{
-    Adapter, Choice, Names, Reading, With,
+    Adapter, Choice, KeptCalls, Names, Reading, With,
     asked::{self, Of},
     hook, hooks,
     line::Line,
@@ -199,7 +199,7 @@ impl Conduct {
         let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
         self.resumed = goes_on.is_some();
-        let kept = self.results(goes_on.as_deref());
+        let kept = self.kept_calls(goes_on.as_deref());
         if let (Some(before), Some(kept)) = (&before, &kept) {
             truth::give_back_unkept(store, self.run, before.no, kept).await?;
         }
@@ -240,13 +240,13 @@ impl Conduct {
         Of::new(self.run, attempt, is_named.then_some(session))
     }
 
-    /// Returns the tool calls whose results are in the files of the session that goes on; none if a new one is begun.
-    /// `None` if the files' place or format is not known.
-    fn results(&self, goes_on: Option<&str>) -> Option<HashSet<String>> {
+    /// Returns the tool calls in the file of the session that goes on; none if a new one is begun. `None` if the file's
+    /// place or format is not known.
+    fn kept_calls(&self, goes_on: Option<&str>) -> Option<KeptCalls> {
         let directory = self.transcripts.as_ref()?;
         let path = goes_on.and_then(|session| super::transcript(directory, session));
         let kept = path.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
-        self.adapter.results(&String::from_utf8_lossy(&kept))
+        self.adapter.kept_calls(&String::from_utf8_lossy(&kept))
     }
 
     /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
@@ -412,7 +412,7 @@ impl Conduct {
         &mut self,
         store: &dyn Store,
         actor: Actor,
-        (before, kept): (&Attempt, Option<&HashSet<String>>),
+        (before, kept): (&Attempt, Option<&KeptCalls>),
         strays: &[Left],
         env: &mut BTreeMap<OsString, OsString>,
     ) -> Result<(), store::Error> {

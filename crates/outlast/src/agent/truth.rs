@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    ToolProcess,
+    KeptCalls, ToolProcess,
     asked::{self, Asked, Found, Of},
     note,
 };
@@ -172,19 +172,19 @@ pub async fn settle(
     Ok(told)
 }
 
-/// Gives back what recorders answered to the clients of the attempt `before`, and what is not in `kept`, the calls whose
-/// results the session's file has: an agent may have sent a result to its model, and die before its file has it. The resumed session does
+/// Gives back what recorders answered to the clients of the attempt `before`, and what is not in `kept`, the session's
+/// file: an agent may have sent a result to its model, and die before its file has it. The resumed session does
 /// not know of the call then.
 pub async fn give_back_unkept(
     store: &dyn Store,
     run: RunNo,
     before: AttemptNo,
-    kept: &HashSet<String>,
+    kept: &KeptCalls,
 ) -> Result<(), store::Error> {
     for entry in newest_entries(store, run)?.iter().filter(|e| e.delivered_to == Some(before)) {
         let Some(tool) = &entry.tool else { continue };
         let mut ids = tool.id.iter().chain(&tool.later_ids).peekable();
-        if ids.peek().is_some() && !ids.any(|id| kept.contains(id)) {
+        if ids.peek().is_some() && !ids.any(|id| kept.results.contains(id)) {
             store.ask(GiveBackTool { run, seq: entry.seq }, Durability::Synced).await?;
         }
     }

@@ -7,7 +7,7 @@ use crate::bed::{Bed, OUTLAST, each, text};
 
 /// In its first life it asks for an answer that names a tool, begins the tool before that answer has ended, and dies. The
 /// file `kind` says which trace there is: the answer under way (`stream`), or the hook's entry (`hook`), or also a request with the
-/// tool's result, which the session's file has not (`lost`) or has (`kept`).
+/// tool's result, which the session's file has not (`lost`) or has (`kept`); or the call in that file alone (`file`).
 const CLAUDE: &str = r#"#!/usr/bin/env python3
 import http.client, json, os, signal, subprocess, sys, urllib.parse
 kind = open("../kind").read()
@@ -34,11 +34,13 @@ if kind == "stream":
     while b'"content_block_stop"' not in answer.readline(): pass
 else:
     ask([said], "mock: reply hello").read()
-    hook("PreToolUse", "t1")
-    if kind in ("lost", "kept"):
-        use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}]}
+    if kind != "file":
+        hook("PreToolUse", "t1")
+    if kind != "hook":
+        use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "make deploy"}}]}
         result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "denied"}]}
-        ask([said, use, result], "mock: reply so be it").read()
+        if kind != "file":
+            ask([said, use, result], "mock: reply so be it").read()
         place = os.environ["HOME"] + "/.claude/projects/-work/"
         os.makedirs(place)
         with open(place + session + ".jsonl", "w") as file:
@@ -50,13 +52,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 #[test]
 fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
     // Bug: the note said "No tool call was in flight" while one was, or there was no note. Consequence: the model did the
-    // effect again. Cause: only answers that had ended were read, and not the hook's own entries.
+    // effect again. Cause: only answers that had ended were read, and not the hook's own entries, nor the session's file.
     each(
         vec![
             ("stream", true, "unknown;"),
             ("hook", true, "ended, code unknown;"),
             ("lost", true, "finished; you had read its result, which this conversation has lost: `denied`;"),
             ("kept", false, ""),
+            ("file", true, "unknown;"),
         ],
         |case| {
             let (kind, told, outcome) = case;
