@@ -52,6 +52,16 @@ fn used(bed: &Bed) -> BTreeMap<u64, (f64, f64)> {
     used
 }
 
+/// Waits until all have ended: as long as they do something, since eight of them are slow where little of a machine is
+/// theirs.
+fn until_done(bed: &Bed, runs: &[Proc]) {
+    let done = || bed.paid() + runs.iter().filter(|run| !crate::bed::runs(run.pid())).count();
+    while runs.iter().any(|run| crate::bed::runs(run.pid())) {
+        let before = done();
+        until("a call is made, or a run ends", || (done() > before).then_some(()));
+    }
+}
+
 #[test]
 fn eight_claude_codes_and_another_device_pass_no_window_and_finish_when_it_turns() {
     // A call of 500 tokens is half a percent of the window.
@@ -62,6 +72,7 @@ fn eight_claude_codes_and_another_device_pass_no_window_and_finish_when_it_turns
     log_in(&bed);
     let names: Vec<String> = (0..RUNS).map(|n| format!("r{n}")).collect();
     let runs: Vec<Proc> = names.iter().map(|name| starts(&bed, name)).collect();
+    until_done(&bed, &runs);
     let told: Vec<String> = runs.into_iter().map(|run| run.done().code(0).text).collect();
     let rested = told.iter().filter(|text| text.contains("sleeps until"));
     println!("{} of {RUNS} runs rested; {:?}", rested.clone().count(), used(&bed));
