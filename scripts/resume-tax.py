@@ -11,20 +11,16 @@ Without Outlast the program's requests pass a server that records them and chang
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-OUTLAST = Path(os.environ.get("OUTLAST_BIN", ROOT / "target" / "debug" / "outlast"))
-PATIENCE_S = 300
+import cli_bed
+from cli_bed import PATIENCE_S, tool, until
+
 #: Reads of a file of 20 kB that fill the context, by the agent's tool.
 READS = {"claude": 22, "codex": 45}
 GO_ON = "Go on with the task; check before repeating what was under way."
@@ -33,80 +29,14 @@ GO_ON = "Go on with the task; check before repeating what was under way."
 def script(agent: str) -> str:
     """Lines for the fake provider: it reads a file so many times, then does what the agent is killed in, then checks."""
 
-    def call(command: str) -> str:
-        if agent == "claude":
-            return f"tool Bash {json.dumps({'command': command})}"
-        # Codex shows its model less than a file of this length unless it is asked for.
-        return f"tool exec_command {json.dumps({'cmd': command, 'max_output_tokens': 9000})}"
-
-    lines = [f"mock: {call(f'cat ../long; echo {n}')}" for n in range(READS[agent])]
-    last = call("echo x >> new; echo $PPID > ../cli; (cat ../gate; true)")
-    lines.append(f'mock: unless "check before repeating" {last}')
-    return "\n".join([*lines, *[f"mock: {call('true')}"] * 2])
+    lines = [tool(agent, f"cat ../long; echo {n}") for n in range(READS[agent])]
+    last = tool(agent, "echo x >> new; echo $PPID > ../cli; (cat ../gate; true)")
+    lines.append(last.replace("mock: ", 'mock: unless "check before repeating" ', 1))
+    return "\n".join([*lines, *[tool(agent, "true")] * 2])
 
 
-def until(what: str, found):
-    """Waits until `found` returns something."""
-    began = time.monotonic()
-    while time.monotonic() - began < PATIENCE_S:
-        if got := found():
-            return got
-        time.sleep(0.02)
-    raise SystemExit(f"waited for {PATIENCE_S} s in vain: {what}")
-
-
-class Bed:
-    """A directory with a session to be, a store, and the fake provider."""
-
-    def __init__(self, place: Path, agent: str, program: Path) -> None:
-        self.place, self.agent, self.program = place, agent, program
-        self.processes: list[subprocess.Popen] = []
-        self.work = place / "work"
-        self.work.mkdir()
-        (place / "long").write_text("a line of a long file that the agent has been told to read\n" * 330)
-        os.mkfifo(place / "gate")
-        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-        for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "a"]):
-            subprocess.run([*git, *words], cwd=self.work, check=True)
-        self.env = {
-            "PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(place),
-            "OUTLAST_STORE": str(place / "runs.db"),
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-            "OPENAI_API_KEY": "sk-table",
-            "ANTHROPIC_API_KEY": "sk-ant-table",
-        }
-        self.provider(self.serve("mock", "--listen", "127.0.0.1:0"))
-
-    def provider(self, url: str) -> None:
-        self.env |= {"ANTHROPIC_BASE_URL": url, "OPENAI_BASE_URL": f"{url}/v1"}
-
-    def start(self, words: list[str], **more) -> subprocess.Popen:
-        words = [str(word) for word in words]
-        process = subprocess.Popen(
-            words, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, start_new_session=True, **more
-        )
-        self.processes.append(process)
-        return process
-
-    def serve(self, *words: str) -> str:
-        """Starts a server of Outlast's, and returns its address."""
-        log = self.place / f"{words[0]}.log"
-        with log.open("w") as out:
-            self.start([OUTLAST, *words], stdout=out, stderr=out)
-        found = lambda: re.search(r"http://[\d.:]+", log.read_text())  # noqa: E731
-        return until(f"outlast {words[0]} listens", found)[0].rstrip(":")
-
-    def quietly(self, words: list[str]) -> subprocess.Popen:
-        with (self.place / "said").open("a") as out:
-            return self.start(words, stdout=out, stderr=out)
-
-    def end(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+class Bed(cli_bed.Bed):
+    """A bed whose agent is killed in its tool."""
 
     def kill_in_its_tool(self) -> None:
         """Waits until the tool runs and the session is on disk, and kills the agent."""
@@ -121,11 +51,7 @@ class Bed:
         os.kill(int(pid), signal.SIGKILL)
 
     def bought_again(self) -> dict:
-        told = subprocess.run(
-            [OUTLAST, "journal", "r", "--cache", "--json"],
-            env=self.env, cwd=self.work, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return json.loads(told.stdout)["resumptions"][-1]
+        return self.told("journal", "r", "--cache")["resumptions"][-1]
 
     # The three ways.
 
@@ -147,25 +73,17 @@ class Bed:
         if self.agent == "claude":
             self.env["ANTHROPIC_CUSTOM_HEADERS"] = "\n".join(f"{name}: {value}" for name, value in headers.items())
             chosen = ["--resume", session] if resumes else ["--session-id", session]
-            return [self.program, "-p", *chosen, *self.words(), "--", *prompt]
+            return [self.program, "-p", *chosen, *self.words(script(self.agent)), "--", *prompt]
         named = ",".join(f'"{name}"="{value}"' for name, value in headers.items())
         provider = (
             f'model_providers.p={{name="p",base_url="{self.env["OPENAI_BASE_URL"]}",wire_api="responses",'
             f'env_key="OPENAI_API_KEY",http_headers={{{named}}}}}'
         )
-        set_up = ["-c", 'model_provider="p"', "-c", provider, *self.words()]
+        set_up = ["-c", 'model_provider="p"', "-c", provider, *self.words(script(self.agent))]
         return [self.program, "exec", *set_up, *(["resume", session] if resumes else []), *prompt]
 
-    def words(self) -> list[str]:
-        if self.agent == "claude":
-            return ["--append-system-prompt", script("claude"), "--allowedTools", "Bash"]
-        told = f"developer_instructions={json.dumps(script('codex'))}"
-        return ["--skip-git-repo-check", "-m", "gpt-5", "-s", "danger-full-access", "-c", told]
-
     def ours(self, flags: list[str]) -> dict:
-        behind = ["-p", *self.words(), "--"] if self.agent == "claude" else ["exec", *self.words()]
-        run = [OUTLAST, "run", "--run", "r", "--usd", "100", *flags, "--", self.program, *behind, "do it once"]
-        running = self.quietly(run)
+        running = self.run(flags, script(self.agent))
         self.kill_in_its_tool()
         assert running.wait(PATIENCE_S) == 0, (self.place / "said").read_text()[-2000:]
         return self.bought_again()
@@ -209,12 +127,8 @@ def main() -> None:
     parser.add_argument("agents", nargs="+", metavar="AGENT=DIRECTORY")
     args = parser.parse_args()
     print("| | goes on by | the cache had | bought again | differs first in |\n|---|---|---|---|---|")
-    for named in args.agents:
-        agent, _, directory = named.partition("=")
-        if agent not in READS or not (program := Path(directory).resolve() / agent).exists():
-            sys.exit(f"{named}: wanted claude=DIRECTORY or codex=DIRECTORY, with the program in it")
-        version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-        name = f"{'Claude Code' if agent == 'claude' else 'Codex'} {re.search(r'[0-9][0-9.]+', version)[0]}"
+    for argument in args.agents:
+        agent, program, name = cli_bed.named(argument)
         for way in WAYS:
             if agent == "codex" and "warm" in way:
                 continue

@@ -1,8 +1,9 @@
 //! Tool calls of an attempt whose results its model never got.
 //!
-//! Agents begin a tool as soon as its call is complete, before the answer that names it has ended. So three traces
+//! Agents begin a tool as soon as its call is complete, before the answer that names it has ended. So four traces
 //! count: the calls in the attempt's answers, ended or under way, less those whose results it had sent back; the entries
-//! that hooks opened; and the processes that were left, where they name their call.
+//! that hooks opened; the processes that were left, where they name their call; and calls without a result in the session's
+//! file. For a session that goes on, a result counts as sent only if its file has it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +21,7 @@ use outlast_server::{
 use serde_json::{Value, json};
 
 use super::{
-    ToolProcess,
+    KeptCalls, ToolProcess,
     truth::{self, Left},
 };
 
@@ -37,21 +38,26 @@ pub struct Of<'a> {
     pub attempt: AttemptNo,
     /// Session of the agent, where several agents may share the attempt; `None`: any session.
     pub session: Option<&'a str>,
+    /// Tool calls that the session's file has, where one is known: a model that goes on in the session has no other
+    /// results.
+    pub kept: Option<&'a KeptCalls>,
     /// Bytes so far of answers that still arrive, by their calls' entries; `None` if another process's proxy gets them.
     pub so_far: Option<&'a HashMap<Seq, Vec<u8>>>,
 }
 
 impl<'a> Of<'a> {
     pub fn new(run: RunNo, attempt: AttemptNo, session: Option<&'a str>) -> Of<'a> {
-        Of { run, attempt, session, so_far: None }
+        Of { run, attempt, session, kept: None, so_far: None }
     }
 }
 
-/// Tool call of an attempt whose result was never sent to the model.
+/// Tool call of an attempt whose result was never sent to the model, or is not in the session that it goes on in.
 #[derive(Debug)]
 pub struct Asked {
     pub call: ToolCall,
     pub at: Micros,
+    /// Result that was sent, and that the session's file has not.
+    pub lost: Option<String>,
 }
 
 /// Tool calls of an attempt, as [`find`] returns them.
@@ -67,7 +73,7 @@ pub struct Found {
 /// open. `left`: tools' processes that outlived the agent.
 pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, store::Error> {
     let entries = truth::newest_entries(store, of.run)?;
-    let Answers { calls, answered, newest } = answers(store, &entries, of)?;
+    let Answers { calls, answered, lost, newest } = answers(store, &entries, of)?;
     let mut found = Found { in_flight: calls, answered: Vec::new() };
     let is_known = |found: &Found, id: &str| found.in_flight.iter().any(|asked| asked.call.id == id);
     for entry in entries.iter().filter(|e| e.kind == Kind::Tool && &*e.scope == SCOPE) {
@@ -79,7 +85,10 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
         let may_be = entry.state == State::Open || entry.closed_at >= newest;
         let Some(call) = (if may_be { made(store, entry, id, of)? } else { None }) else { continue };
         match answered.contains(id) {
-            false => found.in_flight.push(Asked { call, at: entry.opened_at }),
+            false => {
+                let lost = lost.get(id).cloned();
+                found.in_flight.push(Asked { call, at: entry.opened_at, lost });
+            }
             true if entry.state == State::Open => found.answered.push(call),
             true => {}
         }
@@ -89,9 +98,16 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
         let ToolProcess::Of(id) = &process.of else { continue };
         if !answered.contains(id) && !is_known(&found, id) {
             let input = json!({"command": process.command.trim()}).to_string();
-            found
-                .in_flight
-                .push(Asked { call: ToolCall { id: id.clone(), name: "shell".into(), input }, at });
+            let call = ToolCall { id: id.clone(), name: "shell".into(), input };
+            found.in_flight.push(Asked { call, at, lost: None });
+        }
+    }
+    // The answer that named a call may be lost with its proxy, and no process be left.
+    let is_recorded = |id: &str| entries.iter().any(|e| e.kind == Kind::Tool && e.key.as_deref() == Some(id));
+    let kept = of.kept.map(|kept| kept.calls.iter().filter(|call| !kept.results.contains(&call.id)));
+    for call in kept.into_iter().flatten().rev().take(CALLS) {
+        if !answered.contains(&call.id) && !is_known(&found, &call.id) && !is_recorded(&call.id) {
+            found.in_flight.push(Asked { call: call.clone(), at, lost: None });
         }
     }
     found.in_flight.sort_by_key(|asked| asked.at);
@@ -122,11 +138,35 @@ fn made(store: &dyn Store, entry: &Entry, id: &str, of: &Of<'_>) -> Result<Optio
 struct Answers {
     calls: Vec<Asked>,
     answered: HashSet<String>,
+    /// Results that the session's file has not, by their calls.
+    lost: HashMap<String, String>,
     /// Time of the newest request; `None` if there is none.
     newest: Option<Micros>,
 }
 
-/// Reads the tool calls in an attempt's last answers whose results are in none of its requests.
+impl Answers {
+    /// Reads the results in a request. Those that the session's file has not are lost: an agent may have sent a result to
+    /// its model, and die before it is on disk.
+    fn read_results(&mut self, body: &[u8], kept: Option<&KeptCalls>) {
+        let given = tool_calls::answered(body);
+        // A sub-agent's conversation is in a file of its own: nothing of it is in this one.
+        let kept = kept.map(|kept| &kept.results);
+        let is_of_session =
+            |kept: &&HashSet<String>| kept.is_empty() || given.iter().any(|id| kept.contains(id));
+        let Some(kept) = kept.filter(is_of_session) else { return self.answered.extend(given) };
+        for id in given {
+            if kept.contains(&id) {
+                self.answered.insert(id);
+            } else {
+                let result = tool_calls::result(body, &id);
+                self.lost.entry(id).or_insert_with(|| result.unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// Reads the tool calls in an attempt's last answers whose results are in none of its requests,
+/// or lost.
 fn answers(store: &dyn Store, entries: &[Entry], of: &Of<'_>) -> Result<Answers, store::Error> {
     let is_its =
         |e: &&Entry| e.kind == Kind::Call && (e.attempt == of.attempt || e.delivered_to == Some(of.attempt));
@@ -158,9 +198,12 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &Of<'_>) -> Result<Answers,
             call.id = format!("{}@{}", call.id, entry.seq);
         }
         let at = entry.closed_at.unwrap_or(entry.opened_at);
-        out.calls.extend(calls.into_iter().map(|call| Asked { call, at }));
+        for call in calls {
+            let lost = out.lost.get(&call.id).cloned();
+            out.calls.push(Asked { call, at, lost });
+        }
         match &body {
-            Some(body) => out.answered.extend(tool_calls::answered(body)),
+            Some(body) => out.read_results(body, of.kept),
             // Without the body (prompts are not kept) all earlier calls count as answered: a request carries
             // their results.
             None => break,

@@ -6,10 +6,11 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
+use outlast_server::dialect::tool_calls;
 use serde_json::Value;
 
 use super::{
-    Adapter, Names, Reading, ToolProcess, With,
+    Adapter, KeptCalls, Names, Reading, ToolProcess, With,
     line::Line,
     options::{self, Piece, Takes, has, value},
     servers::{self, Servers},
@@ -245,6 +246,18 @@ impl Adapter for Claude {
         transcript.lines().any(is_user)
     }
 
+    fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
+        let mut kept = KeptCalls::default();
+        for line in transcript.lines().filter(|line| line.contains("tool_use")) {
+            let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+            let message = line["message"].to_string();
+            kept.calls.extend(tool_calls::called(message.as_bytes()));
+            let request = format!(r#"{{"messages":[{message}]}}"#);
+            kept.results.extend(tool_calls::answered(request.as_bytes()));
+        }
+        Some(kept)
+    }
+
     fn model(&self, line: &Line, request: &Value) -> Option<String> {
         let pieces = pieces(line);
         if has(&pieces, &["--model"]) {
@@ -312,6 +325,10 @@ fn is_uuid(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use outlast_server::dialect::tool_calls::ToolCall;
+
     use super::*;
 
     const ID: &str = "11111111-1111-4111-8111-111111111111";
@@ -452,6 +469,19 @@ mod tests {
         }
         let resumed = Claude.resume(&line("claude --mcp-config a.json -p x"), &with, ID, "NOTE").join(" ");
         assert_eq!(resumed, format!("claude --resume {ID} --mcp-config a.json /ours.json -p -- NOTE"));
+    }
+
+    #[test]
+    fn tool_calls_are_read_off_a_session_file() {
+        let lines = [
+            r#"{"type":"user","message":{"role":"user","content":"tool_use"}}"#,
+            r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}]}}"#,
+            r#"{"type":"user","message":{"content":[{"tool_use_id":"t0","type":"tool_result","content":"x"}]}}"#,
+            r#"{"type":"user","message":{"content":[{"tool_use_id":"t2","type":"tool_re"#,
+        ];
+        let call = ToolCall { id: "t1".into(), name: "Bash".into(), input: r#"{"command":"ls"}"#.into() };
+        let wanted = KeptCalls { calls: vec![call], results: HashSet::from(["t0".to_owned()]) };
+        assert_eq!(Claude.kept_calls(&lines.join("\n")), Some(wanted));
     }
 
     #[test]

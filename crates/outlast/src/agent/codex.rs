@@ -6,8 +6,11 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
+use outlast_server::dialect::tool_calls;
+use serde_json::Value;
+
 use super::{
-    Adapter, Names, Reading, ToolProcess, With,
+    Adapter, KeptCalls, Names, Reading, ToolProcess, With,
     line::Line,
     options::{self, Piece, Takes, has},
     servers::{self, Servers},
@@ -275,6 +278,19 @@ impl Adapter for Codex {
         Some(own.or_else(|| Some(around.home()?.join(".codex")))?.join("sessions"))
     }
 
+    fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
+        let mut kept = KeptCalls::default();
+        for line in transcript.lines().filter(|line| line.contains("_call")) {
+            let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+            if line["type"] == "response_item" {
+                let item = &line["payload"];
+                kept.calls.extend(tool_calls::called(format!(r#"{{"output":[{item}]}}"#).as_bytes()));
+                kept.results.extend(tool_calls::answered(format!(r#"{{"input":[{item}]}}"#).as_bytes()));
+            }
+        }
+        Some(kept)
+    }
+
     fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         variable("CODEX_TOOL_CALL_ID").map(ToolProcess::Of)
     }
@@ -304,6 +320,10 @@ fn toml_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use outlast_server::dialect::tool_calls::ToolCall;
+
     use super::*;
 
     const ID: &str = "01a1fcb4-fe35-7013-8486-8f7ee05e6a1f";
@@ -426,6 +446,19 @@ mod tests {
             &format!("codex PROVIDER {set} exec x"),
             &format!("codex PROVIDER {set} exec resume ID NOTE"),
         );
+    }
+
+    #[test]
+    fn tool_calls_are_read_off_a_session_file() {
+        let lines = [
+            r#"{"type":"response_item","payload":{"type":"function_call","name":"sh","arguments":"{}","call_id":"c1"}}"#,
+            r#"{"type":"response_item","payload":{"type":"function_call_output","call_id":"c0","output":"x"}}"#,
+            r#"{"type":"response_item","payload":{"type":"custom_tool_call_output","call_id":"c2"}}"#,
+            r#"{"type":"event_msg","payload":{"type":"function_call_output","call_id":"c3"}}"#,
+        ];
+        let call = ToolCall { id: "c1".into(), name: "sh".into(), input: "{}".into() };
+        let results = HashSet::from(["c0".to_owned(), "c2".to_owned()]);
+        assert_eq!(Codex.kept_calls(&lines.join("\n")), Some(KeptCalls { calls: vec![call], results }));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use outlast_server::door::Providers;
 use serde_json::Value;
 
 use super::{
-    Adapter, Choice, Names, Reading, With,
+    Adapter, Choice, KeptCalls, Names, Reading, With,
     asked::{self, Of},
     hook, hooks,
     line::Line,
@@ -199,15 +199,13 @@ impl Conduct {
         let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
         self.resumed = goes_on.is_some();
-        if let (Some(before), Some(directory)) = (&before, &self.transcripts) {
-            let path = goes_on.as_ref().and_then(|known| super::transcript(directory, known));
-            let kept = path.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
-            let kept = String::from_utf8_lossy(&kept);
-            truth::give_back_unkept(store, self.run, before.no, &kept).await?;
+        let kept = self.kept_calls(goes_on.as_deref());
+        if let (Some(before), Some(kept)) = (&before, &kept) {
+            truth::give_back_unkept(store, self.run, before.no, kept).await?;
         }
         let Some(known) = goes_on else {
             if let Some(before) = &before {
-                self.tell_anew(store, actor, before, strays, env).await?;
+                self.tell_anew(store, actor, (before, kept.as_ref()), strays, env).await?;
             }
             let chosen = self.choose(store, actor, context).await?;
             let argv = self.adapter.begin(&self.line, &self.with, chosen.as_deref());
@@ -219,7 +217,8 @@ impl Conduct {
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
         if let Some(before) = &before {
-            told = truth::settle(store, actor, &self.searched(before.no, &known), strays).await?;
+            let of = Of { kept: kept.as_ref(), ..self.searched(before.no, &known) };
+            told = truth::settle(store, actor, &of, strays).await?;
         }
         let note = note::words(&how, &told);
         let about = match self.adapter.tells(&self.line) {
@@ -239,6 +238,15 @@ impl Conduct {
     fn searched<'s>(&self, attempt: AttemptNo, session: &'s str) -> Of<'s> {
         let is_named = self.adapter.names_session_in_bodies() && !session.is_empty();
         Of::new(self.run, attempt, is_named.then_some(session))
+    }
+
+    /// Returns the tool calls in the file of the session that goes on; none if a new one is begun. `None` if the file's
+    /// place or format is not known.
+    fn kept_calls(&self, goes_on: Option<&str>) -> Option<KeptCalls> {
+        let directory = self.transcripts.as_ref()?;
+        let path = goes_on.and_then(|session| super::transcript(directory, session));
+        let kept = path.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+        self.adapter.kept_calls(&String::from_utf8_lossy(&kept))
     }
 
     /// Returns the model to resume a session with, read off the newest request of it that is kept, if the program would
@@ -404,14 +412,15 @@ impl Conduct {
         &mut self,
         store: &dyn Store,
         actor: Actor,
-        before: &Attempt,
+        (before, kept): (&Attempt, Option<&KeptCalls>),
         strays: &[Left],
         env: &mut BTreeMap<OsString, OsString>,
     ) -> Result<(), store::Error> {
         let Some(lost) = self.session.as_ref().filter(|s| !s.spoiled).map(|s| s.id.as_str()) else {
             return Ok(());
         };
-        let told = truth::settle(store, actor, &self.searched(before.no, lost), strays).await?;
+        let of = Of { kept, ..self.searched(before.no, lost) };
+        let told = truth::settle(store, actor, &of, strays).await?;
         if told.is_empty() {
             return Ok(());
         }
@@ -491,7 +500,8 @@ impl Conduct {
 fn in_flight(calls: usize) -> String {
     match calls {
         0 => String::new(),
-        n => format!(", and is told of {} that was in flight", render::amount::some(n as i64, "tool call")),
+        1 => ", and is told of 1 tool call that was in flight".into(),
+        n => format!(", and is told of {} that were in flight", render::amount::some(n as i64, "tool call")),
     }
 }
 

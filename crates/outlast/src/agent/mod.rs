@@ -34,11 +34,12 @@ pub mod transcript;
 pub mod truth;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     ffi::OsString,
     path::{Path, PathBuf},
 };
 
+use outlast_server::dialect::tool_calls::ToolCall;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -116,6 +117,14 @@ pub enum ToolProcess {
     Some,
 }
 
+/// Tool calls in the text of a session's file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptCalls {
+    pub calls: Vec<ToolCall>,
+    /// Ids of the calls whose results the file has.
+    pub results: HashSet<String>,
+}
+
 /// Adapter of one CLI agent program. All methods are pure, except `servers` and `logins`, which read the program's files.
 pub trait Adapter: Send + Sync {
     fn name(&self) -> &str;
@@ -174,6 +183,10 @@ pub trait Adapter: Send + Sync {
     /// Returns whether a session file's text is a conversation that can be resumed.
     fn is_begun(&self, _transcript: &str) -> bool {
         true
+    }
+    /// Returns the tool calls in a session file's text; `None` if its format is not known.
+    fn kept_calls(&self, _transcript: &str) -> Option<KeptCalls> {
+        None
     }
     /// Returns the model that a resumption must name, given a request of the session; `None` if the program knows it.
     fn model(&self, _line: &Line, _request: &Value) -> Option<String> {

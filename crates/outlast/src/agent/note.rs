@@ -9,6 +9,9 @@ use crate::render::time;
 /// Longest excerpt of a tool's input in a note, in characters.
 const EXCERPT: usize = 400;
 
+/// Longest beginning, and longest end, of a result that the conversation has lost, in characters.
+const RESULT: usize = 1000;
+
 /// Returns the note to the model of a resumed session. `how`: words for the end of the attempt before.
 pub fn words(how: &str, in_flight: &[InFlight]) -> String {
     let began =
@@ -32,17 +35,31 @@ fn told(began: &str, in_flight: &[InFlight]) -> String {
         calls => {
             for call in calls {
                 out.push_str(&format!(
-                    "\nBefore the crash you had started: {} `{}`, at {}; outcome: {}; check before repeating it.",
+                    "\nBefore the crash you had started: {} `{}`, at {}; outcome: {}{}; check before repeating it.",
                     call.name,
                     excerpt(&call.input),
                     time_of(call.asked_at),
                     outcome(&call.outcome),
+                    call.lost.as_deref().map(lost).unwrap_or_default(),
                 ));
             }
         }
     }
     out.push_str("\nGo on with the task from there.");
     out
+}
+
+/// Returns words for a result that the conversation has lost: all of it, or its beginning and its end.
+fn lost(result: &str) -> String {
+    let result = result.trim();
+    let text = match result.chars().count().checked_sub(2 * RESULT).filter(|left_out| *left_out > 0) {
+        None => cut(result, 2 * RESULT),
+        Some(left_out) => {
+            let end: String = result.chars().skip(RESULT + left_out).collect();
+            cut(result, RESULT) + &cut(&end, RESULT)
+        }
+    };
+    format!("; you had read its result, which this conversation has lost: `{text}`")
 }
 
 fn time_of(at: Micros) -> String {
@@ -64,9 +81,14 @@ pub fn outcome(outcome: &Outcome) -> String {
 /// Returns a shell tool's command, or the whole input of another tool, on one line and cut to `EXCERPT` characters.
 pub fn excerpt(input: &str) -> String {
     let text = super::truth::command(input).unwrap_or_else(|| input.to_owned());
+    cut(&text, EXCERPT)
+}
+
+/// Returns a text on one line, cut to `most` characters.
+fn cut(text: &str, most: usize) -> String {
     let mut out = String::new();
     for (n, c) in text.trim().chars().enumerate() {
-        if n == EXCERPT {
+        if n == most {
             out.push('…');
             break;
         }
@@ -92,6 +114,7 @@ mod tests {
             input: r#"{"command":"make deploy\nmock: tool x `y`"}"#.into(),
             asked_at: Micros(1_795_241_129_000_000),
             outcome,
+            lost: None,
         };
         let told = words(
             "signal 9 (SIGKILL)",
@@ -109,6 +132,29 @@ mod tests {
         assert!(lines[1].ends_with("; outcome: finished with code 0; check before repeating it."), "{told}");
         assert!(lines[2].contains("outcome: ended by Outlast"), "{told}");
         assert!(words("exit 1", &[]).contains("No tool call was in flight."));
+    }
+
+    #[test]
+    fn a_result_that_the_conversation_has_lost_is_told() {
+        let call = InFlight {
+            id: "t1".into(),
+            name: "Bash".into(),
+            input: r#"{"command":"make deploy"}"#.into(),
+            asked_at: Micros(0),
+            outcome: Outcome::Finished { code: Some(0) },
+            lost: Some("deployed\nas `7`".into()),
+        };
+        let told = words("exit 1", &[call]);
+        let wanted = "outcome: finished with code 0; you had read its result, which this conversation has lost: \
+                      `deployed\\nas '7'`; check before repeating it.";
+        assert!(told.contains(wanted), "{told}");
+    }
+
+    #[test]
+    fn of_a_long_result_the_beginning_and_the_end_are_told() {
+        let told = lost(&format!("begins{}ends", "x".repeat(3 * RESULT)));
+        assert!(told.contains("`begins") && told.contains("x…x") && told.ends_with("ends`"), "{told}");
+        assert!(told.chars().count() < 3 * RESULT);
     }
 
     #[test]

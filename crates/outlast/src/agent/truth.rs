@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    ToolProcess,
+    KeptCalls, ToolProcess,
     asked::{self, Asked, Found, Of},
     note,
 };
@@ -44,6 +44,8 @@ pub struct InFlight {
     pub input: String,
     pub asked_at: Micros,
     pub outcome: Outcome,
+    /// Result that the model once got, and that is not in the session it goes on in.
+    pub lost: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,49 +151,44 @@ pub async fn settle(
     let entries = newest_entries(store, of.run)?;
     let alone = found.in_flight.iter().filter(|a| command(&a.call.input).is_some()).count() == 1;
     let mut told = Vec::new();
-    for Asked { call, at } in found.in_flight {
+    for Asked { call, at, lost } in found.in_flight {
         let answered = give_back(store, &entries, &call.id).await?;
         let outcome = match store.ask(begin(actor, of, &call), Durability::Committed).await? {
             // A hook saw it end, or it was settled before.
             Tool::Ended { .. } if answered => Outcome::Recorded,
             Tool::Ended { seq, .. } => recorded(store, of.run, seq)?,
             opened @ (Tool::Begun(opening) | Tool::Again(opening) | Tool::Taken(opening)) => {
-                let outcome = match answered {
-                    true => Outcome::Recorded,
-                    false => judge(&call, !matches!(opened, Tool::Begun(_)), alone, left),
+                let outcome = match (answered, &lost) {
+                    (true, _) => Outcome::Recorded,
+                    (false, Some(_)) => Outcome::Finished { code: None },
+                    (false, None) => judge(&call, !matches!(opened, Tool::Begun(_)), alone, left),
                 };
                 store.ask(end(opening, &outcome), Durability::Synced).await?;
                 outcome
             }
         };
-        told.push(InFlight { id: call.id, name: call.name, input: call.input, asked_at: at, outcome });
+        told.push(InFlight { id: call.id, name: call.name, input: call.input, asked_at: at, outcome, lost });
     }
     Ok(told)
 }
 
-/// Gives back what recorders answered to the clients of the attempt `before`, and what is not in `kept`, the text of the
-/// session's file: an agent may have sent a result to its model, and die before its file has it. The resumed session does
+/// Gives back what recorders answered to the clients of the attempt `before`, and what is not in `kept`, the session's
+/// file: an agent may have sent a result to its model, and die before its file has it. The resumed session does
 /// not know of the call then.
 pub async fn give_back_unkept(
     store: &dyn Store,
     run: RunNo,
     before: AttemptNo,
-    kept: &str,
+    kept: &KeptCalls,
 ) -> Result<(), store::Error> {
     for entry in newest_entries(store, run)?.iter().filter(|e| e.delivered_to == Some(before)) {
         let Some(tool) = &entry.tool else { continue };
         let mut ids = tool.id.iter().chain(&tool.later_ids).peekable();
-        if ids.peek().is_some() && !ids.any(|id| has_result(kept, id)) {
+        if ids.peek().is_some() && !ids.any(|id| kept.results.contains(id)) {
             store.ask(GiveBackTool { run, seq: entry.seq }, Durability::Synced).await?;
         }
     }
     Ok(())
-}
-
-/// Returns whether a session's file has the result of a call, in Claude Code's or Codex's words.
-fn has_result(kept: &str, id: &str) -> bool {
-    let is_result = |line: &str| line.contains("tool_result") || line.contains("_call_output");
-    kept.lines().any(|line| line.contains(id) && is_result(line))
 }
 
 /// Gives back what a recorder answered to a call whose result the model never got, so that the same call of the resumed
@@ -305,14 +302,6 @@ mod tests {
         }
         let edit = ToolCall { id: "t1".into(), name: "Edit".into(), input: r#"{"file_path":"x"}"#.into() };
         assert_eq!(judge(&edit, true, false, &[shell]), Outcome::Unknown, "no process of its own");
-    }
-
-    #[test]
-    fn a_result_is_kept_where_its_line_says_so() {
-        let claude = "{\"type\":\"assistant\",\"id\":\"toolu_1\"}\n{\"type\":\"tool_result\",\"tool_use_id\":\"toolu_0\"}";
-        assert!(has_result(claude, "toolu_0") && !has_result(claude, "toolu_1"));
-        let codex = "{\"type\":\"function_call\",\"call_id\":\"call_1\"}\n{\"type\":\"function_call_output\",\"call_id\":\"call_0\"}";
-        assert!(has_result(codex, "call_0") && !has_result(codex, "call_1"));
     }
 
     #[test]

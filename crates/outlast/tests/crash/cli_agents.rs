@@ -15,6 +15,7 @@ mod busy_waiting;
 mod further;
 mod intercept;
 mod kept_sessions;
+mod plan_windows;
 mod resume_tax;
 mod servers;
 mod streaming;
@@ -262,7 +263,11 @@ fn claude_code_that_had_kept_no_session_is_told_in_a_new_one() {
     let program = cli("claude");
     let bed = bed();
     let script = model("Bash", "command", When::After.command(), 1);
-    let mut run = bed.start(claude(&bed, &program, &script, &[]));
+    // Without the requests no copy of its session is kept either.
+    let mut command = run(&bed, &["--record", "answers", "--", text(&program), "-p"]);
+    command.args(["--model", "claude-sonnet-4-5", "--append-system-prompt", &script]);
+    command.args(["--allowedTools", "Bash", "--", "do it once"]);
+    let mut run = bed.start(command);
     claude_of(&bed);
     run.kill();
     fs::remove_dir_all(bed.path(".claude/projects")).unwrap();

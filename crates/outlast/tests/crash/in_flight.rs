@@ -5,13 +5,16 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use crate::bed::{Bed, OUTLAST, each, text};
 
-/// In its first life it asks for an answer that names a tool, begins the tool before that answer has ended, and dies. A
-/// word says which trace there is: the answer under way (`stream`), or the hook's entry (`hook`, `answered`).
+/// In its first life it asks for an answer that names a tool, begins the tool before that answer has ended, and dies. The
+/// file `kind` says which trace there is: the answer under way (`stream`), or the hook's entry (`hook`), or also a request with the
+/// tool's result, which the session's file has not (`lost`) or has (`kept`); or the call in that file alone (`file`).
 const CLAUDE: &str = r#"#!/usr/bin/env python3
 import http.client, json, os, signal, subprocess, sys, urllib.parse
-kind, session = next(k for k in ("stream", "hook", "answered") if k in sys.argv), sys.argv[sys.argv.index("--session-id") + 1]
+kind = open("../kind").read()
+session = sys.argv[sys.argv.index("--session-id" if "--session-id" in sys.argv else "--resume") + 1]
 if os.environ["OUTLAST_ATTEMPT"] != "1":
-    open("../note", "w").write(open(os.environ["OUTLAST_AGENT_NOTE"]).read() if "OUTLAST_AGENT_NOTE" in os.environ else "")
+    note = open(os.environ["OUTLAST_AGENT_NOTE"]).read() if "OUTLAST_AGENT_NOTE" in os.environ else sys.argv[-1]
+    open("../note", "w").write(note)
     sys.exit(0)
 base = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
 def ask(messages, script):
@@ -31,30 +34,44 @@ if kind == "stream":
     while b'"content_block_stop"' not in answer.readline(): pass
 else:
     ask([said], "mock: reply hello").read()
-    hook("PreToolUse", "t1")
-    if kind == "answered":
-        use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}]}
+    if kind != "file":
+        hook("PreToolUse", "t1")
+    if kind != "hook":
+        use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "make deploy"}}]}
         result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "denied"}]}
-        ask([said, use, result], "mock: reply so be it").read()
+        if kind != "file":
+            ask([said, use, result], "mock: reply so be it").read()
+        place = os.environ["HOME"] + "/.claude/projects/-work/"
+        os.makedirs(place)
+        with open(place + session + ".jsonl", "w") as file:
+            for message in [said, use] + [result] * (kind == "kept"):
+                file.write(json.dumps({"type": message["role"], "message": message}) + "\n")
 os.kill(os.getpid(), signal.SIGKILL)
 "#;
 
 #[test]
 fn tool_that_was_begun_before_its_answer_had_ended_is_told() {
     // Bug: the note said "No tool call was in flight" while one was, or there was no note. Consequence: the model did the
-    // effect again. Cause: only answers that had ended were read, and not the hook's own entries.
+    // effect again. Cause: only answers that had ended were read, and not the hook's own entries, nor the session's file.
     each(
-        vec![("stream", true, "unknown"), ("hook", true, "ended, code unknown"), ("answered", false, "")],
+        vec![
+            ("stream", true, "unknown;"),
+            ("hook", true, "ended, code unknown;"),
+            ("lost", true, "finished; you had read its result, which this conversation has lost: `denied`;"),
+            ("kept", false, ""),
+            ("file", true, "unknown;"),
+        ],
         |case| {
             let (kind, told, outcome) = case;
             let bed = Bed::new();
             let program = bed.write("claude", &CLAUDE.replace("OUTLAST,", &format!("{OUTLAST:?},")));
+            bed.write("kind", kind);
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-            let done = bed.does(&["run", "--run", "r", "--", text(&program), kind, "-p", "go"]).code(0);
+            let done = bed.does(&["run", "--run", "r", "--", text(&program), "-p", "go"]).code(0);
             let note = bed.text("note");
             let wanted = "Before the crash you had started: Bash `make deploy`, at ";
             assert_eq!(note.contains(wanted), told, "{kind}: {note:?} {}", done.text);
-            assert!(!told || note.contains(&format!("outcome: {outcome};")), "{kind}: {note}");
+            assert!(!told || note.contains(&format!("outcome: {outcome} check")), "{kind}: {note}");
             let tools: Vec<_> = bed.journal("r").into_iter().filter(|e| e["kind"] == "tool").collect();
             assert_eq!(tools.len(), 1, "{kind}: {tools:?}");
             assert_ne!(tools[0]["state"], "open", "{kind}: the outcome is known");

@@ -80,6 +80,20 @@ pub fn answered(body: &[u8]) -> Vec<String> {
     out
 }
 
+/// Returns the text of a tool call's result in a request's body, for the APIs whose calls have ids of their own.
+pub fn result(body: &[u8], id: &str) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let messages = items(&body["messages"]);
+    let blocks = messages.clone().flat_map(|m| items(&m["content"]));
+    let anthropic = blocks.filter(|b| b["tool_use_id"] == id).map(|b| &b["content"]);
+    let chat = messages.filter(|m| m["tool_call_id"] == id).map(|m| &m["content"]);
+    let is_output = |i: &&Value| i["call_id"] == id && i["output"] != Value::Null;
+    let responses = items(&body["input"]).filter(is_output).map(|i| &i["output"]);
+    let content = anthropic.chain(chat).chain(responses).next()?;
+    let parts = items(content).filter_map(|part| part["text"].as_str()).collect::<Vec<_>>();
+    Some(content.as_str().map_or_else(|| parts.join("\n"), str::to_owned))
+}
+
 /// Beginning of an id that is made up here, for a call of a Gemini model that names none.
 pub const MADE_UP: char = '~';
 
@@ -360,5 +374,21 @@ mod tests {
             assert_eq!(answered(body.as_bytes()), [wanted]);
         }
         assert_eq!(answered(b"not json"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn requests_tell_the_text_of_a_result() {
+        for (body, wanted) in [
+            (r#"{"messages":[{"content":[{"tool_use_id":"c","content":"a"}]}]}"#, Some("a")),
+            (
+                r#"{"messages":[{"content":[{"tool_use_id":"c","content":[{"text":"a"},{"type":"image"},{"text":"b"}]}]}]}"#,
+                Some("a\nb"),
+            ),
+            (r#"{"messages":[{"role":"tool","tool_call_id":"c","content":"a"}]}"#, Some("a")),
+            (r#"{"input":[{"call_id":"c","name":"sh"},{"call_id":"c","output":"a"}]}"#, Some("a")),
+            (r#"{"messages":[{"content":[{"tool_use_id":"d","content":"a"}]}]}"#, None),
+        ] {
+            assert_eq!(result(body.as_bytes(), "c").as_deref(), wanted, "{body}");
+        }
     }
 }
