@@ -239,19 +239,16 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         following = _Following(thread, ns, id, max(newest or "", id), seen)
         if not follows:
             raise self._forked(following)
-        written = self._lately.taken((thread, ns, parent)) if parent else {}
         small = following.small = self._small(thread, ns, parent, checkpoint, new_versions)
         following.blobs.update(small)
-        values: list[Change] = []
+        fresh: list[tuple[str, Any, str, bytes]] = []
         for channel, version in new_versions.items():
             if channel in checkpoint["channel_values"]:
                 kind, data = self.serde.dumps_typed(checkpoint["channel_values"][channel])
                 if len(data) <= SMALL and channel in checkpoint["channel_versions"]:
                     small[channel] = following.blobs[channel] = Blob(version, kind, data)
-                    continue
-                blob, packed = Blob.after(self._bases.get((thread, ns, channel)), version, kind, data, written.get(channel))
-                following.blobs[channel] = blob
-                values.append((rows.blob(ns, channel, version), packed, None))
+                else:
+                    fresh.append((channel, version, kind, data))
         bare = {name: value for name, value in checkpoint.items() if name != "channel_values"}
         row = {
             "parent": parent,
@@ -259,11 +256,13 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             "metadata": self.serde.dumps_typed(get_checkpoint_metadata(config, metadata)),
             "small": {channel: [blob.kind, blob.data] for channel, blob in small.items()},
         }
-        following.changes = [
-            (rows.head(ns), rows.pack(following.newest), seen),
-            (rows.checkpoint(ns, id), rows.pack(row), None),
-            *values,
-        ]
+        following.changes = [(rows.head(ns), rows.pack(following.newest), seen), (rows.checkpoint(ns, id), rows.pack(row), None)]
+        # Writes that this checkpoint is made of come to the disk while it is serialized, and before it.
+        written = self._lately.taken((thread, ns, parent)) if parent else {}
+        for channel, version, kind, data in fresh:
+            blob, packed = Blob.after(self._bases.get((thread, ns, channel)), version, kind, data, written.get(channel))
+            following.blobs[channel] = blob
+            following.changes.append((rows.blob(ns, channel, version), packed, None))
         return following
 
     def _small(self, thread: str, ns: str, parent: str | None, checkpoint: Any, new_versions: Any) -> dict[str, Blob]:
