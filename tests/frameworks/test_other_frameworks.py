@@ -54,7 +54,7 @@ def script(framework, effect):
         return "\n".join(f"mock: reply {line}" for line in ["<code>", *PEOPLE_CHARGED, "final_answer(said)", "</code>"])
     calls = [f"tool charge {json.dumps({'customer': name, 'cents': 5})}" for name in PEOPLE]
     if framework == "smolagents":
-        # What tools gave comes as the person's words here, and counts no turns. The end is a tool of its own.
+        # Results of tools come as the person's words here, behind which no turns are counted. The end is a tool of its own.
         given = ["receipt of ann", IN_DOUBT if effect == "once" else "receipt of bob", "receipt of cy"]
         calls = [f'unless "{words}" {call}' for words, call in zip(given, calls)] + ['tool final_answer {"answer": "done"}']
     else:

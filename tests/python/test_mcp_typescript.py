@@ -16,8 +16,8 @@ __all__ = ["suite"]
 
 CLIENT = Path(__file__).resolve().parents[1] / "sdk" / "mcp_client.mjs"
 SDKS = ["v1", "v2", "v2-auto"]
-#: The suite's scenarios of a client. The others, `auth/…`, are of a client that gets a token for the URL that it speaks to. They
-#: do not apply: the recorder's URL is another one than the server's, and no token is passed on (see the guide).
+#: The suite's scenarios of a client. The others, `auth/…`, are of a client that gets a token for the URL that it speaks to.
+#: They do not apply: the recorder's URL is another one than the server's, and no token is passed on (see the guide).
 SCENARIOS = ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"]
 
 

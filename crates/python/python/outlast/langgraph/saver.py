@@ -256,7 +256,10 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             "metadata": self.serde.dumps_typed(get_checkpoint_metadata(config, metadata)),
             "small": {channel: [blob.kind, blob.data] for channel, blob in small.items()},
         }
-        following.changes = [(rows.head(ns), rows.pack(following.newest), seen), (rows.checkpoint(ns, id), rows.pack(row), None)]
+        following.changes = [
+            (rows.head(ns), rows.pack(following.newest), seen),
+            (rows.checkpoint(ns, id), rows.pack(row), None),
+        ]
         # Writes that this checkpoint is made of come to the disk while it is serialized, and before it.
         written = self._lately.taken((thread, ns, parent)) if parent else {}
         for channel, version, kind, data in fresh:
