@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from langgraph.graph import END, START, StateGraph
-from langgraph_bed import Talk, checkpoint, config, id_of, put
+from langgraph_bed import Talk, checkpoint, config, id_of, put, talk
 
 import outlast
 from outlast.langgraph import OutlastSaver, rows
@@ -33,6 +33,35 @@ def test_values_are_stored_once_and_not_per_checkpoint(home):
     again = builder.compile(checkpointer=OutlastSaver(home / "bytes.db"))
     sizes = [len(s.values.get("said", [])) for s in again.get_state_history(config())]
     assert sizes == [*range(400, -1, -1), 0] and again.get_state(config()).values["said"] == said
+
+
+def test_a_step_reads_nothing_of_the_store(rt, monkeypatch):
+    """Each read is a round trip to PostgreSQL, and a step waits for it."""
+    saver, asked = OutlastSaver(rt), []
+    monkeypatch.setattr(saver._rows, "row", lambda *key, row=saver._rows.row: asked.append(key) or row(*key))
+    assert len(talk(20, saver).invoke({"said": []}, config(), durability="sync")["said"]) == 20
+    assert asked == [("t", "h/")]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_small_values_of_a_checkpoint_that_another_saver_stored_are_kept(rt, replaced):
+    """A saver knows the small values of the checkpoint that it stored last. They are not those of another's."""
+    mine, other = OutlastSaver(rt), OutlastSaver(rt)
+    first = put(mine, said=["tea"], count=1)
+    versions = mine.get_tuple(first).checkpoint["channel_versions"]
+
+    def stored(saver, parent, id=None, **values):
+        made = checkpoint(**values)
+        made.update({"id": id} if id else {})
+        # Channels that stay as they were are named by their version alone.
+        made["channel_versions"] = {**versions, **made["channel_versions"]}
+        saver._look("t", "")
+        news = {name: made["channel_versions"][name] for name in values}
+        return saver.put(parent, made, {"source": "loop", "step": 2, "parents": {}}, news), made["channel_versions"]
+
+    second, versions = stored(other, config() if replaced else first, id_of(first) if replaced else None, said=["tea", "cake"])
+    third, _ = stored(mine, second, count=3)
+    assert OutlastSaver(rt).get_tuple(third).checkpoint["channel_values"] == {"said": ["tea", "cake"], "count": 3}
 
 
 def test_a_checkpoint_is_stored_after_the_writes_that_it_is_made_of(rt, monkeypatch):

@@ -488,3 +488,25 @@ def test_a_call_that_a_killed_supervisor_cut_off_is_told_to_the_resumed_agent(be
     assert bed.effects() == [("append", "a")]
     shown = bed.outlast("show", bed.run_id).stdout
     assert f"in doubt: log/append → outlast resolve {bed.run_id} 1" in shown, shown
+
+
+KILLS_ITS_RECORDER = CUT_OFF.replace("print(mcp.stdout.readline(), flush=True)", """
+    import time
+    while not os.path.exists(log) or "append" not in open(log).read():
+        time.sleep(0.01)
+    mcp.kill()
+    mcp.wait()
+""")
+
+
+# Bug: a run that ended well said nothing in `show` of a tool call whose recorder had been killed.
+# Consequence: nobody looked whether the tool had had its effect; `outlast resolve` alone listed the call.
+# Cause: `show` took only calls that a later call had found in doubt, and no call came later.
+def test_a_call_whose_recorder_was_killed_is_told_when_the_run_has_ended(bed, home):
+    agent = home / "agent.py"
+    agent.write_text(textwrap.dedent(KILLS_ITS_RECORDER))
+    bed.outlast("run", "--run", bed.run_id, "--", sys.executable, agent, outlast_program(), SERVER, bed.log, bed.pause())
+    shown = bed.outlast("show", bed.run_id).stdout
+    assert "completed" in shown and f"in doubt: log/append → outlast resolve {bed.run_id} 1" in shown, shown
+    bed.outlast("resolve", bed.run_id, "1", "--result", '"done"')
+    assert "in doubt" not in bed.outlast("show", bed.run_id).stdout

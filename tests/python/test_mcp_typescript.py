@@ -16,8 +16,8 @@ __all__ = ["suite"]
 
 CLIENT = Path(__file__).resolve().parents[1] / "sdk" / "mcp_client.mjs"
 SDKS = ["v1", "v2", "v2-auto"]
-#: The suite's scenarios of a client. Those of logins want a client that asks a person to sign in: the recorder's comes
-#: from a variable.
+#: The suite's scenarios of a client. The others, `auth/…`, are of a client that gets a token for the URL that it speaks to.
+#: They do not apply: the recorder's URL is another one than the server's, and no token is passed on (see the guide).
 SCENARIOS = ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"]
 
 
@@ -61,6 +61,13 @@ def sees_the_same(direct, through):
     assert through() == direct
     # The next life is answered from the journal, and an answer from there has no progress.
     assert through() == {**direct, "progress": []}
+
+
+@pytest.mark.clients
+def test_each_scenario_of_the_suite_is_tried_but_for_those_of_tokens(suite):
+    listed = subprocess.run([*program(suite, "conformance"), "list", "--client"], capture_output=True, text=True, timeout=60)
+    named = re.findall(r"^ +- (\S+)", listed.stdout, re.MULTILINE)
+    assert len(named) > len(SCENARIOS) and [name for name in named if not name.startswith("auth/")] == SCENARIOS
 
 
 @pytest.mark.clients

@@ -18,9 +18,14 @@ use crate::{
 
 /// Returns the tool calls in doubt: calls that may have been made, but whose outcome nobody knows.
 pub fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
+    Ok(doubted(store, &entries::all(store, run)?)?.into_iter().cloned().collect())
+}
+
+/// Returns the tool calls in doubt among the entries of a run, in their order.
+pub fn doubted<'a>(store: &dyn Store, entries: &'a [Entry]) -> Result<Vec<&'a Entry>, CliError> {
     let mut found = Vec::new();
-    for entry in entries::all(store, run)? {
-        let Some(tool) = entry.tool.as_ref().filter(|_| entry.kind == Kind::Tool) else { continue };
+    for entry in entries.iter().filter(|e| e.kind == Kind::Tool) {
+        let Some(tool) = entry.tool.as_ref() else { continue };
         let is_in_doubt = match entry.state {
             State::Unknown => true,
             State::Open if tool.is_sent() => {

@@ -56,6 +56,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const REFUSAL: usize = 1 << 20;
 const TOLD: usize = 200;
 
+/// Places where a person gives the login of a server at a URL.
+const LOGIN: &str = "--header-env Authorization=VARIABLE, or header_env in [mcp.NAME]";
+
 /// Message or event from an MCP server.
 #[derive(Debug)]
 pub enum Heard {
@@ -415,7 +418,7 @@ impl Wire {
                 format!("it answered {status}, and redirects are not followed")
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                format!("it answered {status}, it wants a login: {told}")
+                format!("it answered {status}, it wants a login ({LOGIN}): {told}")
             }
             _ => format!("it answered {status}: {told}"),
         };

@@ -1,9 +1,6 @@
 //! A run's story on one screen of 80 columns and 24 lines, with room left for a line above it and the prompt.
 
-use outlast_core::{
-    envelope::unit::Unit,
-    journal::{Entry, Kind, State},
-};
+use outlast_core::{envelope::unit::Unit, words::id::Seq};
 
 use super::{
     super::{budget, plan::Shown},
@@ -114,13 +111,11 @@ impl Story {
     /// Returns the lines about the newest tool calls whose outcome is unknown, with the command that a person
     /// may type.
     fn doubted_tools(&self) -> Vec<String> {
-        let doubted = self.entries.iter().rev().filter(|e| e.kind == Kind::Tool && e.state == State::Unknown);
         let id = &self.view.run.id;
-        let line = |e: &Entry| {
-            let tool = e.key.as_deref().unwrap_or_default();
-            clean_line(&format!("  in doubt: {tool} → outlast resolve {id} {}", e.seq), WIDTH)
+        let line = |(tool, seq): &(String, Seq)| {
+            clean_line(&format!("  in doubt: {tool} → outlast resolve {id} {seq}"), WIDTH)
         };
-        doubted.take(APPROVALS).map(line).collect()
+        self.doubted.iter().rev().take(APPROVALS).map(line).collect()
     }
 
     fn newest_attempts(&self, look: Look, room: usize) -> Vec<String> {

@@ -18,7 +18,7 @@ use outlast_core::{
     reads::entries,
     run::{Run, attempt::Attempt, instance::Instance},
     store::{RunView, Store, filter::ApprovalFilter as Filter},
-    words::id::{AttemptNo, Micros, RunId},
+    words::id::{AttemptNo, Micros, RunId, Seq},
 };
 
 use self::money::Calls;
@@ -26,6 +26,7 @@ use super::{
     busy_waiting::BusyWaiting,
     evidence::{self, Evidence},
     plan::Shown,
+    resolve_tool,
     resume_tax::{self, Tax},
 };
 use crate::{
@@ -101,6 +102,8 @@ struct Story {
     approvals: Vec<reads::approvals::View>,
     /// Newest tool calls, oldest first.
     tools: Vec<tool::Told>,
+    /// Names and entries of tool calls in doubt, oldest first.
+    doubted: Vec<(String, Seq)>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
     still_since: Option<Micros>,
     now: Micros,
@@ -146,6 +149,10 @@ impl Story {
             servers: servers::find(store, no, None)?,
             approvals: pending(store, &view.run)?,
             tools: tool::newest(store, no, &entries, ENTRIES)?,
+            doubted: resolve_tool::doubted(store, &entries)?
+                .iter()
+                .map(|e| (e.key.clone().unwrap_or_default(), e.seq))
+                .collect(),
             waiting: BusyWaiting::of(&entries),
             plans: Shown::of_run(store, &view, store.now()?)?,
             tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),

@@ -192,12 +192,19 @@ fn whoever_is_killed(seed: u64, bed: &Bed, run: Command) {
     assert!(keys.values().all(|count| *count == 1), "seed {seed}: {keys:?}");
     let texts: std::collections::BTreeSet<&String> = keys.keys().map(|(text, _)| text).collect();
     assert!(made - texts.len() <= doubted, "seed {seed}: {made} effects, {doubted} told: {keys:?}");
+    // A call whose recorder died, and that nobody made again, stays open.
+    if recorded(bed).iter().any(|state| state != "done") {
+        bed.does(&["show", "r"]).code(0).tells(&["in doubt: mail/append"]);
+    }
     println!("seed {seed}: {made} effects of {} calls, {doubted} told of", texts.len());
 }
 
-/// Three letters, one after the other.
-fn letters(tool: &str) -> String {
-    ["ann", "bob", "cy"].map(|to| format!("mock: tool {tool} {}\n", json!({"text": to}))).concat()
+/// Three letters, one after the other. With an even seed each tool goes on behind its effect, so that the kill comes in the
+/// middle of it; else it comes about the answer.
+fn letters(seed: u64, tool: &str) -> String {
+    let takes = if seed.is_multiple_of(2) { 0.5 } else { 0.0 };
+    let letter = |to| format!("mock: tool {tool} {}\n", json!({"text": to, "takes": takes}));
+    ["ann", "bob", "cy"].map(letter).concat()
 }
 
 /// Returns the number of times that each agent is killed: `OUTLAST_TEST_KILLS`.
@@ -210,7 +217,7 @@ fn whoever_is_killed_claude_codes_calls_are_done_once_or_told() {
     for seed in 0..kills() {
         let bed = claude_bed(&json!({}));
         bed.write(".claude.json", &json!({"mcpServers": {"mail": server(&bed)}}).to_string());
-        let run = claude(&bed, &letters("mcp__mail__append"), &[]);
+        let run = claude(&bed, &letters(seed, "mcp__mail__append"), &[]);
         whoever_is_killed(seed, &bed, run);
     }
 }
@@ -219,7 +226,7 @@ fn whoever_is_killed_claude_codes_calls_are_done_once_or_told() {
 fn whoever_is_killed_codexs_calls_are_done_once_or_told() {
     for seed in 0..kills() {
         let bed = codex_bed();
-        let run = codex(&bed, &letters("mcp__mail/append"));
+        let run = codex(&bed, &letters(seed, "mcp__mail/append"));
         whoever_is_killed(seed, &bed, run);
     }
 }

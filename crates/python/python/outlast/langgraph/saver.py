@@ -38,6 +38,8 @@ _BASES = 256
 _BASES_BYTES = 64 << 20
 # Checkpoints that were named by their id, and that a thread may go on from.
 _NAMED = 4096
+# Threads and namespaces whose last checkpoint's small values are kept in memory.
+_LAST = 256
 
 
 class OutlastSaver(BaseCheckpointSaver[str]):
@@ -70,6 +72,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         # Checkpoints that were read by their id: a program that goes on from there means it.
         self._named: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._bases: OrderedDict[tuple[str, str, str], Blob] = OrderedDict()
+        # By thread and namespace: the checkpoint stored last, and the small values of its row. The next one has most of them.
+        self._stored_last: OrderedDict[tuple[str, str], tuple[str, dict[str, Blob]]] = OrderedDict()
         self._lately = Lately()
 
     # --- reading
@@ -170,6 +174,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 # Others wrote, and may have pruned what our next difference would be one from.
                 for place in [place for place in self._bases if place[:2] == (thread, ns)]:
                     del self._bases[place]
+                self._stored_last.pop((thread, ns), None)
                 self._lately.forget(thread, ns)
             self._heads[thread, ns] = (newest, version)
         return newest
@@ -234,19 +239,16 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         following = _Following(thread, ns, id, max(newest or "", id), seen)
         if not follows:
             raise self._forked(following)
-        written = self._lately.taken((thread, ns, parent)) if parent else {}
-        small = self._small(thread, ns, parent, checkpoint, new_versions)
+        small = following.small = self._small(thread, ns, parent, checkpoint, new_versions)
         following.blobs.update(small)
-        values: list[Change] = []
+        fresh: list[tuple[str, Any, str, bytes]] = []
         for channel, version in new_versions.items():
             if channel in checkpoint["channel_values"]:
                 kind, data = self.serde.dumps_typed(checkpoint["channel_values"][channel])
                 if len(data) <= SMALL and channel in checkpoint["channel_versions"]:
                     small[channel] = following.blobs[channel] = Blob(version, kind, data)
-                    continue
-                blob, packed = Blob.after(self._bases.get((thread, ns, channel)), version, kind, data, written.get(channel))
-                following.blobs[channel] = blob
-                values.append((rows.blob(ns, channel, version), packed, None))
+                else:
+                    fresh.append((channel, version, kind, data))
         bare = {name: value for name, value in checkpoint.items() if name != "channel_values"}
         row = {
             "parent": parent,
@@ -257,8 +259,13 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         following.changes = [
             (rows.head(ns), rows.pack(following.newest), seen),
             (rows.checkpoint(ns, id), rows.pack(row), None),
-            *values,
         ]
+        # Writes that this checkpoint is made of come to the disk while it is serialized, and before it.
+        written = self._lately.taken((thread, ns, parent)) if parent else {}
+        for channel, version, kind, data in fresh:
+            blob, packed = Blob.after(self._bases.get((thread, ns, channel)), version, kind, data, written.get(channel))
+            following.blobs[channel] = blob
+            following.changes.append((rows.blob(ns, channel, version), packed, None))
         return following
 
     def _small(self, thread: str, ns: str, parent: str | None, checkpoint: Any, new_versions: Any) -> dict[str, Blob]:
@@ -282,6 +289,9 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         return small
 
     def _small_of(self, thread: str, ns: str, id: str | None) -> dict[str, Blob]:
+        last, small = self._stored_last.get((thread, ns), (None, {}))
+        if id and id == last:
+            return small
         row = self._rows.get(thread, rows.checkpoint(ns, id))[1] if id else None
         if row is None:
             return {}
@@ -292,6 +302,10 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         thread, ns = following.thread, following.ns
         with self._lock:
             self._heads[thread, ns] = (following.newest, following.seen + 1)
+            self._stored_last[thread, ns] = (following.id, following.small)
+            self._stored_last.move_to_end((thread, ns))
+            while len(self._stored_last) > _LAST:
+                self._stored_last.popitem(last=False)
         for channel, blob in following.blobs.items():
             self._keep(thread, ns, channel, blob)
         return _config(thread, ns, following.id)
@@ -452,6 +466,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
                 del self._named[named]
             for place in [place for place in self._bases if place[0] == thread]:
                 del self._bases[place]
+            for last in [last for last in self._stored_last if last[0] == thread]:
+                del self._stored_last[last]
             self._lately.forget(thread)
 
 
@@ -468,6 +484,8 @@ class _Following:
         self.seen = seen
         self.changes: list[Change] = []
         self.blobs: dict[str, Blob] = {}
+        #: Small values of the checkpoint's row.
+        self.small: dict[str, Blob] = {}
 
 
 def _place(config: Any) -> tuple[str, str]:
