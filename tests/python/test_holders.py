@@ -82,3 +82,73 @@ def test_a_person_can_stop_a_run(rt):
                 run.step("s", lambda: 1)
     assert rt.get("r").status == "interrupted"
     assert stop.wait(60) == 0
+
+
+def supervised(rt, *arguments, **environment):
+    """A supervisor of run `r` in a process of its own."""
+    line = [outlast_program(), "--store", rt.place, *arguments]
+    return subprocess.Popen(
+        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def until(what, done):
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+def test_a_run_is_taken_over_from_a_living_supervisor_whose_agent_ends(rt, home):
+    agent = f"echo $$ > {home}/agent.tmp; mv {home}/agent.tmp {home}/agent; exec sleep 1000"
+    supervisor = supervised(rt, "run", "--run", "r", "--", "sh", "-c", agent)
+    try:
+        until("the agent works", lambda: (home / "agent").exists())
+        with rt.run("r", if_held="takeover") as run:
+            assert run.step("a", lambda: 1) == 1
+            out, _ = supervisor.communicate(timeout=60)
+            # The agent has ended before its supervisor does.
+            assert not os.path.exists(f"/proc/{(home / 'agent').read_text().strip()}"), out
+            assert run.step("b", lambda: 2) == 2
+        assert supervisor.returncode == 77 and f"pid {os.getpid()}" in out
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+
+
+ASKS = """
+import json, os, urllib.request
+body = {"model": "gpt-4o-mini", "max_tokens": 10, "messages": [{"role": "user", "content": "mock: limit 5h 1"}]}
+headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+address = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers))
+"""
+
+
+# Bug: a program that wanted a run whose supervisor slept, and had not begun the last attempt, waited for ever, at full
+# speed, even with takeover. Cause: the holder was looked up by the newest attempt, and not by the lease.
+def test_a_run_is_taken_over_from_a_supervisor_that_waits_without_an_attempt_of_its_own(rt, home):
+    mock = subprocess.Popen([outlast_program(), "mock", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    url = mock.stdout.readline().strip()
+    keys = {"OPENAI_API_KEY": "sk-of-nobody", "OPENAI_BASE_URL": f"{url}/v1"}
+    sleeps = []
+    try:
+        sleeps.append(supervised(rt, "run", "--run", "r", "--", sys.executable, "-c", ASKS, **keys))
+        assert any("sleeps until" in line for line in sleeps[0].stdout)
+        # Its lease goes to the next supervisor; the only attempt stays its own.
+        sleeps[0].kill()
+        sleeps[0].wait()
+        sleeps.append(supervised(rt, "resume", "r", **keys))
+        assert any("sleeps until" in line for line in sleeps[1].stdout)
+        with pytest.raises(outlast.RunHeld, match="outlast resume"):
+            rt.run("r").__enter__()
+        with rt.run("r", if_held="takeover") as run:
+            assert run.step("a", lambda: 1) == 1
+            out, _ = sleeps[1].communicate(timeout=60)
+            assert run.step("b", lambda: 2) == 2
+        assert sleeps[1].returncode == 77 and f"pid {os.getpid()}" in out
+    finally:
+        for one in [*sleeps, mock]:
+            one.kill()
+            one.wait()

@@ -60,9 +60,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         settings::sync_budgets(store.clone(), &context).await?;
         policies::register(&context.around, &*store)?;
         let node = proxy_setup::join(store, &context, "outlast serve")?;
-        let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
-        let desk =
-            StateDesk::new(node.store().clone(), clock, entropy, args.grpc_conflicts, Writer::NoRun);
+        let desk = StateDesk::new(&node, context.entropy.clone(), args.grpc_conflicts, Writer::NoRun);
         let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), false);
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
             .with_state(desk.clone())

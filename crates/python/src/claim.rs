@@ -52,7 +52,7 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
             fresh: false,
             restart: died(core, view.run.no)?,
         };
-        let held = match core.store.ask(claim, Durability::Synced).wait() {
+        let (held, holder) = match core.store.ask(claim, Durability::Synced).wait() {
             Ok(Answer::Refused(refusal)) => {
                 return Err(Failure::refused(&refusal, view.run.id.as_str()).into());
             }
@@ -60,12 +60,13 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
                 let claims = Claims { run: view.run.no, attempt, slot: Slot::DRIVER, fence: Some(fence) };
                 return Ok(claimed(core, view, claims, iteration, instance, true));
             }
-            Err(held @ Error::Engine(engine::Error::RunHeld { .. })) => held,
+            Err(Error::Engine(held @ engine::Error::RunHeld { instance, .. })) => (held, instance),
             Err(e) => return Err(Failure::from(e).into()),
         };
         // The sweep finds holders that are certainly gone; the claim then succeeds.
         let is_judged = core.node.has_judged(&mut inquest).map_err(Failure::from)?;
-        let Some(holder) = holder(core, view.run.no)? else { continue };
+        let holder = core.store.instance(holder).map_err(Failure::from)?;
+        let Some(holder) = holder.filter(|i| i.life == Life::Live) else { continue };
         if force {
             // With `force`, the user vouches that the holder is a forgotten process: it loses its leases, and
             // learns of it.
@@ -167,14 +168,6 @@ fn claimed(
 /// Returns whether the newest attempt ended by a death, so that the next one counts as a restart.
 fn died(core: &Core, run: RunNo) -> Result<bool, Failure> {
     Ok(core.store.attempts(run)?.last().is_some_and(|a| a.ended_at.is_some() && a.died()))
-}
-
-/// Returns the live process that has the run's driver's attempt open, if it is not this one.
-fn holder(core: &Core, run: RunNo) -> Result<Option<Instance>, Failure> {
-    let attempts = core.store.attempts(run)?;
-    let open = attempts.iter().rev().find(|a| a.slot == Slot::DRIVER && a.is_open());
-    let Some(no) = open.or(attempts.last()).and_then(|a| a.instance) else { return Ok(None) };
-    Ok(core.store.instance(no)?.filter(|i| i.life == Life::Live))
 }
 
 /// Returns whether the holder is known to live: same boot and namespace, and its pid still belongs to it.

@@ -7,6 +7,7 @@ pub mod compat;
 pub mod dialect;
 pub mod door;
 pub mod grpc;
+pub mod hints;
 pub mod http;
 pub mod intercept;
 pub mod mcp;

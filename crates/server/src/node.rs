@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 
 pub use outlast_core::call::membership::Inquest;
 
-use crate::trouble::Trouble;
+use crate::{hints::Hints, trouble::Trouble};
 
 /// Time between two heartbeats of a process.
 pub const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_MS);
@@ -55,6 +55,7 @@ pub trait Census: Send + Sync {
 /// Process that is registered as an instance of a store.
 pub struct Node {
     store: Arc<dyn Store>,
+    hints: Arc<Hints>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     census: Arc<dyn Census>,
@@ -85,6 +86,7 @@ impl Node {
         let (registering, renewed) = (tokio::sync::Mutex::default(), Notify::new());
         let (heartbeats, sweeps) = (Trouble::new("heartbeat not renewed"), Trouble::new("sweep failed"));
         let node = Node {
+            hints: Hints::new(store.clone()),
             store,
             clock,
             entropy,
@@ -104,6 +106,11 @@ impl Node {
 
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Returns what this process hears of others.
+    pub fn hints(&self) -> &Arc<Hints> {
+        &self.hints
     }
 
     pub fn clock(&self) -> &Arc<dyn Clock> {

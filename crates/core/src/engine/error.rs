@@ -1,5 +1,7 @@
 //! Errors of the engine. An operation that fails with one wrote nothing.
 
+use crate::words::id::InstanceNo;
+
 /// Errors of the engine. A refusal by a limit is not an error but a recorded outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -8,7 +10,7 @@ pub enum Error {
     #[error("run {id} exists already")]
     RunExists { id: String },
     #[error("run {id} is held by {holder}")]
-    RunHeld { id: String, holder: String },
+    RunHeld { id: String, holder: String, instance: InstanceNo },
     #[error("run {id} is {status}: nothing more can be opened in it")]
     RunEnded { id: String, status: &'static str },
     #[error("run {id} is halted: {why}")]

@@ -82,6 +82,9 @@ pub struct CallDetail {
     /// Whether the call waits for its next try: nothing of it is on its way.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resting: bool,
+    /// Whether a request at another process waits for the answer, or has waited. Its process is told of the end by a hint.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub joined: bool,
     /// Item or step in which the call was made; `None` outside of both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Seq>,

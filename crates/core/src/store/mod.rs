@@ -4,6 +4,7 @@ mod durability;
 pub mod edges;
 mod error;
 pub mod filter;
+mod hint;
 pub mod load;
 mod loss;
 pub mod state;
@@ -39,6 +40,7 @@ use crate::{
 pub use durability::Durability;
 pub use error::Error;
 pub use filter::{Page, Sought, Which};
+pub use hint::{Hint, News};
 pub use loss::{Loss, Losses};
 
 /// Run with its spec and envelope, as committed.
@@ -94,9 +96,6 @@ pub struct StepRow {
     pub state: State,
     pub closed_at: Option<Micros>,
 }
-
-/// Callback of this process, called when another process of the store has sent a hint.
-pub type Hint = Arc<dyn Fn() + Send + Sync>;
 
 /// Operations and reads that every database offers. `submit` is the only way to write.
 pub trait Store: Reads + Send + Sync {
@@ -177,9 +176,8 @@ pub trait Store: Reads + Send + Sync {
     fn losses(&self) -> Losses {
         Losses::default()
     }
-    /// Registers `hint`, which is called when another process may have made room that a call waits for, or a
-    /// person may have decided. A call is only a hint: it may be missing, or come without a reason. `hint` is
-    /// called on a thread of the store's, and must not block.
+    /// Registers `hint`, which is called with what another process may have done. A call is only a hint: it may be
+    /// missing, or come without a reason. `hint` is called on a thread of the store's, and must not block.
     fn on_hint(&self, hint: Hint) {
         let _ = hint;
     }

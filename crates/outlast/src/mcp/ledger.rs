@@ -19,12 +19,7 @@ use outlast_core::{
             send_tool::SendTool,
         },
     },
-    journal::{
-        Kind, Opening, Role, State,
-        approval::{Answer, Status},
-        iteration_scope,
-        payload::Payload,
-    },
+    journal::{Kind, Opening, Role, State, approval::Status, iteration_scope, payload::Payload},
     run::{Record, attempt::Exit, rules::Rules},
     store::{self, Ask as _, Durability, Store},
     words::{
@@ -33,6 +28,8 @@ use outlast_core::{
     },
 };
 use outlast_server::{
+    hints::Hints,
+    http::approvals::decided,
     mcp::message::{self, ToolCall},
     node::Node,
 };
@@ -78,6 +75,7 @@ struct Life {
 pub struct Ledger {
     pub context: Context,
     pub store: Arc<dyn Store>,
+    hints: Arc<Hints>,
     pub run: RunNo,
     pub id: RunId,
     pub seat: Seat,
@@ -127,6 +125,7 @@ impl Ledger {
     ) -> Ledger {
         Ledger {
             context,
+            hints: Hints::new(store.clone()),
             store,
             run: view.run.no,
             id: view.run.id.clone(),
@@ -301,19 +300,13 @@ impl Ledger {
             arguments: Payload::encode(self.secrets.hidden_value(arguments(call)).to_string().as_bytes()),
             expires_ms: EXPIRES_MS,
         };
-        let mut answer = self.store.ask(request, Durability::Synced).await?;
+        let answer = self.store.ask(request, Durability::Synced).await?;
         let name = self.name(&call.tool);
         if let (Status::Pending, Some(id)) = (answer.status, answer.id) {
             say(&format!("{name} waits for a person: outlast approve {id}"));
         }
         let until = tokio::time::Instant::now() + patience;
-        while answer.status == Status::Pending && tokio::time::Instant::now() < until {
-            tokio::time::sleep(LOOK).await;
-            let Some(id) = answer.id else { break };
-            let entry = self.store.entry(id.run, id.seq)?;
-            let now = self.store.now()?;
-            answer = entry.and_then(|e| Answer::of(&e, now)).unwrap_or(answer);
-        }
+        let answer = decided(&*self.store, &self.hints, answer, until).await?;
         let id = answer.id.map(|id| id.to_string()).unwrap_or_default();
         let policy = self.rules.as_ref().map(|r| r.policy.clone()).unwrap_or_default();
         let said = answer.decision.as_ref();

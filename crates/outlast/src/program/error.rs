@@ -282,7 +282,7 @@ fn list(candidates: &[Candidate], count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outlast_core::envelope::Refusal;
+    use outlast_core::{envelope::Refusal, words::id::InstanceNo};
     use outlast_process::start_error;
 
     use super::*;
@@ -302,7 +302,12 @@ mod tests {
             "error: no run has the id or name \"x\"\nhint: list runs with `outlast ls`",
         );
         check(
-            store::Error::Engine(engine::Error::RunHeld { id: "r".into(), holder: "pid 4".into() }).into(),
+            store::Error::Engine(engine::Error::RunHeld {
+                id: "r".into(),
+                holder: "pid 4".into(),
+                instance: InstanceNo(1),
+            })
+            .into(),
             77,
             "run_held",
             "error: run r is held by pid 4\nhint: end it there, or with `outlast stop r`; or begin another with another id",

@@ -54,8 +54,7 @@ pub fn ui(args: &UiArgs, context: Context) -> Result<u8, CliError> {
     runtime.block_on(async {
         let listener = listen(args.listen, "--listen").await?;
         let node = proxy_setup::join(store, &context, "outlast ui")?;
-        let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
-        let desk = StateDesk::new(node.store().clone(), clock, entropy, Conflicts::Expected, Writer::NoRun);
+        let desk = StateDesk::new(&node, context.entropy.clone(), Conflicts::Expected, Writer::NoRun);
         let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
             .with_state(desk)
             .with_page(Shows::Alone, sessions.clone());

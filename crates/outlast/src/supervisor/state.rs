@@ -22,8 +22,7 @@ use crate::program::{
 /// Returns the server of the store's state. No run can write through it before [`StateFace::drive`]. Over REST each
 /// change names its writer.
 pub fn desk(node: &Node, context: &Context, conflicts: Conflicts) -> Arc<StateDesk> {
-    let (clock, entropy) = (context.clock.clone(), context.entropy.clone());
-    StateDesk::new(node.store().clone(), clock, entropy, conflicts, Writer::Run(None))
+    StateDesk::new(node, context.entropy.clone(), conflicts, Writer::Run(None))
 }
 
 /// Server of a run's state over gRPC, which ends with the runtime.

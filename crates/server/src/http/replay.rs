@@ -61,6 +61,7 @@ fn resumed(asked: &Asked<'_>) -> Result<Option<i64>, Error> {
 /// Sends pages until the last one; with `follow`, until the client leaves.
 async fn feed(desk: Arc<StateDesk>, mut commits: Commits, follow: bool, to: mpsc::Sender<Piece>) {
     let (mut said, mut told) = (Instant::now(), false);
+    let mut ear = follow.then(|| desk.ear());
     loop {
         let read = desk
             .read(move |store| {
@@ -100,15 +101,16 @@ async fn feed(desk: Arc<StateDesk>, mut commits: Commits, follow: bool, to: mpsc
                 return;
             }
         }
-        if is_end && !follow {
-            let _ = to.send(Piece::End).await;
-            return;
-        }
-        if is_end {
-            tokio::select! {
-                () = to.closed() => return,
-                () = tokio::time::sleep(LOOK) => {}
+        let Some(ear) = ear.as_mut().filter(|_| is_end) else {
+            if is_end {
+                let _ = to.send(Piece::End).await;
+                return;
             }
+            continue;
+        };
+        tokio::select! {
+            () = to.closed() => return,
+            _ = ear.pause(LOOK) => {}
         }
     }
 }

@@ -29,7 +29,7 @@ use outlast_core::{
         Opening, Role, State,
         payload::{PART_LEN, Payload},
     },
-    store::{Ask as _, Durability, Error, Pending},
+    store::{Ask as _, Durability, Error, News, Pending},
     words::id::{InstanceNo, Seq},
 };
 use tokio::{sync::oneshot, time::Instant};
@@ -48,10 +48,13 @@ use super::{
     record::Answer,
     registry::{Registry, Task},
 };
-use crate::wire::{
-    body::AnswerBody,
-    refuse::Refusal,
-    socket::{Client, Wire},
+use crate::{
+    hints::Ear,
+    wire::{
+        body::AnswerBody,
+        refuse::Refusal,
+        socket::{Client, Wire},
+    },
 };
 
 /// Longest pause before a call that waits for its upstream's rate asks for admission again.
@@ -82,7 +85,7 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         admission: None,
         long_request: None,
         wait_over: None,
-        poll_at: None,
+        joined: None,
         later: None,
         ticket: None,
         closed: None,
@@ -123,7 +126,8 @@ struct Drive {
     /// `None`.
     long_request: Option<Payload>,
     wait_over: Option<Instant>,
-    poll_at: Option<(Instant, Seq)>,
+    /// Call of another process whose answer this request waits for; `None` if there is none.
+    joined: Option<Joined>,
     /// Time at which the call asks again for its turn, and the reason why it waits; `None` while it does not
     /// wait for its upstream's rate.
     later: Option<(Instant, Later)>,
@@ -139,6 +143,14 @@ struct Asked {
     as_whom: InstanceNo,
     began: Instant,
     pending: Pending<Admit>,
+}
+
+/// Call in flight at another process.
+struct Joined {
+    seq: Seq,
+    ear: Ear,
+    /// Pause before the next look at it; `None` while a look is decided on.
+    next: Option<Duration>,
 }
 
 impl Drive {
@@ -169,9 +181,10 @@ impl Drive {
                 self.later.iter_mut().for_each(|l| l.0 += ASK_AGAIN);
                 self.report(Event::MayRetry);
             }
-            () = sleep_until(self.poll_at.map(|p| p.0)) => {
-                let polled = self.poll_at.take().map(|(_, seq)| self.poll(seq));
-                polled.into_iter().for_each(|state| self.report(Event::Polled(state)));
+            seq = due(&mut self.joined) => {
+                self.joined.iter_mut().for_each(|joined| joined.next = None);
+                let polled = self.poll(seq);
+                self.report(Event::Polled(polled));
             }
         }
     }
@@ -205,8 +218,15 @@ impl Drive {
                 self.reply.source = live.map_or(Source::Nothing, Source::Live);
             }
             ForClient::Poll(seq) => {
-                let jitter = self.host.nonce() % 50;
-                self.poll_at = Some((Instant::now() + Duration::from_millis(50 + jitter), seq));
+                let pause = Duration::from_millis(50 + self.host.nonce() % 50);
+                match &mut self.joined {
+                    Some(joined) if joined.seq == seq => joined.next = Some(pause),
+                    // The first look comes at once: the call may have ended before anybody here listened.
+                    _ => {
+                        let ear = self.host.node.hints().ear(News::JOINED);
+                        self.joined = Some(Joined { seq, ear, next: Some(Duration::ZERO) });
+                    }
+                }
             }
             ForClient::Load(seq) => {
                 let loaded = self.load(seq).map(|answer| self.reply.source = Source::Stored(answer));
@@ -462,6 +482,19 @@ async fn decided(admission: &mut Option<Asked>) -> Result<Admission, Error> {
     match admission {
         Some(asked) => (&mut asked.pending).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Waits until the joined call is to be looked at.
+async fn due(joined: &mut Option<Joined>) -> Seq {
+    match joined {
+        Some(Joined { seq, ear, next: Some(pause) }) => {
+            if !pause.is_zero() {
+                let _ = ear.pause(*pause).await;
+            }
+            *seq
+        }
+        _ => std::future::pending().await,
     }
 }
 

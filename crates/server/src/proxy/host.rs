@@ -11,10 +11,10 @@ use std::{
 use outlast_core::{
     call::desk::Event,
     run::token::TokenKey,
-    store::{Error, Store},
+    store::{Error, News, Store},
     words::clock::{Clock, Entropy},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::{
     config::{Config, Observer, Seen, Watch},
@@ -27,7 +27,7 @@ use super::{
     sleep::Reading,
     upstream::Pool,
 };
-use crate::{door::metrics::Metrics, node::Node, wire::refuse::Refusal};
+use crate::{door::metrics::Metrics, hints::Ear, node::Node, wire::refuse::Refusal};
 
 /// Proxy under one configuration, with the parts that requests share.
 ///
@@ -182,21 +182,19 @@ impl Host {
     /// gives a hint of that. Also detects suspends.
     pub async fn poll_for_others(self: Arc<Self>) {
         let mut before = Reading::of(self.clock.as_ref());
-        let hint = Arc::new(Notify::new());
-        let mut hears = false;
+        let mut ear: Option<Ear> = None;
         loop {
             let jitter = self.nonce().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(150 + jitter)) => {}
-                // All servers hear a hint at once, and hints may come faster than they are of use.
-                () = hint.notified() => tokio::time::sleep(Duration::from_millis(5 + jitter / 8)).await,
+            let pause = Duration::from_millis(150 + jitter);
+            match &mut ear {
+                Some(ear) => drop(ear.pause(pause).await),
+                None => tokio::time::sleep(pause).await,
             }
             self.registry.on(Event::Look);
             // Hearing hints takes a connection, which most servers never need.
-            if !hears && self.registry.is_waiting() {
-                let heard = hint.clone();
-                self.store.on_hint(Arc::new(move || heard.notify_one()));
-                hears = true;
+            if ear.is_none() && self.registry.is_waiting() {
+                // A person's raise or decision is an event.
+                ear = Some(self.node.hints().ear(News::ROOM | News::EVENTS));
             }
             let now = Reading::of(self.clock.as_ref());
             if before.was_asleep_until(now) {

@@ -10,7 +10,7 @@ use http::{HeaderValue, Response, header, request::Parts};
 use outlast_core::{
     events::{Event, Kind, Mark, Wanted},
     journal::{Entry, State},
-    store::{self, RunView, Store},
+    store::{self, News, RunView, Store},
     words::id::{RunNo, Seq},
 };
 use serde_json::{Value, json};
@@ -40,6 +40,9 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Number of looks for new events to one for the progress of runs.
 const PROGRESS: u32 = 4;
+
+/// Least time between two looks at the progress of runs that commits of the state ask for.
+const CALM: Duration = Duration::from_millis(100);
 
 /// Silence after which a comment is sent, so that intermediaries keep the connection.
 const QUIET: Duration = Duration::from_secs(15);
@@ -300,6 +303,9 @@ async fn feed(
     }
     let mut looks = 1_u32;
     let mut said = Instant::now();
+    let of_state = if progress.is_some() && reading.run.is_none() { News::STATE } else { News::default() };
+    let mut ear = host.node.hints().ear(News::EVENTS | of_state);
+    let (mut news, mut looked) = (News::default(), Instant::now());
     // The cursor goes out at once: a client that loses its connection before the first event misses none.
     let mut text = format!("id: {}\nevent: cursor\ndata: {{}}\n\n", reading.cursor);
     loop {
@@ -310,7 +316,7 @@ async fn feed(
             }
         }
         let store = host.store.clone();
-        let looks_at_progress = looks.is_multiple_of(PROGRESS);
+        let looks_at_progress = looks.is_multiple_of(PROGRESS) || news.state;
         looks = looks.wrapping_add(1);
         let read = tokio::task::spawn_blocking(move || {
             let given = reading.page(&*store).and_then(|events| {
@@ -356,7 +362,12 @@ async fn feed(
         }
         tokio::select! {
             () = to.closed() => return,
-            () = tokio::time::sleep(LOOK) => {}
+            heard = ear.pause(LOOK) => news = heard,
+        }
+        if news.state {
+            // A busy state has commits without end, and a look at all runs is not small.
+            tokio::time::sleep(CALM.saturating_sub(looked.elapsed())).await;
+            looked = Instant::now();
         }
     }
 }

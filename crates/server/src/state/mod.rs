@@ -17,11 +17,16 @@ use outlast_core::{
         },
     },
     state::{Committed, Name, Position},
-    store::{self, Ask as _, Durability, Store},
+    store::{self, Ask as _, Durability, News, Store},
     words::{
         clock::{Clock, Entropy, random},
         id::{RunId, Slot, uuid_v7},
     },
+};
+
+use crate::{
+    hints::{Ear, Hints},
+    node::Node,
 };
 
 pub use commits::{Commits, PAGE};
@@ -45,6 +50,7 @@ pub enum Writer {
 /// Access to the state of a store, with the transactions that are open in this process.
 pub struct StateDesk {
     store: Arc<dyn Store>,
+    hints: Arc<Hints>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     conflicts: Conflicts,
@@ -57,15 +63,21 @@ struct Open {
 }
 
 impl StateDesk {
+    /// Creates the desk of a process. Its clock and store are the node's.
     pub fn new(
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
+        node: &Node,
         entropy: Arc<dyn Entropy>,
         conflicts: Conflicts,
         writer: Writer,
     ) -> Arc<StateDesk> {
         let open = Mutex::new(Open { writer, transactions: Transactions::new(Limits::default()) });
-        Arc::new(StateDesk { store, clock, entropy, conflicts, open })
+        let (store, clock, hints) = (node.store().clone(), node.clock().clone(), node.hints().clone());
+        Arc::new(StateDesk { store, hints, clock, entropy, conflicts, open })
+    }
+
+    /// Returns an ear for commits of other processes.
+    pub fn ear(&self) -> Ear {
+        self.hints.ear(News::STATE)
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {

@@ -7,7 +7,7 @@ use outlast_core::{
     journal::State,
     price::PriceTable,
     run::{Policy, Unpriced, status::Status},
-    store::Error,
+    store::{Error, News},
 };
 use outlast_mock::{self as mock, FixedUsage};
 use outlast_server::door::{Config, Seen};
@@ -218,6 +218,7 @@ async fn a_raise_lets_calls_go_on_that_are_waiting_at_that_moment() {
 async fn hints_of_other_processes_are_heard_once_a_call_has_waited() {
     let (rig, store) = Rig::on(Failing::new).await;
     let server = rig.serve_limited(budget(1)).await;
+    server.node.hints().pause_at_least(Duration::from_secs(3600));
     let first = Api::Chat.says(&format!("mock: hang\n{}", "x".repeat(930))).throw(server.addr).await;
     until("the first is in flight", || rig.mock.paid() == 1).await;
     assert_eq!(store.hearers(), 0);
@@ -227,7 +228,7 @@ async fn hints_of_other_processes_are_heard_once_a_call_has_waited() {
     until("it hears", || store.hearers() == 1).await;
     // Room that another process makes: nobody tells this server's desk.
     server.raise("r", Unit::CostNanoUsd, 2 * COST).await;
-    store.hint();
+    store.hint(News::EVENTS);
     waiting.await.unwrap().ok();
     assert_eq!((rig.mock.paid(), store.hearers()), (2, 1));
     drop(first);

@@ -13,7 +13,7 @@ use outlast_core::{
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
-        Durability, Error, Hint, LedgerLine, Loss, Losses, Page, Promise, RunFilter, RunView, Sought,
+        Durability, Error, Hint, LedgerLine, Loss, Losses, News, Page, Promise, RunFilter, RunView, Sought,
         StepRow, Store, Ticket, state::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
@@ -70,8 +70,8 @@ impl Failing {
     }
 
     /// Another process gives a hint.
-    pub fn hint(&self) {
-        self.hints.lock().unwrap().iter().for_each(|hint| hint());
+    pub fn hint(&self, news: News) {
+        self.hints.lock().unwrap().iter().for_each(|hint| hint(news));
     }
 
     /// Makes the store work again.

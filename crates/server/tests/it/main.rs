@@ -12,6 +12,7 @@ mod faithful;
 mod faults;
 mod fleet;
 mod gemini;
+mod hints;
 mod intercept;
 mod masks;
 mod named;

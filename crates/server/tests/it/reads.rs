@@ -300,13 +300,13 @@ async fn each_opening_and_closing_of_a_runs_entries_is_given_once_whatever_the_p
 }
 
 /// Follower of the events, as a browser is one.
-struct Follower {
+pub struct Follower {
     stream: tokio::net::TcpStream,
     had: String,
 }
 
 impl Follower {
-    async fn start(server: &Server, target: &str, header: &str) -> Follower {
+    pub async fn start(server: &Server, target: &str, header: &str) -> Follower {
         use tokio::io::AsyncWriteExt as _;
         let mut stream = tokio::net::TcpStream::connect(server.addr).await.unwrap();
         let head =
@@ -316,7 +316,7 @@ impl Follower {
     }
 
     /// Reads on until `text` has come. Returns all that came.
-    async fn until(&mut self, text: &str) -> String {
+    pub async fn until(&mut self, text: &str) -> String {
         use tokio::io::AsyncReadExt as _;
         while !self.had.contains(text) {
             let mut some = [0; 4096];

@@ -297,8 +297,7 @@ impl Rig {
             let node = Node::join(store.clone(), clock, entropy.clone(), census, identity).unwrap();
             let observer = Arc::new(move |s: &Seen| theirs.lock().unwrap().push(s.clone()));
             let proxy = Proxy::new(node.clone(), &*entropy, config, Some(observer)).unwrap();
-            let clock = node.clock().clone();
-            let desk = StateDesk::new(store.clone(), clock, entropy, conflicts, Writer::NoRun);
+            let desk = StateDesk::new(&node, entropy, conflicts, Writer::NoRun);
             (runtime, store, node, made_with(proxy.with_state(desk.clone())), desk)
         });
         let (runtime, store, node, proxy, desk) = made.await.unwrap();

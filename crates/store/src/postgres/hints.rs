@@ -1,4 +1,4 @@
-//! Hints between the processes of a store, by LISTEN and NOTIFY: room may have come back, or a person may have decided.
+//! Hints between the processes of a store, by LISTEN and NOTIFY: what one of them did, where another may wait for it.
 //!
 //! A hint saves a waiter the rest of its pause. Nothing depends on one: it may be lost with its connection, and behind a
 //! pooler in transaction mode none comes. A commit carries one only where somebody may wait for what it did.
@@ -15,7 +15,9 @@ use std::{
 use outlast_core::{
     engine::loaded::Loaded,
     envelope::{Envelope, unit::Unit},
-    store::Hint,
+    journal::{Entry, State},
+    store::{Hint, News},
+    words::row::Touch,
 };
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -67,10 +69,11 @@ impl Hints {
                 && link.batch_execute(&format!("LISTEN {}", self.channel)).await.is_ok()
             {
                 // Something may have been done while nobody heard it.
-                self.tell();
-                while let Some(sender) = hears.recv().await {
+                self.tell(News::ANY);
+                while let Some(heard) = hears.recv().await {
+                    let (sender, word) = heard.split_once(' ').unwrap_or((&heard, ""));
                     if sender != self.sender {
-                        self.tell();
+                        self.tell(News::read(word));
                     }
                 }
             }
@@ -78,26 +81,33 @@ impl Hints {
         }
     }
 
-    fn tell(&self) {
+    fn tell(&self, news: News) {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        listeners.iter().for_each(|listener| listener());
+        listeners.iter().for_each(|listener| listener(news));
     }
 
     /// Returns the statement that sends a hint to the other processes once its transaction has committed.
-    pub fn notifying(&self) -> Statement<'_> {
-        let text = |text: &'_ str| Cell::Text(Some(text.to_owned().into()));
-        let values = Values::One(vec![text(&self.channel), text(&self.sender)]);
+    pub fn notifying(&self, news: News) -> Statement<'_> {
+        let text = |text: String| Cell::Text(Some(text.into()));
+        let word = format!("{} {}", self.sender, news.word());
+        let values = Values::One(vec![text(self.channel.clone()), text(word)]);
         Statement { sql: "SELECT pg_catalog.pg_notify($1, $2)".into(), values }
     }
 }
 
-/// Returns whether another process may wait for the effect of an operation, asked before `known` takes over
-/// its rows: for an event (a decision, a raise, the end of a run), or for room in an envelope that was nearly
-/// full, or raised.
-pub fn is_awaited(known: &Known, loaded: &Loaded) -> bool {
+/// Returns what another process may wait for of an operation's changes, asked before `known` takes over its rows:
+/// events, commits of the state, the end of a call that another process's request joined, and room in an envelope that
+/// was nearly full, or raised.
+pub fn news(known: &Known, loaded: &Loaded) -> News {
     let frees =
         |after: &Envelope| known.envelopes.get(&after.no).is_some_and(|row| gives_room(&row.value, after));
-    !loaded.events.is_empty() || loaded.envelopes.iter().any(|row| frees(&row.value))
+    let is_over = |entry: &Entry| entry.state != State::Open && entry.call.as_ref().is_some_and(|c| c.joined);
+    News {
+        room: loaded.envelopes.iter().any(|row| frees(&row.value)),
+        events: !loaded.events.is_empty(),
+        state: !loaded.state.versions.is_empty(),
+        joined: loaded.entries.iter().any(|row| row.touch != Touch::Read && is_over(&row.value)),
+    }
 }
 
 fn gives_room(before: &Envelope, after: &Envelope) -> bool {

@@ -14,7 +14,7 @@ use outlast_core::{
     },
     run::{Run, instance::Instance},
     store::{
-        Error,
+        Error, News,
         edges::Edges,
         load::{Fetch, Key, Together},
     },
@@ -85,8 +85,8 @@ pub struct PostgresWriter {
     is_pooled: bool,
     acknowledged: Acknowledged,
     hints: Arc<Hints>,
-    /// Whether another process may wait for the effect of this transaction, so that it is sent a hint.
-    is_awaited: bool,
+    /// Effects of this transaction that another process may wait for, so that it is sent a hint.
+    news: News,
     /// Commit of this transaction while its outcome is not known.
     pending: Option<Commit>,
     /// Time at which this transaction began, by the database's clock, and whether its commit is to be on disk.
@@ -130,7 +130,7 @@ impl PostgresWriter {
             is_pooled: false,
             acknowledged,
             hints,
-            is_awaited: false,
+            news: News::default(),
             pending: None,
             begun: (Micros(0), false),
         }
@@ -194,7 +194,7 @@ impl PostgresWriter {
         self.count = None;
         self.decides_at = None;
         self.pending = None;
-        self.is_awaited = false;
+        self.news = News::default();
         self.begun.1 = synced;
         if let Some(session) = self.session.take() {
             match self.begin_in(&session, synced, keys) {
@@ -386,7 +386,7 @@ impl Backend for PostgresWriter {
         if begins || loaded.budgets.iter().any(|row| row.touch != Touch::Read) {
             self.edges.learn(&loaded, self.begun.0);
         }
-        self.is_awaited |= hints::is_awaited(&self.known, &loaded);
+        self.news = self.news | hints::news(&self.known, &loaded);
         let forgotten = take(&mut loaded.forgotten);
         self.known.keep(loaded);
         if forgotten.is_empty() {
@@ -434,7 +434,7 @@ impl Backend for PostgresWriter {
                     return Err(CommitFailed::RolledBack(e));
                 }
             };
-            statements.extend(self.is_awaited.then(|| self.hints.notifying()));
+            statements.extend(self.news.is_any().then(|| self.hints.notifying(self.news)));
             statements.extend(self.count.map(|(instance, counter)| apply::counting(instance, counter)));
             session.run(apply::run(&session.client, &statements, "COMMIT"))
         };

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{engine::call::settle::Close, store::Store};
+use outlast_core::{
+    engine::{approval::decide_approval::DecideApproval, call::settle::Close},
+    store::{News, Store},
+};
 
 use crate::{
     agent::FULL,
@@ -16,16 +19,17 @@ use crate::{
     private_postgres::Database,
     relay::Relay,
     stage::Stage,
+    state::{change, put},
 };
 
 /// Longest time until a hint comes, on a machine that is slow.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Hints that the store hears from now on. The first one says that it listens.
-fn heard(store: &dyn Store) -> Receiver<()> {
+fn heard(store: &dyn Store) -> Receiver<News> {
     let (tell, heard) = channel();
     let tell = Mutex::new(tell);
-    store.on_hint(Arc::new(move || tell.lock().unwrap().send(()).unwrap()));
+    store.on_hint(Arc::new(move |news| tell.lock().unwrap().send(news).unwrap()));
     heard.recv_timeout(LONGEST).unwrap();
     heard
 }
@@ -84,4 +88,38 @@ fn a_store_that_hears_hints_is_closed() {
     let hints = heard(&*store);
     drop(store);
     assert!(hints.recv().is_err(), "nobody can give a hint any more");
+}
+
+#[test]
+fn each_kind_of_change_is_told_as_what_it_is_and_the_end_of_a_call_only_where_it_was_joined() {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let acts = Stage::on(Opened(open_at(&database.url_at(relay.directory()), true).unwrap()));
+    let waits = in_schema(&database, "outlast");
+    let run = acts.run("r").create();
+    let one = acts.process("p").enter(run, Some("one"));
+    let hints = heard(&*waits.store());
+    let next = || hints.recv_timeout(LONGEST).unwrap();
+    // An ordinary call gives no hint: the next one to come is of the commit after it.
+    one.buys("nobody waits for this", 100);
+    acts.ask(put(vec![change("k", "v")])).unwrap();
+    assert_eq!(next(), News::STATE);
+    let (alone, call) = (one.call("another request"), one.call("a request"));
+    assert_eq!(waits.process("q").enter(run, Some("two")).request("a request").joins(), call);
+    let round_trips = |seq| {
+        relay.passed();
+        one.done(seq, 100);
+        relay.passed().round_trips
+    };
+    // The hint of the second one takes no round trip more than the first, which gives none.
+    assert_eq!(round_trips(alone), round_trips(call));
+    assert_eq!(next(), News::JOINED);
+    // A new attempt, its question, and a person's answer.
+    let one = acts.process("p").enter(run, Some("three"));
+    assert_eq!(next(), News::EVENTS);
+    let id = acts.ask(one.wants("deploy", "{}")).unwrap().id.unwrap();
+    assert_eq!(next(), News::EVENTS);
+    let by = "ann".to_owned();
+    acts.ask(DecideApproval { id, digest: None, approve: true, reason: None, by }).unwrap();
+    assert_eq!(next(), News::EVENTS);
 }

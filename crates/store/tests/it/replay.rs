@@ -104,6 +104,12 @@ pub fn a_call_in_flight_under_another_process_is_joined(s: &Stage) {
         panic!("wanted to join")
     };
     assert_eq!((joined, instance), (seq, one.no));
+    let is_noted = |seq| s.entry(run, seq).call.unwrap().joined;
+    assert!(is_noted(seq), "its process tells of the end");
+    // Whoever joins at the call's own process learns of the end there.
+    let own = two.enter(run, Some("c")).call("y");
+    assert_eq!(two.enter(run, Some("d")).request("y").joins(), own);
+    assert!(!is_noted(own));
 }
 
 pub fn answers_of_a_live_sibling_are_not_replayed(s: &Stage) {

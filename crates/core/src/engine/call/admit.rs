@@ -34,7 +34,8 @@ use crate::{
 
 /// Decides a request. If it goes out, reserves its bound and opens its entry in the same commit.
 ///
-/// Synced when the request goes out: intent before effect. Replays and joins write nothing.
+/// Synced when the request goes out: intent before effect. Replays write nothing, and joins at another
+/// process only, once, that somebody there waits.
 /// Errors: `LeaseLost`, `LabelEnded`, `NotRunning`, `RunEnded` and `NotWithin` write nothing.
 #[derive(Clone, Debug)]
 pub struct Admit {
@@ -96,7 +97,7 @@ impl Admit {
         }
         let stands_for = match replay::choose(l, &self.asked()) {
             Choice::Replay(seq) => return Ok(Answer::Replay { seq }),
-            Choice::Join(seq, instance) => return Ok(Answer::Join { seq, instance }),
+            Choice::Join(seq, instance) => return Ok(self.join(l, seq, instance)),
             Choice::New { stands_for } => stands_for,
         };
         guard::unhalt(l, self.actor.run, true, now)?;
@@ -140,6 +141,18 @@ impl Admit {
                 Ok(Answer::Refused(refusal))
             }
         }
+    }
+
+    /// Lets the request wait for a call in flight. The first one of another process notes that on the call, so that its
+    /// end is told there.
+    fn join(&self, l: &mut Loaded, seq: Seq, instance: InstanceNo) -> Answer {
+        let run = self.actor.run;
+        let is_noted = |e: &Entry| e.call.as_ref().is_none_or(|call| call.joined);
+        if instance != self.actor.instance && l.entry(run, seq).is_some_and(|e| !is_noted(e)) {
+            let call = l.entry_mut(run, seq).and_then(|e| e.call.as_mut());
+            call.into_iter().for_each(|call| call.joined = true);
+        }
+        Answer::Join { seq, instance }
     }
 
     /// Returns what a new call repeats, and its bound: not more than that of a lost try, which was the same request. The

@@ -184,7 +184,8 @@ pub fn halt(l: &mut Loaded, run: RunNo, refusal: Refusal) -> Result<(), Error> {
 /// Returns the error for a slot that another process drives.
 pub fn held(run: &Run, holder: &Instance) -> Error {
     let i = &holder.identity;
-    Error::RunHeld { id: run.id.to_string(), holder: format!("{} (pid {} on {})", i.program, i.pid, i.host) }
+    let who = format!("{} (pid {} on {})", i.program, i.pid, i.host);
+    Error::RunHeld { id: run.id.to_string(), holder: who, instance: holder.no }
 }
 
 /// Changes the run's status as `event` demands, and returns the new one.

@@ -6,6 +6,7 @@
 mod ask;
 mod policies;
 pub mod show;
+mod wait;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 pub use ask::{Wanted, ask};
+pub use wait::decided;
 
 use super::{Query, query};
 use crate::{state::Error, wire::body::AnswerBody};
