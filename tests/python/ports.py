@@ -6,8 +6,8 @@ import socket
 import tempfile
 from pathlib import Path
 
-# Below the range from which the kernel takes the ports of outgoing connections.
-_PORTS = range(20_000, 32_000)
+# Below the range from which the kernel takes the ports of outgoing connections, and above those of the tests in Rust.
+_PORTS = range(30_000, 32_000)
 _CLAIMS = Path(tempfile.gettempdir()) / f"outlast-test-ports-{os.getuid()}"
 # Open files, whose locks hold the claims of this process until it ends.
 _held = []
