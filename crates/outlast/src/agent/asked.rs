@@ -104,7 +104,8 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
     }
     // The answer that named a call may be lost with its proxy, and no process be left.
     let is_recorded = |id: &str| entries.iter().any(|e| e.kind == Kind::Tool && e.key.as_deref() == Some(id));
-    let kept = of.kept.map(|kept| kept.calls.iter().filter(|call| !kept.results.contains(&call.id)));
+    let has_result = |kept: &KeptCalls, id: &str| kept.results.contains(id) && !kept.aborted.contains(id);
+    let kept = of.kept.map(|kept| kept.calls.iter().filter(|call| !has_result(kept, &call.id)));
     for call in kept.into_iter().flatten().rev().take(CALLS) {
         if !answered.contains(&call.id) && !is_known(&found, &call.id) && !is_recorded(&call.id) {
             found.in_flight.push(Asked { call: call.clone(), at, lost: None });
