@@ -10,7 +10,7 @@ killed once, a random time behind a random call of the session: the agent, or in
 - lost: runs whose last request has not all the results that a request had carried before the kill;
 - told again: results among these that the program had not put on disk, and that the note tells;
 - begun anew: sessions that the program had not put on disk;
-- told: tool calls that had begun, and whose result no request had carried: each has to stand in the note;
+- told: tool calls that had begun, and whose result no request carries: each has to stand in the note;
 - twice: effects that were made a second time, by a model that does again whatever it is not told of;
 - bought again: the most of the cached context, of kills at 100,000 tokens and more.
 """
@@ -136,7 +136,8 @@ class Bed(cli_bed.Bed):
         outcome.lost = sorted(had - self.results())
         log = (self.place / "log").read_text().splitlines() if (self.place / "log").exists() else []
         begun = {int(line.split()[0][6:]) for line in log if line.endswith(" 1")}
-        outcome.in_flight = sorted(begun - had)
+        # A result that is on disk before it is sent is in the conversation that goes on.
+        outcome.in_flight = sorted(begun - had - self.results())
         notes = [line["asked"] for line in self.paid() if "you had started" in line["asked"]]
         outcome.again_told = sum(note.count("which this conversation has lost") for note in set(notes))
         outcome.untold = [n for n in outcome.in_flight if not any(f"begun-{n} " in note for note in notes)]

@@ -94,20 +94,21 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
         }
     }
     let at = newest.or(entries.last().map(|e| e.opened_at)).unwrap_or(Micros(0));
+    // The answer that named a call may be lost with its proxy. A process may be left or not, and tells less.
+    let is_recorded = |id: &str| entries.iter().any(|e| e.kind == Kind::Tool && e.key.as_deref() == Some(id));
+    let has_result = |kept: &KeptCalls, id: &str| kept.results.contains(id) && !kept.aborted.contains(id);
+    let kept = of.kept.map(|kept| kept.calls.iter().filter(|call| !has_result(kept, &call.id)));
+    for call in kept.into_iter().flatten().rev().take(CALLS) {
+        if !answered.contains(&call.id) && !is_known(&found, &call.id) && !is_recorded(&call.id) {
+            found.in_flight.push(Asked { call: call.clone(), at, lost: None });
+        }
+    }
     for process in left {
         let ToolProcess::Of(id) = &process.of else { continue };
         if !answered.contains(id) && !is_known(&found, id) {
             let input = json!({"command": process.command.trim()}).to_string();
             let call = ToolCall { id: id.clone(), name: "shell".into(), input };
             found.in_flight.push(Asked { call, at, lost: None });
-        }
-    }
-    // The answer that named a call may be lost with its proxy, and no process be left.
-    let is_recorded = |id: &str| entries.iter().any(|e| e.kind == Kind::Tool && e.key.as_deref() == Some(id));
-    let kept = of.kept.map(|kept| kept.calls.iter().filter(|call| !kept.results.contains(&call.id)));
-    for call in kept.into_iter().flatten().rev().take(CALLS) {
-        if !answered.contains(&call.id) && !is_known(&found, &call.id) && !is_recorded(&call.id) {
-            found.in_flight.push(Asked { call: call.clone(), at, lost: None });
         }
     }
     found.in_flight.sort_by_key(|asked| asked.at);

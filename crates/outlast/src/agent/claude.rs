@@ -480,7 +480,11 @@ mod tests {
             r#"{"type":"user","message":{"content":[{"tool_use_id":"t2","type":"tool_re"#,
         ];
         let call = ToolCall { id: "t1".into(), name: "Bash".into(), input: r#"{"command":"ls"}"#.into() };
-        let wanted = KeptCalls { calls: vec![call], results: HashSet::from(["t0".to_owned()]) };
+        let wanted = KeptCalls {
+            calls: vec![call],
+            results: HashSet::from(["t0".to_owned()]),
+            aborted: HashSet::new(),
+        };
         assert_eq!(Claude.kept_calls(&lines.join("\n")), Some(wanted));
     }
 

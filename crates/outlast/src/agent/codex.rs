@@ -195,6 +195,9 @@ impl Codex {
     }
 }
 
+/// End of a result that Codex gives a tool call when it is told to end, even one whose tool has finished.
+const ABORTED: &str = "aborted by user";
+
 impl Adapter for Codex {
     fn name(&self) -> &str {
         "codex"
@@ -285,7 +288,11 @@ impl Adapter for Codex {
             if line["type"] == "response_item" {
                 let item = &line["payload"];
                 kept.calls.extend(tool_calls::called(format!(r#"{{"output":[{item}]}}"#).as_bytes()));
-                kept.results.extend(tool_calls::answered(format!(r#"{{"input":[{item}]}}"#).as_bytes()));
+                let ids = tool_calls::answered(format!(r#"{{"input":[{item}]}}"#).as_bytes());
+                if item["output"].as_str().is_some_and(|output| output.ends_with(ABORTED)) {
+                    kept.aborted.extend(ids.iter().cloned());
+                }
+                kept.results.extend(ids);
             }
         }
         Some(kept)
@@ -458,7 +465,10 @@ mod tests {
         ];
         let call = ToolCall { id: "c1".into(), name: "sh".into(), input: "{}".into() };
         let results = HashSet::from(["c0".to_owned(), "c2".to_owned()]);
-        assert_eq!(Codex.kept_calls(&lines.join("\n")), Some(KeptCalls { calls: vec![call], results }));
+        let wanted = KeptCalls { calls: vec![call], results, aborted: HashSet::new() };
+        assert_eq!(Codex.kept_calls(&lines.join("\n")), Some(wanted));
+        let aborted = r#"{"type":"response_item","payload":{"type":"function_call_output","call_id":"c0","output":"Wall time: 0.1 seconds\naborted by user"}}"#;
+        assert_eq!(Codex.kept_calls(aborted).unwrap().aborted, HashSet::from(["c0".to_owned()]));
     }
 
     #[test]

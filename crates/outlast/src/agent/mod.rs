@@ -123,6 +123,8 @@ pub struct KeptCalls {
     pub calls: Vec<ToolCall>,
     /// Ids of the calls whose results the file has.
     pub results: HashSet<String>,
+    /// Ids of those whose result says only that the program was ended, whatever became of the tool.
+    pub aborted: HashSet<String>,
 }
 
 /// Adapter of one CLI agent program. All methods are pure, except `servers` and `logins`, which read the program's files.
