@@ -1,4 +1,4 @@
-//! Measures Outlast on PostgreSQL, beside a bare loop of one-row transactions on the same server.
+//! Measures Outlast on PostgreSQL, beside pgbench's bare loop of one-row transactions on the same server.
 //!
 //! The server is started for it on the same disk, and syncs its log as servers do.
 
@@ -6,14 +6,14 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
     client::{Load, Plan, load},
     report::{bar, row, section},
     servers::{self, Server},
-    stats::{Samples, verdict},
+    stats::verdict,
     steps, store,
 };
 
@@ -43,12 +43,32 @@ impl Database {
     }
 
     /// Creates a database and returns its URL.
-    fn create(&self, name: &str, runtime: &tokio::runtime::Runtime) -> String {
-        runtime.block_on(async {
-            let client = connect(&self.url).await;
-            client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database");
-        });
+    fn create(&self, name: &str) -> String {
+        self.psql(&format!("CREATE DATABASE {name}"));
         self.url.replacen("/postgres?", &format!("/{name}?"), 1)
+    }
+
+    fn psql(&self, sql: &str) {
+        let done = Command::new("psql").args(["-q", "-d", &self.url, "-c", sql]).status().expect("psql");
+        assert!(done.success(), "psql did not take: {sql}");
+    }
+
+    /// Writes a table in transactions of one row, in two round trips each, as fast as one connection can. Returns the
+    /// transactions per second, and pgbench's own words. `None` without pgbench.
+    fn bare_loop(&self, seconds: u64) -> Option<(f64, String)> {
+        self.psql("CREATE TABLE bare (no bigserial PRIMARY KEY, value bytea)");
+        let script = self.dir.with_file_name("bare.sql");
+        let insert = format!("INSERT INTO bare (value) VALUES ('\\x{}');", "2a".repeat(100));
+        std::fs::write(&script, format!("BEGIN\\;{insert}\nCOMMIT;\n")).expect("pgbench's script");
+        let out = Command::new("pgbench")
+            .args(["-n", "-c", "1", "-T", &seconds.to_string(), "-f"])
+            .args([script.as_os_str(), self.url.as_ref()])
+            .output()
+            .ok()?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let told = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        let rate = told("tps = ")?.split_whitespace().next()?.parse().ok()?;
+        Some((rate, told("latency average = ").unwrap_or_default().to_owned()))
     }
 }
 
@@ -56,12 +76,6 @@ impl Drop for Database {
     fn drop(&mut self) {
         let _ = Command::new("scripts/private-postgres.sh").arg("stop").arg(&self.dir).status();
     }
-}
-
-async fn connect(url: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.expect("connected");
-    tokio::spawn(connection);
-    client
 }
 
 /// Measures and prints the figures.
@@ -76,13 +90,11 @@ pub fn measure(dir: &Path, seconds: u64) {
     let Some(database) = Database::start(&place) else {
         return println!("PostgreSQL does not start: its rows are missing");
     };
-    let (bare, mut samples) = runtime.block_on(bare_loop(&database.url, seconds));
-    row(
-        "one-row INSERT, COMMIT: a bare loop",
-        &format!("{bare:.0}/s  p50 {:.3} ms  p99 {:.3} ms", samples.p50(), samples.p99()),
-        "",
-    );
-    let opened = store::open_at(&database.create("steps", &runtime));
+    let Some((bare, latency)) = database.bare_loop(seconds) else {
+        return println!("pgbench is missing: PostgreSQL's rows are missing");
+    };
+    row("one-row INSERT, COMMIT: pgbench, one connection", &format!("{bare:.0}/s  mean {latency}"), "");
+    let opened = store::open_at(&database.create("steps"));
     let one = steps::rate(opened.as_ref(), 1, seconds);
     row(
         "durable steps/s, one run",
@@ -104,25 +116,10 @@ pub fn measure(dir: &Path, seconds: u64) {
     proxies(&database, &runtime, seconds);
 }
 
-/// A one-row table, written in transactions of two round trips.
-async fn bare_loop(url: &str, seconds: u64) -> (f64, Samples) {
-    let client = connect(url).await;
-    client.batch_execute("CREATE TABLE bare (no bigserial PRIMARY KEY, value bytea)").await.expect("a table");
-    let insert = format!("BEGIN; INSERT INTO bare (value) VALUES ('\\x{}')", "2a".repeat(100));
-    let (began, mut samples) = (Instant::now(), Samples::default());
-    while began.elapsed() < Duration::from_secs(seconds) {
-        let one = Instant::now();
-        client.batch_execute(&insert).await.expect("inserted");
-        client.batch_execute("COMMIT").await.expect("committed");
-        samples.add(one.elapsed());
-    }
-    (samples.len() as f64 / began.elapsed().as_secs_f64(), samples)
-}
-
 /// Calls through one server and several, each run on one connection, and one run on all of them.
 fn proxies(database: &Database, runtime: &tokio::runtime::Runtime, seconds: u64) {
     let mock = servers::mock();
-    let url = database.create("calls", runtime);
+    let url = database.create("calls");
     let servers: Vec<Server> = (0..4).map(|_| servers::serve(&mock.address, &url)).collect();
     let drive = |count: usize, connections: usize, tag: &str, run: Option<&str>, seconds: u64| -> Load {
         let plans: Vec<(String, Plan<'_>)> = servers[..count]

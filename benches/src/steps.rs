@@ -85,7 +85,7 @@ fn begin(actor: Actor, n: usize) -> BeginStep {
         actor,
         slot: Slot::DRIVER,
         scope: iteration_scope(1),
-        key: format!("step {n}").into(),
+        key: format!("step {n}"),
         within: None,
         retries: false,
         at_most_once: false,
