@@ -104,7 +104,7 @@ class Bed:
         return self.quietly([OUTLAST, *words])
 
     def told(self, *words: str) -> dict:
-        """What `outlast WORDS --json` prints."""
+        """Returns the JSON that `outlast WORDS --json` prints."""
         told = subprocess.run(
             [OUTLAST, *words, "--json"], env=self.env, cwd=self.work, capture_output=True, text=True, check=True
         )

@@ -39,7 +39,7 @@ def holder(home, rt):
 
 
 def opening(rt):
-    """How long a run of nobody takes to open here and now: what is done at once takes no more by much."""
+    """Returns the time that opening a run of nobody takes here and now, in seconds: an opening at once takes not much more."""
     began = time.monotonic()
     with rt.run("nobodys") as run:
         run.step("a", lambda: 1)
