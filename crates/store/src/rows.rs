@@ -90,7 +90,7 @@ pub trait Stored: Sized + 'static {
     const NAMES: &'static str;
     const COLUMNS: &'static [Column<Self>];
 
-    fn texts() -> &'static [OnceLock<Texts>; 2];
+    fn texts() -> &'static [OnceLock<Texts>; 3];
     fn read<R: Columns>(row: &mut Cursor<'_, R>) -> Result<Self, R::Error>;
 }
 
@@ -99,16 +99,19 @@ pub fn cells<T: Stored>(row: &T, write: impl Fn(Write) -> bool) -> Json<Vec<Cell
     T::COLUMNS.iter().filter(|column| write(column.write)).map(|column| (column.cell)(row)).collect()
 }
 
-/// SQL dialect of a database.
+/// Form of the SQL that writes rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
+    /// SQLite, one row a statement.
     Sqlite,
+    /// PostgreSQL, any number of rows a statement: each parameter is an array with an element for each row.
     Postgres,
+    /// PostgreSQL, one row a statement, which costs the server less than arrays of one element.
+    PostgresRow,
 }
 
 /// Statements that write a table's rows. `insert` and `upsert` bind all cells in order. `update` binds the key's cells
-/// and then those for which `Dialect::rewrites` holds. In PostgreSQL each parameter is an array with an element for
-/// each row, so that one statement writes any number of rows.
+/// and then those for which `Dialect::rewrites` holds.
 pub struct Texts {
     pub insert: String,
     pub update: String,
@@ -131,19 +134,23 @@ impl Dialect {
 
     /// Returns whether an update of a row writes a column with this rule.
     pub fn rewrites(self, write: Write) -> bool {
-        write == Write::Always || write == Write::Seldom && self == Dialect::Postgres
+        write == Write::Always || write == Write::Seldom && self != Dialect::Sqlite
     }
 
     fn table(self, name: &str) -> String {
         match self {
             Dialect::Sqlite => name.to_owned(),
-            Dialect::Postgres => format!("outlast.{name}"),
+            Dialect::Postgres | Dialect::PostgresRow => format!("outlast.{name}"),
         }
     }
 
-    fn places(self, count: usize) -> String {
+    fn place(self, i: usize) -> String {
         let mark = if self == Dialect::Sqlite { '?' } else { '$' };
-        let places: Vec<String> = (1..=count).map(|i| format!("{mark}{i}")).collect();
+        format!("{mark}{i}")
+    }
+
+    fn places(self, count: usize) -> String {
+        let places: Vec<String> = (1..=count).map(|i| self.place(i)).collect();
         places.join(", ")
     }
 
@@ -151,7 +158,7 @@ impl Dialect {
     pub fn insert(self, table: &str, names: &[&str]) -> String {
         let (table, places) = (self.table(table), self.places(names.len()));
         let rows = match self {
-            Dialect::Sqlite => format!("VALUES ({places})"),
+            Dialect::Sqlite | Dialect::PostgresRow => format!("VALUES ({places})"),
             Dialect::Postgres => format!("SELECT * FROM unnest({places})"),
         };
         format!("INSERT INTO {table} ({}) {rows}", names.join(", "))
@@ -161,28 +168,25 @@ impl Dialect {
     pub fn update(self, table: &str, keys: &[&str], changes: &[&str]) -> String {
         let table = self.table(table);
         let names = [keys, changes].concat();
-        let each = |names: &[&str], from: usize, one: fn(&str, usize) -> String| -> Vec<String> {
+        let each = |names: &[&str], from: usize, one: &dyn Fn(&str, usize) -> String| -> Vec<String> {
             names.iter().zip(from..).map(|(name, i)| one(name, i)).collect()
         };
-        match self {
-            Dialect::Sqlite => {
-                let one = |name: &str, i: usize| format!("{name} = ?{i}");
-                let (found, changed) = (each(keys, 1, one), each(changes, keys.len() + 1, one));
-                format!("UPDATE {table} SET {} WHERE {}", changed.join(", "), found.join(" AND "))
-            }
-            Dialect::Postgres => {
-                let found = each(keys, 0, |name, _| format!("old.{name} = new.{name}"));
-                let changed = each(changes, 0, |name, _| format!("{name} = new.{name}"));
-                let all = format!(
-                    "UPDATE {table} AS old SET {} FROM unnest({}) AS new ({}) WHERE {}",
-                    changed.join(", "),
-                    self.places(names.len()),
-                    names.join(", "),
-                    found.join(" AND ")
-                );
-                exactly("cardinality($1)", &all)
-            }
+        if self == Dialect::Postgres {
+            let found = each(keys, 0, &|name, _| format!("old.{name} = new.{name}"));
+            let changed = each(changes, 0, &|name, _| format!("{name} = new.{name}"));
+            let all = format!(
+                "UPDATE {table} AS old SET {} FROM unnest({}) AS new ({}) WHERE {}",
+                changed.join(", "),
+                self.places(names.len()),
+                names.join(", "),
+                found.join(" AND ")
+            );
+            return exactly("cardinality($1)", &all);
         }
+        let one = |name: &str, i: usize| format!("{name} = {}", self.place(i));
+        let (found, changed) = (each(keys, 1, &one), each(changes, keys.len() + 1, &one));
+        let update = format!("UPDATE {table} SET {} WHERE {}", changed.join(", "), found.join(" AND "));
+        if self == Dialect::Sqlite { update } else { exactly("1", &update) }
     }
 
     /// Returns `SELECT columns of T FROM table rest`.

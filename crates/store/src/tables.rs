@@ -56,8 +56,8 @@ macro_rules! stored {
                 $($(Column { name: stringify!($aside), write: Write::Aside, cell: $side },)+)?
             ];
 
-            fn texts() -> &'static [OnceLock<Texts>; 2] {
-                static TEXTS: [OnceLock<Texts>; 2] = [const { OnceLock::new() }; 2];
+            fn texts() -> &'static [OnceLock<Texts>; 3] {
+                static TEXTS: [OnceLock<Texts>; 3] = [const { OnceLock::new() }; 3];
                 &TEXTS
             }
 

@@ -34,11 +34,13 @@ use super::{
     statement::{Ask as _, Param, params},
 };
 use crate::{
-    rows::{Cell, Dialect, Stored, Write, cells, exactly, replacing},
+    rows::{
+        Cell, Dialect,
+        Dialect::{Postgres, PostgresRow},
+        Stored, Write, cells, exactly, replacing,
+    },
     tables::PAYLOAD,
 };
-
-const POSTGRES: Dialect = Dialect::Postgres;
 
 /// Statement with the values that it binds.
 pub struct Statement<'a> {
@@ -89,7 +91,7 @@ pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
     let names = ["at", "run_no", "seq", "kind", "about"];
     many(
         &mut all,
-        || POSTGRES.insert("events", &names),
+        |dialect| dialect.insert("events", &names),
         known.events.iter(),
         |e| {
             let (run, seq) = (Cell::Int(e.run.map(|no| no.0)), Cell::Int(e.seq.map(|seq| seq.0)));
@@ -193,17 +195,17 @@ pub fn write_failure(e: tokio_postgres::Error) -> Error {
 
 /// Inserts and updates the touched rows.
 fn write<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
-    let texts = POSTGRES.texts::<T>();
     let of = |touch| T::held(known).values().filter(move |row: &&Row<T>| row.touch == touch);
-    many(all, || texts.insert.clone(), of(Touch::Insert), |row| every(&row.value))?;
-    let wanted = |write| write == Write::Key || POSTGRES.rewrites(write);
-    many(all, || texts.update.clone(), of(Touch::Update), |row| cells(&row.value, wanted).map_err(no_json))
+    many(all, |dialect| dialect.texts::<T>().insert.clone(), of(Touch::Insert), |row| every(&row.value))?;
+    let wanted = |write| write == Write::Key || Postgres.rewrites(write);
+    let changed = |row: &'a Row<T>| cells(&row.value, wanted).map_err(no_json);
+    many(all, |dialect| dialect.texts::<T>().update.clone(), of(Touch::Update), changed)
 }
 
 /// Inserts the touched rows, or replaces those with the same keys.
 fn put<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
     let touched = T::held(known).values().filter(|row| row.touch != Touch::Read);
-    many(all, || POSTGRES.texts::<T>().upsert.clone(), touched, |row| every(&row.value))
+    many(all, |dialect| dialect.texts::<T>().upsert.clone(), touched, |row| every(&row.value))
 }
 
 fn every<T: Stored>(row: &T) -> Result<Vec<Cell<'_>>, Error> {
@@ -213,36 +215,39 @@ fn every<T: Stored>(row: &T) -> Result<Vec<Cell<'_>>, Error> {
 /// Adds the statement that writes `rows`, unless there are none.
 fn many<'a, R>(
     all: &mut Vec<Statement<'a>>,
-    sql: impl Fn() -> String,
-    rows: impl Iterator<Item = R>,
+    sql: impl Fn(Dialect) -> String,
+    mut rows: impl Iterator<Item = R>,
     cells: impl Fn(R) -> Result<Vec<Cell<'a>>, Error>,
 ) -> Result<(), Error> {
-    let mut arrays: Vec<Vec<Cell<'a>>> = Vec::new();
+    let Some(first) = rows.next() else { return Ok(()) };
+    let first = cells(first)?;
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        all.push(Statement { sql: sql(PostgresRow), values: Values::One(first) });
+        return Ok(());
+    }
+    let mut arrays: Vec<Vec<Cell<'a>>> = first.into_iter().map(|cell| vec![cell]).collect();
     for row in rows {
-        let cells = cells(row)?;
-        arrays.resize_with(cells.len(), Vec::new);
-        arrays.iter_mut().zip(cells).for_each(|(array, cell)| array.push(cell));
+        arrays.iter_mut().zip(cells(row)?).for_each(|(array, cell)| array.push(cell));
     }
-    if !arrays.is_empty() {
-        all.push(Statement { sql: sql(), values: Values::Many(arrays) });
-    }
+    all.push(Statement { sql: sql(Postgres), values: Values::Many(arrays) });
     Ok(())
 }
 
-fn spec_sql() -> String {
-    format!("{} {}", POSTGRES.insert("specs", &["run_no", "spec"]), replacing(&["run_no"], &["spec"]))
+fn spec_sql(dialect: Dialect) -> String {
+    format!("{} {}", dialect.insert("specs", &["run_no", "spec"]), replacing(&["run_no"], &["spec"]))
 }
 
-fn delivery_sql() -> String {
-    let insert = POSTGRES.insert("deliveries", &["name", "version", "delivery"]);
+fn delivery_sql(dialect: Dialect) -> String {
+    let insert = dialect.insert("deliveries", &["name", "version", "delivery"]);
     format!("{insert} {}", replacing(&["name"], &["version", "delivery"]))
 }
 
-fn payload_sql() -> String {
+fn payload_sql(dialect: Dialect) -> String {
     let keys = ["run_no", "seq", "role", "part"];
     let columns: Vec<&str> = PAYLOAD.split(", ").collect();
     let names = [&keys[..], &columns].concat();
-    format!("{} {}", POSTGRES.insert("payloads", &names), replacing(&keys, &columns))
+    format!("{} {}", dialect.insert("payloads", &names), replacing(&keys, &columns))
 }
 
 fn payload(p: &NewPayload) -> Result<Vec<Cell<'_>>, Error> {

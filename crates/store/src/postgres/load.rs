@@ -162,6 +162,24 @@ pub async fn fetch(client: &Named, keys: &[Key<'_>], known: &mut Known) -> Resul
     try_join_all(all).await.map(drop)
 }
 
+/// Returns the query for the newest entries under some keys.
+///
+/// Each is the last of an index up to a place, compared as one row, and in that index's order: equalities with
+/// `ORDER BY seq` let the planner walk the run's primary key backwards instead, over all entries of other keys.
+fn newest() -> String {
+    let last = rows::select::<Entry>(
+        "WHERE key IS NOT NULL AND (run_no, kind, sha256(key), sha256(scope), seq) \
+         <= (r, k, sha256(sought_key), sha256(sought_scope), upto) \
+         ORDER BY run_no DESC, kind DESC, sha256(key) DESC, sha256(scope) DESC, seq DESC LIMIT 1",
+    );
+    format!(
+        "SELECT {} FROM unnest($1, $2, $3, $4, $5) AS sought(r, k, sought_key, sought_scope, upto) \
+         CROSS JOIN LATERAL ({last}) AS found \
+         WHERE run_no = r AND kind = k AND key = sought_key AND scope = sought_scope",
+        Entry::NAMES
+    )
+}
+
 struct Finder<'a> {
     client: &'a Named,
     /// Rows read so far. Borrowed only between two awaits.
@@ -177,18 +195,9 @@ impl Finder<'_> {
     }
 
     async fn newest(&self, b: &Batch<'_>) -> Result<()> {
-        let newest = rows::select::<Entry>(
-            "WHERE run_no = r AND kind = k AND sha256(key) = sha256(sought_key) AND sha256(scope) = sha256(sought_scope) \
-             AND seq <= upto ORDER BY seq DESC LIMIT 1",
-        );
-        let sql = format!(
-            "SELECT {} FROM unnest($1, $2, $3, $4, $5) AS sought(r, k, sought_key, sought_scope, upto) \
-             CROSS JOIN LATERAL ({newest}) AS found",
-            Entry::NAMES
-        );
         let of = &b.newest;
         let params = params![of.runs, of.kinds, of.keys, of.scopes, of.upto];
-        let found = all(self.client, &sql, params, rows::row::<Entry>).await?;
+        let found = all(self.client, &newest(), params, rows::row::<Entry>).await?;
         self.known.borrow_mut().learn(found);
         Ok(())
     }

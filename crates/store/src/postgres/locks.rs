@@ -53,6 +53,10 @@ pub enum Part {
 /// (`max_locks_per_transaction`, by default 64, times `max_connections`).
 const MOST: usize = 256;
 
+/// Statement that locks parts, given the two halves of their keys. Rows of a function are taken in their order.
+pub const PARTS: &str =
+    "SELECT count(pg_advisory_xact_lock(class, key)) FROM unnest($1, $2) AS part (class, key)";
+
 impl Locks {
     /// Returns the locks for operations with these needs.
     pub fn of(group: &[Vec<Need>], edges: &Edges) -> Locks {
@@ -108,25 +112,15 @@ impl Locks {
             && l.new_delivery.is_none()
     }
 
-    /// Returns the statements that take the locks.
-    pub fn statements(&self, schema: &SchemaName) -> String {
-        let Locks::Parts(parts) = self else { return schema.lock() };
-        let mut sql = schema.lock_beside_others();
-        if !parts.is_empty() {
-            let pair = |part: &Part| {
-                let (class, key) = part.key(schema);
-                (class.to_string(), key.to_string())
-            };
-            let (classes, keys): (Vec<_>, Vec<_>) = parts.iter().map(pair).unzip();
-            // Rows of a function are taken in their order.
-            sql += &format!(
-                "; SELECT count(pg_advisory_xact_lock(class, key)) \
-                 FROM unnest('{{{}}}'::int4[], '{{{}}}'::int4[]) AS part (class, key)",
-                classes.join(","),
-                keys.join(",")
-            );
+    /// Returns the statement that takes the store's lock, and for [`PARTS`] the two halves of the keys of the parts, in
+    /// the order in which parts are locked.
+    pub fn statements(&self, schema: &SchemaName) -> (String, (Vec<i32>, Vec<i32>)) {
+        match self {
+            Locks::Whole => (schema.lock(), Default::default()),
+            Locks::Parts(parts) => {
+                (schema.lock_beside_others(), parts.iter().map(|part| part.key(schema)).unzip())
+            }
         }
-        sql
     }
 }
 
@@ -239,17 +233,14 @@ mod tests {
     #[test]
     fn locks_are_taken_in_one_order_and_under_keys_that_stay() {
         let usual = SchemaName::default();
-        assert_eq!(Locks::Whole.statements(&usual), "SELECT pg_advisory_xact_lock(31372865309864820)");
+        let alone = "SELECT pg_advisory_xact_lock(31372865309864820)".to_owned();
+        assert_eq!(Locks::Whole.statements(&usual), (alone, Default::default()));
         let parts =
             [Part::Envelope(EnvelopeNo(9)), Part::State, Part::Instance(InstanceNo(3)), Part::Numbers];
         let class = usual.lock_class();
-        let wanted = format!(
-            "SELECT pg_advisory_xact_lock_shared(31372865309864820); SELECT count(pg_advisory_xact_lock(class, key)) \
-             FROM unnest('{{{class},{class},{},{}}}'::int4[], '{{0,1,3,9}}'::int4[]) AS part (class, key)",
-            class + 1,
-            class + 2
-        );
-        assert_eq!(Locks::Parts(parts.into()).statements(&usual), wanted);
+        let beside = "SELECT pg_advisory_xact_lock_shared(31372865309864820)".to_owned();
+        let keys = (vec![class, class, class + 1, class + 2], vec![0, 1, 3, 9]);
+        assert_eq!(Locks::Parts(parts.into()).statements(&usual), (beside, keys));
         assert_eq!(class, 1_818_325_876);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, fmt::Display, future::Future};
 
-use futures_util::future::join;
+use futures_util::future::{join, join5};
 use outlast_core::{
     store::{Error, load::Key},
     words::id::{InstanceNo, Micros},
@@ -14,8 +14,17 @@ use tokio::{
 use tokio_postgres::SimpleQueryMessage;
 
 use super::{
-    acknowledged::Witness, address::Address, connect::ConnectError, epoch::Epoch, error::chain, known::Known,
-    load, locks::Locks, named::Named, time::NOW,
+    acknowledged::Witness,
+    address::Address,
+    connect::ConnectError,
+    epoch::Epoch,
+    error::chain,
+    known::Known,
+    load,
+    locks::{Locks, PARTS},
+    named::Named,
+    statement::{Ask as _, params},
+    time::NOW,
 };
 
 /// Longest time that a transaction stands still before the database ends it.
@@ -38,6 +47,24 @@ impl Standstill {
         }
     }
 }
+
+/// Beginning of a transaction, with the token of the server's connection that it is on.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+    SELECT coalesce(current_setting('outlast_session.token', true), '')";
+
+/// Settings of a transaction, in one statement, whose parameters are the longest standstill and whether the commit is
+/// synced.
+///
+/// An unsynced commit becomes durable with the next synced one, as its record precedes that one's. `off` as the
+/// database's default must not make a synced group unsynced.
+const SETTINGS: &str = "SELECT set_config('lock_timeout', '30s', true), \
+    set_config('idle_in_transaction_session_timeout', $1, true), set_config('enable_seqscan', 'off', true), \
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), \
+    set_config('jit', 'off', true), \
+    CASE WHEN current_setting('server_version_num')::int >= 120000 \
+    THEN set_config('plan_cache_mode', 'force_generic_plan', true) END, \
+    CASE WHEN NOT $2 THEN set_config('synchronous_commit', 'off', true) \
+    WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END";
 
 /// A connection and the runtime that drives it, on the writer's thread.
 pub struct Session {
@@ -136,56 +163,57 @@ impl Session {
     /// machine stops within a transaction. A statement with a name is planned once, whatever its parameters (from
     /// PostgreSQL 12 on), and for indexes: its plan may have been made for a table that was still small.
     pub fn begin(&self, terms: &Terms<'_>, keys: &[Key<'_>], known: &mut Known) -> Begun {
-        // An unsynced commit becomes durable with the next synced one, as its record precedes that one's. The level is
-        // always set: `off` as the database's default must not make a synced group unsynced.
-        let level = if terms.synced {
-            "SELECT set_config('synchronous_commit', 'on', true) \
-             WHERE current_setting('synchronous_commit') = 'off'"
-        } else {
-            "SET LOCAL synchronous_commit = off"
-        };
         let witness = match terms.witness {
             Some(InstanceNo(no)) => {
                 format!("(SELECT op_counter || ' ' || registered_at FROM outlast.instances WHERE no = {no})")
             }
-            None => "NULL".to_owned(),
+            None => "NULL::text".to_owned(),
         };
-        let locks = terms.locks.statements(&self.client.client.schema);
-        let sql = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '30s'; \
-             SET LOCAL idle_in_transaction_session_timeout = '{}'; SET LOCAL enable_seqscan = off; \
-             SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off; \
-             SELECT set_config('plan_cache_mode', 'force_generic_plan', true) \
-             WHERE current_setting('server_version_num')::int >= 120000; {locks}; {level}; \
-             SELECT {NOW}, coalesce(current_setting('outlast_session.token', true), ''), {witness}",
-            terms.standstill.sql()
-        );
-        let (begun, loaded) = self.run(async {
-            let begun = self.client.client.simple_query(&sql);
-            join(begun, load::fetch(&self.client, keys, known)).await
+        let tell = format!("SELECT {NOW}, {witness}");
+        let (store, (classes, parts)) = terms.locks.statements(&self.client.client.schema);
+        let lock_parts = async {
+            if parts.is_empty() {
+                return Ok(());
+            }
+            self.client.query(PARTS, params![classes, parts]).await.map(drop)
+        };
+        let standstill = terms.standstill.sql();
+        let settings = params![standstill, terms.synced];
+        // Sent in this order, in one go.
+        let ((begun, set, locked, parts_locked, told), loaded) = self.run(async {
+            let begin = join5(
+                self.client.client.simple_query(BEGIN),
+                self.client.query(SETTINGS, settings),
+                self.client.query(&store, params![]),
+                lock_parts,
+                self.client.query(&tell, params![]),
+            );
+            join(begin, load::fetch(&self.client, keys, known)).await
         });
         let messages = match begun {
             Ok(messages) => messages,
             Err(e) => return Begun::Failed(e),
         };
-        let told = messages.iter().rev().find_map(|m| match m {
-            SimpleQueryMessage::Row(row) => {
-                let told = Told {
-                    now: Micros(row.get(0)?.parse().ok()?),
-                    witness: terms.witness.map(|_| row.get(2).and_then(witnessed)),
-                };
-                Some((told, row.get(1)?))
-            }
+        let token = messages.iter().find_map(|m| match m {
+            SimpleQueryMessage::Row(row) => row.get(0),
             _ => None,
         });
-        let untold = || Error::Unavailable { why: "the database did not tell its time".into() };
-        let Some((told, token)) = told else {
-            return Begun::In(Told { now: Micros(0), witness: None }, Err(untold()));
-        };
-        if self.client.token.as_ref().is_some_and(|ours| ours != token) {
-            // The session is dropped with the transaction.
+        if self.client.token.as_ref().is_some_and(|ours| Some(ours.as_str()) != token) {
+            // The session is dropped with the transaction. Elsewhere a statement's name may mean another, or nothing.
             return Begun::Elsewhere;
         }
+        let rows = match set.and(locked).map(drop).and(parts_locked).and(told) {
+            Ok(rows) => rows,
+            Err(e) => return Begun::Failed(e),
+        };
+        let told = rows.first().and_then(|row| {
+            let witness = |_| row.try_get(1).ok().flatten().and_then(witnessed);
+            Some(Told { now: Micros(row.try_get(0).ok()?), witness: terms.witness.map(witness) })
+        });
+        let untold = || Error::Unavailable { why: "the database did not tell its time".into() };
+        let Some(told) = told else {
+            return Begun::In(Told { now: Micros(0), witness: None }, Err(untold()));
+        };
         Begun::In(told, loaded)
     }
 }

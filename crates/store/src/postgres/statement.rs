@@ -39,6 +39,9 @@ impl Value for String {
 impl Value for Vec<i64> {
     const TYPE: Type = Type::INT8_ARRAY;
 }
+impl Value for Vec<i32> {
+    const TYPE: Type = Type::INT4_ARRAY;
+}
 impl Value for Vec<&str> {
     const TYPE: Type = Type::TEXT_ARRAY;
 }

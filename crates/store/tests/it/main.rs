@@ -32,6 +32,7 @@ mod panics;
 mod pooled;
 mod postgres_database;
 mod postgres_locks;
+mod postgres_speed;
 mod processes;
 mod round_trips;
 mod shared;
