@@ -135,9 +135,9 @@ def substitute(text: str, words: dict[str, str]) -> str:
 
 
 def free_port() -> str:
-    """A port below those that the kernel gives out: no connection takes it while a server is away."""
+    """A port below those that the kernel gives out, and above those of the tests: none is taken while a server is away."""
     while True:
-        port = 30_000 + next(TRIED) % 2_000
+        port = 31_500 + next(TRIED) % 1_000
         with socket.socket() as free, contextlib.suppress(OSError):
             free.bind(("127.0.0.1", port))
             return str(port)

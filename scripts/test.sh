@@ -62,10 +62,11 @@ documents_and_demos() {
 check "format" cargo fmt --all --check
 check "scripts" scripts_are_sound
 check "the build, with lints" lints
-# Side by side, since both wait half of the time, for processes that they have killed and for deadlines.
+# Side by side, since all wait half of the time, for processes that they have killed and for deadlines. Each has ports of
+# its own: a server that is killed and started again finds its port free.
 aside "Python" "$PYTHON" -m pytest -q -n 2 --dist loadgroup tests/python
-tests "Rust" nextest
 aside "documents and demos" documents_and_demos
+tests "Rust" nextest
 tests "Rust, examples in docs" doctests
 join tests "Python"
 join check "documents and demos"

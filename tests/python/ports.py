@@ -6,8 +6,8 @@ import socket
 import tempfile
 from pathlib import Path
 
-# Below the range from which the kernel takes the ports of outgoing connections, and above those of the tests in Rust.
-_PORTS = range(30_000, 32_000)
+# Above those of the tests in Rust, and below those of the documents and of the kernel (for outgoing connections).
+_PORTS = range(30_000, 31_500)
 _CLAIMS = Path(tempfile.gettempdir()) / f"outlast-test-ports-{os.getuid()}"
 # Open files, whose locks hold the claims of this process until it ends.
 _held = []

@@ -137,11 +137,9 @@ impl Dialect {
         write == Write::Always || write == Write::Seldom && self != Dialect::Sqlite
     }
 
-    fn table(self, name: &str) -> String {
-        match self {
-            Dialect::Sqlite => name.to_owned(),
-            Dialect::Postgres | Dialect::PostgresRow => format!("outlast.{name}"),
-        }
+    /// Returns what stands before a table's name.
+    fn schema(self) -> &'static str {
+        if self == Dialect::Sqlite { "" } else { "outlast." }
     }
 
     fn place(self, i: usize) -> String {
@@ -156,17 +154,17 @@ impl Dialect {
 
     /// Returns a statement that inserts rows with the columns `names`, bound in order.
     pub fn insert(self, table: &str, names: &[&str]) -> String {
-        let (table, places) = (self.table(table), self.places(names.len()));
+        let (schema, places) = (self.schema(), self.places(names.len()));
         let rows = match self {
             Dialect::Sqlite | Dialect::PostgresRow => format!("VALUES ({places})"),
             Dialect::Postgres => format!("SELECT * FROM unnest({places})"),
         };
-        format!("INSERT INTO {table} ({}) {rows}", names.join(", "))
+        format!("INSERT INTO {schema}{table} ({}) {rows}", names.join(", "))
     }
 
     /// Returns a statement that sets the columns `changes` of the rows with these keys. The keys are bound first.
     pub fn update(self, table: &str, keys: &[&str], changes: &[&str]) -> String {
-        let table = self.table(table);
+        let table = format!("{}{table}", self.schema());
         let names = [keys, changes].concat();
         let each = |names: &[&str], from: usize, one: &dyn Fn(&str, usize) -> String| -> Vec<String> {
             names.iter().zip(from..).map(|(name, i)| one(name, i)).collect()
@@ -191,7 +189,8 @@ impl Dialect {
 
     /// Returns `SELECT columns of T FROM table rest`.
     pub fn select<T: Stored>(self, rest: &str) -> String {
-        format!("SELECT {} FROM {} {rest}", T::NAMES, self.table(T::TABLE))
+        // One piece: this is built for each lookup.
+        ["SELECT ", T::NAMES, " FROM ", self.schema(), T::TABLE, " ", rest].concat()
     }
 }
 

@@ -20,10 +20,7 @@ mod outage;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 pub use self::deed::{Admitting, Deed, ForClient, ForExchange};
 use self::{client::Client, live::Live};
@@ -37,7 +34,10 @@ use crate::{
         taken::Place,
         unrecorded::Unrecorded,
     },
-    words::id::{AttemptNo, InstanceNo, RunNo},
+    words::{
+        id::{AttemptNo, InstanceNo, RunNo},
+        map::Map,
+    },
 };
 
 /// Time of an event, and the instance under which the process acts at that time.
@@ -95,8 +95,8 @@ pub struct Shared {
 /// Call machines of one process. See the module.
 #[derive(Debug)]
 pub struct Desk {
-    clients: HashMap<ConnectionId, Client>,
-    exchanges: HashMap<Key, Live>,
+    clients: Map<ConnectionId, Client>,
+    exchanges: Map<Key, Live>,
     shared: Shared,
 }
 
@@ -126,7 +126,7 @@ impl Desk {
             unrecorded: Unrecorded::new(max_unrecorded),
             outages: Outages::new(longest_pause_ms),
         };
-        Desk { clients: HashMap::new(), exchanges: HashMap::new(), shared }
+        Desk { clients: Map::default(), exchanges: Map::default(), shared }
     }
 
     /// Feeds an event: the only entry point. Late events, for a machine that is over, change nothing.

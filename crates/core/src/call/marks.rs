@@ -4,13 +4,14 @@
 //! the answer and wants another one. The replay rule tells the two apart by the mark. Identical requests are therefore
 //! decided after it.
 
-use std::collections::HashMap;
-
-use crate::call::{ConnectionId, taken::Place};
+use crate::{
+    call::{ConnectionId, taken::Place},
+    words::map::Map,
+};
 
 /// Delivery marks under way in one process.
 #[derive(Debug, Default)]
-pub struct Marks(HashMap<Place, Marking>);
+pub struct Marks(Map<Place, Marking>);
 
 #[derive(Debug, Default)]
 struct Marking {

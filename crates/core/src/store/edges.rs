@@ -3,20 +3,23 @@
 //! Edges only say what to fetch and to lock early. A number that was given in a group that rolled back is given again,
 //! and a named budget opens another window: so the rows decide what is true, and whoever locks by edges compares them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     engine::loaded::Loaded,
     run::Run,
-    words::id::{BudgetNo, EnvelopeNo, Micros, RunNo},
+    words::{
+        id::{BudgetNo, EnvelopeNo, Micros, RunNo},
+        map::Map,
+    },
 };
 
 /// Cache of the edges that a process has seen.
 #[derive(Default)]
 pub struct Edges {
-    runs: HashMap<RunNo, Edge>,
+    runs: Map<RunNo, Edge>,
     /// Envelopes of the budgets' newest and current windows.
-    windows: HashMap<BudgetNo, Vec<EnvelopeNo>>,
+    windows: Map<BudgetNo, Vec<EnvelopeNo>>,
 }
 
 /// Rows that a run leads to.

@@ -23,6 +23,8 @@ pub struct BadHex {
     pub had: usize,
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 macro_rules! hex_bytes {
     ($(#[$doc:meta])* $name:ident, $len:literal, $kind:literal) => {
         $(#[$doc])*
@@ -32,7 +34,11 @@ macro_rules! hex_bytes {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                let mut digits = [0; 2 * $len];
+                for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
+                    pair.copy_from_slice(&[byte >> 4, byte & 15].map(|half| DIGITS[usize::from(half)]));
+                }
+                f.write_str(std::str::from_utf8(&digits).map_err(|_| fmt::Error)?)
             }
         }
 

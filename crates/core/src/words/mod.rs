@@ -5,6 +5,7 @@ pub mod clock;
 pub mod digest;
 pub mod duration;
 pub mod id;
+pub mod map;
 pub mod money;
 pub mod outage;
 pub mod row;

@@ -2,8 +2,9 @@
 //!
 //! Items are cut apart without being read, because each call of a long conversation passes here.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
+use memchr::memmem::Finder;
 use outlast_core::{
     call::busy_waiting::{ToolUse, Turn},
     words::digest::Digest,
@@ -15,7 +16,8 @@ use super::conversation::{self, Part};
 
 /// Texts of which one is in every request body that carries a tool's result, whatever the dialect. A conversation
 /// without tool results does not wait for a tool.
-const RESULTS: [&[u8]; 4] = [b"tool_result", b"_call_output", b"tool_call_id", b"functionResponse"];
+static RESULTS: LazyLock<[Finder<'static>; 4]> =
+    LazyLock::new(|| ["tool_result", "_call_output", "tool_call_id", "functionResponse"].map(Finder::new));
 
 /// Most items that a waiting turn adds to its conversation. A turn that adds more does not count as waiting.
 const MOST: usize = 64;
@@ -43,7 +45,7 @@ struct Body<'a> {
 impl<'a> Talk<'a> {
     /// Reads a request's body; `None` if it carries no tool's result.
     pub fn read(body: &'a [u8]) -> Option<Talk<'a>> {
-        RESULTS.iter().find(|mark| memchr::memmem::find(body, mark).is_some())?;
+        RESULTS.iter().find(|mark| mark.find(body).is_some())?;
         let body: Body<'a> = serde_json::from_slice(body).ok()?;
         let list = body.messages.or(body.input).or(body.contents)?;
         let items: Vec<&'a RawValue> = serde_json::from_str(list.get()).ok()?;

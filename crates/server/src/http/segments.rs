@@ -2,8 +2,15 @@
 
 /// Returns the values of the `{…}` segments of `route` in `path`, not decoded; `None` if the path does not match.
 pub fn open<'a>(route: &str, path: &'a str) -> Option<Vec<&'a str>> {
-    let (wanted, had): (Vec<&str>, Vec<&str>) = (route.split('/').collect(), path.split('/').collect());
-    let is_open = |segment: &str| segment.starts_with('{');
-    let fits = wanted.len() == had.len() && wanted.iter().zip(&had).all(|(w, h)| is_open(w) || w == h);
-    fits.then(|| wanted.iter().zip(had).filter(|(w, _)| is_open(w)).map(|(_, h)| h).collect())
+    // Every request is asked about many routes: what does not fit allocates nothing.
+    let (mut wanted, mut had) = (route.split('/'), path.split('/'));
+    let mut open = Vec::new();
+    loop {
+        match (wanted.next(), had.next()) {
+            (None, None) => return Some(open),
+            (Some(wanted), Some(had)) if wanted.starts_with('{') => open.push(had),
+            (Some(wanted), Some(had)) if wanted == had => {}
+            _ => return None,
+        }
+    }
 }

@@ -146,6 +146,9 @@ impl Host {
     ///
     /// Errors: 503 after `store_wait`, and at once if the store's file is gone.
     pub async fn opening(&self) -> Result<(), Refusal> {
+        if self.node.may_open() {
+            return Ok(());
+        }
         self.store.check()?;
         let may_open = tokio::time::timeout(self.config.store_wait, self.node.opening());
         may_open.await.map_err(|_| {

@@ -23,6 +23,7 @@ use outlast_core::{
     words::{
         digest::Digest,
         id::{InstanceNo, Micros},
+        map::Map,
     },
 };
 
@@ -44,7 +45,7 @@ pub struct Plans {
     /// Account that the latest request with each credential named. Some requests of a CLI name none.
     accounts: Mutex<HashMap<Digest, Arc<str>>>,
     /// Tickets of the calls in flight that were admitted under ceilings.
-    tickets: Mutex<HashMap<Key, Ticket>>,
+    tickets: Mutex<Map<Key, Ticket>>,
 }
 
 /// Handle of a call that the plan of its login counts.

@@ -18,7 +18,10 @@ use outlast_core::{
         desk::{At, Deed, Event, ForClient, ForExchange, Key, Request},
         exchange,
     },
-    words::id::{AttemptNo, RunNo, Seq},
+    words::{
+        id::{AttemptNo, RunNo, Seq},
+        map::Map,
+    },
 };
 
 use super::{inbox::Inbox, log::Live};
@@ -40,8 +43,8 @@ pub struct Registry {
 
 struct State {
     desk: Desk,
-    drivers: HashMap<ConnectionId, Driver>,
-    lives: HashMap<Key, Arc<Live>>,
+    drivers: Map<ConnectionId, Driver>,
+    lives: Map<Key, Arc<Live>>,
 }
 
 struct Driver {
@@ -55,7 +58,7 @@ impl Registry {
     pub fn new(node: Arc<Node>, max_unrecorded: u64, outage_pause: Duration) -> Registry {
         let pause_ms = u64::try_from(outage_pause.as_millis()).unwrap_or(u64::MAX);
         let desk = Desk::new(max_unrecorded, pause_ms);
-        let state = State { desk, drivers: HashMap::new(), lives: HashMap::new() };
+        let state = State { desk, drivers: Map::default(), lives: Map::default() };
         let next_connection = AtomicU64::new(1);
         Registry { node, began: Instant::now(), next_connection, state: Mutex::new(state) }
     }

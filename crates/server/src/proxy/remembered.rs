@@ -16,6 +16,7 @@ use outlast_core::{
         clock::Clock,
         digest::Digest,
         id::{AttemptNo, RunNo, Seq},
+        map::Map,
         usage::Usage,
     },
 };
@@ -39,7 +40,7 @@ pub struct Remembered {
     /// Newest attempt, and the number of its calls that were settled.
     pub first_calls: (Option<AttemptNo>, u32),
     /// By undriven attempt: calls in flight, and the monotonic time in ms up to which active time is posted.
-    in_flight: HashMap<AttemptNo, (usize, u64)>,
+    in_flight: Map<AttemptNo, (usize, u64)>,
 }
 
 /// Tokens that one call was billed, as its model counts them.
@@ -139,7 +140,7 @@ pub enum Told {
 pub struct Memories {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    runs: Mutex<HashMap<RunNo, Arc<RunMemory>>>,
+    runs: Mutex<Map<RunNo, Arc<RunMemory>>>,
 }
 
 impl Memories {
@@ -281,7 +282,7 @@ impl Memories {
         }
     }
 
-    fn runs(&self) -> MutexGuard<'_, HashMap<RunNo, Arc<RunMemory>>> {
+    fn runs(&self) -> MutexGuard<'_, Map<RunNo, Arc<RunMemory>>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 //! Valid only until another connection commits, which `PRAGMA data_version`, read inside each write transaction,
 //! reveals. A rolled-back group clears the cache.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use outlast_core::{
     engine::loaded::Loaded,
@@ -15,6 +15,7 @@ use outlast_core::{
     },
     words::{
         id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
+        map::Map,
         row::Touch,
     },
 };
@@ -25,15 +26,15 @@ const MOST_RUNS: usize = 2048;
 #[derive(Default)]
 pub struct Cache {
     pub version: i64,
-    pub instances: HashMap<InstanceNo, Instance>,
-    pub runs: HashMap<RunNo, Run>,
-    pub envelopes: HashMap<EnvelopeNo, Envelope>,
+    pub instances: Map<InstanceNo, Instance>,
+    pub runs: Map<RunNo, Run>,
+    pub envelopes: Map<EnvelopeNo, Envelope>,
     /// All named budgets of the store; `None` if they are not cached.
     pub budgets: Option<Arc<Vec<Budget>>>,
     /// Leases by run and slot; `None`: the slot has no lease.
-    pub leases: HashMap<(RunNo, Slot), Option<Lease>>,
+    pub leases: Map<(RunNo, Slot), Option<Lease>>,
     /// Open attempts by run. An entry is present only if it holds all open attempts of the run.
-    pub open: HashMap<RunNo, Arc<Vec<Attempt>>>,
+    pub open: Map<RunNo, Arc<Vec<Attempt>>>,
 }
 
 impl Cache {
