@@ -119,10 +119,14 @@ impl Shares {
     /// `limits_itself` lets the server use no more than the part that it is given, from then on, and returns what the
     /// server uses at that moment.
     pub fn settle(&mut self, server: &Server, limits_itself: impl FnOnce(Part) -> Pace) -> Part {
+        // What was held under a former number, or by one that was found gone, is the server's only once it is written: the
+        // minute after which others take it has begun.
+        let own = self.held.iter().find(|h| h.server == server.no && h.gone_at.is_none());
+        let before = own.map(|h| h.hold).unwrap_or_default();
         self.enter(server);
         let full = self.full(server);
         let held = self.hold(server.no);
-        let used = limits_itself(Part { now: full.at_most(&held), full });
+        let used = limits_itself(Part { now: full.at_most(&before), full });
         let taken = self.taken_by_others(server.no);
         let hold = Pace::each(|of| {
             let number = |pace: &Pace| of(pace).unwrap_or(0);
@@ -290,7 +294,11 @@ mod tests {
         settle(&mut shares, B, 4, 0);
         shares.bury(|no| no == B, Micros(0));
         let again = Server { former: Some(A), ..server(C, 4) };
-        assert_eq!(shares.settle(&again, |part| part.now).now, calls(2));
+        let after = shares.settle(&again, |part| {
+            assert_eq!(part.now, calls(0), "not before that is written");
+            part.now
+        });
+        assert_eq!(after.now, calls(2));
         assert_eq!(
             shares.held.iter().map(|h| (h.server, h.gone_at)).collect::<Vec<_>>(),
             [(B, None), (C, None)]
