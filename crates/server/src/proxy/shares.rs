@@ -19,7 +19,7 @@ use outlast_core::{
     reads::shares,
     state::Keep,
     store::{Ask as _, Durability, Error},
-    words::id::InstanceNo,
+    words::id::{InstanceNo, Micros},
 };
 
 use super::{config::Config, host::Host, upstream};
@@ -65,7 +65,7 @@ impl Sharing {
             for name in names {
                 let limit = limits.get(&name).copied().unwrap_or_default();
                 let former = state.held_as.get(&name).copied().filter(|former| *former != no);
-                let done = state.settle(host, &name, &Server { no, former, limit });
+                let done = state.settle(host, &name, Server { no, former, limit, now: Micros::default() });
                 settled = settled.and(done);
             }
             settled
@@ -94,14 +94,15 @@ impl Sharing {
 }
 
 impl State {
-    fn settle(&mut self, host: &Host, name: &str, server: &Server) -> Result<(), Error> {
+    fn settle(&mut self, host: &Host, name: &str, mut server: Server) -> Result<(), Error> {
         let part = change(host, name, |shares| {
-            if !shares.is_alone(server) {
+            if !shares.is_alone(&server) {
                 // Read after the shares, so that who has one and is not here is gone.
                 let live = host.store.live_instances()?;
-                shares.bury(|no| live.iter().any(|instance| instance.no == no), host.store.now()?);
+                server.now = host.store.now()?;
+                shares.bury(|no| live.iter().any(|instance| instance.no == no), server.now);
             }
-            Ok(shares.settle(server, |part| {
+            Ok(shares.settle(&server, |part| {
                 self.takes(host, name, part);
                 used(host, name)
             }))
@@ -125,7 +126,7 @@ impl State {
         if has_none(&part) && !before.is_some_and(|before| has_none(&before)) {
             tracing::warn!(
                 upstream = name,
-                "there are more servers on the store than calls that the limit allows: calls wait here until a share is free"
+                "there are more servers on the store than the limit can be divided among: they take turns, and calls wait here"
             );
         }
         apply(host, &self.parts);

@@ -120,8 +120,7 @@ impl World {
         let disk = Arc::new(MemoryStore::new(clock.clone()));
         let servers = rng.between(1, 4);
         let drawn = |low, high| rng.chance(60).then(|| rng.between(low, high));
-        let mut limit =
-            Pace { calls: drawn(servers, 8), requests: drawn(servers, 30), tokens: drawn(1_200, 9_000) };
+        let mut limit = Pace { calls: drawn(1, 8), requests: drawn(1, 30), tokens: drawn(1_200, 9_000) };
         if limit.is_unlimited() {
             limit.calls = Some(4);
         }

@@ -145,7 +145,7 @@ impl Server {
             return None;
         }
         let former = self.held_as.filter(|former| *former != no);
-        let settler = Settler { no, former, limit: around.limit };
+        let settler = Settler { no, former, limit: around.limit, now: around.now };
         let mut shares = kept.shares.clone();
         if around.bug == Some(Bug::DeadShareFreed) {
             shares.held.retain(|h| is_live(h.server) || Some(h.server) == former);

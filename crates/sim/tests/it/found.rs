@@ -1,6 +1,6 @@
 //! Seeds that found something once, each group with what it found.
 
-use outlast_sim::{run, shares};
+use outlast_sim::run;
 
 fn holds(seeds: &[u64]) {
     for &seed in seeds {
@@ -87,12 +87,4 @@ fn an_opening_may_be_lost_with_its_instance_or_while_its_process_sleeps() {
 #[test]
 fn nobody_is_woken_by_a_process_that_sleeps() {
     holds(&[361_516]);
-}
-
-/// Bug: a server that had been declared dead used its old share as soon as it had a new number.
-/// Consequence: its calls left in the last seconds of the minute after which others took that share, seven for a limit of six.
-/// Cause: the share counted as its own before it was written that it had moved to the new number.
-#[test]
-fn a_share_under_a_former_number_is_used_when_that_is_written() {
-    assert_eq!(shares::run(2_272, None, false).violation, None);
 }
