@@ -122,6 +122,13 @@ impl Servers {
         thread::spawn(move || post(at, &[("x-outlast-run", &run)], &call(&run)))
     }
 
+    /// Returns the number of calls that a server has admitted and not answered.
+    fn admitted(&self, server: usize) -> usize {
+        let metrics = ask("GET", self.at[server], "/metrics", &[], b"").unwrap().text;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("outlast_calls_in_flight "));
+        line.unwrap().trim().parse().unwrap()
+    }
+
     /// Returns what the servers hold, as the store has it and the first server tells it.
     fn held(&self) -> Vec<Value> {
         let told = ask("GET", self.at[0], SHARES, &[], b"").unwrap().text;
@@ -143,6 +150,9 @@ fn all_are_served(calls: Vec<JoinHandle<Option<Answer>>>) {
 fn two_servers_have_no_more_calls_at_a_provider_than_it_is_to_have() {
     let both = Servers::start();
     let calls: Vec<_> = (0..40).map(|i| both.ask(i % 2, format!("r{i}"))).collect();
+    until("all forty are admitted", || {
+        ([0, 1].map(|server| both.admitted(server)) == [20, 20]).then_some(())
+    });
     both.provider.until_inside(4);
     both.provider.answers(true);
     all_are_served(calls);
