@@ -5,7 +5,8 @@
 //! - A server takes what is free, up to an equal part of the limit.
 //! - It gives up what it holds beyond its part only when it is true that it uses no more: its calls have ended, or left
 //!   more than a minute ago. It begins no call beyond its part meanwhile.
-//! - The share of a server that is gone stays taken for [`TAKEN_US`], because its calls may still be at the provider.
+//! - The share of a server that is gone stays taken for [`TAKEN_US`], because its calls may still be at the provider. A
+//!   server beside which no other ever had a share is an exception: where it died, it is replaced at once.
 
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,9 @@ pub struct Part {
 pub struct Held {
     pub server: InstanceNo,
     pub hold: Pace,
+    /// Whether the server ever held more than nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_held: bool,
     /// Time at which the server was found gone, by the store's clock; `None` for one that lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_at: Option<Micros>,
@@ -110,6 +114,15 @@ impl Shares {
     /// Notes which servers are gone, and frees the shares of those that have been for [`TAKEN_US`]. Servers that
     /// `is_live` does not know have to be gone: read who lives after the shares.
     pub fn bury(&mut self, is_live: impl Fn(InstanceNo) -> bool, now: Micros) {
+        let mut holders = self.held.iter().filter(|held| held.has_held);
+        if let (Some(only), None) = (holders.next(), holders.next())
+            && only.gone_at.is_none()
+            && !is_live(only.server)
+        {
+            // One server, which another takes the place of: nobody waits for a minute then.
+            let only = only.server;
+            self.held.retain(|held| held.server != only);
+        }
         for held in &mut self.held {
             if held.gone_at.is_some() || !is_live(held.server) {
                 // A clock that was set back lets nobody wait for longer.
@@ -143,7 +156,10 @@ impl Shares {
                 false => held.max(full.min(free)),
             })
         });
-        self.held.iter_mut().filter(|h| h.server == server.no).for_each(|h| h.hold = hold);
+        for held in self.held.iter_mut().filter(|h| h.server == server.no) {
+            held.hold = hold;
+            held.has_held |= hold != hold.at_most(&Pace::default());
+        }
         self.held.retain(|h| !h.hold.is_unlimited());
         Part { now: full.at_most(&hold), full }
     }
@@ -166,7 +182,7 @@ impl Shares {
             }
         }
         if self.held.iter().all(|h| h.server != server.no) {
-            self.held.push(Held { server: server.no, hold: Pace::default(), gone_at: None });
+            self.held.push(Held { server: server.no, hold: Pace::default(), has_held: false, gone_at: None });
         }
         for held in self.held.iter_mut().filter(|h| h.server == server.no) {
             held.gone_at = None;
@@ -290,9 +306,33 @@ mod tests {
     }
 
     #[test]
+    fn a_server_alone_that_died_is_replaced_at_once_and_one_that_was_not_alone_is_not() {
+        let mut shares = Shares::default();
+        settle(&mut shares, A, 4, 0);
+        // Its successor comes before it is found dead.
+        assert_eq!(settle(&mut shares, B, 4, 0).1, 0);
+        shares.bury(|no| no == B, Micros(0));
+        assert_eq!(settle(&mut shares, B, 4, 0).1, 4);
+        settle(&mut shares, C, 4, 0);
+        settle(&mut shares, B, 4, 0);
+        settle(&mut shares, C, 4, 0);
+        shares.bury(|no| no == C, Micros(0));
+        assert_eq!(settle(&mut shares, C, 4, 0).1, 2);
+        // One that ended told what its calls of the last minute take.
+        let mut shares = Shares::default();
+        settle(&mut shares, A, 4, 0);
+        shares.leave(A, &calls(1), Micros(0));
+        shares.bury(|_| false, Micros(1));
+        assert_eq!(settle(&mut shares, B, 4, 0).1, 3);
+    }
+
+    #[test]
     fn a_clock_that_is_set_back_keeps_no_share_for_longer() {
         let mut shares = Shares::default();
         settle(&mut shares, A, 4, 0);
+        settle(&mut shares, B, 4, 0);
+        settle(&mut shares, A, 4, 0);
+        settle(&mut shares, B, 4, 0);
         shares.bury(|_| false, Micros(100 * TAKEN_US));
         shares.bury(|_| false, Micros(0));
         shares.bury(|_| false, Micros(TAKEN_US));
@@ -351,11 +391,13 @@ mod tests {
         let mut shares = Shares::default();
         settle(&mut shares, A, 4, 0);
         settle(&mut shares, B, 4, 0);
+        shares.leave(B, &calls(0), Micros(9));
+        settle(&mut shares, B, 4, 0);
         shares.bury(|no| no == A, Micros(9));
         let text = serde_json::to_string(&shares).unwrap();
         assert_eq!(
             text,
-            r#"{"held":[{"server":1,"hold":{"calls":4}},{"server":2,"hold":{"calls":0},"gone_at":9}]}"#
+            r#"{"held":[{"server":1,"hold":{"calls":4},"has_held":true},{"server":2,"hold":{"calls":0},"gone_at":9}]}"#
         );
         assert_eq!(serde_json::from_str::<Shares>(&text).unwrap(), shares);
     }

@@ -2,17 +2,18 @@
 //! the limits by the real `call::shares` and the real compare-and-set, and their calls leave by the real lanes.
 //!
 //! Invariants: **S1** the calls that are at the provider, and the requests and tokens that were sent to it within a minute,
-//! are never more than the limits, whatever server sent them, and whatever became of it; **S2** every call leaves.
+//! are never more than the limits, whatever server sent them, and whatever became of it; **S2** every call leaves. A server
+//! that dies is replaced at once if no other had a share beside it: what it had sent is then beside the point.
 
 mod server;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use outlast_core::{
-    call::shares::{Pace, TAKEN_US},
+    call::shares::{Held, Pace, TAKEN_US},
     engine::run::declare_dead::DeclareDead,
     memory::MemoryStore,
     reads::shares,
@@ -59,10 +60,18 @@ enum Trouble {
     Away(usize, u64),
 }
 
-/// What the provider sees: when each call came, when it ends there, and its tokens.
+/// What the provider sees.
 struct Provider {
     limit: Pace,
-    calls: VecDeque<(u64, u64, u64)>,
+    calls: VecDeque<Sent>,
+}
+
+/// Call at the provider.
+struct Sent {
+    by: Option<InstanceNo>,
+    at_ms: u64,
+    ends_ms: u64,
+    tokens: u64,
 }
 
 struct World {
@@ -75,6 +84,8 @@ struct World {
     order: u64,
     provider: Provider,
     servers: Vec<Server>,
+    /// Instances that were ever seen to hold something.
+    holders: BTreeSet<InstanceNo>,
     /// Number of calls that have not left yet.
     unsent: usize,
     violation: Option<String>,
@@ -97,14 +108,19 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
 
 impl Provider {
     /// Takes a call. Returns which limit it breaks.
-    fn takes(&mut self, call: &Call, now_ms: u64) -> Option<String> {
-        self.calls.push_back((now_ms, now_ms + call.takes_ms, call.tokens));
-        self.calls.retain(|(at, ends, _)| at + MINUTE_MS > now_ms || *ends > now_ms);
-        let within = || self.calls.iter().filter(|(at, ..)| at + MINUTE_MS > now_ms);
+    fn takes(&mut self, by: Option<InstanceNo>, call: &Call, now_ms: u64) -> Option<String> {
+        let (ends_ms, tokens) = (now_ms + call.takes_ms, call.tokens);
+        self.calls.push_back(Sent { by, at_ms: now_ms, ends_ms, tokens });
+        self.calls.retain(|sent| sent.at_ms + MINUTE_MS > now_ms || sent.ends_ms > now_ms);
+        let within = || self.calls.iter().filter(|sent| sent.at_ms + MINUTE_MS > now_ms);
         let had = [
-            ("calls at once", self.limit.calls, self.calls.iter().filter(|c| c.1 > now_ms).count() as u64),
+            (
+                "calls at once",
+                self.limit.calls,
+                self.calls.iter().filter(|sent| sent.ends_ms > now_ms).count() as u64,
+            ),
             ("requests a minute", self.limit.requests, within().count() as u64),
-            ("tokens a minute", self.limit.tokens, within().map(|c| c.2).sum()),
+            ("tokens a minute", self.limit.tokens, within().map(|sent| sent.tokens).sum()),
         ];
         had.into_iter().find_map(|(what, limit, had)| {
             let limit = limit.filter(|limit| had > *limit)?;
@@ -137,6 +153,7 @@ impl World {
             faults,
             queue: BTreeMap::new(),
             order: 0,
+            holders: BTreeSet::new(),
             unsent: 0,
             violation: None,
             story: tell.then(Vec::new),
@@ -229,14 +246,30 @@ impl World {
     fn settle(&mut self, server: usize) {
         let (now_ms, now, limit) = (self.now_ms(), self.clock.now(), self.provider.limit);
         let around = Around { now_ms, now, rng: &self.rng, bug: self.bug, limit, faults: self.faults };
+        let before = shares::find(&*self.disk, UPSTREAM).map(|kept| kept.shares.held).unwrap_or_default();
         let written = self.servers[server].settle(&around);
         if let Some(shares) = written {
+            self.replaces(&before, &shares.held);
             let is_gone = shares.held.iter().any(|h| h.gone_at.is_some_and(|at| now.0 - at.0 < TAKEN_US));
             self.saw(if is_gone { "share of a gone server" } else { "share settled" });
             self.say(|_| format!("server {server} settles: {:?}", shares.held));
         }
         self.commit_soon(server);
         self.let_leave(server);
+    }
+
+    /// Forgets what a dead server had sent, if its share is free at once and no other one ever held any beside it.
+    fn replaces(&mut self, before: &[Held], after: &[Held]) {
+        let is_some = |held: &&Held| held.hold != held.hold.at_most(&Pace::default());
+        self.holders.extend(before.iter().filter(is_some).map(|held| held.server));
+        let mut holders = before.iter().filter(|held| self.holders.contains(&held.server));
+        if let (Some(only), None) = (holders.next(), holders.next())
+            && after.iter().all(|held| held.server != only.server)
+        {
+            let only = Some(only.server);
+            self.provider.calls.retain(|sent| sent.by != only);
+            self.saw("share of one that is replaced");
+        }
     }
 
     fn let_leave(&mut self, server: usize) {
@@ -246,11 +279,11 @@ impl World {
         let (now_ms, now, limit) = (self.now_ms(), self.clock.now(), self.provider.limit);
         let around = Around { now_ms, now, rng: &self.rng, bug: self.bug, limit, faults: self.faults };
         let left = self.servers[server].leaving(&around);
-        let life = self.servers[server].life;
+        let (life, by) = (self.servers[server].life, self.servers[server].instance);
         for call in left {
             self.unsent -= 1;
             self.say(|_| format!("server {server} sends {call:?}"));
-            let broken = self.provider.takes(&call, now_ms);
+            let broken = self.provider.takes(by, &call, now_ms);
             self.violation = self.violation.take().or(broken);
             self.after(call.takes_ms, Event::End { server, life, call: call.no });
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlast_core::run::status::{Event, Status, next};
 
 /// Things that happen.
-const MET: [&str; 58] = [
+const MET: [&str; 59] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -64,6 +64,7 @@ const MET: [&str; 58] = [
     "share too small",
     "share in doubt",
     "share given back",
+    "share of one that is replaced",
 ];
 
 /// Changes of status that no seed makes, with the reason.
