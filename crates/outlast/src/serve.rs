@@ -88,6 +88,8 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         }
         let telling = notify::Delivering::start(told, node.store().clone(), node.clone());
         let beat = tokio::spawn(node.clone().keep_alive());
+        proxy.begin_sharing();
+        let sharing = tokio::spawn(proxy.clone().keep_sharing());
         let (drain_now, told_to_drain) = oneshot::channel();
         // One stream counts both signals: of two streams, one can still hold the first signal unread when the
         // second arrives, and a stream keeps no count of what it holds unread.
@@ -104,7 +106,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let following = tokio::spawn(following);
         let ending = args.idle_end_ms.map(|ms| tokio::spawn(proxy.clone().keep_ending_idle(ms)));
         let at_once = tokio::select! {
-            () = proxy.serve(listener, async { drop(told_to_drain.await) }, drain) => false,
+            () = proxy.clone().serve(listener, async { drop(told_to_drain.await) }, drain) => false,
             () = twice => true,
         };
         if let Some(served) = served.filter(|_| !at_once) {
@@ -121,7 +123,8 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             // A replay stream that no client reads must not hold up the stop.
             let _ = tokio::time::timeout(GRPC_DRAIN, serving).await;
         }
-        tokio::task::spawn_blocking(move || node.leave())
+        sharing.abort();
+        tokio::task::spawn_blocking(move || proxy.end_sharing().and(node.leave()))
             .await
             .map_err(MachineError::Task)??;
         Ok(exit_code::OK)

@@ -75,4 +75,10 @@ pub enum Bug {
     HoldBlind,
     /// A request whose client asks again is held again.
     HeldAgain,
+    /// A server takes its part of a limit, whatever the other servers hold.
+    SharesOfOthersIgnored,
+    /// A server gives its share up while its calls are at the provider.
+    ShareLoweredEarly,
+    /// The share of a dead server is free at once.
+    DeadShareFreed,
 }

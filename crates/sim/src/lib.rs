@@ -8,7 +8,8 @@
 //! Read from `world` (the clock and its queue of events) to `process` (a server that hosts a desk), `agent`
 //! (the requests), `provider` (answers and bills), `store` (failures) and `oracle`. Processes, agents and workers do
 //! not import each other: they send events (`happening`) through what surrounds them (`outside`). `login` is a world of its
-//! own, with the plans of subscriptions and holds; a seed in three plays it too (`seed`).
+//! own, with the plans of subscriptions and holds, and so is `shares`, with limits of a provider over several servers; a
+//! seed in three plays them too (`seed`).
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -27,6 +28,7 @@ pub mod provider;
 pub mod rng;
 pub mod scene;
 pub mod seed;
+pub mod shares;
 pub mod store;
 pub mod worker;
 pub mod world;

@@ -2,12 +2,12 @@
 
 use crate::{
     bug::Bug,
-    login,
+    login, shares,
     world::{self, Outcome},
 };
 
-/// One seed in so many plays the world of a login, too: it has less that can go wrong.
-const LOGIN_EVERY: u64 = 3;
+/// One seed in so many plays the smaller worlds, too: they have less that can go wrong.
+const SMALLER_EVERY: u64 = 3;
 
 /// Plays the worlds of a seed to their ends, or to the first broken invariant. `bug` plants a known defect, in the world
 /// that it is of; `tell` keeps a line for each event, the story.
@@ -26,18 +26,23 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
     };
     match bug {
         Some(bug) if is_of_login(bug) => login::run(seed, Some(bug), tell),
+        Some(Bug::SharesOfOthersIgnored | Bug::ShareLoweredEarly | Bug::DeadShareFreed) => {
+            shares::run(seed, bug, tell)
+        }
         Some(bug) => world::run(seed, Some(bug), tell),
-        None => both(seed, tell),
+        None => all(seed, tell),
     }
 }
 
-fn both(seed: u64, tell: bool) -> Outcome {
+fn all(seed: u64, tell: bool) -> Outcome {
     let mut outcome = world::run(seed, None, tell);
-    if outcome.violation.is_none() && seed.is_multiple_of(LOGIN_EVERY) {
-        let login = login::run(seed, None, tell);
-        outcome.violation = login.violation;
-        outcome.story.extend(login.story);
-        login.seen.into_iter().for_each(|(what, n)| *outcome.seen.entry(what).or_default() += n);
+    for smaller in [login::run, shares::run] {
+        if outcome.violation.is_none() && seed.is_multiple_of(SMALLER_EVERY) {
+            let other = smaller(seed, None, tell);
+            outcome.violation = other.violation;
+            outcome.story.extend(other.story);
+            other.seen.into_iter().for_each(|(what, n)| *outcome.seen.entry(what).or_default() += n);
+        }
     }
     outcome
 }

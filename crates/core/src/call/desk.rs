@@ -30,7 +30,7 @@ use crate::{
         ConnectionId, Outages, Patience, Taken, Visible, Waiters, connection, exchange,
         marks::Marks,
         rate::Levels,
-        rates::{Rates, Wants},
+        rates::{Parts, Rates, Wants},
         taken::Place,
         unrecorded::Unrecorded,
     },
@@ -75,6 +75,9 @@ pub enum Event {
     Used(Key, u64),
     /// The upstream's answer to the call reports these levels of its rate limits.
     Told(Key, Levels),
+    /// The process may use these parts of the upstreams' limits, and no more, from now on. Before the first such event it
+    /// may use the limits whole.
+    Shares(Arc<Parts>),
     /// Room in a budget may have come back: a limit was raised, a run was cancelled, or a dead process was swept.
     Moved,
     /// Time passed: room in a budget may have come back through another process, which reports nothing here.
@@ -140,6 +143,7 @@ impl Desk {
             Event::Leaves(key) => self.leaves(key, at),
             Event::Used(key, tokens) => self.used(key, tokens),
             Event::Told(key, levels) => self.told(key, levels, at),
+            Event::Shares(parts) => self.shared.rates.share(parts),
             Event::Moved => round.may_retry(self.shared.waiters.wake()),
             Event::Look => round.may_retry(self.shared.waiters.firsts()),
         }
@@ -170,6 +174,11 @@ impl Desk {
     /// Returns the part of an answer under way that its clients may see; `None` for a call that is not under way here.
     pub fn visible(&self, key: Key) -> Option<Visible> {
         self.exchanges.get(&key).map(|live| live.machine.progress().visible)
+    }
+
+    /// Returns the requests and tokens that count against the rate of an upstream at a monotonic time in milliseconds.
+    pub fn spent(&self, upstream: &str, now_ms: u64) -> (u64, u64) {
+        self.shared.rates.spent(upstream, now_ms)
     }
 
     /// Returns the numbers of requests being served and of calls under way.

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod rate;
 pub mod rates;
 pub mod refused;
+pub mod shares;
 pub mod taken;
 pub mod unrecorded;
 pub mod waiters;

@@ -95,10 +95,15 @@ struct Went {
     tokens: u64,
 }
 
+/// Pause after which a call asks again in a lane whose rate allows nothing now, in milliseconds.
+const CLOSED_MS: u64 = 1_000;
+
 /// Lane: a line of calls that share rate limits. See the module.
 #[derive(Debug, Default)]
 pub struct Lane {
     rate: Rate,
+    /// Rate that is to be had once other servers have given up what is beyond their shares.
+    full: Rate,
     /// Calls that left within the last minute, oldest first.
     went: VecDeque<Went>,
     /// Calls that may go and have not left yet, however long ago they were admitted. Each counts as if it left now.
@@ -114,8 +119,16 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn set_rate(&mut self, rate: Rate) {
-        self.rate = rate;
+    /// Sets the rate that holds now, and the one that is to be had: a call for which only the first one is too small
+    /// waits.
+    pub fn set_rate(&mut self, rate: Rate, full: Rate) {
+        (self.rate, self.full) = (rate, full);
+    }
+
+    /// Returns the requests and tokens that count against the rate now.
+    pub fn spent(&self, now_ms: u64) -> (u64, u64) {
+        let counted = self.counted(now_ms).filter(|(at_ms, _)| at_ms + MINUTE_MS > now_ms);
+        counted.fold((0, 0), |(requests, sum), (_, tokens)| (requests + 1, tokens.saturating_add(sum)))
     }
 
     /// Records the limits that the provider reported now.
@@ -218,6 +231,9 @@ impl Lane {
 
     fn requests_at(&self, now_ms: u64) -> u64 {
         let Some(limit) = self.rate.requests else { return 0 };
+        if limit == 0 {
+            return now_ms + CLOSED_MS;
+        }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let beyond = (self.went.len() + self.leaving.len()).checked_sub(limit);
         beyond.and_then(|n| self.counted(now_ms).nth(n)).map_or(0, |(at_ms, _)| at_ms + MINUTE_MS)
@@ -225,6 +241,9 @@ impl Lane {
 
     fn tokens_at(&self, tokens: u64, now_ms: u64) -> u64 {
         let Some(limit) = self.rate.tokens else { return 0 };
+        if limit == 0 || (tokens > limit && self.full.tokens.is_some_and(|full| limit < full)) {
+            return now_ms + CLOSED_MS;
+        }
         let room_for = limit.saturating_sub(tokens.min(limit));
         let mut sum: u64 = self.counted(now_ms).map(|(_, tokens)| tokens).sum();
         let mut at = 0;
@@ -268,7 +287,7 @@ mod tests {
 
     fn lane(requests: Option<u64>, tokens: Option<u64>) -> Lane {
         let mut lane = Lane::default();
-        lane.set_rate(Rate { requests, tokens });
+        lane.set_rate(Rate { requests, tokens }, Rate { requests, tokens });
         lane
     }
 
@@ -353,6 +372,33 @@ mod tests {
         assert_eq!(lane.may_go(A, 50, 10), Ok(()));
         lane.used(first, 60);
         assert_eq!(lane.may_go(A, 50, 10), Err(59_990));
+    }
+
+    #[test]
+    fn in_a_share_that_is_not_whole_yet_waits_what_is_too_large_for_it() {
+        let tokens = |n| Rate { requests: None, tokens: Some(n) };
+        let mut lane = Lane::default();
+        lane.set_rate(tokens(40), tokens(100));
+        assert_eq!((lane.may_go(A, 40, 0), lane.may_go(A, 41, 0)), (Ok(()), Err(CLOSED_MS)));
+        lane.set_rate(tokens(100), tokens(100));
+        assert_eq!(lane.may_go(A, 500, 0), Ok(()), "it would never go");
+        lane.set_rate(tokens(0), tokens(0));
+        assert_eq!(lane.may_go(A, 1, 0), Err(CLOSED_MS));
+        let requests = Rate { requests: Some(0), tokens: None };
+        lane.set_rate(requests, requests);
+        assert_eq!(lane.may_go(A, 1, 0), Err(CLOSED_MS));
+    }
+
+    #[test]
+    fn what_counts_is_what_left_within_a_minute_and_what_is_about_to_leave() {
+        let mut lane = lane(Some(9), None);
+        leave(&mut lane, 5, 0);
+        leave(&mut lane, 7, 1_000);
+        lane.go(9, 1_000);
+        assert_eq!(
+            [1_000, 59_999, 60_000, 100_000].map(|ms| lane.spent(ms)),
+            [(3, 21), (3, 21), (2, 16), (1, 9)]
+        );
     }
 
     #[test]

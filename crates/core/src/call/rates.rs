@@ -3,12 +3,17 @@
 //! A call waits for its turn before it is admitted. It then holds neither a reservation nor a transaction, a client
 //! that leaves is dropped without a trace, and recorded answers are replayed without a turn.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+};
 
 use crate::{
     call::{
         ConnectionId,
         rate::{Lane, Levels, Rate, Ticket},
+        shares::{Pace, Part},
     },
     words::{digest::Digest, outage::Cause},
 };
@@ -23,7 +28,12 @@ const BYTES_A_TOKEN: u64 = 4;
 #[derive(Debug, Default)]
 pub struct Rates {
     upstreams: HashMap<String, Upstream>,
+    /// Parts of the upstreams' limits that this process may use; `None`: it may use the limits whole.
+    parts: Option<Arc<Parts>>,
 }
+
+/// Parts of upstreams' limits, by the upstream's name. An upstream that is not there has a part of zero.
+pub type Parts = BTreeMap<String, Part>;
 
 #[derive(Debug, Default)]
 struct Upstream {
@@ -73,6 +83,8 @@ impl Later {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Configured(Rate),
+    /// This server's share of the configured rate.
+    Share(Rate),
     Told,
     /// The login's plan is close to a ceiling, and the answers of calls in flight have yet to report what
     /// they cost.
@@ -85,6 +97,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Configured(rate) => write!(f, "its rate of {rate}"),
+            Why::Share(rate) => write!(f, "this server's share of its rate: {rate}"),
             Why::Told => f.write_str("the rate limit that it tells"),
             Why::Plan => f.write_str(
                 "the plan of its login is close to a ceiling, and calls in flight have yet to tell what they take",
@@ -115,8 +128,9 @@ impl Rates {
         wants: &Arc<Wants>,
         now_ms: u64,
     ) -> (Result<Turn, Later>, Vec<ConnectionId>) {
+        let (rate, full) = self.rates(wants);
         let Upstream { all, told } = self.upstream(&wants.upstream);
-        all.set_rate(wants.rate);
+        all.set_rate(rate, full);
         let mut told = told.get_mut(&wants.account);
         let likely = wants.input_bound / BYTES_A_TOKEN;
         let account = told.as_mut().map(|lane| lane.may_go(who, likely, now_ms));
@@ -125,7 +139,8 @@ impl Rates {
             (Err(ms), _) => {
                 all.line_up(who);
                 let next = told.and_then(|lane| lane.leave(who));
-                (later(ms, Why::Configured(wants.rate)), next.into_iter().collect())
+                let why = if rate == wants.rate { Why::Configured(rate) } else { Why::Share(rate) };
+                (later(ms, why), next.into_iter().collect())
             }
             (Ok(()), Some(Err(ms))) if ms <= wants.patience_ms => {
                 told.into_iter().for_each(|lane| lane.line_up(who));
@@ -193,6 +208,24 @@ impl Rates {
         }
     }
 
+    /// Lets this process use these parts of the upstreams' limits from now on.
+    pub fn share(&mut self, parts: Arc<Parts>) {
+        self.parts = Some(parts);
+    }
+
+    /// Returns the requests and tokens that count against the rate of an upstream now.
+    pub fn spent(&self, upstream: &str, now_ms: u64) -> (u64, u64) {
+        self.upstreams.get(upstream).map(|upstream| upstream.all.spent(now_ms)).unwrap_or_default()
+    }
+
+    /// Returns the rate that holds for a call now, and the one that is to be had.
+    fn rates(&self, wants: &Wants) -> (Rate, Rate) {
+        let Some(parts) = &self.parts else { return (wants.rate, wants.rate) };
+        let part = parts.get(&wants.upstream).copied().unwrap_or_default();
+        let whole = Pace::new(wants.rate, None);
+        (whole.at_most(&part.now).rate(), whole.at_most(&part.full).rate())
+    }
+
     fn upstream(&mut self, name: &str) -> &mut Upstream {
         self.upstreams.entry(name.to_owned()).or_default()
     }
@@ -230,6 +263,22 @@ mod tests {
         rates.leaves(&mut third, 0);
         rates.over(third, None);
         assert!(rates.turn(A, &w, 0).0.is_err(), "it has left: it counts");
+    }
+
+    #[test]
+    fn a_server_keeps_to_its_share_and_without_one_it_waits() {
+        let mut rates = Rates::default();
+        let w = wants("4rpm", "m");
+        rates.share(Arc::default());
+        let refused = rates.turn(A, &w, 0).0.err().unwrap();
+        assert_eq!(refused.why.to_string(), "this server's share of its rate: 0 requests a minute");
+        let pace = |requests| Pace { requests: Some(requests), ..Pace::default() };
+        rates.share(Arc::new([("openai".into(), Part { now: pace(1), full: pace(2) })].into()));
+        let mut turn = rates.turn(A, &w, 0).0.unwrap();
+        rates.leaves(&mut turn, 0);
+        assert!(rates.turn(B, &w, 0).0.is_err());
+        assert_eq!((rates.spent("openai", 0), rates.spent("gemini", 0)), ((1, 10), (0, 0)));
+        assert!(rates.turn(B, &wants("", "m"), 0).0.is_ok(), "no limit has no shares");
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod policies;
 pub mod resume;
 pub mod room;
 pub mod runs;
+pub mod shares;
 pub mod snapshots;
 pub mod spend;
 pub mod still;

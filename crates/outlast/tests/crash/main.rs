@@ -37,6 +37,7 @@ mod resume_tax;
 mod sdk;
 mod secrets;
 mod serve;
+mod shared_limits;
 mod shell_loops;
 mod shell_tasks;
 mod signals;

@@ -38,9 +38,20 @@ pub fn post(to: SocketAddr, headers: &[(&str, &str)], body: &Value) -> Option<An
 }
 
 pub fn post_bytes(to: SocketAddr, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Option<Answer> {
+    ask("POST", to, path, headers, body)
+}
+
+/// Sends a request. `None`: the connection broke.
+pub fn ask(
+    method: &str,
+    to: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Option<Answer> {
     let mut stream = TcpStream::connect(to).ok()?;
     stream.set_read_timeout(Some(LONGEST)).unwrap();
-    let mut head = format!("POST {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }

@@ -68,10 +68,11 @@ use crate::{
     http::Rest,
     intercept::Intercept,
     mcp::front::Front,
-    node::Node,
+    node::{HEARTBEAT, Node},
     page,
     proxy::host::Host,
     state::StateDesk,
+    trouble::Trouble,
     wire::{
         body::AnswerBody,
         refuse::Refusal,
@@ -158,6 +159,36 @@ impl Proxy {
             *host = host.calling_through(pool);
         }
         Proxy { intercept: Some(intercept), ..self }
+    }
+
+    /// Shares the limits of upstreams with the other servers of the store from now on: a limited call waits until this
+    /// server has a share. Does nothing on a store that other machines do not use.
+    pub fn begin_sharing(&self) {
+        let host = self.host();
+        if host.store.is_shared() {
+            host.sharing.begin(&host);
+        }
+    }
+
+    /// Settles this server's shares again and again, without end: see [`Proxy::begin_sharing`].
+    pub async fn keep_sharing(self) {
+        let trouble = Arc::new(Trouble::new("shares of upstreams' limits not settled"));
+        while self.host().store.is_shared() {
+            let (host, trouble) = (self.host(), trouble.clone());
+            let settling = tokio::task::spawn_blocking(move || {
+                trouble.note(host.sharing.settle(&host).as_ref().err());
+            });
+            if settling.await.is_err() {
+                return;
+            }
+            tokio::time::sleep(HEARTBEAT).await;
+        }
+    }
+
+    /// Gives this server's shares up before it leaves the store, but for what its calls have used. Blocks on the store.
+    pub fn end_sharing(&self) -> Result<(), Error> {
+        let host = self.host();
+        if host.store.is_shared() { host.sharing.leave(&host) } else { Ok(()) }
     }
 
     /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.

@@ -1,15 +1,21 @@
-//! Limit on the calls that are in flight to one upstream at once, over all runs of this server.
+//! Limit on the calls that are in flight to one upstream at once, over all runs of this server, or this server's share of
+//! the limit.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use outlast_core::call::{rates::Parts, shares::Part};
 use tokio::sync::Notify;
 
 /// Gates of all upstreams, by name: the number of calls in flight to each.
 #[derive(Default)]
-pub struct Gates(Mutex<HashMap<String, Arc<Gate>>>);
+pub struct Gates {
+    gates: Mutex<HashMap<String, Arc<Gate>>>,
+    /// Parts of the limits that this process may use; `None`: it may use the limits whole.
+    parts: Mutex<Option<Arc<Parts>>>,
+}
 
 #[derive(Default)]
 struct Gate {
@@ -26,18 +32,13 @@ impl Gates {
     ///
     /// All calls in flight count, also those that were let in under another limit.
     pub async fn enter(&self, upstream: &str, limit: Option<usize>) -> Inside {
-        let gate = {
-            let mut gates = lock(&self.0);
-            match gates.get(upstream) {
-                Some(gate) => gate.clone(),
-                None => gates.entry(upstream.to_owned()).or_default().clone(),
-            }
-        };
+        let gate = self.gate(upstream);
         loop {
             // Created before the count is read: a place that is freed between the two is not missed.
             let freed = gate.freed.notified();
             {
                 let mut inside = lock(&gate.inside);
+                let limit = limit.map(|limit| limit.min(self.part(upstream)));
                 if limit.is_none_or(|limit| *inside < limit) {
                     *inside += 1;
                     break;
@@ -46,6 +47,33 @@ impl Gates {
             freed.await;
         }
         Inside(gate)
+    }
+
+    /// Lets this process have no more calls in flight than these parts of the upstreams' limits, from now on.
+    pub fn share(&self, parts: Arc<Parts>) {
+        *lock(&self.parts) = Some(parts);
+        lock(&self.gates).values().for_each(|gate| gate.freed.notify_waiters());
+    }
+
+    /// Returns the number of calls in flight to `upstream`.
+    pub fn inside(&self, upstream: &str) -> usize {
+        *lock(&self.gate(upstream).inside)
+    }
+
+    fn gate(&self, upstream: &str) -> Arc<Gate> {
+        let mut gates = lock(&self.gates);
+        match gates.get(upstream) {
+            Some(gate) => gate.clone(),
+            None => gates.entry(upstream.to_owned()).or_default().clone(),
+        }
+    }
+
+    /// Returns the number of calls in flight to `upstream` that this process may have.
+    fn part(&self, upstream: &str) -> usize {
+        let parts = lock(&self.parts);
+        let Some(parts) = parts.as_ref() else { return usize::MAX };
+        let Part { now, .. } = parts.get(upstream).copied().unwrap_or_default();
+        usize::try_from(now.calls.unwrap_or(0)).unwrap_or(usize::MAX)
     }
 }
 
@@ -65,6 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use outlast_core::call::shares::Pace;
 
     use super::*;
 
@@ -84,5 +113,29 @@ mod tests {
         drop(second);
         assert!((&mut third).now_or_never().is_some());
         drop(beyond);
+    }
+
+    #[tokio::test]
+    async fn a_server_keeps_to_its_share_of_a_limit_and_goes_on_when_the_share_grows() {
+        let gates = Gates::default();
+        let share = |calls| {
+            let now = Pace { calls: Some(calls), ..Pace::default() };
+            gates.share(Arc::new([("a".into(), Part { now, full: now })].into()));
+        };
+        share(1);
+        let first = gates.enter("a", Some(4)).now_or_never().unwrap();
+        let mut second = Box::pin(gates.enter("a", Some(4)));
+        assert!((&mut second).now_or_never().is_none());
+        assert!(gates.enter("b", Some(4)).now_or_never().is_none(), "no share of this one yet");
+        assert!(gates.enter("b", None).now_or_never().is_some());
+        share(2);
+        let second = (&mut second).now_or_never().unwrap();
+        share(1);
+        drop(first);
+        let mut third = Box::pin(gates.enter("a", Some(4)));
+        assert!((&mut third).now_or_never().is_none(), "the second is inside still");
+        assert_eq!(gates.inside("a"), 1);
+        drop(second);
+        assert!((&mut third).now_or_never().is_some());
     }
 }

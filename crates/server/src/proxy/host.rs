@@ -24,6 +24,7 @@ use super::{
     remembered::Memories,
     rules::Compiled,
     seated::Seats,
+    shares::Sharing,
     sleep::Reading,
     upstream::Pool,
 };
@@ -43,6 +44,7 @@ pub struct Host {
     pub gates: Arc<Gates>,
     pub plans: Arc<Plans>,
     pub registry: Arc<Registry>,
+    pub sharing: Arc<Sharing>,
     pub memories: Arc<Memories>,
     pub seats: Arc<Seats>,
     pub rules: Arc<Compiled>,
@@ -96,6 +98,7 @@ impl Host {
             gates: Arc::default(),
             plans: Arc::default(),
             registry,
+            sharing: Arc::default(),
             seats: Arc::default(),
             rules: Arc::default(),
             metrics: Arc::default(),

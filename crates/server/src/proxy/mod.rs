@@ -27,5 +27,6 @@ pub(crate) mod resumed;
 pub(crate) mod rules;
 pub(crate) mod seat;
 pub(crate) mod seated;
+pub(crate) mod shares;
 pub(crate) mod sleep;
 pub(crate) mod upstream;

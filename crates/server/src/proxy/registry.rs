@@ -94,6 +94,12 @@ impl Registry {
         self.on(Event::Exchange(key, event));
     }
 
+    /// Returns the requests and tokens that count against the rate of an upstream now.
+    pub fn spent(&self, upstream: &str) -> (u64, u64) {
+        let state = self.lock();
+        state.desk.spent(upstream, self.now().now_ms)
+    }
+
     /// Forgets the errors noted for an attempt that has ended: no client retries its calls.
     pub fn forget(&self, run: RunNo, attempt: AttemptNo) {
         self.lock().desk.forget(run, attempt);

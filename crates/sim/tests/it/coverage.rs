@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlast_core::run::status::{Event, Status, next};
 
 /// Things that happen.
-const MET: [&str; 53] = [
+const MET: [&str; 59] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -59,6 +59,12 @@ const MET: [&str; 53] = [
     "held",
     "held, and went on",
     "held, and its client left",
+    "share settled",
+    "share of a gone server",
+    "share too small",
+    "share in doubt",
+    "share given back",
+    "share of one that is replaced",
 ];
 
 /// Changes of status that no seed makes, with the reason.

@@ -55,5 +55,8 @@ planted! {
     fn a_calls_end_without_its_head_is_found: EndWithoutItsHead within 2000, "P5: a call of run";
     fn a_dead_servers_call_that_stays_in_flight_is_found: DeadNotBuried within 400, "P4: a call of run";
     fn a_hold_that_looks_at_nothing_is_found: HoldBlind within 400, "after what it waits for has moved";
+    fn a_share_taken_over_the_heads_of_others_is_found: SharesOfOthersIgnored within 400, "S1: the provider has";
+    fn a_share_given_up_before_it_is_true_is_found: ShareLoweredEarly within 400, "S1: the provider has";
+    fn a_dead_servers_share_that_is_free_at_once_is_found: DeadShareFreed within 400, "S1: the provider has";
     fn a_request_that_is_held_again_is_found: HeldAgain within 400, "is held for ever";
 }
