@@ -14,6 +14,10 @@ use crate::refusal::Refusal;
 /// Most marks of one request.
 const MARKS: usize = 4;
 
+/// Beginning of the block that Claude Code puts before its system text. api.anthropic.com takes the block out before it
+/// looks into its cache: a number in the block may be another in each request.
+const ATTRIBUTION: &str = "x-anthropic-billing-header:";
+
 /// Number of blocks before a mark, itself included, at which an entry is looked for.
 const LOOK_BACK: usize = 20;
 
@@ -73,7 +77,11 @@ impl Blocks {
                 Some(Value::Array(blocks)) if part == "messages" => {
                     blocks.into_iter().for_each(|message| chain.push_message(message));
                 }
-                Some(Value::Array(blocks)) => blocks.into_iter().for_each(|block| chain.push(part, block)),
+                Some(Value::Array(blocks)) => {
+                    let is_taken_out = part == "system" && blocks.first().is_some_and(is_attribution);
+                    let blocks = blocks.into_iter().skip(usize::from(is_taken_out));
+                    blocks.for_each(|block| chain.push(part, block));
+                }
                 Some(Value::String(text)) => chain.push(part, text_block(text)),
                 _ => {}
             }
@@ -199,6 +207,10 @@ impl Chain {
     }
 }
 
+fn is_attribution(block: &Value) -> bool {
+    block["text"].as_str().is_some_and(|text| text.starts_with(ATTRIBUTION))
+}
+
 /// Wraps a text in a list of one text block, as the API does.
 fn text_block(text: String) -> Value {
     serde_json::json!({"type": "text", "text": text})
@@ -307,6 +319,21 @@ mod tests {
         assert!(kept > 0 && kept < first.written_5m, "{kept}");
         assert_eq!(pass(&mut cache, &with("tools", json!([{"name": "t"}])), 0).read, 0);
         assert_eq!(pass(&mut cache, &with("model", json!("n")), 0).read, 0);
+    }
+
+    #[test]
+    fn the_attribution_block_is_taken_out_where_it_comes_first() {
+        let header = |number: &str| text(&format!("{ATTRIBUTION} cc_version=2; cch={number};"));
+        let is_read = |first: Value, second: Value| {
+            let mut cache = Cache::default();
+            pass(&mut cache, &body("m", first, json!("y")), 0);
+            pass(&mut cache, &body("m", second, json!("y")), 0).read > 0
+        };
+        let system = || marked(&long("s"), "5m");
+        assert!(is_read(json!([header("1"), system()]), json!([header("2"), system()])));
+        assert!(is_read(json!([header("1"), system()]), json!([system()])));
+        let own = || text("Mine.");
+        assert!(!is_read(json!([own(), header("1"), system()]), json!([own(), header("2"), system()])));
     }
 
     #[test]

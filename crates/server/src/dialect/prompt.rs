@@ -11,6 +11,10 @@ use serde_json::Value;
 const EXCERPT: usize = 120;
 const BEFORE: usize = 30;
 
+/// Text of the block that Claude Code puts before its system text, as its JSON has it. A number in the block may be another
+/// in each request.
+const ATTRIBUTION: &str = "\"text\":\"x-anthropic-billing-header:";
+
 /// Parts of a request in the order of the cache, each under every name that a dialect gives it.
 const PARTS: [(&str, &[&str]); 3] = [
     ("tools", &["tools"]),
@@ -100,6 +104,13 @@ impl Prompt {
         let mut block = block.clone();
         unmark(&mut block);
         self.blocks.push(Block { part, place, text: format!("{frame}{block}") });
+    }
+
+    /// Removes Claude Code's attribution block, as api.anthropic.com does before it looks into its cache. Other providers
+    /// leave the block in.
+    pub fn without_attribution(mut self) -> Prompt {
+        self.blocks.retain(|block| block.place != "system[0]" || !block.text.contains(ATTRIBUTION));
+        self
     }
 
     /// Returns the number of bytes of all blocks.
@@ -240,6 +251,20 @@ mod tests {
         let of = |message: Value| Prompt::read(&json!({"messages": [message]}));
         assert_eq!(of(marked.clone()).leaves(&of(plain.clone())), None);
         assert_eq!(of(plain).leaves(&of(marked)), None);
+    }
+
+    #[test]
+    fn the_attribution_block_can_be_left_out() {
+        let of = |number: &str, git: &str| {
+            let header = format!("x-anthropic-billing-header: cc_version=2; cch={number};");
+            let system = [header.as_str(), git].map(|text| json!({"type": "text", "text": text}));
+            Prompt::read(&json!({"system": system, "messages": [user("do it")]}))
+        };
+        let place = |later: Prompt, first: Prompt| later.leaves(&first).map(|found| found.place);
+        assert_eq!(place(of("2", "dirty"), of("1", "clean")).as_deref(), Some("system[0]"));
+        let bare = |number, git| of(number, git).without_attribution();
+        assert_eq!(place(bare("2", "dirty"), bare("1", "clean")).as_deref(), Some("system[1]"));
+        assert_eq!(place(bare("2", "clean"), bare("1", "clean")), None);
     }
 
     #[test]

@@ -138,7 +138,7 @@ pub fn find(
             let (last, earlier) = before.remove(found);
             // Older calls of this conversation, and later ones of this attempt, tell nothing more.
             before.retain(|(other, prompt)| model(other) != model(last) || !earlier.continues(prompt));
-            out.extend(compare(prices, &calls[..at], (last, &earlier), (call, &prompt)));
+            out.extend(compare(prices, &calls[..at], (last, earlier), (call, prompt)));
         }
     }
     Ok(out)
@@ -163,8 +163,8 @@ fn read<'e, 'a: 'e>(
 fn compare(
     prices: &PriceTable,
     past: &[&Entry],
-    (before, earlier): (&Entry, &Prompt),
-    (after, later): (&Entry, &Prompt),
+    (before, earlier): (&Entry, Prompt),
+    (after, later): (&Entry, Prompt),
 ) -> Option<Resumption> {
     let (old, new) = (usage(before)?, usage(after)?);
     let detail = after.call.as_ref()?;
@@ -176,6 +176,11 @@ fn compare(
     let covered = caching.covered(old);
     let rebought = rebought::tokens(covered, new);
     let price = prices.lookup(&detail.model);
+    // The block's number differs from call to call: who has read anything from its cache has taken the block out.
+    let (earlier, later) = match old.cache_read > 0 || new.cache_read > 0 {
+        true => (earlier.without_attribution(), later.without_attribution()),
+        false => (earlier, later),
+    };
     let cost = price.map(|found| rebought::extra(&found.price, new, detail.tier, rebought).0);
     Some(Resumption {
         attempt: after.attempt,
@@ -186,7 +191,7 @@ fn compare(
         rebought,
         cost_nano_usd: cost,
         expired: after.opened_at.ms_since(before.closed_at.unwrap_or(before.opened_at)) > caching.lives_ms(),
-        difference: later.leaves(earlier),
+        difference: later.leaves(&earlier),
     })
 }
 

@@ -73,6 +73,35 @@ async fn what_a_restart_bought_again_is_told_by_rest_and_counted() {
     assert_eq!((none.status.as_u16(), none.code()), (404, "unknown_run".into()));
 }
 
+/// A conversation's next call, with Claude Code's attribution block. The system text is marked for the cache, or is not.
+async fn is_attributed(server: &Server, label: &str, number: u32, mark: Value, said: &str) {
+    let header = format!("x-anthropic-billing-header: cc_version=2; cch={number};");
+    let system = json!([
+        {"type": "text", "text": header},
+        {"type": "text", "text": "x".repeat(8000), "cache_control": mark},
+    ]);
+    let messages = json!([user("do it"), {"role": "assistant", "content": "yes"}, user(said)]);
+    let body =
+        json!({"model": "claude-sonnet-4-5", "max_tokens": 10, "system": system, "messages": messages});
+    Api::Messages.sends(&body).run("r").label(label).to(server).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_attribution_block_is_told_only_of_a_provider_that_reads_it() {
+    // Bug: a restart that kept all of the cache was told to differ in `system[0]`, and the place that did differ was not
+    // named. Cause: a number in Claude Code's first block is another in each request; Anthropic takes the block out.
+    for (mark, wanted) in
+        [(json!({"type": "ephemeral"}), "messages[2].content[0]"), (Value::Null, "system[0]")]
+    {
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let server = rig.serve().await;
+        is_attributed(&server, "one", 1, mark.clone(), "go").await;
+        is_attributed(&server, "two", 2, mark, "stay").await;
+        let told = get(&server, "/v1/runs/r/resume_tax").await;
+        assert_eq!(told["resumptions"][0]["difference"]["place"], wanted, "{told}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn plans_are_told_by_rest_and_as_metrics() {
     let windows = vec!["5h:1000000,used=40%".parse().unwrap()];
