@@ -1,7 +1,6 @@
 //! Work of the database that must not grow with a run.
 
 use crate::{
-    agent::*,
     beds::{Opened, open_at},
     private_postgres::Database,
     stage::Stage,
@@ -26,13 +25,18 @@ fn a_step_reads_no_entries_of_other_steps_however_the_planner_sees_the_table() {
     let server = || Stage::on(Opened(open_at(&database.url(), true).unwrap()));
     let s = server();
     let agent = s.process("p").claim(s.run("r").create());
-    (0..4).for_each(|n| drop(agent.begins(&format!("early {n}"))));
+    let begins = |keys: &str, count| {
+        for n in 0..count {
+            agent.begins(&format!("{keys} {n}"));
+        }
+    };
+    begins("early", 4);
     // From here on the planner believes that the table stays this small.
     database.execute("ALTER TABLE outlast.entries SET (autovacuum_enabled = off); ANALYZE outlast.entries");
     // Sessions that end give their counts to the server.
     database.cut_connections();
     let before = read(&database);
-    (0..STEPS).for_each(|n| drop(agent.begins(&format!("step {n}"))));
+    begins("later", STEPS);
     database.cut_connections();
     let read = read(&database) - before;
     assert!((STEPS / 2..FEW * STEPS).contains(&read), "{STEPS} steps read {read} entries");
