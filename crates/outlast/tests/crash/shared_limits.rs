@@ -31,6 +31,8 @@ struct State {
     answers: bool,
     inside: usize,
     most: usize,
+    /// Number of calls that ever came.
+    came: usize,
 }
 
 impl Provider {
@@ -61,6 +63,7 @@ impl Provider {
         }
         let mut state = self.lock();
         state.inside += 1;
+        state.came += 1;
         state.most = state.most.max(state.inside);
         state = self.state.1.wait_while(state, |state| !state.answers).unwrap();
         state.inside -= 1;
@@ -96,7 +99,7 @@ struct Servers {
     provider: Provider,
     at: [SocketAddr; 2],
     servers: [Proc; 2],
-    _hosts: Hosts,
+    hosts: Hosts,
 }
 
 impl Servers {
@@ -109,7 +112,7 @@ impl Servers {
             command.env("OPENAI_BASE_URL", format!("http://{}/v1", provider.at));
             serve_by(&hosts.bed, command)
         });
-        let both = Servers { provider, at, servers, _hosts: hosts };
+        let both = Servers { provider, at, servers, hosts };
         both.until_held("each has its part", |held| {
             held.iter().map(|h| h["hold"]["calls"].as_u64().unwrap()).eq([2, 2])
         });
@@ -190,4 +193,23 @@ fn the_share_of_a_killed_server_is_taken_over_when_its_calls_cannot_be_at_the_pr
     both.provider.answers(true);
     all_are_served(calls);
     assert_eq!(both.provider.lock().most, 4);
+}
+
+#[test]
+fn a_server_that_is_cut_off_from_the_database_sends_no_limited_call() {
+    let both = Servers::start();
+    let calls: Vec<_> = (0..3).map(|i| both.ask(0, format!("r{i}"))).collect();
+    until("all three are admitted", || (both.admitted(0) == 3).then_some(()));
+    both.provider.until_inside(2);
+    both.hosts.network.cut(true);
+    let readiness = || ask("GET", both.at[0], "/readyz", &[], b"").unwrap().status;
+    until("it says that it is cut off", || (readiness() == 503).then_some(()));
+    both.provider.answers(true);
+    both.provider.until_inside(0);
+    // A call that waits for a place would be sent at once.
+    (0..50).for_each(|_| assert_eq!(readiness(), 503));
+    assert_eq!(both.provider.lock().came, 2);
+    both.hosts.network.cut(false);
+    all_are_served(calls);
+    assert_eq!(both.provider.lock().came, 3);
 }

@@ -110,6 +110,10 @@ impl Carry {
         let limit = self.host.config.upstream_concurrency;
         // Held until the answer has ended. A waiting call keeps its reservation, and counts as in flight for a drain.
         let _inside = self.host.gates.enter(self.call.upstream_name(), limit).await;
+        if limit.is_some() && self.host.store.is_shared() {
+            // Others take the share of a process that they have declared dead.
+            self.host.node.opening().await;
+        }
         self.leaves();
         let send = self.call.send(&self.host.config, &self.host.pool, self.cap);
         let first_byte = self.host.config.first_byte_timeout;
