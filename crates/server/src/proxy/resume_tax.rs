@@ -176,7 +176,8 @@ fn compare(
     let covered = caching.covered(old);
     let rebought = rebought::tokens(covered, new);
     let price = prices.lookup(&detail.model);
-    // The block's number differs from call to call: who has read anything from its cache has taken the block out.
+    // The attribution block's number differs from call to call: a provider that has read anything of these prompts from
+    // its cache has taken the block out.
     let (earlier, later) = match old.cache_read > 0 || new.cache_read > 0 {
         true => (earlier.without_attribution(), later.without_attribution()),
         false => (earlier, later),
