@@ -172,19 +172,17 @@ impl Dialect {
         if self == Dialect::Postgres {
             let found = each(keys, 0, &|name, _| format!("old.{name} = new.{name}"));
             let changed = each(changes, 0, &|name, _| format!("{name} = new.{name}"));
-            let all = format!(
+            return format!(
                 "UPDATE {table} AS old SET {} FROM unnest({}) AS new ({}) WHERE {}",
                 changed.join(", "),
                 self.places(names.len()),
                 names.join(", "),
                 found.join(" AND ")
             );
-            return exactly("cardinality($1)", &all);
         }
         let one = |name: &str, i: usize| format!("{name} = {}", self.place(i));
         let (found, changed) = (each(keys, 1, &one), each(changes, keys.len() + 1, &one));
-        let update = format!("UPDATE {table} SET {} WHERE {}", changed.join(", "), found.join(" AND "));
-        if self == Dialect::Sqlite { update } else { exactly("1", &update) }
+        format!("UPDATE {table} SET {} WHERE {}", changed.join(", "), found.join(" AND "))
     }
 
     /// Returns `SELECT columns of T FROM table rest`.
@@ -198,13 +196,6 @@ impl Dialect {
 pub fn replacing(keys: &[&str], changes: &[&str]) -> String {
     let changed: Vec<String> = changes.iter().map(|name| format!("{name} = excluded.{name}")).collect();
     format!("ON CONFLICT ({}) DO UPDATE SET {}", keys.join(", "), changed.join(", "))
-}
-
-/// Returns a PostgreSQL statement that fails, by a division by zero, unless `write` writes `count` rows.
-///
-/// The COMMIT is sent right behind the statement, before its sender could look at the count.
-pub fn exactly(count: &str, write: &str) -> String {
-    format!("WITH written AS ({write} RETURNING 1) SELECT 1 / (count(*) = {count})::int FROM written")
 }
 
 /// A row returned by a database.

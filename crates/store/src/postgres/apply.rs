@@ -1,12 +1,5 @@
-//! Writes the rows that a group has changed: one statement for each kind of row, all of them in one round trip.
+//! Writes the rows that a group has changed: one statement for each kind of row.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    task::Poll,
-};
-
-use futures_util::future::{MaybeDone, maybe_done};
 use outlast_core::{
     engine::loaded::NewPayload,
     envelope::{Envelope, budget::Budget},
@@ -28,43 +21,19 @@ use super::{
     error::failure,
     known::{Hold, Known},
     link::Link,
-    named::Named,
     rows::{no_json, to_json},
     state,
-    statement::{Ask as _, Param, params},
+    statement::params,
+    write::{ONE_ROW, ROW_OF_EACH, Statement, Values},
 };
 use crate::{
     rows::{
         Cell, Dialect,
         Dialect::{Postgres, PostgresRow},
-        Stored, Write, cells, exactly, replacing,
+        Stored, Write, cells, replacing,
     },
     tables::PAYLOAD,
 };
-
-/// Statement with the values that it binds.
-pub struct Statement<'a> {
-    pub sql: String,
-    pub values: Values<'a>,
-}
-
-pub enum Values<'a> {
-    One(Vec<Cell<'a>>),
-    /// An array for each parameter.
-    Many(Vec<Vec<Cell<'a>>>),
-}
-
-impl Statement<'_> {
-    async fn run(&self, client: &Named) -> Result<(), tokio_postgres::Error> {
-        let params: Vec<Param<'_>> = match &self.values {
-            Values::One(cells) => cells.iter().map(Cell::param).collect(),
-            Values::Many(arrays) => {
-                arrays.iter().filter_map(|array| Some((array as _, array.first()?.array_type()))).collect()
-            }
-        };
-        client.execute(&self.sql, &params).await.map(drop)
-    }
-}
 
 /// Statements that write all changed rows of a group, in order.
 pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
@@ -103,65 +72,12 @@ pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
 }
 
 /// Statement that writes the highest operation number of the group into its process's row.
-pub fn counting<'a>(instance: InstanceNo, counter: i64) -> Statement<'a> {
-    let sql = exactly("1", "UPDATE outlast.instances SET op_counter = $2 WHERE no = $1");
-    Statement { sql, values: Values::One(vec![Cell::Int(Some(instance.0)), Cell::Int(Some(counter))]) }
-}
-
-/// Failure to run statements and the command that is sent right behind them.
-pub enum Failed {
-    /// A statement could not be sent; nor was anything after it.
-    Unsent(tokio_postgres::Error),
-    /// A statement failed. PostgreSQL answers the COMMIT behind it with success, and rolls the transaction back.
-    Statement(tokio_postgres::Error),
-    /// All statements were done, and the command after them failed.
-    Last(tokio_postgres::Error),
-}
-
-/// Runs the statements, then `last` behind them, all in one round trip. The same round trip prepares the statements
-/// that were sent without a name so far.
-pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
-    let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
-    let mut all: Vec<_> = statements.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();
-    for one in &mut preparing {
-        send(one.as_mut()).await;
-    }
-    for one in &mut all {
-        // What fails here was not sent: a COMMIT would make the rest of the group durable without it.
-        send(one.as_mut()).await;
-        if let Some(Err(_)) = one.as_mut().output_mut()
-            && let Some(Err(e)) = one.as_mut().take_output()
-        {
-            return Err(Failed::Unsent(e));
-        }
-    }
-    let mut end = pin!(maybe_done(client.client.batch_execute(last)));
-    send(end.as_mut()).await;
-    for one in preparing {
-        done(one).await.map_err(Failed::Statement)?;
-    }
-    for one in all {
-        done(one).await.map_err(Failed::Statement)?;
-    }
-    end.as_mut().await;
-    end.take_output().unwrap_or(Ok(())).map_err(Failed::Last)
-}
-
-async fn done<F>(mut statement: Pin<Box<MaybeDone<F>>>) -> Result<(), tokio_postgres::Error>
-where
-    F: Future<Output = Result<(), tokio_postgres::Error>>,
-{
-    statement.as_mut().await;
-    statement.as_mut().take_output().unwrap_or(Ok(()))
-}
-
-/// Polls a statement once. After that the statement has been sent, or has failed.
-async fn send(mut statement: Pin<&mut impl Future>) {
-    poll_fn(|context| {
-        let _ = statement.as_mut().poll(context);
-        Poll::Ready(())
-    })
-    .await;
+pub fn counting<'a>(known: &Known, instance: InstanceNo, counter: i64) -> Statement<'a> {
+    // A row that is written otherwise too is written twice, one after the other.
+    let joins = known.instances.values().all(|row| row.touch == Touch::Read);
+    let sql = "UPDATE outlast.instances SET op_counter = $2 WHERE no = $1".into();
+    let values = Values::One(vec![Cell::Int(Some(instance.0)), Cell::Int(Some(counter))]);
+    Statement { sql, writes: Some(ONE_ROW), joins, values }
 }
 
 /// Deletes all rows that belong to a run.
@@ -186,7 +102,7 @@ pub async fn forget(
 
 /// Maps the failure of a write to the store's error: `Corrupt` if a row that was read could not be written back.
 pub fn write_failure(e: tokio_postgres::Error) -> Error {
-    // So `exactly` fails.
+    // So a statement fails that does not write the rows that it must.
     if e.code() == Some(&SqlState::DIVISION_BY_ZERO) {
         return Error::Corrupt { what: "a row that was read could not be written back".into() };
     }
@@ -197,9 +113,18 @@ pub fn write_failure(e: tokio_postgres::Error) -> Error {
 fn write<'a, T: Hold + Stored>(known: &'a Known, all: &mut Vec<Statement<'a>>) -> Result<(), Error> {
     let of = |touch| T::held(known).values().filter(move |row: &&Row<T>| row.touch == touch);
     many(all, |dialect| dialect.texts::<T>().insert.clone(), of(Touch::Insert), |row| every(&row.value))?;
+    let inserted = all.len();
     let wanted = |write| write == Write::Key || Postgres.rewrites(write);
     let changed = |row: &'a Row<T>| cells(&row.value, wanted).map_err(no_json);
-    many(all, |dialect| dialect.texts::<T>().update.clone(), of(Touch::Update), changed)
+    many(all, |dialect| dialect.texts::<T>().update.clone(), of(Touch::Update), changed)?;
+    for update in &mut all[inserted..] {
+        // Each row was read: an update that misses one would lose what was decided.
+        update.writes = Some(match update.values {
+            Values::One(_) => ONE_ROW,
+            Values::Many(_) => ROW_OF_EACH,
+        });
+    }
+    Ok(())
 }
 
 /// Inserts the touched rows, or replaces those with the same keys.
@@ -223,14 +148,14 @@ fn many<'a, R>(
     let first = cells(first)?;
     let mut rows = rows.peekable();
     if rows.peek().is_none() {
-        all.push(Statement { sql: sql(PostgresRow), values: Values::One(first) });
+        all.push(Statement { sql: sql(PostgresRow), writes: None, joins: true, values: Values::One(first) });
         return Ok(());
     }
     let mut arrays: Vec<Vec<Cell<'a>>> = first.into_iter().map(|cell| vec![cell]).collect();
     for row in rows {
         arrays.iter_mut().zip(cells(row)?).for_each(|(array, cell)| array.push(cell));
     }
-    all.push(Statement { sql: sql(Postgres), values: Values::Many(arrays) });
+    all.push(Statement { sql: sql(Postgres), writes: None, joins: true, values: Values::Many(arrays) });
     Ok(())
 }
 

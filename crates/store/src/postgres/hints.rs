@@ -22,10 +22,10 @@ use outlast_core::{
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::{
-    apply::{Statement, Values},
     known::Known,
     readers::Pool,
     schema_name::SchemaName,
+    write::{Statement, Values},
 };
 use crate::rows::Cell;
 
@@ -91,7 +91,8 @@ impl Hints {
         let text = |text: String| Cell::Text(Some(text.into()));
         let word = format!("{} {}", self.sender, news.word());
         let values = Values::One(vec![text(self.channel.clone()), text(word)]);
-        Statement { sql: "SELECT pg_catalog.pg_notify($1, $2)".into(), values }
+        // A query of a WITH runs only if it is asked for its rows.
+        Statement { sql: "SELECT pg_catalog.pg_notify($1, $2)".into(), writes: None, joins: false, values }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Reads the rows that operations load, inside the write transaction: one statement for each kind of key, all of them
-//! in one round trip.
+//! Reads the rows that operations load, inside the write transaction, in one round trip: those of a small group by one
+//! statement (`lookup`), others by one statement for each kind of key.
 //!
 //! The statements are pipelined; the server answers them in order. Rows are not cached between transactions, because
 //! other servers write too.
@@ -28,6 +28,7 @@ use outlast_core::{
 
 use super::{
     known::{Hold, Known},
+    lookup::{Lookups, last_entry},
     named::Named,
     rows, state,
     statement::{Param, all, many, maybe, params},
@@ -129,8 +130,12 @@ macro_rules! pairs {
 pub async fn fetch(client: &Named, keys: &[Key<'_>], known: &mut Known) -> Result<()> {
     let open_calls = format!("WHERE state = {OPEN} AND kind = {CALL} AND instance = ANY($1)");
     let find = &Finder { client, known: RefCell::new(known) };
-    let b = &Batch::of(keys);
+    let (lookups, rest) = Lookups::of(keys);
+    let b = &Batch::of(&rest);
     let mut all: Vec<Pin<Box<dyn Future<Output = Result<()>> + '_>>> = Vec::new();
+    if !lookups.is_empty() {
+        all.push(Box::pin(find.single(&lookups)));
+    }
     // One statement for all keys of a kind, if there are any.
     macro_rules! rows {
         ($row:ty, $rest:expr, $keys:expr $(, $more:expr)*) => {
@@ -163,15 +168,8 @@ pub async fn fetch(client: &Named, keys: &[Key<'_>], known: &mut Known) -> Resul
 }
 
 /// Returns the query for the newest entries under some keys.
-///
-/// Each is the last of an index up to a place, compared as one row, and in that index's order: equalities with
-/// `ORDER BY seq` let the planner walk the run's primary key backwards instead, over all entries of other keys.
 fn newest() -> String {
-    let last = rows::select::<Entry>(
-        "WHERE key IS NOT NULL AND (run_no, kind, sha256(key), sha256(scope), seq) \
-         <= (r, k, sha256(sought_key), sha256(sought_scope), upto) \
-         ORDER BY run_no DESC, kind DESC, sha256(key) DESC, sha256(scope) DESC, seq DESC LIMIT 1",
-    );
+    let last = last_entry("(r, k, sha256(sought_key), sha256(sought_scope), upto)");
     format!(
         "SELECT {} FROM unnest($1, $2, $3, $4, $5) AS sought(r, k, sought_key, sought_scope, upto) \
          CROSS JOIN LATERAL ({last}) AS found \
@@ -192,6 +190,11 @@ impl Finder<'_> {
         let found = many::<T>(self.client, rest, params).await?;
         self.known.borrow_mut().learn(found);
         Ok(())
+    }
+
+    async fn single(&self, lookups: &Lookups<'_>) -> Result<()> {
+        let learn = lookups.run(self.client).await?;
+        learn(&mut self.known.borrow_mut())
     }
 
     async fn newest(&self, b: &Batch<'_>) -> Result<()> {

@@ -53,9 +53,9 @@ pub enum Part {
 /// (`max_locks_per_transaction`, by default 64, times `max_connections`).
 const MOST: usize = 256;
 
-/// Statement that locks parts, given the two halves of their keys. Rows of a function are taken in their order.
-pub const PARTS: &str =
-    "SELECT count(pg_advisory_xact_lock(class, key)) FROM unnest($1, $2) AS part (class, key)";
+/// Expression that locks parts, given the two halves of their keys. Rows of a function are taken in their order.
+const PARTS: &str =
+    "(SELECT count(pg_advisory_xact_lock(class, key)) FROM unnest($3, $4) AS part (class, key)) >= 0";
 
 impl Locks {
     /// Returns the locks for operations with these needs.
@@ -112,13 +112,18 @@ impl Locks {
             && l.new_delivery.is_none()
     }
 
-    /// Returns the statement that takes the store's lock, and for [`PARTS`] the two halves of the keys of the parts, in
-    /// the order in which parts are locked.
-    pub fn statements(&self, schema: &SchemaName) -> (String, (Vec<i32>, Vec<i32>)) {
+    /// Returns a condition that holds once the locks are taken, and the two halves of the keys of the parts, in the order
+    /// in which parts are locked: its parameters $3 and $4, where there are any.
+    pub fn taken(&self, schema: &SchemaName) -> (String, (Vec<i32>, Vec<i32>)) {
         match self {
-            Locks::Whole => (schema.lock(), Default::default()),
+            Locks::Whole => (format!("{} IS NOT NULL", schema.lock()), Default::default()),
             Locks::Parts(parts) => {
-                (schema.lock_beside_others(), parts.iter().map(|part| part.key(schema)).unzip())
+                let store = format!("{} IS NOT NULL", schema.lock_beside_others());
+                let locked = match parts.is_empty() {
+                    true => store,
+                    false => format!("CASE WHEN {store} THEN {PARTS} END"),
+                };
+                (locked, parts.iter().map(|part| part.key(schema)).unzip())
             }
         }
     }
@@ -233,14 +238,15 @@ mod tests {
     #[test]
     fn locks_are_taken_in_one_order_and_under_keys_that_stay() {
         let usual = SchemaName::default();
-        let alone = "SELECT pg_advisory_xact_lock(31372865309864820)".to_owned();
-        assert_eq!(Locks::Whole.statements(&usual), (alone, Default::default()));
+        let alone = "pg_advisory_xact_lock(31372865309864820) IS NOT NULL".to_owned();
+        assert_eq!(Locks::Whole.taken(&usual), (alone, Default::default()));
         let parts =
             [Part::Envelope(EnvelopeNo(9)), Part::State, Part::Instance(InstanceNo(3)), Part::Numbers];
         let class = usual.lock_class();
-        let beside = "SELECT pg_advisory_xact_lock_shared(31372865309864820)".to_owned();
+        let beside =
+            format!("CASE WHEN pg_advisory_xact_lock_shared(31372865309864820) IS NOT NULL THEN {PARTS} END");
         let keys = (vec![class, class, class + 1, class + 2], vec![0, 1, 3, 9]);
-        assert_eq!(Locks::Parts(parts.into()).statements(&usual), (beside, keys));
+        assert_eq!(Locks::Parts(parts.into()).taken(&usual), (beside, keys));
         assert_eq!(class, 1_818_325_876);
     }
 }

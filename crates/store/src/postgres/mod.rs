@@ -15,6 +15,7 @@ mod known;
 mod link;
 mod load;
 mod locks;
+mod lookup;
 mod named;
 mod password_file;
 mod read;
@@ -28,6 +29,7 @@ mod state;
 mod statement;
 mod time;
 mod tls;
+mod write;
 mod writer;
 
 use std::sync::Arc;

@@ -22,6 +22,9 @@ use super::{
     statement::{Ask, Param},
 };
 
+/// Largest number of prepared statements. The server keeps the plan of each, some ten kilobytes.
+const MOST: usize = 512;
+
 pub struct Named {
     pub client: Link,
     /// Token of this session in its server's connection. `None` if no statement may have a name.
@@ -58,6 +61,9 @@ impl Named {
         let mut statements = self.statements.borrow_mut();
         if let Some(found) = statements.get(sql) {
             return found.clone();
+        }
+        if statements.len() >= MOST {
+            return None;
         }
         statements.insert(sql.to_owned(), None);
         let types = params.iter().map(|(_, of)| of.clone()).collect();

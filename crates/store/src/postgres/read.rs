@@ -25,7 +25,7 @@ use super::{
     PostgresStore,
     link::Link,
     rows,
-    statement::{Param, all, many, maybe, one, param, params},
+    statement::{Param, all, many, maybe, one, page, param, params},
     time::NOW,
 };
 use crate::{
@@ -180,34 +180,35 @@ impl Store for PostgresStore {
     fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Link| {
-            let rest = "WHERE run_no = $1 AND seq > $2 ORDER BY seq LIMIT $3";
-            many(c, rest, params![run.0, after.0, limit]).await
+            let sql = rows::select::<Entry>("WHERE run_no = $1 AND seq > $2 ORDER BY seq LIMIT $3");
+            page(c, &sql, params![run.0, after.0, limit], rows::row).await
         })
     }
 
-    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        let page = *page;
+    fn items(&self, run: RunNo, wanted: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+        let wanted = *wanted;
         self.readers.run(async move |c: &Link| {
-            let limit = i64::try_from(page.limit).unwrap_or(i64::MAX);
-            let wanted = format!(
+            let limit = i64::try_from(wanted.limit).unwrap_or(i64::MAX);
+            let found = format!(
                 "e.run_no = $1 AND e.kind = {ITEM} AND (e.retried_by IS NULL OR e.retried_by > $3) \
                  AND e.seq > $2 AND e.seq <= $3 ORDER BY e.seq LIMIT $6"
             );
             let (role, row): (_, fn(&Row) -> _) = (
                 Role::Value.code(),
-                match page.values {
+                match wanted.values {
                     true => rows::result_row,
                     false => rows::item_row,
                 },
             );
-            let sql = match page.values {
+            let sql = match wanted.values {
                 true => select(
                     &format!("{ITEM_ROW}, {VALUE}"),
-                    &format!("outlast.entries e {VALUES} WHERE {wanted}"),
+                    &format!("outlast.entries e {VALUES} WHERE {found}"),
                 ),
-                false => select(ITEM_ROW, &format!("outlast.entries e WHERE {wanted}")),
+                false => select(ITEM_ROW, &format!("outlast.entries e WHERE {found}")),
             };
-            all(c, &sql, params![run.0, page.after.0, page.upto.0, role, WHOLE_VALUE, limit], row).await
+            let params = params![run.0, wanted.after.0, wanted.upto.0, role, WHOLE_VALUE, limit];
+            page(c, &sql, params, row).await
         })
     }
 
@@ -219,7 +220,7 @@ impl Store for PostgresStore {
             );
             let sql = select(&format!("{STEP_ROW}, {VALUE}"), &rest);
             let role = Role::Value.code();
-            all(c, &sql, params![run.0, after.0, limit, role, INLINE_VALUE], rows::step_row).await
+            page(c, &sql, params![run.0, after.0, limit, role, INLINE_VALUE], rows::step_row).await
         })
     }
 

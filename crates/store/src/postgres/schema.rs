@@ -182,7 +182,7 @@ async fn tables(
     create: bool,
     fresh_meta: Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
-    client.batch_execute(&client.schema.lock()).await.map_err(failure)?;
+    client.batch_execute(&format!("SELECT {}", client.schema.lock())).await.map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
     match found(client, place).await? {
         Found::Store => return add_tables(client).await,

@@ -55,15 +55,15 @@ impl SchemaName {
         }
     }
 
-    /// Returns the statement that locks the whole store: its holder is alone, and sees everything committed before.
+    /// Returns the call that locks the whole store: its holder is alone, and sees everything committed before.
     pub fn lock(&self) -> String {
-        format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
+        format!("pg_advisory_xact_lock({})", self.lock_key())
     }
 
-    /// Returns the statement that takes the store's lock in shared mode. Several processes may hold it at once; a
+    /// Returns the call that takes the store's lock in shared mode. Several processes may hold it at once; a
     /// process that locks the whole store waits for all of them.
     pub fn lock_beside_others(&self) -> String {
-        format!("SELECT pg_advisory_xact_lock_shared({})", self.lock_key())
+        format!("pg_advisory_xact_lock_shared({})", self.lock_key())
     }
 
     /// Returns the first class of the locks of the store's parts. Locks of two numbers have keys of their own, apart from
@@ -126,7 +126,7 @@ mod tests {
             "SELECT 1 FROM \"user\".runs JOIN \"user\".specs ON to_regclass('\"user\".meta') IS NULL";
         assert_eq!(own.within(sql), wanted);
         // Servers of other versions take the same lock.
-        assert_eq!(SchemaName::default().lock(), "SELECT pg_advisory_xact_lock(31372865309864820)");
+        assert_eq!(SchemaName::default().lock(), "pg_advisory_xact_lock(31372865309864820)");
         assert_ne!(own.lock_key(), SchemaName::parse("team_a").unwrap().lock_key());
         assert_eq!(own.lock_key(), SchemaName::parse("user").unwrap().lock_key());
         assert_eq!(SchemaName::default().channel(), "outlast");

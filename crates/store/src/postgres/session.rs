@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, fmt::Display, future::Future};
 
-use futures_util::future::{join, join5};
+use futures_util::future::join;
 use outlast_core::{
     store::{Error, load::Key},
     words::id::{InstanceNo, Micros},
@@ -21,7 +21,7 @@ use super::{
     error::chain,
     known::Known,
     load,
-    locks::{Locks, PARTS},
+    locks::Locks,
     named::Named,
     statement::{Ask as _, params},
     time::NOW,
@@ -52,15 +52,15 @@ impl Standstill {
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
     SELECT coalesce(current_setting('outlast_session.token', true), '')";
 
-/// Settings of a transaction, in one statement, whose parameters are the longest standstill and whether the commit is
-/// synced.
+/// Settings of a transaction, as arguments of a function. Their parameters are the longest standstill and whether the
+/// commit is synced.
 ///
 /// An unsynced commit becomes durable with the next synced one, as its record precedes that one's. `off` as the
 /// database's default must not make a synced group unsynced.
-const SETTINGS: &str = "SELECT set_config('lock_timeout', '30s', true), \
+const SETTINGS: &str = "set_config('lock_timeout', '30s', true), \
     set_config('idle_in_transaction_session_timeout', $1, true), set_config('enable_seqscan', 'off', true), \
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), \
-    set_config('jit', 'off', true), \
+    set_config('join_collapse_limit', '1', true), set_config('jit', 'off', true), \
     CASE WHEN current_setting('server_version_num')::int >= 120000 \
     THEN set_config('plan_cache_mode', 'force_generic_plan', true) END, \
     CASE WHEN NOT $2 THEN set_config('synchronous_commit', 'off', true) \
@@ -169,25 +169,18 @@ impl Session {
             }
             None => "NULL::text".to_owned(),
         };
-        let tell = format!("SELECT {NOW}, {witness}");
-        let (store, (classes, parts)) = terms.locks.statements(&self.client.client.schema);
-        let lock_parts = async {
-            if parts.is_empty() {
-                return Ok(());
-            }
-            self.client.query(PARTS, params![classes, parts]).await.map(drop)
-        };
+        let (locked, (classes, parts)) = terms.locks.taken(&self.client.client.schema);
+        // A CASE takes its conditions in order: each wait for a lock is bounded, and the clock is read under all locks.
+        let first = format!(
+            "SELECT CASE WHEN num_nulls({SETTINGS}) >= 0 THEN CASE WHEN {locked} THEN {NOW} END END, {witness}"
+        );
         let standstill = terms.standstill.sql();
         let settings = params![standstill, terms.synced];
+        let all = params![standstill, terms.synced, classes, parts];
+        let params = if parts.is_empty() { &settings[..] } else { &all[..] };
         // Sent in this order, in one go.
-        let ((begun, set, locked, parts_locked, told), loaded) = self.run(async {
-            let begin = join5(
-                self.client.client.simple_query(BEGIN),
-                self.client.query(SETTINGS, settings),
-                self.client.query(&store, params![]),
-                lock_parts,
-                self.client.query(&tell, params![]),
-            );
+        let ((begun, told), loaded) = self.run(async {
+            let begin = join(self.client.client.simple_query(BEGIN), self.client.query(&first, params));
             join(begin, load::fetch(&self.client, keys, known)).await
         });
         let messages = match begun {
@@ -202,7 +195,7 @@ impl Session {
             // The session is dropped with the transaction. Elsewhere a statement's name may mean another, or nothing.
             return Begun::Elsewhere;
         }
-        let rows = match set.and(locked).map(drop).and(parts_locked).and(told) {
+        let rows = match told {
             Ok(rows) => rows,
             Err(e) => return Begun::Failed(e),
         };

@@ -28,7 +28,7 @@ use tokio_postgres::error::SqlState;
 use super::{
     acknowledged::{Acknowledged, Commit},
     address::Address,
-    apply::{self, Failed, write_failure},
+    apply::{self, write_failure},
     epoch::Epoch,
     error::{failure, rolled_back},
     hints::{self, Hints},
@@ -39,6 +39,7 @@ use super::{
     session::{Begun, Session, Standstill, Terms, Told},
     statement::{many, params},
     time::Time,
+    write::{self, Failed},
 };
 use crate::{
     Durability, Options,
@@ -299,7 +300,7 @@ impl PostgresWriter {
     fn write(&mut self) -> Result<(), Error> {
         self.within(|s, known| {
             let statements = apply::statements(known)?;
-            s.run(apply::run(&s.client, &statements, "")).map_err(|failed| match failed {
+            s.run(write::run(&s.client, &statements, "")).map_err(|failed| match failed {
                 Failed::Unsent(e) | Failed::Statement(e) | Failed::Last(e) => write_failure(e),
             })
         })?;
@@ -434,9 +435,11 @@ impl Backend for PostgresWriter {
                     return Err(CommitFailed::RolledBack(e));
                 }
             };
+            let known = &self.known;
+            statements
+                .extend(self.count.map(|(instance, counter)| apply::counting(known, instance, counter)));
             statements.extend(self.news.is_any().then(|| self.hints.notifying(self.news)));
-            statements.extend(self.count.map(|(instance, counter)| apply::counting(instance, counter)));
-            session.run(apply::run(&session.client, &statements, "COMMIT"))
+            session.run(write::run(&session.client, &statements, "COMMIT"))
         };
         self.is_pooled |= session.client.is_refused();
         if let Err(Failed::Statement(e)) = &done

@@ -59,9 +59,15 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     let all = || database.value("SELECT count(*) FROM outlast.events").unwrap().parse::<usize>().unwrap();
     let first = all();
     let before = given_out(Mark::default(), first)[first - 1].mark;
-    let holds = database.begun(HOLDS_PAYLOADS);
+    // A group waits behind its writes, in a transaction that began before those of the other server.
+    database.execute(
+        "CREATE FUNCTION public.waits() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END'; \
+         CREATE TRIGGER waits AFTER INSERT ON outlast.payloads FOR EACH ROW EXECUTE FUNCTION public.waits()",
+    );
+    let holds = database.begun("SELECT pg_advisory_xact_lock(1)");
     let late = slow.store().ask(x.wants("mail", "{}"), Durability::Synced);
-    database.wait_for_a_wait("relation");
+    database.wait_for_a_wait("advisory");
 
     // All of this is committed while the slow server is in the middle of its commit.
     y.void(y.call("a call"));

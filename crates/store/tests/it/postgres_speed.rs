@@ -1,5 +1,7 @@
 //! Work of the database that must not grow with a run.
 
+use outlast_core::words::id::Seq;
+
 use crate::{
     beds::{Opened, open_at},
     private_postgres::Database,
@@ -15,6 +17,11 @@ fn read(database: &Database) -> u64 {
     database.value(sql).unwrap().parse().unwrap()
 }
 
+/// From here on the planner believes that the journal stays as small as it is.
+fn believes_it_small(database: &Database) {
+    database.execute("ALTER TABLE outlast.entries SET (autovacuum_enabled = off); ANALYZE outlast.entries");
+}
+
 /// Bug: the journal of a run of 1,000 steps was read whole for each further step, until the database had analysed it.
 /// Consequence: 450 steps a second where 1,000 and more are possible, and ever fewer.
 /// Cause: to a planner that believes a run to be short, the run's primary key in reverse is as good as the index by key.
@@ -22,8 +29,7 @@ fn read(database: &Database) -> u64 {
 fn a_step_reads_no_entries_of_other_steps_however_the_planner_sees_the_table() {
     const STEPS: u64 = 200;
     let database = Database::new();
-    let server = || Stage::on(Opened(open_at(&database.url(), true).unwrap()));
-    let s = server();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
     let agent = s.process("p").claim(s.run("r").create());
     let begins = |keys: &str, count| {
         for n in 0..count {
@@ -31,8 +37,7 @@ fn a_step_reads_no_entries_of_other_steps_however_the_planner_sees_the_table() {
         }
     };
     begins("early", 4);
-    // From here on the planner believes that the table stays this small.
-    database.execute("ALTER TABLE outlast.entries SET (autovacuum_enabled = off); ANALYZE outlast.entries");
+    believes_it_small(&database);
     // Sessions that end give their counts to the server.
     database.cut_connections();
     let before = read(&database);
@@ -40,4 +45,32 @@ fn a_step_reads_no_entries_of_other_steps_however_the_planner_sees_the_table() {
     database.cut_connections();
     let read = read(&database) - before;
     assert!((STEPS / 2..FEW * STEPS).contains(&read), "{STEPS} steps read {read} entries");
+}
+
+/// Bug: each page of a run's steps read and sorted all that was left of the run.
+/// Consequence: a run of 100,000 steps was resumed in 1.6 s where 0.4 s are enough.
+/// Cause: to a planner that believes a run to be short, a sort is as good as an index in order.
+#[test]
+fn a_page_of_steps_reads_no_entries_of_later_pages_however_the_planner_sees_the_table() {
+    const STEPS: u64 = 400;
+    const PAGE: usize = 20;
+    let database = Database::new();
+    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let run = s.run("r").create();
+    let agent = s.process("p").claim(run);
+    agent.begins("early");
+    believes_it_small(&database);
+    for n in 0..STEPS {
+        agent.begins(&format!("later {n}"));
+    }
+    database.cut_connections();
+    let before = read(&database);
+    let (mut after, mut found) = (Seq(0), 0);
+    while let Some((last, _)) = s.store().steps(run, after, PAGE).unwrap().last() {
+        (after, found) = (last.seq, found + 1);
+    }
+    database.cut_connections();
+    let read = read(&database) - before;
+    assert_eq!(found, (STEPS as usize + 1).div_ceil(PAGE), "pages");
+    assert!((STEPS..2 * STEPS).contains(&read), "{STEPS} steps in pages of {PAGE} read {read} entries");
 }

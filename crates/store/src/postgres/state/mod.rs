@@ -4,11 +4,11 @@ mod read;
 pub mod schema;
 
 use super::{
-    apply::{Statement, Values},
     rows::{get, name as text, number},
     statement::{Ask, all, maybe, params},
+    write::{ONE_ROW, Statement, Values},
 };
-use crate::rows::{Cell, exactly};
+use crate::rows::Cell;
 use outlast_core::{
     state::{
         Committed, Keep, Name, Namespace, Position, Progress, StepKey,
@@ -117,7 +117,10 @@ const KEY_NO: &str = "coalesce(nullif($1, 0), (SELECT k.no FROM outlast.namespac
 
 /// Adds the statements that write the rows touched by a decision, in order.
 pub fn statements<'a>(rows: &'a Rows, all: &mut Vec<Statement<'a>>) {
-    let mut push = |sql: String, cells| all.push(Statement { sql, values: Values::One(cells) });
+    // One after the other: they find by name what those before them have inserted.
+    let mut push = |writes: Option<&'static str>, sql: String, cells| {
+        all.push(Statement { sql, writes, joins: false, values: Values::One(cells) });
+    };
     for row in rows.namespaces.values().filter(|r| r.touch != Touch::Read) {
         let n = &row.value;
         let sql = "INSERT INTO outlast.namespaces (name, commit_no, at, keep, forgotten) \
@@ -128,16 +131,17 @@ pub fn statements<'a>(rows: &'a Rows, all: &mut Vec<Statement<'a>>) {
             Keep::All => None,
             Keep::Last(n) => Some(n),
         };
-        push(sql.into(), vec![bytes(&n.name), int(n.commit), int(n.at.0), Cell::Int(keep), int(n.forgotten)]);
+        let cells = vec![bytes(&n.name), int(n.commit), int(n.at.0), Cell::Int(keep), int(n.forgotten)];
+        push(None, sql.into(), cells);
     }
     for (name, row) in &rows.keys {
         match row.touch {
             Touch::Read => {}
             Touch::Insert => {
-                push(INSERT_AGENT.into(), vec![bytes(&name.namespace), bytes(&name.agent)]);
-                push(exactly("1", INSERT_KEY), insert_key(name, &row.value));
+                push(None, INSERT_AGENT.into(), vec![bytes(&name.namespace), bytes(&name.agent)]);
+                push(Some(ONE_ROW), INSERT_KEY.into(), insert_key(name, &row.value));
             }
-            Touch::Update => push(exactly("1", &update_key_sql()), update_key(name, &row.value)),
+            Touch::Update => push(Some(ONE_ROW), update_key_sql(), update_key(name, &row.value)),
         }
     }
     // The number of a key, where it has one, spares a search by name.
@@ -154,13 +158,14 @@ pub fn statements<'a>(rows: &'a Rows, all: &mut Vec<Statement<'a>>) {
         cells.extend([int(v.position.0), int(v.version), int(v.commit), int(v.at.0)]);
         cells.extend([Cell::Int(v.run.map(|n| n.0)), Cell::Int(v.attempt.map(|n| n.0))]);
         cells.push(Cell::Blob(v.value.as_ref().map(|v| &v.stored()[..])));
-        push(exactly("1", &sql), cells);
+        push(Some(ONE_ROW), sql, cells);
     }
     for c in &rows.commits {
         let sql = "INSERT INTO outlast.commits (namespace_no, commit_no, at, position, txn) \
                    SELECT no, $2, $3, $4, $5 FROM outlast.namespaces WHERE sha256(name) = sha256($1)";
         let id = Cell::Name(c.transaction.as_deref());
-        push(exactly("1", sql), vec![bytes(&c.namespace), int(c.commit), int(c.at.0), int(c.position.0), id]);
+        let cells = vec![bytes(&c.namespace), int(c.commit), int(c.at.0), int(c.position.0), id];
+        push(Some(ONE_ROW), sql.into(), cells);
     }
     for r in &rows.removals {
         let cells = || {
@@ -171,12 +176,12 @@ pub fn statements<'a>(rows: &'a Rows, all: &mut Vec<Statement<'a>>) {
             cells.push(int(r.below));
             cells
         };
-        removal().into_iter().for_each(|sql| push(sql, cells()));
+        removal().into_iter().for_each(|(writes, sql)| push(writes, sql, cells()));
     }
     for f in &rows.forgettings {
         let sql = "UPDATE outlast.commits SET txn = NULL WHERE namespace_no = (SELECT no FROM outlast.namespaces \
                    WHERE sha256(name) = sha256($1)) AND commit_no > $2 AND commit_no <= $3 AND txn IS NOT NULL";
-        push(sql.into(), vec![bytes(&f.namespace), int(f.above), int(f.to)]);
+        push(None, sql.into(), vec![bytes(&f.namespace), int(f.above), int(f.to)]);
     }
 }
 
@@ -230,7 +235,7 @@ fn step<'a>(name: &'a Name, c: &Current) -> (Cell<'a>, Cell<'a>) {
 }
 
 /// Returns the statements that remove the versions of a key below $5.
-fn removal() -> [String; 3] {
+fn removal() -> [(Option<&'static str>, String); 3] {
     // Positions grow with versions: the last one removed is that of the highest version.
     let agent = format!(
         "UPDATE outlast.agents SET removed_to = greatest(removed_to, (SELECT position FROM outlast.items \
@@ -239,7 +244,7 @@ fn removal() -> [String; 3] {
     );
     let items = format!("DELETE FROM outlast.items WHERE key_no = {KEY_NO} AND version < $5");
     let key = format!("UPDATE outlast.keys SET oldest = $5, replaced = version > $5 WHERE no = {KEY_NO}");
-    [exactly("1", &agent), items, exactly("1", &key)]
+    [(Some(ONE_ROW), agent), (None, items), (Some(ONE_ROW), key)]
 }
 
 fn count(limit: usize) -> i64 {

@@ -1,0 +1,191 @@
+//! Statements that write, and how they are sent: joined into few, and all of a group in one round trip.
+//!
+//! Each statement costs the server some ten microseconds beside its work: a message to read, one to flush, a plan to
+//! start. So statements that depend on none of the others become one, whose parts are its `WITH` queries.
+
+use std::{
+    fmt::Write as _,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::Poll,
+};
+
+use futures_util::future::{MaybeDone, maybe_done};
+
+use super::{
+    named::Named,
+    statement::{Ask as _, Param},
+};
+use crate::rows::Cell;
+
+/// Number of rows for [`Statement::writes`]: one.
+pub const ONE_ROW: &str = "1";
+
+/// Number of rows for [`Statement::writes`]: one for each element of the arrays that the statement binds.
+pub const ROW_OF_EACH: &str = "cardinality($1)";
+
+/// Statement that writes, with the values that it binds.
+pub struct Statement<'a> {
+    pub sql: String,
+    /// Number of rows that it must write, as SQL over its parameters; `None` if any number will do.
+    ///
+    /// A statement that writes another number fails, by a division by zero: the COMMIT is sent right behind it, before
+    /// its sender could look at the number.
+    pub writes: Option<&'static str>,
+    /// Whether neither it nor the other statements of its group see what the other wrote, so that they may run as one.
+    pub joins: bool,
+    pub values: Values<'a>,
+}
+
+pub enum Values<'a> {
+    One(Vec<Cell<'a>>),
+    /// An array for each parameter.
+    Many(Vec<Vec<Cell<'a>>>),
+}
+
+impl Values<'_> {
+    fn params(&self) -> Vec<Param<'_>> {
+        match self {
+            Values::One(cells) => cells.iter().map(Cell::param).collect(),
+            Values::Many(arrays) => {
+                arrays.iter().filter_map(|array| Some((array as _, array.first()?.array_type()))).collect()
+            }
+        }
+    }
+}
+
+/// Statement to be sent, with its parameters.
+struct Sent<'a> {
+    sql: String,
+    params: Vec<Param<'a>>,
+}
+
+impl<'a> Sent<'a> {
+    /// Joins statements into one.
+    fn of(statements: &'a [Statement<'a>]) -> Sent<'a> {
+        let mut params = Vec::new();
+        let (mut parts, mut counts) = (String::new(), String::new());
+        for (i, statement) in statements.iter().enumerate() {
+            let shift = |sql: &str| shifted(sql, params.len());
+            let (sql, returning) = (shift(&statement.sql), statement.writes.map_or("", |_| " RETURNING 1"));
+            let comma = if i == 0 { "" } else { ", " };
+            let _ = write!(parts, "{comma}written_{i} AS ({sql}{returning})");
+            if let Some(count) = statement.writes {
+                let and = if counts.is_empty() { "" } else { " AND " };
+                let _ = write!(counts, "{and}(SELECT count(*) FROM written_{i}) = {}", shift(count));
+            }
+            params.extend(statement.values.params());
+        }
+        let sql = match statements {
+            [one] if one.writes.is_none() => one.sql.clone(),
+            _ if counts.is_empty() => format!("WITH {parts} SELECT 1"),
+            _ => format!("WITH {parts} SELECT 1 / ({counts})::int"),
+        };
+        Sent { sql, params }
+    }
+
+    async fn run(&self, client: &Named) -> Result<(), tokio_postgres::Error> {
+        client.execute(&self.sql, &self.params).await.map(drop)
+    }
+}
+
+/// Returns `sql` with `by` added to the numbers of its parameters.
+pub fn shifted(sql: &str, by: usize) -> String {
+    let mut pieces = sql.split('$');
+    let mut all = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let end = piece.find(|c: char| !c.is_ascii_digit()).unwrap_or(piece.len());
+        let (number, rest) = piece.split_at(end);
+        let number = number.parse::<usize>().map_or_else(|_| number.to_owned(), |n| (n + by).to_string());
+        all.extend(["$", &number, rest]);
+    }
+    all
+}
+
+/// Failure to run statements and the command that is sent right behind them.
+pub enum Failed {
+    /// A statement could not be sent; nor was anything after it.
+    Unsent(tokio_postgres::Error),
+    /// A statement failed. PostgreSQL answers the COMMIT behind it with success, and rolls the transaction back.
+    Statement(tokio_postgres::Error),
+    /// All statements were done, and the command after them failed.
+    Last(tokio_postgres::Error),
+}
+
+/// Runs the statements, then `last` behind them, all in one round trip. The same round trip prepares the statements
+/// that were sent without a name so far.
+pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
+    let sent: Vec<Sent<'_>> = statements.chunk_by(|a, b| a.joins && b.joins).map(Sent::of).collect();
+    let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
+    let mut all: Vec<_> = sent.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();
+    for one in &mut preparing {
+        send(one.as_mut()).await;
+    }
+    for one in &mut all {
+        // What fails here was not sent: a COMMIT would make the rest of the group durable without it.
+        send(one.as_mut()).await;
+        if let Some(Err(_)) = one.as_mut().output_mut()
+            && let Some(Err(e)) = one.as_mut().take_output()
+        {
+            return Err(Failed::Unsent(e));
+        }
+    }
+    let mut end = pin!(maybe_done(client.client.batch_execute(last)));
+    send(end.as_mut()).await;
+    for one in preparing {
+        done(one).await.map_err(Failed::Statement)?;
+    }
+    for one in all {
+        done(one).await.map_err(Failed::Statement)?;
+    }
+    end.as_mut().await;
+    end.take_output().unwrap_or(Ok(())).map_err(Failed::Last)
+}
+
+async fn done<F>(mut statement: Pin<Box<MaybeDone<F>>>) -> Result<(), tokio_postgres::Error>
+where
+    F: Future<Output = Result<(), tokio_postgres::Error>>,
+{
+    statement.as_mut().await;
+    statement.as_mut().take_output().unwrap_or(Ok(()))
+}
+
+/// Polls a statement once. After that the statement has been sent, or has failed.
+async fn send(mut statement: Pin<&mut impl Future>) {
+    poll_fn(|context| {
+        let _ = statement.as_mut().poll(context);
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(sql: &str, writes: Option<&'static str>, values: &[i64]) -> Statement<'static> {
+        let values = Values::One(values.iter().map(|value| Cell::Int(Some(*value))).collect());
+        Statement { sql: sql.into(), writes, joins: true, values }
+    }
+
+    #[test]
+    fn statements_are_joined_into_one_that_fails_unless_each_writes_its_rows() {
+        let insert = || statement("INSERT INTO t VALUES ($1, $2)", None, &[1, 2]);
+        let update = || statement("UPDATE u SET a = $2 WHERE no = $1", Some(ONE_ROW), &[3, 4]);
+        let sql = |statements: &[Statement<'_>]| Sent::of(statements).sql;
+        assert_eq!(sql(&[insert()]), "INSERT INTO t VALUES ($1, $2)");
+        let alone = "WITH written_0 AS (UPDATE u SET a = $2 WHERE no = $1 RETURNING 1) \
+                     SELECT 1 / ((SELECT count(*) FROM written_0) = 1)::int";
+        assert_eq!(sql(&[update()]), alone);
+        let each = Statement { writes: Some(ROW_OF_EACH), ..update() };
+        let all = [insert(), update(), each];
+        let joined = "WITH written_0 AS (INSERT INTO t VALUES ($1, $2)), \
+                      written_1 AS (UPDATE u SET a = $4 WHERE no = $3 RETURNING 1), \
+                      written_2 AS (UPDATE u SET a = $6 WHERE no = $5 RETURNING 1) \
+                      SELECT 1 / ((SELECT count(*) FROM written_1) = 1 AND \
+                      (SELECT count(*) FROM written_2) = cardinality($5))::int";
+        assert_eq!(sql(&all), joined);
+        assert_eq!(Sent::of(&all).params.len(), 6);
+        assert_eq!(shifted("$1, $12 $", 10), "$11, $22 $");
+    }
+}
