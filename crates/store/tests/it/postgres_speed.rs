@@ -17,9 +17,9 @@ fn read(database: &Database) -> u64 {
     database.value(sql).unwrap().parse().unwrap()
 }
 
-/// From here on the planner believes that the journal stays as small as it is.
-fn believes_it_small(database: &Database) {
-    database.execute("ALTER TABLE outlast.entries SET (autovacuum_enabled = off); ANALYZE outlast.entries");
+/// The planner learns nothing of the journal from here on.
+fn never_analysed(database: &Database) {
+    database.execute("ALTER TABLE outlast.entries SET (autovacuum_enabled = off)");
 }
 
 /// Bug: the journal of a run of 1,000 steps was read whole for each further step, until the database had analysed it.
@@ -37,7 +37,9 @@ fn a_step_reads_no_entries_of_other_steps_however_the_planner_sees_the_table() {
         }
     };
     begins("early", 4);
-    believes_it_small(&database);
+    // From here on the planner believes that the journal is as small as it is now.
+    never_analysed(&database);
+    database.execute("ANALYZE outlast.entries");
     // Sessions that end give their counts to the server.
     database.cut_connections();
     let before = read(&database);
@@ -52,16 +54,15 @@ fn a_step_reads_no_entries_of_other_steps_however_the_planner_sees_the_table() {
 /// Cause: to a planner that believes a run to be short, a sort is as good as an index in order.
 #[test]
 fn a_page_of_steps_reads_no_entries_of_later_pages_however_the_planner_sees_the_table() {
-    const STEPS: u64 = 400;
-    const PAGE: usize = 20;
+    const STEPS: u64 = 2000;
+    const PAGE: usize = 100;
     let database = Database::new();
     let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
     let run = s.run("r").create();
     let agent = s.process("p").claim(run);
-    agent.begins("early");
-    believes_it_small(&database);
+    never_analysed(&database);
     for n in 0..STEPS {
-        agent.begins(&format!("later {n}"));
+        agent.begins(&format!("{n}"));
     }
     database.cut_connections();
     let before = read(&database);
@@ -71,6 +72,6 @@ fn a_page_of_steps_reads_no_entries_of_later_pages_however_the_planner_sees_the_
     }
     database.cut_connections();
     let read = read(&database) - before;
-    assert_eq!(found, (STEPS as usize + 1).div_ceil(PAGE), "pages");
+    assert_eq!(found, (STEPS as usize).div_ceil(PAGE), "pages");
     assert!((STEPS..2 * STEPS).contains(&read), "{STEPS} steps in pages of {PAGE} read {read} entries");
 }
