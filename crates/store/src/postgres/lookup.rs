@@ -30,7 +30,10 @@ use crate::rows::{Cell, Columns as _, Cursor, Stored, Write};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Largest number of envelopes that are looked up beside each other: a run's own, those above it and its budgets'.
+/// Largest number of rows of one kind that are looked up beside each other: a slot's lease and the adopter's.
+const MOST: usize = 2;
+
+/// Largest number of envelopes: a run's own, those above it and its budgets'.
 const MOST_ENVELOPES: usize = 4;
 
 /// Search for one row.
@@ -63,7 +66,7 @@ impl<'a> Lookups<'a> {
         let of_a_kind = |key: &Key<'_>| {
             single.iter().filter(|(other, _)| discriminant(other) == discriminant(key)).count()
         };
-        let most = |key: &Key<'_>| if matches!(key, Key::Envelope(_)) { MOST_ENVELOPES } else { 1 };
+        let most = |key: &Key<'_>| if matches!(key, Key::Envelope(_)) { MOST_ENVELOPES } else { MOST };
         if single.iter().any(|(key, _)| of_a_kind(key) > most(key)) {
             return (Lookups(Vec::new()), keys.to_vec());
         }
