@@ -120,10 +120,12 @@ impl Ticket {
     /// data, and written with the next commit or within 100 ms.
     fn wait_ahead(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (op, durability) = self.take()?;
-        // Takes microseconds or returns at once, so the interpreter's lock is not released.
-        let outcome = match self.store.ahead(op) {
-            Ok(outcome) => outcome,
-            Err(op) => py.detach(|| self.store.submit_here(op, durability).wait()),
+        let submit = |op| self.store.submit_here(op, durability).wait();
+        let outcome = match self.store.is_shared() {
+            // A database answers in a round trip.
+            true => py.detach(|| self.store.ahead(op).unwrap_or_else(submit)),
+            // A file answers in microseconds, so the interpreter's lock is not released.
+            false => self.store.ahead(op).unwrap_or_else(|op| py.detach(|| submit(op))),
         };
         answer(py, outcome, &self.caller)
     }

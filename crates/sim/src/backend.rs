@@ -197,8 +197,8 @@ impl Backend for FaultBackend {
         Ok(now)
     }
 
-    fn begin_read(&mut self) -> Result<Micros, Error> {
-        self.look()
+    fn begin_read(&mut self, _group: &[Vec<Need>]) -> Result<Option<Micros>, Error> {
+        self.look().map(Some)
     }
 
     fn ground(&self) -> Option<Ground> {

@@ -26,8 +26,9 @@ pub trait Backend: Fetch + Send {
     /// Begins a write transaction for operations with these needs and returns the store's `now`. A remote store loads
     /// here what the needs name, for all operations at once.
     fn begin(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error>;
-    /// Begins a read-only transaction and returns the store's `now`.
-    fn begin_read(&mut self) -> Result<Micros, Error>;
+    /// Begins a read-only transaction for operations with these needs and returns the store's `now`. `None` if the
+    /// backend cannot tell now, without a wait, what they would decide.
+    fn begin_read(&mut self, group: &[Vec<Need>]) -> Result<Option<Micros>, Error>;
     /// Returns the version of the data from which loaded rows were read. Any write, by this or another
     /// process, changes the version. `None` if the backend cannot determine it.
     fn ground(&self) -> Option<Ground> {

@@ -42,15 +42,19 @@ impl<B: Backend> Steps<B> {
     }
 
     /// Returns the outcome that `op` has on the committed rows, and queues it. Gives `op` back as the error if other
-    /// work is queued.
+    /// work is queued, or if the backend cannot tell the outcome without a wait.
     pub fn ahead(&mut self, op: Op, now: Duration) -> Result<Result<Outcome, Error>, Op> {
         let Some(no) = self.queue.begins_ahead() else { return Err(op) };
-        let foreseen = self.turn.foresee(&op, no);
-        if let Ok(outcome) = &foreseen {
-            self.queue.answered_ahead(op, no, outcome.clone(), now);
-        }
+        let told = match self.turn.foresee(&op, no) {
+            Some(Ok(outcome)) => {
+                self.queue.answered_ahead(op, no, outcome.clone(), now);
+                Ok(Ok(outcome))
+            }
+            Some(Err(e)) => Ok(Err(e)),
+            None => Err(op),
+        };
         self.queue.ran();
-        Ok(foreseen)
+        told
     }
 
     /// Runs the next group if one is due. Otherwise returns the time until one is due, or `Idle` if nothing is queued.

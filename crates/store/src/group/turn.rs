@@ -18,8 +18,9 @@ use crate::backend::{Backend, CommitFailed, Ground};
 /// Runs groups of operations one after the other.
 pub trait Run: Send {
     fn run(&mut self, group: Vec<Job>);
-    /// Returns the outcome that `op`, with the number `no`, would have now. Writes nothing.
-    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error>;
+    /// Returns the outcome that `op`, with the number `no`, would have now; `None` if that cannot be told before it is
+    /// decided. Writes nothing.
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Option<Result<Outcome, Error>>;
 }
 
 /// State of the writer: the backend and what it remembers between groups.
@@ -57,8 +58,8 @@ impl<B: Backend> Run for Turn<B> {
         let _ = self.guarded(|turn| turn.run_group(group));
     }
 
-    fn foresee(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
-        self.guarded(|turn| turn.foresee_one(op, no))?
+    fn foresee(&mut self, op: &Op, no: OpNo) -> Option<Result<Outcome, Error>> {
+        self.guarded(|turn| turn.foresee_one(op, no)).flatten().transpose()
     }
 }
 
@@ -74,21 +75,26 @@ impl<B: Backend> Turn<B> {
         })
     }
 
-    fn foresee_one(&mut self, op: &Op, no: OpNo) -> Result<Outcome, Error> {
+    fn foresee_one(&mut self, op: &Op, no: OpNo) -> Result<Option<Outcome>, Error> {
         self.resolve()?;
         if self.backend.is_short_of_room() && !closes(op) {
             return Err(short_of_room());
         }
         let _inside = self.backend.enter();
-        let now = self.backend.begin_read()?;
-        let foreseen = load(&mut self.backend, &op.needs(), now).and_then(|mut loaded| {
+        let needs = op.needs();
+        let Some(now) = self.backend.begin_read(std::slice::from_ref(&needs))? else { return Ok(None) };
+        let foreseen = load(&mut self.backend, &needs, now).and_then(|mut loaded| {
             loaded.op = no;
             let outcome = decide(op, &mut loaded, now).map_err(Error::Engine)?;
             self.foreseen = self.backend.ground().map(|ground| (ground, loaded));
-            Ok(outcome)
+            Ok(Some(outcome))
         });
         self.backend.release();
-        foreseen
+        match foreseen {
+            // Rows without a ground may be of several moments, or not be all: a refusal is decided under locks.
+            Err(_) if self.backend.ground().is_none() => Ok(None),
+            foreseen => foreseen,
+        }
     }
 
     fn run_group(&mut self, mut group: Vec<Job>) {

@@ -94,20 +94,25 @@ impl Writer {
     }
 
     /// Returns the outcome that `op` has on the committed rows, and queues it for the next group. Gives `op` back as
-    /// the error if a group is running or other work is queued.
+    /// the error if a group is running, if other work is queued, or if the store cannot tell the outcome without a wait.
     pub fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
         let Some(no) = lock(&self.shared.queue).begins_ahead() else { return Err(op) };
         let foreseen = match lock(&self.shared.turn).as_mut() {
             Some(turn) => turn.foresee(&op, no),
-            None => Err(Error::Closed),
+            None => Some(Err(Error::Closed)),
         };
         let mut queue = lock(&self.shared.queue);
-        if let Ok(outcome) = &foreseen {
-            queue.answered_ahead(op, no, outcome.clone(), self.shared.now());
-        }
+        let told = match foreseen {
+            Some(Ok(outcome)) => {
+                queue.answered_ahead(op, no, outcome.clone(), self.shared.now());
+                Ok(Ok(outcome))
+            }
+            Some(Err(e)) => Ok(Err(e)),
+            None => Err(op),
+        };
         queue.ran();
         self.shared.wake_for(queue);
-        Ok(foreseen)
+        told
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::PoisonError};
 
 use outlast_core::{
-    engine::op::Op,
+    engine::op::{Op, Outcome},
     envelope::{
         Envelope,
         budget::{Budget, BudgetView},
@@ -56,8 +56,11 @@ async fn views(client: &Link, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
 }
 
 /// Join of an entry's value, if it is one part of at most $5 stored bytes in role $4.
-const VALUES: &str = "LEFT JOIN outlast.payloads p ON p.run_no = e.run_no AND p.seq = e.seq AND p.role = $4 \
-    AND p.part = 0 AND length(p.bytes) <= $5";
+///
+/// The LIMIT has each looked up by its whole key, also while the planner believes that a run has few payloads: it would
+/// read all of them for each entry.
+const VALUES: &str = "LEFT JOIN LATERAL (SELECT * FROM outlast.payloads WHERE run_no = e.run_no AND seq = e.seq \
+    AND role = $4 AND part = 0 AND length(bytes) <= $5 LIMIT 1) p ON true";
 
 /// Condition for events whose transaction, and all before it, have ended: no event of a smaller mark can come later.
 const ENDED: &str = "transaction < txid_snapshot_xmin(txid_current_snapshot())";
@@ -74,11 +77,30 @@ fn token_key(row: &Row) -> Result<TokenKey, Error> {
     Ok(TokenKey { id, secret: secret.try_into().map_err(|_| bad())? })
 }
 
+impl PostgresStore {
+    fn queue(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
+        match self.check() {
+            Ok(()) => self.writer.submit(op, durability, hands),
+            Err(e) => Ticket::ready(Err(e)),
+        }
+    }
+}
+
 impl Store for PostgresStore {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        self.queue(op, durability, Hands::Writers)
+    }
+
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        // The writer has a runtime of its own, which cannot be driven within another.
+        let is_within = tokio::runtime::Handle::try_current().is_ok();
+        self.queue(op, durability, if is_within { Hands::Writers } else { Hands::Mine })
+    }
+
+    fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
         match self.check() {
-            Ok(()) => self.writer.submit(op, durability, Hands::Writers),
-            Err(e) => Ticket::ready(Err(e)),
+            Ok(()) => self.writer.ahead(op),
+            Err(e) => Ok(Err(e)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, fmt::Display, future::Future};
 
-use futures_util::future::join;
+use futures_util::future::join4;
 use outlast_core::{
     store::{Error, load::Key},
     words::id::{InstanceNo, Micros},
@@ -79,7 +79,8 @@ pub struct Session {
 
 /// Wishes for a transaction.
 pub struct Terms<'a> {
-    pub locks: &'a Locks,
+    /// Locks to take; `None` for a transaction that only reads, and is rolled back in the same round trip.
+    pub locks: Option<&'a Locks>,
     /// Whether its commit is on disk before it is acknowledged.
     pub synced: bool,
     pub standstill: Standstill,
@@ -169,7 +170,9 @@ impl Session {
             }
             None => "NULL::text".to_owned(),
         };
-        let (locked, (classes, parts)) = terms.locks.taken(&self.client.client.schema);
+        let schema = &self.client.client.schema;
+        let (locked, (classes, parts)) =
+            terms.locks.map_or_else(|| ("true".to_owned(), Default::default()), |locks| locks.taken(schema));
         // A CASE takes its conditions in order: each wait for a lock is bounded, and the clock is read under all locks.
         let first = format!(
             "SELECT CASE WHEN num_nulls({SETTINGS}) >= 0 THEN CASE WHEN {locked} THEN {NOW} END END, {witness}"
@@ -178,10 +181,17 @@ impl Session {
         let settings = params![standstill, terms.synced];
         let all = params![standstill, terms.synced, classes, parts];
         let params = if parts.is_empty() { &settings[..] } else { &all[..] };
+        let end = async {
+            match terms.locks {
+                Some(_) => Ok(()),
+                None => self.client.client.batch_execute("ROLLBACK").await,
+            }
+        };
         // Sent in this order, in one go.
-        let ((begun, told), loaded) = self.run(async {
-            let begin = join(self.client.client.simple_query(BEGIN), self.client.query(&first, params));
-            join(begin, load::fetch(&self.client, keys, known)).await
+        let (begun, told, loaded, ended) = self.run(async {
+            let begin = self.client.client.simple_query(BEGIN);
+            let first = self.client.query(&first, params);
+            join4(begin, first, load::fetch(&self.client, keys, known), end).await
         });
         let messages = match begun {
             Ok(messages) => messages,
@@ -195,7 +205,7 @@ impl Session {
             // The session is dropped with the transaction. Elsewhere a statement's name may mean another, or nothing.
             return Begun::Elsewhere;
         }
-        let rows = match told {
+        let rows = match ended.and(told) {
             Ok(rows) => rows,
             Err(e) => return Begun::Failed(e),
         };

@@ -72,6 +72,8 @@ pub struct PostgresWriter {
     edges: Edges,
     /// Locks that this transaction has taken, or the next one is to take.
     locks: Locks,
+    /// Whether rows are read ahead of a transaction, by one that has ended.
+    is_looking: bool,
     /// Time of this transaction's decisions, once what they need was found to be locked.
     decides_at: Option<Micros>,
     /// Rows of this transaction, as its operations left them.
@@ -124,6 +126,7 @@ impl PostgresWriter {
             registering: Vec::new(),
             edges: Edges::default(),
             locks: Locks::Whole,
+            is_looking: false,
             decides_at: None,
             known: Known::default(),
             count: None,
@@ -225,7 +228,7 @@ impl PostgresWriter {
         self.known = Known::default();
         let keys = self.known.unknown(keys);
         let witness = self.acknowledged.witness().filter(|_| session.is_suspect());
-        let terms = Terms { locks: &self.locks, synced, standstill: self.standstill, witness };
+        let terms = Terms { locks: Some(&self.locks), synced, standstill: self.standstill, witness };
         session.begin(&terms, &keys, &mut self.known)
     }
 
@@ -262,6 +265,9 @@ impl PostgresWriter {
         let keys = self.known.unknown(keys);
         if keys.is_empty() {
             return Ok(());
+        }
+        if self.is_looking {
+            return Err(not_locked("a row that is read in a second round trip"));
         }
         self.within(|s, known| s.run(load::fetch(&s.client, &keys, known)))?;
         match self.decides_at {
@@ -321,7 +327,7 @@ impl PostgresWriter {
         session.run(self.same.compare(&session.client.client)).ok()?;
         let mut known = Known::default();
         // Alone: a server may still be at work on what this process has sent it.
-        let locks = &Locks::Whole;
+        let locks = Some(&Locks::Whole);
         let terms = Terms { locks, synced: true, standstill: Standstill::Long, witness: None };
         let Begun::In(_, loaded) = session.begin(&terms, &[Key::Instance(instance)], &mut known) else {
             return None;
@@ -372,9 +378,35 @@ impl Backend for PostgresWriter {
         self.begin_under(synced, group)
     }
 
-    fn begin_read(&mut self) -> Result<Micros, Error> {
-        self.locks = Locks::Whole;
-        self.open(false, &[])
+    /// Reads all at once, in a transaction that has ended when this returns. `None` also if the transaction fails: an
+    /// operation that is submitted waits for the database.
+    fn begin_read(&mut self, group: &[Vec<Need>]) -> Result<Option<Micros>, Error> {
+        // Behind a runtime's back: a caller within one has to submit.
+        if tokio::runtime::Handle::try_current().is_ok() || Locks::of(group, &self.edges) == Locks::Whole {
+            return Ok(None);
+        }
+        let Some(session) = self.session.take_if(|session| !session.is_suspect()) else { return Ok(None) };
+        let together = Together::of(group, &self.edges);
+        self.known = Known::default();
+        let keys = self.known.unknown(&together.keys());
+        let terms = Terms { locks: None, synced: false, standstill: self.standstill, witness: None };
+        let told = match session.begin(&terms, &keys, &mut self.known) {
+            Begun::In(told, Ok(())) => told,
+            Begun::In(_, Err(_)) | Begun::Failed(_) => return Ok(None),
+            Begun::Elsewhere => {
+                self.is_pooled = true;
+                return Ok(None);
+            }
+        };
+        self.session = Some(session);
+        self.is_looking = true;
+        self.time.now(Some(told.now)).map(Some)
+    }
+
+    fn release(&mut self) {
+        if !take(&mut self.is_looking) {
+            self.rollback();
+        }
     }
 
     fn apply(&mut self, mut loaded: Loaded) -> Result<(), Error> {

@@ -112,10 +112,10 @@ impl Backend for SqliteWriter {
         self.began()
     }
 
-    fn begin_read(&mut self) -> Result<Micros, Error> {
+    fn begin_read(&mut self, _group: &[Vec<Need>]) -> Result<Option<Micros>, Error> {
         self.file.check()?;
         self.batch("BEGIN")?;
-        self.began()
+        self.began().map(Some)
     }
 
     fn ground(&self) -> Option<Ground> {

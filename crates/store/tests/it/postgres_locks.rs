@@ -61,9 +61,9 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     let before = given_out(Mark::default(), first)[first - 1].mark;
     // A group waits behind its writes, in a transaction that began before those of the other server.
     database.execute(
-        "CREATE FUNCTION public.waits() RETURNS trigger LANGUAGE plpgsql AS \
+        "CREATE FUNCTION outlast.waits() RETURNS trigger LANGUAGE plpgsql AS \
          'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END'; \
-         CREATE TRIGGER waits AFTER INSERT ON outlast.payloads FOR EACH ROW EXECUTE FUNCTION public.waits()",
+         CREATE TRIGGER waits AFTER INSERT ON outlast.payloads FOR EACH ROW EXECUTE FUNCTION outlast.waits()",
     );
     let holds = database.begun("SELECT pg_advisory_xact_lock(1)");
     let late = slow.store().ask(x.wants("mail", "{}"), Durability::Synced);

@@ -11,15 +11,18 @@ use crate::{
 /// Number of entries that the search for a step's earlier entry may read.
 const FEW: u64 = 8;
 
-/// Returns the number of index entries of the journal that ended sessions have read.
+/// Returns the number of index entries of the journal and its payloads that ended sessions have read.
 fn read(database: &Database) -> u64 {
-    let sql = "SELECT sum(idx_tup_read) FROM pg_stat_all_indexes WHERE schemaname = 'outlast' AND relname = 'entries'";
+    let sql = "SELECT sum(idx_tup_read) FROM pg_stat_all_indexes \
+               WHERE schemaname = 'outlast' AND relname IN ('entries', 'payloads')";
     database.value(sql).unwrap().parse().unwrap()
 }
 
 /// The planner learns nothing of the journal from here on.
 fn never_analysed(database: &Database) {
-    database.execute("ALTER TABLE outlast.entries SET (autovacuum_enabled = off)");
+    for table in ["entries", "payloads"] {
+        database.execute(&format!("ALTER TABLE outlast.{table} SET (autovacuum_enabled = off)"));
+    }
 }
 
 /// Bug: the journal of a run of 1,000 steps was read whole for each further step, until the database had analysed it.
@@ -49,9 +52,10 @@ fn a_step_reads_no_entries_of_other_steps_however_the_planner_sees_the_table() {
     assert!((STEPS / 2..FEW * STEPS).contains(&read), "{STEPS} steps read {read} entries");
 }
 
-/// Bug: each page of a run's steps read and sorted all that was left of the run.
-/// Consequence: a run of 100,000 steps was resumed in 1.6 s where 0.4 s are enough.
-/// Cause: to a planner that believes a run to be short, a sort is as good as an index in order.
+/// Bug: each page of a run's steps read and sorted all that was left of the run, and each step all values of the run.
+/// Consequence: a run of 100,000 steps was resumed in 1.6 s where 0.3 s are enough, one of 10,000 larger ones in 10 s.
+/// Cause: to a planner that believes a run to be short, a sort is as good as an index in order, and half of a key as good
+/// as the whole.
 #[test]
 fn a_page_of_steps_reads_no_entries_of_later_pages_however_the_planner_sees_the_table() {
     const STEPS: u64 = 2000;
@@ -62,7 +66,7 @@ fn a_page_of_steps_reads_no_entries_of_later_pages_however_the_planner_sees_the_
     let agent = s.process("p").claim(run);
     never_analysed(&database);
     for n in 0..STEPS {
-        agent.begins(&format!("{n}"));
+        agent.ask(agent.record(agent.begins(&format!("{n}")), "result")).unwrap();
     }
     database.cut_connections();
     let before = read(&database);
@@ -73,5 +77,5 @@ fn a_page_of_steps_reads_no_entries_of_later_pages_however_the_planner_sees_the_
     database.cut_connections();
     let read = read(&database) - before;
     assert_eq!(found, (STEPS as usize).div_ceil(PAGE), "pages");
-    assert!((STEPS..2 * STEPS).contains(&read), "{STEPS} steps in pages of {PAGE} read {read} entries");
+    assert!((2 * STEPS..4 * STEPS).contains(&read), "{STEPS} steps in pages of {PAGE} read {read} entries");
 }
