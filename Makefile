@@ -5,8 +5,7 @@
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
-# make bench-python      steps of the Python package, beside DBOS on SQLite and a JSONL file; then on PostgreSQL, beside
-#                        DBOS, Absurd and a bare loop of psycopg (installs PostgreSQL where it is missing)
+# make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside DBOS, Absurd and bare loops
 #
 # Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
 # are root; else they are named.
