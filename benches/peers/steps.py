@@ -78,7 +78,11 @@ class Postgres:
         self.directory = place / "pg"
         # As root, the server runs under another account, which has to get through.
         place.chmod(0o711)
-        self.url = subprocess.check_output([SERVER, "start", self.directory, "synced"], text=True).strip()
+        # The script says on standard error what it lacks.
+        started = subprocess.run([SERVER, "start", self.directory, "synced"], stdout=subprocess.PIPE, text=True)
+        if started.returncode:
+            sys.exit(started.returncode)
+        self.url = started.stdout.strip()
         self.made = 0
 
     def stop(self) -> None:
