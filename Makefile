@@ -5,7 +5,7 @@
 # make bench             the cost of it all, beside the disk, nginx and a direct call; writes docs/benchmarks.md
 # make sim [SEEDS=100000] [FROM=0]   the simulator: seeds a second, what was met, and seeds that fail
 # make power-loss        what a step has returned is there after a loss of power (root, loop devices)
-# make bench-python      steps of the Python package, beside DBOS on SQLite and a JSONL file
+# make bench-python      steps of the Python package on SQLite and on PostgreSQL, beside DBOS, Absurd and bare loops
 #
 # Each does all set-up itself and can be run again. Debian's packages that are missing are installed when we
 # are root; else they are named.
@@ -55,6 +55,7 @@ bench-python: python
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benches/peers/requirements.txt
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(TARGET)/wheels/outlast-*.whl
 	.venv-bench/bin/python benches/peers/steps.py
+	.venv-bench/bin/python benches/peers/steps.py --postgres
 
 # In release, into target/wheels. Tests use the extension of the workspace's own build.
 python: venv

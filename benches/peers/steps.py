@@ -1,198 +1,118 @@
-"""Durable steps of the Python package beside DBOS on SQLite and a JSONL file with fdatasync, in one run.
+"""Durable steps of the Python package beside others', in one run: on the disk, or with --postgres on one PostgreSQL server.
 
-    make bench-python                        builds the wheel, installs the peers, runs this
-    python benches/peers/steps.py [--quick]  with what is installed here
+    make bench-python                        builds the wheel, installs the peers, runs this with and without --postgres
+    python benches/peers/steps.py [--postgres] [--quick]  with what is installed here
 
-Each measurement is a process of its own on a fresh store in the same directory (--dir), and each figure the median of
-three (--times). A peer that is not installed is left out, and said.
+On the disk the peers are DBOS on SQLite and a JSONL file with fdatasync; on PostgreSQL they are DBOS, Absurd and psycopg's
+bare loop of INSERT and COMMIT. The server is started for it in the same directory (--dir), and syncs its log as servers do.
+
+Each measurement is a process of its own on a fresh store, and each figure the median of three (--times), the peers in
+turns. Steps are counted in the store afterwards: a measurement that has not recorded each of them fails. A peer that is
+not installed is left out, and said.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import base64
-import json
+import contextlib
 import os
-import random
+import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Iterator
 
-# Of a seed, and no pattern that compresses well.
-KB = base64.b64encode(random.Random(1).randbytes(750)).decode()
-SMALL = KB[:90]
+from loops import PEERS, told
 
-
-# --- one peer each: `sequence` does durable steps of 1 KB, `resume` is killed after some and started again
-
-
-class Jsonl:
-    """What people write by hand: a line for each step, on disk before the next."""
-
-    name = "JSONL + fdatasync"
-
-    def __init__(self, place: Path) -> None:
-        self.path = place / "steps.jsonl"
-
-    def sequence(self, count: int) -> None:
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for i in range(count):
-            os.write(fd, (json.dumps({"i": i, "result": KB}) + "\n").encode())
-            os.fdatasync(fd)
-        os.close(fd)
-
-    def close(self) -> None:
-        pass
-
-    def fill(self, count: int) -> None:
-        with open(self.path, "w") as file:
-            for i in range(count):
-                file.write(json.dumps({"i": i, "result": SMALL}) + "\n")
-
-    def resume(self, count: int) -> None:
-        done = {line["i"] for line in map(json.loads, open(self.path))}
-        assert len(done) == count
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        os.write(fd, (json.dumps({"i": count, "result": SMALL}) + "\n").encode())
-        os.fdatasync(fd)
+#: Runs that are driven at once.
+CONCURRENT = 64
+SERVER = Path(__file__).resolve().parents[2] / "scripts" / "private-postgres.sh"
 
 
-class Raw:
-    """What the disk does: 4 KiB more in a file that grows, and a sync; the same loop as in `make bench`."""
+# --- where the steps go
 
-    name = "raw fdatasync, 4 KiB"
+
+class Disk:
+    """A directory for each measurement."""
+
+    name = "SQLite and files"
+    peers = ("raw", "jsonl", "outlast", "dbos")
+    #: Peers that the others are told as a multiple of.
+    limits = ("raw", "jsonl")
+    resumed = (10_000, 100_000)
 
     def __init__(self, place: Path) -> None:
-        self.path = place / "raw"
+        self.place = place
 
-    def sequence(self, count: int) -> None:
-        block = random.Random(2).randbytes(4096)
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for _ in range(count):
-            os.write(fd, block)
-            os.fdatasync(fd)
-        os.close(fd)
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(dir=self.place, prefix="bench-") as place:
+            yield place
 
-    def close(self) -> None:
-        pass
+    def recorded(self, peer: str, place: str) -> int | None:
+        """Steps that the store has; None for a plain file."""
+        if PEERS[peer].file is None:
+            return None
+        with contextlib.closing(sqlite3.connect("file::memory:", uri=True)) as db:
+            db.execute(f"ATTACH ? AS {peer}", [f"file:{place}/{PEERS[peer].file}?mode=ro"])
+            return int(db.execute(PEERS[peer].recorded).fetchone()[0])
+
+    def bytes(self, place: str) -> int | None:
+        """Bytes of the store; the ballast that lets a full disk be survived is of one size, and no step's."""
+        return sum(f.stat().st_size for f in Path(place).rglob("*") if f.is_file() and not f.name.endswith(".ballast"))
 
 
-class Outlast:
-    name = "outlast (SQLite)"
+class Postgres:
+    """A database for each measurement, on one server."""
+
+    name = "PostgreSQL"
+    peers = ("bare", "outlast", "dbos", "absurd")
+    limits = ("bare",)
+    resumed = (10_000,)
 
     def __init__(self, place: Path) -> None:
-        import outlast
+        self.directory = place / "pg"
+        # As root, the server runs under another account, which has to get through.
+        place.chmod(0o711)
+        # The script says on standard error what it lacks.
+        started = subprocess.run([SERVER, "start", self.directory, "synced"], stdout=subprocess.PIPE, text=True)
+        if started.returncode:
+            sys.exit(started.returncode)
+        self.url = started.stdout.strip()
+        self.made = 0
 
-        self.outlast = outlast
-        self.rt = outlast.connect(place / "outlast.db")
+    def stop(self) -> None:
+        subprocess.run([SERVER, "stop", self.directory], check=True)
 
-    def sequence(self, count: int) -> None:
-        with self.rt.run("r", budget=self.outlast.Budget(usd=1)) as run:
-            for i in range(count):
-                run.step("work", lambda i: KB, i)
-
-    def concurrent(self, runs: int, count: int) -> None:
-        async def work(i: int) -> str:
-            return KB
-
-        async def one(n: int) -> None:
-            async with self.rt.run(f"r{n}", budget=self.outlast.Budget(usd=1)) as run:
-                for i in range(count):
-                    await run.step("work", work, i)
-
-        async def main() -> None:
-            await asyncio.gather(*(one(n) for n in range(runs)))
-
-        asyncio.run(main())
-
-    def close(self) -> None:
-        self.rt.close()
-
-    def fill(self, count: int) -> None:
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[str]:
+        self.made += 1
+        name = f"bench_{self.made}"
+        psql(self.url, f"CREATE DATABASE {name}")
         try:
-            with self.rt.run("r", budget=self.outlast.Budget(usd=1)) as run:
-                for i in range(count):
-                    run.step("work", lambda i: SMALL, i)
-                raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            pass
+            yield self.url.replace("/postgres?", f"/{name}?", 1)
+        finally:
+            psql(self.url, f"DROP DATABASE {name} WITH (FORCE)")
 
-    def resume(self, count: int) -> None:
-        with self.rt.run("r") as run:
-            for i in range(count + 1):
-                run.step("work", lambda i: SMALL, i)
+    def recorded(self, peer: str, place: str) -> int | None:
+        return int(psql(place, PEERS[peer].recorded))
+
+    def bytes(self, place: str) -> int | None:
+        return None
 
 
-class Dbos:
-    name = "DBOS (SQLite)"
-
-    def __init__(self, place: Path) -> None:
-        from dbos import DBOS, SetWorkflowID
-
-        self.DBOS, self.SetWorkflowID = DBOS, SetWorkflowID
-        DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{place / 'dbos.sqlite'}", "log_level": "ERROR", "run_admin_server": False})  # fmt: skip
-
-        @DBOS.step()
-        def work(i: int, text: str) -> str:
-            return text
-
-        @DBOS.step()
-        async def work_async(i: int, text: str) -> str:
-            return text
-
-        @DBOS.workflow()
-        def sequence(count: int, text: str, die: bool) -> None:
-            for i in range(count):
-                work(i, text)
-            if die and os.environ.get("BENCH_LIFE") != "2":
-                os._exit(0)
-            work(count, text)
-            if die:
-                told(time.time())
-
-        @DBOS.workflow()
-        async def several(count: int) -> None:
-            for i in range(count):
-                await work_async(i, KB)
-
-        self._sequence, self._several = sequence, several
-        DBOS.launch()
-
-    def sequence(self, count: int) -> None:
-        self._sequence(count - 1, KB, False)
-
-    def concurrent(self, runs: int, count: int) -> None:
-        async def main() -> None:
-            await asyncio.gather(*(self._several(count) for _ in range(runs)))
-
-        asyncio.run(main())
-
-    def close(self) -> None:
-        self.DBOS.destroy()
-
-    def fill(self, count: int) -> None:
-        with self.SetWorkflowID("r"):
-            self._sequence(count, SMALL, True)
-
-    def resume(self, count: int) -> None:
-        # Recovery began at the launch; the workflow tells the time itself.
-        time.sleep(600)
+def psql(url: str, sql: str) -> str:
+    return subprocess.check_output(["psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql], text=True)
 
 
-PEERS = {"raw": Raw, "jsonl": Jsonl, "outlast": Outlast, "dbos": Dbos}
+# --- one measurement
 
 
-def told(value: float) -> None:
-    """What a measuring process came to, for the one that started it."""
-    print(json.dumps(value), flush=True)
-    os._exit(0)
-
-
-def child(peer: str, what: str, place: Path, count: int) -> None:
+def child(peer: str, what: str, place: str, count: int) -> None:
     """One measurement, in this process."""
     began = float(os.environ["BENCH_BEGAN"])
     made = PEERS[peer](place)
@@ -203,7 +123,7 @@ def child(peer: str, what: str, place: Path, count: int) -> None:
     if what == "sequence":
         made.sequence(count)
     elif what == "concurrent":
-        made.concurrent(64, count)
+        made.concurrent(CONCURRENT, count)
     elif what == "fill":
         made.fill(count)
     took = time.perf_counter() - start
@@ -212,35 +132,74 @@ def child(peer: str, what: str, place: Path, count: int) -> None:
     told(took)
 
 
-# --- the one that measures
+class Measured:
+    """Measurements of one store's peers."""
+
+    def __init__(self, store: Disk | Postgres, home: Path, times: int) -> None:
+        self.store, self.home, self.times = store, home, times
+        self.peers = [peer for peer in store.peers if is_installed(peer)]
+        #: Whether a measurement failed.
+        self.failed = False
+
+    def run(self, peer: str, what: str, place: str, count: int, recorded: int, life: str = "1") -> float | None:
+        """Seconds of a measurement in a process of its own; None if it failed, or recorded another number of steps."""
+        began = time.time()
+        environment = {**os.environ, "BENCH_BEGAN": repr(began), "BENCH_LIFE": life, "HOME": str(self.home)}
+        done = subprocess.run(
+            [sys.executable, __file__, "--child", peer, what, place, str(count)],
+            env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        lines = done.stdout.split()
+        if not lines and what != "fill":
+            return self.fail(peer, what, *(done.stderr.strip().splitlines()[-1:] or ["no answer"]))
+        had = self.store.recorded(peer, place)
+        if had not in (None, recorded):
+            return self.fail(peer, what, f"wanted {recorded} steps in the store, had {had}", done.stderr.strip())
+        # A run that is broken off by the end of its process tells no time.
+        value = float(lines[-1]) if lines else 0.0
+        # DBOS resumes beside its launch, and tells the time of day.
+        return value - began if value > 1e9 else value
+
+    def fail(self, peer: str, what: str, *why: str) -> None:
+        self.failed = True
+        print(f"{peer}, {what}: {' '.join(why)}", file=sys.stderr)
+
+    def turns(self, what: str, count: int, runs: int = 1) -> tuple[dict[str, float], dict[str, float]]:
+        """Steps a second of each peer, and the bytes of its store then: medians. A disk is not equally fast at all
+        times, so the peers take turns."""
+        rates: dict[str, list[float]] = {}
+        sizes: dict[str, list[float]] = {}
+        for _ in range(self.times):
+            for peer in self.peers:
+                # What has no runs, like a plain file, cannot do several.
+                if not hasattr(PEERS[peer], what):
+                    continue
+                with self.store.fresh() as place:
+                    seconds = self.run(peer, what, place, count, runs * count)
+                    size = self.store.bytes(place)
+                if seconds is not None:
+                    rates.setdefault(peer, []).append(runs * count / seconds)
+                    if size is not None:
+                        sizes.setdefault(peer, []).append(size)
+        return medians(rates), medians(sizes)
+
+    def resumes(self, count: int) -> dict[str, float]:
+        """Seconds from the start of a process to the first new step of a run that has `count` steps. Once each: the
+        run is then a step longer."""
+        found = {}
+        for peer in self.peers:
+            if not hasattr(PEERS[peer], "resume"):
+                continue
+            with self.store.fresh() as place:
+                if self.run(peer, "fill", place, count, count) is not None:
+                    took = self.run(peer, "resume", place, count, count + 1, life="2")
+                    if took is not None:
+                        found[peer] = took
+        return found
 
 
-def run(peer: str, what: str, place: Path, count: int, life: str = "1") -> float | None:
-    began = time.time()
-    environment = {**os.environ, "BENCH_BEGAN": repr(began), "BENCH_LIFE": life, "HOME": str(place)}
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", peer, what, str(place), str(count)],
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    lines = done.stdout.split()
-    if what == "fill":
-        return 0.0
-    if not lines:
-        print(f"{peer} {what}: {done.stderr.strip().splitlines()[-1:] or 'no answer'}", file=sys.stderr)
-        return None
-    value = float(lines[-1])
-    # DBOS resumes beside its launch, and tells the time of day.
-    return value - began if value > 1e9 else value
-
-
-def size(place: Path) -> int:
-    """Bytes of the store; the ballast that lets a full disk be survived is of one size, and no step's."""
-    return sum(f.stat().st_size for f in place.rglob("*") if f.is_file() and not f.name.endswith(".ballast"))
-
-
-def median(times: int, once) -> float | None:
-    found = [value for value in (once() for _ in range(times)) if value is not None]
-    return statistics.median(found) if found else None
+def medians(found: dict[str, list[float]]) -> dict[str, float]:
+    return {peer: statistics.median(values) for peer, values in found.items()}
 
 
 def imports(module: str) -> float | None:
@@ -249,77 +208,71 @@ def imports(module: str) -> float | None:
     return float(done.stdout) * 1000 if done.returncode == 0 else None
 
 
-def measure(args: argparse.Namespace) -> dict[str, dict[str, float | None]]:
-    installed = [p for p in PEERS if p in ("raw", "jsonl") or imports(p) is not None]
-    for peer in PEERS.keys() - set(installed):
-        print(f"{peer} is not installed: left out", file=sys.stderr)
-    steps, resumes = (300, (1_000,)) if args.quick else (2_000, (10_000, 100_000))
-    rows: dict[str, dict[str, float | None]] = {}
+def is_installed(peer: str) -> bool:
+    missing = [module for module in PEERS[peer].modules if imports(module) is None]
+    if missing:
+        print(f"{peer} is left out: not installed: {', '.join(missing)}", file=sys.stderr)
+    return not missing
 
-    def fresh() -> Path:
-        return Path(tempfile.mkdtemp(dir=args.dir, prefix="bench-"))
 
-    def row(name: str, peer: str, value: float | None) -> None:
-        rows.setdefault(name, {})[PEERS[peer].name] = value
+# --- the table
 
-    # In turns: a disk is not equally fast at all times.
-    took: dict[str, list[float]] = {peer: [] for peer in installed}
-    sizes: dict[str, list[float]] = {peer: [] for peer in installed}
-    for _ in range(args.times):
-        for peer in installed:
-            place, more = fresh(), fresh()
-            seconds = run(peer, "sequence", place, steps)
-            # A second store of one step, so that what every store has is not counted.
-            run(peer, "sequence", more, 1)
-            sizes[peer].append((size(place) - size(more)) / (steps - 1))
-            if seconds is not None:
-                took[peer].append(steps / seconds)
-    for peer in installed:
-        row("sequential 1 KB steps/s", peer, statistics.median(took[peer]) if took[peer] else None)
-    sequential = rows["sequential 1 KB steps/s"]
-    for other in (Raw, Jsonl):
-        for peer in installed:
-            ours, theirs = sequential[PEERS[peer].name], sequential[other.name]
-            row(f"the same, x {other.name}", peer, ours / theirs if ours and theirs else None)
 
-    for peer in installed:
-        if peer == "raw":
-            continue
-        row("bytes per 1 KB step", peer, statistics.median(sizes[peer]))
-        if peer != "jsonl":
-            each = max(4, steps // 40)
-
-            def concurrent() -> float | None:
-                took = run(peer, "concurrent", fresh(), each)
-                return None if took is None else 64 * each / took
-
-            row("64 concurrent runs, 1 KB steps/s", peer, median(args.times, concurrent))
-            row("import, ms", peer, median(args.times, lambda: imports(peer)))
-        for count in resumes:
-            place = fresh()
-            run(peer, "fill", place, count)
-            # Once each: what is resumed is then a step longer.
-            row(f"start to first new step after {count:,} steps, s", peer, run(peer, "resume", place, count, life="2"))
+def measure(measured: Measured, quick: bool) -> dict[str, dict[str, float]]:
+    """Rows of the table: what is measured, and its figure for each peer that has one."""
+    store = measured.store
+    steps = 300 if quick else 2_000
+    rates, full = measured.turns("sequence", steps)
+    rows = {"sequential 1 KB steps/s": rates}
+    for limit in store.limits:
+        if limit in rates:
+            rows[f"the same, x {PEERS[limit].name}"] = {peer: rate / rates[limit] for peer, rate in rates.items()}
+    if full:
+        # Less a store of one step, so that what every store has is not counted.
+        _, empty = measured.turns("sequence", 1)
+        sizes = {peer: (size - empty[peer]) / (steps - 1) for peer, size in full.items() if peer in empty}
+        rows["bytes per 1 KB step"] = sizes
+    each = max(4, steps // 40)
+    rows[f"{CONCURRENT} concurrent runs, 1 KB steps/s"], _ = measured.turns("concurrent", each, CONCURRENT)
+    modules = {peer: PEERS[peer].modules[0] for peer in measured.peers if PEERS[peer].modules}
+    took = {peer: [imports(module) or 0.0 for _ in range(measured.times)] for peer, module in modules.items()}
+    rows["import, ms"] = medians(took)
+    for count in (1_000,) if quick else store.resumed:
+        rows[f"start to first new step after {count:,} steps, s"] = measured.resumes(count)
     return rows
+
+
+def show(store: Disk | Postgres, rows: dict[str, dict[str, float]]) -> None:
+    def cell(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.3g}" if value < 10 else f"{value:,.0f}"
+
+    print(f"{store.name:48}" + "".join(f"{PEERS[peer].name:>22}" for peer in store.peers))
+    for what, row in rows.items():
+        print(f"{what:48}" + "".join(f"{cell(row.get(peer)):>22}" for peer in store.peers))
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         peer, what, place, count = sys.argv[2:6]
-        child(peer, what, Path(place), int(count))
+        child(peer, what, place, int(count))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own, not on SQLite and files")
     parser.add_argument("--quick", action="store_true", help="few steps, to see that it runs")
     parser.add_argument("--times", type=int, default=3, help="measurements for each median")
     parser.add_argument("--dir", help="where the stores are; the disk decides most of it")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.dir or os.getcwd(), prefix=".bench-") as place:
-        args.dir = place
-        rows = measure(args)
-    names = [p.name for p in PEERS.values()]
-    print(f"{'':48}" + "".join(f"{name:>20}" for name in names))
-    for what, row in rows.items():
-        cells = ["-" if row.get(name) is None else f"{row[name]:,.3g}" if row[name] < 10 else f"{row[name]:,.0f}" for name in names]
-        print(f"{what:48}" + "".join(f"{cell:>20}" for cell in cells))
+    # The server is to end with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.dir or os.getcwd(), prefix=".bench-")))
+        store: Disk | Postgres = Disk(place)
+        if args.postgres:
+            store = Postgres(place)
+            stack.callback(store.stop)
+        measured = Measured(store, place, args.times)
+        show(store, measure(measured, args.quick))
+    if measured.failed:
+        sys.exit("some measurements failed: see above")
 
 
 if __name__ == "__main__":
