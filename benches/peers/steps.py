@@ -150,7 +150,7 @@ class Measured:
             env=environment, capture_output=True, text=True,
         )  # fmt: skip
         lines = done.stdout.split()
-        if not lines and what != "fill":
+        if not lines and (done.returncode or what != "fill"):
             return self.fail(peer, what, *(done.stderr.strip().splitlines()[-1:] or ["no answer"]))
         had = self.store.recorded(peer, place)
         if had not in (None, recorded):
