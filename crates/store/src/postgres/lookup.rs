@@ -36,6 +36,9 @@ const MOST: usize = 2;
 /// Largest number of envelopes: a run's own, those above it and its budgets'.
 const MOST_ENVELOPES: usize = 4;
 
+/// Largest number of keys of a group that is small.
+const SMALL: usize = 16;
+
 /// Search for one row.
 struct Lookup<'a> {
     sql: String,
@@ -55,6 +58,10 @@ impl<'a> Lookups<'a> {
     /// Groups of several operations name several rows of a kind: they are read by statements with arrays, so that the
     /// number of different statements stays small.
     pub fn of(keys: &[Key<'a>]) -> (Lookups<'a>, Vec<Key<'a>>) {
+        let none = || (Lookups(Vec::new()), keys.to_vec());
+        if keys.len() > SMALL {
+            return none();
+        }
         let mut single = Vec::new();
         let mut rest = Vec::new();
         for key in keys {
@@ -68,7 +75,7 @@ impl<'a> Lookups<'a> {
         };
         let most = |key: &Key<'_>| if matches!(key, Key::Envelope(_)) { MOST_ENVELOPES } else { MOST };
         if single.iter().any(|(key, _)| of_a_kind(key) > most(key)) {
-            return (Lookups(Vec::new()), keys.to_vec());
+            return none();
         }
         // In one order, for equal texts.
         single.sort_by_key(|(key, _)| *key);
