@@ -68,13 +68,13 @@ impl Pace {
 /// Part of an upstream's limits that a server may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// What the server may use now.
+    /// Limits that the server keeps to now.
     pub now: Pace,
-    /// What the server may use once the others have given up what is beyond their parts.
+    /// Limits that the server may keep to once the others have given up what is beyond their parts.
     pub full: Pace,
 }
 
-/// What a server holds of an upstream's limits, as it stands in the store.
+/// Share of an upstream's limits that a server holds, as the store has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub server: InstanceNo,

@@ -1,4 +1,4 @@
-//! Who types a command, as acts record it.
+//! Name of the person who types a command, as acts record it.
 
 use crate::{agent::inside::TOKEN, settings::surroundings::Surroundings, supervisor::environment::MARK};
 

@@ -1,4 +1,4 @@
-//! Who waits at one server for what is done at another. With a hint they go on without a look of their own; where every
+//! Waiters at one server for what is done at another. With a hint they go on without a look of their own; where every
 //! hint is lost, they find it by looking.
 
 use std::{sync::Arc, time::Duration};

@@ -60,7 +60,7 @@ enum Trouble {
     Away(usize, u64),
 }
 
-/// What the provider sees.
+/// Provider of the calls: it counts those that reach it.
 struct Provider {
     limit: Pace,
     calls: VecDeque<Sent>,

@@ -20,6 +20,7 @@ use outlast_core::{
 };
 
 use super::{
+    error::failure,
     known::{Hold, Known},
     named::Named,
     rows::{self, get, select},
@@ -97,7 +98,7 @@ impl<'a> Lookups<'a> {
             params.extend(lookup.values.iter().map(Cell::param));
         }
         let sql = format!("SELECT {} FROM (SELECT 1) AS base{joins}", columns.join(", "));
-        let rows = client.query(&sql, &params).await.map_err(super::error::failure)?;
+        let rows = client.query(&sql, &params).await.map_err(failure)?;
         Ok(move |known: &mut Known| {
             let Some(row) = rows.first() else { return Ok(()) };
             let mut at = 0;
