@@ -37,10 +37,10 @@ fn main() {
     {
         return mcp::serve();
     }
-    // `outlast-bench state [SECONDS]` measures the state alone; `supervisor`, `proxy`, `postgres` and `mcp` likewise.
+    // `outlast-bench state [SECONDS]` measures the state alone; `store`, `supervisor`, `proxy`, `postgres` and `mcp` likewise.
     let alone = args
         .get(1)
-        .filter(|word| ["state", "supervisor", "proxy", "postgres", "mcp"].contains(&word.as_str()));
+        .filter(|word| ["store", "state", "supervisor", "proxy", "postgres", "mcp"].contains(&word.as_str()));
     let seconds: u64 = args.get(1 + usize::from(alone.is_some())).and_then(|s| s.parse().ok()).unwrap_or(4);
     // On the disk of the checkout: fdatasync on a tmpfs measures nothing.
     let base = PathBuf::from("target").join("bench");
@@ -49,6 +49,7 @@ fn main() {
     println!("{} s per figure, in {}\n", seconds, base.display());
 
     match alone.map(String::as_str) {
+        Some("store") => return store::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),
         Some("state") => return state::measure(dir.path(), seconds),
         Some("supervisor") => return supervisor::measure(dir.path(), seconds),
         Some("proxy") => return proxy::measure(dir.path(), seconds, &raw::measure(dir.path(), seconds)),

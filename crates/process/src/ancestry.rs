@@ -1,6 +1,6 @@
 //! The line of processes above this one, as `/proc` shows it.
 
-use std::fs;
+use std::{fs::File, io::Read as _};
 
 use super::proc_table::{self, ProcId};
 
@@ -22,10 +22,11 @@ pub struct Ancestor {
 /// ends where `/proc` shows no parent.
 pub fn line() -> Vec<Ancestor> {
     let mut line = Vec::new();
+    let mut room = vec![0; 64 << 10];
     let mut next = proc_table::own_pid();
     while next != 0 && line.len() < LONGEST {
         let Ok(Some(stat)) = proc_table::read_stat(next) else { break };
-        let read = |name: &str| fs::read(format!("/proc/{next}/{name}")).unwrap_or_default();
+        let mut read = |name: &str| contents(&format!("/proc/{next}/{name}"), &mut room);
         line.push(Ancestor {
             id: stat.id(),
             environ: read("environ"),
@@ -36,6 +37,17 @@ pub fn line() -> Vec<Ancestor> {
         next = stat.ppid;
     }
     line
+}
+
+/// Returns what a file of `/proc` holds, read through `room`; empty if this user may not read it. `/proc` tells no
+/// sizes, and `fs::read` would ask for a few bytes at a time.
+fn contents(path: &str, room: &mut [u8]) -> Vec<u8> {
+    let mut found = Vec::new();
+    let Ok(mut file) = File::open(path) else { return found };
+    while let Ok(read @ 1..) = file.read(room) {
+        found.extend(&room[..read]);
+    }
+    found
 }
 
 impl Ancestor {

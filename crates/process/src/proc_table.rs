@@ -1,8 +1,12 @@
 //! The kernel's table of processes, as `/proc` shows it.
 
-use std::{collections::BTreeSet, fs, io, io::Read};
+use std::{collections::BTreeSet, fs, io, os::fd::AsFd};
 
-use rustix::process::Pid;
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat},
+    io::Errno,
+    process::Pid,
+};
 
 /// Identity of a process on this boot and in this pid namespace. A pid alone can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,7 +19,7 @@ pub struct ProcId {
 impl ProcId {
     /// Returns the identity of this process. Errors: `/proc` cannot be read.
     pub fn of_self() -> io::Result<ProcId> {
-        let stat = read_stat_at("/proc/self/stat", &mut Vec::new())?.ok_or_else(no_proc)?;
+        let stat = read_stat_at(CWD, "/proc/self/stat")?.ok_or_else(no_proc)?;
         // The pid is the kernel's: numbers in a `/proc` of another namespace are not valid here.
         Ok(ProcId { pid: own_pid(), start_time: stat.start_time })
     }
@@ -95,7 +99,7 @@ impl Stat {
 
 /// Reads the facts of one process; `None` if there is none. Errors: it may not be looked at, or `/proc` cannot be read.
 pub fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
-    read_stat_at(&format!("/proc/{pid}/stat"), &mut Vec::new())
+    read_stat_at(CWD, &format!("/proc/{pid}/stat"))
 }
 
 /// Returns the length in bytes of the environment that a process's program began with; `None` while the process
@@ -121,12 +125,11 @@ pub fn walk() -> io::Result<Vec<Stat>> {
     }
     let mut table = Vec::new();
     let proc = fs::File::open("/proc")?;
-    let mut line = [0; LINE];
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().filter(|name| name.parse::<u32>().is_ok()) else { continue };
         // With `hidepid`, other users' processes cannot be read: they are not part of any tree.
-        if let Ok(Some(stat)) = stat_below(&proc, pid, &mut line) {
+        if let Ok(Some(stat)) = read_stat_at(&proc, &format!("{pid}/stat")) {
             table.push(stat);
         }
     }
@@ -147,15 +150,21 @@ pub fn waiting_for_stopped_children() -> io::Result<BTreeSet<ProcId>> {
 /// bytes.
 const LINE: usize = 2048;
 
-/// Reads a stat line with three system calls, where a [`fs::File`] read to its end needs six: a machine has
-/// many processes.
-fn stat_below(proc: &fs::File, pid: &str, line: &mut [u8; LINE]) -> io::Result<Option<Stat>> {
-    use rustix::fs::{Mode, OFlags};
-    let file =
-        rustix::fs::openat(proc, format!("{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    // The kernel writes the line in one piece, cut to the buffer.
-    let read = rustix::io::read(&file, &mut *line)?;
-    Ok(line.get(..read).and_then(Stat::parse))
+/// Reads the stat line at `path`, below the directory `at`; `None` if the process is gone. Three system calls, where a
+/// [`fs::File`] read to its end needs nine: a machine has many processes.
+fn read_stat_at(at: impl AsFd, path: &str) -> io::Result<Option<Stat>> {
+    let mut line = [0; LINE];
+    let read = openat(at, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        // The kernel writes the line in one piece, cut to the buffer.
+        .and_then(|file| rustix::io::read(file, &mut line));
+    match read {
+        Ok(read) => Stat::parse(&line[..read])
+            .map(Some)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("cannot read {path}"))),
+        // A process can end between the opening (`ENOENT`) and the reading (`ESRCH`) of its file.
+        Err(Errno::NOENT | Errno::SRCH) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Returns whether `/proc` shows this process's own pid namespace. Not after `unshare --pid` without a new mount.
@@ -178,22 +187,6 @@ pub(super) fn own_pid() -> u32 {
 /// Converts `pid` to the type of the kernel's calls; `None` for a number that no process has.
 pub(super) fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
-}
-
-fn read_stat_at(path: &str, buffer: &mut Vec<u8>) -> io::Result<Option<Stat>> {
-    buffer.clear();
-    match fs::File::open(path).and_then(|mut file| file.read_to_end(buffer)) {
-        Ok(_) => Stat::parse(buffer)
-            .map(Some)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("cannot read {path}"))),
-        Err(e) if is_no_such_process(&e) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// A process can end between the opening (`ENOENT`) and the reading (`ESRCH`) of its file.
-fn is_no_such_process(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 fn no_proc() -> io::Error {

@@ -215,9 +215,18 @@ impl Loaded {
         let before = T::rows(self).len();
         for value in values {
             if T::rows(self)[..before].iter().all(|row| row.value.id() != value.id()) {
-                T::rows_mut(self).push(Row::read(value));
+                self.add(Row::read(value));
             }
         }
+    }
+
+    fn add<T: Table>(&mut self, row: Row<T>) {
+        let rows = T::rows_mut(self);
+        // Most operations have one row of a table. A vector would begin with room for four, and rows are large.
+        if rows.is_empty() {
+            rows.reserve_exact(1);
+        }
+        rows.push(row);
     }
 
     pub fn find<T: Table>(&self, id: T::Id) -> Option<&T> {
@@ -334,7 +343,7 @@ impl Loaded {
     pub fn put_lease(&mut self, lease: Lease) {
         match self.lease(lease.run, lease.slot).is_some() {
             true => self.find_mut::<Lease>(lease.id()).into_iter().for_each(|held| *held = lease),
-            false => self.leases.push(Row::insert(lease)),
+            false => self.add(Row::insert(lease)),
         }
     }
 
@@ -352,7 +361,7 @@ impl Loaded {
 
     /// Adds an entry that this operation opens.
     pub fn insert_entry(&mut self, entry: Entry) {
-        self.entries.push(Row::insert(Entry { opened_by: self.op, ..entry }));
+        self.add(Row::insert(Entry { opened_by: self.op, ..entry }));
     }
 
     /// Moves an open entry to the actor. Closings by the process that had the entry before are refused from now on.

@@ -45,9 +45,8 @@ use serde_json::Value;
 
 use self::{eyes::Patterns, line::Line, servers::Servers};
 use crate::{
-    cli,
     program::error::CliError,
-    settings::{config, surroundings::Surroundings},
+    settings::{declared as declarations, surroundings::Surroundings},
 };
 
 /// Source of the session id, according to the command line.
@@ -264,9 +263,7 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
     }
     let line = Line::read(argv);
     let mut adapters = built_in();
-    adapters.extend(
-        config::agents(around, &cli::command())?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>),
-    );
+    adapters.extend(declarations::load(around)?.into_iter().map(|d| Box::new(d) as Box<dyn Adapter>));
     let program = line.as_ref().map(|l| l.program.clone()).unwrap_or_default();
     let wanted = match choice {
         Choice::Named(name) => name.as_str(),

@@ -23,19 +23,24 @@ use crate::{
 pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> {
     // First without settings: help must not fail for a broken file, and the subcommand decides which settings
     // count. Required arguments are never flags, so settings cannot make an invalid line valid.
-    let plain = command().try_get_matches_from(args).map_err(in_our_words)?;
-    let word = plain.subcommand_name().unwrap_or_default();
+    let mut definition = command();
+    let mut matches = definition.try_get_matches_from_mut(args).map_err(in_our_words)?;
+    let word = matches.subcommand_name().unwrap_or_default().to_owned();
     if word == "completions" {
-        return Ok(Cli::from_arg_matches(&plain)?);
+        return Ok(Cli::from_arg_matches(&matches)?);
     }
-    let matches = config::apply(command(), word, around)?.try_get_matches_from(args)?;
+    let settings = config::defaults(&definition, &word, around)?;
+    if !settings.is_empty() {
+        // The definition that has parsed a line is built, and takes no defaults any more.
+        matches = settings.apply(command()).try_get_matches_from(args)?;
+    }
     let mut cli = Cli::from_arg_matches(&matches)?;
     prefer_typed(&mut cli.command, &matches);
     let typed = matches.value_source("server") == Some(ValueSource::CommandLine);
     match cli.globals.server.as_deref().filter(|server| !server.is_empty()) {
         // A server that is set for every command does not concern one that is about this machine.
         Some(_) if !typed && server::over(&cli.command) == Over::ThisMachine => cli.globals.server = None,
-        Some(address) => server::check(&cli.command, word, address)?,
+        Some(address) => server::check(&cli.command, &word, address)?,
         None => {}
     }
     Ok(cli)

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use crate::settings::surroundings::Surroundings;
 
@@ -30,21 +30,23 @@ const IN_ORDER: Duration = Duration::from_millis(100);
 pub fn start(around: &Surroundings, level: &str) {
     // Without a thread, each line is written where it arises.
     let Some(lines) = lines() else { return };
-    let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
+    let format = fmt::layer().with_writer(move || Line(lines)).with_target(false);
     // A second start in one process changes nothing.
-    let _ = format.with_target(false).try_init();
+    let _ = tracing_subscriber::registry().with(format).with(filter(around, level)).try_init();
 }
 
 /// Starts logging as [`start`] does, with one JSON object a line.
 pub fn start_json(around: &Surroundings, level: &str) {
     let Some(lines) = lines() else { return };
-    let format = fmt().with_env_filter(filter(around, level)).with_writer(move || Line(lines));
-    let _ = format.json().flatten_event(true).with_target(false).try_init();
+    let format = fmt::layer().with_writer(move || Line(lines)).with_target(false);
+    let format = format.json().flatten_event(true);
+    let _ = tracing_subscriber::registry().with(format).with(filter(around, level)).try_init();
 }
 
-fn filter(around: &Surroundings, level: &str) -> EnvFilter {
-    let asked = around.var("OUTLAST_LOG").and_then(|v| v.to_str()).unwrap_or(level);
-    EnvFilter::try_new(asked).unwrap_or_else(|_| EnvFilter::new(level))
+/// Returns the filter that `OUTLAST_LOG` asks for; that of `level` if it asks for none, or for one that cannot be read.
+fn filter(around: &Surroundings, level: &str) -> Targets {
+    let asked = around.var("OUTLAST_LOG").and_then(|v| v.to_str()).and_then(|asked| asked.parse().ok());
+    asked.or_else(|| level.parse().ok()).unwrap_or_default()
 }
 
 fn lines() -> Option<&'static Lines> {

@@ -4,31 +4,33 @@
 //! built-in. Settings become defaults in the command line's definition. Each is checked alone first, so that
 //! an error names its variable or file.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsStr,
-    path::{Path, PathBuf},
-};
+use std::{cell::LazyCell, collections::BTreeMap, ffi::OsStr, path::PathBuf};
 
 use clap::{Arg, ArgAction, builder::Resettable};
 
 use crate::settings::{
     budgets,
-    declared::{BadDeclaration, Declared},
-    file::{self, Error, FILE, Origin, read, table},
+    declared::{self, Declared},
+    file::{self, Error, Origin, read, table},
     masks, mcp, notify, policies,
     surroundings::Surroundings,
     upstreams,
 };
 
-/// Name of the table of declared agents.
-const AGENTS: &str = "agents";
+/// Settings for one command line, as defaults of its flags.
+pub struct Defaults {
+    /// Subcommand of the command line; empty without one.
+    word: String,
+    /// Values in the form in which they are typed, by the flag's id.
+    texts: BTreeMap<String, Vec<String>>,
+}
 
-/// Adds the settings for `word` (a subcommand) to the definition of the command line, as defaults of its flags.
+/// Reads the settings that `word` (a subcommand) of `command` (the definition of the command line) takes.
 ///
 /// Pure but for reading the two files. The whole of each file is checked, whichever command is typed.
-pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Result<clap::Command, Error> {
-    let known = Known::of(&command);
+pub fn defaults(command: &clap::Command, word: &str, around: &Surroundings) -> Result<Defaults, Error> {
+    // Most directories have no file, and need no list of all flags.
+    let known = LazyCell::new(|| Known::of(command));
     let mut files = Vec::new();
     for path in file::files(around) {
         if let Some(text) = read(&path)? {
@@ -48,19 +50,34 @@ pub fn apply(command: clap::Command, word: &str, around: &Surroundings) -> Resul
         };
         found.map(|setting| checked(arg, setting)).transpose()
     };
-    let mut defaults: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut texts = BTreeMap::new();
     let own = command.find_subcommand(word).into_iter().flat_map(|c| c.get_arguments());
     for arg in command.get_arguments().chain(own) {
-        if let Some(texts) = find(arg)? {
-            defaults.insert(arg.get_id().to_string(), texts);
+        if let Some(found) = find(arg)? {
+            texts.insert(arg.get_id().to_string(), found);
         }
     }
-    let put = |arg: Arg| match defaults.get(arg.get_id().as_str()) {
-        Some(texts) => with_default(arg, texts),
-        None => arg,
-    };
-    let command = command.mut_args(put);
-    Ok(if word.is_empty() { command } else { command.mut_subcommand(word, |c| c.mut_args(put)) })
+    Ok(Defaults { word: word.to_owned(), texts })
+}
+
+impl Defaults {
+    /// Returns whether no flag gets a default.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Adds the defaults to the definition of the command line from which they were read.
+    pub fn apply(&self, command: clap::Command) -> clap::Command {
+        let put = |arg: Arg| match self.texts.get(arg.get_id().as_str()) {
+            Some(texts) => with_default(arg, texts),
+            None => arg,
+        };
+        let command = command.mut_args(put);
+        match self.word.as_str() {
+            "" => command,
+            word => command.mut_subcommand(word, |c| c.mut_args(put)),
+        }
+    }
 }
 
 /// Long flags that are no settings: those clap answers itself, and `attempt`, whose variable gives an agent
@@ -187,6 +204,8 @@ impl Known {
         let global = longs(command);
         let commands: BTreeMap<String, Vec<String>> = command
             .get_subcommands()
+            // Added by clap once it has parsed a line; `help` is no table.
+            .filter(|c| c.get_name() != "help")
             .map(|c| (c.get_name().to_owned(), [longs(c), global.clone()].concat()))
             .collect();
         let mut all: Vec<String> = commands.values().flatten().cloned().collect();
@@ -210,28 +229,6 @@ struct File {
     mcp: bool,
 }
 
-/// Reads the tables `[agents.NAME]`: see [`Declared`].
-fn declared(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
-    let of = |(name, value): (&String, &toml::Value)| {
-        let no_table = || (String::new(), BadDeclaration::Wanted("a table"));
-        let read = value.as_table().ok_or_else(no_table).and_then(|table| Declared::read(name, table));
-        read.map_err(|(key, why)| {
-            let key = if key.is_empty() { key } else { format!(".{key}") };
-            Error::BadAgent { path: path.into(), agent: name.clone(), key, why }
-        })
-    };
-    agents.iter().map(of).collect()
-}
-
-/// Returns the agents that the user's own `outlast.toml` declares.
-///
-/// `command` is the definition of the whole command line: its long flags are the known keys.
-pub fn agents(around: &Surroundings, command: &clap::Command) -> Result<Vec<Declared>, Error> {
-    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(Vec::new()) };
-    let Some(text) = read(&path)? else { return Ok(Vec::new()) };
-    Ok(File::parse(&text, path, &Known::of(command))?.agents)
-}
-
 impl File {
     fn parse(text: &str, path: PathBuf, known: &Known) -> Result<File, Error> {
         let table = table(text, &path)?;
@@ -246,8 +243,8 @@ impl File {
         };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
-                (None, toml::Value::Table(agents)) if key == AGENTS => {
-                    file.agents = declared(&agents, &file.path)?;
+                (None, toml::Value::Table(agents)) if key == declared::TABLE => {
+                    file.agents = declared::read(&agents, &file.path)?;
                 }
                 (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
                 // The command of that name has no settings.
@@ -305,7 +302,10 @@ impl File {
     /// must not decide where calls go, what is run in a shell, or what all runs may spend together.
     fn opens_no_door(&self) -> Result<(), Error> {
         if let Some(agent) = self.agents.first() {
-            return Err(Error::NotHere { path: self.path.clone(), key: format!("{AGENTS}.{}", agent.name) });
+            return Err(Error::NotHere {
+                path: self.path.clone(),
+                key: format!("{}.{}", declared::TABLE, agent.name),
+            });
         }
         let is_door = |long: &str| {
             long.ends_with("-base-url")

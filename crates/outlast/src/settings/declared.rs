@@ -1,9 +1,39 @@
 //! `[agents.NAME]` of `outlast.toml`: how a program starts in a new session, and how it resumes an old one.
 
-use crate::agent::{
-    eyes::{self, Patterns},
-    names::BUILT_IN,
+use std::path::Path;
+
+use crate::{
+    agent::{
+        eyes::{self, Patterns},
+        names::BUILT_IN,
+    },
+    settings::{
+        file::{self, Error},
+        surroundings::Surroundings,
+    },
 };
+
+/// Name of the table of declared agents.
+pub const TABLE: &str = "agents";
+
+/// Returns the agents that the user's own `outlast.toml` declares.
+pub fn load(around: &Surroundings) -> Result<Vec<Declared>, Error> {
+    let Some((path, tables)) = file::own_tables(around, TABLE)? else { return Ok(Vec::new()) };
+    read(&tables, &path)
+}
+
+/// Reads the tables `[agents.NAME]`. Errors: `BadAgent`, which names `path`.
+pub fn read(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
+    let of = |(name, value): (&String, &toml::Value)| {
+        let no_table = || (String::new(), BadDeclaration::Wanted("a table"));
+        let read = value.as_table().ok_or_else(no_table).and_then(|table| Declared::read(name, table));
+        read.map_err(|(key, why)| {
+            let key = if key.is_empty() { key } else { format!(".{key}") };
+            Error::BadAgent { path: path.into(), agent: name.clone(), key, why }
+        })
+    };
+    agents.iter().map(of).collect()
+}
 
 /// Declared agent: one table `[agents.NAME]`.
 ///

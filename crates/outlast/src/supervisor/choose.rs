@@ -36,6 +36,9 @@ use crate::{
 /// Largest standard input that is kept with a run, in bytes.
 const MAX_STDIN: u64 = 256 << 20;
 
+/// Most unfinished runs of a command, in each status, among which one is looked for.
+const MOST: usize = 200;
+
 /// Finds the run that `outlast run` continues, or creates a new one.
 ///
 /// `begun_with` is stored with a new run for its resumption.
@@ -135,17 +138,27 @@ fn say_what_stays(args: &RunArgs, context: &Context, view: &RunView) {
 ///
 /// Errors: several such runs exist.
 fn unfinished_of(node: &Node, key: &str, name: Option<&str>) -> Result<Option<RunView>, CliError> {
-    let filter = RunFilter { command_key: Some(key.to_owned()), limit: 200, ..RunFilter::default() };
-    let is_driven = |v: &RunView| matches!(v.run.status, Status::Running | Status::Waiting);
-    let mut found = node.store().runs(&filter)?;
-    if found.iter().any(is_driven) {
+    // Finished runs are not read: a command has as many as it has been run.
+    let of = |status| {
+        let command_key = Some(key.to_owned());
+        node.store().runs(&RunFilter {
+            status: Some(status),
+            command_key,
+            limit: MOST,
+            ..RunFilter::default()
+        })
+    };
+    if !of(Status::Running)?.is_empty() || !of(Status::Waiting)?.is_empty() {
         // The process that drove it may have died where we cannot see it, for example in a container killed a
         // moment ago.
         node.await_verdicts()?;
-        found = node.store().runs(&filter)?;
+    }
+    let mut found = Vec::new();
+    for status in [Status::Interrupted, Status::Halted, Status::Sleeping] {
+        found.extend(of(status)?);
     }
     found.retain(|v| name.is_none_or(|name| v.spec.name.as_deref() == Some(name)));
-    found.retain(|v| matches!(v.run.status, Status::Interrupted | Status::Halted | Status::Sleeping));
+    found.sort_by_key(|v| std::cmp::Reverse(v.run.no));
     match found.len() {
         0 => Ok(None),
         1 => Ok(found.into_iter().next()),

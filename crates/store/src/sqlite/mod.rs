@@ -98,6 +98,17 @@ impl SqliteStore {
         out
     }
 
+    /// Runs several reads on one snapshot.
+    fn in_one_moment<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        self.with_reader(|c| {
+            let moment = c.unchecked_transaction().map_err(failure)?;
+            let out = read(c);
+            // Nothing was written: the rollback only ends the snapshot.
+            moment.rollback().map_err(failure)?;
+            out
+        })
+    }
+
     fn queue(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {
         match self.file.refuse_forked() {
             Ok(()) => self.writer.submit(op, durability, hands),

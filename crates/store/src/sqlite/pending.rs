@@ -19,10 +19,11 @@ use rusqlite::{Connection, Result};
 
 use super::{apply, cache::Cache, payloads};
 
+/// Rows are boxed: a tree's node has room for eleven, moves them when one comes between, and most groups have one.
 #[derive(Default)]
 pub struct Pending {
-    runs: BTreeMap<RunNo, Run>,
-    entries: BTreeMap<(RunNo, Seq), Row<Entry>>,
+    runs: BTreeMap<RunNo, Box<Run>>,
+    entries: BTreeMap<(RunNo, Seq), Box<Row<Entry>>>,
     payloads: Vec<NewPayload>,
 }
 
@@ -95,13 +96,13 @@ impl Pending {
     }
 
     pub fn add(&mut self, l: Loaded) {
-        self.runs.extend(touched(l.runs).map(|row| (row.value.no, row.value)));
+        self.runs.extend(touched(l.runs).map(|row| (row.value.no, Box::new(row.value))));
         for row in touched(l.entries) {
             let at = (row.value.run, row.value.seq);
             match self.entries.get_mut(&at) {
                 // A row not yet inserted keeps its `Insert` touch and gets the newer value.
                 Some(waiting) => waiting.value = row.value,
-                None => drop(self.entries.insert(at, row)),
+                None => drop(self.entries.insert(at, Box::new(row))),
             }
         }
         self.payloads.extend(l.payloads);
@@ -119,7 +120,7 @@ impl Pending {
     }
 
     fn of(&self, run: RunNo) -> impl DoubleEndedIterator<Item = &Row<Entry>> {
-        self.entries.range((run, Seq(i64::MIN))..=(run, Seq(i64::MAX))).map(|(_, row)| row)
+        self.entries.range((run, Seq(i64::MIN))..=(run, Seq(i64::MAX))).map(|(_, row)| &**row)
     }
 
     /// Writes all pending rows and clears them.
@@ -142,7 +143,7 @@ impl Pending {
                 None => payloads::put(conn, p)?,
             }
         }
-        runs.values().try_for_each(|run| apply::update(conn, run))
+        runs.values().try_for_each(|run| apply::update(conn, &**run))
     }
 }
 

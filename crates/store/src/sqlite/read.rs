@@ -112,7 +112,7 @@ impl Store for SqliteStore {
     }
 
     fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
-        self.with_reader(|c| one(c, "WHERE no = ?1", (no.0,))?.map(|run| view(c, run)).transpose())
+        self.in_one_moment(|c| one(c, "WHERE no = ?1", (no.0,))?.map(|run| view(c, run)).transpose())
     }
 
     fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
@@ -136,7 +136,7 @@ impl Store for SqliteStore {
         }
         params.push(Value::Integer(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
         let rest = format!("WHERE {} ORDER BY no DESC LIMIT ?{}", wanted.join(" AND "), params.len());
-        self.with_reader(|c| {
+        self.in_one_moment(|c| {
             let runs = many(c, &rest, params_from_iter(params))?;
             runs.into_iter().map(|run| view(c, run)).collect()
         })
@@ -161,12 +161,10 @@ impl Store for SqliteStore {
     }
 
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
-        self.with_reader(|c| {
-            // Reads one snapshot, so that a window and its spending belong together.
-            let c = c.unchecked_transaction().map_err(failure)?;
-            let budgets: Vec<Budget> = many(&c, "ORDER BY no", [])?;
+        self.in_one_moment(|c| {
+            let budgets: Vec<Budget> = many(c, "ORDER BY no", [])?;
             let view = |budget: Budget| {
-                let window = budget.window.map(|w| one(&c, "WHERE no = ?1", (w.envelope.0,)));
+                let window = budget.window.map(|w| one(c, "WHERE no = ?1", (w.envelope.0,)));
                 Ok(BudgetView { envelope: window.transpose()?.flatten(), budget })
             };
             budgets.into_iter().filter(|b| !b.removed).map(view).collect()

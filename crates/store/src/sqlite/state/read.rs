@@ -18,10 +18,7 @@ use super::{
     schema::{EVENTS, FURTHEST, LISTED, LIVE, STOOD},
     text,
 };
-use crate::{
-    sqlite::{SqliteStore, failure},
-    tables::select,
-};
+use crate::{sqlite::SqliteStore, tables::select};
 
 /// Key's own row, with the columns that reads need.
 struct Key {
@@ -70,17 +67,6 @@ fn bounds(scan: &Scan, agent: i64) -> (String, Vec<Sql>) {
 }
 
 impl SqliteStore {
-    /// Runs several reads on one snapshot.
-    fn in_one_moment<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        self.with_reader(|c| {
-            let moment = c.unchecked_transaction().map_err(failure)?;
-            let out = read(c);
-            // Nothing was written: the rollback only ends the snapshot.
-            moment.rollback().map_err(failure)?;
-            out
-        })
-    }
-
     /// Returns the rows of a scan, with `columns` from `now` or `stood`. A row whose first column is NULL stands for a
     /// version removed by compaction.
     fn scanned<T>(
