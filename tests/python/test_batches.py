@@ -142,11 +142,11 @@ def test_a_resume_is_linear_in_what_is_done_and_asks_for_none_of_it(rt, monkeypa
     source = [{"i": i} for i in range(most)]
     job = JobRun(rt, "j", None, {})
     job.create()
-    seat = job.join()
-    open_ = [_native.claim_item(seat, str(i), i, None, None, "keep", "keep", False) for i in range(most)]
-    ended = [_native.record_item(seat, ticket.wait()[1], "done", b"1") for ticket in open_]
+    open_run = job.join()
+    open_ = [_native.claim_item(open_run, str(i), i, None, None, "keep", "keep", False) for i in range(most)]
+    ended = [_native.record_item(open_run, ticket.wait()[1], "done", b"1") for ticket in open_]
     assert all(ticket.wait()[0] == "done" for ticket in ended)
-    seat.end("complete")
+    open_run.end("complete")
 
     asked = []
     monkeypatch.setattr(_native, "claim_item", lambda *a: asked.append(a))

@@ -114,17 +114,17 @@ def test_a_conflict_of_a_step_whose_number_was_anothers_is_recorded(rt):
     class Taken:
         """An attempt in which the number that the opening answered is another entry's."""
 
-        def __init__(self, seat):
-            self._seat, self.refused = seat, 0
+        def __init__(self, open_run):
+            self._open_run, self.refused = open_run, 0
 
         def __getattr__(self, name):
-            return getattr(self._seat, name)
+            return getattr(self._open_run, name)
 
         def record(self, *args):
             if not self.refused:
                 self.refused += 1
                 raise errors.of("unknown_entry", "no such entry is open")
-            return self._seat.record(*args)
+            return self._open_run.record(*args)
 
     client = outlast.Statehouse(store=rt)
     client.update("a", "n", lambda n: 0)
@@ -136,7 +136,7 @@ def test_a_conflict_of_a_step_whose_number_was_anothers_is_recorded(rt):
         other.join()
 
     with pytest.raises(outlast.Conflict), rt.run("r") as run:
-        run._seat = taken = Taken(run._seat)
+        run._open_run = taken = Taken(run._open_run)
         run.step("s", work)
     assert taken.refused == 1
     state, recorded = entries(rt, "s")

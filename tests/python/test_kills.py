@@ -25,11 +25,11 @@ COMMITS = 2 * STEPS + 1
 class Killing:
     """An attempt whose process kills itself before or after its n-th commit."""
 
-    def __init__(self, seat, at, after):
-        self._seat, self._left, self._after = seat, at, after
+    def __init__(self, open_run, at, after):
+        self._open_run, self._left, self._after = open_run, at, after
 
     def __getattr__(self, name):
-        value = getattr(self._seat, name)
+        value = getattr(self._open_run, name)
         if name not in ("begin", "record", "count_loop", "checkpoint", "put", "end"):
             return value
 
@@ -106,7 +106,7 @@ class Bed:
             claim = opening.claim
             if at:
                 # None: the run is completed, and replayed.
-                opening.claim = lambda run: (seat := claim(run)) and Killing(seat, at, after)
+                opening.claim = lambda run: (open_run := claim(run)) and Killing(open_run, at, after)
             sys.stderr = open(os.devnull, "w")
             rt = outlast.connect(self.store)
             total = (program or self.steps)(rt)

@@ -33,7 +33,7 @@ def store_away(path):
 def until_told(run, word):
     """Waits until the heartbeat tells the run so."""
     patience = time.monotonic() + 60
-    while run._seat.word() != word:
+    while run._open_run.word() != word:
         assert time.monotonic() < patience, f"never told {word!r}"
         time.sleep(0.01)
 

@@ -100,17 +100,17 @@ def test_a_step_is_two_operations_its_opening_and_its_result(rt):
     from outlast.runs import Run
 
     class Counting:
-        def __init__(self, seat):
-            self.seat, self.ops = seat, []
+        def __init__(self, open_run):
+            self.open_run, self.ops = open_run, []
 
         def __getattr__(self, name):
             self.ops.append(name)
-            return getattr(self.seat, name)
+            return getattr(self.open_run, name)
 
     with rt.run("r") as run:
         assert isinstance(run, Run)
-        run._seat = counted = Counting(run._seat)
+        run._open_run = counted = Counting(run._open_run)
         run.step("s", len, "x")
         ops = [op for op in counted.ops if op != "word"]
-        run._seat = counted.seat
+        run._open_run = counted.open_run
     assert ops == ["begin", "record"]

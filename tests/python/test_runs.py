@@ -476,7 +476,7 @@ def test_a_forked_process_can_drop_what_it_inherited(tmp_path):
     runtime = outlast.connect(tmp_path / "forked.db")
     held = []
     with runtime.run("r", budget=outlast.Budget(usd=1)) as run:
-        held.append(run._seat.checkpoint("kept", b"1"))
+        held.append(run._open_run.checkpoint("kept", b"1"))
         pid = os.fork()
         if pid == 0:
             runtime = run = None

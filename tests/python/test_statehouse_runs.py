@@ -194,13 +194,13 @@ def die(at):
         os.kill(os.getpid(), signal.SIGKILL)
 
 class Dying:
-    def __init__(self, seat):
-        self._seat = seat
+    def __init__(self, open_run):
+        self._open_run = open_run
     def __getattr__(self, name):
-        return getattr(self._seat, name)
+        return getattr(self._open_run, name)
     def record(self, *args):
         die("before record")
-        ticket = self._seat.record(*args)
+        ticket = self._open_run.record(*args)
         ticket.wait()
         die("after record")
         class Done:
@@ -214,7 +214,7 @@ def work():
     return "result"
 
 with rt.run("r") as run:
-    run._seat = Dying(run._seat)
+    run._open_run = Dying(run._open_run)
     print(run.step("work", work))
 """
 

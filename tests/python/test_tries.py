@@ -190,7 +190,7 @@ def test_an_item_whose_state_another_changed_meanwhile_is_tried_again(rt):
         tried.append(i)
         if len(tried) == 1:
             # Elsewhere, between the look and the commit.
-            outlast.current().run._seat.put([("run:j", "", "sum", b"40", None)]).wait()
+            outlast.current().run._open_run.put([("run:j", "", "sum", b"40", None)]).wait()
         state.put("sum", value + 2, expected=version)
         return value
 

@@ -22,7 +22,7 @@ use crate::{
         budget::{Budget, BudgetView},
         unit::Unit,
     },
-    events::{self, Event, Mark, Wanted, delivery::Delivery},
+    events::{self, Event, EventQuery, Mark, delivery::Delivery},
     journal::{
         Entry, Kind, Role, State,
         job::ItemRow,
@@ -439,7 +439,7 @@ impl Store for MemoryStore {
         Ok(Payload::join(parts.map(|(_, p)| p.clone()).collect()))
     }
 
-    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
         let inner = self.lock();
         let after = inner.committed.events.iter().filter(|e| e.mark > wanted.after);
         Ok(after

@@ -83,7 +83,7 @@ struct Counted {
 
 /// Use of a window, as the head of an answer reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ReportedUse {
     /// Position of the window in the plan's list of windows.
     place: usize,
     length: Length,
@@ -118,14 +118,14 @@ impl Plan {
 
     /// Counts a call of `tokens`. Returns what the head of its answer reports, and the use of each window
     /// after the call.
-    pub fn count(&mut self, tokens: u64) -> (Vec<Told>, Vec<Used>) {
+    pub fn count(&mut self, tokens: u64) -> (Vec<ReportedUse>, Vec<Used>) {
         let now = SystemTime::now();
         self.turn(now);
         let mut told = Vec::new();
         let mut used = Vec::new();
         for (place, c) in self.0.iter_mut().enumerate() {
             let ends = *c.ends.get_or_insert(now + c.window.turns);
-            told.push(Told { place, length: c.window.length, used: c.used, ends });
+            told.push(ReportedUse { place, length: c.window.length, used: c.used, ends });
             let own = i64::try_from(u128::from(tokens) * 1_000_000 / u128::from(c.window.tokens));
             c.others.0 += c.window.others.0;
             c.used.0 += own.unwrap_or(i64::MAX / 4) + c.window.others.0;
@@ -146,7 +146,7 @@ impl Plan {
     }
 }
 
-impl Told {
+impl ReportedUse {
     /// Writes the headers of the dialect's provider. The ChatGPT backend tells a primary and a secondary window.
     pub fn write(&self, dialect: Dialect, headers: &mut HeaderMap) {
         let ends_s = self.ends.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().div_ceil(1000);

@@ -29,7 +29,7 @@ use super::{
     openai,
     options::{Encoding, Options},
     outage::Course,
-    plan::{Plan, Told, Used},
+    plan::{Plan, ReportedUse, Used},
     refusal::{MAX_BODY, Refusal},
     request::{self, Dialect, Digest, Request},
     response::{json, refuse, write},
@@ -227,7 +227,7 @@ impl Provider {
         let after = script.latency.unwrap_or(self.options.latency);
         let mut response = write(&request, &answer, script.fault, after / 20)
             .map_err(|error| Refusal::Internal(error.to_string()))?;
-        told.iter().for_each(|told: &Told| told.write(dialect, response.headers_mut()));
+        told.iter().for_each(|told: &ReportedUse| told.write(dialect, response.headers_mut()));
         Ok(Verdict::Respond { after, response })
     }
 

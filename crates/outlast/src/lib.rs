@@ -114,7 +114,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     match command {
         Command::Run(args) => supervisor::run(*args, context),
         Command::Resume(args) => supervisor::resume(args, context),
-        Command::Agent(args) => agent::seat::agent(args, context),
+        Command::Agent(args) => agent::command::agent(args, context),
         Command::Hook(_) => agent::hook::hook(&context),
         Command::Mcp(args) => mcp::mcp(args, context),
         Command::Serve(args) => serve::serve(args, context),

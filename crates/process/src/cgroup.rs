@@ -51,7 +51,7 @@ pub enum Error {
 
 /// Parent of the attempts' control groups: the group that the supervisor was in at its start.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct ParentGroup {
     path: PathBuf,
 }
 
@@ -62,12 +62,12 @@ pub struct Group {
     procs: Arc<OwnedFd>,
 }
 
-impl Ground {
+impl ParentGroup {
     /// Finds the control group that this process is in. Errors: [`Error::None`].
-    pub fn find() -> Result<Ground, Error> {
+    pub fn find() -> Result<ParentGroup, Error> {
         let read = |name| fs::read_to_string(name).unwrap_or_default();
         let path = place("", &read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-        path.map(|path| Ground { path }).ok_or(Error::None)
+        path.map(|path| ParentGroup { path }).ok_or(Error::None)
     }
 
     /// Creates a control group named `name` with limits, or uses the one of that name.
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn group_has_its_child_from_the_start_and_kills_all_of_it() {
-        let made = Ground::find().and_then(|ground| {
+        let made = ParentGroup::find().and_then(|ground| {
             ground.group(&format!("outlast-test-{}", std::process::id()), Limits::default())
         });
         let group = match made {
@@ -334,7 +334,7 @@ mod tests {
         let limits = Limits { memory_bytes: Some(64 << 20), cpu_percent: None };
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cgroup.controllers"), "cpu pids").unwrap();
-        let ground = Ground { path: dir.path().into() };
+        let ground = ParentGroup { path: dir.path().into() };
         let refused = ground.group("x", limits).unwrap_err();
         assert!(matches!(refused, Error::NotDelegated { controller: "memory", .. }), "{refused}");
     }

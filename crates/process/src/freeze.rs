@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        cgroup::{Ground, Limits},
+        cgroup::{Limits, ParentGroup},
         proc_table, reap,
         spawn::{Spawner, tests::sh},
         testing,
@@ -236,7 +236,7 @@ work d"#;
         let name = concat!(module_path!(), "::a_frozen_control_group_does_nothing_until_it_is_thawed");
         testing::in_own_process(name, || {
             let name = format!("outlast-test-frozen-{}", std::process::id());
-            match Ground::find().and_then(|ground| ground.group(&name, Limits::default())) {
+            match ParentGroup::find().and_then(|ground| ground.group(&name, Limits::default())) {
                 Ok(group) => check(Some(group)),
                 Err(e) => println!("NOT TESTED, no control group can be made here: {e}"),
             }

@@ -21,7 +21,7 @@ use crate::{
     answer::{Approved, approved},
     engine::Engine,
     error::Failure,
-    seat::Seat,
+    open_run::OpenRun,
     shared::Core,
     ticket::Ticket,
 };
@@ -30,7 +30,7 @@ use crate::{
 /// See `RequestApproval`.
 #[pyfunction]
 pub fn request_approval(
-    seat: &Seat,
+    open_run: &OpenRun,
     tool: String,
     side_effect: Option<String>,
     arguments: &[u8],
@@ -38,10 +38,10 @@ pub fn request_approval(
     expires_ms: i64,
 ) -> PyResult<Ticket> {
     let arguments = canonical(arguments)?;
-    let asker = Asker::Attempt { actor: seat.actor(), slot: seat.slot() };
+    let asker = Asker::Attempt { actor: open_run.actor(), slot: open_run.slot() };
     let arguments = Payload::encode(&arguments);
     let request = RequestApproval { asker, key, tool, side_effect, arguments, expires_ms };
-    Ok(seat.submit(request, Durability::Synced)?)
+    Ok(open_run.submit(request, Durability::Synced)?)
 }
 
 /// Returns whether an approval is still pending. Returns false for an approval whose request lies in the future, made

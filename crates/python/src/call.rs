@@ -21,7 +21,7 @@ use outlast_core::{
 
 use crate::{
     error::{Failure, refused_hint},
-    seat::Seat,
+    open_run::OpenRun,
     shared::Core,
 };
 
@@ -32,19 +32,19 @@ const PICO: i128 = 1_000;
 /// tries again; on the `last` try that is the error `admission_timeout`. Errors: `BudgetExceeded`, which halts the run.
 pub fn reserve(
     core: &Core,
-    seat: &Seat,
+    open_run: &OpenRun,
     label: &str,
     nano_usd: i64,
     tokens: i64,
     last: bool,
 ) -> Result<Option<Seq>, Failure> {
-    let scope = iteration_scope(seat.iteration_of());
+    let scope = iteration_scope(open_run.iteration_of());
     // A random digest: the proxy cannot replay a call that did not pass it.
     let chance: [u8; 32] = random(core.context.entropy.as_ref());
     let digest = Digest::of(&chance);
     let admit = Admit {
-        actor: seat.actor(),
-        slot: seat.slot(),
+        actor: open_run.actor(),
+        slot: open_run.slot(),
         match_key: MatchKey::new(&digest, &scope, None),
         scope,
         within: None,
@@ -76,36 +76,42 @@ pub fn reserve(
     };
     match core.store.ask(admit, Durability::Synced).wait()? {
         Admission::Go { opening, .. } => {
-            seat.openings().lock().keep(opening);
+            open_run.openings().lock().keep(opening);
             Ok(Some(opening.seq))
         }
         Admission::Replay { seq } | Admission::Join { seq, .. } => Ok(Some(seq)),
-        Admission::Refused(refusal) => Err(Failure::refused(&refusal, seat.id_of())),
-        Admission::Wait { refusal } if last => Err(no_room(seat, &refusal)),
+        Admission::Refused(refusal) => Err(Failure::refused(&refusal, open_run.id_of())),
+        Admission::Wait { refusal } if last => Err(no_room(open_run, &refusal)),
         Admission::Wait { .. } => Ok(None),
     }
 }
 
-fn no_room(seat: &Seat, refusal: &Refusal) -> Failure {
+fn no_room(open_run: &OpenRun, refusal: &Refusal) -> Failure {
     // The rest of the run's own budget is held by calls in flight, and comes back when they settle.
-    let hint = refusal.whose.is_some().then(|| refused_hint(refusal, seat.id_of()));
+    let hint = refusal.whose.is_some().then(|| refused_hint(refusal, open_run.id_of()));
     Failure::new(
         "admission_timeout",
-        format!("run {}: no room for the reservation: {}", seat.id_of(), refusal.message()),
+        format!("run {}: no room for the reservation: {}", open_run.id_of(), refusal.message()),
         Some(hint.as_deref().unwrap_or("calls in flight hold the rest of the budget")),
     )
 }
 
 /// Settles the call at its cost in nano-USD. None: the call was never sent, and nothing is charged.
-pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens: i64) -> Result<(), Failure> {
+pub fn settle(
+    core: &Core,
+    open_run: &OpenRun,
+    seq: Seq,
+    nano_usd: Option<i64>,
+    tokens: i64,
+) -> Result<(), Failure> {
     let close = nano_usd.map_or(Close::Void, |cost_nano_usd| {
         let usage = Usage { input: u64::try_from(tokens).unwrap_or(0), ..Usage::default() };
         let (tier, price_hash) = (ServiceTier::default(), "said by the caller".to_owned());
         Close::Done(Bill::Usage { usage, tier, cost_nano_usd, price_hash })
     });
     let settle = Settle {
-        opening: seat.opening(seq.0),
-        attempt: seat.actor().attempt,
+        opening: open_run.opening(seq.0),
+        attempt: open_run.actor().attempt,
         close,
         active_ms: 0,
         http_status: None,
@@ -114,6 +120,6 @@ pub fn settle(core: &Core, seat: &Seat, seq: Seq, nano_usd: Option<i64>, tokens:
         answer: None,
     };
     core.store.ask(settle, Durability::Synced).wait()?;
-    seat.openings().lock().forget(seat.actor().run, seq);
+    open_run.openings().lock().forget(open_run.actor().run, seq);
     Ok(())
 }

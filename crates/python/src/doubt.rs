@@ -5,22 +5,22 @@ use outlast_core::{
 };
 use pyo3::prelude::*;
 
-use crate::{error::Failure, seat::Seat, ticket::Ticket, values::encode};
+use crate::{error::Failure, open_run::OpenRun, ticket::Ticket, values::encode};
 
 /// Records a person's decision on the step `key`, which is in doubt. `seq` is its newest entry, None if this process
 /// itself recorded it. The ticket's answer is the entry that holds the decision. Synced.
 #[pyfunction]
 pub fn resolve_step(
     py: Python<'_>,
-    seat: &Seat,
+    open_run: &OpenRun,
     key: String,
     scope: Option<String>,
     seq: Option<i64>,
     value: &[u8],
     failed: bool,
 ) -> PyResult<Ticket> {
-    let actor = seat.actor();
-    let core = seat.core()?;
+    let actor = open_run.actor();
+    let core = open_run.core()?;
     let seen = match seq {
         Some(seq) => {
             let entry = py.detach(|| core.store.entry(actor.run, Seq(seq))).map_err(Failure::from)?;
@@ -30,12 +30,12 @@ pub fn resolve_step(
     };
     let resolve = ResolveStep {
         run: actor.run,
-        scope: scope.map_or_else(|| iteration_scope(seat.iteration_of()), Into::into),
+        scope: scope.map_or_else(|| iteration_scope(open_run.iteration_of()), Into::into),
         key,
         seen,
         by: Some(actor.instance),
         value: encode(py, value)?,
         failed,
     };
-    Ok(seat.submit(resolve, Durability::Synced)?)
+    Ok(open_run.submit(resolve, Durability::Synced)?)
 }

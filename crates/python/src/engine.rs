@@ -20,7 +20,7 @@ use outlast_core::{
     },
     journal::{Kind, job::ItemRow},
     run::{OnDivergence, Policy, Spec, status::Status},
-    state::Keep,
+    state::Retention,
     store::{Ask as _, Durability, Error, Page, RunView, Sought},
     words::{
         clock::random,
@@ -35,10 +35,10 @@ use crate::{
     error::{Failure, refused_hint},
     face,
     job::{self, Items, RawItem},
+    open_run::OpenRun,
     orphans,
     post::Post,
     recorded::Recorded,
-    seat::Seat,
     shared::{Core, Shared},
     ticket::Ticket,
     values::{RawChange, changes_of, limits_of, value},
@@ -196,33 +196,33 @@ impl Engine {
     }
 
     /// Claims the run: opens a new attempt in its driver's slot. `force` takes it even from a living process.
-    fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<Seat> {
+    fn claim(&self, py: Python<'_>, id: &str, force: bool) -> PyResult<OpenRun> {
         let core = self.shared.core()?;
         let claimed = py.detach(|| -> PyResult<_> {
             let view = Self::view_of(&core, id)?;
             claim::claim(&core, &view, force)
         })?;
-        Ok(Seat::new(self.shared.clone(), &core, claimed))
+        Ok(OpenRun::new(self.shared.clone(), &core, claimed))
     }
 
     /// Joins the supervisor's attempt that `token` names.
-    fn adopt(&self, py: Python<'_>, id: &str, token: &str) -> PyResult<Seat> {
+    fn adopt(&self, py: Python<'_>, id: &str, token: &str) -> PyResult<OpenRun> {
         let core = self.shared.core()?;
         let claimed = py.detach(|| {
             let view = Self::view_of(&core, id)?;
             claim::adopt(&core, &view, token)
         })?;
-        Ok(Seat::new(self.shared.clone(), &core, claimed))
+        Ok(OpenRun::new(self.shared.clone(), &core, claimed))
     }
 
     /// Joins a job as a worker: opens an attempt in its own slot, after a sweep of dead instances.
-    fn join(&self, py: Python<'_>, id: &str) -> PyResult<Seat> {
+    fn join(&self, py: Python<'_>, id: &str) -> PyResult<OpenRun> {
         let core = self.shared.core()?;
         let claimed = py.detach(|| {
             let view = Self::view_of(&core, id)?;
             claim::join(&core, &view)
         })?;
-        Ok(Seat::new(self.shared.clone(), &core, claimed))
+        Ok(OpenRun::new(self.shared.clone(), &core, claimed))
     }
 
     /// Declares instances dead that are certainly gone, so that their work can be claimed.
@@ -355,7 +355,7 @@ impl Engine {
     /// Lets a namespace of the state keep only the newest version of each key, from its next changes on. Synced.
     fn keep_newest(&self, py: Python<'_>, namespace: String) -> PyResult<()> {
         let core = self.shared.core()?;
-        let retain = Retain { actor: None, namespace, keep: Keep::Last(1) };
+        let retain = Retain { actor: None, namespace, keep: Retention::Last(1) };
         Ok(py.detach(|| core.store.ask_here(retain, Durability::Synced).wait()).map_err(Failure::from)?)
     }
 

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::{
-        call::keep::Keep,
+        call::store_part::StorePart,
         item::{
             claim_item::ClaimItem,
             record_item::{ItemEnd, RecordItem},
@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 
 use crate::{
     error::Failure,
-    seat::Seat,
+    open_run::OpenRun,
     ticket::Ticket,
     values::{RawChange, changes_of, encode},
 };
@@ -28,7 +28,7 @@ use crate::{
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are named in the stub, and have one caller")]
 pub fn claim_item(
-    seat: &Seat,
+    open_run: &OpenRun,
     key: String,
     index: i64,
     content: Option<[u8; 32]>,
@@ -38,8 +38,8 @@ pub fn claim_item(
     alone: bool,
 ) -> PyResult<Ticket> {
     let claim = ClaimItem {
-        actor: seat.actor(),
-        slot: seat.slot(),
+        actor: open_run.actor(),
+        slot: open_run.slot(),
         key,
         index,
         content: content.map(Digest),
@@ -48,14 +48,14 @@ pub fn claim_item(
         on_version: on_change_of(on_version)?,
         alone,
     };
-    Ok(seat.submit(claim, Durability::Committed)?)
+    Ok(open_run.submit(claim, Durability::Committed)?)
 }
 
 /// Records that a try of the item raised an exception, and begins the next try, whose number is the answer. Committed.
 #[pyfunction]
-pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
-    let next = NextTry { actor: seat.actor(), slot: seat.slot(), opening: seat.opening(seq) };
-    Ok(seat.submit(next, Durability::Committed)?)
+pub fn next_try(open_run: &OpenRun, seq: i64) -> PyResult<Ticket> {
+    let next = NextTry { actor: open_run.actor(), slot: open_run.slot(), opening: open_run.opening(seq) };
+    Ok(open_run.submit(next, Durability::Committed)?)
 }
 
 /// Closes the item as "done" (with its result), "failed" (with its error) or "skipped" (with the reason, as text). The
@@ -63,18 +63,18 @@ pub fn next_try(seat: &Seat, seq: i64) -> PyResult<Ticket> {
 ///
 /// Synced; only committed if `lasting` is false, for a result that is on disk elsewhere.
 #[pyfunction]
-#[pyo3(signature = (seat, seq, how, value, lasting=true, changes=Vec::new()))]
+#[pyo3(signature = (open_run, seq, how, value, lasting=true, changes=Vec::new()))]
 pub fn record_item(
     py: Python<'_>,
-    seat: &Seat,
+    open_run: &OpenRun,
     seq: i64,
     how: &str,
     value: &[u8],
     lasting: bool,
     changes: Vec<RawChange>,
 ) -> PyResult<Ticket> {
-    let opening = seat.opening(seq);
-    let split = || Ok::<_, Failure>(Keep::before(opening, Role::Value, encode(py, value)?));
+    let opening = open_run.opening(seq);
+    let split = || Ok::<_, Failure>(StorePart::before(opening, Role::Value, encode(py, value)?));
     let (parts, end) = match how {
         "done" => split().map(|(parts, last)| (parts, ItemEnd::Done(last)))?,
         "failed" => split().map(|(parts, last)| (parts, ItemEnd::Failed(last)))?,
@@ -82,15 +82,15 @@ pub fn record_item(
     };
     let record = RecordItem { opening, end, changes: changes_of(changes) };
     let durability = if lasting { Durability::Synced } else { Durability::Committed };
-    Ok(seat.submit(record, durability)?.behind(parts))
+    Ok(open_run.submit(record, durability)?.behind(parts))
 }
 
 /// Gives the item back: it is pending again, and this claim counts neither as a try nor as a death. Committed.
 #[pyfunction]
-pub fn return_item(seat: &Seat, seq: i64) -> PyResult<Ticket> {
-    let opening = seat.opening(seq);
-    seat.openings().lock().forget(opening.run, opening.seq);
-    Ok(seat.submit(ReturnItem { opening }, Durability::Committed)?)
+pub fn return_item(open_run: &OpenRun, seq: i64) -> PyResult<Ticket> {
+    let opening = open_run.opening(seq);
+    open_run.openings().lock().forget(opening.run, opening.seq);
+    Ok(open_run.submit(ReturnItem { opening }, Durability::Committed)?)
 }
 
 fn on_change_of(text: &str) -> Result<OnChange, Failure> {

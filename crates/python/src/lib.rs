@@ -18,12 +18,12 @@ mod fork;
 mod item;
 mod items;
 mod job;
+mod open_run;
 mod openings;
 mod orphans;
 mod plain;
 mod post;
 mod recorded;
-mod seat;
 mod shared;
 mod state;
 mod strand;
@@ -47,7 +47,7 @@ fn main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<engine::Engine>()?;
-    module.add_class::<seat::Seat>()?;
+    module.add_class::<open_run::OpenRun>()?;
     module.add_class::<recorded::Recorded>()?;
     module.add_class::<state::States>()?;
     module.add_class::<job::Items>()?;

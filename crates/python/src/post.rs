@@ -25,13 +25,13 @@ impl Letter {
     }
 }
 
-type Told = (Letter, Result<Outcome, store::Error>);
+type Undelivered = (Letter, Result<Outcome, store::Error>);
 
 /// Queue of outcomes for Python, all delivered by the next thread that gets the interpreter's lock. Cheap to clone.
 #[derive(Clone)]
 pub struct Post {
     runtime: Handle,
-    waiting: Arc<Mutex<Vec<Told>>>,
+    waiting: Arc<Mutex<Vec<Undelivered>>>,
 }
 
 impl Post {
@@ -97,7 +97,7 @@ impl Wake for Awaited {
 }
 
 /// Calls each loop once, with a list of (future, answer, error). An exception from one does not affect the others.
-fn tell(py: Python<'_>, letters: Vec<Told>) -> PyResult<()> {
+fn tell(py: Python<'_>, letters: Vec<Undelivered>) -> PyResult<()> {
     static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let resolve = RESOLVE.import(py, "outlast.waiting", "resolve")?;
     let mut loops: Vec<(Bound<'_, PyAny>, Bound<'_, PyList>)> = Vec::new();

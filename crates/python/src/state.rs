@@ -26,7 +26,7 @@ use pyo3::{prelude::*, types::PyBytes};
 use crate::{
     engine::Engine,
     error::Failure,
-    seat::Seat,
+    open_run::OpenRun,
     shared::{Core, Shared},
     values::RawChange,
 };
@@ -332,10 +332,16 @@ impl States {
         Ok((changes, value.map(|v| PyBytes::new(py, &v)), before))
     }
 
-    /// Commits a transaction as a whole under the run of `seat`, and returns its commit number, 0 if it was empty.
+    /// Commits a transaction as a whole under the run of `open_run`, and returns its commit number, 0 if it was empty.
     /// Synced. With `first_committer`, fails with `Conflict` if a key that it writes was written since it began.
-    #[pyo3(signature = (id, seat=None, first_committer=false))]
-    fn commit(&self, py: Python<'_>, id: &str, seat: Option<&Seat>, first_committer: bool) -> PyResult<i64> {
+    #[pyo3(signature = (id, open_run=None, first_committer=false))]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        open_run: Option<&OpenRun>,
+        first_committer: bool,
+    ) -> PyResult<i64> {
         let core = self.shared.core()?;
         let conflicts = if first_committer { Conflicts::FirstCommitter } else { Conflicts::Expected };
         let now = core.context.clock.monotonic_ms();
@@ -343,7 +349,7 @@ impl States {
         if put.changes.is_empty() {
             return Ok(0);
         }
-        put.actor = seat.map(|s| (s.actor(), s.slot()));
+        put.actor = open_run.map(|s| (s.actor(), s.slot()));
         let committed = py.detach(|| core.store.ask_here(put, Durability::Synced).wait());
         Ok(committed.map_err(Failure::from)?.commit)
     }

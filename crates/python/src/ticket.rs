@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outlast_core::{
     engine::{
-        call::keep::Keep,
+        call::store_part::StorePart,
         op::{Op, Outcome},
     },
     store::{self, Durability, Store},
@@ -25,7 +25,7 @@ use crate::{
 pub struct Ticket {
     asked: Mutex<Option<(Op, Durability)>>,
     /// Parts of a long value, in order. Each is committed before the operation, in its own commit.
-    parts: Mutex<Vec<Keep>>,
+    parts: Mutex<Vec<StorePart>>,
     store: Arc<dyn Store>,
     post: Post,
     caller: Arc<Caller>,
@@ -70,12 +70,12 @@ impl Ticket {
 
     /// Returns the ticket with parts of a long value that are committed before the operation. If a part fails, its
     /// error is the ticket's answer.
-    pub fn behind(self, parts: Vec<Keep>) -> Ticket {
+    pub fn behind(self, parts: Vec<StorePart>) -> Ticket {
         *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
         self
     }
 
-    fn parts(&self) -> Vec<Keep> {
+    fn parts(&self) -> Vec<StorePart> {
         std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -152,7 +152,7 @@ impl Ticket {
 
 async fn behind(
     store: Arc<dyn Store>,
-    parts: Vec<Keep>,
+    parts: Vec<StorePart>,
     op: Op,
     durability: Durability,
 ) -> Result<Outcome, store::Error> {

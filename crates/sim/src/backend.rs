@@ -13,7 +13,7 @@ use outlast_core::{
     },
     words::id::{InstanceNo, Micros},
 };
-use outlast_store::backend::{Backend, CommitFailed, Ground};
+use outlast_store::backend::{Backend, CommitFailed, DataVersion};
 
 use crate::bug::Bug;
 
@@ -201,8 +201,8 @@ impl Backend for FaultBackend {
         self.look().map(Some)
     }
 
-    fn ground(&self) -> Option<Ground> {
-        Some(Ground { version: self.version, writes: self.writes })
+    fn ground(&self) -> Option<DataVersion> {
+        Some(DataVersion { version: self.version, writes: self.writes })
     }
 
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {

@@ -30,7 +30,7 @@ use outlast_core::{
 
 use crate::{
     happening::Request,
-    provider::{Asked, Provider},
+    provider::{Provider, UpstreamRequest},
 };
 
 type Key = (RunNo, Seq);
@@ -129,7 +129,7 @@ impl Oracle {
     }
 
     /// Checks invariants 1 (intent before effect) and 8 (fail closed) of a request that the upstream received.
-    pub fn sent(&mut self, disk: &MemoryStore, asked: &Asked) {
+    pub fn sent(&mut self, disk: &MemoryStore, asked: &UpstreamRequest) {
         disk.inspect(|_, synced| {
             let Some(e) = synced.entries.get(&(asked.run, asked.seq)) else {
                 return self.find(format!("1: {:?} left without an entry on disk", asked.seq));

@@ -39,7 +39,7 @@ use outlast_core::{
         Entry, Kind, Opening, State, approval::ApprovalId, iteration_scope, job::OnChange, payload::Payload,
     },
     run::{Spec, attempt::Exit, origin::Origin},
-    state::{Keep, Name, Position},
+    state::{Name, Position, Retention},
     words::{
         digest::Digest,
         id::{AttemptNo, InstanceNo, RunId, RunNo, Seq, Slot},
@@ -167,7 +167,7 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
             Put { actor, changes: vec![change], transaction: None }.into()
         }
         26 => {
-            let keep = Keep::Last(rng.below(2) as i64 * 50);
+            let keep = Retention::Last(rng.below(2) as i64 * 50);
             Retain { actor: None, namespace: "kept".to_owned(), keep }.into()
         }
         27 => {

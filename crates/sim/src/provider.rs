@@ -22,7 +22,7 @@ use crate::rng::Rng;
 
 /// Request as it arrives upstream.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct UpstreamRequest {
     pub run: RunNo,
     pub seq: Seq,
     pub digest: Digest,
@@ -37,7 +37,7 @@ pub struct Asked {
 /// Billed amounts of a request, and the answer made for it.
 #[derive(Clone, Debug)]
 pub struct Served {
-    pub asked: Asked,
+    pub asked: UpstreamRequest,
     /// Unique number of the answer, which tells one paid answer from another.
     pub answer: u64,
     /// Cost and tokens that the provider billed.
@@ -112,7 +112,7 @@ impl Provider {
     }
 
     /// Takes a request, bills it, and returns the pieces that will come back. Called once per (run, seq).
-    pub fn receive(&mut self, asked: Asked, rng: &Rng) -> Vec<(u64, Piece)> {
+    pub fn receive(&mut self, asked: UpstreamRequest, rng: &Rng) -> Vec<(u64, Piece)> {
         let fate = if self.behaves { Fate::Answer } else { draw(rng) };
         self.answers += 1;
         let usage = usage(&asked, fate, rng);
@@ -150,7 +150,7 @@ fn draw(rng: &Rng) -> Fate {
 
 /// Returns a usage within the bound, unless the fate is an overrun. Equal requests have equal usages, cut off at their
 /// caps: so the bill of a retry tells what a lost call may have cost.
-fn usage(asked: &Asked, fate: Fate, rng: &Rng) -> Usage {
+fn usage(asked: &UpstreamRequest, fate: Fate, rng: &Rng) -> Usage {
     let whole = 1 + u64::from(asked.digest.0[0]) * asked.bound.cap / 256;
     let output = match fate {
         Fate::Overrun => asked.cap + rng.between(1, 50),

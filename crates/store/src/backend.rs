@@ -31,7 +31,7 @@ pub trait Backend: Fetch + Send {
     fn begin_read(&mut self, group: &[Vec<Need>]) -> Result<Option<Micros>, Error>;
     /// Returns the version of the data from which loaded rows were read. Any write, by this or another
     /// process, changes the version. `None` if the backend cannot determine it.
-    fn ground(&self) -> Option<Ground> {
+    fn ground(&self) -> Option<DataVersion> {
         None
     }
     /// Writes back the touched rows: at once, or at the latest with the commit.
@@ -64,7 +64,7 @@ pub trait Backend: Fetch + Send {
 
 /// Version of the data that a decision was made on: commits by other connections and our own writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ground {
+pub struct DataVersion {
     pub version: i64,
     pub writes: u64,
 }

@@ -31,7 +31,7 @@ use crate::{
         marks::Marks,
         rate::Levels,
         rates::{Parts, Rates, Wants},
-        taken::Place,
+        taken::RequestKey,
         unrecorded::Unrecorded,
     },
     words::{
@@ -51,7 +51,7 @@ pub struct At {
 /// Client's request, read whole.
 #[derive(Clone, Debug)]
 pub struct Request {
-    pub place: Place,
+    pub place: RequestKey,
     pub retry_count: u32,
     pub has_idempotency_key: bool,
     /// Limits on the tries of the call that the request may open.

@@ -5,7 +5,7 @@
 //! arrive is sent once more under the same entry.
 
 use crate::{
-    call::{Broken, Patience, Told, Visible},
+    call::{Broken, FailedTry, Patience, Visible},
     engine::{
         self,
         call::{
@@ -79,11 +79,11 @@ pub enum Event {
     /// The client left before the request was sent, and it will not be sent.
     NotSent,
     /// No connection was made to the upstream. Another try is possible.
-    Unreachable(Told),
+    Unreachable(FailedTry),
     /// The whole body, `len` bytes, of an answer other than 2xx, after which another try is possible.
     Refused {
         len: u64,
-        told: Told,
+        told: FailedTry,
     },
     /// The pause of `Rest` is over.
     Rested,
@@ -402,7 +402,7 @@ impl Exchange {
 
     /// Handles the end of a try that was not sent, or that the upstream refused with `status`: the call rests
     /// before another try, or is given up.
-    fn try_over(&mut self, status: Option<u16>, told: Told) -> Vec<Action> {
+    fn try_over(&mut self, status: Option<u16>, told: FailedTry) -> Vec<Action> {
         self.tries.push(status);
         self.is_held = self.patience.holds(told);
         let tried = u32::try_from(self.tries.len()).unwrap_or(u32::MAX);

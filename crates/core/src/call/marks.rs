@@ -5,13 +5,13 @@
 //! decided after it.
 
 use crate::{
-    call::{ConnectionId, taken::Place},
+    call::{ConnectionId, taken::RequestKey},
     words::map::Map,
 };
 
 /// Delivery marks under way in one process.
 #[derive(Debug, Default)]
-pub struct Marks(Map<Place, Marking>);
+pub struct Marks(Map<RequestKey, Marking>);
 
 #[derive(Debug, Default)]
 struct Marking {
@@ -22,14 +22,14 @@ struct Marking {
 
 impl Marks {
     /// Notes that an answer to a request of `place` is about to be marked as delivered.
-    pub fn begin(&mut self, place: Place) {
+    pub fn begin(&mut self, place: RequestKey) {
         self.0.entry(place).or_default().under_way += 1;
     }
 
     /// Returns whether a request of `place` has to wait for a mark. The last [`Marks::end`] of the place then returns
     /// the connection.
     #[must_use]
-    pub fn holds(&mut self, place: Place, connection: ConnectionId) -> bool {
+    pub fn holds(&mut self, place: RequestKey, connection: ConnectionId) -> bool {
         let Some(marking) = self.0.get_mut(&place) else { return false };
         marking.waiting.push(connection);
         true
@@ -38,7 +38,7 @@ impl Marks {
     /// Notes that one delivery mark of `place` is submitted to the store. Returns the connections that waited for the
     /// last one.
     #[must_use = "those returned are to be admitted now"]
-    pub fn end(&mut self, place: Place) -> Vec<ConnectionId> {
+    pub fn end(&mut self, place: RequestKey) -> Vec<ConnectionId> {
         let Some(marking) = self.0.get_mut(&place) else { return Vec::new() };
         marking.under_way -= 1;
         if marking.under_way > 0 {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn identical_requests_wait_for_the_last_mark_and_others_for_none() {
-        let place = |key| Place { run: RunNo(1), attempt: AttemptNo(1), key: MatchKey([key; 16]) };
+        let place = |key| RequestKey { run: RunNo(1), attempt: AttemptNo(1), key: MatchKey([key; 16]) };
         let c = ConnectionId;
         let mut marks = Marks::default();
         assert!(!marks.holds(place(1), c(3)));

@@ -32,7 +32,7 @@ pub use desk::Desk;
 pub use exchange::Exchange;
 pub use membership::Membership;
 pub use outages::Outages;
-pub use patience::{Patience, Told};
+pub use patience::{FailedTry, Patience};
 pub use refused::{Broken, Refused};
 pub use taken::Taken;
 pub use waiters::Waiters;

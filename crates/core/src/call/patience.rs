@@ -30,7 +30,7 @@ pub struct Patience {
 
 /// Facts about a failed try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct FailedTry {
     /// Time since the first try was sent, in milliseconds.
     pub elapsed_ms: u64,
     /// Wait that the upstream asks for, in milliseconds; `None` if it asks for none.
@@ -49,7 +49,7 @@ impl Patience {
 
     /// Returns the pause before the next try in milliseconds; `None` if there is no next try, so that the last answer
     /// counts. `tried` tries failed, the last one with `status`, or with `None` where the upstream was not reached.
-    pub fn pause_ms(&self, tried: u32, status: Option<u16>, told: Told) -> Option<u64> {
+    pub fn pause_ms(&self, tried: u32, status: Option<u16>, told: FailedTry) -> Option<u64> {
         if self.holds(told) {
             let until_ms = told.elapsed_ms.saturating_add(told.probe_ms?);
             return (!told.lasting && until_ms <= self.hold_ms).then_some(told.probe_ms?);
@@ -66,7 +66,7 @@ impl Patience {
     }
 
     /// Returns whether the call is held because of an outage, so that its client never sees the single failures.
-    pub fn holds(&self, told: Told) -> bool {
+    pub fn holds(&self, told: FailedTry) -> bool {
         self.hold_ms > 0 && told.probe_ms.is_some()
     }
 }
@@ -100,7 +100,7 @@ mod tests {
             (Some(502), false),
             (Some(504), false),
         ] {
-            assert_eq!(PATIENCE.pause_ms(1, status, Told::default()).is_some(), again, "{status:?}");
+            assert_eq!(PATIENCE.pause_ms(1, status, FailedTry::default()).is_some(), again, "{status:?}");
         }
     }
 
@@ -109,29 +109,29 @@ mod tests {
         let check = |tried, told, again: bool| {
             assert_eq!(PATIENCE.pause_ms(tried, Some(429), told).is_some(), again, "{tried} {told:?}");
         };
-        let asked = |ms| Told { retry_after_ms: Some(ms), ..Told::default() };
-        check(2, Told::default(), true);
-        check(3, Told::default(), false);
+        let asked = |ms| FailedTry { retry_after_ms: Some(ms), ..FailedTry::default() };
+        check(2, FailedTry::default(), true);
+        check(3, FailedTry::default(), false);
         check(1, asked(20_000), true);
         check(1, asked(20_001), false);
-        check(1, Told { elapsed_ms: 44_000, ..Told::default() }, true);
-        check(1, Told { elapsed_ms: 45_001, ..Told::default() }, false);
-        check(1, Told { elapsed_ms: 30_000, ..asked(15_001) }, false);
-        check(1, Told { lasting: true, ..Told::default() }, false);
-        assert_eq!(Patience::NONE.pause_ms(1, None, Told::default()), None);
+        check(1, FailedTry { elapsed_ms: 44_000, ..FailedTry::default() }, true);
+        check(1, FailedTry { elapsed_ms: 45_001, ..FailedTry::default() }, false);
+        check(1, FailedTry { elapsed_ms: 30_000, ..asked(15_001) }, false);
+        check(1, FailedTry { lasting: true, ..FailedTry::default() }, false);
+        assert_eq!(Patience::NONE.pause_ms(1, None, FailedTry::default()), None);
     }
 
     #[test]
     fn in_an_outage_a_call_is_held_as_long_as_its_client_waits_whatever_the_number_of_tries() {
-        let check = |patience: Patience, told: Told, wanted: Option<u64>| {
-            let told = Told { probe_ms: Some(60_000), ..told };
+        let check = |patience: Patience, told: FailedTry, wanted: Option<u64>| {
+            let told = FailedTry { probe_ms: Some(60_000), ..told };
             assert_eq!(patience.pause_ms(90, Some(500), told), wanted, "{told:?}");
         };
-        let at = |elapsed_ms| Told { elapsed_ms, ..Told::default() };
+        let at = |elapsed_ms| FailedTry { elapsed_ms, ..FailedTry::default() };
         check(PATIENCE, at(0), Some(60_000));
         check(PATIENCE, at(540_000), Some(60_000));
         check(PATIENCE, at(540_001), None);
-        check(PATIENCE, Told { lasting: true, ..at(0) }, None);
+        check(PATIENCE, FailedTry { lasting: true, ..at(0) }, None);
         check(Patience { hold_ms: 0, ..PATIENCE }, at(0), None);
     }
 
@@ -141,10 +141,10 @@ mod tests {
         for seed in 0..2_000 {
             let p = Patience { tries: 100, seed, ..PATIENCE };
             for tried in 1..=6 {
-                let pause = p.pause_ms(tried, Some(429), Told::default()).unwrap();
+                let pause = p.pause_ms(tried, Some(429), FailedTry::default()).unwrap();
                 let at = &mut longest[tried as usize - 1];
                 *at = pause.max(*at);
-                let asked = Told { retry_after_ms: Some(3_000), ..Told::default() };
+                let asked = FailedTry { retry_after_ms: Some(3_000), ..FailedTry::default() };
                 assert!(p.pause_ms(tried, Some(429), asked).unwrap() >= 3_000);
             }
         }

@@ -38,7 +38,7 @@ const STEPS: [Share; 3] = [Share::POINT, Share(1_000), Share(100)];
 
 /// Use of one of a plan's windows, as the head of an answer reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct WindowUse {
     pub window: Length,
     pub used: Share,
     pub resets_at: Option<Micros>,
@@ -47,7 +47,7 @@ pub struct Told {
 /// Report of an answer's head on the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    pub windows: Vec<Told>,
+    pub windows: Vec<WindowUse>,
     /// Whether the answer is no error.
     pub is_answer: bool,
 }
@@ -155,7 +155,7 @@ impl Window {
         self.resets_at.map_or(now.0 - self.told_at.0 > self.length.us(), |at| at <= now)
     }
 
-    fn first(told: &Told, sent_at: Micros, counted: i64, now: Micros) -> Window {
+    fn first(told: &WindowUse, sent_at: Micros, counted: i64, now: Micros) -> Window {
         Window {
             length: told.window,
             used: told.used,
@@ -168,7 +168,7 @@ impl Window {
         }
     }
 
-    fn tell(&mut self, told: &Told, sent_at: Micros, counted: i64, now: Micros) {
+    fn tell(&mut self, told: &WindowUse, sent_at: Micros, counted: i64, now: Micros) {
         let is_late = sent_at < self.sent_at;
         if !is_late && self.has_turned(told, now) {
             let (before, was) = (self.per_call(), self.step);
@@ -191,7 +191,7 @@ impl Window {
         }
     }
 
-    fn has_turned(&self, told: &Told, now: Micros) -> bool {
+    fn has_turned(&self, told: &WindowUse, now: Micros) -> bool {
         let most = SAME_END_US.min(self.length.us() / 10);
         let is_another =
             self.resets_at.zip(told.resets_at).is_some_and(|(was, is)| (was.0 - is.0).abs() > most);
@@ -343,7 +343,7 @@ impl Plan {
 
     /// Returns whether reported windows differ enough from the stored ones to be written while no ceiling
     /// needs them.
-    pub fn is_news(&self, told: &[Told], now: Micros) -> bool {
+    pub fn is_news(&self, told: &[WindowUse], now: Micros) -> bool {
         told.iter().any(|told| match self.windows.iter().find(|w| w.length.is(told.window)) {
             Some(w) => w.used != told.used || w.is_over(now) || now.0 - w.told_at.0 > 60_000_000,
             None => true,

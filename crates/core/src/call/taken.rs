@@ -18,7 +18,7 @@ use crate::{
 
 /// Key of identical requests: run, attempt and match key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct RequestKey {
     pub run: RunNo,
     pub attempt: AttemptNo,
     pub key: MatchKey,
@@ -27,7 +27,7 @@ pub struct Place {
 /// Registry of the answers that live connections of one process are receiving (taken candidates).
 #[derive(Debug, Default)]
 pub struct Taken {
-    places: BTreeMap<Place, Meeting>,
+    places: BTreeMap<RequestKey, Meeting>,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl Meeting {
 impl Taken {
     /// Adds `connection` to the line of identical requests that wait for admission. Returns whether it is first, and
     /// has its turn at once.
-    pub fn line_up(&mut self, place: Place, connection: ConnectionId) -> bool {
+    pub fn line_up(&mut self, place: RequestKey, connection: ConnectionId) -> bool {
         let line = &mut self.places.entry(place).or_default().line;
         line.push_back(connection);
         line.len() == 1
@@ -65,7 +65,7 @@ impl Taken {
 
     /// Removes `connection` from the line, wherever it stands. Returns the connection whose turn it is now; `None` if
     /// that has not changed.
-    pub fn leave_line(&mut self, place: Place, connection: ConnectionId) -> Option<ConnectionId> {
+    pub fn leave_line(&mut self, place: RequestKey, connection: ConnectionId) -> Option<ConnectionId> {
         let meeting = self.places.get_mut(&place)?;
         let at = meeting.line.iter().position(|c| *c == connection)?;
         meeting.line.remove(at);
@@ -75,12 +75,12 @@ impl Taken {
     }
 
     /// Notes that `connection` receives the answer of entry `seq`. `replays`: whether that is a recorded answer.
-    pub fn take(&mut self, place: Place, connection: ConnectionId, seq: Seq, replays: bool) {
+    pub fn take(&mut self, place: RequestKey, connection: ConnectionId, seq: Seq, replays: bool) {
         self.places.entry(place).or_default().receiving.push(Receiving { connection, seq, replays });
     }
 
     /// Notes that `connection` no longer receives its answer.
-    pub fn give_back(&mut self, place: Place, connection: ConnectionId) {
+    pub fn give_back(&mut self, place: RequestKey, connection: ConnectionId) {
         if let Some(meeting) = self.places.get_mut(&place) {
             meeting.receiving.retain(|r| r.connection != connection);
         }
@@ -88,29 +88,29 @@ impl Taken {
     }
 
     /// Returns the entries whose answers live connections of this place are receiving, for `Admit::taken`.
-    pub fn seqs(&self, place: Place) -> Vec<Seq> {
+    pub fn seqs(&self, place: RequestKey) -> Vec<Seq> {
         self.places.get(&place).map_or_else(Vec::new, |m| m.receiving.iter().map(|r| r.seq).collect())
     }
 
     /// Returns the recorded answers that the attempt is receiving under any key, for `Admit::in_hand`.
     pub fn in_hand(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
-        let place = |byte| Place { run, attempt, key: MatchKey([byte; 16]) };
+        let place = |byte| RequestKey { run, attempt, key: MatchKey([byte; 16]) };
         let of_attempt = self.places.range(place(0)..=place(u8::MAX));
         of_attempt.flat_map(|(_, m)| &m.receiving).filter(|r| r.replays).map(|r| r.seq).collect()
     }
 
     /// Notes a request that was answered with an error of Outlast's own and left no entry.
-    pub fn mark_error(&mut self, place: Place) {
+    pub fn mark_error(&mut self, place: RequestKey) {
         self.places.entry(place).or_default().errors += 1;
     }
 
     /// Returns whether an error that left no entry is noted, for `Admit::answered_with_error`.
-    pub fn has_error(&self, place: Place) -> bool {
+    pub fn has_error(&self, place: RequestKey) -> bool {
         self.places.get(&place).is_some_and(|m| m.errors > 0)
     }
 
     /// Notes that a marked retry was admitted: it stands for one noted error.
-    pub fn retried(&mut self, place: Place) {
+    pub fn retried(&mut self, place: RequestKey) {
         if let Some(meeting) = self.places.get_mut(&place) {
             meeting.errors = meeting.errors.saturating_sub(1);
         }
@@ -128,7 +128,7 @@ impl Taken {
     }
 
     /// Removes an empty place, so that memory is bounded by live connections and unretried errors.
-    fn tidy(&mut self, place: Place) {
+    fn tidy(&mut self, place: RequestKey) {
         if self.places.get(&place).is_some_and(Meeting::is_empty) {
             self.places.remove(&place);
         }
@@ -139,8 +139,8 @@ impl Taken {
 mod tests {
     use super::*;
 
-    fn place(attempt: i64) -> Place {
-        Place { run: RunNo(1), attempt: AttemptNo(attempt), key: MatchKey([0; 16]) }
+    fn place(attempt: i64) -> RequestKey {
+        RequestKey { run: RunNo(1), attempt: AttemptNo(attempt), key: MatchKey([0; 16]) }
     }
 
     fn c(n: u64) -> ConnectionId {

@@ -6,22 +6,22 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
-    call::{ConnectionId, taken::Place},
+    call::{ConnectionId, taken::RequestKey},
     words::id::RunNo,
 };
 
 /// Calls of one process that wait for room in a budget.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    runs: BTreeMap<RunNo, VecDeque<(ConnectionId, Place)>>,
+    runs: BTreeMap<RunNo, VecDeque<(ConnectionId, RequestKey)>>,
     /// Connections whose admission is being decided. Room may come back between the decision and its arrival
     /// here: that wake-up must not be lost.
-    deciding: BTreeMap<ConnectionId, Place>,
+    deciding: BTreeMap<ConnectionId, RequestKey>,
 }
 
 impl Waiters {
     /// Notes that the connection's admission is submitted.
-    pub fn decides(&mut self, place: Place, connection: ConnectionId) {
+    pub fn decides(&mut self, place: RequestKey, connection: ConnectionId) {
         self.deciding.insert(connection, place);
     }
 
@@ -36,7 +36,7 @@ impl Waiters {
         self.first(run).is_some_and(|first| first != connection)
     }
 
-    pub fn enqueue(&mut self, place: Place, connection: ConnectionId) {
+    pub fn enqueue(&mut self, place: RequestKey, connection: ConnectionId) {
         self.runs.entry(place.run).or_default().push_back((connection, place));
     }
 
@@ -68,7 +68,7 @@ impl Waiters {
     /// Returns the connections that a recorded answer of this place may serve after another connection gave it back. A
     /// replay passes the queue, so these are all that wait for the same answer, wherever they stand.
     #[must_use = "those returned have to be told `MayRetry`"]
-    pub fn wake_identical(&self, place: Place) -> Vec<ConnectionId> {
+    pub fn wake_identical(&self, place: RequestKey) -> Vec<ConnectionId> {
         let queued = self.runs.get(&place.run).into_iter().flatten();
         let deciding = self.deciding.iter().map(|(c, p)| (*c, *p));
         sorted(queued.copied().chain(deciding).filter(|(_, p)| *p == place).map(|(c, _)| c))
@@ -99,8 +99,8 @@ mod tests {
 
     const RUN: RunNo = RunNo(1);
 
-    fn place(run: i64, key: u8) -> Place {
-        Place { run: RunNo(run), attempt: AttemptNo(1), key: MatchKey([key; 16]) }
+    fn place(run: i64, key: u8) -> RequestKey {
+        RequestKey { run: RunNo(run), attempt: AttemptNo(1), key: MatchKey([key; 16]) }
     }
 
     fn c(n: u64) -> ConnectionId {

@@ -231,7 +231,7 @@ mod tests {
         let done = Tell { run, word: Word::Complete };
         assert!(b.store.ask(InName::of(by, done), Durability::Synced).wait().is_err());
         assert_eq!(acts(&b, run).len(), 3);
-        let wanted = events::Wanted { run: Some(run), limit: 100, ..events::Wanted::default() };
+        let wanted = events::EventQuery { run: Some(run), limit: 100, ..events::EventQuery::default() };
         let told = b.store.events(&wanted).unwrap();
         let cancelled =
             told.iter().find(|e| e.kind == Happened::Status && e.about["to"] == "cancelled").unwrap();

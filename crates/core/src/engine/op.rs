@@ -15,9 +15,9 @@ use crate::{
         call::{
             admit::{Admission, Admit},
             delivered::Delivered,
-            keep::Keep,
             retry::Retry,
             settle::{Settle, Settled},
+            store_part::StorePart,
         },
         item::{
             claim_item::ClaimItem, expect_items::ExpectItems, record_item::RecordItem, reset_item::ResetItem,
@@ -189,7 +189,7 @@ ops! {
     RecordItem => ItemEnded(ItemEnded),
     ReturnItem => Returned(()),
     ResetItem => Reset(Seq),
-    Keep => Kept(()),
+    StorePart => Kept(()),
     Checkpoint => Saved(Seq),
     CountLoop => Turned(Turn),
     Put => Put(Committed),

@@ -88,7 +88,7 @@ pub struct Event {
 
 /// Query for a page of events, in the order of their marks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct EventQuery {
     pub run: Option<RunNo>,
     pub after: Mark,
     pub limit: usize,

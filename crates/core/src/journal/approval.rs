@@ -5,7 +5,7 @@
 
 use crate::{journal::Entry, words::id::Micros};
 pub use crate::{
-    journal::asked::{ApprovalDetail, ApprovalId, BadApprovalId, Decision, Status, key_of},
+    journal::approval_detail::{ApprovalDetail, ApprovalId, BadApprovalId, Decision, Status, key_of},
     run::awaited::Awaited,
 };
 

@@ -2,7 +2,7 @@
 
 pub mod act;
 pub mod approval;
-pub mod asked;
+pub mod approval_detail;
 mod call;
 pub mod divergence;
 mod item;
@@ -32,7 +32,7 @@ use crate::{
         id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, OpNo, RunNo, Seq},
     },
 };
-use asked::ApprovalDetail;
+use approval_detail::ApprovalDetail;
 
 /// One entry of a run's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ const FLOOR_TOKENS: u64 = 256;
 
 /// Properties of a request that decide its bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct CostFactors {
     /// Largest number of input tokens that can be billed: for text, one per byte; if the request makes the
     /// provider fetch (search results, `previous_response_id`, file ids), the model's `max_input_tokens`.
     pub input_tokens: u64,
@@ -22,7 +22,7 @@ pub struct Asked {
     pub wants_cache: bool,
     /// Whether the request marks something for the cache's long lifetime.
     pub wants_1h_cache: bool,
-    pub tier: AskedTier,
+    pub tier: RequestedTier,
     /// Number of answers the request asks for (`n`); 0 is taken as 1.
     pub choices: u64,
     /// Output cap in the request, in tokens per choice; `None` if it names none; `Some(0)` for a request without output
@@ -36,7 +36,7 @@ pub struct Asked {
 
 /// Service tier that a request asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum AskedTier {
+pub enum RequestedTier {
     /// The request names no tier: standard.
     #[default]
     Unnamed,
@@ -46,17 +46,17 @@ pub enum AskedTier {
     Named(ServiceTier),
 }
 
-impl AskedTier {
+impl RequestedTier {
     /// Returns the tiers at which a request can be billed. A provider may answer a flex or priority request at
     /// standard.
     pub fn billable(self) -> &'static [ServiceTier] {
         use ServiceTier::*;
         match self {
-            AskedTier::Unnamed | AskedTier::Named(Standard) => &[Standard],
-            AskedTier::Auto => &[Standard, Flex, Priority],
-            AskedTier::Named(Flex) => &[Standard, Flex],
-            AskedTier::Named(Priority) => &[Standard, Priority],
-            AskedTier::Named(Batch) => &[Batch],
+            RequestedTier::Unnamed | RequestedTier::Named(Standard) => &[Standard],
+            RequestedTier::Auto => &[Standard, Flex, Priority],
+            RequestedTier::Named(Flex) => &[Standard, Flex],
+            RequestedTier::Named(Priority) => &[Standard, Priority],
+            RequestedTier::Named(Batch) => &[Batch],
         }
     }
 }
@@ -86,7 +86,7 @@ impl Bound {
     ///
     /// For every usage within `asked` (input, searches, `cap × choices` output) and every tier it can be billed
     /// at, `cost(price, usage, tier) ≤ full()`.
-    pub fn of(price: &Price, asked: &Asked) -> Bound {
+    pub fn of(price: &Price, asked: &CostFactors) -> Bound {
         let rates = price.highest(asked.tier.billable(), asked.input_tokens);
         let cap = asked.cap.or(price.max_output_tokens).unwrap_or(OUTPUT_CAP_UNKNOWN);
         Bound {
@@ -100,11 +100,11 @@ impl Bound {
 
     /// Returns the bound of a request whose model has no price: its cost is zero, so that only calls and tokens
     /// limit it.
-    pub fn unpriced(asked: &Asked) -> Bound {
+    pub fn unpriced(asked: &CostFactors) -> Bound {
         Bound::sized(asked, asked.cap.unwrap_or(OUTPUT_CAP_UNKNOWN))
     }
 
-    fn sized(asked: &Asked, cap: u64) -> Bound {
+    fn sized(asked: &CostFactors, cap: u64) -> Bound {
         Bound {
             input_tokens: asked.input_tokens,
             input_pico: 0,
@@ -182,7 +182,7 @@ impl Bound {
 
 /// Returns the dearest price of an input token: plain, read from a cache, or written to one where that can
 /// happen.
-fn dearest_input(rates: &Rates, price: &Price, asked: &Asked) -> PicoUsdPerToken {
+fn dearest_input(rates: &Rates, price: &Price, asked: &CostFactors) -> PicoUsdPerToken {
     let mut dearest = rates.input.max(rates.cache_read);
     if asked.wants_cache || asked.wants_1h_cache || price.caches_unasked {
         dearest = dearest.max(rates.cache_write_5m);
@@ -207,47 +207,52 @@ mod tests {
         (*PriceTable::builtin().lookup(model).expect(model).price).clone()
     }
 
-    fn check(model: &str, asked: Asked, cost: i64, tokens: u64) {
+    fn check(model: &str, asked: CostFactors, cost: i64, tokens: u64) {
         assert_eq!(Bound::of(&price(model), &asked).full(), (NanoUsd(cost), tokens), "{model} {asked:?}");
     }
 
     #[test]
     fn a_bound_is_the_highest_column_the_request_can_reach() {
-        let asked = Asked { input_tokens: 1000, cap: Some(100), ..Asked::default() };
+        let asked = CostFactors { input_tokens: 1000, cap: Some(100), ..CostFactors::default() };
         check("gpt-4o-mini", asked, 150_000 + 60_000, 1100);
-        check("gpt-4o-mini", Asked { choices: 3, ..asked }, 150_000 + 180_000, 1300);
-        check("gpt-4o-mini", Asked { tier: AskedTier::Auto, ..asked }, 250_000 + 100_000, 1100);
+        check("gpt-4o-mini", CostFactors { choices: 3, ..asked }, 150_000 + 180_000, 1300);
+        check("gpt-4o-mini", CostFactors { tier: RequestedTier::Auto, ..asked }, 250_000 + 100_000, 1100);
         check(
             "gpt-4o-mini",
-            Asked { tier: AskedTier::Named(ServiceTier::Batch), ..asked },
+            CostFactors { tier: RequestedTier::Named(ServiceTier::Batch), ..asked },
             75_000 + 30_000,
             1100,
         );
         // A flex request may be answered at standard.
         check(
             "gpt-5",
-            Asked { tier: AskedTier::Named(ServiceTier::Flex), ..asked },
+            CostFactors { tier: RequestedTier::Named(ServiceTier::Flex), ..asked },
             1_250_000 + 1_000_000,
             1100,
         );
         check("claude-sonnet-4-5", asked, 3_000_000 + 1_500_000, 1100);
-        check("claude-sonnet-4-5", Asked { wants_cache: true, ..asked }, 3_750_000 + 1_500_000, 1100);
-        check("claude-sonnet-4-5", Asked { wants_1h_cache: true, ..asked }, 6_000_000 + 1_500_000, 1100);
-        check("claude-sonnet-4-5", Asked { web_searches: 5, ..asked }, 4_500_000 + 50_000_000, 1100);
+        check("claude-sonnet-4-5", CostFactors { wants_cache: true, ..asked }, 3_750_000 + 1_500_000, 1100);
+        check(
+            "claude-sonnet-4-5",
+            CostFactors { wants_1h_cache: true, ..asked },
+            6_000_000 + 1_500_000,
+            1100,
+        );
+        check("claude-sonnet-4-5", CostFactors { web_searches: 5, ..asked }, 4_500_000 + 50_000_000, 1100);
         check("gpt-4o-search-preview", asked, 25_000_000 + 2_500_000 + 1_000_000, 1100);
         // OpenAI's newer models write a cache unasked, at 1.25 × input.
         check("gpt-6-sol", asked, 2_500_000 + 1_000_000, 1100);
-        let long = |input_tokens| Asked { input_tokens, ..asked };
+        let long = |input_tokens| CostFactors { input_tokens, ..asked };
         check("gemini-2.5-pro", long(200_000), 250_000_000 + 1_000_000, 200_100);
         check("gemini-2.5-pro", long(200_001), 500_002_500 + 1_500_000, 200_101);
         // Reasoning dearer than output.
         check("dashscope/qwen-turbo", asked, 50_000 + 50_000, 1100);
-        check("text-embedding-3-small", Asked { cap: Some(0), ..asked }, 20_000, 1000);
+        check("text-embedding-3-small", CostFactors { cap: Some(0), ..asked }, 20_000, 1000);
     }
 
     #[test]
     fn without_a_cap_the_models_is_taken_and_without_that_a_documented_one() {
-        let asked = Asked { input_tokens: 10, ..Asked::default() };
+        let asked = CostFactors { input_tokens: 10, ..CostFactors::default() };
         assert_eq!(Bound::of(&price("gpt-4o-mini"), &asked).cap, 16_384);
         let mut unknown = price("gpt-4o-mini");
         unknown.max_output_tokens = None;
@@ -266,7 +271,7 @@ mod tests {
             (Some(4100), Some(4000), 4100),
             (Some(8192), Some(u64::MAX), 8192),
         ] {
-            let asked = Asked { cap, thinking_budget: thinking, ..Asked::default() };
+            let asked = CostFactors { cap, thinking_budget: thinking, ..CostFactors::default() };
             assert_eq!(Bound::of(&price("gpt-4o-mini"), &asked).floor_cap, floor, "{asked:?}");
         }
     }
@@ -274,7 +279,7 @@ mod tests {
     #[test]
     fn a_request_is_clamped_to_what_is_left_and_refused_below_its_floor() {
         // 150,000 nano-usd of input, then 600 a token.
-        let asked = Asked { input_tokens: 1000, cap: Some(1000), ..Asked::default() };
+        let asked = CostFactors { input_tokens: 1000, cap: Some(1000), ..CostFactors::default() };
         let bound = Bound::of(&price("gpt-4o-mini"), &asked);
         for (cost, tokens, want) in [
             (None, None, Some(1000)),
@@ -315,10 +320,10 @@ mod tests {
         (prop::sample::select(&MODELS), 0..4_u8).prop_map(move |(model, s)| shape(price(model), s))
     }
 
-    fn any_tier() -> impl Strategy<Value = AskedTier> {
+    fn any_tier() -> impl Strategy<Value = RequestedTier> {
         use ServiceTier::*;
-        let named = [Standard, Flex, Priority, Batch].map(AskedTier::Named);
-        prop::sample::select([&[AskedTier::Unnamed, AskedTier::Auto], &named[..]].concat())
+        let named = [Standard, Flex, Priority, Batch].map(RequestedTier::Named);
+        prop::sample::select([&[RequestedTier::Unnamed, RequestedTier::Auto], &named[..]].concat())
     }
 
     prop_compose! {
@@ -330,13 +335,13 @@ mod tests {
             cap in prop::option::of(0..200_000_u64),
             thinking_budget in prop::option::of(0..50_000_u64),
             web_searches in 0..10_u64,
-        ) -> Asked {
-            Asked { input_tokens, wants_cache, wants_1h_cache, tier, choices, cap, thinking_budget, web_searches }
+        ) -> CostFactors {
+            CostFactors { input_tokens, wants_cache, wants_1h_cache, tier, choices, cap, thinking_budget, web_searches }
         }
     }
 
     /// A usage within `asked`: `parts` are shares of what is allowed, in thousandths.
-    fn usage_within(asked: &Asked, bound: &Bound, caches: bool, parts: [u64; 7]) -> Usage {
+    fn usage_within(asked: &CostFactors, bound: &Bound, caches: bool, parts: [u64; 7]) -> Usage {
         let [total, read, short, long, output, reasoning, searches] = parts;
         let share = |of: u64, part: u64| (u128::from(of) * u128::from(part) / 1000) as u64;
         let input_total = share(asked.input_tokens, total);
@@ -404,7 +409,7 @@ mod tests {
             more in 0..500_000_u64,
         ) {
             let bound = Bound::of(&price, &asked);
-            let larger = Asked {
+            let larger = CostFactors {
                 input_tokens: asked.input_tokens + more,
                 choices: asked.choices + more % 3,
                 web_searches: asked.web_searches + more % 2,
@@ -423,7 +428,7 @@ mod tests {
             (input_tokens, choices, cap, web_searches) in any::<(u64, u64, u64, u64)>(),
             available in any::<(i64, u64)>(),
         ) {
-            let asked = Asked { input_tokens, choices, cap: Some(cap), web_searches, ..Asked::default() };
+            let asked = CostFactors { input_tokens, choices, cap: Some(cap), web_searches, ..CostFactors::default() };
             let bound = Bound::of(&price, &asked);
             prop_assert!(bound.full().0 >= bound.floor().0);
             bound.largest_cap_within(Some(NanoUsd(available.0)), Some(available.1));

@@ -17,7 +17,7 @@ mod usual;
 
 use std::collections::BTreeMap;
 
-pub use bound::{Asked, AskedTier, Bound, OUTPUT_CAP_UNKNOWN};
+pub use bound::{Bound, CostFactors, OUTPUT_CAP_UNKNOWN, RequestedTier};
 pub use cost::cost;
 pub use lookup::{Found, Source};
 pub use overrides::PriceError;

@@ -14,14 +14,14 @@ const CHUNK: usize = 1_000;
 
 /// Filter of a page of entries. What is `None` or empty matches every entry.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct EntrySearch {
     pub kinds: Vec<Kind>,
     pub states: Vec<State>,
     pub attempt: Option<AttemptNo>,
     pub key: Option<String>,
 }
 
-impl Wanted {
+impl EntrySearch {
     fn matches(&self, e: &Entry) -> bool {
         (self.kinds.is_empty() || self.kinds.contains(&e.kind))
             && (self.states.is_empty() || self.states.contains(&e.state))
@@ -48,7 +48,7 @@ pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store::Error> {
 pub fn page(
     store: &dyn Store,
     run: RunNo,
-    wanted: &Wanted,
+    wanted: &EntrySearch,
     after: Seq,
     limit: usize,
 ) -> Result<(Vec<Entry>, Option<Seq>), store::Error> {

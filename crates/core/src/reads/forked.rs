@@ -8,7 +8,7 @@ use std::{
 use crate::{
     engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
-    events::{Event, Mark, Wanted, delivery::Delivery},
+    events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, origin::Origin, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -217,7 +217,7 @@ impl Store for Forked {
     fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
         self.inner.budgets()
     }
-    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
         self.inner.events(wanted)
     }
     fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {

@@ -14,7 +14,7 @@ const CHUNK: usize = 500;
 
 /// Filter of a list of runs. What is `None` or empty matches every run.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct RunSearch {
     pub statuses: Vec<Status>,
     /// Text that the run's id or name contains, ignoring case.
     pub name: Option<String>,
@@ -37,7 +37,7 @@ pub struct Listed {
     pub next: Option<RunNo>,
 }
 
-impl Wanted {
+impl RunSearch {
     fn matches(&self, view: &RunView) -> bool {
         let (run, spec) = (&view.run, &view.spec);
         let holds = |text: &str, wanted: &str| text.to_lowercase().contains(wanted);
@@ -57,7 +57,7 @@ impl Wanted {
 }
 
 /// Returns a page of at most `limit` runs. The work of a page is bounded, whatever the filter.
-pub fn page(store: &dyn Store, wanted: &Wanted, limit: usize) -> Result<Listed, store::Error> {
+pub fn page(store: &dyn Store, wanted: &RunSearch, limit: usize) -> Result<Listed, store::Error> {
     let mut listed = Listed { next: wanted.before, ..Listed::default() };
     // One status is an index; several are looked for among all runs.
     let status = if wanted.statuses.len() == 1 { wanted.statuses.first().copied() } else { None };

@@ -80,7 +80,7 @@ pub struct Namespace {
     pub commit: i64,
     /// Time of the newest commit.
     pub at: Micros,
-    pub keep: Keep,
+    pub keep: Retention,
     /// Number of the commit up to which transaction ids are forgotten.
     pub forgotten: i64,
 }
@@ -90,7 +90,7 @@ pub struct Namespace {
 /// A change of a key removes the key's versions beyond the rule; compaction does so for keys that are no
 /// longer changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
+pub enum Retention {
     #[default]
     All,
     /// Keeps this many of the last versions, at least 1.

@@ -157,7 +157,7 @@ impl<'a> Together<'a> {
 
 /// Keys that were asked for. Nearly all operations have few, which are found faster in a list than in a tree.
 #[derive(Default)]
-struct Asked<'a> {
+struct RequestedKeys<'a> {
     few: Vec<Key<'a>>,
     rest: BTreeSet<Key<'a>>,
 }
@@ -165,7 +165,7 @@ struct Asked<'a> {
 /// Largest number of keys in the list.
 const FEW: usize = 24;
 
-impl<'a> Asked<'a> {
+impl<'a> RequestedKeys<'a> {
     /// Adds the key. Returns whether it is new.
     fn insert(&mut self, key: Key<'a>) -> bool {
         if self.few.contains(&key) {
@@ -188,7 +188,7 @@ struct Rounds<'a> {
     needs: &'a [Need],
     now: Micros,
     l: Loaded,
-    asked: Asked<'a>,
+    asked: RequestedKeys<'a>,
     /// Keys of all rounds, in order.
     keys: Vec<Key<'a>>,
     /// Number of `keys` that were fetched.

@@ -150,7 +150,7 @@ pub trait Store: Reads + Send + Sync {
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error>;
     /// Returns events after a mark, in the order in which the store gives them out. No event with a smaller mark comes
     /// later: where several processes commit at once, events wait for the transactions that began before theirs.
-    fn events(&self, wanted: &events::Wanted) -> Result<Vec<Event>, Error>;
+    fn events(&self, wanted: &events::EventQuery) -> Result<Vec<Event>, Error>;
     /// Returns the mark of the newest event that [`Store::events`] gives out now.
     fn newest_event(&self) -> Result<Mark, Error>;
     /// Returns how far the deliveries have come, for every endpoint that was ever delivered to, by name.

@@ -220,12 +220,12 @@ impl Adapter for Claude {
         value(&pieces(line), &["--settings"])
     }
 
-    fn servers(&self, line: &Line, place: servers::Place<'_>) -> Servers {
+    fn servers(&self, line: &Line, place: servers::StartContext<'_>) -> Servers {
         let pieces = pieces(line);
         if !converses(&pieces) || has(&pieces, &["--safe-mode"]) {
             return Servers::default();
         }
-        let asked = servers::claude::Asked {
+        let asked = servers::claude::ServerOptions {
             given: given(&pieces),
             strict: has(&pieces, &["--strict-mcp-config", "--bare"]),
             sources: value(&pieces, &["--setting-sources"]),

@@ -259,12 +259,12 @@ impl Adapter for Codex {
 
     fn environment(&self, _line: &Line, _env: &mut BTreeMap<OsString, OsString>, _with: &With) {}
 
-    fn servers(&self, line: &Line, place: servers::Place<'_>) -> Servers {
+    fn servers(&self, line: &Line, place: servers::StartContext<'_>) -> Servers {
         let pieces = pieces(line);
         if mode(&pieces).0 == Mode::Other || has(&pieces, &["--ignore-user-config"]) {
             return Servers::default();
         }
-        let mut asked = servers::codex::Asked::default();
+        let mut asked = servers::codex::ServerOptions::default();
         for piece in &pieces {
             let Piece::Option { values, .. } = piece else { continue };
             if piece.is(&["-c", "--config"]) {

@@ -26,11 +26,10 @@ use outlast_server::door::Providers;
 use serde_json::Value;
 
 use super::{
-    Adapter, Choice, KeptCalls, Names, Reading, With,
-    asked::{self, Of},
-    hook, hooks,
+    Adapter, Choice, KeptCalls, Names, Reading, With, hook, hooks,
     line::Line,
     note,
+    open_calls::{self, SearchScope},
     session::{self, Session},
     transcript::{self, Kept, Mended},
     truth::{self, Left},
@@ -87,7 +86,7 @@ pub struct Conduct {
 }
 
 /// Name, command line and working directory of an agent.
-pub struct Place<'a> {
+pub struct AgentCommand<'a> {
     pub name: Option<String>,
     pub argv: &'a [String],
     pub directory: &'a Path,
@@ -101,7 +100,7 @@ impl Conduct {
     pub fn of(
         view: &RunView,
         choice: &Choice,
-        place: Place<'_>,
+        place: AgentCommand<'_>,
         providers: Option<&Providers>,
         context: &Context,
     ) -> Result<Option<Conduct>, CliError> {
@@ -217,7 +216,7 @@ impl Conduct {
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
         let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
         if let Some(before) = &before {
-            let of = Of { kept: kept.as_ref(), ..self.searched(before.no, &known) };
+            let of = SearchScope { kept: kept.as_ref(), ..self.searched(before.no, &known) };
             told = truth::settle(store, actor, &of, strays).await?;
         }
         let note = note::words(&how, &told);
@@ -235,9 +234,9 @@ impl Conduct {
     }
 
     /// Returns where the tool calls of an attempt are searched for: in the calls of `session`, where its requests name it.
-    fn searched<'s>(&self, attempt: AttemptNo, session: &'s str) -> Of<'s> {
+    fn searched<'s>(&self, attempt: AttemptNo, session: &'s str) -> SearchScope<'s> {
         let is_named = self.adapter.names_session_in_bodies() && !session.is_empty();
-        Of::new(self.run, attempt, is_named.then_some(session))
+        SearchScope::new(self.run, attempt, is_named.then_some(session))
     }
 
     /// Returns the tool calls in the file of the session that goes on; none if a new one is begun. `None` if the file's
@@ -419,7 +418,7 @@ impl Conduct {
         let Some(lost) = self.session.as_ref().filter(|s| !s.spoiled).map(|s| s.id.as_str()) else {
             return Ok(());
         };
-        let of = Of { kept, ..self.searched(before.no, lost) };
+        let of = SearchScope { kept, ..self.searched(before.no, lost) };
         let told = truth::settle(store, actor, &of, strays).await?;
         if told.is_empty() {
             return Ok(());
@@ -487,9 +486,9 @@ impl Conduct {
         // An agent that has finished has nothing in flight. For an agent in a script the supervisor records
         // the outcome, because it ends the processes.
         let session = self.session.as_ref().map_or("", |s| s.id.as_str());
-        let of = Of { so_far, ..self.searched(actor.attempt, session) };
+        let of = SearchScope { so_far, ..self.searched(actor.attempt, session) };
         if exit == Exit::code(0) {
-            truth::close_answered(store, actor, &of, &asked::find(store, &of, &[])?).await?;
+            truth::close_answered(store, actor, &of, &open_calls::find(store, &of, &[])?).await?;
         } else if self.name.is_none() {
             truth::settle(store, actor, &of, left).await?;
         }

@@ -10,9 +10,9 @@ use outlast_server::dialect::tool_calls::ToolCall;
 use serde_json::{Value, json};
 
 use super::{
-    asked::Of,
     git,
     inside::Inside,
+    open_calls::SearchScope,
     truth::{self, Outcome},
 };
 use crate::program::{
@@ -101,7 +101,7 @@ fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::step::tool::Be
     let input = event["tool_input"].to_string();
     let call = ToolCall { id: text("tool_use_id"), name: text("tool_name"), input };
     let session = event["session_id"].as_str();
-    let of = Of::new(inside.actor.run, inside.actor.attempt, session);
+    let of = SearchScope::new(inside.actor.run, inside.actor.attempt, session);
     truth::begin(inside.actor, &of, &call)
 }
 

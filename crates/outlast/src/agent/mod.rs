@@ -6,10 +6,10 @@
 //! script of the run starts (`outlast agent`).
 
 pub mod aider;
-pub mod asked;
 pub mod capture;
 pub mod claude;
 pub mod codex;
+pub mod command;
 pub mod conduct;
 pub mod copilot;
 pub mod declared;
@@ -24,10 +24,10 @@ pub mod line;
 pub mod login;
 pub mod names;
 pub mod note;
+pub mod open_calls;
 pub mod opencode;
 pub mod options;
 pub mod qwen;
-pub mod seat;
 pub mod servers;
 pub mod session;
 pub mod transcript;
@@ -169,7 +169,7 @@ pub trait Adapter: Send + Sync {
         None
     }
     /// Reads the MCP servers that the agent starts by its own settings; none if they are not known.
-    fn servers(&self, _line: &Line, _place: servers::Place<'_>) -> Servers {
+    fn servers(&self, _line: &Line, _place: servers::StartContext<'_>) -> Servers {
         Servers::default()
     }
     /// Returns whether the program's session is a file in the run's own directory ([`With::files`]).

@@ -27,9 +27,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    KeptCalls, ToolProcess,
-    asked::{self, Asked, Found, Of},
-    note,
+    KeptCalls, ToolProcess, note,
+    open_calls::{self, Found, OpenToolCall, SearchScope},
 };
 use outlast_process::tree::Tree;
 
@@ -143,15 +142,15 @@ fn letters(text: &str) -> String {
 pub async fn settle(
     store: &dyn Store,
     actor: Actor,
-    of: &Of<'_>,
+    of: &SearchScope<'_>,
     left: &[Left],
 ) -> Result<Vec<InFlight>, store::Error> {
-    let found = asked::find(store, of, left)?;
+    let found = open_calls::find(store, of, left)?;
     close_answered(store, actor, of, &found).await?;
     let entries = newest_entries(store, of.run)?;
     let alone = found.in_flight.iter().filter(|a| command(&a.call.input).is_some()).count() == 1;
     let mut told = Vec::new();
-    for Asked { call, at, lost } in found.in_flight {
+    for OpenToolCall { call, at, lost } in found.in_flight {
         let answered = give_back(store, &entries, &call.id).await?;
         let outcome = match store.ask(begin(actor, of, &call), Durability::Committed).await? {
             // A hook saw it end, or it was settled before.
@@ -206,7 +205,7 @@ async fn give_back(store: &dyn Store, entries: &[Entry], id: &str) -> Result<boo
 pub async fn close_answered(
     store: &dyn Store,
     actor: Actor,
-    of: &Of<'_>,
+    of: &SearchScope<'_>,
     found: &Found,
 ) -> Result<(), store::Error> {
     for call in &found.answered {
@@ -220,7 +219,7 @@ pub async fn close_answered(
 }
 
 /// Returns the operation that opens a tool call's entry. The entry's description names the attempt and session of `of`.
-pub fn begin(actor: Actor, of: &Of<'_>, call: &ToolCall) -> BeginTool {
+pub fn begin(actor: Actor, of: &SearchScope<'_>, call: &ToolCall) -> BeginTool {
     let about = json!({
         "tool": call.name,
         "input": note::excerpt(&call.input),

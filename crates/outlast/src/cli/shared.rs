@@ -13,7 +13,7 @@ use outlast_core::{
 use super::values::{self, Limit};
 use crate::{
     program::error::{CliError, RunError},
-    settings::place::Durability,
+    settings::store_address::Durability,
 };
 
 /// Flags of every command.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use outlast_core::state::Keep;
+use outlast_core::state::Retention;
 
 use super::values;
 use crate::render::time::When;
@@ -159,15 +159,15 @@ pub struct ReplayArgs {
 pub struct KeepArgs {
     /// Number of versions to keep, from 1; or all
     #[arg(value_name = "N|all", value_parser = versions)]
-    pub versions: Option<Keep>,
+    pub versions: Option<Retention>,
     #[command(flatten)]
     pub place: PlaceArgs,
 }
 
-fn versions(text: &str) -> Result<Keep, String> {
+fn versions(text: &str) -> Result<Retention, String> {
     match text.parse::<i64>() {
-        _ if text == "all" => Ok(Keep::All),
-        Ok(n) if n >= 1 => Ok(Keep::Last(n)),
+        _ if text == "all" => Ok(Retention::All),
+        Ok(n) if n >= 1 => Ok(Retention::Last(n)),
         _ => Err(format!("not a number of versions: {text:?} (wanted a number from 1, or all)")),
     }
 }

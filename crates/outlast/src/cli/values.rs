@@ -17,7 +17,7 @@ use outlast_core::{
 use super::supervise::{Argv, Mcp, MemoryBy, Orphans};
 use crate::{
     render::time::{self, BadMoment, When},
-    settings::place::Durability,
+    settings::store_address::Durability,
 };
 
 /// A limit: a value of its unit, or `none`.

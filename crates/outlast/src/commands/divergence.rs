@@ -32,10 +32,10 @@ pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<
     let rules = reads::masks::of(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, &entries)
         .into_iter()
-        .map(|parting| Told::gather(store, no, parting, &rules))
+        .map(|parting| DivergedRequests::gather(store, no, parting, &rules))
         .collect::<Result<Vec<_>, CliError>>()?;
     if page.look.json {
-        let all: Vec<Value> = told.iter().map(Told::object).collect();
+        let all: Vec<Value> = told.iter().map(DivergedRequests::object).collect();
         return Ok(page.json(&json!({ "run": id, "divergences": all }))?);
     }
     if told.is_empty() {
@@ -48,20 +48,20 @@ pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<
 }
 
 /// One divergence with both requests; a request is `None` if its body was not recorded.
-struct Told<'a> {
+struct DivergedRequests<'a> {
     parting: Parting<'a>,
     recorded: Option<Value>,
     new: Option<Value>,
     rules: &'a Rules,
 }
 
-impl<'a> Told<'a> {
+impl<'a> DivergedRequests<'a> {
     fn gather(
         store: &dyn Store,
         run: RunNo,
         parting: Parting<'a>,
         rules: &'a Rules,
-    ) -> Result<Told<'a>, CliError> {
+    ) -> Result<DivergedRequests<'a>, CliError> {
         let read = |seq: Seq| -> Result<Option<Value>, CliError> {
             let Some(bytes) = body::stored(store, run, seq)? else { return Ok(None) };
             // The proxy only takes JSON requests. Other recorded bodies are shown as text.
@@ -69,7 +69,7 @@ impl<'a> Told<'a> {
             Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
         };
         let recorded = parting.recorded.map(|e| read(e.seq)).transpose()?.flatten();
-        Ok(Told { recorded, new: read(parting.new.seq)?, parting, rules })
+        Ok(DivergedRequests { recorded, new: read(parting.new.seq)?, parting, rules })
     }
 
     fn difference(&self) -> Option<Difference<'_>> {

@@ -26,7 +26,7 @@ use crate::{
         table::{Cell, Side, Table},
         time,
     },
-    settings::{keys, place::Place},
+    settings::{keys, store_address::StoreAddress},
 };
 
 /// Free disk space in bytes below which the disk is reported as a problem.
@@ -111,7 +111,7 @@ fn settings(context: &Context) -> Finding {
 
 fn store(context: &Context) -> Vec<Finding> {
     let place = &context.place;
-    if let Place::File(path) = place
+    if let StoreAddress::File(path) = place
         && context.has_no_file()
     {
         let told = format!("none yet at {place}; `outlast run` makes it");
@@ -127,7 +127,7 @@ fn store(context: &Context) -> Vec<Finding> {
         }
         Err(e) => vec![Finding::new("store", Verdict::Bad, e.to_string()).hint(e.hint())],
     };
-    if let Place::File(path) = place {
+    if let StoreAddress::File(path) = place {
         findings.extend(permissions(path));
         findings.push(sync(path));
         findings.extend(space(path));
@@ -136,10 +136,10 @@ fn store(context: &Context) -> Vec<Finding> {
 }
 
 /// Names the store's engine and format. Opening the store has already migrated an older format.
-fn engine(place: &Place) -> String {
+fn engine(place: &StoreAddress) -> String {
     match place {
-        Place::File(_) => format!("SQLite {}, format {}", sqlite::sqlite_version(), FORMAT),
-        Place::Postgres(_) => "PostgreSQL".into(),
+        StoreAddress::File(_) => format!("SQLite {}, format {}", sqlite::sqlite_version(), FORMAT),
+        StoreAddress::Postgres(_) => "PostgreSQL".into(),
     }
 }
 

@@ -38,7 +38,7 @@ const SHORT: usize = 5;
 
 pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
     let found = find::jobs(store, &args.job)?;
-    let told = found.into_iter().map(|view| Told::gather(store, view)).collect::<Result<Vec<_>, _>>()?;
+    let told = found.into_iter().map(|view| JobReport::gather(store, view)).collect::<Result<Vec<_>, _>>()?;
     if page.look.json {
         let mut objects: Vec<Value> = told.iter().map(|t| t.object(args)).collect();
         let one = (objects.len() == 1).then(|| objects.pop()).flatten();
@@ -96,7 +96,7 @@ pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result
 }
 
 /// Job with everything that is printed about it.
-struct Told {
+struct JobReport {
     view: RunView,
     attempts: Vec<Attempt>,
     /// Sorted input indexes that have a result.
@@ -144,10 +144,10 @@ fn cut(text: &str) -> String {
     }
 }
 
-impl Told {
-    fn gather(store: &dyn Store, view: RunView) -> Result<Told, CliError> {
+impl JobReport {
+    fn gather(store: &dyn Store, view: RunView) -> Result<JobReport, CliError> {
         let no = view.run.no;
-        let mut told = Told {
+        let mut told = JobReport {
             attempts: store.attempts(no)?,
             done: Vec::new(),
             by_attempt: BTreeMap::new(),

@@ -3,25 +3,25 @@
 use std::time::UNIX_EPOCH;
 
 use outlast_core::words::id::Micros;
-use outlast_store::sqlite::{self, Repaired, Rest};
+use outlast_store::sqlite::{self, KeptPart, Repaired};
 use serde_json::json;
 
 use crate::{
     cli::RepairArgs,
     program::{context::Context, error::CliError, exit_code},
     render::{look::Page, time},
-    settings::place::Place,
+    settings::store_address::StoreAddress,
 };
 
 /// Prints what a store has lost, or accepts that (`--accept-shorter`). Returns `REFUSED` if the store is still damaged.
 pub fn repair(context: &Context, args: &RepairArgs, page: &mut Page) -> Result<u8, CliError> {
     let place = match &args.place {
-        Some(place) => Place::decide(Some(place), &context.around)?,
+        Some(place) => StoreAddress::decide(Some(place), &context.around)?,
         None => context.place.clone(),
     };
     let context = Context { place, ..context.clone() };
     let place = context.place.to_string();
-    let Place::File(path) = &context.place else {
+    let StoreAddress::File(path) = &context.place else {
         let message = format!("{place} keeps its own log: only the file of a SQLite store is repaired");
         return Err(CliError::Usage { message, hint: None });
     };
@@ -82,8 +82,8 @@ fn newest(found: &Repaired) -> Option<String> {
 
 fn left(found: &Repaired) -> String {
     match found.rest {
-        Rest::Everything => "the file, which has everything that was committed".into(),
-        Rest::Before { byte } => format!("the file, and the log's commits up to byte {byte}"),
-        Rest::File => "the file, as the last checkpoint left it".into(),
+        KeptPart::Everything => "the file, which has everything that was committed".into(),
+        KeptPart::Before { byte } => format!("the file, and the log's commits up to byte {byte}"),
+        KeptPart::File => "the file, as the last checkpoint left it".into(),
     }
 }

@@ -21,7 +21,7 @@ use crate::{
         say::say,
     },
     render::look::Page,
-    settings::{env_file, place::Place, surroundings::Surroundings},
+    settings::{env_file, store_address::StoreAddress, surroundings::Surroundings},
 };
 
 const UNIT: &str = "outlast.service";
@@ -134,10 +134,15 @@ fn install(path: &Path, text: &str) -> io::Result<()> {
 /// then interrupted, and goes on at the next start. The names in `wanted` stand in a comment: no value is in a unit.
 ///
 /// Errors: the store's address holds a password, which must not be in a unit.
-fn unit(program: &Path, place: &Place, around: &Surroundings, wanted: &[String]) -> Result<String, CliError> {
+fn unit(
+    program: &Path,
+    place: &StoreAddress,
+    around: &Surroundings,
+    wanted: &[String],
+) -> Result<String, CliError> {
     let store = match place {
-        Place::File(path) => path.as_os_str().to_owned(),
-        Place::Postgres(_) => match place.without_secret() {
+        StoreAddress::File(path) => path.as_os_str().to_owned(),
+        StoreAddress::Postgres(_) => match place.without_secret() {
             Some(address) => address.into(),
             None => {
                 return Err(CommandError::SecretInUnit { place: place.to_string() }.into());
@@ -234,9 +239,13 @@ mod tests {
     #[test]
     fn unit_names_program_and_store() {
         let around = Surroundings::new(&[("PATH", "/bin"), ("HOME", "/home/ann")], Path::new("/"));
-        let text =
-            unit(Path::new("/opt/out last"), &Place::File("/var/r.db".into()), &around, &["DB_URL".into()])
-                .unwrap();
+        let text = unit(
+            Path::new("/opt/out last"),
+            &StoreAddress::File("/var/r.db".into()),
+            &around,
+            &["DB_URL".into()],
+        )
+        .unwrap();
         for line in [
             "ExecStart=\"/opt/out last\" resume --all",
             "Environment=\"OUTLAST_STORE=/var/r.db\"",
@@ -246,7 +255,7 @@ mod tests {
         }
         let path = unit_path(&around).unwrap();
         assert_eq!(path, Path::new("/home/ann/.config/systemd/user/outlast.service"));
-        let secret = Place::Postgres("postgres://ann:secret@h/d".into());
+        let secret = StoreAddress::Postgres("postgres://ann:secret@h/d".into());
         let refused = unit(Path::new("/o"), &secret, &around, &[]).unwrap_err();
         assert!(!refused.text().contains(":secret"), "{}", refused.text());
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use outlast_server::mcp::{
-    recorder::{Mark, Told},
+    recorder::{Mark, OutgoingLine},
     remote::{Heard, Remote},
     target::Target,
 };
@@ -79,7 +79,7 @@ pub async fn serve(
     ledger: Arc<Ledger>,
     tools: Tools,
     way: Way,
-    (mut lines, told): (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<Told>),
+    (mut lines, told): (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<OutgoingLine>),
 ) -> Result<(), CliError> {
     let (events, inbox) = mpsc::unbounded_channel();
     let client = events.clone();
@@ -90,7 +90,7 @@ pub async fn serve(
         let _ = client.send(Event::ClientClosed);
     });
     let (pending, all_had) = mpsc::channel(1);
-    let client = Client::Told { told, pending, all_had };
+    let client = Client::OutgoingLine { told, pending, all_had };
     let ended = Host::new(ledger, events, client, way).drive(inbox, tools, std::future::pending()).await?;
     ended.inspect(|why| tracing::warn!("{why}"));
     Ok(())
@@ -99,8 +99,8 @@ pub async fn serve(
 /// Connection of a recorder to its client.
 enum Client {
     Pipe(Writer),
-    Told {
-        told: mpsc::UnboundedSender<Told>,
+    OutgoingLine {
+        told: mpsc::UnboundedSender<OutgoingLine>,
         /// Cloned for each line that the client has not received yet: the channel closes when all were
         /// received.
         pending: mpsc::Sender<()>,
@@ -118,7 +118,7 @@ impl Client {
                     mark();
                 }
             }),
-            Client::Told { told, pending, .. } => {
+            Client::OutgoingLine { told, pending, .. } => {
                 let pending = pending.clone();
                 let mark = mark.map(|mark| -> Mark {
                     Box::new(move || {
@@ -126,7 +126,7 @@ impl Client {
                         drop(pending);
                     })
                 });
-                let _ = told.send(Told { line, mark });
+                let _ = told.send(OutgoingLine { line, mark });
             }
         }
     }
@@ -135,7 +135,7 @@ impl Client {
     async fn finish(self) {
         match self {
             Client::Pipe(out) => out.finish(),
-            Client::Told { told, pending, mut all_had } => {
+            Client::OutgoingLine { told, pending, mut all_had } => {
                 drop((told, pending));
                 let _ = tokio::time::timeout(LAST_BYTES, all_had.recv()).await;
             }

@@ -50,7 +50,7 @@ const EXPIRES_MS: i64 = outlast_core::journal::approval::EXPIRES_MS;
 
 /// Attempt in whose name tool calls are recorded.
 #[derive(Clone, Debug)]
-pub enum Seat {
+pub enum RecordedAttempt {
     /// An attempt that a supervisor drives; this process has the attempt's token.
     Inside { attempt: AttemptNo, slot: Slot, scope: Arc<str> },
     /// An attempt that this process claims for itself.
@@ -78,7 +78,7 @@ pub struct Ledger {
     hints: Arc<Hints>,
     pub run: RunNo,
     pub id: RunId,
-    pub seat: Seat,
+    pub seat: RecordedAttempt,
     /// Name of the MCP server, by which its tool calls are recorded.
     pub server: String,
     pub record: Record,
@@ -119,7 +119,7 @@ impl Ledger {
         context: Context,
         store: Arc<dyn Store>,
         view: &outlast_core::store::RunView,
-        seat: Seat,
+        seat: RecordedAttempt,
         server: String,
         runtime: tokio::runtime::Handle,
     ) -> Ledger {
@@ -170,8 +170,8 @@ impl Ledger {
         let node = joined.await.map_err(|e| std::io::Error::other(e.to_string()))??;
         let beat = self.runtime.spawn(node.clone().keep_alive()).abort_handle();
         let (claimed_by, attempt, slot, scope) = match &self.seat {
-            Seat::Inside { attempt, slot, scope } => (None, *attempt, *slot, scope.clone()),
-            Seat::Alone => {
+            RecordedAttempt::Inside { attempt, slot, scope } => (None, *attempt, *slot, scope.clone()),
+            RecordedAttempt::Alone => {
                 let claim = Claim {
                     run: self.run,
                     slot: Slot::ANY,

@@ -26,7 +26,7 @@ use outlast_server::mcp::target::Target;
 
 use self::{
     host::Way,
-    ledger::{Ledger, Seat},
+    ledger::{Ledger, RecordedAttempt},
     secrets::Secrets,
     tools::Tools,
 };
@@ -40,8 +40,8 @@ use crate::{
     },
     settings::{
         mcp::{MAX_NAME, is_name},
-        place::Place,
         policies,
+        store_address::StoreAddress,
     },
 };
 
@@ -66,7 +66,7 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
     let (context, store, view, seat) = match &args.run {
         Some(id) => {
             let (store, view) = own_run(id, &args, &context)?;
-            (context, store, view, Seat::Alone)
+            (context, store, view, RecordedAttempt::Alone)
         }
         None => {
             let context = inherited(context)?;
@@ -74,7 +74,8 @@ pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
             let attempts = inside.store.attempts(inside.claims.run)?;
             let found = attempts.into_iter().find(|a| a.no == inside.claims.attempt);
             let scope = iteration_scope(found.map_or(inside.view.run.iteration, |a| a.iteration));
-            let seat = Seat::Inside { attempt: inside.claims.attempt, slot: inside.claims.slot, scope };
+            let seat =
+                RecordedAttempt::Inside { attempt: inside.claims.attempt, slot: inside.claims.slot, scope };
             (context, inside.store, inside.view, seat)
         }
     };
@@ -208,6 +209,7 @@ fn inherited(context: Context) -> Result<Context, CliError> {
         INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), above.variable(name)?))).collect();
     let store = variables.get("OUTLAST_STORE").cloned();
     let around = context.around.clone().with(variables);
-    let place = store.map_or(Ok(context.place.clone()), |store| Place::decide(Some(&store), &around))?;
+    let place =
+        store.map_or(Ok(context.place.clone()), |store| StoreAddress::decide(Some(&store), &around))?;
     Ok(Context { around, place, ..context })
 }

@@ -9,7 +9,7 @@ use std::{
 use outlast_core::{store::Store, words::id::RunNo};
 use outlast_server::mcp::{
     front::Front,
-    recorder::{Caller, Recorders, Told},
+    recorder::{Caller, OutgoingLine, Recorders},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     host::{self, Way},
-    ledger::{Ledger, Seat},
+    ledger::{Ledger, RecordedAttempt},
 };
 use crate::{
     program::{context::Context, error::CliError, find},
@@ -96,7 +96,7 @@ impl Recorders for Serving {
         &self,
         name: &str,
         caller: Caller,
-        told: mpsc::UnboundedSender<Told>,
+        told: mpsc::UnboundedSender<OutgoingLine>,
     ) -> Option<mpsc::UnboundedSender<Vec<u8>>> {
         let server = self.servers.get(name)?.clone();
         let (lines, client) = mpsc::unbounded_channel();
@@ -130,7 +130,8 @@ impl Recorders for Serving {
 impl Serving {
     fn ledger(&self, server: &str, caller: Caller) -> Result<Ledger, CliError> {
         let view = find::view(self.store.as_ref(), caller.run)?;
-        let seat = Seat::Inside { attempt: caller.attempt, slot: caller.slot, scope: caller.scope };
+        let seat =
+            RecordedAttempt::Inside { attempt: caller.attempt, slot: caller.slot, scope: caller.scope };
         let (context, store) = (self.context.clone(), self.store.clone());
         let runtime = tokio::runtime::Handle::current();
         let secrets = self.servers.get(server).map(|s| s.secrets.clone()).unwrap_or_default();
@@ -141,7 +142,7 @@ impl Serving {
 async fn record(
     ledger: Ledger,
     server: Server,
-    client: (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<Told>),
+    client: (mpsc::UnboundedReceiver<Vec<u8>>, mpsc::UnboundedSender<OutgoingLine>),
 ) -> Result<(), CliError> {
     let ledger = Arc::new(ledger);
     let served = host::serve(ledger.clone(), server.tools, server.way, client).await;

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use outlast_core::{
     engine::notify::put_delivery::PutDelivery,
     events::{
-        Event, Mark, Wanted,
+        Event, EventQuery, Mark,
         delivery::{Deed, Delivery, Letter},
     },
     run::instance::Life,
@@ -149,7 +149,7 @@ impl Deliverer {
         let now = self.read(|store| store.now()).await?;
         let due: Vec<Letter> =
             delivery.waiting.iter().filter(|letter| letter.next_at <= now).take(AGAIN).cloned().collect();
-        let wanted = Wanted { run: endpoint.run, after: delivery.cursor, limit: BATCH };
+        let wanted = EventQuery { run: endpoint.run, after: delivery.cursor, limit: BATCH };
         let events = self.read(move |store| store.events(&wanted)).await?;
         if due.is_empty() && events.is_empty() {
             return Ok(false);
@@ -232,7 +232,7 @@ impl Deliverer {
         self.read(move |store| {
             let mut after = mark;
             after.no -= 1;
-            let found = store.events(&Wanted { run: None, after, limit: 1 })?;
+            let found = store.events(&EventQuery { run: None, after, limit: 1 })?;
             Ok(found.into_iter().find(|event| event.mark == mark))
         })
         .await

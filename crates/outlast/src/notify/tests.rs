@@ -113,7 +113,7 @@ impl Scene {
 
     /// Ids of the messages that have to arrive.
     fn wanted(&self) -> Vec<String> {
-        let all = self.store.events(&Wanted { limit: 100_000, ..Wanted::default() }).unwrap();
+        let all = self.store.events(&EventQuery { limit: 100_000, ..EventQuery::default() }).unwrap();
         let cancelled = all.iter().filter(|e| e.kind == Kind::Status);
         cancelled.map(|e| format!("evt_0_{}_hook", e.mark.no)).collect()
     }

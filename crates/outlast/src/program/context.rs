@@ -23,7 +23,7 @@ use crate::{
     settings::{
         env_file,
         keys::Keys,
-        place::{self, Durability, Place},
+        store_address::{self, Durability, StoreAddress},
         surroundings::Surroundings,
     },
 };
@@ -37,7 +37,7 @@ pub struct Context {
     pub around: Surroundings,
     /// Command line that this process was started with, program first; empty if nothing was typed.
     pub typed: Arc<[OsString]>,
-    pub place: Place,
+    pub place: StoreAddress,
     /// Server whose store the command looks at, in place of `place`.
     pub server: Option<Server>,
     /// Look of standard output: colours, and whether it is JSON.
@@ -55,7 +55,7 @@ impl Context {
     pub fn new(globals: &Globals, around: Surroundings) -> Result<Context, CliError> {
         let server = globals.server.as_deref().filter(|address| !address.is_empty());
         Ok(Context {
-            place: Place::decide(globals.store.as_deref(), &around)?,
+            place: StoreAddress::decide(globals.store.as_deref(), &around)?,
             server: server.map(|address| Server::read(address, &around)).transpose()?,
             look: Look::of_stdout(globals, &around),
             is_on_terminal: std::io::stdout().is_terminal(),
@@ -84,7 +84,7 @@ impl Context {
     /// Returns the same context with the store that stands beside a JSONL file of results and holds the
     /// record of its jobs.
     pub fn beside(&self, results: &Path) -> Context {
-        Context { place: Place::File(jsonl::record(results)), ..self.clone() }
+        Context { place: StoreAddress::File(jsonl::record(results)), ..self.clone() }
     }
 
     /// Opens the store; `create` makes it if it does not exist.
@@ -104,7 +104,7 @@ impl Context {
         }
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
         let options = Options { durability, clock, entropy, create, store_wait: self.store_wait };
-        match place::open_store(&self.place, options) {
+        match store_address::open_store(&self.place, options) {
             // SQLite's message about a damaged file does not name the file.
             Err(store::Error::Corrupt { what }) if !what.contains(&self.place.to_string()) => {
                 Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())
@@ -118,7 +118,9 @@ impl Context {
     fn make_own_directory(&self) -> Result<(), CliError> {
         let own = self.around.state_directory();
         match &self.place {
-            Place::File(path) if path.parent().is_some_and(|parent| own.as_deref() == Some(parent)) => {
+            StoreAddress::File(path)
+                if path.parent().is_some_and(|parent| own.as_deref() == Some(parent)) =>
+            {
                 let made =
                     DirBuilder::new().recursive(true).mode(0o700).create(path.parent().unwrap_or(path));
                 let why = |e: std::io::Error| format!("its directory cannot be made: {e}");
@@ -131,7 +133,7 @@ impl Context {
     /// Returns whether the store is to be a file, and that file does not exist yet.
     pub fn has_no_file(&self) -> bool {
         // A file that cannot be examined counts as present: opening it reports what is wrong.
-        matches!(&self.place, Place::File(path) if matches!(path.try_exists(), Ok(false)))
+        matches!(&self.place, StoreAddress::File(path) if matches!(path.try_exists(), Ok(false)))
     }
 
     /// Loads the providers' keys. Errors: a file of keys that cannot be read, or that others can read.

@@ -13,7 +13,7 @@ use crate::{
     },
     program::{context::Context, error::CliError, line},
     serve::settings,
-    settings::{place::Durability, surroundings::Surroundings},
+    settings::{store_address::Durability, surroundings::Surroundings},
 };
 
 /// Returns the context of this process and the store's durability. `place` is the store's address, `None` the default

@@ -31,7 +31,7 @@ use crate::{
         text::clean,
         time,
     },
-    settings::{file, keys, place},
+    settings::{file, keys, store_address},
 };
 
 /// Run that an ambiguous name may mean, as an error lists it.
@@ -67,7 +67,7 @@ pub enum CliError {
     #[error(transparent)]
     Settings(#[from] file::Error),
     #[error(transparent)]
-    Place(#[from] place::Error),
+    Place(#[from] store_address::Error),
     #[error(transparent)]
     Keys(#[from] keys::Error),
     #[error(transparent)]

@@ -13,7 +13,7 @@ use std::{
 use outlast_core::words::{digest::Digest, id::RunId};
 
 use crate::settings::{
-    place::{self, Place},
+    store_address::{self, StoreAddress},
     surroundings::Surroundings,
 };
 
@@ -25,15 +25,19 @@ pub struct RunDirectory {
 
 impl RunDirectory {
     /// Returns a run's directory without creating anything. Errors: a database, and no XDG_STATE_HOME or HOME.
-    pub fn of(place: &Place, run: &RunId, around: &Surroundings) -> Result<RunDirectory, place::Error> {
+    pub fn of(
+        place: &StoreAddress,
+        run: &RunId,
+        around: &Surroundings,
+    ) -> Result<RunDirectory, store_address::Error> {
         let all = match place {
-            Place::File(store) => {
+            StoreAddress::File(store) => {
                 let mut name = store.as_os_str().to_owned();
                 name.push(".runs");
                 PathBuf::from(name)
             }
-            Place::Postgres(_) => {
-                let state = around.state_directory().ok_or(place::Error::Nowhere)?;
+            StoreAddress::Postgres(_) => {
+                let state = around.state_directory().ok_or(store_address::Error::Nowhere)?;
                 let of_store = Digest::of(place.to_string().as_bytes()).to_string();
                 state.join("runs").join(&of_store[..16])
             }
@@ -104,14 +108,14 @@ mod tests {
     #[test]
     fn a_runs_files_are_beside_its_store() {
         let around = Surroundings::new(&[("HOME", "/home/ann")], Path::new("/work"));
-        let check = |place: Place, run: &str, wanted: &str| {
+        let check = |place: StoreAddress, run: &str, wanted: &str| {
             let run = RunId::new(run).unwrap();
             assert_eq!(RunDirectory::of(&place, &run, &around).unwrap().path(), Path::new(wanted));
         };
-        check(Place::File("/a/runs.db".into()), "nightly", "/a/runs.db.runs/nightly");
-        check(Place::File("/a/runs.db".into()), "..", "/a/runs.db.runs/%2E.");
+        check(StoreAddress::File("/a/runs.db".into()), "nightly", "/a/runs.db.runs/nightly");
+        check(StoreAddress::File("/a/runs.db".into()), "..", "/a/runs.db.runs/%2E.");
         let database = |url: &str| {
-            RunDirectory::of(&Place::Postgres(url.into()), &RunId::new("n").unwrap(), &around).unwrap()
+            RunDirectory::of(&StoreAddress::Postgres(url.into()), &RunId::new("n").unwrap(), &around).unwrap()
         };
         assert!(database("postgres://db/x").path().starts_with("/home/ann/.local/state/outlast/runs"));
         assert_eq!(
@@ -126,7 +130,7 @@ mod tests {
     fn a_directory_that_others_may_enter_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let around = Surroundings::new(&[], dir.path());
-        let place = Place::File(dir.path().join("s.db"));
+        let place = StoreAddress::File(dir.path().join("s.db"));
         let of_run = RunDirectory::of(&place, &RunId::new("r").unwrap(), &around).unwrap();
         of_run.make().unwrap();
         of_run.make().unwrap();

@@ -11,7 +11,7 @@ use super::time;
 use crate::agent::{note, truth::Outcome};
 
 /// Tool call of an agent, as `outlast show` prints it.
-pub struct Told {
+pub struct ToolLine {
     at: String,
     tool: String,
     input: String,
@@ -26,21 +26,21 @@ pub fn newest(
     run: RunNo,
     entries: &[Entry],
     most: usize,
-) -> Result<Vec<Told>, store::Error> {
+) -> Result<Vec<ToolLine>, store::Error> {
     let its = entries.iter().rev().filter(|e| e.kind == Kind::Tool);
     let mut told = its.take(most).map(|e| read(store, run, e)).collect::<Result<Vec<_>, _>>()?;
     told.reverse();
     Ok(told)
 }
 
-fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Told, store::Error> {
+fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, store::Error> {
     let kept = |seq: Seq, role| -> Result<Value, store::Error> {
         let bytes = store.payload(run, seq, role)?.and_then(|kept| kept.decode().ok());
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
     };
     let (about, value) = (kept(entry.seq, Role::About)?, kept(entry.seq, Role::Value)?);
     let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
-    Ok(Told {
+    Ok(ToolLine {
         at: time::moment(entry.opened_at),
         tool: text("tool"),
         input: text("input"),
@@ -74,7 +74,7 @@ fn words(entry: &Entry, value: &Value) -> String {
     }
 }
 
-impl Told {
+impl ToolLine {
     pub fn line(&self) -> String {
         format!("{}  {} `{}`: {}", self.at, self.tool, self.input, self.outcome)
     }

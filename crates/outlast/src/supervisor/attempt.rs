@@ -72,7 +72,7 @@ pub struct Watch<'a> {
     pub signals: &'a Signals,
     pub beat: &'a Beat,
     pub seen: &'a mut mpsc::UnboundedReceiver<Seen>,
-    pub outage: &'a mut outage::Told,
+    pub outage: &'a mut outage::CurrentOutage,
     pub outage_rules: outage::Rules,
     pub mark: &'a Mark,
     pub hold: &'a Hold,

@@ -14,7 +14,7 @@ use crate::{
         context::Context,
         error::{CliError, RunError},
     },
-    settings::place::Place,
+    settings::store_address::StoreAddress,
 };
 
 /// Words that are put before the command of a confined agent; empty without confinement.
@@ -67,7 +67,7 @@ impl Confined {
 
 /// Returns the directories that are hidden: the store's, and that of the settings with the providers' keys.
 fn hidden(context: &Context) -> Result<Vec<PathBuf>, String> {
-    let Place::File(store) = &context.place else {
+    let StoreAddress::File(store) = &context.place else {
         return Err("its store is a database, and only directories can be hidden".into());
     };
     let (Some(directory), Some(name)) = (store.parent(), store.file_name()) else {

@@ -61,7 +61,7 @@ use crate::{
     render::amount::some,
 };
 use outlast_process::{
-    attach::listen::Listening, backoff::Backoff, cgroup::Ground, exit::Exit, signals::Signals,
+    attach::listen::Listening, backoff::Backoff, cgroup::ParentGroup, exit::Exit, signals::Signals,
     spawn::Spawner, terminal::Terminal,
 };
 
@@ -139,7 +139,7 @@ struct Driver {
     /// Number of calls that the agent made through the proxy, over all attempts of this supervisor.
     asked: u64,
     /// Outage that the newest calls met, over all attempts.
-    outage: outage::Told,
+    outage: outage::CurrentOutage,
     /// Newest attempt, if this supervisor drove it and certainly none of its processes is left; `None`
     /// otherwise.
     cleared: Option<AttemptNo>,
@@ -151,7 +151,7 @@ struct Driver {
     state: Option<StateFace>,
     show: Show,
     /// Parent of the attempts' control groups; `None` if no group can be made.
-    ground: Option<Ground>,
+    ground: Option<ParentGroup>,
     /// Whether the agent of the attempt being judged was killed because memory ran out.
     oom: bool,
     /// Socket at which others attach to watch; `None` if there is none.

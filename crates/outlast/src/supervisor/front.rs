@@ -65,7 +65,7 @@ pub struct Show {
 
 /// Options of the command line about the terminal and the logs.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct TerminalOptions {
     pub pty: Option<Pty>,
     pub detach: bool,
     pub no_logs: bool,
@@ -90,7 +90,7 @@ impl Role {
     /// A supervisor has a guardian when this returns.
     ///
     /// Errors: `OUTLAST_BEHIND` names no socket; no process can be made.
-    pub fn of(asked: Asked, context: &Context) -> Result<Result<Role, Front>, CliError> {
+    pub fn of(asked: TerminalOptions, context: &Context) -> Result<Result<Role, Front>, CliError> {
         if let Some(value) = context.around.var(VARIABLE) {
             guardian::stand(false)?;
             return Behind::of(&value.to_string_lossy(), asked.detach).map(|behind| Ok(Role::Behind(behind)));
@@ -107,7 +107,7 @@ impl Role {
 }
 
 /// Returns whether there is a front, and whether the agent gets a terminal of its own.
-fn decide(asked: Asked, on_terminal: bool) -> (bool, bool) {
+fn decide(asked: TerminalOptions, on_terminal: bool) -> (bool, bool) {
     match asked.pty.unwrap_or_default() {
         Pty::Never => (asked.detach, false),
         Pty::Always => (asked.detach || on_terminal, true),
@@ -119,7 +119,7 @@ fn decide(asked: Asked, on_terminal: bool) -> (bool, bool) {
 
 impl Role {
     /// Returns where the agent's output is shown. Errors: this process's own streams cannot be duplicated.
-    pub fn show(self, asked: Asked) -> io::Result<Show> {
+    pub fn show(self, asked: TerminalOptions) -> io::Result<Show> {
         let pty_asked = asked.pty.is_some();
         Ok(match self {
             Role::Behind(Behind { stage, pty, stderr }) => {
@@ -292,7 +292,7 @@ mod tests {
             (Some(Pty::Always), true, false, false, (true, true)),
             (Some(Pty::Always), false, true, true, (true, true)),
         ] {
-            let asked = Asked { pty, detach, no_logs };
+            let asked = TerminalOptions { pty, detach, no_logs };
             assert_eq!(decide(asked, on_terminal), wanted, "{asked:?} {on_terminal}");
         }
     }

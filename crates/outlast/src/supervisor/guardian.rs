@@ -26,7 +26,7 @@ use outlast_process::{
 
 /// Facts about an attempt that the guardian needs to end the attempt in the supervisor's place.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Told {
+struct AttemptFacts {
     /// Id of the run.
     run: String,
     groups: Vec<PathBuf>,
@@ -56,7 +56,7 @@ pub fn stand(alone: bool) -> io::Result<()> {
 /// processes of tools that were ended.
 pub fn tell(run: &RunId, hold: &Hold, left: Option<PathBuf>) -> io::Result<()> {
     let groups = hold.group.iter().map(|group| group.path().to_owned()).collect();
-    let told = Told { run: run.to_string(), groups, keep: hold.keep.clone(), left };
+    let told = AttemptFacts { run: run.to_string(), groups, keep: hold.keep.clone(), left };
     guarded::tell(&serde_json::to_string(&told)?)
 }
 
@@ -84,11 +84,11 @@ fn bereaved(end: &Bereaved) {
 
 /// Completes a tree by what is told of the attempt.
 pub fn tree_of(told: &str, tree: Tree) -> Tree {
-    let Told { groups, keep, .. } = read(told);
+    let AttemptFacts { groups, keep, .. } = read(told);
     Tree { groups, keep, ..tree }
 }
 
-fn read(told: &str) -> Told {
+fn read(told: &str) -> AttemptFacts {
     serde_json::from_str(told).unwrap_or_default()
 }
 

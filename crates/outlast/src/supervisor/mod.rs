@@ -60,7 +60,7 @@ use outlast_server::node::Node;
 
 use self::{
     confine::Confined,
-    front::{Asked, Role, Show},
+    front::{Role, Show, TerminalOptions},
 };
 use crate::{
     agent::{self, Choice},
@@ -112,7 +112,8 @@ fn tell_strayed(typed: &[OsString], command: &[String]) {
 
 /// Runs the command of `outlast run` to its end and returns the exit code.
 pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
-    let asked = Asked { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
+    let asked =
+        TerminalOptions { pty: args.supervise.pty, detach: args.detach, no_logs: args.supervise.no_logs };
     let role = match Role::of(asked, &context)? {
         Ok(role) => role,
         Err(front) => return front.run(&context),
@@ -211,7 +212,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         }
         return resume_all(store, &context, &args.proxy);
     }
-    let asked = Asked { pty: args.pty, detach: args.detach, no_logs: false };
+    let asked = TerminalOptions { pty: args.pty, detach: args.detach, no_logs: false };
     let role = match Role::of(asked, &context)? {
         Ok(role) => role,
         Err(front) => return front.run(&context),

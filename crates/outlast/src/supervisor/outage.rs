@@ -44,7 +44,7 @@ impl Rules {
 
 /// Outage of a provider that the run's calls meet now, over all attempts of this supervisor.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct CurrentOutage {
     known: Option<Known>,
     /// Failure of the newest call, which may begin an outage; `None` if the call did not fail.
     failed: Option<Outage>,
@@ -56,7 +56,7 @@ struct Known {
     heard_at: Instant,
 }
 
-impl Told {
+impl CurrentOutage {
     /// Takes an event of the proxy. Returns the message for a person, for each new cause of an outage and for its end;
     /// `None` for any other event.
     pub fn note(&mut self, seen: &Seen) -> Option<String> {
@@ -119,7 +119,7 @@ mod tests {
             answered,
             failed: (!answered).then_some(Cause::Failing(500)),
         };
-        let mut told = Told::default();
+        let mut told = CurrentOutage::default();
         let mut says = |seen: Seen, wanted: Option<&str>| {
             let said = told.note(&seen);
             assert_eq!(said.is_some(), wanted.is_some(), "{seen:?}: {said:?}");

@@ -16,7 +16,7 @@ use std::{
 use outlast_core::{
     engine::op::Op,
     envelope::{Envelope, budget::BudgetView},
-    events::{Event, Mark, Wanted, delivery::Delivery},
+    events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
@@ -124,7 +124,7 @@ impl Store for Patient {
         envelope(no: EnvelopeNo) -> Option<Envelope>;
         budgets() -> Vec<BudgetView>;
         attempts(run: RunNo) -> Vec<Attempt>;
-        events(wanted: &Wanted) -> Vec<Event>;
+        events(wanted: &EventQuery) -> Vec<Event>;
         newest_event() -> Mark;
         statuses() -> Vec<(Status, i64)>;
         deliveries() -> Vec<Delivery>;

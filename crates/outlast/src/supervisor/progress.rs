@@ -24,7 +24,7 @@ const MAX_READ: u64 = 64 << 20;
 const CONTEXT: &str = "context";
 
 /// Directory to examine, with git's environment and the store to leave out.
-pub struct Place<'a> {
+pub struct Directory<'a> {
     pub directory: &'a Path,
     /// Environment variables of git. Nothing of Outlast's is added, because git may run what a checkout configures.
     pub env: &'a BTreeMap<String, String>,
@@ -42,7 +42,7 @@ pub struct Mark {
 }
 
 /// Computes the mark as of now. Runs git twice and writes nothing. Errors: those of the store.
-pub fn mark(place: &Place<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, store::Error> {
+pub fn mark(place: &Directory<'_>, store: &dyn Store, run: &RunId) -> Result<Mark, store::Error> {
     let worktree = worktree(place);
     let context = context(store, run)?;
     let no_git = worktree.as_ref().err().cloned();
@@ -86,7 +86,7 @@ fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Err
 
 /// Returns the state of the worktree around the directory: git's status lines, and the contents of files that
 /// differ.
-fn worktree(place: &Place<'_>) -> Result<Vec<u8>, String> {
+fn worktree(place: &Directory<'_>) -> Result<Vec<u8>, String> {
     let mut root = git(place, &["rev-parse", "--show-toplevel"])?;
     if root.ends_with(b"\n") {
         root.pop();
@@ -129,7 +129,7 @@ fn content(path: &Path, tracked: bool) -> String {
 }
 
 /// Returns git's output. Errors: one line that says why there is none.
-fn git(place: &Place<'_>, args: &[&str]) -> Result<Vec<u8>, String> {
+fn git(place: &Directory<'_>, args: &[&str]) -> Result<Vec<u8>, String> {
     let mut command = Command::new("git");
     command.args(["-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"]).args(args);
     // Taking no lock of the index: the agent's own git may need it.
@@ -235,13 +235,14 @@ mod tests {
         }
 
         fn look(&self, args: &[&str]) -> Result<Vec<u8>, String> {
-            git(&Place { directory: self.0.path(), env: &Self::env(), store: None }, args)
+            git(&Directory { directory: self.0.path(), env: &Self::env(), store: None }, args)
         }
 
         fn worktree(&self) -> Vec<u8> {
             let store = self.0.path().join("runs.db");
             let store = store.to_str();
-            worktree(&Place { directory: &self.0.path().join("below"), env: &Self::env(), store }).unwrap()
+            worktree(&Directory { directory: &self.0.path().join("below"), env: &Self::env(), store })
+                .unwrap()
         }
 
         fn write(&self, name: &str, text: &str) {
@@ -284,7 +285,7 @@ mod tests {
     fn a_directory_that_is_no_repository_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let env = Repository::env();
-        let place = Place { directory: dir.path(), env: &env, store: None };
+        let place = Directory { directory: dir.path(), env: &env, store: None };
         assert!(worktree(&place).unwrap_err().contains("not a git repository"));
     }
 
@@ -308,8 +309,9 @@ mod tests {
             store.run_verb(Put { actor, changes, ..Put::default() }, Durability::Synced).unwrap();
         };
         let (dir, env) = (tempfile::tempdir().unwrap(), Repository::env());
-        let now =
-            || mark(&Place { directory: dir.path(), env: &env, store: None }, &store, &id).unwrap().digest;
+        let now = || {
+            mark(&Directory { directory: dir.path(), env: &env, store: None }, &store, &id).unwrap().digest
+        };
         assert_eq!(now(), None, "nothing tells anything");
         put("tests");
         let tests = now();

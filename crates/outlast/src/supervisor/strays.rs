@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 
 use outlast_core::store::{RunView, Store};
 use outlast_process::{
-    cgroup::{self, Ground},
+    cgroup::{self, ParentGroup},
     end_tree::{Force, end_tree},
     ladder::{Ask, Graces},
     proc_table::{self, ProcId},
@@ -22,7 +22,11 @@ use crate::{
 /// Ends every process that earlier attempts of the run left, also those of a dead supervisor.
 ///
 /// Returns the number of processes that could not be ended, and the tools' processes among all that were found.
-pub async fn end(mark: &Mark, ground: Option<&Ground>, keep: &[String]) -> io::Result<(usize, Vec<Left>)> {
+pub async fn end(
+    mark: &Mark,
+    ground: Option<&ParentGroup>,
+    keep: &[String],
+) -> io::Result<(usize, Vec<Left>)> {
     let groups = ground.map_or_else(Vec::new, |ground| ground.left(&mark.group()));
     let tree = Tree::new(mark.marker(), vec![ProcId::of_self()?]);
     let tree = Tree { groups: groups.clone(), keep: keep.to_vec(), ..tree };
@@ -56,7 +60,7 @@ pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
         return Ok(0);
     }
     let mark = Mark::new(view, &store.token_keys()?);
-    let groups = Ground::find().map(|ground| ground.left(&mark.group())).unwrap_or_default();
+    let groups = ParentGroup::find().map(|ground| ground.left(&mark.group())).unwrap_or_default();
     let keep = command.supervision.keep.clone();
     let tree = Tree { begun_before: Some(now), groups, keep, ..Tree::new(mark.marker(), Vec::new()) };
     let strays = tree.survivors()?.len();

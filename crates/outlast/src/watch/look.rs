@@ -2,13 +2,13 @@
 
 use outlast_core::{
     journal::{Entry, approval},
-    reads::{self, approvals::View, runs::Wanted},
+    reads::{self, approvals::View, runs::RunSearch},
     run::attempt::Attempt,
     store::{RunView, Store, filter::ApprovalFilter},
     words::id::{Micros, RunNo, Seq},
 };
 
-use super::Place;
+use super::Panel;
 use crate::program::error::CliError;
 
 /// Most runs in the list, most entries and attempts of a run that are read, and most approvals.
@@ -34,17 +34,17 @@ pub struct Watched {
 }
 
 impl Look {
-    pub(super) fn at(store: &dyn Store, place: Place) -> Result<Look, CliError> {
+    pub(super) fn at(store: &dyn Store, place: Panel) -> Result<Look, CliError> {
         let filter = ApprovalFilter { run: None, open: true, limit: APPROVALS };
         Ok(Look {
             now: store.now()?,
             runs: match place {
-                Place::Runs => reads::runs::page(store, &Wanted::default(), RUNS)?.runs,
+                Panel::Runs => reads::runs::page(store, &RunSearch::default(), RUNS)?.runs,
                 _ => Vec::new(),
             },
             approvals: reads::approvals::list(store, &filter, Some(approval::Status::Pending))?,
             run: match place {
-                Place::Run(no) => watched(store, no)?,
+                Panel::Run(no) => watched(store, no)?,
                 _ => None,
             },
         })

@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Screen that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Panel {
     Runs,
     Run(RunNo),
     Approvals,
@@ -36,9 +36,9 @@ enum Place {
 
 /// State of the display: what the person has chosen and marked.
 struct Desk {
-    place: Place,
+    place: Panel,
     /// Screen to which `Esc` leads back.
-    before: Place,
+    before: Panel,
     /// Run that is marked in the list. A number of a row would slide as runs come.
     run: Option<RunNo>,
     /// Approval that is marked in the list; `None` if there is none.
@@ -54,8 +54,8 @@ pub fn watch(store: &dyn Store, args: &WatchArgs, context: &Context) -> Result<u
         plain::follow(store, run, context.look, &mut || std::thread::sleep(LOOK))?;
         return Ok(exit_code::OK);
     }
-    let place = run.map_or(Place::Runs, Place::Run);
-    let mut desk = Desk { place, before: Place::Runs, run, approval: None, said: None };
+    let place = run.map_or(Panel::Runs, Panel::Run);
+    let mut desk = Desk { place, before: Panel::Runs, run, approval: None, said: None };
     // Restores the terminal also when this process panics.
     let mut terminal = ratatui::try_init()?;
     let done = go(store, context, &mut desk, &mut terminal);
@@ -107,21 +107,21 @@ impl Desk {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
             KeyCode::Char('q') => return true,
             KeyCode::Esc | KeyCode::Backspace | KeyCode::Left => match self.place {
-                Place::Runs => {}
-                Place::Run(_) => self.place = Place::Runs,
-                Place::Approvals => self.place = self.before,
+                Panel::Runs => {}
+                Panel::Run(_) => self.place = Panel::Runs,
+                Panel::Approvals => self.place = self.before,
             },
-            KeyCode::Char('p') if self.place != Place::Approvals => {
-                (self.before, self.place) = (self.place, Place::Approvals);
+            KeyCode::Char('p') if self.place != Panel::Approvals => {
+                (self.before, self.place) = (self.place, Panel::Approvals);
             }
-            KeyCode::Char('r') => self.place = Place::Runs,
+            KeyCode::Char('r') => self.place = Panel::Runs,
             KeyCode::Down | KeyCode::Char('j') => self.step(seen, 1),
             KeyCode::Up | KeyCode::Char('k') => self.step(seen, -1),
-            KeyCode::Enter | KeyCode::Right if self.place == Place::Runs => {
-                self.place = self.run.map_or(Place::Runs, Place::Run);
+            KeyCode::Enter | KeyCode::Right if self.place == Panel::Runs => {
+                self.place = self.run.map_or(Panel::Runs, Panel::Run);
             }
-            KeyCode::Char('a') if self.place == Place::Approvals => self.decide(true, seen, store, context),
-            KeyCode::Char('d') if self.place == Place::Approvals => self.decide(false, seen, store, context),
+            KeyCode::Char('a') if self.place == Panel::Approvals => self.decide(true, seen, store, context),
+            KeyCode::Char('d') if self.place == Panel::Approvals => self.decide(false, seen, store, context),
             _ => {}
         }
         false
@@ -133,7 +133,7 @@ impl Desk {
             all.get(now.saturating_add_signed(by).min(all.len().saturating_sub(1))).copied()
         }
         match self.place {
-            Place::Approvals => {
+            Panel::Approvals => {
                 let all: Vec<_> = seen.approvals.iter().map(|view| view.id).collect();
                 self.approval = next(&all, self.approval, by);
             }

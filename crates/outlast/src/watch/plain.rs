@@ -12,7 +12,7 @@ use outlast_core::{
 };
 use serde_json::json;
 
-use super::{Place, look::Look};
+use super::{Panel, look::Look};
 use crate::{
     cli::JournalArgs,
     commands::journal,
@@ -48,7 +48,7 @@ pub fn follow(
     }
     let mut known: HashMap<RunNo, String> = HashMap::new();
     loop {
-        let seen = Look::at(store, Place::Runs)?;
+        let seen = Look::at(store, Panel::Runs)?;
         // Oldest first, as a log goes on.
         for view in seen.runs.iter().rev() {
             let line = line(view, look);

@@ -17,7 +17,7 @@ use ratatui::{
 };
 
 use super::{
-    Desk, Place,
+    Desk, Panel,
     look::{Look, Watched},
 };
 use crate::render::{
@@ -42,10 +42,10 @@ pub(super) fn draw(frame: &mut Frame, desk: &Desk, seen: &Look, store: &str) {
             .areas(frame.area());
     frame.render_widget(heading(desk, seen, store, head.width), head);
     match (desk.place, &seen.run) {
-        (Place::Approvals, _) => approvals(frame, body, desk, seen),
-        (Place::Run(_), Some(watched)) => run(frame, body, watched, seen),
-        (Place::Run(_), None) => frame.render_widget(Line::styled("the run was removed", FAINT), body),
-        (Place::Runs, _) => runs(frame, body, desk, seen),
+        (Panel::Approvals, _) => approvals(frame, body, desk, seen),
+        (Panel::Run(_), Some(watched)) => run(frame, body, watched, seen),
+        (Panel::Run(_), None) => frame.render_widget(Line::styled("the run was removed", FAINT), body),
+        (Panel::Runs, _) => runs(frame, body, desk, seen),
     }
     frame.render_widget(footing(desk), foot);
 }
@@ -53,9 +53,9 @@ pub(super) fn draw(frame: &mut Frame, desk: &Desk, seen: &Look, store: &str) {
 fn heading<'a>(desk: &Desk, seen: &Look, store: &str, width: u16) -> Line<'a> {
     let waiting = seen.approvals.len();
     let title = match desk.place {
-        Place::Runs => format!("{} ", some(i64::try_from(seen.runs.len()).unwrap_or(0), "run")),
-        Place::Run(_) => "run ".into(),
-        Place::Approvals => "approvals ".into(),
+        Panel::Runs => format!("{} ", some(i64::try_from(seen.runs.len()).unwrap_or(0), "run")),
+        Panel::Run(_) => "run ".into(),
+        Panel::Approvals => "approvals ".into(),
     };
     let asks = match waiting {
         0 => Span::raw(""),
@@ -75,9 +75,9 @@ fn footing<'a>(desk: &Desk) -> Line<'a> {
         return Line::styled(format!(" {}", clean_line(said, 200)), STRONG);
     }
     let keys = match desk.place {
-        Place::Runs => " ↑↓ choose   Enter opens   p approvals   q quits",
-        Place::Run(_) => " Esc back   p approvals   q quits",
-        Place::Approvals => " ↑↓ choose   a approves   d denies   Esc back   q quits",
+        Panel::Runs => " ↑↓ choose   Enter opens   p approvals   q quits",
+        Panel::Run(_) => " Esc back   p approvals   q quits",
+        Panel::Approvals => " ↑↓ choose   a approves   d denies   Esc back   q quits",
     };
     Line::styled(keys, FAINT)
 }
@@ -359,19 +359,19 @@ mod tests {
         terminal.backend().to_string()
     }
 
-    fn desk(place: Place) -> Desk {
-        Desk { place, before: Place::Runs, run: None, approval: None, said: None }
+    fn desk(place: Panel) -> Desk {
+        Desk { place, before: Panel::Runs, run: None, approval: None, said: None }
     }
 
     #[test]
     fn a_screen_of_any_size_is_drawn() {
         let seen = Look::default();
         for (width, height) in [(1, 1), (10, 3), (80, 24), (200, 50), (400, 2)] {
-            for place in [Place::Runs, Place::Run(outlast_core::words::id::RunNo(1)), Place::Approvals] {
+            for place in [Panel::Runs, Panel::Run(outlast_core::words::id::RunNo(1)), Panel::Approvals] {
                 drawn(&desk(place), &seen, width, height);
             }
         }
-        let told = drawn(&desk(Place::Runs), &seen, 80, 24);
+        let told = drawn(&desk(Panel::Runs), &seen, 80, 24);
         assert!(told.contains("no runs yet") && told.contains("q quits"), "{told}");
     }
 }

@@ -72,18 +72,18 @@ def _asked(run: "Run", question: Question) -> Process[Approval]:
 
     def request() -> Commit:
         # Each request also checks that this process still drives the run.
-        seat = run._seat_or_raise(what)
+        open_run = run._open_run_or_raise(what)
         return Commit(
             _native.request_approval(
-                seat, question.tool, question.side_effect, question.raw, question.key, question.expires_ms
+                open_run, question.tool, question.side_effect, question.raw, question.key, question.expires_ms
             )
         )
 
     def is_pending() -> bool:
-        run._seat_or_raise(what)
+        run._open_run_or_raise(what)
         return _native.is_pending(run._engine, run._no, told[1])
 
-    told = _recalled(run, question) if run._seat_or_replay() is None else (yield request())
+    told = _recalled(run, question) if run._open_run_or_replay() is None else (yield request())
     for pause in _pauses():
         if told[2] != "pending":
             break

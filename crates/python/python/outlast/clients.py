@@ -163,11 +163,11 @@ def _where() -> tuple[str, str, int | None]:
             "a request was made outside of a run",
             hint="make it inside `with rt.run(…):`; a new thread needs contextvars.copy_context().run(…)",
         )
-    seat = current.run._seat_or_raise("a request")
+    open_run = current.run._open_run_or_raise("a request")
     # A supervisor's proxy serves its own run and its children only; a server's serves all of its store.
-    if supervisor and (not seat.driven or current.run._is_child or "OUTLAST_RUN_ID" not in os.environ):
-        return supervisor, seat.token, current.seq
-    return current.run._engine.face(), seat.token, current.seq
+    if supervisor and (not open_run.driven or current.run._is_child or "OUTLAST_RUN_ID" not in os.environ):
+        return supervisor, open_run.token, current.seq
+    return current.run._engine.face(), open_run.token, current.seq
 
 
 def _base() -> str:

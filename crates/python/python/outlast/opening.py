@@ -98,7 +98,7 @@ def _compare(runtime: "Runtime", no: int, id: str, budget: Budget, status: str) 
     )
 
 
-def claim(run: "Run") -> "_native.Seat | None":
+def claim(run: "Run") -> "_native.OpenRun | None":
     """Claims an attempt for this process, or joins the supervisor's. None if the run was completed meanwhile.
 
     Errors: `RunHeld`, `RunHalted`, `RunEnded`.

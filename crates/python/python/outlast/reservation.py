@@ -25,8 +25,8 @@ class Reservation:
     """Money that `outlast.reserve` holds for one call. Usable with `with`; left without `settle`, it is charged in full: the call may
     have happened."""
 
-    def __init__(self, seat: Any, seq: int, nano_usd: int, tokens: int) -> None:
-        self._seat = seat
+    def __init__(self, open_run: Any, seq: int, nano_usd: int, tokens: int) -> None:
+        self._open_run = open_run
         self._seq = seq
         self._nano_usd = nano_usd
         self._tokens = tokens
@@ -42,12 +42,12 @@ class Reservation:
         `usd`: dollars. Errors: `AlreadySettled`.
         """
         nano = self._nano_usd if usd is None else _nano(usd)
-        self._seat.settle(self._seq, nano, self._tokens if tokens is None else tokens)
+        self._open_run.settle(self._seq, nano, self._tokens if tokens is None else tokens)
         self._over()
 
     def void(self) -> None:
         """Charges nothing for a call that was never sent. On disk before `void` returns."""
-        self._seat.settle(self._seq, None, 0)
+        self._open_run.settle(self._seq, None, 0)
         self._over()
 
     def _over(self) -> None:
@@ -76,19 +76,19 @@ def reserve(*, usd: Any, tokens: int = 0, label: str = "reserved") -> Reservatio
     Errors: `BudgetExceeded`, and the run is halted; code `admission_timeout`; `NoRun`.
     """
     run = current().run
-    seat = run._seat_or_raise("a reservation")
+    open_run = run._open_run_or_raise("a reservation")
     nano = _nano(usd)
-    return Reservation(seat, _reserved(seat, label, nano, tokens), nano, tokens)
+    return Reservation(open_run, _reserved(open_run, label, nano, tokens), nano, tokens)
 
 
-def _reserved(seat: "_native.Seat", label: str, nano: int, tokens: int) -> int:
+def _reserved(open_run: "_native.OpenRun", label: str, nano: int, tokens: int) -> int:
     loop = _running()
     # Room held by tasks of this event loop cannot come back while the loop is blocked here.
     is_stuck = loop is not None and loop in _in_loops.values()
     until = time.monotonic() + (0 if is_stuck else _PATIENCE)
     while True:
         try:
-            seq = seat.reserve(label, nano, tokens, time.monotonic() >= until)
+            seq = open_run.reserve(label, nano, tokens, time.monotonic() >= until)
         except Error as e:
             if is_stuck and e.code == "admission_timeout":
                 e.hint = "tasks of this event loop hold the rest; wait for them with `await asyncio.to_thread(outlast.reserve, usd=…)`"

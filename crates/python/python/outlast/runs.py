@@ -45,7 +45,7 @@ class Run:
         self._within: int | None = None
         self._lock = threading.RLock()
         self._state: Literal["new", "open", "left"] = "new"
-        self._seat: _native.Seat | None = None
+        self._open_run: _native.OpenRun | None = None
         self._no = 0
         # Number of the supervisor's run, if this one is its child.
         self._parent: int | None = None
@@ -60,7 +60,7 @@ class Run:
     # Whether the task that opens the run was cancelled meanwhile.
     _unwanted = False
     # Attempt that was left. Steps under way in it are still recorded; new ones cannot begin.
-    _left: "_native.Seat | None" = None
+    _left: "_native.OpenRun | None" = None
     # Names of checkpoints that this life has saved itself.
     _saved: frozenset[str] = frozenset()
 
@@ -81,13 +81,13 @@ class Run:
     @property
     def attempt(self) -> int:
         """The number of this life of the run, from 1; 0 while a completed run is replayed."""
-        seat = self._seat_or_replay()
-        return 0 if seat is None else seat.attempt
+        open_run = self._open_run_or_replay()
+        return 0 if open_run is None else open_run.attempt
 
     @property
     def is_replay(self) -> bool:
         """Whether the run is completed and only replays what is recorded."""
-        return self._state == "open" and self._seat is None
+        return self._state == "open" and self._open_run is None
 
     @property
     def _is_child(self) -> bool:
@@ -169,19 +169,19 @@ class Run:
                 raise RunNotOpen(f"run {self._id} is open already by this handle")
             status = self._create()
             self._register()
-            seat = None
+            open_run = None
             try:
-                seat = None if status == "completed" else opening.claim(self)
-                iteration = seat.iteration if seat else int(self.view().raw["iteration"])  # type: ignore[call-overload]
+                open_run = None if status == "completed" else opening.claim(self)
+                iteration = open_run.iteration if open_run else int(self.view().raw["iteration"])  # type: ignore[call-overload]
                 self.steps.begin(self._engine.recorded(self._no, iteration))
                 self._saved = frozenset()
             except BaseException:
                 self._unregister()
-                if seat is not None:
+                if open_run is not None:
                     with contextlib.suppress(Exception):
-                        seat.end("interrupt")
+                        open_run.end("interrupt")
                 raise
-            self._seat = seat
+            self._open_run = open_run
             self._state = "open"
         if self._unwanted:
             self._leave("interrupt", quiet=True)
@@ -245,19 +245,19 @@ class Run:
                     self._state = "left" if not self._lazy else "new"
                 return
             self._state = "left"
-            seat, self._seat = self._seat, None
-            self._left = seat
+            open_run, self._open_run = self._open_run, None
+            self._left = open_run
             self._unregister()
-        if seat is None:
+        if open_run is None:
             return
         try:
-            seat.end(how)
+            open_run.end(how)
         except Exception:
             # The original error counts more. The run is found interrupted when our heartbeat ends.
             if not quiet:
                 raise
 
-    def _seat_or_replay(self) -> "_native.Seat | None":
+    def _open_run_or_replay(self) -> "_native.OpenRun | None":
         """The open attempt; None where a completed run is replayed. Errors: `RunNotOpen`, `StopRequested`, `LeaseLost`."""
         if self._state != "open":
             if not (self._lazy and self._state == "new"):
@@ -270,9 +270,9 @@ class Run:
                 if self._state == "new":
                     self._open()
                     self.steps.beside = self.steps.beside or Beside()
-        seat = self._seat
-        if seat is not None:
-            word = seat.word()
+        open_run = self._open_run
+        if open_run is not None:
+            word = open_run.word()
             if word == "stop":
                 raise StopRequested(f"run {self._id} was asked to stop", hint="open it again to go on")
             if word == "lost":
@@ -285,13 +285,13 @@ class Run:
                     f"run {self._id} begins nothing now: its store has taken no heartbeat of this process for a while, and another one may drive the run",
                     hint="try again when the store answers: the run goes on if its lease is still held; what is open is recorded then",
                 )
-        return seat
+        return open_run
 
-    def _seat_or_raise(self, what: str) -> "_native.Seat":
-        seat = self._seat_or_replay()
-        if seat is None:
+    def _open_run_or_raise(self, what: str) -> "_native.OpenRun":
+        open_run = self._open_run_or_replay()
+        if open_run is None:
             raise self._completed(what)
-        return seat
+        return open_run
 
     def _completed(self, what: str) -> RunCompleted:
         return RunCompleted(
@@ -355,14 +355,14 @@ class Run:
         `loop` returns. Errors: `BudgetExceeded` at the limit; the run is halted then. `Unkeyable` for a key that is another
         one in each life.
         """
-        seat = self._seat_or_replay()
-        if seat is None:
+        open_run = self._open_run_or_replay()
+        if open_run is None:
             return self.view().loops
         if key is not None and type(key) not in (str, int):
             # Refused where its text is another one in the next life.
             identity((key,), {})
         try:
-            return seat.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
+            return open_run.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
         except RunHalted as e:
             raise self._halted(e) from None
 
@@ -385,10 +385,10 @@ class Run:
     def checkpoint(self, name: str, value: Any) -> None:
         """Saves a value under a name; the newest one counts. The value is on disk before `checkpoint` returns."""
         text = codec.encode(value)
-        seat = self._seat_or_replay()
+        open_run = self._open_run_or_replay()
         # A completed run has its checkpoints.
-        if seat is not None:
-            seat.checkpoint(name, text.encode()).wait()
+        if open_run is not None:
+            open_run.checkpoint(name, text.encode()).wait()
             self._saved |= {name}
 
     def snapshot(self, name: str) -> None:
@@ -400,7 +400,7 @@ class Run:
 
         A program that asks for the checkpoint of an earlier life may go on from there: the steps before it count as done.
         """
-        self._seat_or_replay()
+        self._open_run_or_replay()
         found = self._engine.latest_checkpoint(self._no, name)
         if found is None:
             return default

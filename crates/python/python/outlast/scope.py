@@ -84,8 +84,8 @@ class OpenStep(Current):
     def seq(self) -> int:
         """The entry's number, once the opening is committed. Errors: `RunHalted`, `LeaseLost`."""
         if self.is_ahead:
-            seat = self.run._seat_or_raise(f"step {self.step!r}")
-            begun = seat.begin(self.step, False, False, self.run._scope, self.run._within)  # type: ignore[arg-type]
+            open_run = self.run._open_run_or_raise(f"step {self.step!r}")
+            begun = open_run.begin(self.step, False, False, self.run._scope, self.run._within)  # type: ignore[arg-type]
             try:
                 self._seq = begun.wait()[0]
             except RunHalted as e:

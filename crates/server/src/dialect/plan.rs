@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use outlast_core::{
-    call::plan::Told,
+    call::plan::WindowUse,
     envelope::ceiling::{Length, Share},
 };
 use serde::Deserialize;
@@ -17,7 +17,7 @@ const LONGEST: usize = 128;
 
 /// Reads the use of the plan's windows from the headers of an answer: of Anthropic's `anthropic-ratelimit-unified-*`
 /// the windows of all models, of the ChatGPT backend's `x-codex-*` the primary and the secondary one.
-pub fn plan_windows(upstream: Upstream, says: &Says<'_>) -> Vec<Told> {
+pub fn plan_windows(upstream: Upstream, says: &Says<'_>) -> Vec<WindowUse> {
     match upstream {
         Upstream::Anthropic => anthropic(says),
         Upstream::OpenAi => codex(says),
@@ -25,17 +25,17 @@ pub fn plan_windows(upstream: Upstream, says: &Says<'_>) -> Vec<Told> {
     }
 }
 
-fn anthropic(says: &Says<'_>) -> Vec<Told> {
+fn anthropic(says: &Says<'_>) -> Vec<WindowUse> {
     let windows = [("5h", Length(300)), ("7d", Length::WEEK)];
     let told = windows.into_iter().map(|(name, window)| {
         let used = says.text(&format!("anthropic-ratelimit-unified-{name}-utilization"))?.parse().ok()?;
         let resets_at = says.moment(&format!("anthropic-ratelimit-unified-{name}-reset"));
-        Some(Told { window, used: Share::of_fraction(used)?, resets_at })
+        Some(WindowUse { window, used: Share::of_fraction(used)?, resets_at })
     });
     told.flatten().collect()
 }
 
-fn codex(says: &Says<'_>) -> Vec<Told> {
+fn codex(says: &Says<'_>) -> Vec<WindowUse> {
     let windows = [("primary", Length(300)), ("secondary", Length::WEEK)];
     let told = windows.into_iter().map(|(name, usual)| {
         let text = |what: &str| says.text(&format!("x-codex-{name}-{what}"));
@@ -45,7 +45,7 @@ fn codex(says: &Says<'_>) -> Vec<Told> {
         let resets_at = says
             .moment(&format!("x-codex-{name}-reset-at"))
             .or_else(|| says.after(seconds(text("reset-after-seconds")?)?));
-        Some(Told { window: minutes.map_or(usual, Length), used: Share::of_percent(used)?, resets_at })
+        Some(WindowUse { window: minutes.map_or(usual, Length), used: Share::of_percent(used)?, resets_at })
     });
     told.flatten().collect()
 }

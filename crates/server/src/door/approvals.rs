@@ -7,7 +7,7 @@ use outlast_core::engine::{actor::Actor, approval::request_approval::Asker};
 
 use super::Proxy;
 use crate::{
-    http::approvals::{self, Asked, By, Does, Route, refused},
+    http::approvals::{self, ApprovalsRequest, By, Does, Route, refused},
     proxy::{host::Host, seat},
     state::Error,
     wire::{
@@ -32,7 +32,11 @@ pub async fn answer(
         Ok(by) => {
             let body: Bytes = proxy.body(host, body).await?;
             let actor = who::actor(&host.config.access, &parts.headers);
-            Ok(approvals::answer(route, Asked { store: &host.store, by, segment, parts, body, actor }).await)
+            Ok(approvals::answer(
+                route,
+                ApprovalsRequest { store: &host.store, by, segment, parts, body, actor },
+            )
+            .await)
         }
         Err(Unseated::NotLetIn(e)) => Ok(refused(&Error::NotLetIn(e))),
         Err(Unseated::Refused(refusal)) => Err(refusal),

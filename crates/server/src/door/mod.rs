@@ -65,7 +65,7 @@ use self::upwards::Upwards;
 use crate::{
     compat::riskkernel::{self, RiskKernel},
     dialect::{HeaderFacts, Upstream},
-    http::Rest,
+    http::StateRoutes,
     intercept::Intercept,
     mcp::front::Front,
     node::{HEARTBEAT, Node},
@@ -86,7 +86,7 @@ use crate::{
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
     intercept: Option<Arc<Intercept>>,
-    rest: Option<Rest>,
+    rest: Option<StateRoutes>,
     riskkernel: Option<RiskKernel>,
     page: Option<Shows>,
     mcp: Option<Arc<Front>>,
@@ -135,7 +135,7 @@ impl Proxy {
     /// Adds the routes of the state, and RiskKernel's routes, which keep facts in the state.
     pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
         let riskkernel = Some(RiskKernel::new(desk.clone()));
-        Proxy { rest: Some(Rest::new(desk)), riskkernel, ..self }
+        Proxy { rest: Some(StateRoutes::new(desk)), riskkernel, ..self }
     }
 
     /// Adds the page, for those who open a link of `sessions`.

@@ -26,7 +26,7 @@ use crate::state::Error;
 /// Terms of a budget: limits of `cost_nano_usd`, `tokens` and `calls`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(super) struct BudgetBody {
     limits: BTreeMap<String, i64>,
     /// `hour`, `day`, `month` or `none`, which is also meant where there is none.
     per: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct More {
 }
 
 /// Sets the budget, and charges the runs to it that were there before. A repeat changes nothing.
-pub(super) fn set(store: &dyn Store, by: String, name: &str, wanted: Wanted) -> Result<Value, Error> {
+pub(super) fn set(store: &dyn Store, by: String, name: &str, wanted: BudgetBody) -> Result<Value, Error> {
     let bad = |what: &str, had: &str, wanted: &str| {
         let had: String = had.chars().take(80).collect();
         Error::BadRequest(format!("{what} is {had:?}, and {wanted} is wanted"))

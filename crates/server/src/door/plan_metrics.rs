@@ -50,7 +50,7 @@ fn seconds(at: Micros) -> f64 {
 #[cfg(test)]
 mod tests {
     use outlast_core::{
-        call::plan::{Heard, Told},
+        call::plan::{Heard, WindowUse},
         envelope::ceiling::{Length, Share},
     };
 
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_window_is_told_until_it_has_turned() {
         let hour = 3_600_000_000;
-        let told = Told { window: Length(300), used: Share(400_000), resets_at: Some(Micros(4 * hour)) };
+        let told = WindowUse { window: Length(300), used: Share(400_000), resets_at: Some(Micros(4 * hour)) };
         let mut plan = Plan::default();
         plan.told(None, &Heard { windows: vec![told], is_answer: true }, Micros(0));
         let all = [("anthropic:account-of-ann".to_owned(), plan)];

@@ -4,7 +4,7 @@ use http::request::Parts;
 use outlast_core::engine::actor::Actor;
 
 use crate::{
-    http::Rest,
+    http::StateRoutes,
     proxy::{host::Host, seat},
     state::{Error, Writer},
     wire::who::{self, Who},
@@ -17,9 +17,10 @@ use crate::{
 pub fn asked(host: &Host, parts: &Parts) -> Option<Result<(Writer, Parts), Error>> {
     if host.config.access.only_run.is_none() {
         let let_in = || who::api(&host.config.access, &parts.headers);
-        return Rest::takes(parts.uri.path()).then(|| Ok(let_in().map(|_| (Writer::NoRun, parts.clone()))?));
+        return StateRoutes::takes(parts.uri.path())
+            .then(|| Ok(let_in().map(|_| (Writer::NoRun, parts.clone()))?));
     }
-    Rest::takes(who::path(&parts.uri)).then(|| of_a_run(host, parts))
+    StateRoutes::takes(who::path(&parts.uri)).then(|| of_a_run(host, parts))
 }
 
 fn of_a_run(host: &Host, parts: &Parts) -> Result<(Writer, Parts), Error> {

@@ -16,7 +16,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{Proxy, upwards::Upwards};
 use crate::{
     dialect::{HeaderFacts, Route, Upstream, route},
-    intercept::{Intercept, allowed::dial_public, onward::Onward, opened::Place},
+    intercept::{Intercept, allowed::dial_public, onward::Onward, opened::Destination},
     proxy::{config::Seen, host::Host, named::To, seat},
     wire::{
         body::AnswerBody,
@@ -56,7 +56,7 @@ enum Fate {
     /// The request is passed on as it came, unread and unrecorded.
     Passes,
     /// The request goes to an API that the proxy knows, and is handled as on the proxy's own routes.
-    Known(Place),
+    Known(Destination),
     Refused(Refusal),
 }
 
@@ -190,7 +190,7 @@ impl Proxy {
         &self,
         host: &Arc<Host>,
         inside: &Inside,
-        place: Place,
+        place: Destination,
         request: Request<Incoming>,
         wire: Wire,
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {

@@ -11,14 +11,14 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{Asked, answered, show};
+use super::{StateRequest, answered, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
 /// Default number of versions in a page of a history.
 const HISTORY: usize = 100;
 const MOST: usize = 1_000;
 
-pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let (version, at) = (asked.query.number("version")?, asked.query.at()?);
     if version.is_some() && at != Default::default() {
         return Err(Error::BadRequest("version excludes commit and time".into()));
@@ -48,26 +48,26 @@ pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     }
 }
 
-pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn put(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let raw: &RawValue = serde_json::from_slice(&asked.body)
         .map_err(|e| Error::BadRequest(format!("the body is not JSON: {e}")))?;
     let change = asked.desk.set(name(&asked), show::value_text(raw)).await;
     one(asked, change).await
 }
 
-pub async fn delete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn delete(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let change = Change::delete(name(&asked));
     one(asked, change).await
 }
 
-async fn one(asked: Asked<'_>, change: Change) -> Result<Response<AnswerBody>, Error> {
+async fn one(asked: StateRequest<'_>, change: Change) -> Result<Response<AnswerBody>, Error> {
     let change = Change { expected: asked.query.number("expected_version")?, ..change };
     let transaction = asked.query.text("transaction").map(Arc::from);
     let done = asked.desk.put(asked.writer, vec![change], transaction).await?;
     answered(&committed(&done))
 }
 
-pub async fn history(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn history(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let name = name(&asked);
     let after = asked.query.number("after")?.unwrap_or(0);
     let limit = asked.query.limit(HISTORY, MOST)?;
@@ -99,7 +99,7 @@ pub fn committed(done: &Committed) -> Value {
     json!({ "commit": done.commit, "at": done.at.0, "versions": done.versions })
 }
 
-fn name(asked: &Asked<'_>) -> Arc<Name> {
+fn name(asked: &StateRequest<'_>) -> Arc<Name> {
     match asked.path.as_slice() {
         [namespace, agent, key] => Name::new(namespace, agent, key),
         // Unreachable: the route's path has three `{…}` segments.

@@ -3,19 +3,19 @@
 use http::Response;
 use outlast_core::{
     engine::{self, state::retain::Retain},
-    state::{Keep, is_a_runs},
+    state::{Retention, is_a_runs},
     store,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Asked, answered, list::NAMESPACE};
+use super::{StateRequest, answered, list::NAMESPACE};
 use crate::{
     state::{Error, retention},
     wire::body::AnswerBody,
 };
 
-pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
     let of = namespace.clone();
     let found = asked.desk.read(move |s| s.namespace(&of)).await?;
@@ -24,18 +24,18 @@ pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct RetentionBody {
     keep: Value,
 }
 
 /// Sets how many versions of each key a namespace keeps, and removes older ones. Answers with the number removed.
-pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn put(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
-    let wanted: Wanted = serde_json::from_slice(&asked.body)
+    let wanted: RetentionBody = serde_json::from_slice(&asked.body)
         .map_err(|e| Error::BadRequest(format!("the body has to be {{\"keep\": …}}: {e}")))?;
     let keep = match (wanted.keep.as_str(), wanted.keep.as_i64()) {
-        (Some("all"), _) => Keep::All,
-        (_, Some(n)) => Keep::Last(n),
+        (Some("all"), _) => Retention::All,
+        (_, Some(n)) => Retention::Last(n),
         _ => {
             let text = format!("keep is {}, and \"all\" or a number of versions is wanted", wanted.keep);
             return Err(Error::BadRequest(text));
@@ -52,10 +52,10 @@ pub async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(&told)
 }
 
-fn shown(namespace: &str, keep: Keep) -> Value {
+fn shown(namespace: &str, keep: Retention) -> Value {
     let keep = match keep {
-        Keep::All => json!("all"),
-        Keep::Last(n) => json!(n),
+        Retention::All => json!("all"),
+        Retention::Last(n) => json!(n),
     };
     json!({ "namespace": namespace, "keep": keep })
 }

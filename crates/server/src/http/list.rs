@@ -9,7 +9,7 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Asked, answered, show};
+use super::{StateRequest, answered, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
 /// Namespace of a request that names none.
@@ -20,7 +20,7 @@ const MOST_KEYS: usize = 10_000;
 const VALUES: usize = 100;
 const MOST_VALUES: usize = 1_000;
 
-pub async fn keys(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn keys(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let scan = scan_of(&asked, KEYS, MOST_KEYS).await?;
     let (keys, scan) = asked.desk.read(move |s| Ok((s.state_keys(&scan)?, scan))).await?;
     let cursor = keys.last().filter(|_| keys.len() == scan.limit).map(|k| cursor(scan.at, &k.key));
@@ -29,21 +29,21 @@ pub async fn keys(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 }
 
 /// Lists the namespaces whose names follow `after`, in the order of their UTF-8 bytes. A short page is the last.
-pub async fn namespaces(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn namespaces(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let (after, limit) = (asked.query.text("after").map(str::to_owned), asked.query.limit(KEYS, MOST_KEYS)?);
     let found = asked.desk.read(move |s| s.namespaces(after.as_deref(), limit)).await?;
     answered(&json!({ "namespaces": found.iter().map(show::namespace).collect::<Vec<Value>>() }))
 }
 
 /// Lists the agents of a namespace whose names follow `after`, in the order of their UTF-8 bytes.
-pub async fn agents(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn agents(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let (namespace, limit) = (asked.query.or("namespace", NAMESPACE), asked.query.limit(KEYS, MOST_KEYS)?);
     let after = asked.query.text("after").map(str::to_owned);
     let found = asked.desk.read(move |s| s.agents(&namespace, after.as_deref(), limit)).await?;
     answered(&json!({ "agents": found }))
 }
 
-pub async fn scan(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn scan(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let scan = scan_of(&asked, VALUES, MOST_VALUES).await?;
     let (items, cursor) = asked
         .desk
@@ -65,7 +65,7 @@ struct Scanned {
     cursor: Option<String>,
 }
 
-pub async fn resume_point(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn resume_point(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let (namespace, agent) = (asked.query.or("namespace", NAMESPACE), asked.query.wanted("agent")?);
     let prefix = asked.query.or("prefix", "step:");
     let point = asked.desk.read(move |s| s.resume_point(&namespace, &agent, &prefix)).await?;
@@ -73,7 +73,7 @@ pub async fn resume_point(asked: Asked<'_>) -> Result<Response<AnswerBody>, Erro
 }
 
 /// Reads the scan that a query asks for. Later pages use the position of the first, so that all show one moment.
-async fn scan_of(asked: &Asked<'_>, default: usize, most: usize) -> Result<Scan, Error> {
+async fn scan_of(asked: &StateRequest<'_>, default: usize, most: usize) -> Result<Scan, Error> {
     let query = &asked.query;
     let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
     let (prefix, limit) = (query.or("prefix", ""), query.limit(default, most)?);

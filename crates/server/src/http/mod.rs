@@ -31,12 +31,12 @@ use crate::{
 
 /// REST routes of the state over one store. Cheap to clone. `door::state` checks access and finds the writer before.
 #[derive(Clone)]
-pub struct Rest {
+pub struct StateRoutes {
     desk: Arc<StateDesk>,
 }
 
 /// A request on its way through a route.
-struct Asked<'a> {
+struct StateRequest<'a> {
     desk: &'a Arc<StateDesk>,
     writer: Writer,
     query: Query,
@@ -46,9 +46,9 @@ struct Asked<'a> {
     body: Bytes,
 }
 
-impl Rest {
-    pub fn new(desk: Arc<StateDesk>) -> Rest {
-        Rest { desk }
+impl StateRoutes {
+    pub fn new(desk: Arc<StateDesk>) -> StateRoutes {
+        StateRoutes { desk }
     }
 
     /// Returns whether a path is below `/v1/state/`, even if no route has this path.
@@ -68,7 +68,7 @@ impl Rest {
         })?;
         let path = segments.into_iter().map(query::decode).collect::<Result<_, _>>()?;
         let query = Query::parse(parts.uri.query().unwrap_or_default(), route)?;
-        let asked = Asked { desk: &self.desk, writer, query, path, parts, body };
+        let asked = StateRequest { desk: &self.desk, writer, query, path, parts, body };
         match route.verb {
             Verb::Get => item::get(asked).await,
             Verb::Put => item::put(asked).await,

@@ -10,7 +10,7 @@ use outlast_core::{
 };
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{Asked, answered, list::NAMESPACE, show};
+use super::{StateRequest, answered, list::NAMESPACE, show};
 use crate::{
     state::{Commits, Error, PAGE, StateDesk},
     wire::body::{AnswerBody, Piece},
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Silence after which a comment is sent, so that intermediaries keep the connection.
 const QUIET: Duration = Duration::from_secs(15);
 
-pub async fn replay(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn replay(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
     let follow = query.flag("follow")?;
@@ -52,7 +52,7 @@ pub async fn replay(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
 }
 
 /// Returns the position in `Last-Event-ID`, which a client that lost its connection sends.
-fn resumed(asked: &Asked<'_>) -> Result<Option<i64>, Error> {
+fn resumed(asked: &StateRequest<'_>) -> Result<Option<i64>, Error> {
     let Some(said) = asked.parts.headers.get("last-event-id") else { return Ok(None) };
     let position = said.to_str().ok().and_then(|s| s.parse().ok());
     position.map(Some).ok_or_else(|| Error::BadRequest("Last-Event-ID is none that was given here".into()))

@@ -7,7 +7,7 @@ use outlast_core::{engine::state::put::Change, state::Name};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::{Asked, answered, item::committed, list::NAMESPACE, show};
+use super::{StateRequest, answered, item::committed, list::NAMESPACE, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
 #[derive(Deserialize)]
@@ -16,12 +16,12 @@ struct Transaction {
     /// The caller's own id. A transaction that is sent again under the same id is not applied again.
     #[serde(default)]
     id: Option<String>,
-    changes: Vec<Wanted>,
+    changes: Vec<ChangeBody>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct ChangeBody {
     #[serde(default)]
     namespace: Option<String>,
     agent: String,
@@ -39,7 +39,7 @@ fn there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D:
     Box::<RawValue>::deserialize(from).map(Some)
 }
 
-pub async fn transact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn transact(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let wanted: Transaction = serde_json::from_slice(&asked.body)
         .map_err(|e| Error::BadRequest(format!("the body is no transaction: {e}")))?;
     let mut changes = Vec::with_capacity(wanted.changes.len());
@@ -61,7 +61,7 @@ pub async fn transact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(&committed(&done))
 }
 
-pub async fn outcome(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn outcome(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let id = asked.query.wanted("id")?;
     let of = id.clone();
     match asked.desk.read(move |s| s.transaction_outcome(&of)).await? {

@@ -22,7 +22,7 @@ use self::{
     allowed::Allowed,
     authority::{Authority, Error},
     onward::Onward,
-    opened::{Opened, Place},
+    opened::{Destination, Opened},
 };
 pub use crate::wire::ways::{BadProxy, Ways, is_excepted, is_loopback};
 
@@ -70,7 +70,7 @@ impl Intercept {
     }
 
     /// Returns the upstream and target for a request to an opened host; `None` if its path belongs to no known API.
-    pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Place> {
+    pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Destination> {
         self.opened.place(host, port, path_and_query)
     }
 

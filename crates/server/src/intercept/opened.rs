@@ -41,7 +41,7 @@ struct Origin {
 
 /// Destination of an intercepted request: its upstream, and the target that it would have on the proxy's own routes,
 /// from `/v1` on.
-pub struct Place {
+pub struct Destination {
     pub to: To,
     pub target: String,
     /// Whether the upstream is the same host that the request was made to.
@@ -91,7 +91,7 @@ impl Opened {
     }
 
     /// Returns the upstream and target for a request to an opened host; `None` if its path belongs to no known API.
-    pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Place> {
+    pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Destination> {
         self.origins.iter().filter(|origin| origin.is_at(host, port)).find_map(|origin| {
             let below = path_and_query.strip_prefix(&origin.path)?;
             let target = match &origin.to {
@@ -99,7 +99,7 @@ impl Opened {
                 To::Own(_) => below.to_owned(),
                 To::Named(_) => format!("/v1{below}"),
             };
-            Some(Place { to: origin.to.clone(), target, is_at_home: origin.is_home })
+            Some(Destination { to: origin.to.clone(), target, is_at_home: origin.is_home })
         })
     }
 }

@@ -20,12 +20,12 @@ const ANNOTATION: &str = "x-mcp-header";
 const NAMED: [(&str, &str); 3] = [("tools/call", "name"), ("prompts/get", "name"), ("resources/read", "uri")];
 
 /// Path to a value in a tool's arguments, and the name of the header that repeats this value.
-type Place = (Vec<String>, HeaderName);
+type MirroredArgument = (Vec<String>, HeaderName);
 
 /// Arguments that headers of a call repeat, for each tool, as the server last listed its tools.
 #[derive(Debug, Default)]
 pub struct Mirror {
-    tools: HashMap<String, Vec<Place>>,
+    tools: HashMap<String, Vec<MirroredArgument>>,
 }
 
 /// Returns the protocol version that a request names itself; `None` for a request of a session that
@@ -73,7 +73,7 @@ impl Mirror {
 }
 
 /// Finds annotated properties that a chain of `properties` leads to; an annotation elsewhere has no meaning.
-fn find(schema: &Value, path: &mut Vec<String>, places: &mut Vec<Place>) {
+fn find(schema: &Value, path: &mut Vec<String>, places: &mut Vec<MirroredArgument>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         path.push(name.clone());
         let header = property[ANNOTATION].as_str().filter(|header| !header.is_empty());

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 pub use crate::wire::socket::Mark;
 
 /// Line that a recorder sends to its client.
-pub struct Told {
+pub struct OutgoingLine {
     pub line: Vec<u8>,
     /// Deed that is due once the client has the line. Dropped if the client goes first.
     pub mark: Option<Mark>,
@@ -35,6 +35,6 @@ pub trait Recorders: Send + Sync {
         &self,
         name: &str,
         caller: Caller,
-        told: mpsc::UnboundedSender<Told>,
+        told: mpsc::UnboundedSender<OutgoingLine>,
     ) -> Option<mpsc::UnboundedSender<Vec<u8>>>;
 }

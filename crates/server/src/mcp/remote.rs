@@ -25,7 +25,7 @@ use tokio::{sync::mpsc, task::AbortHandle};
 use super::{
     message::{self, Message},
     mirror::{self, VERSION_HEADER},
-    stream::{self, LONGEST, Place},
+    stream::{self, LONGEST, ResumePoint},
     target::Target,
 };
 use crate::proxy::upstream::{Pool, SendFailed};
@@ -174,7 +174,7 @@ async fn send(wire: Arc<Wire>, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
 
 /// Hears what the server says unasked, for as long as it offers a stream for that.
 async fn listen(wire: Arc<Wire>) {
-    let (mut place, mut failed) = (Place::default(), 0);
+    let (mut place, mut failed) = (ResumePoint::default(), 0);
     loop {
         match wire.get(place.last.as_deref()).await {
             Some(response) if is_stream(&response) => {
@@ -329,7 +329,7 @@ impl Wire {
         };
         if is_stream(&response) {
             let resumable = mirror::version(message::read(line).ok().and_then(|m| m.params)).is_none();
-            let (mut place, mut failed) = (Place::default(), 0);
+            let (mut place, mut failed) = (ResumePoint::default(), 0);
             let mut response = Some(response);
             loop {
                 let came = match response.take() {

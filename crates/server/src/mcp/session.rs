@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{
     message::{self, INTERNAL, Message},
-    recorder::{Caller, Told},
+    recorder::{Caller, OutgoingLine},
 };
 use crate::wire::body::Piece;
 
@@ -42,7 +42,7 @@ pub enum Form {
     Json,
 }
 
-struct Asked {
+struct PendingRequest {
     id: String,
     /// Token by which notices of progress name this request, as raw JSON; `None` if the client asked for
     /// none.
@@ -53,10 +53,10 @@ struct Asked {
 
 struct Streams {
     /// Requests of the client that have no answer yet, the oldest first.
-    asked: Vec<Asked>,
+    asked: Vec<PendingRequest>,
     /// Stream that the client opened for messages which answer no request; `None` before.
     listening: Option<Stream>,
-    kept: VecDeque<Told>,
+    kept: VecDeque<OutgoingLine>,
     used: Instant,
     ended: bool,
 }
@@ -77,7 +77,7 @@ impl Session {
         name: String,
         caller: Caller,
         lines: mpsc::UnboundedSender<Vec<u8>>,
-        mut told: mpsc::UnboundedReceiver<Told>,
+        mut told: mpsc::UnboundedReceiver<OutgoingLine>,
     ) -> Session {
         let streams = Arc::new(Mutex::new(Streams {
             asked: Vec::new(),
@@ -133,7 +133,7 @@ impl Session {
         }
         let params = message.params.and_then(|p| serde_json::from_str::<Params<'_>>(p.get()).ok());
         let progress = params.and_then(|p| p.meta.progress_token).map(|token| token.get().to_owned());
-        streams.asked.push(Asked { id: id.to_owned(), progress, form, to });
+        streams.asked.push(PendingRequest { id: id.to_owned(), progress, form, to });
         match streams.ended {
             true => streams.end(),
             false => drop(self.lines.send(line)),
@@ -166,7 +166,7 @@ impl Session {
 
 impl Streams {
     /// Sends a line of the recorder to the response that it belongs to, or keeps it until a stream is open.
-    fn give(&mut self, told: Told) {
+    fn give(&mut self, told: OutgoingLine) {
         let Ok(message) = message::read(&told.line) else { return };
         if let (None, Some(id)) = (&message.method, message.id) {
             let Some(at) = self.asked.iter().position(|asked| asked.id == id.get()) else { return };
@@ -181,7 +181,7 @@ impl Streams {
             .method
             .as_deref()
             .is_some_and(|m| m.ends_with("/list_changed") || m == "notifications/resources/updated");
-        let is_open = |asked: &&Asked| asked.form == Form::Events && !asked.to.is_closed();
+        let is_open = |asked: &&PendingRequest| asked.form == Form::Events && !asked.to.is_closed();
         let of_its_own = self
             .asked
             .iter()
@@ -212,7 +212,7 @@ impl Streams {
         for asked in std::mem::take(&mut self.asked) {
             let error = message::error(INTERNAL, "the server does not stay up, and was given up");
             let line = message::answer(&asked.id, &error);
-            let _ = asked.to.send(piece(asked.form, Told { line, mark: None }));
+            let _ = asked.to.send(piece(asked.form, OutgoingLine { line, mark: None }));
             let _ = asked.to.send(Piece::End);
         }
         self.listening.take().map(|to| to.send(Piece::End));
@@ -223,7 +223,7 @@ fn facts<'a>(message: &Message<'a>) -> Facts<'a> {
     message.params.and_then(|p| serde_json::from_str(p.get()).ok()).unwrap_or_default()
 }
 
-fn piece(form: Form, told: Told) -> Piece {
+fn piece(form: Form, told: OutgoingLine) -> Piece {
     let frame = match form {
         Form::Json => told.line,
         Form::Events => [b"event: message\ndata: ".as_slice(), &told.line, b"\n\n"].concat(),
@@ -275,7 +275,7 @@ mod tests {
         }
 
         fn gives(&self, line: &str) {
-            self.session.streams().give(Told { line: line.as_bytes().to_vec(), mark: None });
+            self.session.streams().give(OutgoingLine { line: line.as_bytes().to_vec(), mark: None });
         }
     }
 

@@ -19,24 +19,24 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Position in a stream from which it is resumed.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ResumePoint {
     /// Id of the last event that had one; `None` before.
     pub last: Option<String>,
     pub pause: Duration,
 }
 
-impl Default for Place {
-    fn default() -> Place {
-        Place { last: None, pause: PAUSE }
+impl Default for ResumePoint {
+    fn default() -> ResumePoint {
+        ResumePoint { last: None, pause: PAUSE }
     }
 }
 
 /// Calls `each` with each message of the body until that ends or breaks off. A message is one line: line ends within it
 /// become spaces, which JSON has outside of texts only. Returns how many events came.
-pub async fn read(mut body: Incoming, place: &mut Place, mut each: impl FnMut(Vec<u8>)) -> usize {
+pub async fn read(mut body: Incoming, place: &mut ResumePoint, mut each: impl FnMut(Vec<u8>)) -> usize {
     let mut framer = Framer::default();
     let (mut events, mut held) = (0, 0);
-    let mut take = |bytes: &Bytes, place: &mut Place| {
+    let mut take = |bytes: &Bytes, place: &mut ResumePoint| {
         let event = Event::read(bytes);
         if let Some(id) = event.id.and_then(|id| std::str::from_utf8(id).ok()) {
             place.last = Some(id.to_owned()).filter(|id| !id.is_empty());

@@ -12,7 +12,7 @@ use outlast_core::{
         desk::{self, Admitting, ForClient},
         plan::Verdict,
         rates::{Later, Why},
-        taken::Place,
+        taken::RequestKey,
     },
     engine::{
         self,
@@ -20,7 +20,7 @@ use outlast_core::{
         call::{
             admit::{Admission, Admit},
             delivered::Delivered,
-            keep::Keep,
+            store_part::StorePart,
         },
         run::halt::Halt,
     },
@@ -67,7 +67,7 @@ const PLAN_AGAIN_MS: u64 = 250;
 pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
     let (head, response) = oneshot::channel();
     let registry = host.registry.clone();
-    let place = Place { run: call.seat.run, attempt: call.seat.attempt, key: call.match_key };
+    let place = RequestKey { run: call.seat.run, attempt: call.seat.attempt, key: call.match_key };
     let (id, inbox) = registry.arrives(desk::Request {
         place,
         retry_count: call.retry_count,
@@ -121,7 +121,7 @@ struct Drive {
     call: Arc<Call>,
     reply: Reply,
     /// Admission that the store is deciding now; `None` if there is none.
-    admission: Option<Asked>,
+    admission: Option<PendingAdmission>,
     /// Request body that is too long for the admission's commit, and is stored after it, in parts; else
     /// `None`.
     long_request: Option<Payload>,
@@ -139,7 +139,7 @@ struct Drive {
 }
 
 /// Admission that was submitted to the store.
-struct Asked {
+struct PendingAdmission {
     as_whom: InstanceNo,
     began: Instant,
     pending: Pending<Admit>,
@@ -307,7 +307,7 @@ impl Drive {
             true => self.host.store.ask_here(admit, Durability::Synced),
             false => self.host.store.ask(admit, Durability::Synced),
         };
-        self.admission = Some(Asked { as_whom, began, pending });
+        self.admission = Some(PendingAdmission { as_whom, began, pending });
     }
 
     /// Returns the usual cap of the run's answers, for a request that names none. What a request names is its client's choice.
@@ -319,7 +319,7 @@ impl Drive {
     }
 
     async fn admitted(&mut self, result: Result<Admission, Error>) {
-        let Some(Asked { as_whom, began, .. }) = self.admission.take() else { return };
+        let Some(PendingAdmission { as_whom, began, .. }) = self.admission.take() else { return };
         self.host.metrics.committed(began.elapsed());
         match (self.ticket.take(), &result) {
             (Some(ticket), Ok(Admission::Go { opening, .. })) => {
@@ -379,7 +379,9 @@ impl Drive {
     fn keep_request(&mut self, opening: Opening) {
         let Some(body) = self.long_request.take() else { return };
         for part in body.into_parts() {
-            drop(self.host.store.ask(Keep { opening, role: Role::Request, part }, Durability::Committed));
+            drop(
+                self.host.store.ask(StorePart { opening, role: Role::Request, part }, Durability::Committed),
+            );
         }
     }
 
@@ -478,7 +480,7 @@ impl Drive {
     }
 }
 
-async fn decided(admission: &mut Option<Asked>) -> Result<Admission, Error> {
+async fn decided(admission: &mut Option<PendingAdmission>) -> Result<Admission, Error> {
     match admission {
         Some(asked) => (&mut asked.pending).await,
         None => std::future::pending().await,

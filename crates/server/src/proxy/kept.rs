@@ -13,7 +13,7 @@ use outlast_core::{
 
 use super::{
     record::Answer,
-    remembered::{Kept, Memories, RunMemory, Told},
+    remembered::{AnswerIds, Kept, Memories, RunMemory},
 };
 use crate::{
     dialect::{Dialect, HeaderFacts, Request, Route, route},
@@ -105,8 +105,8 @@ impl Journal<'_> {
 
     fn read(&self, entry: &Entry) -> Result<(), Refusal> {
         let told = match (entry.kind, entry.state) {
-            (Kind::Call, State::Open) => Told::NotYet,
-            (Kind::Call, _) => Told::Ids(ids_of(self.store, entry)?),
+            (Kind::Call, State::Open) => AnswerIds::NotYet,
+            (Kind::Call, _) => AnswerIds::Ids(ids_of(self.store, entry)?),
             _ => return Ok(()),
         };
         self.kept(|kept| kept.note(entry.seq, told));

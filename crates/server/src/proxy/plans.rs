@@ -18,7 +18,7 @@ use outlast_core::{
     envelope::ceiling::Ceilings,
     reads::plans,
     run::instance::Life,
-    state::Keep,
+    state::Retention,
     store::{Ask as _, Durability, Error, Store},
     words::{
         digest::Digest,
@@ -221,7 +221,7 @@ async fn change<T>(
         }
         if kept.version == 0 {
             let namespace = plans::NAMESPACE.to_owned();
-            let retain = Retain { actor: None, namespace, keep: Keep::Last(1) };
+            let retain = Retain { actor: None, namespace, keep: Retention::Last(1) };
             store.ask(retain, Durability::Committed).await?;
         }
         return Ok(answer);

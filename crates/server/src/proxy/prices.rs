@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine::call::settle::Bill,
-    price::{Asked, AskedTier, Bound, Price, PriceTable, cost},
+    price::{Bound, CostFactors, Price, PriceTable, RequestedTier, cost},
     words::usage::{ServiceTier, Usage},
 };
 
@@ -63,11 +63,11 @@ impl Priced {
         } else {
             input_tokens
         };
-        let asked = Asked {
+        let asked = CostFactors {
             input_tokens,
             wants_cache: request.wants_cache_5m || request.wants_cache_1h,
             wants_1h_cache: request.wants_cache_1h,
-            tier: request.tier.map_or(AskedTier::Unnamed, AskedTier::Named),
+            tier: request.tier.map_or(RequestedTier::Unnamed, RequestedTier::Named),
             choices: request.choices,
             cap: request.cap,
             thinking_budget: request.thinking_budget,

@@ -115,11 +115,11 @@ impl Kept {
         ids.iter().find(|id| !self.ids.contains(*id))
     }
 
-    pub fn note(&mut self, seq: Seq, told: Told) {
+    pub fn note(&mut self, seq: Seq, told: AnswerIds) {
         self.open.remove(&seq);
         match told {
-            Told::Ids(ids) => self.ids.extend(ids),
-            Told::NotYet => drop(self.open.insert(seq)),
+            AnswerIds::Ids(ids) => self.ids.extend(ids),
+            AnswerIds::NotYet => drop(self.open.insert(seq)),
         }
     }
 
@@ -130,7 +130,7 @@ impl Kept {
 }
 
 /// Ids of stored answers that one journal entry holds.
-pub enum Told {
+pub enum AnswerIds {
     Ids(Vec<String>),
     /// The call is in flight, so its ids are not known yet.
     NotYet,

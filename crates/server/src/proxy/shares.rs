@@ -17,7 +17,7 @@ use outlast_core::{
     },
     engine::{self, state::retain::Retain},
     reads::shares,
-    state::Keep,
+    state::Retention,
     store::{Ask as _, Durability, Error},
     words::id::{InstanceNo, Micros},
 };
@@ -177,7 +177,7 @@ fn change<T>(
         }
         if kept.version == 0 {
             let namespace = shares::NAMESPACE.to_owned();
-            let retain = Retain { actor: None, namespace, keep: Keep::Last(1) };
+            let retain = Retain { actor: None, namespace, keep: Retention::Last(1) };
             store.ask(retain, Durability::Committed).wait()?;
         }
         return Ok(answer);

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Response, header, request::Parts};
 use outlast_core::{
-    events::{Event, Kind, Mark, Wanted},
+    events::{Event, EventQuery, Kind, Mark},
     journal::{Entry, State},
     store::{self, News, RunView, Store},
     words::id::{RunNo, Seq},
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    Asked, Reader, json, of_type,
+    ReadRequest, Reader, json, of_type,
     progress::{self, Progress},
     show,
 };
@@ -117,7 +117,7 @@ impl Reading {
     fn page(&mut self, store: &dyn Store) -> Result<Vec<(Value, String)>, store::Error> {
         let mut given = Vec::new();
         let no = self.run.as_ref().map(|view| view.run.no);
-        let wanted = Wanted { run: no, after: self.cursor.mark, limit: self.limit };
+        let wanted = EventQuery { run: no, after: self.cursor.mark, limit: self.limit };
         let mut ids: BTreeMap<RunNo, Option<String>> = BTreeMap::new();
         for event in store.events(&wanted)? {
             self.cursor.mark = event.mark;
@@ -224,7 +224,7 @@ fn row(event: &Event, run: Option<String>) -> Value {
 }
 
 /// Answers with a page of events, or with a stream if the client accepts one.
-pub async fn events(asked: Asked<'_>, parts: &Parts) -> Result<Response<AnswerBody>, Error> {
+pub async fn events(asked: ReadRequest<'_>, parts: &Parts) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let run = match (asked.reader, query.text("run")) {
         (_, Some(id)) => Some(asked.named(id).await?),

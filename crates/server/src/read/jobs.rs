@@ -4,7 +4,7 @@ use http::Response;
 use outlast_core::{journal::Standing, store::Page, words::id::Seq};
 use serde_json::{Value, json};
 
-use super::{Asked, exchange, json, show, words};
+use super::{ReadRequest, exchange, json, show, words};
 use crate::{state::Error, wire::body::AnswerBody};
 
 /// Default number of items in a page. `MOST` is the largest.
@@ -13,7 +13,7 @@ const MOST: usize = 1_000;
 
 /// Answers with the newest entry of each item, in order. `standing` filters each page; pages are cut before that, so a
 /// page can be short.
-pub async fn items(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn items(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let standings = words(&asked.query, "standing", &Standing::ALL, Standing::name)?;
     let after = Seq(asked.query.number("after")?.unwrap_or(0));
     let (limit, values) = (asked.query.limit(PAGE, MOST)?, asked.query.flag("values")?);

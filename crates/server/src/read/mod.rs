@@ -99,7 +99,7 @@ pub enum Reader {
 }
 
 /// Request that is being answered: who reads, the query, and the values in its path.
-pub(crate) struct Asked<'a> {
+pub(crate) struct ReadRequest<'a> {
     host: &'a Arc<Host>,
     reader: Reader,
     query: Query,
@@ -117,7 +117,7 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
         .ok_or_else(|| Error::NoRoute { method: parts.method.to_string(), path: String::new() })?;
     let path = segments.into_iter().map(query::decode).collect::<Result<_, _>>()?;
     let query = Query::read(parts.uri.query().unwrap_or_default(), route.query)?;
-    let asked = Asked { host, reader, query, path };
+    let asked = ReadRequest { host, reader, query, path };
     match route.does {
         Does::Runs => runs::list(asked, false).await,
         Does::Jobs => runs::list(asked, true).await,
@@ -135,7 +135,7 @@ async fn answered(host: &Arc<Host>, reader: Reader, parts: &Parts) -> Result<Res
     }
 }
 
-impl Asked<'_> {
+impl ReadRequest<'_> {
     /// Reads the run that the path names. Errors: `unknown_run`; `foreign_run` for the bearer of another run's token.
     async fn run(&self) -> Result<RunView, Error> {
         self.named(self.path.first().map_or("", String::as_str)).await

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     envelope::Envelope,
-    reads::runs::{self, Wanted},
+    reads::runs::{self, RunSearch},
     run::{Run, status::Status},
     state::Position,
     store::{self, RunView, Store},
@@ -36,7 +36,7 @@ impl Progress {
     /// that is an event of its own. A reader of all runs also gets a message when the state was
     /// written.
     pub fn look(&mut self, store: &dyn Store, of: Option<&RunView>) -> Result<Vec<Value>, store::Error> {
-        let running = Wanted { statuses: vec![Status::Running], ..Wanted::default() };
+        let running = RunSearch { statuses: vec![Status::Running], ..RunSearch::default() };
         let found = match of {
             Some(view) => store.run(view.run.no)?.into_iter().collect(),
             None => runs::page(store, &running, MOST)?.runs,

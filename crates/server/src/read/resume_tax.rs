@@ -4,7 +4,7 @@ use http::Response;
 use outlast_core::{price::PriceTable, reads::entries, store::RunView};
 use serde_json::{Value, json};
 
-use super::Asked;
+use super::ReadRequest;
 pub use crate::proxy::resume_tax::{Resumption, Tax, difference, find};
 use crate::{state, wire::body::AnswerBody};
 
@@ -15,7 +15,7 @@ fn prices(view: &RunView) -> PriceTable {
 }
 
 /// Answers with what each restart of a run bought again, and the total.
-pub(super) async fn of_run(asked: Asked<'_>) -> Result<Response<AnswerBody>, state::Error> {
+pub(super) async fn of_run(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, state::Error> {
     let view = asked.run().await?;
     let id = view.run.id.clone();
     let found = asked

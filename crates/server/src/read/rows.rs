@@ -14,7 +14,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{Asked, Reader, json, of_type};
+use super::{ReadRequest, Reader, json, of_type};
 use crate::{http::query::Query, state::Error, version, wire::body::AnswerBody};
 
 /// Number of the rows' shapes. A server and a client have to have the same.
@@ -81,7 +81,7 @@ fn shown(view: RunView) -> RunRow {
 }
 
 /// Answers one read of the store. Errors: `foreign_run` for a run token; `bad_request` for a read that is not here.
-pub(super) async fn rows(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn rows(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     if asked.reader != Reader::All {
         return Err(Error::OwnRunOnly);
     }

@@ -9,7 +9,7 @@ use outlast_core::{
 };
 use serde_json::{Value, json};
 
-use super::{Asked, Reader, json, show, words};
+use super::{ReadRequest, Reader, json, show, words};
 use crate::{state::Error, wire::body::AnswerBody};
 
 /// Default number of runs in a list. `MOST` is the largest.
@@ -18,7 +18,7 @@ const MOST: usize = 1_000;
 
 /// Answers with a page of runs, newest first, or with `jobs` of batch jobs only. The cursor of the next page is null on
 /// the last one.
-pub async fn list(asked: Asked<'_>, jobs: bool) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ReadRequest<'_>, jobs: bool) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let limit = query.limit(PAGE, MOST)?;
     let bad = || Error::BadRequest("the cursor is none that was given here".into());
@@ -27,7 +27,7 @@ pub async fn list(asked: Asked<'_>, jobs: bool) -> Result<Response<AnswerBody>, 
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
         None => (text.to_owned(), None),
     });
-    let wanted = runs::Wanted {
+    let wanted = runs::RunSearch {
         statuses: words(query, "status", &Status::ALL, Status::name)?,
         name: query.text("name").map(str::to_owned),
         tag,
@@ -67,7 +67,7 @@ fn one(
 }
 
 /// Answers with one run: its status, budget, settings and parent.
-pub async fn summary(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn summary(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let view = asked.run().await?;
     let told = asked.read(move |store| told(store, &view)).await?;
     json(&told)

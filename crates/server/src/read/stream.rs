@@ -15,7 +15,7 @@ use outlast_core::{
 };
 use tokio::sync::mpsc;
 
-use super::{Asked, entries::named, exchange::Exchange, of_type};
+use super::{ReadRequest, entries::named, exchange::Exchange, of_type};
 use crate::{
     proxy::{host::Host, log::Live},
     state::Error,
@@ -35,7 +35,7 @@ const AHEAD: usize = 4;
 ///
 /// Errors: `unknown_entry`; `bad_request` for an entry that is no call, and for an offset behind a recorded answer's end;
 /// `not_kept`.
-pub(super) async fn stream(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn stream(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let from = asked.query.number("from")?.unwrap_or(0);
     let from = usize::try_from(from).unwrap_or(usize::MAX);
     let (view, entry) = named(&asked).await?;

@@ -266,7 +266,7 @@ impl Store for Remote {
         self.no_route("the newest stored request")
     }
 
-    fn events(&self, _: &events::Wanted) -> Result<Vec<Event>, Error> {
+    fn events(&self, _: &events::EventQuery) -> Result<Vec<Event>, Error> {
         self.no_route("the rows of events")
     }
 

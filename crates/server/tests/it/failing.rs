@@ -8,7 +8,7 @@ use std::sync::{
 use outlast_core::{
     engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
-    events::{Event, Mark, Wanted, delivery::Delivery},
+    events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -163,7 +163,7 @@ impl Store for Failing {
     fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         self.inner.payload(run, seq, role)
     }
-    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
         self.inner.events(wanted)
     }
     fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {

@@ -97,7 +97,7 @@ enum Trouble {
 }
 
 /// Things that stay the same, and the clock.
-struct Ground {
+struct Conditions {
     clock: Arc<ManualClock>,
     disk: Arc<MemoryStore>,
     rng: Rng,
@@ -107,7 +107,7 @@ struct Ground {
 }
 
 struct World {
-    ground: Ground,
+    ground: Conditions,
     queue: BTreeMap<(u64, u64), Event>,
     order: u64,
     truth: Truth,
@@ -136,7 +136,7 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
     }
 }
 
-impl Ground {
+impl Conditions {
     fn around(&self) -> Around<'_> {
         Around {
             now_ms: self.clock.monotonic_ms(),
@@ -159,7 +159,7 @@ impl World {
         let agents = rng.between(2, 8) as usize;
         let faults = if rng.chance(50) { rng.between(1, 4) } else { 0 };
         let ceilings = truth.ceilings();
-        let ground = Ground { clock, disk: disk.clone(), rng, bug, ceilings, faults };
+        let ground = Conditions { clock, disk: disk.clone(), rng, bug, ceilings, faults };
         let mut world = World {
             truth,
             servers: (0..servers).map(|i| Server::new(i, 0, disk.clone(), bug)).collect(),

@@ -17,7 +17,7 @@ use outlast_core::{
     memory::MemoryStore,
     reads::plans,
     run::instance::{Identity, Life},
-    state::{Keep, Name},
+    state::{Name, Retention},
     store::{Durability, Error, Store as _, Ticket},
     words::id::{InstanceNo, Micros},
 };
@@ -103,7 +103,7 @@ impl Server {
         let (pid, start_time) = (self.index as u32, self.life);
         let identity = Identity { host: "sim".into(), pid, start_time, ..Identity::default() };
         self.queue(Register { identity }, Durability::Synced, Then::Registered, now_ms);
-        let retain = Retain { actor: None, namespace: plans::NAMESPACE.into(), keep: Keep::Last(1) };
+        let retain = Retain { actor: None, namespace: plans::NAMESPACE.into(), keep: Retention::Last(1) };
         self.queue(retain, Durability::Committed, Then::Nothing, now_ms);
     }
 

@@ -1,7 +1,7 @@
 //! Truth about a plan: how far its windows are used, by the runs and by another device, and whether a ceiling was passed.
 
 use outlast_core::{
-    call::plan::Told,
+    call::plan::WindowUse,
     envelope::ceiling::{Ceilings, Length, Reached, Share},
     words::id::Micros,
 };
@@ -16,7 +16,7 @@ const MOST: i64 = Share::POINT.0;
 /// Windows that the head of an answer tells, with what they are worth to who checks.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
-    pub told: Vec<Told>,
+    pub told: Vec<WindowUse>,
     known: Vec<Known>,
 }
 
@@ -118,7 +118,7 @@ impl Truth {
     /// Tells the windows in the head of an answer.
     pub fn head(&self) -> Head {
         let step = self.step.0;
-        let tell = |w: &Window| Told {
+        let tell = |w: &Window| WindowUse {
             window: w.length,
             used: Share(w.used / step * step),
             resets_at: Some(w.turns_at),

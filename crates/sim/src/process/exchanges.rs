@@ -4,7 +4,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use outlast_core::{
     call::{
-        Told,
+        FailedTry,
         desk::{self, ForExchange, Key},
         exchange::{Ending, Event, Failure},
     },
@@ -28,7 +28,7 @@ use crate::{
     bug::Bug,
     happening::ToProcess,
     outside::Outside,
-    provider::{Asked, Piece, Provider},
+    provider::{Piece, Provider, UpstreamRequest},
 };
 
 impl Process {
@@ -37,7 +37,7 @@ impl Process {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let r = &client.request;
         let (key, bound) = ((r.run, opening.seq), r.ask.bound());
-        let asked = Asked {
+        let asked = UpstreamRequest {
             run: r.run,
             seq: opening.seq,
             digest: r.digest(),
@@ -226,8 +226,8 @@ impl Process {
     }
 }
 
-fn told(live: &Carried, cause: Option<Cause>, out: &Outside) -> Told {
+fn told(live: &Carried, cause: Option<Cause>, out: &Outside) -> FailedTry {
     let elapsed_ms = out.now_ms() - live.began_ms;
     let retry_after_ms = out.rng.chance(30).then(|| out.rng.between(0, 25_000));
-    Told { elapsed_ms, retry_after_ms, lasting: out.rng.chance(10), cause, probe_ms: None }
+    FailedTry { elapsed_ms, retry_after_ms, lasting: out.rng.chance(10), cause, probe_ms: None }
 }

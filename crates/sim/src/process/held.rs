@@ -6,7 +6,7 @@ use outlast_core::{
     call::{
         desk::Key,
         exchange::{Ending, Frame},
-        taken::Place,
+        taken::RequestKey,
     },
     engine::call::{delivered::Delivered, settle::Bill},
     journal::Opening,
@@ -19,7 +19,7 @@ use outlast_core::{
 use crate::{
     bug::Bug,
     happening::{Request, ToAgent},
-    provider::Asked,
+    provider::UpstreamRequest,
 };
 
 /// Request of one client, and the state of its answer.
@@ -61,18 +61,18 @@ impl Client {
     }
 
     /// Returns the key by which identical requests of the client's attempt are found.
-    pub(super) fn place(&self, attempt: AttemptNo, bug: Option<Bug>) -> Place {
+    pub(super) fn place(&self, attempt: AttemptNo, bug: Option<Bug>) -> RequestKey {
         let r = &self.request;
         let scope = if bug == Some(Bug::ScopeIgnored) { "" } else { &r.scope };
         let key = MatchKey::new(&r.digest(), scope, None);
-        Place { run: r.run, attempt, key }
+        RequestKey { run: r.run, attempt, key }
     }
 }
 
 /// State that the host keeps for an exchange. Its clients read their answers from it.
 pub struct Carried {
     pub(super) key: Key,
-    pub(super) asked: Asked,
+    pub(super) asked: UpstreamRequest,
     /// Time since which the call is tried.
     pub(super) began_ms: u64,
     /// Opening of the entry, with the instance that made it. Only that instance may close the entry, even after the

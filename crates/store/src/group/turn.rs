@@ -13,7 +13,7 @@ use outlast_core::{
 };
 
 use super::queue::Job;
-use crate::backend::{Backend, CommitFailed, Ground};
+use crate::backend::{Backend, CommitFailed, DataVersion};
 
 /// Runs groups of operations one after the other.
 pub trait Run: Send {
@@ -35,7 +35,7 @@ pub struct Turn<B> {
     /// is none. Nothing is decided before.
     unclear: Option<(InstanceNo, i64)>,
     /// Rows of the last decision answered ahead. They are reused if the ground is unchanged.
-    foreseen: Option<(Ground, Loaded)>,
+    foreseen: Option<(DataVersion, Loaded)>,
 }
 
 impl<B: Backend> Turn<B> {

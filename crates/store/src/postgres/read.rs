@@ -9,7 +9,7 @@ use outlast_core::{
         budget::{Budget, BudgetView},
         unit::MOST_PER_CALL,
     },
-    events::{Event, Mark, Wanted, delivery::Delivery},
+    events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -277,8 +277,8 @@ impl Store for PostgresStore {
         })
     }
 
-    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
-        let Wanted { run, after, limit } = *wanted;
+    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
+        let EventQuery { run, after, limit } = *wanted;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.readers.run(async move |c: &Link| {
             let columns = "transaction, no, at, run_no, seq, kind, about";

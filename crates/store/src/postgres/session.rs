@@ -89,7 +89,7 @@ pub struct Terms<'a> {
 }
 
 /// Answers of the database to a BEGIN.
-pub struct Told {
+pub struct BeginReply {
     pub now: Micros,
     /// Row of the instance [`Terms::witness`]: the outer `None` if none was asked for, the inner one if there
     /// is no such row.
@@ -99,7 +99,7 @@ pub struct Told {
 /// Outcome of a BEGIN.
 pub enum Begun {
     /// A transaction is open. An error means that reading failed in it.
-    In(Told, Result<(), Error>),
+    In(BeginReply, Result<(), Error>),
     Failed(tokio_postgres::Error),
     /// The transaction was begun on a server's connection that holds another session's token, and has no effect.
     Elsewhere,
@@ -211,11 +211,11 @@ impl Session {
         };
         let told = rows.first().and_then(|row| {
             let witness = |_| row.try_get(1).ok().flatten().and_then(witnessed);
-            Some(Told { now: Micros(row.try_get(0).ok()?), witness: terms.witness.map(witness) })
+            Some(BeginReply { now: Micros(row.try_get(0).ok()?), witness: terms.witness.map(witness) })
         });
         let untold = || Error::Unavailable { why: "the database did not tell its time".into() };
         let Some(told) = told else {
-            return Begun::In(Told { now: Micros(0), witness: None }, Err(untold()));
+            return Begun::In(BeginReply { now: Micros(0), witness: None }, Err(untold()));
         };
         Begun::In(told, loaded)
     }

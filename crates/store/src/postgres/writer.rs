@@ -36,7 +36,7 @@ use super::{
     load,
     locks::{Locks, run_of},
     same::Same,
-    session::{Begun, Session, Standstill, Terms, Told},
+    session::{BeginReply, Begun, Session, Standstill, Terms},
     statement::{many, params},
     time::Time,
     write::{self, Failed},
@@ -232,8 +232,13 @@ impl PostgresWriter {
         session.begin(&terms, &keys, &mut self.known)
     }
 
-    fn opened(&mut self, session: Session, told: Told, loaded: Result<(), Error>) -> Result<Micros, Error> {
-        let Told { now, witness } = told;
+    fn opened(
+        &mut self,
+        session: Session,
+        told: BeginReply,
+        loaded: Result<(), Error>,
+    ) -> Result<Micros, Error> {
+        let BeginReply { now, witness } = told;
         // A session in which reading failed is dropped: the server rolls back, and statements get their names anew.
         loaded.map_err(|e| self.same.look(e))?;
         if let Some(row) = witness {

@@ -38,7 +38,7 @@ use crate::{
 use file::StoreFile;
 
 pub use connect::{MIN_SQLITE, sqlite_version};
-pub use log::{Repaired, Rest, SyncMode, repair};
+pub use log::{KeptPart, Repaired, SyncMode, repair};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {

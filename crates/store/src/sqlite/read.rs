@@ -7,7 +7,7 @@ use outlast_core::{
         budget::{Budget, BudgetView},
         unit::MOST_PER_CALL,
     },
-    events::{Event, Mark, Wanted, delivery::Delivery},
+    events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
@@ -219,7 +219,7 @@ impl Store for SqliteStore {
         self.with_reader(|c| payloads::get(c, run, seq, role).map_err(failure))
     }
 
-    fn events(&self, wanted: &Wanted) -> Result<Vec<Event>, Error> {
+    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
         let limit = i64::try_from(wanted.limit).unwrap_or(i64::MAX);
         let columns = "0, no, at, run_no, seq, kind, about";
         let event = |row: &rusqlite::Row<'_>| tables::event(&mut Cursor::new(row));

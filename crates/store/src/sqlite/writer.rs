@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use super::{apply, cache::Cache, failure, file::StoreFile, load::Finder, log, pending::Pending};
 use crate::{
     Durability,
-    backend::{Backend, CommitFailed, Ground},
+    backend::{Backend, CommitFailed, DataVersion},
     ballast::Ballast,
     gate::{self, Inside},
 };
@@ -31,7 +31,7 @@ pub struct SqliteWriter {
     ballast: Ballast,
     cache: Cache,
     pending: Pending,
-    /// Number of writes and rollbacks so far: see `Ground`.
+    /// Number of writes and rollbacks so far: see `DataVersion`.
     writes: u64,
     /// Current setting of `synchronous`: FULL if true, NORMAL if false.
     synced: bool,
@@ -118,8 +118,8 @@ impl Backend for SqliteWriter {
         self.began().map(Some)
     }
 
-    fn ground(&self) -> Option<Ground> {
-        Some(Ground { version: self.cache.version, writes: self.writes })
+    fn ground(&self) -> Option<DataVersion> {
+        Some(DataVersion { version: self.cache.version, writes: self.writes })
     }
 
     fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {

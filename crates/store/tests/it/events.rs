@@ -10,7 +10,7 @@ use outlast_core::{
         },
     },
     envelope::unit::Unit,
-    events::{Event, Kind, Mark, Wanted, delivery::Delivery},
+    events::{Event, EventQuery, Kind, Mark, delivery::Delivery},
     words::id::{RunNo, Seq},
 };
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use crate::{
 
 /// Events after `after` that the store gives out now.
 fn after(s: &Stage, after: Mark) -> Vec<Event> {
-    s.store().events(&Wanted { after, limit: 1000, ..Wanted::default() }).unwrap()
+    s.store().events(&EventQuery { after, limit: 1000, ..EventQuery::default() }).unwrap()
 }
 
 /// At least `n` events after `mark`, once they are given out: on PostgreSQL they wait for transactions of others.
@@ -43,7 +43,7 @@ fn kinds(events: &[Event]) -> Vec<Kind> {
 
 /// Events of a run and kind, once there are `n`, with their entries and what they tell.
 fn told(s: &Stage, run: RunNo, kind: Kind, n: usize) -> Vec<(Option<Seq>, Value)> {
-    let wanted = Wanted { run: Some(run), limit: 1000, ..Wanted::default() };
+    let wanted = EventQuery { run: Some(run), limit: 1000, ..EventQuery::default() };
     loop {
         let events = s.store().events(&wanted).unwrap();
         let found: Vec<_> = events.into_iter().filter(|e| e.kind == kind).map(|e| (e.seq, e.about)).collect();
@@ -78,7 +78,7 @@ pub fn what_happens_to_a_run_is_an_event_of_its_commit_and_ordinary_work_is_none
     // Page by page, each once.
     let (mut all, mut at) = (Vec::new(), Mark::default());
     loop {
-        let page = s.store().events(&Wanted { after: at, limit: 2, run: None }).unwrap();
+        let page = s.store().events(&EventQuery { after: at, limit: 2, run: None }).unwrap();
         let Some(last) = page.last() else { break };
         at = last.mark;
         all.extend(page);
@@ -147,7 +147,7 @@ pub fn a_removed_run_leaves_one_event_and_no_number_is_given_out_twice(s: &Stage
     assert_eq!(s.ask(forget).unwrap(), Forgot::Gone);
     let left = at_least(s, mark, 1);
     assert_eq!((kinds(&left), &left[0].about), (vec![Kind::RunRemoved], &json!({"run": "gone"})));
-    let wanted = Wanted { run: Some(first.run), limit: 100, ..Wanted::default() };
+    let wanted = EventQuery { run: Some(first.run), limit: 100, ..EventQuery::default() };
     assert_eq!(kinds(&s.store().events(&wanted).unwrap()), [Kind::RunRemoved]);
 }
 

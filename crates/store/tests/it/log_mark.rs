@@ -5,7 +5,7 @@
 use std::{fs, path::PathBuf};
 
 use outlast_core::store::{Durability, Error, Store};
-use outlast_store::sqlite::{Repaired, Rest, repair};
+use outlast_store::sqlite::{KeptPart, Repaired, repair};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -234,7 +234,7 @@ fn an_older_log_put_back_is_told_and_accepted() {
     *files.log() = older.0["-wal"].clone();
     bench.is_told_with(&files, "was committed up to byte");
     let done = bench.repaired();
-    assert!(matches!(done.rest, Rest::Before { .. }), "{done:?}");
+    assert!(matches!(done.rest, KeptPart::Before { .. }), "{done:?}");
     assert_eq!(fs::read(done.kept.unwrap()).unwrap(), older.0["-wal"]);
     assert_eq!(count(&*bench.open()), 10);
     goes_on(&mut bench, 10);
@@ -249,7 +249,7 @@ fn an_older_file_put_back_is_told_and_accepted() {
     let mut files = Files::of(&bench.path);
     *files.0.get_mut("").unwrap() = older.0[""].clone();
     bench.is_told_with(&files, "change counter");
-    assert_eq!(bench.repaired().rest, Rest::File);
+    assert_eq!(bench.repaired().rest, KeptPart::File);
     assert_eq!(count(&*bench.open()), 10);
     goes_on(&mut bench, 10);
 }
@@ -272,7 +272,7 @@ fn a_deleted_log_is_told_and_what_is_left_is_accepted() {
     files.0.remove("-wal");
     bench.is_told_with(&files, "is gone");
     let done = bench.repaired();
-    assert_eq!((done.rest, done.kept), (Rest::File, None));
+    assert_eq!((done.rest, done.kept), (KeptPart::File, None));
     assert_eq!(count(&*bench.open()), 10);
     goes_on(&mut bench, 10);
 }
@@ -288,7 +288,7 @@ fn a_log_that_was_in_the_file_is_given_up_without_loss() {
     drop(store);
     files.log()[32 + 2 * (24 + 4096) + 500] ^= 8;
     bench.is_told_with(&files, "is whole up to byte");
-    assert_eq!(bench.repaired().rest, Rest::Everything);
+    assert_eq!(bench.repaired().rest, KeptPart::Everything);
     assert_eq!(count(&*bench.open()), 20);
     goes_on(&mut bench, 20);
 }
@@ -334,7 +334,10 @@ fn a_file_that_is_not_the_one_of_its_log_is_told_and_left_as_it_is() {
         bench.is_told_with(&mixed, "another one");
         assert_eq!(fs::read(&bench.path).unwrap(), file.0[""], "nothing is written into it");
         let done = bench.repaired();
-        assert_eq!((done.rest, fs::read(done.kept.unwrap()).unwrap()), (Rest::File, young.0["-wal"].clone()));
+        assert_eq!(
+            (done.rest, fs::read(done.kept.unwrap()).unwrap()),
+            (KeptPart::File, young.0["-wal"].clone())
+        );
         assert_eq!(count(&*bench.open()), has);
     }
 }
@@ -374,7 +377,7 @@ fn another_stores_file_that_comes_with_its_own_mark_is_told() {
     bench.is_told_with(&mixed, "another one");
     assert_eq!(fs::read(&bench.path).unwrap(), other.0[""], "nothing is written into it");
     let done = bench.repaired();
-    assert_eq!((done.rest, fs::read(done.kept.unwrap()).unwrap()), (Rest::File, young.0["-wal"].clone()));
+    assert_eq!((done.rest, fs::read(done.kept.unwrap()).unwrap()), (KeptPart::File, young.0["-wal"].clone()));
     assert_eq!(count(&*bench.open()), 90);
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use outlast_core::{
     engine::state::put::{Change, Put},
-    events::{Mark, Wanted},
+    events::{EventQuery, Mark},
     state::Name,
     store::{Ask as _, Durability, state::Scan},
     words::{
@@ -476,7 +476,7 @@ fn nothing_depends_on_the_databases_own_settings() {
 fn an_event_that_is_committed_late_is_skipped_by_no_reader() {
     let database = Database::new();
     let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
-    let read = |after| s.store().events(&Wanted { after, limit: 100, run: None }).unwrap();
+    let read = |after| s.store().events(&EventQuery { after, limit: 100, run: None }).unwrap();
     let early = s.run("early").create();
     let first = loop {
         match read(Mark::default()).pop() {
@@ -518,7 +518,12 @@ fn events_of_a_restored_dump_are_given_out_and_its_readers_go_on() {
     let s = stage();
     let new = s.run("new").create();
     let runs = |after| -> Vec<_> {
-        s.store().events(&Wanted { after, limit: 100, run: None }).unwrap().iter().map(|e| e.run).collect()
+        s.store()
+            .events(&EventQuery { after, limit: 100, run: None })
+            .unwrap()
+            .iter()
+            .map(|e| e.run)
+            .collect()
     };
     while runs(Mark::default()).len() < 2 {
         std::thread::yield_now();

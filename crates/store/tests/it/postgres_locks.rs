@@ -13,7 +13,7 @@ use outlast_core::{
         state::put::{Change, Put},
     },
     envelope::unit::Unit,
-    events::{Mark, Wanted},
+    events::{EventQuery, Mark},
     journal::Opening,
     state::Name,
     store::{Ask as _, Durability, state::EventRange},
@@ -47,7 +47,7 @@ fn a_run_waits_for_no_commit_of_another_run_and_no_reader_skips_the_late_one() {
     let x = slow.process("slow").claim(slow.run("x").cost(1000 * FULL).create());
     let y = other.process("other").claim(other.run("y").cost(1000 * FULL).create());
     y.call("known from now on");
-    let read = |after| other.store().events(&Wanted { after, limit: 100, run: None }).unwrap();
+    let read = |after| other.store().events(&EventQuery { after, limit: 100, run: None }).unwrap();
     // An event is given out once no transaction before it is open.
     let given_out = |after, wanted: usize| loop {
         let events = read(after);

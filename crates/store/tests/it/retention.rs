@@ -9,7 +9,7 @@ use outlast_core::{
             retain::Retain,
         },
     },
-    state::{At, Keep},
+    state::{At, Retention},
     store::{
         Which,
         state::{EventRange, Moment, Scan},
@@ -21,7 +21,7 @@ use crate::{
     state::{change, commit, delete, put, within},
 };
 
-fn keep(s: &Stage, keep: Keep) {
+fn keep(s: &Stage, keep: Retention) {
     s.ask(Retain { actor: None, namespace: "ns".into(), keep }).unwrap();
 }
 
@@ -52,14 +52,14 @@ fn written(s: &Stage) {
 
 pub fn everything_is_kept_unless_it_is_said_otherwise(s: &Stage) {
     written(s);
-    assert_eq!(s.store().namespace("ns").unwrap().unwrap().keep, Keep::All);
+    assert_eq!(s.store().namespace("ns").unwrap().unwrap().keep, Retention::All);
     assert_eq!(compact(s, None), 0);
     assert_eq!(versions(s, "k"), (vec![1, 2, 3, 4, 5], 1));
 }
 
 pub fn compaction_leaves_the_last_versions_and_says_what_is_gone(s: &Stage) {
     written(s);
-    keep(s, Keep::Last(2));
+    keep(s, Retention::Last(2));
     assert_eq!(versions(s, "k").1, 1, "retain removes nothing by itself");
     assert_eq!((compact(s, None), compact(s, None)), (3, 0));
     s.reopen();
@@ -114,7 +114,7 @@ pub fn a_compaction_goes_on_in_bounded_pieces(s: &Stage) {
         commit(s, (0..700).map(|i| change(&format!("k{i}"), "v")).collect());
     }
     commit(s, (0..2500).map(|_| change("busy", "v")).collect());
-    keep(s, Keep::Last(1));
+    keep(s, Retention::Last(1));
     let first = s.ask(Compact { namespace: "ns".into(), before: None, after: 0 }).unwrap();
     assert!(first.removed > 0 && first.removed <= 1024 && first.next.is_some(), "{first:?}");
     assert_eq!(compact(s, None) + first.removed, 1400 + 2499);
@@ -124,20 +124,20 @@ pub fn a_compaction_goes_on_in_bounded_pieces(s: &Stage) {
 pub fn fewer_than_one_version_cannot_be_kept(s: &Stage) {
     written(s);
     for n in [0, -1, i64::MIN] {
-        s.refuses("bad_keep", Retain { actor: None, namespace: "ns".into(), keep: Keep::Last(n) });
+        s.refuses("bad_keep", Retain { actor: None, namespace: "ns".into(), keep: Retention::Last(n) });
     }
-    keep(s, Keep::Last(i64::MAX));
+    keep(s, Retention::Last(i64::MAX));
     assert_eq!(compact(s, None), 0);
-    keep(s, Keep::Last(1));
-    keep(s, Keep::All);
+    keep(s, Retention::Last(1));
+    keep(s, Retention::All);
     assert_eq!(compact(s, None), 0);
 }
 
 pub fn an_unknown_namespace_can_be_told_what_to_keep(s: &Stage) {
-    keep(s, Keep::Last(1));
+    keep(s, Retention::Last(1));
     assert_eq!(compact(s, None), 0);
     let namespace = s.store().namespace("ns").unwrap().unwrap();
-    assert_eq!((namespace.commit, namespace.keep), (0, Keep::Last(1)));
+    assert_eq!((namespace.commit, namespace.keep), (0, Retention::Last(1)));
     assert_eq!(commit(s, vec![change("k", "1"), change("k", "2")]), 1);
     assert_eq!((compact(s, None), versions(s, "k")), (0, (vec![2], 2)));
 }
@@ -146,7 +146,7 @@ pub fn a_change_removes_what_its_namespace_does_not_keep(s: &Stage) {
     for i in 0..10 {
         commit(s, vec![change("k", &i.to_string()), within("other", change("k", "x"))]);
     }
-    keep(s, Keep::Last(2));
+    keep(s, Retention::Last(2));
     let written = |changes: Vec<Change>| {
         commit(s, changes);
         s.reopen();
@@ -183,7 +183,7 @@ pub fn a_run_says_what_is_kept_of_its_own_namespace_only(s: &Stage) {
     let says = |actor: Actor, namespace: &str| Retain {
         actor: Some((actor, old.slot)),
         namespace: namespace.into(),
-        keep: Keep::Last(1),
+        keep: Retention::Last(1),
     };
     s.ask(says(old.actor(), "run:own")).unwrap();
     s.ask(says(old.actor(), "shared")).unwrap();

@@ -8,7 +8,7 @@ use outlast_core::{
         tell::{Tell, Word},
     },
     envelope::{Refusal, evidence::Evidence, unit::Unit},
-    events::{Kind, Wanted},
+    events::{EventQuery, Kind},
     run::{Command, Prices, Spec, status::Status},
     words::id::{Micros, RunNo, Seq},
 };
@@ -151,7 +151,7 @@ pub fn a_run_that_waits_busily_is_halted_with_its_evidence_until_a_person_resume
     s.reopen();
     let waited = s.row(agent.run).halt.and_then(|halt| halt.waited);
     assert_eq!(waited.as_deref(), Some(&evidence));
-    let wanted = Wanted { run: Some(agent.run), limit: 100, ..Wanted::default() };
+    let wanted = EventQuery { run: Some(agent.run), limit: 100, ..EventQuery::default() };
     // On PostgreSQL events wait for transactions of others.
     let event = loop {
         let events = s.store().events(&wanted).unwrap();

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::{
-        call::keep::Keep,
+        call::store_part::StorePart,
         run::end_attempt::Then,
         step::{
             begin_step::{BeginStep, Step},
@@ -67,8 +67,8 @@ fn long(parts: usize, seed: u64) -> Payload {
     Payload::encode(&bytes)
 }
 
-fn keep(agent: &Agent, seq: Seq, payload: &Payload) -> (Vec<Keep>, Payload) {
-    Keep::before(agent.opening(seq), Role::Value, payload.clone())
+fn keep(agent: &Agent, seq: Seq, payload: &Payload) -> (Vec<StorePart>, Payload) {
+    StorePart::before(agent.opening(seq), Role::Value, payload.clone())
 }
 
 pub fn a_long_result_is_kept_in_parts_before_it_is_recorded(s: &Stage) {

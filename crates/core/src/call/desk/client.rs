@@ -10,7 +10,7 @@ use crate::{
         exchange,
         outages::Probe,
         rates::{Later, Turn, Wants, Why},
-        taken::Place,
+        taken::RequestKey,
     },
     engine::call::admit::Admission,
     words::id::Seq,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Client {
     machine: Connection,
-    place: Place,
+    place: RequestKey,
     patience: Patience,
     wants: Arc<Wants>,
     /// Turn at the upstream, held while the admission is decided; `None` otherwise.
@@ -138,7 +138,7 @@ impl Desk {
     }
 
     /// Asks for admission after the delivery marks of identical requests, as a client may repeat a lost answer at once.
-    fn ask_behind_marks(&mut self, id: ConnectionId, place: Place, round: &mut Round) {
+    fn ask_behind_marks(&mut self, id: ConnectionId, place: RequestKey, round: &mut Round) {
         if !self.shared.marks.holds(place, id) {
             self.ask(id, round);
         }
@@ -194,7 +194,7 @@ impl Desk {
         }
     }
 
-    fn give_back(&mut self, id: ConnectionId, place: Place, round: &mut Round) {
+    fn give_back(&mut self, id: ConnectionId, place: RequestKey, round: &mut Round) {
         self.shared.taken.give_back(place, id);
         round.may_retry(self.shared.waiters.wake_identical(place));
         self.detach(id, round);

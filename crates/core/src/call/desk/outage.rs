@@ -3,7 +3,7 @@
 use super::{Desk, ForExchange, Key, Next, Round};
 use crate::{
     call::{
-        Told,
+        FailedTry,
         exchange::{Event, Failure, Silence},
         outages::Probe,
     },
@@ -22,7 +22,7 @@ impl Desk {
                 event
             }
             Event::UpstreamError(Failure::AfterSend) | Event::Timeout(Silence::FirstByte) => {
-                self.fails(key, Told { cause: Some(Cause::Lost), ..Told::default() }, round);
+                self.fails(key, FailedTry { cause: Some(Cause::Lost), ..FailedTry::default() }, round);
                 event
             }
             Event::Rested => return self.rested(key, round),
@@ -32,7 +32,7 @@ impl Desk {
 
     /// Counts a failed call. Returns the facts about its failure, with the time to the next probe if there is
     /// an outage.
-    fn fails(&mut self, key: Key, told: Told, round: &mut Round) -> Told {
+    fn fails(&mut self, key: Key, told: FailedTry, round: &mut Round) -> FailedTry {
         let Some(cause) = told.cause else {
             self.answers(key, round);
             return told;
@@ -43,7 +43,7 @@ impl Desk {
         if probe_ms.is_some() {
             round.exchange(key, ForExchange::Outage(cause));
         }
-        Told { probe_ms, ..told }
+        FailedTry { probe_ms, ..told }
     }
 
     /// Ends an outage of the call's upstream, and lets the calls go that were held.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     call::{
-        Broken, Refused, Told, Visible,
+        Broken, FailedTry, Refused, Visible,
         connection::Event as C,
         exchange::{Ending, Event as X, Failure},
         rate::Rate,
@@ -25,8 +25,8 @@ const B: ConnectionId = ConnectionId(2);
 const ONE: Seq = Seq(1);
 const BEFORE_SEND: X = X::UpstreamError(Failure::BeforeSend);
 
-fn place(key: u8) -> Place {
-    Place { run: RUN, attempt: AttemptNo(1), key: MatchKey([key; 16]) }
+fn place(key: u8) -> RequestKey {
+    RequestKey { run: RUN, attempt: AttemptNo(1), key: MatchKey([key; 16]) }
 }
 
 fn request(key: u8, rate: Option<u64>) -> Request {
@@ -339,7 +339,7 @@ fn patient(rig: &mut Rig, id: ConnectionId, key: u8, seq: Seq, now_ms: u64) {
 }
 
 fn unreachable(elapsed_ms: u64) -> X {
-    X::Unreachable(Told { elapsed_ms, cause: Some(Cause::NoConnection), ..Told::default() })
+    X::Unreachable(FailedTry { elapsed_ms, cause: Some(Cause::NoConnection), ..FailedTry::default() })
 }
 
 /// Returns the pause for which the call of `seq` is to rest.

@@ -117,7 +117,8 @@ fn what_never_left_is_void_and_what_left_unanswered_is_unknown() {
 }
 
 const PATIENCE: Patience = Patience { tries: 3, within_ms: 45_000, hold_ms: 0, seed: 1 };
-const TOLD: Told = Told { elapsed_ms: 10, retry_after_ms: None, lasting: false, cause: None, probe_ms: None };
+const TOLD: FailedTry =
+    FailedTry { elapsed_ms: 10, retry_after_ms: None, lasting: false, cause: None, probe_ms: None };
 
 fn refused(status: u16) -> [Ev; 2] {
     [Ev::Head { status, streamed: false }, Ev::Refused { len: 10, told: TOLD }]

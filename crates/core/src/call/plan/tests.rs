@@ -14,11 +14,11 @@ fn points(points: f64) -> Share {
     Share::of_percent(points).unwrap()
 }
 
-fn told(used: f64, resets_at: i64) -> Told {
-    Told { window: FIVE_HOURS, used: points(used), resets_at: Some(Micros(resets_at)) }
+fn told(used: f64, resets_at: i64) -> WindowUse {
+    WindowUse { window: FIVE_HOURS, used: points(used), resets_at: Some(Micros(resets_at)) }
 }
 
-fn heard<const N: usize>(windows: [Told; N], is_answer: bool) -> Heard {
+fn heard<const N: usize>(windows: [WindowUse; N], is_answer: bool) -> Heard {
     Heard { windows: windows.into(), is_answer }
 }
 
@@ -108,7 +108,7 @@ fn what_no_window_is_told_of_holds_no_ceiling() {
     plan.told(Some(CallId(1)), &heard([], true), Micros(2));
     assert_eq!(plan.admit(CallId(2), ME, &under, Micros(3)), Verdict::Untold);
     // A window that the plan does not have binds nobody, while another one is told.
-    let week = Told { window: Length::WEEK, ..told(1.0, 5 * HOUR) };
+    let week = WindowUse { window: Length::WEEK, ..told(1.0, 5 * HOUR) };
     plan.told(None, &heard([week], true), Micros(4));
     assert_eq!(plan.admit(CallId(2), ME, &ceilings("5h=40%,week=50%"), Micros(5)), Verdict::Go);
 }
@@ -223,7 +223,7 @@ proptest! {
                 }
                 Run::Sent(id) => {
                     let step = if whole_points { Share::POINT.0 } else { 100 };
-                    let told = Told { window: FIVE_HOURS, used: Share(used / step * step), resets_at: Some(Micros(5 * HOUR)) };
+                    let told = WindowUse { window: FIVE_HOURS, used: Share(used / step * step), resets_at: Some(Micros(5 * HOUR)) };
                     plan.told(Some(CallId(id)), &heard([told], true), now);
                     others_told = others;
                     Run::Begun(id)

@@ -15,7 +15,7 @@ use crate::{
         loaded::{Loaded, Need, NewPayload},
         rule::{
             doubt, guard,
-            replay::{self, Asked, Choice},
+            replay::{self, Choice, ReplayRequest},
             windows, within,
         },
     },
@@ -179,8 +179,8 @@ impl Admit {
         Ok(())
     }
 
-    fn asked(&self) -> Asked<'_> {
-        Asked {
+    fn asked(&self) -> ReplayRequest<'_> {
+        ReplayRequest {
             run: self.actor.run,
             attempt: self.actor.attempt,
             match_key: self.match_key,

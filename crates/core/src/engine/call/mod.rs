@@ -2,7 +2,7 @@
 
 pub mod admit;
 pub mod delivered;
-pub mod keep;
 pub(crate) mod plan;
 pub mod retry;
 pub mod settle;
+pub mod store_part;

@@ -12,7 +12,7 @@ use crate::{
 
 /// Request, as far as the replay rule looks at it.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct ReplayRequest<'a> {
     pub run: RunNo,
     pub attempt: AttemptNo,
     pub match_key: MatchKey,
@@ -38,7 +38,7 @@ pub enum Choice {
 }
 
 /// Applies the rule to the entries of the request's key.
-pub fn choose(l: &Loaded, asked: &Asked<'_>) -> Choice {
+pub fn choose(l: &Loaded, asked: &ReplayRequest<'_>) -> Choice {
     let matching: Vec<&Entry> = l
         .entries
         .iter()
@@ -87,7 +87,7 @@ fn is_candidate(l: &Loaded, e: &Entry, attempt: AttemptNo) -> bool {
     answers && (e.attempt == attempt || !l.is_open(e.run, e.attempt))
 }
 
-fn is_taken(e: &Entry, asked: &Asked<'_>) -> bool {
+fn is_taken(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
     e.delivered_to == Some(asked.attempt) || asked.taken.contains(&e.seq)
 }
 
@@ -107,23 +107,23 @@ fn last_try(matching: &[&Entry], e: &Entry) -> Seq {
     std::iter::successors(Some(e.seq), |seq| later(*seq)).last().unwrap_or(e.seq)
 }
 
-fn same_key(e: &Entry, asked: &Asked<'_>) -> bool {
+fn same_key(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
     asked.idempotency_key.is_some()
         && e.call.as_ref().and_then(|c| c.idempotency_key.as_deref()) == asked.idempotency_key
 }
 
-fn is_marked_retry(matching: &[&Entry], asked: &Asked<'_>) -> bool {
+fn is_marked_retry(matching: &[&Entry], asked: &ReplayRequest<'_>) -> bool {
     asked.retry_count > 0 || matching.iter().any(|e| same_key(e, asked))
 }
 
-fn answered_badly(e: &Entry, asked: &Asked<'_>) -> bool {
+fn answered_badly(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
     e.attempt == asked.attempt
         && e.retried_by.is_none()
         && matches!(e.state, State::Failed | State::Void | State::Unknown)
         && (asked.idempotency_key.is_none() || same_key(e, asked) || asked.retry_count > 0)
 }
 
-fn delivered_earlier(e: &Entry, asked: &Asked<'_>) -> bool {
+fn delivered_earlier(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
     e.delivered_to == Some(asked.attempt)
         && !asked.taken.contains(&e.seq)
         && (e.delivered_count < asked.retry_count || same_key(e, asked))

@@ -6,7 +6,7 @@ use crate::{
         loaded::{Loaded, Need},
     },
     state::{
-        Keep,
+        Retention,
         rows::{Compactable, Removal, Trimmed},
     },
     words::id::Micros,
@@ -20,8 +20,8 @@ const VERSIONS: i64 = 1024;
 
 /// Removes old versions of a limited number (a piece) of a namespace's keys.
 ///
-/// Removes the versions that the namespace's `Keep` does not keep, and with `before` also those replaced at or before
-/// that commit. A key's newest version is never removed, so a tombstone stays too. Begin with `after` 0 and
+/// Removes the versions that the namespace's `Retention` does not keep, and with `before` also those replaced at or
+/// before that commit. A key's newest version is never removed, so a tombstone stays too. Begin with `after` 0 and
 /// continue with the returned `next` until it is `None`.
 #[derive(Clone, Debug)]
 pub struct Compact {
@@ -79,10 +79,10 @@ impl Compact {
     }
 
     /// Returns the oldest version that the key keeps; older versions are to be removed.
-    fn below(&self, keep: Keep, key: &Compactable) -> i64 {
+    fn below(&self, keep: Retention, key: &Compactable) -> i64 {
         let kept = match keep {
-            Keep::All => key.oldest,
-            Keep::Last(n) => key.version.saturating_sub(n.saturating_sub(1)),
+            Retention::All => key.oldest,
+            Retention::Last(n) => key.version.saturating_sub(n.saturating_sub(1)),
         };
         let seen = if self.before.is_some() { key.at_commit } else { key.oldest };
         kept.max(seen).clamp(key.oldest, key.version)

@@ -10,7 +10,7 @@ use crate::{
         rule::guard,
     },
     state::{
-        Committed, Keep, Name, Namespace, OURS, Position, Value, is_a_runs, outcome,
+        Committed, Name, Namespace, OURS, Position, Retention, Value, is_a_runs, outcome,
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
@@ -192,7 +192,7 @@ fn advance(changes: &[Change], l: &mut Loaded, now: Micros) -> (i64, Micros) {
             }
             None => {
                 let name = name.to_owned();
-                let (keep, forgotten) = (Keep::All, 0);
+                let (keep, forgotten) = (Retention::All, 0);
                 let row = Row::insert(Namespace { name: name.clone(), commit, at, keep, forgotten });
                 l.state.namespaces.insert(name, row);
             }
@@ -209,7 +209,7 @@ fn trim(changes: &[Change], l: &mut Loaded) {
     }
     for (name, changes) in counts {
         let keep = l.state.namespaces.get(&name.namespace).map(|row| row.value.keep);
-        let (Some(Keep::Last(kept)), Some(row)) = (keep, l.state.keys.get_mut(name)) else { continue };
+        let (Some(Retention::Last(kept)), Some(row)) = (keep, l.state.keys.get_mut(name)) else { continue };
         let newest = row.value.version;
         let below = newest.saturating_sub(kept.saturating_sub(1)).min(newest);
         let below = below.min(row.value.oldest + TRIMMED * changes);

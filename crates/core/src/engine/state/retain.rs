@@ -7,7 +7,7 @@ use crate::{
         loaded::{Loaded, Need},
         rule::guard,
     },
-    state::{Keep, Namespace, is_a_runs, run_namespace},
+    state::{Namespace, Retention, is_a_runs, run_namespace},
     words::{
         id::{Micros, Slot},
         row::Row,
@@ -23,7 +23,7 @@ pub struct Retain {
     /// Attempt that sets the rule, with its slot; `None` for a person.
     pub actor: Option<(Actor, Slot)>,
     pub namespace: String,
-    pub keep: Keep,
+    pub keep: Retention,
 }
 
 impl Retain {
@@ -34,7 +34,7 @@ impl Retain {
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<(), Error> {
-        if let Keep::Last(n) = self.keep
+        if let Retention::Last(n) = self.keep
             && n < 1
         {
             return Err(Error::BadKeep { had: n });

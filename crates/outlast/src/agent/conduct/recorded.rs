@@ -31,7 +31,7 @@ impl Conduct {
         }
         let Ok(program) = crate::program() else { return Ok(Vec::new()) };
         let machine = Path::new("/etc");
-        let place = servers::Place {
+        let place = servers::StartContext {
             around: &context.around,
             directory: &self.directory,
             machine,

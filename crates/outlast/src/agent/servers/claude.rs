@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::{
-    AT_A_URL, Handed, NOT_APPROVED, ODD, Place, RESTRICTED, Servers, UNREADABLE, recorded, text, upwards,
+    AT_A_URL, Handed, NOT_APPROVED, ODD, RESTRICTED, Servers, StartContext, UNREADABLE, recorded, text,
+    upwards,
 };
 
 /// Options of a command line that decide which servers Claude Code starts.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct ServerOptions {
     /// Values of `--mcp-config`: files, or JSON.
     pub given: Vec<String>,
     /// Whether servers of `given` are the only ones.
@@ -39,7 +40,7 @@ enum Source {
 }
 
 /// Reads the servers that Claude Code would start, and those that are recorded.
-pub fn servers(asked: &Asked, place: Place<'_>) -> Servers {
+pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
     let files = Files::of(place);
     // Where the machine has servers of its own, Claude Code refuses any other configuration.
     if files.machine.join("managed-mcp.json").exists() {
@@ -113,7 +114,7 @@ fn words(value: &Value) -> Option<Vec<String>> {
 
 /// Files that Claude Code reads.
 struct Files<'a> {
-    place: Place<'a>,
+    place: StartContext<'a>,
     /// Directory of the person's settings: `~/.claude`.
     own: PathBuf,
     /// File with the person's servers and projects: `~/.claude.json`.
@@ -125,7 +126,7 @@ struct Files<'a> {
 type Found = std::collections::BTreeMap<String, (Value, Source)>;
 
 impl<'a> Files<'a> {
-    fn of(place: Place<'a>) -> Files<'a> {
+    fn of(place: StartContext<'a>) -> Files<'a> {
         let home = place.around.home().unwrap_or_default();
         let directory = place.around.var("CLAUDE_CONFIG_DIR").map(PathBuf::from);
         let own = directory.clone().unwrap_or_else(|| home.join(".claude"));
@@ -135,7 +136,7 @@ impl<'a> Files<'a> {
     }
 
     /// Finds each server by name, with the definition that Claude Code would take. The error names what cannot be read.
-    fn found(&self, asked: &Asked) -> Result<Found, String> {
+    fn found(&self, asked: &ServerOptions) -> Result<Found, String> {
         let mut found = Found::new();
         let has = |source: &str| {
             asked.sources.as_ref().is_none_or(|list| list.split(',').any(|named| named.trim() == source))
@@ -199,7 +200,7 @@ impl<'a> Files<'a> {
     }
 
     /// Tells whether any settings judge servers by their commands. Settings that cannot be read might.
-    fn restrict(&self, asked: &Asked) -> bool {
+    fn restrict(&self, asked: &ServerOptions) -> bool {
         let mut files =
             vec![self.machine.join("managed-settings.json"), self.own.join("remote-settings.json")];
         files.extend(["settings.json", "settings.local.json"].map(|name| self.own.join(name)));
@@ -303,10 +304,10 @@ mod tests {
             fs::write(path, text.replace("PROJECT", self.path("project").to_str().unwrap())).unwrap();
         }
 
-        fn servers(&self, asked: &Asked) -> Servers {
+        fn servers(&self, asked: &ServerOptions) -> Servers {
             let home = self.path("");
             let around = Surroundings::new(&[("HOME", home.to_str().unwrap())], &home);
-            let place = Place {
+            let place = StartContext {
                 around: &around,
                 directory: &self.path("project/sub"),
                 machine: &self.path("etc"),
@@ -316,7 +317,7 @@ mod tests {
         }
 
         /// Checks the line that is told of the servers, and the words of each server that is handed over.
-        fn check(&self, asked: &Asked, told: Option<&str>, handed: &[&str]) {
+        fn check(&self, asked: &ServerOptions, told: Option<&str>, handed: &[&str]) {
             let servers = self.servers(asked);
             assert_eq!(servers.told.words().as_deref(), told);
             let Handed::File(file) = servers.handed else {
@@ -340,21 +341,21 @@ mod tests {
     #[test]
     fn the_persons_own_servers_are_recorded_and_those_at_a_url_are_left() {
         let bed = Bed::new();
-        bed.check(&Asked::default(), None, &[]);
+        bed.check(&ServerOptions::default(), None, &[]);
         bed.file(".claude.json", GLOBAL);
         let told = Some("MCP servers: files, mail recorded; not recorded issues (at a URL)");
         bed.check(
-            &Asked::default(),
+            &ServerOptions::default(),
             told,
             &[
                 "/o/outlast mcp --name files -- local-files",
                 "/o/outlast mcp --name mail --hide-env T -- user-mail -x",
             ],
         );
-        let Handed::File(file) = bed.servers(&Asked::default()).handed else { panic!() };
+        let Handed::File(file) = bed.servers(&ServerOptions::default()).handed else { panic!() };
         let mail = &file["mcpServers"]["mail"];
         assert_eq!((&mail["env"]["T"], &mail["timeout"]), (&json!("${T}"), &json!(9)), "the rest stays");
-        let user = Asked { sources: Some("user".into()), ..Asked::default() };
+        let user = ServerOptions { sources: Some("user".into()), ..ServerOptions::default() };
         bed.check(
             &user,
             Some("MCP servers: mail recorded; not recorded issues (at a URL)"),
@@ -370,7 +371,11 @@ mod tests {
             bed.file(".claude.json", r#"{"mcpServers": {"mail": {"command": "user-mail"}}}"#);
             bed.file("project/.mcp.json", project);
             files.iter().for_each(|(name, text)| bed.file(name, text));
-            assert_eq!(bed.servers(&Asked::default()).told.words().as_deref(), Some(told), "{files:?}");
+            assert_eq!(
+                bed.servers(&ServerOptions::default()).told.words().as_deref(),
+                Some(told),
+                "{files:?}"
+            );
         };
         let none = "MCP servers: not recorded build (not approved in your own settings), \
                     mail (not approved in your own settings)";
@@ -399,11 +404,15 @@ mod tests {
         bed.file(".claude.json", GLOBAL);
         bed.file("project/sub/one.json", r#"{"mcpServers": {"mail": {"command": "one"}}}"#);
         let given = vec!["one.json".to_owned(), r#"{"mcpServers": {"mail": {"command": "two"}}}"#.to_owned()];
-        let strict = Asked { given: given.clone(), strict: true, ..Asked::default() };
+        let strict = ServerOptions { given: given.clone(), strict: true, ..ServerOptions::default() };
         bed.check(&strict, Some("MCP servers: mail recorded"), &["/o/outlast mcp --name mail -- two"]);
-        let beside = Asked { given, ..Asked::default() };
+        let beside = ServerOptions { given, ..ServerOptions::default() };
         assert_eq!(bed.servers(&beside).told.recorded, ["files", "mail"]);
-        let gone = Asked { given: vec!["gone".into(), "{".into()], strict: true, ..Asked::default() };
+        let gone = ServerOptions {
+            given: vec!["gone".into(), "{".into()],
+            strict: true,
+            ..ServerOptions::default()
+        };
         bed.check(&gone, Some("MCP servers: not recorded --mcp-config (its settings cannot be read)"), &[]);
     }
 
@@ -413,7 +422,7 @@ mod tests {
         let off =
             GLOBAL.replace(r#""files": {"command": "local-files"}}"#, r#"}, "disabledMcpServers": ["mail"]"#);
         bed.file(".claude.json", &off);
-        bed.check(&Asked::default(), Some("MCP servers: not recorded issues (at a URL)"), &[]);
+        bed.check(&ServerOptions::default(), Some("MCP servers: not recorded issues (at a URL)"), &[]);
     }
 
     #[test]
@@ -427,15 +436,15 @@ mod tests {
             let bed = Bed::new();
             bed.file(".claude.json", GLOBAL);
             bed.file(name, list);
-            let told = bed.servers(&Asked::default()).told;
+            let told = bed.servers(&ServerOptions::default()).told;
             assert_eq!((told.recorded.len(), told.left["mail"].as_str()), (0, RESTRICTED), "{name}");
         }
         let bed = Bed::new();
         bed.file(".claude.json", GLOBAL);
-        let given = Asked { settings: Some(list.into()), ..Asked::default() };
+        let given = ServerOptions { settings: Some(list.into()), ..ServerOptions::default() };
         assert_eq!(bed.servers(&given).told.recorded.len(), 0);
         bed.file("etc/claude-code/managed-mcp.json", "{}");
-        assert_eq!(bed.servers(&Asked::default()), Servers::default());
+        assert_eq!(bed.servers(&ServerOptions::default()), Servers::default());
     }
 
     #[test]
@@ -445,7 +454,7 @@ mod tests {
         let main = bed.path("main");
         bed.file("project/.git", &format!("gitdir: {}/.git/worktrees/w\n", main.display()));
         bed.file(".claude.json", &GLOBAL.replace("PROJECT", main.to_str().unwrap()));
-        assert_eq!(bed.servers(&Asked::default()).told.recorded, ["files", "mail"]);
+        assert_eq!(bed.servers(&ServerOptions::default()).told.recorded, ["files", "mail"]);
     }
 
     #[test]
@@ -454,7 +463,7 @@ mod tests {
         bed.file(".claude.json", GLOBAL);
         bed.file("project/.mcp.json", "{");
         bed.check(
-            &Asked::default(),
+            &ServerOptions::default(),
             Some("MCP servers: not recorded .mcp.json (its settings cannot be read)"),
             &[],
         );

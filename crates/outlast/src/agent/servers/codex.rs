@@ -9,22 +9,22 @@ use std::{
 };
 
 use super::{
-    AT_A_URL, Handed, ODD, OF_A_PROFILE, OF_THE_MACHINE, OF_THE_PROJECT, ON_THE_LINE, Place, RESTRICTED,
-    Servers, UNREADABLE, recorded, text, upwards,
+    AT_A_URL, Handed, ODD, OF_A_PROFILE, OF_THE_MACHINE, OF_THE_PROJECT, ON_THE_LINE, RESTRICTED, Servers,
+    StartContext, UNREADABLE, recorded, text, upwards,
 };
 
 const TABLE: &str = "mcp_servers";
 
 /// Options of a command line that decide which servers Codex starts.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct ServerOptions {
     /// Keys that `-c KEY=…` sets.
     pub set: Vec<String>,
     pub profile: Option<String>,
 }
 
 /// Reads the servers that Codex would start, and those that are recorded.
-pub fn servers(asked: &Asked, place: Place<'_>) -> Servers {
+pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
     let mut servers = Servers::default();
     let own = place.around.var("CODEX_HOME").map(PathBuf::from);
     let Some(own) = own.or_else(|| Some(place.around.home()?.join(".codex"))) else { return servers };
@@ -155,7 +155,7 @@ mod tests {
         [mcp_servers.issues]\nurl = \"https://x\"\n[mcp_servers.off]\ncommand = \"off\"\nenabled = false\n\
         [mcp_servers.files]\ncommand = \"/o/outlast\"\nargs = [\"mcp\", \"--\", \"files\"]\n";
 
-    fn check(files: &[(&str, &str)], asked: &Asked, told: &str, words: &[&str]) {
+    fn check(files: &[(&str, &str)], asked: &ServerOptions, told: &str, words: &[&str]) {
         let home = tempfile::tempdir().unwrap();
         for (name, text) in [(".codex/config.toml", CONFIG), ("project/sub/x", "")].iter().chain(files) {
             let path = home.path().join(name);
@@ -163,7 +163,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let around = Surroundings::new(&[("HOME", home.path().to_str().unwrap())], home.path());
-        let place = Place {
+        let place = StartContext {
             around: &around,
             directory: &home.path().join("project/sub"),
             machine: &home.path().join("etc"),
@@ -185,7 +185,7 @@ mod tests {
     fn the_persons_servers_are_recorded_by_two_settings_each() {
         check(
             &[],
-            &Asked::default(),
+            &ServerOptions::default(),
             "MCP servers: files, mail recorded; not recorded issues (at a URL)",
             &[
                 "mcp_servers.mail.command=\"/o/outlast\"",
@@ -204,14 +204,14 @@ mod tests {
             (".codex/p.config.toml", OF_A_PROFILE),
             ("etc/codex/config.toml", OF_THE_MACHINE),
         ] {
-            let asked = Asked { profile: Some("p".into()), ..Asked::default() };
+            let asked = ServerOptions { profile: Some("p".into()), ..ServerOptions::default() };
             check(&[(file, again)], &asked, &left(why), &[]);
         }
-        let asked = Asked { set: vec!["mcp_servers.mail.args".into()], ..Asked::default() };
+        let asked = ServerOptions { set: vec!["mcp_servers.mail.args".into()], ..ServerOptions::default() };
         check(&[], &asked, &left(ON_THE_LINE), &[]);
         check(
             &[("etc/codex/requirements.toml", "[mcp_servers.mail.identity]\ncommand = \"mail\"\n")],
-            &Asked::default(),
+            &ServerOptions::default(),
             "MCP servers: not recorded files (your settings say which servers are allowed), issues (at a URL), \
              mail (your settings say which servers are allowed)",
             &[],
@@ -222,13 +222,13 @@ mod tests {
     fn a_broken_file_leaves_what_it_might_name_to_codex() {
         check(
             &[(".codex/config.toml", "[")],
-            &Asked::default(),
+            &ServerOptions::default(),
             "MCP servers: not recorded config.toml (its settings cannot be read)",
             &[],
         );
         check(
             &[("project/.codex/config.toml", "[")],
-            &Asked::default(),
+            &ServerOptions::default(),
             "MCP servers: not recorded files (in the project's settings), issues (at a URL), \
              mail (in the project's settings)",
             &[],

@@ -42,7 +42,7 @@ pub const UNREADABLE: &str = "its settings cannot be read";
 
 /// Place in which an agent is started.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct StartContext<'a> {
     pub around: &'a Surroundings,
     /// Working directory of the agent.
     pub directory: &'a Path,
@@ -55,7 +55,7 @@ pub struct Place<'a> {
 /// Servers of an agent, as its settings name them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Servers {
-    pub told: Told,
+    pub told: ServerNames,
     pub handed: Handed,
 }
 
@@ -82,14 +82,14 @@ pub enum Handed {
 
 /// Names of an agent's servers, as they are stored with the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct ServerNames {
     pub recorded: Vec<String>,
     /// Servers that are not recorded, each with its reason.
     #[serde(default)]
     pub left: BTreeMap<String, String>,
 }
 
-impl Told {
+impl ServerNames {
     /// Formats the servers for people; `None` if there are none.
     pub fn words(&self) -> Option<String> {
         let left: Vec<String> = self.left.iter().map(|(name, why)| format!("{name} ({why})")).collect();
@@ -152,7 +152,7 @@ fn key(agent: Option<&str>) -> String {
 }
 
 /// Returns the servers that were told of last; `None` if the agent had none. Errors: the store's.
-pub fn find(store: &dyn Store, run: RunNo, agent: Option<&str>) -> Result<Option<Told>, store::Error> {
+pub fn find(store: &dyn Store, run: RunNo, agent: Option<&str>) -> Result<Option<ServerNames>, store::Error> {
     let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, &key(agent)))? else {
         return Ok(None);
     };
@@ -161,7 +161,7 @@ pub fn find(store: &dyn Store, run: RunNo, agent: Option<&str>) -> Result<Option
 }
 
 /// Returns the checkpoint that keeps the servers, for people.
-pub fn keep(actor: Actor, agent: Option<&str>, told: &Told) -> Checkpoint {
+pub fn keep(actor: Actor, agent: Option<&str>, told: &ServerNames) -> Checkpoint {
     let value = Payload::encode(&serde_json::to_vec(told).unwrap_or_default());
     Checkpoint { actor, slot: Slot::DRIVER, name: key(agent), value }
 }
@@ -205,7 +205,7 @@ mod tests {
         let of = |recorded: &[&str], left: &[(&str, &str)]| {
             let recorded = recorded.iter().map(|n| (*n).to_owned()).collect();
             let left = left.iter().map(|(n, w)| ((*n).to_owned(), (*w).to_owned())).collect();
-            Told { recorded, left }.words()
+            ServerNames { recorded, left }.words()
         };
         assert_eq!(of(&[], &[]), None);
         assert_eq!(of(&["a", "b"], &[]).as_deref(), Some("MCP servers: a, b recorded"));

@@ -4,7 +4,7 @@ use outlast_core::{envelope::unit::Unit, words::id::Seq};
 
 use super::{
     super::{budget, plan::Shown},
-    Story, Told, as_typed,
+    ServerNames, Story, as_typed,
     life::Life,
 };
 use crate::render::{
@@ -66,7 +66,8 @@ impl Story {
             let argv: Vec<String> = command.argv.iter().map(|a| as_typed(a)).collect();
             out.push(format!("  {}", exact_line(&argv.join(" "), WIDTH - 2)));
         }
-        let servers = self.servers.iter().filter(|servers| !servers.left.is_empty()).filter_map(Told::words);
+        let servers =
+            self.servers.iter().filter(|servers| !servers.left.is_empty()).filter_map(ServerNames::words);
         out.extend(servers.map(|words| format!("  {}", clean_line(&words, WIDTH - 2))));
         let began = self.moment(run.began_at.unwrap_or(run.created_at));
         out.push(match (run.ended_at, self.still_since) {

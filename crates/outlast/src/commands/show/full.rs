@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{super::budget, ENTRIES, Story, as_typed, life::Life};
 use crate::{
-    agent::{servers::Told, transcript},
+    agent::{servers::ServerNames, transcript},
     render::{
         amount::some,
         approval as shown_approval, entry,
@@ -82,7 +82,7 @@ impl Story {
             let place = transcript.as_ref().map_or_else(String::new, |t| format!(", {}", t.display()));
             facts.push(("session", clean(&format!("{id}{place}"))));
         }
-        facts.extend(self.servers.iter().filter_map(Told::words).map(|s| ("tools of", clean(&s))));
+        facts.extend(self.servers.iter().filter_map(ServerNames::words).map(|s| ("tools of", clean(&s))));
         facts.extend(self.parent.clone().map(|p| ("child of", p)));
         facts.extend(spec.rules.as_ref().map(|r| ("policy", clean(&r.policy))));
         facts.extend(rules(run).map(|r| ("rules", r)));

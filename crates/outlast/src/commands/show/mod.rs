@@ -32,7 +32,7 @@ use super::{
 use crate::{
     agent::{
         self,
-        servers::{self, Told},
+        servers::{self, ServerNames},
         session,
     },
     cli::ShowArgs,
@@ -97,11 +97,11 @@ struct Story {
     /// Session id of a CLI agent and the path of its transcript; `None` if the run has no session.
     session: Option<(String, Option<PathBuf>)>,
     /// MCP servers of a CLI agent.
-    servers: Option<Told>,
+    servers: Option<ServerNames>,
     /// Approvals that wait for a decision.
     approvals: Vec<reads::approvals::View>,
     /// Newest tool calls, oldest first.
-    tools: Vec<tool::Told>,
+    tools: Vec<tool::ToolLine>,
     /// Names and entries of tool calls in doubt, oldest first.
     doubted: Vec<(String, Seq)>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.

@@ -94,7 +94,7 @@ impl Story {
             object["mcp"] = json!({"recorded": servers.recorded, "not_recorded": left.collect::<Vec<_>>()});
         }
         if !self.tools.is_empty() {
-            object["tools"] = self.tools.iter().map(tool::Told::json).collect();
+            object["tools"] = self.tools.iter().map(tool::ToolLine::json).collect();
         }
         object
     }

@@ -1,6 +1,6 @@
 //! `outlast state keep`: sets how many versions of each key a namespace keeps, and removes the others.
 
-use outlast_core::{engine::state::retain::Retain, state::Keep, store::Store};
+use outlast_core::{engine::state::retain::Retain, state::Retention, store::Store};
 use outlast_server::state::retention;
 use serde_json::json;
 
@@ -16,15 +16,15 @@ pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), C
     let keep = store.namespace(name)?.map(|n| n.keep).unwrap_or_default();
     if page.look.json {
         let versions = match keep {
-            Keep::All => json!("all"),
-            Keep::Last(n) => json!(n),
+            Retention::All => json!("all"),
+            Retention::Last(n) => json!(n),
         };
         return Ok(page.json(&json!({ "namespace": name, "keep": versions, "removed": removed }))?);
     }
     let kept = match keep {
-        Keep::All => "every version of a key".to_owned(),
-        Keep::Last(1) => "the newest version of a key".to_owned(),
-        Keep::Last(n) => format!("the last {n} versions of a key"),
+        Retention::All => "every version of a key".to_owned(),
+        Retention::Last(1) => "the newest version of a key".to_owned(),
+        Retention::Last(n) => format!("the last {n} versions of a key"),
     };
     let removed = if args.versions.is_some() { format!("; {removed} removed") } else { String::new() };
     Ok(page.line(&format!("namespace {name} keeps {kept}{removed}"))?)

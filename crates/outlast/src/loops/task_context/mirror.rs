@@ -24,7 +24,7 @@ use super::{TaskContext, key, reference::Reference};
 use crate::{
     program::{error::CliError, run_directory::RunDirectory, say::say},
     render::time::rfc3339,
-    settings::{place::Place, surroundings::Surroundings},
+    settings::{store_address::StoreAddress, surroundings::Surroundings},
 };
 
 /// Version of the mirror file's layout. A file with a larger one is a newer Outlast's, and is not overwritten.
@@ -70,7 +70,7 @@ struct Document<'a> {
 
 impl Mirror {
     /// Returns the run's mirror: its own file, or the one that `--state-file` named when the run was made.
-    pub fn of(place: &Place, view: &RunView, around: &Surroundings) -> Result<Mirror, CliError> {
+    pub fn of(place: &StoreAddress, view: &RunView, around: &Surroundings) -> Result<Mirror, CliError> {
         let directory = RunDirectory::of(place, &view.run.id, around)?;
         let asked = view.spec.command.as_ref().and_then(|c| c.state_file.as_ref());
         let file = asked.map_or_else(|| directory.state_file(), PathBuf::from);

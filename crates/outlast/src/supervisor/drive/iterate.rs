@@ -244,7 +244,7 @@ impl Driver {
         let (directory, env) = (self.command.directory.clone(), self.command.env.clone());
         let ours = self.context.place.without_secret();
         let look = move || {
-            let place = progress::Place {
+            let place = progress::Directory {
                 directory: Path::new(&directory),
                 env: &env,
                 store: ours.as_deref().filter(|store| store.starts_with('/')),

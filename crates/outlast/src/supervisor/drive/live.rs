@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::Driver;
 use crate::{
-    agent::{asked::Of, capture::Capture, conduct::Launch, eyes::Sight, truth},
+    agent::{capture::Capture, conduct::Launch, eyes::Sight, open_calls::SearchScope, truth},
     logs::AttemptLog,
     loops::task_context::mirror::Mirror,
     program::{context::CONFINED, error::CliError, say::say},
@@ -173,7 +173,7 @@ impl Driver {
         if !strays.is_empty()
             && let Some(before) = truth::last_that_called(store, actor.run, actor.attempt)?
         {
-            let of = Of::new(actor.run, before.no, None);
+            let of = SearchScope::new(actor.run, before.no, None);
             truth::settle(store, actor, &of, &strays).await?;
         }
         Ok(Launch { argv: self.command.argv.clone(), ..Launch::default() })
@@ -192,7 +192,7 @@ impl Driver {
             // Agents started by a script: which one owns a tool is decided when they resume.
             None if outcome.tools.is_empty() => Ok(()),
             None => {
-                let of = Of { so_far, ..Of::new(actor.run, actor.attempt, None) };
+                let of = SearchScope { so_far, ..SearchScope::new(actor.run, actor.attempt, None) };
                 truth::settle(store, actor, &of, &outcome.tools).await.map(drop)
             }
         }

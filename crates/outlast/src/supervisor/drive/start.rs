@@ -16,7 +16,7 @@ use crate::{
     agent::{
         Choice,
         capture::Capture,
-        conduct::{Conduct, Place},
+        conduct::{AgentCommand, Conduct},
     },
     mcp::serving::Serving,
     notify::Delivering,
@@ -49,7 +49,7 @@ use crate::{
     },
 };
 use outlast_process::{
-    backoff::Backoff, cgroup::Ground, groups, signals::Signals, spawn::Spawner, terminal::Terminal,
+    backoff::Backoff, cgroup::ParentGroup, groups, signals::Signals, spawn::Spawner, terminal::Terminal,
 };
 
 /// Longest time that calls in flight may go on after the agent has ended, so that paid answers are recorded.
@@ -124,7 +124,8 @@ impl Driver {
         ));
         // Inside another run, that run's proxy serves ours: it has the keys.
         let address = through.unwrap_or(address);
-        let place = Place { name: None, argv: &command.argv, directory: Path::new(&command.directory) };
+        let place =
+            AgentCommand { name: None, argv: &command.argv, directory: Path::new(&command.directory) };
         let choice = command.agent.as_deref().map(Choice::read).unwrap_or_default();
         let conduct = Conduct::of(&view, &choice, place, Some(&providers), &context)?;
         let stdin = stdin::kept(store.as_ref(), &view, &command)?;
@@ -145,7 +146,7 @@ impl Driver {
             directory,
             proxy,
             show,
-            ground: Ground::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
+            ground: ParentGroup::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
             oom: false,
             listening: None,
             mark,
@@ -164,7 +165,7 @@ impl Driver {
             lived: Duration::ZERO,
             outage_rules: outage::Rules::of(&flags),
             asked: 0,
-            outage: outage::Told::default(),
+            outage: outage::CurrentOutage::default(),
             telling,
             tools,
             cleared: None,

@@ -37,7 +37,7 @@ class Core:
 
     plan: plans.Plan
     outcomes: Outcomes
-    seat: "_native.Seat"
+    open_run: "_native.OpenRun"
 
     def __init__(self, runtime: "Runtime", fn: Callable[[Any], Any], options: Options, aio: bool) -> None:
         self.runtime = runtime
@@ -73,7 +73,7 @@ class Core:
         source = Source(items, options)
         # Steps that can fail come before the attempt, which they would leave open.
         self.out = OutFile(options.out) if options.out is not None else None
-        seat = None
+        open_run = None
         try:
             status = self.run.create()
             self.engine.sweep()
@@ -82,14 +82,14 @@ class Core:
             recorded = self.engine.recorded_items(self.run._no)
             self.plan = plans.make(source, self.fn, options, recorded, expired)
             self.outcomes = Outcomes(self.run, self.plan, options.order)
-            self.seat = seat = self.run.join()
+            self.open_run = open_run = self.run.join()
             if expired:
                 self._reset(recorded)
             self._begin(view.budget.usd.spent, len(recorded) > 0)
         except BaseException:
             self.drop_out()
-            if seat is not None:
-                seat.end("interrupt")
+            if open_run is not None:
+                open_run.end("interrupt")
             raise
         with self.lock:
             self._opened = True
@@ -168,7 +168,7 @@ class Core:
         return self.queue.take(now)
 
     def _look(self) -> None:
-        word = self.seat.word()
+        word = self.open_run.word()
         if word == "stop":
             raise StopRequested(f"job {self.run.id} was asked to stop", hint="start the script again to go on")
         if self.queue.waits_for_others:
@@ -229,19 +229,19 @@ class Core:
             self.queue.held(index, now)
             self.bell.ring()
 
-    def lost(self, seat: "_native.Seat", index: int, error: LeaseLost) -> None:
+    def lost(self, open_run: "_native.OpenRun", index: int, error: LeaseLost) -> None:
         """Joins the job anew after this process was declared dead, as on a suspended machine."""
         with self.lock:
             self.queue.ended()
             self.queue.again(index)
-            if self.seat is seat:
-                word = seat.word()
+            if self.open_run is open_run:
+                word = open_run.word()
                 if word == "stop":
                     self.stop(error)
                     return
                 # While the store is away nothing is known to be lost.
                 if word != "away":
-                    self.seat = self.run.join()
+                    self.open_run = self.run.join()
             self.bell.ring()
 
     def recorded(self, index: int, seq: int, standing: str) -> None:
@@ -348,7 +348,7 @@ class Core:
         whole = self.error is None and not self.stopping.is_set() and stats.failed == 0 and stats.pending == 0
         how = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
         try:
-            self.seat.end(how)
+            self.open_run.end(how)
         except RunHalted:
             pass
         except Exception as e:

@@ -60,9 +60,9 @@ class JobRun(Run):
         current = scope.variable.get()
         run = None if current is None else current.run
         is_other = run is not None and run._engine is self._engine and run._no and run._id != self._id
-        return run._no if run is not None and is_other and run._seat is not None else None
+        return run._no if run is not None and is_other and run._open_run is not None else None
 
-    def join(self) -> "_native.Seat":
+    def join(self) -> "_native.OpenRun":
         """Opens an attempt in a free slot, beside those of other processes. Errors: `BudgetExceeded` (halted), `RunEnded`
         (cancelled)."""
         try:
@@ -76,7 +76,7 @@ class JobRun(Run):
 class ItemRun(Run):
     """A claimed item: what `outlast.current().run` is in the item's function."""
 
-    def __init__(self, job: JobRun, seat: "_native.Seat", key: str, seq: int, steps_scope: str) -> None:
+    def __init__(self, job: JobRun, open_run: "_native.OpenRun", key: str, seq: int, steps_scope: str) -> None:
         # Without `Run.__init__`, which would cost too much for each of many items; the claim has opened the item.
         self._runtime = job._runtime
         self._engine = job._engine
@@ -88,7 +88,7 @@ class ItemRun(Run):
         self._lazy = False
         self._lock = threading.RLock()
         self._state = "open"
-        self._seat = seat
+        self._open_run = open_run
         self.key = key
         self._within = seq
         self._scope = steps_scope

@@ -106,7 +106,7 @@ def goes_back(error: BaseException | None, refused: str | None, answers: int, is
 
 def one(core: "Core", index: int, alone: bool) -> Process[None]:
     """Claims an item, runs the function on it, and records the outcome."""
-    seat = core.seat
+    open_run = core.open_run
     options, plan = core.options, core.plan
     key = plan.key(index)
     item = plan.source.items[index]
@@ -118,10 +118,10 @@ def one(core: "Core", index: int, alone: bool) -> Process[None]:
         return
     try:
         claim = yield Commit(
-            _native.claim_item(seat, key, index, plan.source.content(index), plan.version, on_change, plan.on_version, alone)
+            _native.claim_item(open_run, key, index, plan.source.content(index), plan.version, on_change, plan.on_version, alone)
         )
     except LeaseLost as e:
-        core.lost(seat, index, e)
+        core.lost(open_run, index, e)
         return
     kind, seq = claim[0], claim[1]
     if kind != "run":
@@ -137,15 +137,15 @@ def one(core: "Core", index: int, alone: bool) -> Process[None]:
         core.recorded(index, seq, standing)
         return
     _, _, tries, _, _, steps_scope = claim
-    run = ItemRun(core.run, seat, key, seq, steps_scope)
+    run = ItemRun(core.run, open_run, key, seq, steps_scope)
     try:
-        yield from _tries(core, seat, run, index, item, seq, tries)
+        yield from _tries(core, open_run, run, index, item, seq, tries)
     except GeneratorExit:
         raise
     except BaseException:
         # After a cancellation or a failed store, the item is given back without a failure.
         try:
-            _native.return_item(seat, seq)
+            _native.return_item(open_run, seq)
         except Error:
             pass
         raise
@@ -153,12 +153,12 @@ def one(core: "Core", index: int, alone: bool) -> Process[None]:
         run.close()
 
 
-def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process[None]:
+def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process[None]:
     first = True
     while True:
         wait = 0.0 if first else core.gate_delay()
         if wait > 0 and (yield Pause(core, wait)):
-            yield from _return(core, seat, index, seq)
+            yield from _return(core, open_run, index, seq)
             return
         first = False
         changes, began = Changes(run.id), time.monotonic()
@@ -178,22 +178,22 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
         is_halted = barred is not None and barred[0] == "halted"
         # Answers to a client made by hand are not seen here: it may have been refused for this reason.
         if refused == NO_ROOM or (barred is not None and not is_halted):
-            yield from _return(core, seat, index, seq, began)
+            yield from _return(core, open_run, index, seq, began)
             return
         if goes_back(error, refused, run.answers, is_halted):
-            yield from _return(core, seat, index, seq)
+            yield from _return(core, open_run, index, seq)
             core.stop(limits.refusal(core.run, error, refused))
             return
         if error is None:
             try:
-                yield from _record(core, seat, index, seq, "done", text.encode(), None, changed)
+                yield from _record(core, open_run, index, seq, "done", text.encode(), None, changed)
                 return
             except Conflict as e:
                 # Another writer changed what the item read: the try failed, and left nothing.
                 error = e
         if isinstance(error, Skip):
             reason = journal.message(error)
-            yield from _record(core, seat, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
+            yield from _record(core, open_run, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
             return
         # No further try beside a late thread: the item would run twice at once.
         delay = None if invoke.late else core.options.retry.delay(error, tries)
@@ -203,22 +203,22 @@ def _tries(core: "Core", seat: "_native.Seat", run: ItemRun, index: int, item: A
             core.hold(delay)
         if delay is None:
             told = json.dumps({"error": journal.described(error)}).encode()
-            yield from _record(core, seat, index, seq, "failed", told, error)
+            yield from _record(core, open_run, index, seq, "failed", told, error)
             if invoke.late is not None:
                 # The late thread keeps its slot until it ends.
                 core.late(invoke.late)
             return
-        yield Commit(_native.next_try(seat, seq))
+        yield Commit(_native.next_try(open_run, seq))
         tries += 1
         run.begin_try()
         if (yield Pause(core, delay)):
-            yield from _return(core, seat, index, seq)
+            yield from _return(core, open_run, index, seq)
             return
 
 
 def _record(
     core: "Core",
-    seat: "_native.Seat",
+    open_run: "_native.OpenRun",
     index: int,
     seq: int,
     how: str,
@@ -227,7 +227,7 @@ def _record(
     changes: "Sequence[_native.Change]" = (),
 ) -> Process[None]:
     try:
-        standing, tries, nano, _ = yield Commit(_native.record_item(seat, seq, how, raw, True, list(changes)))
+        standing, tries, nano, _ = yield Commit(_native.record_item(open_run, seq, how, raw, True, list(changes)))
     except (AlreadyTaken, AlreadySettled):
         # This process was declared dead, and another one has the item now, whose result counts.
         core.held(index)
@@ -235,9 +235,9 @@ def _record(
     core.ended(index, seq, standing, tries, nano, raw, error)
 
 
-def _return(core: "Core", seat: "_native.Seat", index: int, seq: int, no_room_since: float | None = None) -> Process[None]:
+def _return(core: "Core", open_run: "_native.OpenRun", index: int, seq: int, no_room_since: float | None = None) -> Process[None]:
     try:
-        yield Commit(_native.return_item(seat, seq))
+        yield Commit(_native.return_item(open_run, seq))
     except (AlreadyTaken, AlreadySettled):
         pass
     if no_room_since is None:

@@ -213,7 +213,7 @@ class GeneratorJob:
         return None
 
     def _claim(self, taken: Taken) -> Process[int | None]:
-        seat = self._seat()
+        open_run = self._open_run()
         while True:
             claim = yield self._claiming(taken, None)
             what, seq, rest = claim[0], claim[1], claim[2:]
@@ -229,25 +229,25 @@ class GeneratorJob:
                 yield Commit(self._engine.reset_item(self.run._no, taken.key, False))
                 continue
             if standing == "done":
-                self._ready.append(Row(seq, taken.index, seat.attempt, _now_us(), None))
+                self._ready.append(Row(seq, taken.index, open_run.attempt, _now_us(), None))
                 return None
             raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {standing}")
 
     def _claiming(self, taken: Taken, content: bytes | None) -> Commit:
         # Claimed as alone, because this worker never has more than one input.
-        return Commit(_native.claim_item(self._seat(), taken.key, taken.index, content, self._version, "keep", "rerun", True))
+        return Commit(_native.claim_item(self._open_run(), taken.key, taken.index, content, self._version, "keep", "rerun", True))
 
     def _import(self, taken: Taken) -> Process[None]:
         """Records a result that the older library had written as a line of the file."""
         text = codec.encode(self.store.read(self._lines[taken.index]))
-        seat, content = self._seat(), mark(taken.index)
+        open_run, content = self._open_run(), mark(taken.index)
         seq = (yield self._claiming(taken, content))[1]
         # Not synced: if a power cut loses the record, the line of the file is imported again.
-        yield Commit(_native.record_item(seat, seq, "done", text.encode(), False))
+        yield Commit(_native.record_item(open_run, seq, "done", text.encode(), False))
         self._record.imported.add(content.hex())
         self._used += 1
         self._skipped += 1
-        self._ready.append(Row(seq, taken.index, seat.attempt, _now_us(), text.encode()))
+        self._ready.append(Row(seq, taken.index, open_run.attempt, _now_us(), text.encode()))
 
     def _replay(self, row: "Row | Computed") -> Any:
         if isinstance(row, Computed):
@@ -271,7 +271,7 @@ class GeneratorJob:
             # Without a pull for each result, only the order of the results identifies them.
             taken.index = n
             if taken.seq is not None:
-                yield Commit(_native.return_item(self._seat(), taken.seq))
+                yield Commit(_native.return_item(self._open_run(), taken.seq))
                 taken.seq = None
         if taken.seq is None:
             taken.seq = yield from self._claim(taken)
@@ -281,10 +281,10 @@ class GeneratorJob:
         text = codec.encode(value)
         # The item counts as closed from here on, whatever is raised.
         self._current = None
-        seat = self._seat()
-        yield Commit(_native.record_item(seat, taken.seq, "done", text.encode()))
+        open_run = self._open_run()
+        yield Commit(_native.record_item(open_run, taken.seq, "done", text.encode()))
         self._used += 1
-        self._write(taken.index, text, seat.attempt, _now_us())
+        self._write(taken.index, text, open_run.attempt, _now_us())
         return codec.decode(text)
 
     def _write(self, index: int, text: str, attempt: int, at_us: int) -> None:
@@ -345,7 +345,7 @@ class GeneratorJob:
             self._other("takes another input before it gives the result of the last one")
         if taken.seq is not None:
             reason = "the generator took its input and gave no result before the next one"
-            _native.record_item(self._seat(), taken.seq, "skipped", reason.encode()).wait()
+            _native.record_item(self._open_run(), taken.seq, "skipped", reason.encode()).wait()
 
     def _other(self, what: str) -> None:
         """Notes that results do not belong to one input each: from now on no resume leaves inputs out."""
@@ -395,8 +395,8 @@ class GeneratorJob:
         taken = self._hand or self._current
         return scope.Current(self.run, None, None if taken is None else taken.seq)
 
-    def _seat(self) -> "_native.Seat":
-        return self.run._seat_or_raise(f"an input of job {self.id}")
+    def _open_run(self) -> "_native.OpenRun":
+        return self.run._open_run_or_raise(f"an input of job {self.id}")
 
     # --- the end
 
@@ -406,7 +406,7 @@ class GeneratorJob:
         if self._hand is not None:
             seq, self._hand = self._hand.seq, None
             self._other("ends before its inputs do")
-            yield Commit(_native.return_item(self._seat(), seq))  # type: ignore[arg-type]
+            yield Commit(_native.return_item(self._open_run(), seq))  # type: ignore[arg-type]
 
     def _finish(self) -> Any:
         if self._way is not Way.REPLAY:
@@ -430,14 +430,14 @@ class GeneratorJob:
         self.over = True
         taken = self._current or self._hand
         try:
-            if taken is not None and taken.seq is not None and self.run._seat is not None:
-                seat = self.run._seat
+            if taken is not None and taken.seq is not None and self.run._open_run is not None:
+                open_run = self.run._open_run
                 failed = isinstance(error, Exception) and not isinstance(error, (WouldRepay, RunHeld))
                 if failed and self.run.view().status != "halted":
                     told = json.dumps({"error": journal.described(error)}).encode()
-                    yield Commit(_native.record_item(seat, taken.seq, "failed", told))
+                    yield Commit(_native.record_item(open_run, taken.seq, "failed", told))
                 else:
-                    yield Commit(_native.return_item(seat, taken.seq))
+                    yield Commit(_native.return_item(open_run, taken.seq))
         except Exception:
             # The original error counts more; the next life finds the item open.
             pass

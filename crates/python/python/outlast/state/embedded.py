@@ -66,14 +66,14 @@ class Embedded:
         run = self._run()
         if run is None:
             return self._states.commit(id, None, self._first_committer)
-        seat = run._seat_or_replay()
-        if seat is None:
+        open_run = run._open_run_or_replay()
+        if open_run is None:
             # A completed run only replays: the state is what it was.
             self._states.abort(id)
             return 0
         changes = self._changes()
         if changes is None:
-            return self._states.commit(id, seat, self._first_committer)
+            return self._states.commit(id, open_run, self._first_committer)
         snapshot, taken = self._states.take(id)
         if self._first_committer:
             taken = [self._unchanged(change, snapshot, changes) for change in taken]

@@ -97,13 +97,13 @@ class State:
 
     def _change(self, values: dict[str, bytes | None], expected: int | None = None) -> None:
         made = [(self._namespace, self._AGENT, key, value, expected) for key, value in values.items()]
-        seat = self._run._seat_or_replay()
+        open_run = self._run._open_run_or_replay()
         # A completed run only replays: its state is what it was.
-        if seat is None:
+        if open_run is None:
             return
         changes = self._open_step()
         if changes is None:
-            seat.put(made).wait()
+            open_run.put(made).wait()
         else:
             changes.add(made)
 

@@ -63,8 +63,8 @@ class Table:
         made = [(self._namespace, agent, key, value, expected) for key, value, expected in changes]
         current = scope.variable.get()
         run = current.run if current is not None else None
-        seat = run._seat if run is not None and run._runtime is self.runtime else None
-        return self.runtime._engine.put(made) if seat is None else seat.put(made)
+        open_run = run._open_run if run is not None and run._runtime is self.runtime else None
+        return self.runtime._engine.put(made) if open_run is None else open_run.put(made)
 
     def commit(self, agent: str, changes: list[Change]) -> None:
         """Commits the changes of an agent's rows: on disk before `commit` returns. Errors: `Conflict`, `LeaseLost`."""

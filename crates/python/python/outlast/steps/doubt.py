@@ -57,7 +57,7 @@ def resolve(
     if rerun and failed is not None:
         raise ValueError("resolve wants one of result, failed and rerun, had failed and rerun")
     base = key if key is not None else key_of(name, args, kwargs)
-    seat = run._seat_or_raise(f"step {name!r}")
+    open_run = run._open_run_or_raise(f"step {name!r}")
     recorded = run.steps.recorded
     assert recorded is not None
     found = recorded.find(base)
@@ -73,7 +73,7 @@ def resolve(
     # None for a step that this life began itself: the memory holds earlier lives only.
     seen = None if found is None else found[0]
     try:
-        seq = _native.resolve_step(seat, base, run._scope, seen, text.encode("utf-8", "replace"), is_failed).wait()
+        seq = _native.resolve_step(open_run, base, run._scope, seen, text.encode("utf-8", "replace"), is_failed).wait()
     except AlreadySettled:
         raise StepInDoubt(f"step {name!r} of run {run.id} is not in doubt: its result is recorded") from None
     recorded.note(base, seq, not is_failed)

@@ -26,19 +26,19 @@ LONG = 256 << 10
 def failure(call: "Call", seq: int, error: BaseException, again: bool) -> "_native.Ticket":
     """Records the exception of a step's try. `again`: another try follows, possibly in a later life."""
     whole = {"args": codec.shown(call.args, call.kwargs), "error": described(error)}
-    return seat_of_entry(call.run, call.name).record(seq, json.dumps(whole).encode(), True, [], again)
+    return open_run_of_entry(call.run, call.name).record(seq, json.dumps(whole).encode(), True, [], again)
 
 
-def seat_of_entry(run: "Run", name: str) -> "_native.Seat":
+def open_run_of_entry(run: "Run", name: str) -> "_native.OpenRun":
     """The attempt that may close an entry which this process opened.
 
     Closing is the entry's own right: also in a run that was asked to stop, and in one that was left while a step was
     under way, until the run is opened again and may do the step anew.
     """
-    seat = run._seat
-    if seat is None and not run._is_open_here():
-        seat = run._left
-    return run._seat_or_raise(f"step {name!r}") if seat is None else seat
+    open_run = run._open_run
+    if open_run is None and not run._is_open_here():
+        open_run = run._left
+    return run._open_run_or_raise(f"step {name!r}") if open_run is None else open_run
 
 
 def described(error: BaseException) -> dict[str, str]:

@@ -45,7 +45,7 @@ def find(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: d
     """
     if run._state != "open":
         # Opens a run that its first step opens; raises if the run is not open.
-        run._seat_or_replay()
+        run._open_run_or_replay()
     memory = run.steps
     recorded: Any = memory.recorded
     if spec.key is not None:
@@ -58,7 +58,7 @@ def find(run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: d
             raise unkeyed(spec.name, e) from None
         if base is None:
             return value
-        if key is not None and run._seat is not None:
+        if key is not None and run._open_run is not None:
             return Call(run, spec, name, args, kwargs, memory, key)
         if key is None:
             key = recorded.take(base)
@@ -73,7 +73,7 @@ def _found_closely(call: "Call") -> Any:
         found = recorded.find(call.key)
         if found is not None and found[1] == "done":
             return call.recorded(found[0])
-        if run._seat_or_replay() is None:
+        if run._open_run_or_replay() is None:
             if found is not None and found[1] == "failed":
                 raise call.failed_before(found[0])
             raise run._completed(f"step {call.shown()}")
@@ -116,12 +116,12 @@ def life(call: "Call") -> Process[Any]:
                     try:
                         # A result written in parts needs a committed entry (`here.seq`).
                         number = here.number if len(text) < journal.LONG else here.seq
-                        yield Commit(journal.seat_of_entry(run, call.name).record(number, text, False, changes))
+                        yield Commit(journal.open_run_of_entry(run, call.name).record(number, text, False, changes))
                     except Error as e:
                         if not here.is_ahead or e.code not in journal.NOT_OURS:
                             raise
                         # Another process wrote to the run since the opening was answered, and its entry has that number.
-                        yield Commit(journal.seat_of_entry(run, call.name).record(here.seq, text, False, changes))
+                        yield Commit(journal.open_run_of_entry(run, call.name).record(here.seq, text, False, changes))
                     return result if type(result) in codec.UNCHANGED else codec.decode(text)["value"]
                 except Conflict as e:
                     # Another writer changed what the step read: the try failed, and left nothing.
@@ -153,11 +153,11 @@ class Opening(Commit):
 
     def __init__(self, call: "Call") -> None:
         run, spec = call.run, call.spec
-        seat = run._seat_or_replay()
-        if seat is None:
+        open_run = run._open_run_or_replay()
+        if open_run is None:
             raise run._completed(f"step {call.shown()}")
         tries = spec.retry is not None
-        self._ticket = seat.begin(call.key, spec.at_most_once, tries, run._scope, run._within)
+        self._ticket = open_run.begin(call.key, spec.at_most_once, tries, run._scope, run._within)
         self._may_be_ahead = not (spec.at_most_once or tries or run._within is not None)
         self.is_ahead = False
 

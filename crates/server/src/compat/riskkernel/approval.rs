@@ -14,9 +14,9 @@ use outlast_core::{
 };
 use serde::Deserialize;
 
-use super::{Act, Asked, Error, answered, run::shown};
+use super::{Act, Error, RiskKernelRequest, answered, run::shown};
 use crate::{
-    http::approvals::{Wanted, ask, may_decide, read_decision, show},
+    http::approvals::{ApprovalBody, ask, may_decide, read_decision, show},
     wire::body::AnswerBody,
 };
 
@@ -24,9 +24,9 @@ use crate::{
 const MOST: usize = 1_000;
 
 /// Requests an approval in the run's name. Answers 200 if none is needed, else 201 with it, new or already decided.
-pub async fn request(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn request(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run.no;
-    let wanted: Wanted = asked.json()?;
+    let wanted: ApprovalBody = asked.json()?;
     if wanted.tool.is_empty() {
         return Err(Error::BadRequest("tool is wanted".into()));
     }
@@ -58,7 +58,7 @@ struct Decision {
 
 /// Records a person's decision on the approval that the request names, or on the only pending one. Needs an API token;
 /// a run token is refused.
-pub async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn decide(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     may_decide(&asked.by)?;
     let run = asked.run().await?.run;
     let said: Decision = asked.json()?;
@@ -93,7 +93,7 @@ pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error>
 }
 
 /// Answers with the run's decided approvals as tool calls, oldest first.
-pub async fn tool_calls(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn tool_calls(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     let read = asked.face.desk.read(move |store| {
         let found =

@@ -14,7 +14,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
-use super::{Act, Asked, Error, answered, show::Usage, tokens::Tokens};
+use super::{Act, Error, RiskKernelRequest, answered, show::Usage, tokens::Tokens};
 use crate::wire::body::AnswerBody;
 
 /// Bytes above which a payload is compressed on a blocking thread, so that other requests do not wait.
@@ -22,14 +22,14 @@ const LARGE: usize = 64 << 10;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Wanted {
+struct CheckpointBody {
     name: Option<String>,
     payload: Option<Box<RawValue>>,
 }
 
-pub async fn save(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn save(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run.no;
-    let wanted: Wanted = asked.json()?;
+    let wanted: CheckpointBody = asked.json()?;
     let name = wanted.name.unwrap_or_default();
     if name.starts_with(OURS) {
         let text = format!("the name {name:?} begins with {OURS}, under which Outlast keeps its own");
@@ -70,7 +70,7 @@ struct Latest {
     created_at: String,
 }
 
-pub async fn latest(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn latest(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run;
     let id = run.id.to_string();
     let found = asked.face.desk.read(move |store| read(store, run.no, run.id.to_string())).await?;

@@ -12,7 +12,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Asked, Error, answered, unknown};
+use super::{Error, RiskKernelRequest, answered, unknown};
 use crate::{http::show::Runs, state::Writer, wire::body::AnswerBody};
 
 /// Agent under whose name facts are kept in the state: `outlast state get NAMESPACE facts KEY`.
@@ -33,7 +33,7 @@ struct Fact {
 }
 
 /// Lists all facts of a namespace as of one moment, sorted by key.
-pub async fn facts(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn facts(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", "");
     let found = asked.face.desk.read(move |store| {
         let mut scan = Scan {
@@ -69,7 +69,7 @@ fn fact(store: &dyn Store, runs: &mut Runs, item: &Item) -> Result<Fact, outlast
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Wanted {
+struct FactBody {
     namespace: String,
     key: String,
     value: String,
@@ -77,8 +77,8 @@ struct Wanted {
 }
 
 /// Writes a fact in the name of the run that the body names, or of no run.
-pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    let wanted: Wanted = asked.json()?;
+pub async fn put_fact(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+    let wanted: FactBody = asked.json()?;
     if wanted.key.is_empty() {
         return Err(Error::BadRequest("key is wanted".into()));
     }
@@ -96,16 +96,16 @@ pub async fn put_fact(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
         };
         (asked.working(run, put.await).await?, Some(wanted.run_id))
     };
-    let Wanted { namespace, key, value, .. } = wanted;
+    let FactBody { namespace, key, value, .. } = wanted;
     answered(StatusCode::CREATED, &Fact { namespace, key, value, run_id, updated_at: rfc3339(at) })
 }
 
 /// Answers with an empty list. RiskKernel lists Markdown files here, which Outlast does not keep.
-pub fn list(_asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub fn list(_asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     answered(StatusCode::OK, &json!([]))
 }
 
-pub fn read(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub fn read(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let name = asked.query.wanted("name")?;
     Err(Error::NoMemory { name: name.chars().take(140).collect() })
 }

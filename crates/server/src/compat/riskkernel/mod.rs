@@ -58,7 +58,7 @@ pub struct RiskKernel {
 }
 
 /// A request on its way through a route.
-struct Asked<'a> {
+struct RiskKernelRequest<'a> {
     face: &'a RiskKernel,
     host: &'a Arc<Host>,
     by: By,
@@ -116,7 +116,7 @@ impl RiskKernel {
 
     pub(crate) async fn answer(&self, host: &Arc<Host>, let_in: LetIn, body: Bytes) -> Response<AnswerBody> {
         let LetIn { route, by, actor, path, query } = let_in;
-        let asked = Asked { face: self, host, by, actor, query, path, body };
+        let asked = RiskKernelRequest { face: self, host, by, actor, query, path, body };
         let answered = match route.verb {
             Verb::CreateRun => run::create(asked).await,
             Verb::GetRun => run::get(asked).await,
@@ -139,7 +139,7 @@ impl RiskKernel {
     }
 }
 
-impl Asked<'_> {
+impl RiskKernelRequest<'_> {
     /// Returns the id of the run that the path names. Errors: `unknown_run`.
     fn run_id(&self) -> Result<RunId, Error> {
         let text = self.path.first().map_or("", String::as_str);

@@ -22,12 +22,12 @@ use outlast_core::{
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::{Act, Asked, Error, amount, answered, show::Shown};
+use super::{Act, Error, RiskKernelRequest, amount, answered, show::Shown};
 use crate::{http::approvals::By, proxy::seat::forget_run, state, wire::body::AnswerBody};
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Wanted {
+struct RunBody {
     name: Option<String>,
     budget: Option<Budget>,
     policy_ref: Option<String>,
@@ -64,8 +64,8 @@ fn limits(budget: &Budget) -> Result<Limits, Error> {
 }
 
 /// Creates a run and begins it. The run's time counts from here.
-pub async fn create(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
-    let wanted: Wanted = asked.json()?;
+pub async fn create(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+    let wanted: RunBody = asked.json()?;
     let own = limits(&wanted.budget.unwrap_or_default())?;
     let named = match wanted.policy_ref.filter(|name| !name.is_empty()) {
         Some(name) => Some(policy(&asked, name).await?),
@@ -117,19 +117,19 @@ fn within(limits: Limits, most: &Limits) -> Limits {
 }
 
 /// Finds a named policy. Errors: `unknown_policy`.
-async fn policy(asked: &Asked<'_>, name: String) -> Result<NamedPolicy, Error> {
+async fn policy(asked: &RiskKernelRequest<'_>, name: String) -> Result<NamedPolicy, Error> {
     let wanted = name.clone();
     let found = asked.face.desk.read(move |store| policies::find(store, &wanted)).await?;
     found.ok_or_else(|| state::Error::UnknownPolicy { name: name.chars().take(80).collect() }.into())
 }
 
-pub async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
     answered(StatusCode::OK, &shown(&asked, run).await?)
 }
 
 /// Counts a loop of the run. From the first such request on, the run's proxied calls no longer count as loops.
-pub async fn step(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn step(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run;
     let counted = async {
         let (actor, entered) = asked.enter(run.no).await?;
@@ -154,19 +154,19 @@ struct Cancel {
 }
 
 /// Cancels a run. A run that is halted or has ended keeps its status.
-pub async fn cancel(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn cancel(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
     tell(&asked, run, Word::Cancel { reason }).await
 }
 
 /// Completes a run. RiskKernel itself has no such route. A run that has ended keeps its status.
-pub async fn complete(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn complete(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     tell(&asked, run, Word::Complete).await
 }
 
-async fn tell(asked: &Asked<'_>, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
+async fn tell(asked: &RiskKernelRequest<'_>, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
     let store = &asked.host.store;
     let told = match word {
         // A cancellation is an act. That it is done is said by the run's own program.
@@ -184,7 +184,7 @@ async fn tell(asked: &Asked<'_>, run: RunNo, word: Word) -> Result<Response<Answ
     answered(StatusCode::OK, &shown(asked, run).await?)
 }
 
-pub async fn shown(asked: &Asked<'_>, run: RunNo) -> Result<Shown, Error> {
+pub async fn shown(asked: &RiskKernelRequest<'_>, run: RunNo) -> Result<Shown, Error> {
     let tokens = Arc::clone(&asked.face.tokens);
     let read = asked.face.desk.read(move |store| {
         let view = store.run(run)?;

@@ -18,7 +18,7 @@ use crate::{dialect::canonical_value, state::Error};
 /// Body of a request for an approval. Unknown members are ignored, as RiskKernel's clients expect.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Wanted {
+pub struct ApprovalBody {
     pub tool: String,
     pub side_effect: Option<String>,
     /// Arguments of the tool call, any JSON; `None`: `{}`.
@@ -29,9 +29,9 @@ pub struct Wanted {
     pub expires_in_seconds: Option<f64>,
 }
 
-impl Wanted {
+impl ApprovalBody {
     /// Parses the body of a request for an approval. Errors: `bad_request`.
-    pub fn read(body: &[u8]) -> Result<Wanted, Error> {
+    pub fn read(body: &[u8]) -> Result<ApprovalBody, Error> {
         serde_json::from_slice(body).map_err(|e| {
             Error::BadRequest(format!("the body has to be {{\"tool\": …, \"arguments\": …}}: {e}"))
         })
@@ -41,7 +41,7 @@ impl Wanted {
 /// Requests an approval in the name of `asker`. Durable before it returns.
 ///
 /// Errors: those of `RequestApproval`; arguments that have a key twice.
-pub async fn ask(store: &Arc<dyn Store>, asker: Asker, wanted: Wanted) -> Result<Answer, Error> {
+pub async fn ask(store: &Arc<dyn Store>, asker: Asker, wanted: ApprovalBody) -> Result<Answer, Error> {
     let text = wanted.arguments.as_deref().map_or("{}", RawValue::get);
     let arguments = canonical_value(text.as_bytes())
         .map_err(|e| Error::BadRequest(format!("the arguments are no JSON that can be told apart: {e}")))?;

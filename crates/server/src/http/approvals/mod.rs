@@ -26,7 +26,7 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub use ask::{Wanted, ask};
+pub use ask::{ApprovalBody, ask};
 pub use wait::decided;
 
 use super::{Query, query};
@@ -102,7 +102,7 @@ pub fn find<'a>(method: &Method, path: &'a str) -> Option<(&'static Route, Optio
 }
 
 /// Request with the caller and path segment that the listener has found for it.
-pub(crate) struct Asked<'a> {
+pub(crate) struct ApprovalsRequest<'a> {
     pub store: &'a Arc<dyn Store>,
     pub by: By,
     pub segment: Option<&'a str>,
@@ -113,7 +113,7 @@ pub(crate) struct Asked<'a> {
 }
 
 /// Answers a request of a route. The caller, `asked.by`, was checked before.
-pub(crate) async fn answer(route: &'static Route, asked: Asked<'_>) -> Response<AnswerBody> {
+pub(crate) async fn answer(route: &'static Route, asked: ApprovalsRequest<'_>) -> Response<AnswerBody> {
     let answered = match route.does {
         Does::List => list(route, asked).await,
         Does::Get => get(asked).await,
@@ -135,7 +135,7 @@ pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
     super::refused_with(error, json!({ "code": error.code(), "message": message }))
 }
 
-async fn list(route: &Route, asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+async fn list(route: &Route, asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let query = Query::read(asked.parts.uri.query().unwrap_or_default(), route.query)?;
     let status = match query.text("status").filter(|s| !s.is_empty()) {
         None => None,
@@ -170,13 +170,13 @@ fn run_no(store: &dyn Store, id: &str) -> Result<Option<RunNo>, store::Error> {
     outlast_core::words::id::RunId::new(id).map_or(Ok(None), |id| store.run_no(&id))
 }
 
-async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+async fn get(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let id = id(&asked)?;
     answered(StatusCode::OK, &show::approval(&view(asked.store, id).await?))
 }
 
 /// Returns the approval id in the path. Errors: `unknown_approval`, also for a run that names another run's approval.
-fn id(asked: &Asked<'_>) -> Result<ApprovalId, Error> {
+fn id(asked: &ApprovalsRequest<'_>) -> Result<ApprovalId, Error> {
     let text = query::decode(asked.segment.unwrap_or_default())?;
     let id: Option<ApprovalId> = text.parse().ok();
     let shown = text.chars().take(80).collect();
@@ -191,9 +191,9 @@ async fn view(store: &Arc<dyn Store>, id: ApprovalId) -> Result<reads::approvals
     read(store, move |s| reads::approvals::find(s, id)).await?.ok_or_else(|| unknown(id.to_string()))
 }
 
-async fn wants(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+async fn wants(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let By::Run(asker) = asked.by else { return Err(Error::NoRunAsks) };
-    let wanted = Wanted::read(&asked.body)?;
+    let wanted = ApprovalBody::read(&asked.body)?;
     let answer = ask(asked.store, asker, wanted).await?;
     match answer.id {
         None => answered(StatusCode::OK, &show::not_required()),
@@ -217,7 +217,7 @@ struct Decision {
     arguments_digest: Option<Digest>,
 }
 
-async fn decide(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+async fn decide(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     may_decide(&asked.by)?;
     let id = id(&asked)?;
     let said: Decision = serde_json::from_slice(&asked.body).map_err(|e| {

@@ -11,7 +11,7 @@ use outlast_core::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Asked, By, answered, may_decide, query, read, show};
+use super::{ApprovalsRequest, By, answered, may_decide, query, read, show};
 use crate::{state::Error, wire::body::AnswerBody};
 
 /// Body of a policy, with RiskKernel's names.
@@ -100,7 +100,7 @@ fn not_a_runs(by: &By) -> Result<(), Error> {
     }
 }
 
-pub(super) async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn put(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     may_decide(&asked.by)?;
     let sent: Sent = serde_json::from_slice(&asked.body)
         .map_err(|e| Error::BadRequest(format!("the body has to be a policy: {e}")))?;
@@ -112,13 +112,13 @@ pub(super) async fn put(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error>
     answered(StatusCode::CREATED, &kept.as_ref().map(show::policy))
 }
 
-pub(super) async fn list(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn list(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     not_a_runs(&asked.by)?;
     let found = read(asked.store, |s| policies::list(s)).await?;
     answered(StatusCode::OK, &found.iter().map(show::policy).collect::<Vec<_>>())
 }
 
-pub(super) async fn get(asked: Asked<'_>) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn get(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     not_a_runs(&asked.by)?;
     let name = query::decode(asked.segment.unwrap_or_default())?;
     let wanted = name.clone();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use outlast_core::{
-    call::{Patience, Told, desk, exchange::Event},
+    call::{FailedTry, Patience, desk, exchange::Event},
     engine::{call::retry::Retry, run::await_provider::AwaitProvider},
     store::{Ask as _, Durability},
     words::outage::{Cause, Outage},
@@ -39,14 +39,14 @@ pub fn patience(config: &Config, call: &Call, seed: impl FnOnce() -> u64) -> Pat
 
 impl Carry {
     /// Returns the facts of a failed try that the call machine needs. `answer`: its response headers, if any came.
-    pub(super) fn told(&self, answer: Option<&HeaderMap>) -> Told {
+    pub(super) fn told(&self, answer: Option<&HeaderMap>) -> FailedTry {
         let elapsed_ms = self.tries.first_at.map_or(Duration::ZERO, |at| at.elapsed()).as_millis();
         let retry_after_ms = answer.and_then(|headers| {
             let now = self.host.clock.now();
             let wait_ms = Says { headers, now }.retry_after()?.ms_since(now);
             u64::try_from(wait_ms).ok()
         });
-        Told {
+        FailedTry {
             elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(u64::MAX),
             retry_after_ms,
             lasting: self.answer.limited.is_some() || self.host.is_draining(),

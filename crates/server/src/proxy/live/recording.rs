@@ -9,8 +9,8 @@ use outlast_core::{
     },
     engine::{
         call::{
-            keep::Keep,
             settle::{Settle, Settled},
+            store_part::StorePart,
         },
         run::await_provider::ProviderAnswered,
     },
@@ -95,7 +95,7 @@ impl Carry {
         let store = self.host.store.clone();
         let (parts, answer) = match answer.map(|bytes| Payload::encode(&bytes)) {
             Some(answer) => {
-                let (parts, last) = Keep::before(settle.opening, Role::Answer, answer);
+                let (parts, last) = StorePart::before(settle.opening, Role::Answer, answer);
                 (parts, Some(last))
             }
             None => (Vec::new(), None),

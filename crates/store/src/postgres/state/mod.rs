@@ -11,7 +11,7 @@ use super::{
 use crate::rows::Cell;
 use outlast_core::{
     state::{
-        Committed, Keep, Name, Namespace, Position, Progress, StepKey,
+        Committed, Name, Namespace, Position, Progress, Retention, StepKey,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Rows, Trimmed},
     },
@@ -128,8 +128,8 @@ pub fn statements<'a>(rows: &'a Rows, all: &mut Vec<Statement<'a>>) {
                    commit_no = excluded.commit_no, at = excluded.at, keep = excluded.keep, \
                    forgotten = excluded.forgotten";
         let keep = match n.keep {
-            Keep::All => None,
-            Keep::Last(n) => Some(n),
+            Retention::All => None,
+            Retention::Last(n) => Some(n),
         };
         let cells = vec![bytes(&n.name), int(n.commit), int(n.at.0), Cell::Int(keep), int(n.forgotten)];
         push(None, sql.into(), cells);
@@ -257,7 +257,7 @@ fn namespace(r: &tokio_postgres::Row) -> Result<Namespace> {
         name: text(r, 0)?,
         commit: get(r, 1)?,
         at: Micros(get(r, 2)?),
-        keep: get::<Option<i64>>(r, 3)?.map_or(Keep::All, Keep::Last),
+        keep: get::<Option<i64>>(r, 3)?.map_or(Retention::All, Retention::Last),
         forgotten: get(r, 4)?,
     })
 }

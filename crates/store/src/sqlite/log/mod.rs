@@ -44,7 +44,7 @@ use rusqlite::ffi::{
 
 pub use check::{check, fault_of_mark, place_of};
 pub use filesystem::SyncMode;
-pub use repair::{Repaired, Rest, repair};
+pub use repair::{KeptPart, Repaired, repair};
 
 use database::Database;
 use gathering::{Disk, Gathering, Trailer};

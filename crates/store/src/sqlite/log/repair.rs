@@ -26,14 +26,14 @@ pub struct Repaired {
     pub missing: Missing,
     /// Time of the newest commit that the mark knows; `None` if it is not known.
     pub newest: Option<SystemTime>,
-    pub rest: Rest,
+    pub rest: KeptPart,
     /// The log as it was found, now beside the store under this name. `None` if there was no log.
     pub kept: Option<PathBuf>,
 }
 
 /// Part of a damaged store that a repair keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum KeptPart {
     /// The database file: it has all that was committed.
     Everything,
     /// The database file and the commits in the log up to this byte.
@@ -72,7 +72,7 @@ pub fn repair(path: &Path, accepts: bool) -> Result<Option<Repaired>, Error> {
     // A log of another file is put over none.
     let is_anothers = Base::all(&store, &frames).any(|base| base.differs(&frames, &database).is_some());
     let rest = match is_anothers {
-        true => Rest::File,
+        true => KeptPart::File,
         false => rest(&frames, claim(&store), &database),
     };
     let newest = fs::metadata(mark::path_of(&store)).and_then(|found| found.modified()).ok();
@@ -81,10 +81,10 @@ pub fn repair(path: &Path, accepts: bool) -> Result<Option<Repaired>, Error> {
     }
     let kept = if frames.is_empty() { None } else { Some(keep(&log).map_err(failed)?) };
     match rest {
-        Rest::Before { .. } => {
+        KeptPart::Before { .. } => {
             conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failure)?
         }
-        Rest::Everything | Rest::File => match fs::remove_file(&log) {
+        KeptPart::Everything | KeptPart::File => match fs::remove_file(&log) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),
             _ => {}
         },
@@ -108,10 +108,10 @@ fn open(path: &Path) -> Result<Connection, Error> {
 ///
 /// A checkpoint may have brought the file further than the whole part of the log reaches. The older pages of that part
 /// must then not go over the newer ones of the file.
-fn rest(log: &Frames, claim: Option<Point>, file: &Database<'_>) -> Rest {
+fn rest(log: &Frames, claim: Option<Point>, file: &Database<'_>) -> KeptPart {
     if log.salts.is_none() {
         let has_all = claim.is_some_and(|point| !point.is_closed() && is_in(&point, file));
-        return if has_all { Rest::Everything } else { Rest::File };
+        return if has_all { KeptPart::Everything } else { KeptPart::File };
     }
     let whole: BTreeMap<u32, &[u8]> = log.pages_before_damage().collect();
     let behind: BTreeMap<u32, &[u8]> = log.pages_behind_damage().collect();
@@ -119,10 +119,10 @@ fn rest(log: &Frames, claim: Option<Point>, file: &Database<'_>) -> Rest {
     let newest = whole.iter().filter(|(no, _)| !behind.contains_key(no)).chain(&behind);
     let claim = claim.filter(|point| log.salts == Some(point.salts));
     if claim.is_some_and(|point| is_in(&point, file)) && { newest }.all(has) {
-        return Rest::Everything;
+        return KeptPart::Everything;
     }
     let is_ahead = behind.iter().any(|(no, page)| whole.get(no) != Some(page) && has((no, page)));
-    if is_ahead { Rest::File } else { Rest::Before { byte: log.committed } }
+    if is_ahead { KeptPart::File } else { KeptPart::Before { byte: log.committed } }
 }
 
 /// Copies the log to a name of its own beside it.

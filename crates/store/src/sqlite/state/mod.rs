@@ -9,7 +9,7 @@ use bytes::Bytes;
 use outlast_core::{
     engine::loaded::Loaded,
     state::{
-        At, Committed, Item, Keep, Name, Namespace, Position, Progress, StepKey, Value,
+        At, Committed, Item, Name, Namespace, Position, Progress, Retention, StepKey, Value,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
@@ -287,10 +287,10 @@ fn namespace_no(conn: &Connection, name: &str) -> Result<Option<i64>> {
     maybe(conn, "SELECT no FROM namespaces WHERE name = ?1", (name.as_bytes(),), |r| r.get(0))
 }
 
-fn kept(keep: Keep) -> Option<i64> {
+fn kept(keep: Retention) -> Option<i64> {
     match keep {
-        Keep::All => None,
-        Keep::Last(n) => Some(n),
+        Retention::All => None,
+        Retention::Last(n) => Some(n),
     }
 }
 
@@ -322,7 +322,7 @@ fn namespace(r: &rusqlite::Row<'_>) -> rusqlite::Result<Namespace> {
         name: text(r, 0)?,
         commit: r.get(1)?,
         at: Micros(r.get(2)?),
-        keep: r.get::<_, Option<i64>>(3)?.map_or(Keep::All, Keep::Last),
+        keep: r.get::<_, Option<i64>>(3)?.map_or(Retention::All, Retention::Last),
         forgotten: r.get(4)?,
     })
 }

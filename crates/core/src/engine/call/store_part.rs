@@ -16,18 +16,18 @@ use crate::{
 /// Nobody reads the part before the closing; parts left by a dead process are overwritten.
 /// Authorised by the entry's own instance. Errors: `AlreadyTaken`, `AlreadySettled`.
 #[derive(Clone, Debug)]
-pub struct Keep {
+pub struct StorePart {
     pub opening: Opening,
     pub role: Role,
     pub part: Payload,
 }
 
-impl Keep {
+impl StorePart {
     /// Splits `payload` into operations to submit before the entry is closed, and the part that its closing carries.
-    pub fn before(opening: Opening, role: Role, payload: Payload) -> (Vec<Keep>, Payload) {
+    pub fn before(opening: Opening, role: Role, payload: Payload) -> (Vec<StorePart>, Payload) {
         let mut parts = payload.clone().into_parts();
         let last = parts.pop().unwrap_or(payload);
-        (parts.into_iter().map(|part| Keep { opening, role, part }).collect(), last)
+        (parts.into_iter().map(|part| StorePart { opening, role, part }).collect(), last)
     }
 
     pub fn needs(&self) -> Vec<Need> {

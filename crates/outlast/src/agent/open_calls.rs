@@ -33,7 +33,7 @@ const CALLS: usize = 8;
 pub const AGENT: &str = "agent:";
 
 /// Attempt, and session within it, whose tool calls are searched for.
-pub struct Of<'a> {
+pub struct SearchScope<'a> {
     pub run: RunNo,
     pub attempt: AttemptNo,
     /// Session of the agent, where several agents may share the attempt; `None`: any session.
@@ -45,15 +45,15 @@ pub struct Of<'a> {
     pub so_far: Option<&'a HashMap<Seq, Vec<u8>>>,
 }
 
-impl<'a> Of<'a> {
-    pub fn new(run: RunNo, attempt: AttemptNo, session: Option<&'a str>) -> Of<'a> {
-        Of { run, attempt, session, kept: None, so_far: None }
+impl<'a> SearchScope<'a> {
+    pub fn new(run: RunNo, attempt: AttemptNo, session: Option<&'a str>) -> SearchScope<'a> {
+        SearchScope { run, attempt, session, kept: None, so_far: None }
     }
 }
 
 /// Tool call of an attempt whose result was never sent to the model, or is not in the session that it goes on in.
 #[derive(Debug)]
-pub struct Asked {
+pub struct OpenToolCall {
     pub call: ToolCall,
     pub at: Micros,
     /// Result that was sent, and that the session's file has not.
@@ -64,14 +64,14 @@ pub struct Asked {
 #[derive(Debug, Default)]
 pub struct Found {
     /// Calls whose result the model did not get, the oldest first.
-    pub in_flight: Vec<Asked>,
+    pub in_flight: Vec<OpenToolCall>,
     /// Calls whose result the model got, though their tool entries are still open.
     pub answered: Vec<ToolCall>,
 }
 
 /// Finds the tool calls of an attempt that are in flight, and those whose result the model got but whose entries are
 /// open. `left`: tools' processes that outlived the agent.
-pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, store::Error> {
+pub fn find(store: &dyn Store, of: &SearchScope<'_>, left: &[Left]) -> Result<Found, store::Error> {
     let entries = truth::newest_entries(store, of.run)?;
     let Answers { calls, answered, lost, newest } = answers(store, &entries, of)?;
     let mut found = Found { in_flight: calls, answered: Vec::new() };
@@ -87,7 +87,7 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
         match answered.contains(id) {
             false => {
                 let lost = lost.get(id).cloned();
-                found.in_flight.push(Asked { call, at: entry.opened_at, lost });
+                found.in_flight.push(OpenToolCall { call, at: entry.opened_at, lost });
             }
             true if entry.state == State::Open => found.answered.push(call),
             true => {}
@@ -100,7 +100,7 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
     let kept = of.kept.map(|kept| kept.calls.iter().filter(|call| !has_result(kept, &call.id)));
     for call in kept.into_iter().flatten().rev().take(CALLS) {
         if !answered.contains(&call.id) && !is_known(&found, &call.id) && !is_recorded(&call.id) {
-            found.in_flight.push(Asked { call: call.clone(), at, lost: None });
+            found.in_flight.push(OpenToolCall { call: call.clone(), at, lost: None });
         }
     }
     for process in left {
@@ -108,7 +108,7 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
         if !answered.contains(id) && !is_known(&found, id) {
             let input = json!({"command": process.command.trim()}).to_string();
             let call = ToolCall { id: id.clone(), name: "shell".into(), input };
-            found.in_flight.push(Asked { call, at, lost: None });
+            found.in_flight.push(OpenToolCall { call, at, lost: None });
         }
     }
     found.in_flight.sort_by_key(|asked| asked.at);
@@ -116,7 +116,12 @@ pub fn find(store: &dyn Store, of: &Of<'_>, left: &[Left]) -> Result<Found, stor
 }
 
 /// Returns the call of a tool entry, if this attempt and session made it.
-fn made(store: &dyn Store, entry: &Entry, id: &str, of: &Of<'_>) -> Result<Option<ToolCall>, store::Error> {
+fn made(
+    store: &dyn Store,
+    entry: &Entry,
+    id: &str,
+    of: &SearchScope<'_>,
+) -> Result<Option<ToolCall>, store::Error> {
     let about = store.payload(of.run, entry.seq, Role::About)?;
     let about: Value =
         about.and_then(|kept| serde_json::from_slice(&kept.decode().ok()?).ok()).unwrap_or_default();
@@ -137,7 +142,7 @@ fn made(store: &dyn Store, entry: &Entry, id: &str, of: &Of<'_>) -> Result<Optio
 /// Tool calls that an attempt's last answers asked for, and the results that its requests gave.
 #[derive(Default)]
 struct Answers {
-    calls: Vec<Asked>,
+    calls: Vec<OpenToolCall>,
     answered: HashSet<String>,
     /// Results that the session's file has not, by their calls.
     lost: HashMap<String, String>,
@@ -168,7 +173,7 @@ impl Answers {
 
 /// Reads the tool calls in an attempt's last answers whose results are in none of its requests,
 /// or lost.
-fn answers(store: &dyn Store, entries: &[Entry], of: &Of<'_>) -> Result<Answers, store::Error> {
+fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result<Answers, store::Error> {
     let is_its =
         |e: &&Entry| e.kind == Kind::Call && (e.attempt == of.attempt || e.delivered_to == Some(of.attempt));
     let mut out = Answers::default();
@@ -201,7 +206,7 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &Of<'_>) -> Result<Answers,
         let at = entry.closed_at.unwrap_or(entry.opened_at);
         for call in calls {
             let lost = out.lost.get(&call.id).cloned();
-            out.calls.push(Asked { call, at, lost });
+            out.calls.push(OpenToolCall { call, at, lost });
         }
         match &body {
             Some(body) => out.read_results(body, of.kept),

@@ -10,7 +10,7 @@ use crate::settings::surroundings::Surroundings;
 
 /// Address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StoreAddress {
     /// Absolute path of an SQLite file.
     File(PathBuf),
     /// `postgres://` URL. May hold a password, which is never shown.
@@ -28,24 +28,24 @@ pub enum Error {
     Nowhere,
 }
 
-impl Place {
+impl StoreAddress {
     /// Decides the store's address: `asked`, else `$XDG_STATE_HOME/outlast/outlast.db`, else
     /// `~/.local/state/outlast/outlast.db`.
     ///
     /// `asked` comes from `--store`, `OUTLAST_STORE` or `outlast.toml`. A relative path is below the current
     /// directory.
-    pub fn decide(asked: Option<&str>, around: &Surroundings) -> Result<Place, Error> {
+    pub fn decide(asked: Option<&str>, around: &Surroundings) -> Result<StoreAddress, Error> {
         let Some(asked) = asked.filter(|s| !s.is_empty()) else {
             let state = around.state_directory().ok_or(Error::Nowhere)?;
-            return Ok(Place::File(state.join("outlast.db")));
+            return Ok(StoreAddress::File(state.join("outlast.db")));
         };
         match asked.split_once("://") {
-            Some(("postgres" | "postgresql", _)) => Ok(Place::Postgres(asked.to_owned())),
+            Some(("postgres" | "postgresql", _)) => Ok(StoreAddress::Postgres(asked.to_owned())),
             Some((scheme, _)) => Err(Error::Scheme { scheme: scheme.chars().take(40).collect() }),
             None if asked.ends_with('/') => Err(Error::Directory { place: asked.to_owned() }),
             None => {
                 let below_home = asked.strip_prefix("~/").and_then(|rest| Some(around.home()?.join(rest)));
-                Ok(Place::File(below_home.unwrap_or_else(|| around.directory().join(asked))))
+                Ok(StoreAddress::File(below_home.unwrap_or_else(|| around.directory().join(asked))))
             }
         }
     }
@@ -53,13 +53,13 @@ impl Place {
     /// Returns the address as the store's `open` takes it, including a password.
     pub fn address(&self) -> String {
         match self {
-            Place::File(path) => path.to_string_lossy().into_owned(),
-            Place::Postgres(url) => url.clone(),
+            StoreAddress::File(path) => path.to_string_lossy().into_owned(),
+            StoreAddress::Postgres(url) => url.clone(),
         }
     }
 }
 
-impl Place {
+impl StoreAddress {
     /// Returns the address; `None` if it contains a password.
     pub fn without_secret(&self) -> Option<String> {
         let address = self.address();
@@ -69,18 +69,18 @@ impl Place {
     /// Returns the environment variables that hold secrets for PostgreSQL's clients; none for a store in a file.
     pub fn secrets(&self) -> &'static [&'static str] {
         match self {
-            Place::File(_) => &[],
-            Place::Postgres(_) => &["PGPASSWORD", "PGPASSFILE", "PGSSLKEY"],
+            StoreAddress::File(_) => &[],
+            StoreAddress::Postgres(_) => &["PGPASSWORD", "PGPASSFILE", "PGSSLKEY"],
         }
     }
 }
 
 /// Shows the address without a password.
-impl fmt::Display for Place {
+impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File(path) => path.display().fmt(f),
-            Place::Postgres(url) => f.write_str(&without_password(url)),
+            StoreAddress::File(path) => path.display().fmt(f),
+            StoreAddress::Postgres(url) => f.write_str(&without_password(url)),
         }
     }
 }
@@ -103,7 +103,7 @@ fn without_password(url: &str) -> String {
 }
 
 /// Opens the store at `place`.
-pub fn open_store(place: &Place, options: Options) -> Result<Arc<dyn Store>, store::Error> {
+pub fn open_store(place: &StoreAddress, options: Options) -> Result<Arc<dyn Store>, store::Error> {
     outlast_store::open(&place.address(), options)
 }
 
@@ -117,7 +117,7 @@ mod tests {
     fn the_place_is_the_asked_one_else_the_state_directory() {
         let check = |asked: Option<&str>, variables: &[(&str, &str)], wanted: Result<&str, Error>| {
             let around = Surroundings::new(variables, Path::new("/work"));
-            assert_eq!(Place::decide(asked, &around).map(|p| p.address()), wanted.map(str::to_owned));
+            assert_eq!(StoreAddress::decide(asked, &around).map(|p| p.address()), wanted.map(str::to_owned));
         };
         let home = ("HOME", "/home/ann");
         check(None, &[home], Ok("/home/ann/.local/state/outlast/outlast.db"));
@@ -145,7 +145,7 @@ mod tests {
             ("postgres://db?password=s3cret", "postgres://db"),
             ("postgresql://ann@db", "postgresql://ann@db"),
         ] {
-            assert_eq!(Place::Postgres(url.into()).to_string(), shown);
+            assert_eq!(StoreAddress::Postgres(url.into()).to_string(), shown);
         }
     }
 }

@@ -9,7 +9,7 @@ use outlast::{
 use outlast_core::{
     engine::{
         actor::Actor,
-        call::keep::Keep,
+        call::store_part::StorePart,
         op::Op,
         run::end_attempt::{EndAttempt, Then},
         state::put::{Change, Put},
@@ -35,7 +35,7 @@ use crate::{
 };
 
 #[pyclass(frozen, module = "outlast._native")]
-pub struct Seat {
+pub struct OpenRun {
     shared: Arc<Shared>,
     caller: Arc<Caller>,
     actor: Actor,
@@ -58,10 +58,10 @@ pub struct Seat {
     driven: bool,
 }
 
-impl Seat {
-    pub fn new(shared: Arc<Shared>, core: &Core, c: Claimed) -> Seat {
+impl OpenRun {
+    pub fn new(shared: Arc<Shared>, core: &Core, c: Claimed) -> OpenRun {
         core.beat.open(&core.node, c.run, c.attempt, c.instance, c.driven);
-        Seat {
+        OpenRun {
             shared,
             caller: Arc::new(Caller { run: c.run, id: c.id.clone(), openings: core.openings.clone() }),
             actor: Actor { run: c.run, attempt: c.attempt, instance: c.instance },
@@ -141,7 +141,7 @@ fn is_of_context(change: &Change) -> bool {
 }
 
 #[pymethods]
-impl Seat {
+impl OpenRun {
     /// Opens the step `key`, or finds it. Returns (seq, begun before, done, tries); the tries are -1 for a step in
     /// doubt, which is not opened. With `intent`, synced before the step begins, for steps that must not run twice;
     /// otherwise committed, which survives kill -9. `scope` and `within` are those of the item that the step
@@ -174,7 +174,7 @@ impl Seat {
         again: bool,
     ) -> PyResult<Ticket> {
         let opening = self.opening(seq);
-        let (parts, value) = Keep::before(opening, Role::Value, encode(py, value)?);
+        let (parts, value) = StorePart::before(opening, Role::Value, encode(py, value)?);
         let changes = changes_of(changes);
         let is_of_context = changes.iter().any(is_of_context);
         let record = Record { opening, value, failed, again, changes };

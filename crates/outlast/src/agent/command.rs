@@ -17,9 +17,9 @@ use outlast_server::dialect::tool_calls::ToolCall;
 
 use super::{
     Choice,
-    asked::{AGENT, Of},
-    conduct::{Conduct, Launch, Place},
+    conduct::{AgentCommand, Conduct, Launch},
     inside::Inside,
+    open_calls::{AGENT, SearchScope},
     truth::{self, Outcome},
 };
 use crate::{
@@ -46,21 +46,21 @@ pub fn agent(args: AgentArgs, context: Context) -> Result<u8, CliError> {
         return Err(InsideError::NotInARun.into());
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(Seat { args, context, inside }.run())
+    runtime.block_on(AgentStart { args, context, inside }.run())
 }
 
-struct Seat {
+struct AgentStart {
     args: AgentArgs,
     context: Context,
     inside: Inside,
 }
 
-impl Seat {
+impl AgentStart {
     async fn run(self) -> Result<u8, CliError> {
         let (store, actor) = (self.inside.store.as_ref(), self.inside.actor);
         let directory = self.context.around.directory();
         let (name, opening) = self.begin().await?;
-        let place = Place { name: Some(name), argv: &self.args.command, directory };
+        let place = AgentCommand { name: Some(name), argv: &self.args.command, directory };
         let conduct =
             Conduct::of(&self.inside.view, &Choice::read(&self.args.agent), place, None, &self.context)?;
         let mut env: BTreeMap<OsString, OsString> = self.context.around.variables().collect();
@@ -104,7 +104,7 @@ impl Seat {
             let (id, input) = (format!("{AGENT}{name}"), self.args.command.join(" "));
             let call = ToolCall { id, name: "agent".into(), input };
             let actor = self.inside.actor;
-            let of = Of::new(actor.run, actor.attempt, None);
+            let of = SearchScope::new(actor.run, actor.attempt, None);
             let begin = truth::begin(actor, &of, &call);
             match store.ask(begin, Durability::Synced).await? {
                 Tool::Begun(opening) | Tool::Again(opening) => return Ok((name, opening)),
