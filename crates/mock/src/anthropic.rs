@@ -222,7 +222,7 @@ pub(super) fn models(ids: &[&str]) -> String {
         .to_string()
 }
 
-/// Returns the body that answers `count_tokens`.
+/// Returns the response body for a `count_tokens` request.
 pub(super) fn counted(input_tokens: u64) -> String {
     serde_json::json!({"input_tokens": input_tokens}).to_string()
 }

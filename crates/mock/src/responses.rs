@@ -10,7 +10,7 @@ use super::{
     request::Request,
 };
 
-/// Builds the finished response, as JSON. The caller answers it, and keeps it for requests that continue it.
+/// Builds the finished response, as JSON. The caller sends it, and stores it for later requests that continue it.
 pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
     let (status, incomplete) = match answer.stop {
         Stop::Length => ("incomplete", json!({"reason": "max_output_tokens"})),

@@ -3,7 +3,7 @@
 /// Abnormal end of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Time of the death, in microseconds since the Unix epoch.
+    /// Time at which the agent died, in microseconds since the Unix epoch.
     pub at_us: i64,
     /// Number of journal entries that the run had closed by then, over all its attempts.
     pub entries_closed: u64,

@@ -41,7 +41,7 @@ impl ProcId {
 pub struct Stat {
     pub pid: u32,
     pub ppid: u32,
-    /// Process group.
+    /// Id of the process group.
     pub group: u32,
     pub start_time: u64,
     /// State letter of the kernel: `R` running, `S` `D` waiting, `T` stopped, `Z` zombie, `X` dead …

@@ -44,7 +44,8 @@ pub struct Signals {
 
 impl Signals {
     /// Installs the handlers. A signal that was ignored when this process started stays ignored (`nohup`, a script's
-    /// background job), except SIGCHLD, without which exit statuses are lost, and SIGCONT.
+    /// background job), with two exceptions: SIGCONT is always handled, and so is SIGCHLD, because exit statuses would
+    /// be lost.
     pub fn install() -> io::Result<Signals> {
         Signals::of(&HANDLED)
     }

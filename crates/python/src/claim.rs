@@ -90,7 +90,7 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
     }
 }
 
-/// Joins a job as a worker, with an attempt in a slot of its own beside those of other processes.
+/// Joins a batch job as one more worker: takes a free slot and starts an attempt in it. Other workers keep theirs.
 pub fn join(core: &Core, view: &RunView) -> Result<Claimed, Failure> {
     // Work held by dead workers is free only once they are declared dead.
     core.node.sweep()?;

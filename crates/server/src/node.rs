@@ -208,7 +208,8 @@ impl Node {
         self.register_anew(instance).await
     }
 
-    /// Registers the process under a new number. Does nothing if another task has already replaced `dead`.
+    /// Registers this process under a new instance number, because its number `dead` was declared dead. Does nothing if
+    /// another task has done so.
     pub async fn register_anew(&self, dead: InstanceNo) -> Result<(), Error> {
         let _one_by_one = self.registering.lock().await;
         if self.instance() != dead {

@@ -89,7 +89,7 @@ enum Fate {
         billed: bool,
         silent: bool,
     },
-    /// The answer begins and does not end. `after_stop`: even its stop reason was sent.
+    /// The answer breaks off before its end; with `after_stop`, only after its stop reason was sent.
     Cut {
         after_stop: bool,
         silent: bool,

@@ -9,11 +9,11 @@ const MIN_SHARED: usize = 128;
 /// Number of bytes a chain may hold beyond four times its body: lets small bodies share a base, too.
 const CHAIN_SLACK: u64 = 64 << 10;
 
-/// Stores `body` against the base (of `bases`, oldest first) that shares the most bytes at its start and end.
-/// Stores it whole if no base saves enough or the chain would get too long.
+/// Encodes `body` as a difference from the base (of `bases`, oldest first) that shares the most bytes at its start and
+/// end. Encodes it whole if no base saves enough or the chain would get too long.
 ///
 /// Costs one memory comparison with each base that could still win: 8 bases of 500 KB take well under a
-/// millisecond. Panics over 1 GiB, like [`Payload::encode`].
+/// millisecond. Panics if `body` is larger than 1 GiB, like [`Payload::encode`].
 pub fn diff(body: &[u8], bases: &[Base]) -> BodyRecord {
     let Some((base, common)) = choose(body, bases) else {
         return BodyRecord::whole(body);

@@ -27,7 +27,8 @@ pub struct Restoring {
     sha256: [u8; 32],
     /// Pieces of the body still missing; in order, disjoint, none empty.
     pieces: Vec<Piece>,
-    /// Record in which the pieces are to be found. Only asked for while there are pieces.
+    /// Body that the missing pieces are copied from: this body was stored as a difference from it. Not read once no
+    /// piece is missing.
     below: Option<Below>,
 }
 

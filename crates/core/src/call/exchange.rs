@@ -121,7 +121,7 @@ pub enum Action {
 /// Error recorded in the entry of a call that was never sent.
 const NOT_SENT: Option<&str> = Some("its client left before it was sent");
 
-/// Outcome of a call, with which its journal entry closes.
+/// Outcome of a call. The call's journal entry is closed with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The answer is whole.

@@ -111,7 +111,7 @@ pub struct Lane {
     tickets: u64,
     levels: Levels,
     told_at_ms: u64,
-    /// Number of requests counted since the provider's last report.
+    /// Number of requests counted since the provider last reported its rate limit.
     requests_since: u64,
     tokens_since: u64,
     /// Waiting connections, next one first: one of each run, so that no run overtakes the others.

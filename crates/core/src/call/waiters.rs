@@ -14,8 +14,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Waiters {
     runs: BTreeMap<RunNo, VecDeque<(ConnectionId, RequestKey)>>,
-    /// Connections whose admission is being decided. Room may come back between the decision and its arrival
-    /// here: that wake-up must not be lost.
+    /// Connections whose admission is being decided. Budget may become free after a connection was refused and before
+    /// the refusal is known here; connections in this map are woken too.
     deciding: BTreeMap<ConnectionId, RequestKey>,
 }
 

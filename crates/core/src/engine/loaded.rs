@@ -62,7 +62,7 @@ pub enum Need {
     OwnedBy(InstanceNo),
     /// Newest version of a state key, its namespace, and the store's newest position.
     State(Arc<Name>),
-    /// Recorded outcome of the transaction with this id.
+    /// Recorded outcome of the state transaction with this id.
     Transaction(Arc<str>),
     Namespace(String),
     /// Stored row of the deliveries to an endpoint: how far they have come.
@@ -375,7 +375,8 @@ impl Loaded {
         Some(entry)
     }
 
-    /// Returns the opening of entry `seq`, which this operation opened or took over, as its closing has to present it.
+    /// Returns the [`Opening`] of entry `seq`, which is needed to close the entry. This operation has opened the entry
+    /// or taken it over.
     pub fn opening(&self, actor: &Actor, seq: Seq) -> Opening {
         Opening { run: actor.run, seq, instance: actor.instance, op: self.op }
     }

@@ -42,7 +42,7 @@ pub struct Entry {
     pub kind: Kind,
     pub state: State,
     pub attempt: AttemptNo,
-    /// Instance that opened the entry or took it over. No other may close it.
+    /// Instance (process) that opened the entry or took it over. No other may close it.
     pub instance: Option<InstanceNo>,
     /// Operation that opened the entry or took it over; 0 in entries from before format 4.
     pub opened_by: OpNo,

@@ -3,10 +3,11 @@
 use super::Entry;
 use crate::words::id::{InstanceNo, OpNo, RunNo, Seq};
 
-/// Entry that a process opened, or took over from a dead one. Every closing presents it.
+/// Proof that a process holds an entry, which it opened or took over from a dead process. It is required to close the
+/// entry.
 ///
-/// When a database comes back without its last commits, a journal number can be given out a second time. The
-/// operation's number tells the two entries apart, so that no result reaches the other one.
+/// A database that is restored without its last commits can give out a journal number a second time. The operation's
+/// number tells the two entries apart, so that no result is stored in the wrong one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Opening {
     pub run: RunNo,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Number of iterations in a row that may change nothing before the loop counts as stuck.
 pub const UNCHANGED: i64 = 3;
 
-/// Settings of `--loop`, kept with the run's command.
+/// Settings of `--loop` (the command is started again and again), stored with the run's command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Looping {

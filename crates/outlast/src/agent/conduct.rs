@@ -93,8 +93,8 @@ pub struct AgentCommand<'a> {
 }
 
 impl Conduct {
-    /// Recognizes the agent in a run's command, or in a command that one of its scripts starts. Returns `None` if it is
-    /// no known agent.
+    /// Recognizes the agent that a run's command starts, directly or through a script. Returns `None` if no known agent
+    /// is found.
     ///
     /// Errors: `--agent` names an adapter that does not exist; settings that cannot be read.
     pub fn of(

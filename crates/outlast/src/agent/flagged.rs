@@ -35,8 +35,8 @@ pub struct Flagged {
     /// Places of the program's own files: the environment variable that names their directory, the directory below the
     /// home directory if that variable is not set, and the directory of sessions below either.
     pub files: (&'static str, &'static str, &'static str),
-    /// Values of `type` that mark the lines of a conversation in a session's file. A session with such a line can be
-    /// resumed.
+    /// Values of the field `type` in those lines of a session's file that belong to a conversation. A session with such
+    /// a line can be resumed.
     pub begun: &'static [&'static str],
     /// Environment variable that all processes of the program's tools have.
     pub tool: &'static str,

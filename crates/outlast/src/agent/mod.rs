@@ -95,7 +95,8 @@ pub struct With {
     /// Whether the prompt is to stay the same in every attempt, so that the provider's cache serves a resumed session
     /// (`--warm-resume`).
     pub warm: bool,
-    /// Whether connections to the agent's built-in provider address lead to the proxy, too.
+    /// Whether connections to the agent's built-in provider address are redirected to the proxy, as those to a
+    /// configured address are.
     pub is_intercepted: bool,
     /// Values that make the agent start its MCP servers behind a recorder: a file for Claude Code, settings for Codex.
     pub servers: Vec<String>,

@@ -34,7 +34,7 @@ impl Piece {
         }
     }
 
-    /// Returns the piece as arguments again. Each value follows its option as an argument of its own.
+    /// Turns this piece of a command line back into arguments: an option and its values are one argument each.
     pub fn words(&self) -> Vec<String> {
         match self {
             Piece::Word(word) => vec![word.clone()],

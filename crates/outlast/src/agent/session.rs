@@ -30,7 +30,8 @@ pub fn key(agent: Option<&str>, iteration: i64) -> String {
     }
 }
 
-/// Returns the newest stored session; `None` if there is none. Errors: the store's; `Corrupt` for an unreadable one.
+/// Returns the agent's newest stored session; `None` if there is none. Errors: those of the store; `Corrupt` if the
+/// session cannot be read.
 pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>, store::Error> {
     let Some(entry) = store.newest(run, &Sought::done(Kind::Checkpoint, key))? else { return Ok(None) };
     let corrupt =

@@ -14,7 +14,7 @@ pub struct ApprovalsArgs {
     /// Also those that are decided, have expired or are blocked
     #[arg(long)]
     pub all: bool,
-    /// At most so many, the newest
+    /// Largest number of approvals to list, the newest first
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: usize,
 }

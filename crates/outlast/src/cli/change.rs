@@ -11,8 +11,8 @@ use crate::{program::error::CliError, render::amount::unit_word};
 
 /// Show a run's budget, or change its limits
 ///
-/// Room at the limit that halted a run turns its status to interrupted: outlast resume then goes on with it. Calls that wait
-/// for room at that moment go on by themselves.
+/// If you raise the limit that halted a run, its status becomes interrupted, and outlast resume goes on with it. Calls that
+/// wait for budget go on by themselves.
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_help = BUDGET_EXAMPLES)]
 pub struct BudgetArgs {
@@ -59,10 +59,10 @@ pub struct AddArgs {
     /// Time since the run began
     #[arg(long, value_name = "TIME", value_parser = values::ms)]
     pub add_wall: Option<i64>,
-    /// Time while the agent is up
+    /// Time during which the agent is running
     #[arg(long, value_name = "TIME", value_parser = values::ms)]
     pub add_active: Option<i64>,
-    /// Restarts after a death
+    /// Restarts after the agent died
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub add_restarts: Option<i64>,
 }
@@ -85,10 +85,10 @@ pub struct SetArgs {
     /// Time since the run began
     #[arg(long, value_name = "TIME", value_parser = values::ms)]
     pub set_wall: Option<i64>,
-    /// Time while the agent is up
+    /// Time during which the agent is running
     #[arg(long, value_name = "TIME", value_parser = values::ms)]
     pub set_active: Option<i64>,
-    /// Restarts after a death
+    /// Restarts after the agent died
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub set_restarts: Option<i64>,
 }
@@ -167,7 +167,7 @@ pub struct StopArgs {
     pub wait_ms: i64,
 }
 
-/// Wake a run that sleeps until its provider's usage limit is over: start it now
+/// Start a run now that sleeps until its provider's usage limit resets
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  outlast wake nightly")]
 pub struct WakeArgs {

@@ -41,7 +41,7 @@ pub fn with_headings(command: clap::Command) -> clap::Command {
             listed.push_str(&format!("  {name:<width$}{about}\n", width = INDENT - 2));
         }
     }
-    listed.push_str("\nEverywhere:\n");
+    listed.push_str("\nGlobal options:\n");
     for arg in command.get_arguments() {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let default = arg.get_default_values().first().map(|value| value.to_string_lossy());

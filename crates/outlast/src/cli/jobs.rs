@@ -11,7 +11,7 @@ use super::values;
     after_help = "Examples:\n  outlast jobs\n  outlast jobs --store runs/docs.jsonl.outlast.db\n  outlast jobs --json | jq '.jobs[].failed'"
 )]
 pub struct JobsArgs {
-    /// At most so many
+    /// Largest number of jobs to list
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
 }
@@ -62,7 +62,7 @@ pub struct RetryArgs {
     after_help = "Examples:\n  outlast export enrich-docs > results.jsonl\n  outlast export runs/enrich-docs.jsonl | jq .result\n  outlast export nightly --transcript > nightly.md"
 )]
 pub struct ExportArgs {
-    /// The batch: its name, its run's id or the start of it; or a JSONL file of results. With --transcript any run
+    /// The batch: its name, its run's id, or the start of that id; or a JSONL file of results. With --transcript, any run
     #[arg(value_name = "JOB|FILE.jsonl")]
     pub job: String,
     /// The conversations of a run as Markdown, or with --json as JSON
@@ -70,9 +70,9 @@ pub struct ExportArgs {
     pub transcript: bool,
 }
 
-/// Delete a run that has ended, with its child runs and all that was kept of them
+/// Delete a run that has ended, with its child runs and all their stored data
 ///
-/// The newest run of a store stays until another one has begun.
+/// The newest run of a store is refused until another one has begun.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast rm nightly\n  outlast cancel nightly && outlast rm nightly")]
 pub struct RmArgs {
@@ -113,17 +113,18 @@ pub struct VerifyArgs {
     pub repair: bool,
 }
 
-/// Go on with a store that holds less than was committed
+/// Make a store usable again whose write-ahead log has lost commits
 ///
 /// A store whose write-ahead log (STORE-wal) was cut, deleted, damaged or replaced by an older copy is refused by every
-/// command. Without a flag this tells what is missing and what is left, and changes nothing: exit code 1.
+/// command. Without --accept-shorter, this reports what is missing and what is
+/// left, changes nothing, and exits with code 1.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  outlast repair runs.db\n  outlast repair runs.db --accept-shorter")]
 pub struct RepairArgs {
     /// The store's file [default: the store of --store]
     #[arg(value_name = "STORE")]
     pub place: Option<String>,
-    /// Go on without what is missing; a copy of the log as it was found is kept beside the store
+    /// Give up the missing commits and make the store usable; a copy of the damaged log is kept beside it
     #[arg(long)]
     pub accept_shorter: bool,
 }
@@ -151,7 +152,7 @@ pub struct SnapshotArgs {
 
 /// Create a run that continues from an earlier point of another run
 ///
-/// The work that the other run had done by then is shared: neither copied nor paid again. The fork is its child: what the fork spends
+/// The work that the other run had done by then is shared: it is neither copied nor paid again. The fork is its child: what the fork spends
 /// counts against the other's limits, too. Start it with outlast resume.
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -161,13 +162,13 @@ pub struct ForkArgs {
     /// The run or job: its id, its name, or the start of its id; or a JSONL file of results
     #[arg(value_name = "RUN|JOB|FILE.jsonl")]
     pub run: String,
-    /// From where: a snapshot's name, the number of an attempt (its end), or a time
+    /// Point to continue from: a snapshot's name, an attempt's number (its end is used), or a time
     #[arg(long, value_name = "NAME|ATTEMPT|TIME")]
     pub from_snapshot: String,
-    /// The fork's id; by default made of the other run's id and the point
+    /// The fork's id; by default built from the other run's id and the point
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
-    /// A limit of the fork's own; the other run's limit holds, too
+    /// Limit in dollars for the fork alone; the other run's limit still holds
     #[arg(long, value_name = "AMOUNT", value_parser = values::usd)]
     pub usd: Option<i64>,
 }

@@ -18,7 +18,7 @@ pub struct LsArgs {
     /// Only runs of this status
     #[arg(long, value_parser = status, value_name = "STATUS")]
     pub status: Option<Status>,
-    /// At most so many
+    /// Largest number of runs to list
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
 }

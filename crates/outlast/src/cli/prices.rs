@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use outlast_core::words::usage::{ServiceTier, Usage};
 
-/// Show what would be charged for a model, and where the figure is from
+/// Show what would be charged for a model, and where the figures are from
 ///
 /// Prices are in USD per million tokens. With --input or --output also what a call of that size costs.
 #[derive(Args, Clone, Debug)]
@@ -16,10 +16,10 @@ pub struct PricesArgs {
     /// The model, as requests name it
     #[arg(value_name = "MODEL")]
     pub model: String,
-    /// Prices on top of the built-in table
+    /// File of prices that add to the built-in table, or replace some of it
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
-    /// At an upstream of your own settings
+    /// Use the prices of an upstream that your settings name
     #[arg(long, value_name = "NAME")]
     pub upstream: Option<String>,
     /// The tier that is billed: standard, flex, priority, batch

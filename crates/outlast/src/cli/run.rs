@@ -36,7 +36,7 @@ pub struct RunArgs {
     /// A tag, to find and to sum up by; can be repeated
     #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = values::tag)]
     pub tags: Vec<(String, String)>,
-    /// A variable that is kept with the run for its resumption; can be repeated
+    /// An environment variable to store with the run, so that a resumption has it; can be repeated
     #[arg(long = "env", value_name = "NAME", value_parser = values::variable)]
     pub env: Vec<String>,
     /// A file of NAME=VALUE lines for the command, read at this start and at each that follows; only its path is stored, none of its contents

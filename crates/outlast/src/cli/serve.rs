@@ -97,32 +97,32 @@ Examples:
 
 Then: OPENAI_BASE_URL=http://127.0.0.1:7077/v1, and a header X-Outlast-Run: my-run with each request.";
 
-/// A fake provider for tests and demos: every dialect, no network, no keys
+/// A fake provider for tests and demos: every provider API, no network, no keys
 #[derive(Args, Clone, Debug)]
 #[command(after_help = MOCK_EXAMPLES)]
 pub struct MockArgs {
-    /// Address and port; port 0 takes a free one
+    /// Address and port; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7078")]
     pub listen: SocketAddr,
     /// Time to the first byte of an answer
     #[arg(long = "latency", value_name = "TIME", default_value = "0s", value_parser = values::ms)]
     pub latency_ms: i64,
-    /// Tokens of each call; else they follow from the bytes
+    /// Tokens to report for each call; by default estimated from its bytes
     #[arg(long, value_name = "IN,OUT")]
     pub usage: Option<FixedUsage>,
     /// Compress answers for clients that accept it: gzip
     #[arg(long, value_name = "NAME")]
     pub encoding: Option<Encoding>,
-    /// Refuse by chance, unpaid: STATUS:PROBABILITY; can be repeated
+    /// Refuse requests at random with a status, without charge: STATUS:PROBABILITY; can be repeated
     #[arg(long, value_name = "STATUS:P")]
     pub fail: Vec<Failure>,
-    /// Decides which requests are refused
+    /// Seed of the chance by which requests are refused
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Phases from the start: `ok`, `refused` (nobody listens), `reset`, a status, `key`, `quota`, each with a time or `N calls`
+    /// Phases from the start: `ok`, `refused` (nobody listens), `reset`, a status, `key` (the key is refused), `quota` (the account is used up), each with a time or `N calls`
     #[arg(long, value_name = "PHASES")]
     pub outage: Option<Outages>,
-    /// A window of the plan that all calls are on: LENGTH:TOKENS, and used=40%, others=0.5%, turns=4s; can be repeated
+    /// A usage window of the plan that all calls are on: LENGTH:TOKENS, and used=40% (at the start), others=0.5% (another device's part, for each call), turns=4s (time until it resets); can be repeated
     #[arg(long = "plan-window", value_name = "WINDOW")]
     pub plan: Vec<Window>,
     /// Append one line for each request that was paid for

@@ -18,18 +18,18 @@ use crate::{
 
 /// Flags of every command.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 pub struct Globals {
     /// Where the runs are kept: a file, or postgres://USER@HOST/DATABASE
     #[arg(long, global = true, value_name = "PLACE")]
     pub store: Option<String>,
-    /// Look at the runs of another machine: the address of its `outlast serve`, with OUTLAST_API_TOKEN
+    /// Work with the runs of another machine: the URL of its `outlast serve`; the token is read from OUTLAST_API_TOKEN
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
     /// Print JSON, errors included
     #[arg(long, global = true)]
     pub json: bool,
-    /// Colour: on a terminal, always, never
+    /// When to use colour: auto (on a terminal), always, never
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto, hide_possible_values = true)]
     pub color: Color,
 }
@@ -61,10 +61,10 @@ pub struct LimitArgs {
     /// Time since the run began, downtime included
     #[arg(long, value_name = "TIME", value_parser = values::ms_limit)]
     pub wall: Option<Limit>,
-    /// Time while the agent is up
+    /// Time during which the agent is running
     #[arg(long, value_name = "TIME", value_parser = values::ms_limit)]
     pub active: Option<Limit>,
-    /// Restarts after a death
+    /// Restarts after the agent died
     #[arg(long, value_name = "N", value_parser = values::count_limit)]
     pub restarts: Option<Limit>,
 }
@@ -195,7 +195,7 @@ impl GrpcArgs {
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(next_help_heading = "Proxy")]
 pub struct ProxyArgs {
-    /// Prices on top of the built-in table
+    /// File of prices that add to the built-in table, or replace some of it
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
     /// Where OpenAI calls go

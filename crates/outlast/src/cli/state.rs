@@ -9,7 +9,7 @@ use outlast_core::state::Retention;
 use super::values;
 use crate::render::time::When;
 
-/// Inspect and manage the agents' versioned state, of now or of a time
+/// Inspect and manage the agents' versioned state, current or at an earlier time
 ///
 /// A value is addressed by namespace, agent and key. Each write or delete makes a new version of the key; a commit is a
 /// numbered set of changes that were made together.
@@ -25,7 +25,7 @@ Examples:
   outlast state get agent-1 plan --at 2026-11-20T08:00:00Z
   outlast state diff agent-1 12 15          what changed from commit 12 to commit 15
   outlast state replay agent-1 --follow
-  outlast state namespaces                  all namespaces that hold a key
+  outlast state namespaces                  all namespaces with at least one key
   outlast state agents --namespace run:nightly
   outlast state keys agent-1 --namespace run:nightly
   outlast state keep 10                     the last 10 versions of each key
@@ -115,7 +115,7 @@ pub struct HistoryArgs {
     pub place: PlaceArgs,
 }
 
-/// Tell what an agent learnt, forgot and changed between two moments
+/// Show which keys an agent added, deleted and changed between two moments
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  outlast state diff agent-1 12 15\n  outlast state diff agent-1 1h       the last hour\n  outlast state diff agent-1 0 12     what it knew at commit 12"
@@ -151,7 +151,7 @@ pub struct ReplayArgs {
     pub place: PlaceArgs,
 }
 
-/// Say how many versions of each key are kept, and remove the others
+/// Set how many versions of each key are kept, and remove older ones
 ///
 /// A key's newest version is never removed. Reads of what is gone say so. What is written later removes what is too
 /// much of its key. Without a number it tells what is kept.

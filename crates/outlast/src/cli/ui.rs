@@ -13,7 +13,7 @@ use clap::Args;
     after_help = "Examples:\n  outlast ui\n  outlast ui --read-only\n  outlast --store postgres://ann@db/outlast ui\n  ssh -L 7079:127.0.0.1:7079 host outlast ui --listen 127.0.0.1:7079"
 )]
 pub struct UiArgs {
-    /// Address and port, on loopback; port 0 takes a free one
+    /// Address and port, on loopback; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
     /// Only look: the page stops nothing, raises nothing and decides nothing

@@ -101,7 +101,7 @@ struct JobReport {
     attempts: Vec<Attempt>,
     /// Sorted input indexes that have a result.
     done: Vec<i64>,
-    /// Number of results and farthest input index, by attempt.
+    /// For each attempt: the number of results, and the highest input index among them.
     by_attempt: BTreeMap<i64, (i64, i64)>,
     failures: Vec<Failure>,
     now: Micros,

@@ -179,10 +179,11 @@ pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Resu
     }
 }
 
-/// Starts the keeper, rewrites the mirror file, and returns the shell code that exports a new attempt's variables.
+/// Starts the keeper (the process that renews the shell's heartbeat), writes the mirror file (the task context as a
+/// file) anew, and returns the shell code that exports a new attempt's variables.
 ///
 /// `fresh`: the shell has just begun, so processes of the loop's earlier shells are ended first. Otherwise the same
-/// shell claims its run again, and its own children go on.
+/// shell is claiming its run again, and its child processes are left running.
 pub fn settle_in(
     store: &dyn Store,
     context: &Context,

@@ -19,9 +19,10 @@ use crate::{
     render::amount::some,
 };
 
-/// Ends every process that earlier attempts of the run left, also those of a dead supervisor.
+/// Ends every process that earlier attempts of the run left running, including those of a supervisor that has died.
 ///
-/// Returns the number of processes that could not be ended, and the tools' processes among all that were found.
+/// Returns the number of processes that could not be ended, and the list of those found, ended or not, that the agent's
+/// tools had started.
 pub async fn end(
     mark: &Mark,
     ground: Option<&ParentGroup>,

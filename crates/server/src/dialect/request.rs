@@ -115,7 +115,7 @@ pub(super) enum UsageOption {
     ReplaceObject(Range<usize>),
     /// `stream_options` has no `include_usage`: the member is inserted behind the `{`, at byte `open`.
     InsertMember { open: usize, empty: bool },
-    /// `include_usage` is false or null, at this byte range, and is replaced.
+    /// `include_usage` is false or null: its value, at this byte range, is replaced by `true`.
     ReplaceMember(Range<usize>),
 }
 

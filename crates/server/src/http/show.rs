@@ -73,13 +73,13 @@ impl Runs {
         Ok(By { commit: item.commit, at: item.at.0, run, attempt: item.attempt.map(|a| a.0) })
     }
 
-    /// Returns a version of a key as JSON, with its namespace and agent.
+    /// Converts a version of a key for JSON output, with its namespace and agent.
     pub fn item(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
         let (namespace, agent) = (Some(item.namespace.clone()), Some(item.agent.clone()));
         Ok(Version { namespace, agent, ..self.version(store, item)? })
     }
 
-    /// Returns a version of a key as JSON, without its namespace and agent.
+    /// Converts a version of a key for JSON output, without its namespace and agent.
     pub fn version(&mut self, store: &dyn Store, item: &Item) -> Result<Version, store::Error> {
         Ok(Version { by: Some(self.by(store, item)?), ..Version::bare(item) })
     }

@@ -53,7 +53,7 @@ impl Priced {
         self.price.is_some()
     }
 
-    /// Returns the most that `request` can cost and use, if its input is at most `input_tokens`.
+    /// Returns the highest cost and token usage that `request` can cause, if its input is at most `input_tokens`.
     pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
         let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
         let adds_input = self.price.as_ref().map_or(request.search_options, |p| p.adds_input);

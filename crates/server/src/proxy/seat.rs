@@ -43,7 +43,7 @@ pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
     are_over(host, vec![seat.clone()]);
 }
 
-/// Removes all seats of a run that headers name from the cache, because the run was ended through this process.
+/// Removes a run from the cache of runs that requests name in headers, because the run was ended through this process.
 pub(crate) fn forget_run(host: &Host, run: RunNo) {
     are_over(host, host.seats.forget_run(run));
 }

@@ -23,7 +23,8 @@ impl Commits {
         Commits { range, begun: Vec::new(), compacted: false }
     }
 
-    /// Returns the next commits, each with all its events on this agent; none if there are no more yet.
+    /// Returns the next commits, each with all its events that concern this agent; empty if there are no newer commits
+    /// yet.
     pub fn page<R: Reads + ?Sized>(&mut self, store: &R) -> Result<Vec<Vec<Event>>, Error> {
         let mut whole = Vec::new();
         loop {
@@ -47,7 +48,7 @@ impl Commits {
         }
     }
 
-    /// Returns whether compaction has removed part of the range that was read so far.
+    /// Returns whether compaction has removed versions from the range that was read so far.
     pub fn compacted(&self) -> bool {
         self.compacted
     }

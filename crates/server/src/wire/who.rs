@@ -42,7 +42,7 @@ pub enum Who {
         run: RunId,
         label: Option<String>,
     },
-    /// No run is named: the request goes to the shared run of the day.
+    /// The request names no run, so it belongs to the shared run of the day.
     Nobody,
 }
 

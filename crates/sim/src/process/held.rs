@@ -26,7 +26,8 @@ use crate::{
 pub struct Client {
     pub request: Request,
     pub(super) attempt: Option<AttemptNo>,
-    /// Exchange of this process that the answer comes from; `None` if it comes from the store, or is not there yet.
+    /// Live exchange with the provider that produces the answer; `None` if the answer comes from the store, or has not
+    /// begun.
     pub(super) source: Option<Rc<RefCell<Carried>>>,
     pub(super) receiving: Option<Seq>,
     /// Result that the agent is given at the end; `None` until it is known.

@@ -30,7 +30,7 @@ type Job = Box<dyn FnOnce(&Rc<Pool>) + Send>;
 pub struct Readers {
     jobs: Option<UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// Address without its password.
+    /// The database's address without its password, for messages.
     place: String,
     /// Process that started the thread, and whose connections these are.
     maker: Maker,

@@ -40,7 +40,8 @@ pub struct StoreFile {
 struct Files {
     /// The store by the name it was opened by, its log and the log's index.
     named: [(CString, FileId); 3],
-    /// The directory of all three; `None` if the store was opened by a link from elsewhere.
+    /// Directory of the database file, its log and the log's index; `None` if the store was opened through a symbolic
+    /// link in another directory.
     directory: Option<CString>,
     /// State of the directory when all files were last found; `None` before. The files are all there as long
     /// as this state is unchanged.

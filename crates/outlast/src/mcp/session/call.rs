@@ -30,7 +30,7 @@ pub enum Phase {
     Reserved(Open),
     /// The call is being marked as sent.
     Leaving(Open),
-    /// The call is marked as sent, but not written to this server yet.
+    /// The journal marks the call as sent; its request has not been written to the server yet.
     Ready(Open),
     Out(Open),
     /// The server has answered, and the answer is being recorded.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// Pause before a settlement that failed is tried again.
 const SETTLE_AGAIN: Duration = Duration::from_millis(500);
 
-/// Future of a settlement that is being stored. Parts of a long answer are stored before it.
+/// Future that stores a call's settlement (outcome, cost, answer). It stores the parts of a long answer first.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Settled, Error>> + Send>>;
 
 /// State of an exchange's settlement, over all tries to commit it.
