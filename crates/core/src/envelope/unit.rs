@@ -11,15 +11,15 @@ named! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Unit {
-        CostNanoUsd "dollar_budget_exceeded",
-        Tokens "token_budget_exceeded",
-        Calls "call_budget_exceeded",
-        Loops "loop_budget_exceeded",
+        CostNanoUsd "cost_nano_usd",
+        Tokens "tokens",
+        Calls "calls",
+        Loops "loops",
         /// Milliseconds since the run began, downtime included.
         WallMs "wall_ms",
         /// Milliseconds while an attempt is open; the time of a suspended machine does not count.
-        ActiveMs "time_budget_exceeded",
-        Restarts "restart_budget_exceeded",
+        ActiveMs "active_ms",
+        Restarts "restarts",
     }
 }
 
