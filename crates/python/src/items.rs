@@ -3,6 +3,7 @@
 use outlast_core::{
     envelope::unit::Unit,
     journal::{job::ItemRow, payload::Payload},
+    reads::runs,
     store::{Page, RunFilter},
     words::id::{RunNo, Seq},
 };
@@ -15,34 +16,23 @@ use crate::{
     values::{decoded, value},
 };
 
-/// Number of jobs read at once while looking for those of a name.
-const PAGE: usize = 256;
-
 /// Returns the jobs of this name as JSON, newest first: number, id, parent, status, and counts of items by standing.
 #[pyfunction]
 pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
     let core = engine.core()?;
     let mut found = Vec::new();
     py.detach(|| {
-        let mut filter = RunFilter { jobs: true, limit: PAGE, ..RunFilter::default() };
-        loop {
-            let page = core.store.runs(&filter)?;
-            let whole = page.len() == PAGE;
-            filter.before = page.last().map(|view| view.run.no);
-            for view in page {
-                let Some(job) = view.run.job.filter(|job| job.name == name) else { continue };
-                found.push(json!({
-                    "no": view.run.no.0,
-                    "id": view.run.id.as_str(),
-                    "parent": view.run.parent.map(|no| no.0),
-                    "status": view.run.status.name(),
-                    "counts": job.counts,
-                }));
-            }
-            if !whole {
-                return Ok::<_, Failure>(());
-            }
-        }
+        runs::each(&*core.store, RunFilter { jobs: true, ..RunFilter::default() }, |view| {
+            let Some(job) = view.run.job.filter(|job| job.name == name) else { return Ok(true) };
+            found.push(json!({
+                "no": view.run.no.0,
+                "id": view.run.id.as_str(),
+                "parent": view.run.parent.map(|no| no.0),
+                "status": view.run.status.name(),
+                "counts": job.counts,
+            }));
+            Ok::<_, Failure>(true)
+        })
     })?;
     Ok(serde_json::Value::Array(found).to_string())
 }

@@ -38,9 +38,8 @@ pub fn changes_of(raw: Vec<RawChange>) -> Vec<Change> {
 pub fn limits_of(by_name: &HashMap<String, i64>) -> Result<Limits, Failure> {
     let mut limits = Limits::default();
     for (name, value) in by_name {
-        let unit = Unit::ALL.into_iter().find(|u| u.name() == name);
-        let unit =
-            unit.ok_or_else(|| Failure::new("bad_limit", format!("bad limit: no unit {name:?}"), None))?;
+        let unit = Unit::parse(name)
+            .ok_or_else(|| Failure::new("bad_limit", format!("bad limit: no unit {name:?}"), None))?;
         limits[unit] = Some(*value);
     }
     Ok(limits)

@@ -12,7 +12,7 @@ use crate::{
         step::checkpoint::SCOPE,
     },
     envelope::{
-        budget::Act,
+        budget::{Act, Budget},
         unit::{Limits, PerUnit, Unit},
     },
     journal::{
@@ -114,7 +114,7 @@ pub fn record(named: &Named, outcome: &Outcome, l: &mut Loaded, now: Micros) -> 
             note(l, no, "raise", ActDetail::new(by, Some(about)), now)
         }
         (Op::RemoveBudget(remove), _) => {
-            let removed = l.budgets.iter().map(|row| &row.value).filter(|b| b.name == remove.name);
+            let removed = l.all::<Budget>().filter(|b| b.name == remove.name);
             match removed.map(|b| b.no).max() {
                 Some(no) => note(l, no, "remove", ActDetail::new(by, None), now),
                 None => Ok(()),
@@ -147,29 +147,9 @@ fn append(l: &mut Loaded, run: RunNo, name: &str, act: ActDetail, now: Micros) -
     row.next_seq = Seq(seq.0 + 1);
     let step = StepDetail { act: Some(act), ..StepDetail::default() };
     l.insert_entry(Entry {
-        run,
-        seq,
-        kind: Kind::Checkpoint,
-        state: State::Done,
-        attempt: AttemptNo(0),
-        instance: None,
-        opened_by: l.op,
-        scope: Arc::from(SCOPE),
         key: Some(format!("{PREFIX}{name}")),
-        match_key: None,
-        opened_at: now,
-        closed_at: Some(now),
-        held: Default::default(),
-        spent: Default::default(),
-        delivered_to: None,
-        delivered_count: 0,
-        retried_by: None,
-        replayable: false,
-        call: None,
         step: Some(Box::new(step)),
-        item: None,
-        approval: None,
-        tool: None,
+        ..Entry::new(run, seq, Kind::Checkpoint, State::Done, AttemptNo(0), Arc::from(SCOPE), now)
     });
     Ok(())
 }

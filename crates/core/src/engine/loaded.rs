@@ -230,7 +230,17 @@ impl Loaded {
     }
 
     pub fn find<T: Table>(&self, id: T::Id) -> Option<&T> {
-        T::rows(self).iter().map(|row| &row.value).find(|value| value.id() == id)
+        self.all::<T>().find(|value| value.id() == id)
+    }
+
+    /// Returns the loaded rows of a table.
+    pub fn all<'a, T: Table + 'a>(&'a self) -> impl Iterator<Item = &'a T> + Clone {
+        T::rows(self).iter().map(|row| &row.value)
+    }
+
+    /// Returns the entry with this name. Needs `Need::Keyed`.
+    pub fn keyed(&self, kind: Kind, scope: &str, key: &str) -> Option<&Entry> {
+        self.all::<Entry>().find(|e| e.kind == kind && &*e.scope == scope && e.key.as_deref() == Some(key))
     }
 
     /// Returns the row for a change and marks it to be written back.
@@ -270,7 +280,7 @@ impl Loaded {
     }
 
     pub fn run_by_id(&self, id: &RunId) -> Option<&Run> {
-        self.runs.iter().map(|r| &r.value).find(|r| r.id == *id)
+        self.all::<Run>().find(|r| r.id == *id)
     }
 
     pub fn spec(&self, run: RunNo) -> Option<&Spec> {
@@ -362,6 +372,11 @@ impl Loaded {
     /// Adds an entry that this operation opens.
     pub fn insert_entry(&mut self, entry: Entry) {
         self.add(Row::insert(Entry { opened_by: self.op, ..entry }));
+    }
+
+    /// Adds a payload that is to be stored for an entry.
+    pub fn keep_payload(&mut self, run: RunNo, seq: Seq, role: Role, payload: Payload) {
+        self.payloads.push(NewPayload { run, seq, role, payload });
     }
 
     /// Moves an open entry to the actor. Closings by the process that had the entry before are refused from now on.

@@ -2,20 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{
-    calendar::{self, DAY},
-    id::Micros,
+use crate::{
+    named,
+    words::{
+        calendar::{self, DAY},
+        id::Micros,
+    },
 };
 
-/// Length of a budget's period: how often the budget begins anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Per {
-    Hour,
-    Day,
-    Month,
-    /// Never ends: one window for ever.
-    None,
+named! {
+    /// Length of a budget's period: how often the budget begins anew.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Per {
+        Hour "hour",
+        Day "day",
+        Month "month",
+        /// Never ends: one window for ever.
+        None "none",
+    }
 }
 
 /// One period of a budget.
@@ -32,21 +37,6 @@ pub struct Period {
 const HOUR: i64 = 3_600_000_000;
 
 impl Per {
-    pub const ALL: [Per; 4] = [Per::Hour, Per::Day, Per::Month, Per::None];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Per::Hour => "hour",
-            Per::Day => "day",
-            Per::Month => "month",
-            Per::None => "none",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Per> {
-        Per::ALL.into_iter().find(|p| p.name() == text)
-    }
-
     /// Returns the period in which `at` lies, in UTC.
     pub fn period(self, at: Micros) -> Period {
         let date = calendar::utc(at).date();

@@ -4,45 +4,26 @@ use std::ops::{Index, IndexMut};
 
 use serde::{Deserialize, Serialize};
 
-/// Unit that an envelope counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    CostNanoUsd,
-    Tokens,
-    Calls,
-    Loops,
-    /// Milliseconds since the run began, downtime included.
-    WallMs,
-    /// Milliseconds while an attempt is open; the time of a suspended machine does not count.
-    ActiveMs,
-    Restarts,
+use crate::named;
+
+named! {
+    /// Unit that an envelope counts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Unit {
+        CostNanoUsd "cost_nano_usd",
+        Tokens "tokens",
+        Calls "calls",
+        Loops "loops",
+        /// Milliseconds since the run began, downtime included.
+        WallMs "wall_ms",
+        /// Milliseconds while an attempt is open; the time of a suspended machine does not count.
+        ActiveMs "active_ms",
+        Restarts "restarts",
+    }
 }
 
 impl Unit {
-    pub const ALL: [Unit; 7] = [
-        Unit::CostNanoUsd,
-        Unit::Tokens,
-        Unit::Calls,
-        Unit::Loops,
-        Unit::WallMs,
-        Unit::ActiveMs,
-        Unit::Restarts,
-    ];
-
-    /// Returns the stable name: a column prefix, a JSON key.
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::CostNanoUsd => "cost_nano_usd",
-            Unit::Tokens => "tokens",
-            Unit::Calls => "calls",
-            Unit::Loops => "loops",
-            Unit::WallMs => "wall_ms",
-            Unit::ActiveMs => "active_ms",
-            Unit::Restarts => "restarts",
-        }
-    }
-
     /// Returns the `code` of a refusal for this unit, the same in HTTP, gRPC and Python.
     pub fn refusal_code(self) -> &'static str {
         match self {

@@ -11,45 +11,42 @@ use serde_json::Value;
 
 pub use derive::Before;
 
-use crate::words::id::{Micros, RunNo, Seq};
+use crate::{
+    named,
+    words::id::{Micros, RunNo, Seq},
+};
 
-macro_rules! kinds {
-    ($($kind:ident $name:literal $doc:literal;)+) => {
-        /// Kind of an event.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum Kind { $(#[doc = $doc] $kind),+ }
-
-        impl Kind {
-            pub const ALL: &[Kind] = &[$(Kind::$kind),+];
-
-            /// Returns the stable name, under which the kind is also stored.
-            pub fn name(self) -> &'static str {
-                match self { $(Kind::$kind => $name),+ }
-            }
-        }
-    };
-}
-
-kinds! {
-    RunCreated "run_created" "A run was created.";
-    RunRemoved "run_removed" "A run was removed with its journal.";
-    Status "status" "A run's status changed: `from`, `to`, and why.";
-    AttemptBegan "attempt_began" "An attempt began.";
-    AttemptEnded "attempt_ended" "An attempt ended: `died` tells whether by a death.";
-    Diverged "diverged" "A restarted agent asked something new while recorded answers were untaken.";
-    ApprovalAsked "approval_asked" "A person is asked for an approval.";
-    ApprovalDecided "approval_decided" "An approval was decided, or blocked by the run's policy.";
-    Budget "budget" "A budget crossed 50, 80 or 100 percent of a limit.";
-    Overrun "overrun" "More was billed for a call than it held.";
-    Doubt "doubt" "The outcome of a call or step became unknown.";
-    OutageBegan "outage_began" "A run waits for its provider.";
-    OutageEnded "outage_ended" "The provider that a run waited for answers again.";
-}
-
-impl Kind {
-    pub fn parse(text: &str) -> Option<Kind> {
-        Kind::ALL.iter().copied().find(|kind| kind.name() == text)
+named! {
+    /// Kind of an event. It is stored under its name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Kind {
+        /// A run was created.
+        RunCreated "run_created",
+        /// A run was removed with its journal.
+        RunRemoved "run_removed",
+        /// A run's status changed: `from`, `to`, and why.
+        Status "status",
+        /// An attempt began.
+        AttemptBegan "attempt_began",
+        /// An attempt ended: `died` tells whether by a death.
+        AttemptEnded "attempt_ended",
+        /// A restarted agent asked something new while recorded answers were untaken.
+        Diverged "diverged",
+        /// A person is asked for an approval.
+        ApprovalAsked "approval_asked",
+        /// An approval was decided, or blocked by the run's policy.
+        ApprovalDecided "approval_decided",
+        /// A budget crossed 50, 80 or 100 percent of a limit.
+        Budget "budget",
+        /// More was billed for a call than it held.
+        Overrun "overrun",
+        /// The outcome of a call or step became unknown.
+        Doubt "doubt",
+        /// A run waits for its provider.
+        OutageBegan "outage_began",
+        /// The provider that a run waited for answers again.
+        OutageEnded "outage_ended",
     }
 }
 

@@ -5,9 +5,12 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::State;
-use crate::words::{
-    digest::Digest,
-    id::{Micros, RunNo, Seq},
+use crate::{
+    named,
+    words::{
+        digest::Digest,
+        id::{Micros, RunNo, Seq},
+    },
 };
 
 /// Id of an approval, unique in its store: `apr_<run's number>_<entry's number>`.
@@ -49,39 +52,21 @@ pub fn key_of(tool: &str, arguments: &Digest) -> String {
     format!("{tool}#{arguments}")
 }
 
-/// Status of an approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// Nobody has decided yet.
-    Pending,
-    Approved,
-    Denied,
-    /// Nobody decided in time. Counts as denied.
-    Timeout,
-    /// The run's policy does not allow the tool: nobody was asked.
-    Blocked,
-    /// The run ended before anybody decided.
-    Void,
-}
-
-impl Status {
-    pub const ALL: [Status; 6] =
-        [Status::Pending, Status::Approved, Status::Denied, Status::Timeout, Status::Blocked, Status::Void];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Status::Pending => "pending",
-            Status::Approved => "approved",
-            Status::Denied => "denied",
-            Status::Timeout => "timeout",
-            Status::Blocked => "blocked",
-            Status::Void => "void",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Status> {
-        Status::ALL.into_iter().find(|s| s.name() == text)
+named! {
+    /// Status of an approval.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Status {
+        /// Nobody has decided yet.
+        Pending "pending",
+        Approved "approved",
+        Denied "denied",
+        /// Nobody decided in time. Counts as denied.
+        Timeout "timeout",
+        /// The run's policy does not allow the tool: nobody was asked.
+        Blocked "blocked",
+        /// The run ended before anybody decided.
+        Void "void",
     }
 }
 

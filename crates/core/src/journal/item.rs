@@ -3,38 +3,27 @@
 use serde::{Deserialize, Serialize};
 
 use super::State;
-use crate::words::digest::Digest;
+use crate::{named, words::digest::Digest};
 
-/// Standing of a batch item.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// Claimed, or given back and pending.
-    #[default]
-    Open,
-    Done,
-    /// Failed. The item runs again at the job's next start.
-    Failed,
-    /// Dead. The item runs again only when a person resets it.
-    Dead,
-    /// Refused by the function with a reason. Kept as a tombstone, so that no resume pays for the item again.
-    Skipped,
+named! {
+    /// Standing of a batch item.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Standing {
+        /// Claimed, or given back and pending.
+        #[default]
+        Open "open",
+        Done "done",
+        /// Failed. The item runs again at the job's next start.
+        Failed "failed",
+        /// Dead. The item runs again only when a person resets it.
+        Dead "dead",
+        /// Refused by the function with a reason. Kept as a tombstone, so that no resume pays for the item again.
+        Skipped "skipped",
+    }
 }
 
 impl Standing {
-    pub const ALL: [Standing; 5] =
-        [Standing::Open, Standing::Done, Standing::Failed, Standing::Dead, Standing::Skipped];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Standing::Open => "open",
-            Standing::Done => "done",
-            Standing::Failed => "failed",
-            Standing::Dead => "dead",
-            Standing::Skipped => "skipped",
-        }
-    }
-
     /// Returns the state of the item's entry.
     pub fn state(self) -> State {
         match self {

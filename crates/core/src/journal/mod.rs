@@ -75,6 +75,43 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Returns an entry of no instance, without details and amounts. It is closed at once unless its state is `Open`.
+    pub fn new(
+        run: RunNo,
+        seq: Seq,
+        kind: Kind,
+        state: State,
+        attempt: AttemptNo,
+        scope: Arc<str>,
+        at: Micros,
+    ) -> Entry {
+        Entry {
+            run,
+            seq,
+            kind,
+            state,
+            attempt,
+            instance: None,
+            opened_by: OpNo(0),
+            scope,
+            key: None,
+            match_key: None,
+            opened_at: at,
+            closed_at: (state != State::Open).then_some(at),
+            held: Amounts::default(),
+            spent: Amounts::default(),
+            delivered_to: None,
+            delivered_count: 0,
+            retried_by: None,
+            replayable: false,
+            call: None,
+            step: None,
+            item: None,
+            approval: None,
+            tool: None,
+        }
+    }
+
     /// Returns the item or step in which the entry was made; `None` outside of both.
     pub fn within(&self) -> Option<Seq> {
         match self.kind {

@@ -11,12 +11,13 @@ use crate::{
         },
     },
     envelope::budget::Budget,
+    reads::runs,
     run::status::Status,
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
 };
 
-/// Number of runs that are read, and changed, at a time.
+/// Number of runs that are changed at a time.
 const PAGE: usize = 200;
 
 /// Statuses of runs that may call again: all but the final ones.
@@ -64,22 +65,16 @@ pub fn to_all(store: &dyn Store, budget: &Budget) -> Result<usize, store::Error>
 fn missing(store: &dyn Store, budget: &Budget) -> Result<Vec<RunNo>, store::Error> {
     let mut covered = Covered { store, budget, known: HashMap::new() };
     let mut found = Vec::new();
-    let of = |status: Status| RunFilter { status: Some(status), limit: PAGE, ..RunFilter::default() };
+    let of = |status: Status| RunFilter { status: Some(status), ..RunFilter::default() };
     let filters = MAY_CALL.map(of).into_iter();
     // A completed job can be opened again.
-    for mut filter in filters.chain([RunFilter { jobs: true, limit: PAGE, ..RunFilter::default() }]) {
-        loop {
-            let page = store.runs(&filter)?;
-            filter.before = page.last().map(|view| view.run.no);
-            for view in &page {
-                if !view.run.budgets.contains(&budget.no) && covered.is(view)? {
-                    found.push(view.run.no);
-                }
+    for filter in filters.chain([RunFilter { jobs: true, ..RunFilter::default() }]) {
+        runs::each(store, filter, |view| {
+            if !view.run.budgets.contains(&budget.no) && covered.is(&view)? {
+                found.push(view.run.no);
             }
-            if page.len() < PAGE {
-                break;
-            }
-        }
+            Ok::<_, store::Error>(true)
+        })?;
     }
     Ok(found)
 }

@@ -9,12 +9,13 @@ use crate::{
     engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
     events::{Event, EventQuery, Mark, delivery::Delivery},
+    forward,
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, origin::Origin, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
         Durability, Error, Hint, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store,
-        Ticket, WHOLE_VALUE, state::Wraps,
+        Ticket, WHOLE_VALUE, forward::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -181,86 +182,38 @@ impl Store for Forked {
 
     // Reads of a run's own rows, or of rows that belong to no run.
 
-    fn submit(&self, op: Op, durability: Durability) -> Ticket {
-        self.inner.submit(op, durability)
+    forward! {
+        run_no(id: &RunId) -> Option<RunNo>;
+        run(no: RunNo) -> Option<RunView>;
+        runs(filter: &RunFilter) -> Vec<RunView>;
+        approvals(filter: &ApprovalFilter) -> Vec<Entry>;
+        envelope(no: EnvelopeNo) -> Option<Envelope>;
+        budgets() -> Vec<BudgetView>;
+        attempts(run: RunNo) -> Vec<Attempt>;
+        events(wanted: &EventQuery) -> Vec<Event>;
+        newest_event() -> Mark;
+        statuses() -> Vec<(Status, i64)>;
+        deliveries() -> Vec<Delivery>;
+        entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;
+        newest_request(run: RunNo) -> Option<Seq>;
+        live_instances() -> Vec<Instance>;
+        instance(no: InstanceNo) -> Option<Instance>;
+        ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
+        token_keys() -> Vec<TokenKey>;
+        damage(reindex: bool) -> Vec<String>;
+        check() -> ();
+        now() -> Micros;
     }
-    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
-        self.inner.submit_here(op, durability)
-    }
-    fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
-        self.inner.ahead(op)
-    }
-    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
-        self.inner.run_no(id)
-    }
-    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
-        self.inner.run(no)
-    }
-    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
-        self.inner.runs(filter)
-    }
-    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
-        self.inner.approvals(filter)
-    }
-    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
-        self.inner.envelope(no)
-    }
-    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
-        self.inner.attempts(run)
-    }
-    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
-        self.inner.entries(run, after, limit)
-    }
-    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
-        self.inner.newest_request(run)
-    }
-    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
-        self.inner.budgets()
-    }
-    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
-        self.inner.events(wanted)
-    }
-    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
-        self.inner.statuses()
-    }
-    fn newest_event(&self) -> Result<Mark, Error> {
-        self.inner.newest_event()
-    }
-    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
-        self.inner.deliveries()
-    }
-    fn live_instances(&self) -> Result<Vec<Instance>, Error> {
-        self.inner.live_instances()
-    }
-    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
-        self.inner.instance(no)
-    }
-    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        self.inner.ledger(since, until)
-    }
-    fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
-        self.inner.token_keys()
-    }
-    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
-        self.inner.damage(reindex)
-    }
-    fn check(&self) -> Result<(), Error> {
-        self.inner.check()
-    }
-    fn on_hint(&self, hint: Hint) {
-        self.inner.on_hint(hint);
-    }
-    fn losses(&self) -> Losses {
-        self.inner.losses()
-    }
-    fn now(&self) -> Result<Micros, Error> {
-        self.inner.now()
-    }
-    fn place(&self) -> String {
-        self.inner.place()
-    }
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared()
+
+    forward! {
+        plain:
+        submit(op: Op, durability: Durability) -> Ticket;
+        submit_here(op: Op, durability: Durability) -> Ticket;
+        ahead(op: Op) -> Result<Result<Outcome, Error>, Op>;
+        on_hint(hint: Hint) -> ();
+        losses() -> Losses;
+        place() -> String;
+        is_shared() -> bool;
     }
 }
 

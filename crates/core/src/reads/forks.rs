@@ -4,10 +4,10 @@ use crate::{
     engine::{Error, run::fork::Fork, state::put::Change},
     envelope::unit::Limits,
     journal::job::Counts,
-    reads::snapshots,
+    reads::{keys, snapshots},
     run::{Spec, origin::Origin},
     state::{At, Name, run_namespace},
-    store::{self, Page, Store, state::Scan},
+    store::{self, Page, Store},
     words::id::{AttemptNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -125,24 +125,9 @@ fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Cha
     loop {
         let agents = store.agents(&namespace, behind.as_deref(), PAGE)?;
         for agent in &agents {
-            let mut scan = Scan {
-                namespace: namespace.clone(),
-                agent: agent.clone(),
-                at,
-                limit: PAGE,
-                ..Scan::default()
-            };
-            loop {
-                let page = store.state_scan(&scan)?;
-                let whole = page.len() == PAGE;
-                scan.after = page.last().map(|item| item.key.clone());
-                for item in page {
-                    if let Some(value) = item.value {
-                        changes.push(Change::set(Name::new(&own, agent, item.key), &value));
-                    }
-                }
-                if !whole {
-                    break;
+            for item in keys::all(store, &namespace, agent, at)? {
+                if let Some(value) = item.value {
+                    changes.push(Change::set(Name::new(&own, agent, item.key), &value));
                 }
             }
         }

@@ -2,13 +2,11 @@
 
 use crate::{
     envelope::unit::Unit,
+    reads::runs,
     run::{Run, status::Status},
     store::{self, RunFilter, Store},
     words::id::{Micros, Seq},
 };
-
-/// Number of runs read at once.
-const PAGE: usize = 500;
 
 /// Returns the time of the last change, of the run's status or of its newest entry.
 pub fn changed_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> {
@@ -21,24 +19,19 @@ pub fn changed_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> 
 /// Returns the running runs whose callers name them in an HTTP header, that have not changed since `since`, and in
 /// which no call is on its way.
 pub fn idle_since(store: &dyn Store, since: Micros) -> Result<Vec<Run>, store::Error> {
-    let (mut idle, mut before) = (Vec::new(), None);
-    loop {
-        let filter = RunFilter { status: Some(Status::Running), before, limit: PAGE, ..RunFilter::default() };
-        let page = store.runs(&filter)?;
-        for view in &page {
-            let on_its_way = view.envelope.reserved[Unit::Calls] > 0;
-            if !on_its_way
-                && changed_at(store, &view.run)? <= since
-                && is_header_callers(store, &view.run, since)?
-            {
-                idle.push(view.run.clone());
-            }
+    let mut idle = Vec::new();
+    let filter = RunFilter { status: Some(Status::Running), ..RunFilter::default() };
+    runs::each(store, filter, |view| {
+        let on_its_way = view.envelope.reserved[Unit::Calls] > 0;
+        if !on_its_way
+            && changed_at(store, &view.run)? <= since
+            && is_header_callers(store, &view.run, since)?
+        {
+            idle.push(view.run);
         }
-        match page.last().filter(|_| page.len() == PAGE) {
-            None => return Ok(idle),
-            Some(last) => before = Some(last.run.no),
-        }
-    }
+        Ok::<_, store::Error>(true)
+    })?;
+    Ok(idle)
 }
 
 /// Returns whether all open attempts are those of header callers, and began before `since`.

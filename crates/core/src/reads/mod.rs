@@ -9,6 +9,7 @@ pub mod forked;
 pub mod forks;
 pub mod idle;
 pub mod iterations;
+pub mod keys;
 pub mod masks;
 pub mod places;
 pub mod plans;

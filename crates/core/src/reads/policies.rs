@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     engine::state::put::{Change, Put},
     envelope::unit::Limits,
+    reads::keys,
     run::rules::Rules,
-    state::{Item, Name},
-    store::{Error, Store, state::Scan},
+    state::{At, Item, Name},
+    store::{Error, Store},
     words::id::{Micros, RunId},
 };
 
@@ -59,26 +60,8 @@ pub fn find(store: &dyn Store, name: &str) -> Result<Option<NamedPolicy>, Error>
 
 /// Lists all policies, by name.
 pub fn list(store: &dyn Store) -> Result<Vec<NamedPolicy>, Error> {
-    const PAGE: usize = 500;
-    let (mut found, mut after): (Vec<NamedPolicy>, Option<String>) = (Vec::new(), None);
-    loop {
-        let scan = Scan {
-            namespace: NAMESPACE.into(),
-            agent: AGENT.into(),
-            after: after.clone(),
-            limit: PAGE,
-            ..Scan::default()
-        };
-        let page = store.state_scan(&scan)?;
-        let whole = page.len() == PAGE;
-        for item in &page {
-            after = Some(item.key.clone());
-            found.extend(read(item)?);
-        }
-        if !whole {
-            return Ok(found);
-        }
-    }
+    let items = keys::all(store, NAMESPACE, AGENT, At::default())?;
+    items.iter().filter_map(|item| read(item).transpose()).collect()
 }
 
 /// Decodes a policy; `None` for a deleted one.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     envelope::{Envelope, Refusal, Whose, budget::BudgetView},
+    reads::runs,
     run::status::Status,
     store::{self, RunFilter, Store},
     words::id::{Micros, RunId},
@@ -24,25 +25,17 @@ pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelo
     }
 }
 
-/// Number of runs that are read at a time.
-const PAGE: usize = 500;
-
 /// Returns the runs that wait for a named budget, by its name, newest first. The cost grows with waiting runs only.
 pub fn waiting(store: &dyn Store) -> Result<BTreeMap<String, Vec<RunId>>, store::Error> {
-    let (mut found, mut before) = (BTreeMap::<String, Vec<RunId>>::new(), None);
-    loop {
-        let filter = RunFilter { status: Some(Status::Waiting), before, limit: PAGE, ..RunFilter::default() };
-        let page = store.runs(&filter)?;
-        before = page.last().map(|view| view.run.no);
-        for view in &page {
-            if let Some(Whose::Named { name, .. }) = view.run.halt.as_ref().and_then(|h| h.whose.as_ref()) {
-                found.entry(name.clone()).or_default().push(view.run.id.clone());
-            }
+    let mut found = BTreeMap::<String, Vec<RunId>>::new();
+    let filter = RunFilter { status: Some(Status::Waiting), ..RunFilter::default() };
+    runs::each(store, filter, |view| {
+        if let Some(Whose::Named { name, .. }) = view.run.halt.and_then(|h| h.whose) {
+            found.entry(name).or_default().push(view.run.id);
         }
-        if page.len() < PAGE {
-            return Ok(found);
-        }
-    }
+        Ok::<_, store::Error>(true)
+    })?;
+    Ok(found)
 }
 
 #[cfg(test)]

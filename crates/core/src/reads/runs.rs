@@ -56,6 +56,29 @@ impl RunSearch {
     }
 }
 
+/// Calls `each` with the runs that `filter` matches, newest first, until it returns false. The filter's limit has no
+/// effect: a chunk of runs is read at a time.
+pub fn each<E: From<store::Error>>(
+    store: &dyn Store,
+    mut filter: RunFilter,
+    mut each: impl FnMut(RunView) -> Result<bool, E>,
+) -> Result<(), E> {
+    filter.limit = CHUNK;
+    loop {
+        let chunk = store.runs(&filter)?;
+        let last = chunk.len() < CHUNK;
+        filter.before = chunk.last().map(|view| view.run.no);
+        for view in chunk {
+            if !each(view)? {
+                return Ok(());
+            }
+        }
+        if last {
+            return Ok(());
+        }
+    }
+}
+
 /// Returns a page of at most `limit` runs. The work of a page is bounded, whatever the filter.
 pub fn page(store: &dyn Store, wanted: &RunSearch, limit: usize) -> Result<Listed, store::Error> {
     let mut listed = Listed { next: wanted.before, ..Listed::default() };

@@ -2,53 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Status of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    Running,
-    /// Stopped by a person or by a death. Also a run that was created and not begun.
-    Interrupted,
-    /// Waits for a person, a parent's budget, a window or the provider.
-    Waiting,
-    /// Sleeps until a time.
-    Sleeping,
-    /// Halted at a limit; the halt reason says which.
-    Halted,
-    Completed,
-    Failed,
-    Cancelled,
+use crate::named;
+
+named! {
+    /// Status of a run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Status {
+        Running "running",
+        /// Stopped by a person or by a death. Also a run that was created and not begun.
+        Interrupted "interrupted",
+        /// Waits for a person, a parent's budget, a window or the provider.
+        Waiting "waiting",
+        /// Sleeps until a time.
+        Sleeping "sleeping",
+        /// Halted at a limit; the halt reason says which.
+        Halted "halted",
+        Completed "completed",
+        Failed "failed",
+        Cancelled "cancelled",
+    }
 }
 
 impl Status {
-    pub const ALL: [Status; 8] = [
-        Status::Running,
-        Status::Interrupted,
-        Status::Waiting,
-        Status::Sleeping,
-        Status::Halted,
-        Status::Completed,
-        Status::Failed,
-        Status::Cancelled,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Status::Running => "running",
-            Status::Interrupted => "interrupted",
-            Status::Waiting => "waiting",
-            Status::Sleeping => "sleeping",
-            Status::Halted => "halted",
-            Status::Completed => "completed",
-            Status::Failed => "failed",
-            Status::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Status> {
-        Status::ALL.into_iter().find(|s| s.name() == text)
-    }
-
     /// Returns whether the run has ended: nothing more is expected to happen.
     pub fn is_ended(self) -> bool {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, mem::take, sync::Arc};
 
 use crate::{
     engine::loaded::{Declared, Loaded, Named, Need},
-    envelope::Envelope,
+    envelope::{Envelope, budget::Budget},
     journal::{Entry, Kind, State, job},
     run::{Run, instance::Lease, origin::Origin},
     state::Name,
@@ -311,7 +311,7 @@ impl<'a> Rounds<'a> {
                 held.into_iter().for_each(|run| self.whole(run));
             }
             Key::OpenCalls(instance) => {
-                let calls = self.l.entries.iter().map(|row| &row.value);
+                let calls = self.l.all::<Entry>();
                 let ours = calls.filter(|e| e.instance == Some(instance) && is_open_call(e));
                 let found: Vec<(RunNo, Seq)> = ours.map(|e| (e.run, e.seq)).collect();
                 for (run, seq) in found {
@@ -323,7 +323,7 @@ impl<'a> Rounds<'a> {
             Key::Entry(run, seq) => self.follow_entry(run, seq),
             // Tool calls are loaded with the instances that make them.
             Key::Matching(run, key) => {
-                let entries = self.l.entries.iter().map(|row| &row.value);
+                let entries = self.l.all::<Entry>();
                 let tools = entries.filter(|e| {
                     (e.run, e.match_key, e.kind) == (run, Some(key), Kind::Tool) && e.state != State::Void
                 });
@@ -332,8 +332,7 @@ impl<'a> Rounds<'a> {
             }
             // An item is loaded with the instance that works on it.
             Key::Newest(newest) if newest.kind == Kind::Item && newest.upto.is_none() => {
-                let mut entries = self.l.entries.iter().map(|row| &row.value);
-                let holder = entries.find(|e| newest.is(e)).and_then(|e| e.instance);
+                let holder = self.l.all::<Entry>().find(|e| newest.is(e)).and_then(|e| e.instance);
                 holder.into_iter().for_each(|no| self.ask(Key::Instance(no)));
             }
             _ => {}
@@ -391,7 +390,7 @@ impl<'a> Rounds<'a> {
         if !wanted || self.l.budgets.is_empty() {
             return;
         }
-        let budgets = || self.l.budgets.iter().map(|row| &row.value);
+        let budgets = || self.l.all::<Budget>();
         let windows: Vec<EnvelopeNo> =
             budgets().flat_map(|b| [b.window, b.current(self.now)]).flatten().map(|w| w.envelope).collect();
         let closed = budgets().any(|b| b.current(self.now).is_none());
@@ -482,7 +481,7 @@ fn share<'a>(fetch: &mut impl Fetch, rounds: &mut Rounds<'a>) -> Result<(), Erro
         behind.run(fetch)?;
         open.retain(|(need, fork, origins)| {
             let origin = &origins[depth];
-            let found = behind.l.entries.iter().map(|row| &row.value).filter(|e| e.run == origin.run);
+            let found = behind.l.all::<Entry>().filter(|e| e.run == origin.run);
             for e in found.clone() {
                 if let Some(e) = origin.entry(*fork, e.clone())
                     && rounds.l.find::<Entry>((*fork, e.seq)).is_none()

@@ -4,6 +4,7 @@ mod durability;
 pub mod edges;
 mod error;
 pub mod filter;
+pub mod forward;
 mod hint;
 pub mod load;
 mod loss;

@@ -2,7 +2,7 @@
 
 use crate::{
     state::{At, Committed, Item, Listed, Namespace, Position, ResumePoint},
-    store::{Error, Store, Which},
+    store::{Error, Which},
     words::id::Micros,
 };
 
@@ -103,55 +103,4 @@ pub trait Reads {
     /// Returns the outcome of the transaction with this id. `None` when it was not committed, or was committed longer
     /// ago than ids are kept: see [`crate::engine::state::transaction::unknown`].
     fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
-}
-
-/// A store that wraps another one and passes its state through unchanged.
-pub trait Wraps {
-    fn wrapped(&self) -> &dyn Store;
-}
-
-impl<T: Wraps> Reads for T {
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
-        self.wrapped().state(namespace, agent, key)
-    }
-    fn state_at(&self, ns: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>, Error> {
-        self.wrapped().state_at(ns, agent, key, which)
-    }
-    fn state_history(
-        &self,
-        ns: &str,
-        agent: &str,
-        key: &str,
-        after: i64,
-        limit: usize,
-    ) -> Result<History, Error> {
-        self.wrapped().state_history(ns, agent, key, after, limit)
-    }
-    fn state_keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error> {
-        self.wrapped().state_keys(scan)
-    }
-    fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
-        self.wrapped().state_scan(scan)
-    }
-    fn state_events(&self, range: &EventRange) -> Result<EventPage, Error> {
-        self.wrapped().state_events(range)
-    }
-    fn resume_point(&self, ns: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error> {
-        self.wrapped().resume_point(ns, agent, prefix)
-    }
-    fn state_position(&self) -> Result<Position, Error> {
-        self.wrapped().state_position()
-    }
-    fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
-        self.wrapped().namespace(name)
-    }
-    fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error> {
-        self.wrapped().namespaces(after, limit)
-    }
-    fn agents(&self, ns: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
-        self.wrapped().agents(ns, after, limit)
-    }
-    fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error> {
-        self.wrapped().transaction_outcome(id)
-    }
 }

@@ -7,6 +7,7 @@ pub mod duration;
 pub mod id;
 pub mod map;
 pub mod money;
+pub mod named;
 pub mod outage;
 pub mod row;
 pub mod size;

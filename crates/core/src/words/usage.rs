@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::named;
+
 /// Tokens of one call, each counted in exactly one input column and one output column.
 ///
 /// Dialects disagree on which count contains which: OpenAI's `cached_tokens` are part of `prompt_tokens`,
@@ -38,13 +40,15 @@ impl Usage {
     }
 }
 
-/// Service tier billed by the provider, as its answer names it. Selects the price column.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ServiceTier {
-    #[default]
-    Standard,
-    Flex,
-    Priority,
-    Batch,
+named! {
+    /// Service tier billed by the provider, as its answer names it. Selects the price column.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ServiceTier {
+        #[default]
+        Standard "standard",
+        Flex "flex",
+        Priority "priority",
+        Batch "batch",
+    }
 }

@@ -58,11 +58,7 @@ impl PricesArgs {
 }
 
 fn tier(text: &str) -> Result<ServiceTier, String> {
-    Ok(match text {
-        "standard" => ServiceTier::Standard,
-        "flex" => ServiceTier::Flex,
-        "priority" => ServiceTier::Priority,
-        "batch" => ServiceTier::Batch,
-        _ => return Err("no such tier (wanted one of standard, flex, priority, batch)".into()),
-    })
+    let wanted =
+        || format!("no such tier (wanted one of {})", ServiceTier::ALL.map(ServiceTier::name).join(", "));
+    ServiceTier::parse(text).ok_or_else(wanted)
 }

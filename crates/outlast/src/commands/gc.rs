@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::run::forget::{Forget, Forgot},
+    reads::runs,
     run::status::Status,
-    store::{Ask, Durability, RunFilter, Store},
+    store::{Ask, Durability, RunFilter, RunView, Store},
     words::id::{Micros, RunId, RunNo},
 };
 use serde_json::json;
@@ -15,8 +16,6 @@ use crate::{
     program::error::CliError,
     render::{amount::some, look::Page, time},
 };
-
-const PAGE: usize = 500;
 
 /// Forgets runs that ended long ago, each in a commit of its own, so that other writers get their turn in between.
 pub fn gc(store: &dyn Store, args: &GcArgs, page: &mut Page) -> Result<(), CliError> {
@@ -92,21 +91,17 @@ impl Families {
 
     /// Reads the runs that are newer than the newest known one, and marks those that must not be deleted.
     fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
-        let (known, mut before) = (self.newest(), None);
-        loop {
-            let views = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
-            let whole = views.len() == PAGE;
-            before = views.last().map(|view| view.run.no);
-            for run in views.into_iter().map(|view| view.run).filter(|run| run.no > known) {
-                let ended_long_ago = run.ended_at.is_some_and(|at| at < self.ended_before);
-                let stays = !(run.status.is_ended() && ended_long_ago);
-                let (id, parent, status, ended_at) = (run.id, run.parent, run.status, run.ended_at);
-                self.runs.insert(run.no, Member { id, parent, status, ended_at, stays });
+        let known = self.newest();
+        runs::each(store, RunFilter::default(), |RunView { run, .. }| {
+            if run.no <= known {
+                return Ok(false);
             }
-            if !whole || before.is_some_and(|no| no <= known) {
-                return Ok(());
-            }
-        }
+            let ended_long_ago = run.ended_at.is_some_and(|at| at < self.ended_before);
+            let stays = !(run.status.is_ended() && ended_long_ago);
+            let (id, parent, status, ended_at) = (run.id, run.parent, run.status, run.ended_at);
+            self.runs.insert(run.no, Member { id, parent, status, ended_at, stays });
+            Ok(true)
+        })
     }
 
     fn newest(&self) -> RunNo {

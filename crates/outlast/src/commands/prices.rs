@@ -17,13 +17,6 @@ use crate::{
     settings::{prices, surroundings::Surroundings, upstreams},
 };
 
-const TIERS: [(ServiceTier, &str); 4] = [
-    (ServiceTier::Standard, "standard"),
-    (ServiceTier::Flex, "flex"),
-    (ServiceTier::Priority, "priority"),
-    (ServiceTier::Batch, "batch"),
-];
-
 /// Prints a model's prices. Reads no store.
 ///
 /// Errors: `price_unknown` for a model that a limit in usd would refuse; an upstream that is not configured; a price
@@ -93,8 +86,9 @@ pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Resu
 fn rows(price: &Price) -> Vec<(ServiceTier, &'static str, u64, Rates)> {
     let of = |tier| price.rows(tier).map(|(above, rates)| (above, *rates)).collect::<Vec<_>>();
     let standard = of(ServiceTier::Standard);
-    let own = TIERS.iter().filter(|(tier, _)| *tier == ServiceTier::Standard || of(*tier) != standard);
-    own.flat_map(|(tier, name)| of(*tier).into_iter().map(|(above, rates)| (*tier, *name, above, rates)))
+    let all = ServiceTier::ALL.into_iter();
+    let own = all.filter(|tier| *tier == ServiceTier::Standard || of(*tier) != standard);
+    own.flat_map(|tier| of(tier).into_iter().map(move |(above, rates)| (tier, tier.name(), above, rates)))
         .collect()
 }
 

@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use outlast_core::store::RunFilter;
+use outlast_core::{reads::runs, store::RunFilter};
 use serde_json::json;
 
 use crate::{
@@ -98,17 +98,15 @@ fn wanted(context: &Context) -> Result<Vec<String>, CliError> {
     }
     let store = context.open(false, Default::default())?;
     let mut wanted = BTreeSet::new();
-    let mut before = None;
-    loop {
-        let page = store.runs(&RunFilter { before, limit: 500, ..RunFilter::default() })?;
-        let Some(last) = page.last() else { return Ok(wanted.into_iter().collect()) };
-        before = Some(last.run.no);
-        for command in page.into_iter().filter(|v| !v.run.status.is_ended()).filter_map(|v| v.spec.command) {
+    runs::each(&*store, RunFilter::default(), |view| {
+        if let Some(command) = view.spec.command.filter(|_| !view.run.status.is_ended()) {
             let file = command.env_file.as_deref().map(|file| env_file::read(Path::new(file))).transpose()?;
             let given = Surroundings::default().with(file.unwrap_or_default());
             wanted.extend(env_file::missing(&command.variables, &command.env, &given));
         }
-    }
+        Ok::<_, CliError>(true)
+    })?;
+    Ok(wanted.into_iter().collect())
 }
 
 /// Returns the unit's path: `$XDG_CONFIG_HOME/systemd/user/outlast.service`.

@@ -9,6 +9,7 @@ use outlast_core::{
         budget::BudgetView,
     },
     journal::{Entry, Kind, Role, job::Counts},
+    reads::runs,
     run::status::Status,
     store::{Ask, Durability, RunFilter, RunView, Store},
     words::id::{EnvelopeNo, RunNo, Seq},
@@ -38,29 +39,21 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
         damage = left;
     }
     let named = store.budgets()?;
-    let mut runs = 0;
+    let mut count = 0;
     let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();
     let mut seen = Vec::new();
-    let mut before = None;
-    loop {
-        let found = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
-        let whole = found.len() == PAGE;
-        before = found.last().map(|view| view.run.no);
-        for view in found {
-            runs += 1;
-            entries(store, &view, &mut sums, &mut damage)?;
-            let (wrong, mended) = counts(store, &view, args.repair)?;
-            if mended {
-                repaired.extend(wrong)
-            } else {
-                damage.extend(wrong)
-            }
-            seen.push((view.run.no, view.run.envelope()));
+    runs::each(store, RunFilter::default(), |view| {
+        count += 1;
+        entries(store, &view, &mut sums, &mut damage)?;
+        let (wrong, mended) = counts(store, &view, args.repair)?;
+        if mended {
+            repaired.extend(wrong)
+        } else {
+            damage.extend(wrong)
         }
-        if !whole {
-            break;
-        }
-    }
+        seen.push((view.run.no, view.run.envelope()));
+        Ok::<_, CliError>(true)
+    })?;
     let mut gone = Gone::default();
     for (run, envelope) in seen {
         // The run is read after all entries. A run that is gone by now is found by the gap it leaves.
@@ -72,7 +65,7 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
     for view in store.budgets()?.iter().filter(|view| named.contains(view)) {
         damage.extend(window(view, &sums, gone.any()));
     }
-    print(&store.place(), &some(runs, "run"), &damage, &repaired, page)
+    print(&store.place(), &some(count, "run"), &damage, &repaired, page)
 }
 
 /// Checks the newest window of a named budget against the entries charged to it.

@@ -1,42 +1,32 @@
 //! Topics: kinds of news that a person may want to be told, by the events that they come from.
 
-use outlast_core::events::{Event, Kind};
+use outlast_core::{
+    events::{Event, Kind},
+    named,
+};
 
-macro_rules! topics {
-    ($($topic:ident $name:literal;)+) => {
-        /// Topic: a kind of news that a person may want to be told.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Topic { $($topic),+ }
-
-        impl Topic {
-            pub const ALL: &[Topic] = &[$(Topic::$topic),+];
-
-            /// Returns the topic's name in settings and messages.
-            pub fn name(self) -> &'static str {
-                match self { $(Topic::$topic => $name),+ }
-            }
-        }
-    };
-}
-
-topics! {
-    Halted "halted";
-    Failed "failed";
-    Completed "completed";
-    Cancelled "cancelled";
-    Interrupted "interrupted";
-    Waiting "waiting";
-    UsageLimit "usage_limit";
-    Approval "approval";
-    Budget50 "budget_50";
-    Budget80 "budget_80";
-    Budget100 "budget_100";
-    Overrun "overrun";
-    Doubt "doubt";
-    Outage "outage";
-    OutageEnded "outage_ended";
-    Death "death";
-    Diverged "diverged";
+named! {
+    /// Topic: a kind of news that a person may want to be told.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Topic {
+        Halted "halted",
+        Failed "failed",
+        Completed "completed",
+        Cancelled "cancelled",
+        Interrupted "interrupted",
+        Waiting "waiting",
+        UsageLimit "usage_limit",
+        Approval "approval",
+        Budget50 "budget_50",
+        Budget80 "budget_80",
+        Budget100 "budget_100",
+        Overrun "overrun",
+        Doubt "doubt",
+        Outage "outage",
+        OutageEnded "outage_ended",
+        Death "death",
+        Diverged "diverged",
+    }
 }
 
 impl Topic {
@@ -96,8 +86,6 @@ impl Topic {
 
 /// Parses a topic's name. Errors: the message names all topics.
 pub fn parse(name: &str) -> Result<Topic, String> {
-    Topic::ALL.iter().copied().find(|topic| topic.name() == name).ok_or_else(|| {
-        let known: Vec<&str> = Topic::ALL.iter().map(|topic| topic.name()).collect();
-        format!("events: {name:?} is none of {}", known.join(", "))
-    })
+    Topic::parse(name)
+        .ok_or_else(|| format!("events: {name:?} is none of {}", Topic::ALL.map(Topic::name).join(", ")))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use outlast_core::{
     engine,
-    reads::{forks::Point, snapshots},
+    reads::{forks::Point, runs, snapshots},
     run::status::Status,
     store::{self, RunFilter, RunView, Store},
     words::id::{RunId, RunNo},
@@ -19,8 +19,7 @@ use crate::{
     render::time,
 };
 
-/// Number of runs read at once; `LISTED` is the most candidates that an error lists.
-const PAGE: usize = 500;
+/// Most candidates that an error lists.
 const LISTED: usize = 10;
 
 /// Verb for which a run is looked up. It decides which of several runs of one name is meant.
@@ -102,7 +101,7 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
     }
     let mut found: Vec<RunView> = Vec::new();
     let (mut best, mut count, mut all) = (Rank::default(), 0, 0);
-    each(store, |view| {
+    runs::each(store, RunFilter::default(), |view| {
         let is_name = view.spec.name.as_deref() == Some(asked);
         if is_name || begins(&view, asked) {
             let rank = Rank { is_name, fits: verb.fits(&view), lives: !view.run.status.is_ended() };
@@ -124,7 +123,7 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
                 }
             }
         }
-        true
+        Ok::<_, store::Error>(true)
     })?;
     if count > 1 && !(best.is_name && verb.guesses()) {
         return Err(ambiguous(store, asked, &found, count)?);
@@ -148,15 +147,15 @@ pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunVie
     let mut last = None;
     let mut fitting = None;
     let here = directory.to_string_lossy();
-    each(store, |view| {
+    runs::each(store, RunFilter::default(), |view| {
         if view.spec.command.as_ref().is_some_and(|command| command.directory == here) {
             if verb.fits(&view) {
                 fitting = Some(view);
-                return false;
+                return Ok(false);
             }
             last.get_or_insert(view);
         }
-        true
+        Ok::<_, store::Error>(true)
     })?;
     let view =
         fitting.or(last).ok_or_else(|| CliError::NoRunHere { directory: here.clone().into_owned() })?;
@@ -180,21 +179,6 @@ pub fn run_or_last(
             hint: Some("list them with `outlast ls`".into()),
         }),
         None => last_in(store, directory, verb),
-    }
-}
-
-/// Reads runs, newest first, until `wants_more` returns false for one.
-fn each(store: &dyn Store, mut wants_more: impl FnMut(RunView) -> bool) -> Result<(), CliError> {
-    let mut before: Option<RunNo> = None;
-    loop {
-        let page = store.runs(&RunFilter { before, limit: PAGE, ..RunFilter::default() })?;
-        let Some(last) = page.last() else { return Ok(()) };
-        before = Some(last.run.no);
-        for view in page {
-            if !wants_more(view) {
-                return Ok(());
-            }
-        }
     }
 }
 
@@ -234,20 +218,15 @@ pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
         return is_job(view).map(|view| vec![view]);
     }
     let mut found: Vec<RunView> = Vec::new();
-    let mut before: Option<RunNo> = None;
-    loop {
-        let page = store.runs(&RunFilter { before, jobs: true, limit: PAGE, ..RunFilter::default() })?;
-        let Some(last) = page.last() else { break };
-        before = Some(last.run.no);
-        for view in page {
-            let Some(name) = view.run.job.as_ref().map(|job| job.name.clone()) else { continue };
-            let known = found.iter().any(|v| v.run.job.as_ref().is_some_and(|job| job.name == name));
-            let ours = if file { view.run.parent.is_none() } else { name == asked };
-            if ours && !known {
-                found.push(view);
-            }
+    runs::each(store, RunFilter { jobs: true, ..RunFilter::default() }, |view| {
+        let Some(name) = view.run.job.as_ref().map(|job| job.name.clone()) else { return Ok(true) };
+        let known = found.iter().any(|v| v.run.job.as_ref().is_some_and(|job| job.name == name));
+        let ours = if file { view.run.parent.is_none() } else { name == asked };
+        if ours && !known {
+            found.push(view);
         }
-    }
+        Ok::<_, store::Error>(true)
+    })?;
     if found.is_empty() && !file {
         return is_job(run(store, asked)?).map(|view| vec![view]);
     }

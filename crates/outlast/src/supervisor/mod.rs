@@ -50,7 +50,7 @@ use outlast_core::{
         state::transaction::Conflicts,
     },
     envelope::unit::Unit,
-    reads::entries,
+    reads::{entries, runs},
     run::{Run, Unpriced, status::Status},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
@@ -416,25 +416,22 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     // After a reboot dead runs still say "running": wait for the verdicts first.
     let node = proxy_setup::join(store.clone(), context, "outlast resume --all")?;
     node.await_verdicts()?;
-    let mut runs = Vec::new();
+    let mut found = Vec::new();
     for status in [Status::Interrupted, Status::Sleeping, Status::Waiting] {
-        let mut before: Option<RunNo> = None;
-        loop {
-            let filter = RunFilter { status: Some(status), before, limit: 500, ..Default::default() };
-            let page = store.runs(&filter)?;
-            let Some(last) = page.last() else { break };
-            before = Some(last.run.no);
-            for v in page.into_iter().filter(|v| v.spec.command.is_some() && !v.run.stop_requested) {
+        let filter = RunFilter { status: Some(status), ..RunFilter::default() };
+        runs::each(&*store, filter, |v| {
+            if v.spec.command.is_some() && !v.run.stop_requested {
                 // The parent, if it goes on, starts its child runs again itself.
                 let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
                 if parent.is_none_or(|p| p.run.status.is_ended()) {
-                    runs.push(v);
+                    found.push(v);
                 }
             }
-        }
+            Ok::<_, store::Error>(true)
+        })?;
     }
     let mut free = Vec::new();
-    for view in runs {
+    for view in found {
         // A run that sleeps or waits normally has a live supervisor, which goes on with it.
         let rests = matches!(view.run.status, Status::Sleeping | Status::Waiting);
         let is_driven = rests && is_held(&node, view.run.no)?;

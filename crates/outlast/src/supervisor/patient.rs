@@ -17,14 +17,12 @@ use outlast_core::{
     engine::op::Op,
     envelope::{Envelope, budget::BudgetView},
     events::{Event, EventQuery, Mark, delivery::Delivery},
+    forward,
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
-    state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
     store::{
         Durability, Error, Hint, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store,
-        Ticket, Which,
-        filter::ApprovalFilter,
-        state::{EventPage, EventRange, History, Reads, Scan},
+        Ticket, filter::ApprovalFilter, forward::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -85,15 +83,6 @@ impl Waiting {
     }
 }
 
-/// Implements reads that wait while the store is away.
-macro_rules! reads {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $told:ty;)+) => {
-        $(fn $name(&self, $($arg: $type),*) -> Result<$told, Error> {
-            self.0.ask(|store| store.$name($($arg),*))
-        })+
-    };
-}
-
 impl Store for Patient {
     fn submit(&self, op: Op, durability: Durability) -> Ticket {
         let Ok(runtime) = Handle::try_current() else { return self.submit_here(op, durability) };
@@ -116,7 +105,7 @@ impl Store for Patient {
         Ticket::ready(self.0.ask(|store| store.submit_here(op.clone(), durability).wait()))
     }
 
-    reads! {
+    forward! {
         run_no(id: &RunId) -> Option<RunNo>;
         run(no: RunNo) -> Option<RunView>;
         runs(filter: &RunFilter) -> Vec<RunView>;
@@ -144,37 +133,22 @@ impl Store for Patient {
         now() -> Micros;
     }
 
-    fn on_hint(&self, hint: Hint) {
-        self.0.store.on_hint(hint);
-    }
-
-    fn losses(&self) -> Losses {
-        self.0.store.losses()
-    }
-
-    fn place(&self) -> String {
-        self.0.store.place()
-    }
-
-    fn is_shared(&self) -> bool {
-        self.0.store.is_shared()
+    forward! {
+        plain:
+        on_hint(hint: Hint) -> ();
+        losses() -> Losses;
+        place() -> String;
+        is_shared() -> bool;
     }
 }
 
-impl Reads for Patient {
-    reads! {
-        state(namespace: &str, agent: &str, key: &str) -> Option<Item>;
-        state_at(namespace: &str, agent: &str, key: &str, which: Which) -> Option<Item>;
-        state_history(namespace: &str, agent: &str, key: &str, after: i64, limit: usize) -> History;
-        state_keys(scan: &Scan) -> Vec<Listed>;
-        state_scan(scan: &Scan) -> Vec<Item>;
-        state_events(range: &EventRange) -> EventPage;
-        resume_point(namespace: &str, agent: &str, prefix: &str) -> ResumePoint;
-        state_position() -> Position;
-        namespace(name: &str) -> Option<Namespace>;
-        namespaces(after: Option<&str>, limit: usize) -> Vec<Namespace>;
-        agents(namespace: &str, after: Option<&str>, limit: usize) -> Vec<String>;
-        transaction_outcome(id: &str) -> Option<Committed>;
+impl Wraps for Patient {
+    fn wrapped(&self) -> &dyn Store {
+        self.0.store.as_ref()
+    }
+
+    fn read<T>(&self, read: impl Fn(&dyn Store) -> Result<T, Error>) -> Result<T, Error> {
+        self.0.ask(read)
     }
 }
 

@@ -12,16 +12,16 @@ use std::{
 };
 
 use outlast_core::{
-    state::run_namespace,
-    store::{self, Store, state::Scan},
+    reads::keys,
+    state::{At, run_namespace},
+    store::{self, Store},
     words::{digest::Digest, id::RunId},
 };
 
+use crate::loops::task_context::CONTEXT;
+
 /// Largest changed file that is read, in bytes. A larger one counts by its time and size.
 const MAX_READ: u64 = 64 << 20;
-
-/// Agent name in the run's own namespace under which the task context is stored.
-const CONTEXT: &str = "context";
 
 /// Directory to examine, with git's environment and the store to leave out.
 pub struct Directory<'a> {
@@ -58,30 +58,14 @@ pub fn mark(place: &Directory<'_>, store: &dyn Store, run: &RunId) -> Result<Mar
 
 /// Returns the names and values of the run's task context as bytes; `None` if the context is empty.
 fn context(store: &dyn Store, run: &RunId) -> Result<Option<Vec<u8>>, store::Error> {
-    let namespace = run_namespace(run);
     let mut told = Vec::new();
-    let mut after = None;
-    loop {
-        let scan = Scan {
-            namespace: namespace.clone(),
-            agent: CONTEXT.into(),
-            after: after.take(),
-            limit: 500,
-            ..Scan::default()
-        };
-        let page = store.state_scan(&scan)?;
-        let whole = page.len() == scan.limit;
-        for item in page {
-            for part in [item.key.as_bytes(), &item.value.unwrap_or_default()] {
-                told.extend((part.len() as u64).to_le_bytes());
-                told.extend(part);
-            }
-            after = Some(item.key);
-        }
-        if !whole {
-            return Ok((!told.is_empty()).then_some(told));
+    for item in keys::all(store, &run_namespace(run), CONTEXT, At::default())? {
+        for part in [item.key.as_bytes(), &item.value.unwrap_or_default()] {
+            told.extend((part.len() as u64).to_le_bytes());
+            told.extend(part);
         }
     }
+    Ok((!told.is_empty()).then_some(told))
 }
 
 /// Returns the state of the worktree around the directory: git's status lines, and the contents of files that

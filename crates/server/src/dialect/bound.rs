@@ -62,6 +62,12 @@ pub fn openai_image(model: &str, low: bool) -> u64 {
     }
 }
 
+/// Returns the most input tokens that this many images, and so many of low detail, can be billed as.
+pub fn openai_images(model: &str, images: u64, low: u64) -> u64 {
+    let low = low.saturating_mul(openai_image(model, true));
+    images.saturating_mul(openai_image(model, false)).saturating_add(low)
+}
+
 /// Returns the most input tokens billed over all turns of one request with server tools.
 ///
 /// The model is run once and then once more after each of the `uses`, each time over `input` and all results so far.

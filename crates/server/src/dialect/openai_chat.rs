@@ -3,7 +3,7 @@
 mod answer;
 mod request;
 
-pub(super) use self::request::reasons_by_name;
+pub(super) use self::{answer::read_usage, request::reasons_by_name};
 use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
 
 const MAX_TOKENS: &str = "max_tokens";

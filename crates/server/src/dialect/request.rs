@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use outlast_core::words::usage::ServiceTier;
 
-use super::json_spans::{Kind, Scanner};
+use super::{
+    json_spans::{Kind, Scanner},
+    service_tier::read_tier,
+};
 
 /// Facts of one request that admission, pricing and editing need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,6 +70,29 @@ impl Request {
     /// Returns the name of the feature because of which the request has no price; `None` if it has no such feature.
     pub fn unpriced(&self) -> Option<&str> {
         self.unpriced.as_deref().or(self.search_options.then_some("web_search_options"))
+    }
+
+    /// Reads an output cap, and returns it; `None` for null.
+    pub(super) fn read_cap(
+        &mut self,
+        json: &mut Scanner<'_>,
+        field: &'static str,
+    ) -> Result<Option<u64>, BadRequest> {
+        let start = json.position();
+        let value = json.u64_or_null(field)?;
+        self.spans.caps.push(CapSpan { field, value, at: start..json.here() });
+        Ok(value)
+    }
+
+    /// Reads OpenAI's member `service_tier`.
+    pub(super) fn read_service_tier(&mut self, json: &mut Scanner<'_>) -> Result<(), BadRequest> {
+        let Some(tier) = json.string_or_null("service_tier")? else { return Ok(()) };
+        let tier = tier.decode();
+        match read_tier(&tier) {
+            Some(known) => self.tier = known,
+            None => self.note_unpriced(format!("service_tier {tier}")),
+        }
+        Ok(())
     }
 
     /// Records a feature without a price. Only the first one is kept, and errors name it.

@@ -207,7 +207,7 @@ pub(super) fn limits(amounts: &BTreeMap<String, i64>) -> Result<Limits, Error> {
 }
 
 fn unit(name: &str) -> Result<Unit, Error> {
-    Unit::ALL.into_iter().find(|u| u.name() == name).ok_or_else(|| {
+    Unit::parse(name).ok_or_else(|| {
         let known = Unit::ALL.map(Unit::name).join(", ");
         let had: String = name.chars().take(80).collect();
         Error::BadRequest(format!("{had:?} is no unit (wanted one of {known})"))

@@ -3,7 +3,7 @@
 //! For callers with the API token, or on an unprotected loopback listener. Clients cannot set limits. Amounts are whole
 //! numbers of their unit (dollars in nano-dollars), times are microseconds since the Unix epoch.
 
-use http::{HeaderValue, Method, Response, header, request::Parts};
+use http::{Method, Response, request::Parts};
 use outlast_core::{
     envelope::budget::{BudgetView, UNITS},
     reads::{
@@ -18,7 +18,11 @@ use serde_json::{Map, Value, json};
 use crate::{
     proxy::host::Host,
     read::plans,
-    wire::{body::AnswerBody, refuse::Refusal, who},
+    wire::{
+        body::{AnswerBody, JSON, unkept},
+        refuse::Refusal,
+        who,
+    },
 };
 
 /// Routes over all runs, with their query parameters. A test compares `docs/reference/openapi.json` with them.
@@ -50,11 +54,7 @@ async fn read(
         _ => spent(&*store, &asked),
     });
     let body = told.await.map_err(|e| Refusal::Internal(e.to_string()))??;
-    let mut response = Response::new(AnswerBody::plain(body.to_string()));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    Ok(unkept(200, JSON, body.to_string()))
 }
 
 /// Parses a query. Errors: `bad_request` for a parameter that is unknown or there twice.

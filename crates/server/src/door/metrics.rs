@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
+    fmt::{Display, Write as _},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -149,33 +149,27 @@ impl Metrics {
             let of = labels(&[("upstream", upstream), ("model", model)]);
             line(&mut out, "outlast_cost_usd_total", &of, dollars(m.cost_nano_usd));
         }
-        family(
-            &mut out,
-            "outlast_in_doubt_total",
-            "counter",
-            "Calls that closed unknown, charged at their reservation.",
-        );
         let in_doubt: u64 = counts.models.values().filter_map(|m| m.calls.get("unknown")).sum();
-        line(&mut out, "outlast_in_doubt_total", "", in_doubt);
-        family(&mut out, "outlast_replays_total", "counter", "Recorded answers given again.");
-        line(&mut out, "outlast_replays_total", "", counts.replays);
-        family(&mut out, "outlast_saved_usd_total", "counter", "Dollars that those answers had cost.");
-        line(&mut out, "outlast_saved_usd_total", "", dollars(counts.saved_nano_usd));
+        let mut counter =
+            |name: &str, help: &str, n: &dyn Display| single(&mut out, name, "counter", help, n);
+        let help = "Calls that closed unknown, charged at their reservation.";
+        counter("outlast_in_doubt_total", help, &in_doubt);
+        counter("outlast_replays_total", "Recorded answers given again.", &counts.replays);
+        let saved = dollars(counts.saved_nano_usd);
+        counter("outlast_saved_usd_total", "Dollars that those answers had cost.", &saved);
         family(&mut out, "outlast_refusals_total", "counter", "Requests refused, by code.");
         for (code, n) in &counts.refusals {
             line(&mut out, "outlast_refusals_total", &labels(&[("code", code)]), n);
         }
-        let waits = "outlast_busy_waits_total";
-        family(&mut out, waits, "counter", "Calls of agents that waited: they brought nothing new.");
-        line(&mut out, waits, "", counts.waits);
-        family(&mut out, "outlast_held_calls_total", "counter", "Calls held because their agent waited.");
-        line(&mut out, "outlast_held_calls_total", "", counts.held);
-        let (tax, help) =
-            ("outlast_resume_tax_tokens_total", "Tokens that a cache had and restarts bought again.");
-        family(&mut out, tax, "counter", help);
-        line(&mut out, tax, "", counts.rebought_tokens);
-        family(&mut out, "outlast_resume_tax_usd_total", "counter", "Dollars for those tokens.");
-        line(&mut out, "outlast_resume_tax_usd_total", "", dollars(counts.rebought_nano_usd));
+        let mut counter =
+            |name: &str, help: &str, n: &dyn Display| single(&mut out, name, "counter", help, n);
+        let help = "Calls of agents that waited: they brought nothing new.";
+        counter("outlast_busy_waits_total", help, &counts.waits);
+        counter("outlast_held_calls_total", "Calls held because their agent waited.", &counts.held);
+        let help = "Tokens that a cache had and restarts bought again.";
+        counter("outlast_resume_tax_tokens_total", help, &counts.rebought_tokens);
+        let tax = dollars(counts.rebought_nano_usd);
+        counter("outlast_resume_tax_usd_total", "Dollars for those tokens.", &tax);
         let retries = "outlast_upstream_retries_total";
         family(&mut out, retries, "counter", "Calls sent again after a refusal that passes, by upstream.");
         for (upstream, n) in &counts.retries {
@@ -222,7 +216,13 @@ pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-pub(super) fn line(out: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
+/// Writes a metric that has one value and no labels.
+pub(super) fn single(out: &mut String, name: &str, kind: &str, help: &str, value: impl Display) {
+    family(out, name, kind, help);
+    line(out, name, "", value);
+}
+
+pub(super) fn line(out: &mut String, name: &str, labels: &str, value: impl Display) {
     let _ = writeln!(out, "{name}{labels} {value}");
 }
 

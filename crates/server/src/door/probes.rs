@@ -1,13 +1,17 @@
 //! Probes and metrics of the server: `/livez`, `/readyz`, `/metrics`.
 
-use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{Method, Response, StatusCode, request::Parts};
 
 use outlast_core::reads::plans;
 
-use super::{budget_metrics, plan_metrics, run_metrics};
+use super::{budget_metrics, metrics::single, plan_metrics, run_metrics};
 use crate::{
     proxy::host::Host,
-    wire::{body::AnswerBody, refuse::Refusal, who},
+    wire::{
+        body::{AnswerBody, response},
+        refuse::Refusal,
+        who,
+    },
 };
 
 /// Routes of the probes. A test compares `docs/reference/openapi.json` with them.
@@ -72,22 +76,13 @@ fn metrics(host: &Host) -> Response<AnswerBody> {
         ("outlast_clients", "Metered requests that have a client now.", clients),
         ("outlast_draining", "1 while the server ends.", usize::from(host.is_draining())),
     ] {
-        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+        single(&mut text, name, "gauge", help, value);
     }
-    let (name, lost) = ("outlast_lost_commits_total", host.store.losses().commits);
     let help = "Commits of this server that its database had acknowledged and lost.";
-    text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {lost}\n"));
-    let mut response = Response::new(AnswerBody::plain(text));
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
+    single(&mut text, "outlast_lost_commits_total", "counter", help, host.store.losses().commits);
+    response(200, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
 fn text(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<AnswerBody> {
-    let mut response = Response::new(AnswerBody::plain(text));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
+    response(status.as_u16(), "text/plain; charset=utf-8", text)
 }

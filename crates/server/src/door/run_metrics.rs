@@ -8,7 +8,7 @@ use outlast_core::{
     words::id::{Micros, Seq},
 };
 
-use super::metrics::{family, labels, line};
+use super::metrics::{family, labels, line, single};
 
 /// Most running runs, and most open approvals, that the metrics read, newest first.
 const MOST: usize = 500;
@@ -24,22 +24,11 @@ pub fn text(store: &dyn Store, now: Micros) -> Result<String, Error> {
         let n = runs.iter().find(|(of, _)| *of == status).map_or(0, |(_, n)| *n);
         line(&mut out, "outlast_runs", &labels(&[("status", status.name())]), n);
     }
-    let name = "outlast_oldest_approval_seconds";
-    family(
-        &mut out,
-        name,
-        "gauge",
-        "Time for which the oldest pending approval waits for a person; 0 without one.",
-    );
-    line(&mut out, name, "", oldest_approval(store, now)?);
-    let name = "outlast_silence_seconds";
-    family(
-        &mut out,
-        name,
-        "gauge",
-        "Time since the newest entry of the running run that has been silent for longest; 0 without one.",
-    );
-    line(&mut out, name, "", longest_silence(store, now)?);
+    let help = "Time for which the oldest pending approval waits for a person; 0 without one.";
+    single(&mut out, "outlast_oldest_approval_seconds", "gauge", help, oldest_approval(store, now)?);
+    let help =
+        "Time since the newest entry of the running run that has been silent for longest; 0 without one.";
+    single(&mut out, "outlast_silence_seconds", "gauge", help, longest_silence(store, now)?);
     let endpoints = store.deliveries()?;
     for (name, help, count) in [
         ("outlast_alerts_waiting", "Alerts that failed and are sent again, by endpoint.", |d| {

@@ -17,7 +17,7 @@ mod transaction;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{HeaderValue, Response, request::Parts};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub(crate) use self::query::decode as decoded;
 pub use self::routes::{ROUTES, Route, Verb};
 use crate::{
     state::{Error, StateDesk, Writer},
-    wire::body::AnswerBody,
+    wire::body::{AnswerBody, JSON, response, unkept},
 };
 
 /// REST routes of the state over one store. Cheap to clone. `door::state` checks access and finds the writer before.
@@ -100,19 +100,12 @@ fn refused_with(error: &Error, mut body: Value) -> Response<AnswerBody> {
         "message": error.to_string(),
         "hint": error.hint(),
     });
-    let mut response = Response::new(AnswerBody::plain(body.to_string()));
-    *response.status_mut() =
-        StatusCode::from_u16(error.kind().http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut response = response(error.kind().http(), JSON, body.to_string());
     response.headers_mut().insert("x-outlast-code", HeaderValue::from_static(error.code()));
     response
 }
 
 pub(crate) fn answered(body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
     let text = serde_json::to_vec(body).map_err(|e| Error::BadValue(e.to_string()))?;
-    let mut response = Response::new(AnswerBody::plain(text));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    Ok(unkept(200, JSON, text))
 }

@@ -23,7 +23,10 @@ use super::{
     session::{Form, Session},
     stream,
 };
-use crate::wire::{body::AnswerBody, socket::Wire};
+use crate::wire::{
+    body::{AnswerBody, JSON, response},
+    socket::Wire,
+};
 
 /// HTTP methods of the routes `/mcp/NAME`, as the OpenAPI file lists them.
 pub const ROUTES: [(&str, &str); 3] =
@@ -260,16 +263,9 @@ fn unsupported(id: &str, version: &str) -> Response<AnswerBody> {
         "message": "Unsupported protocol version",
         "data": {"supported": [WITH_SESSIONS], "requested": version},
     });
-    json_response(400, message::answer(id, &format!("\"error\":{error}")))
+    response(400, JSON, message::answer(id, &format!("\"error\":{error}")))
 }
 
 fn refused(status: u16, id: Option<&str>, code: i64, text: &str) -> Response<AnswerBody> {
-    json_response(status, message::answer(id.unwrap_or("null"), &message::error(code, text)))
-}
-
-fn json_response(status: u16, body: Vec<u8>) -> Response<AnswerBody> {
-    let mut response = Response::new(AnswerBody::plain(body));
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    response(status, JSON, message::answer(id.unwrap_or("null"), &message::error(code, text)))
 }

@@ -14,7 +14,7 @@ use crate::{
     version::VERSION,
     wire::{
         access::{Access, NotLetIn},
-        body::AnswerBody,
+        body::{AnswerBody, unkept},
         headers::text,
         origin,
         refuse::Refusal,
@@ -106,13 +106,10 @@ fn told(body: &serde_json::Value) -> Response<AnswerBody> {
 }
 
 fn answered(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<AnswerBody> {
-    let mut response = Response::new(AnswerBody::plain(body));
-    *response.status_mut() = status;
+    // Not kept: another version of the program may listen here tomorrow.
+    let mut response = unkept(status.as_u16(), kind, body);
     let headers = response.headers_mut();
     let fixed = HeaderValue::from_static;
-    headers.insert(header::CONTENT_TYPE, fixed(kind));
-    // Another version of the program may listen here tomorrow.
-    headers.insert(header::CACHE_CONTROL, fixed("no-store"));
     headers.insert(header::CONTENT_SECURITY_POLICY, fixed(POLICY));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, fixed("nosniff"));
     headers.insert(header::X_FRAME_OPTIONS, fixed("DENY"));

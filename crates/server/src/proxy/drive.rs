@@ -32,7 +32,10 @@ use outlast_core::{
     store::{Ask as _, Durability, Error, News, Pending},
     words::id::{InstanceNo, Seq},
 };
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
 
 use self::reply::{Reply, Source};
 use super::{
@@ -44,6 +47,7 @@ use super::{
     judged::Judged,
     live::{self, Errand},
     log::Live,
+    or_never,
     plans::{self, Ticket},
     record::Answer,
     registry::{Registry, Task},
@@ -172,12 +176,12 @@ impl Drive {
             // The inbox comes first: when the client left before its call went out, the call need not be sent.
             biased;
             () = self.inbox.filled() => {}
-            admitted = decided(&mut self.admission) => self.admitted(admitted).await,
-            () = sleep_until(self.wait_over) => {
+            admitted = or_never(self.admission.as_mut().map(|a| &mut a.pending)) => self.admitted(admitted).await,
+            () = or_never(self.wait_over.map(sleep_until)) => {
                 self.wait_over = None;
                 self.report(Event::WaitOver);
             }
-            () = sleep_until(self.later.as_ref().map(|l| l.0)) => {
+            () = or_never(self.later.as_ref().map(|l| sleep_until(l.0))) => {
                 self.later.iter_mut().for_each(|l| l.0 += ASK_AGAIN);
                 self.report(Event::MayRetry);
             }
@@ -480,13 +484,6 @@ impl Drive {
     }
 }
 
-async fn decided(admission: &mut Option<PendingAdmission>) -> Result<Admission, Error> {
-    match admission {
-        Some(asked) => (&mut asked.pending).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Waits until the joined call is to be looked at.
 async fn due(joined: &mut Option<Joined>) -> Seq {
     match joined {
@@ -497,12 +494,5 @@ async fn due(joined: &mut Option<Joined>) -> Seq {
             *seq
         }
         _ => std::future::pending().await,
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

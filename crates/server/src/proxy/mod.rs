@@ -30,3 +30,11 @@ pub(crate) mod seated;
 pub(crate) mod shares;
 pub(crate) mod sleep;
 pub(crate) mod upstream;
+
+/// Waits for a future; never returns for `None`.
+async fn or_never<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

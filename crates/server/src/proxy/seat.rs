@@ -14,7 +14,7 @@ use outlast_core::{
     store::{Ask as _, Durability, Error, RunView, Store},
     words::{
         calendar,
-        id::{RunId, RunNo, Seq, Slot},
+        id::{AttemptNo, RunId, RunNo, Seq, Slot},
     },
 };
 
@@ -108,25 +108,33 @@ fn token_seat(host: &Host, claims: Claims) -> Result<Seat, Refusal> {
         let lost = engine::Error::LeaseLost { id: view.run.id.to_string(), attempt: claims.attempt.0 };
         return Err(Refusal::of(Refused::of(lost.into()), view.run.id.as_str()));
     }
-    let rules = host.rules.of(host.store.as_ref(), &view)?;
-    let plan = Arc::new(plans::ceilings(host.store.as_ref(), &view)?);
-    let no_progress = no_progress(host.store.as_ref(), &view)?;
-    let seat = Seat {
-        run: claims.run,
-        id: view.run.id,
-        attempt: claims.attempt,
-        slot: claims.slot,
-        scope: iteration_scope(attempt.iteration),
-        within: None,
-        record: view.run.policy.record,
-        rules,
-        plan,
-        no_progress,
-        undriven: attempt.instance.is_none(),
-        shared: false,
-    };
+    let at = (claims.attempt, claims.slot, attempt.iteration);
+    let seat = Seat { undriven: attempt.instance.is_none(), ..seat_of(host, view, at)? };
     are_over(host, host.seats.keep_token(seat.clone()));
     Ok(seat)
+}
+
+/// Reads what a run's calls are under, and returns the driven seat of an attempt in an iteration.
+fn seat_of(
+    host: &Host,
+    view: RunView,
+    (attempt, slot, iteration): (AttemptNo, Slot, i64),
+) -> Result<Seat, Refusal> {
+    let store = host.store.as_ref();
+    Ok(Seat {
+        run: view.run.no,
+        attempt,
+        slot,
+        scope: iteration_scope(iteration),
+        within: None,
+        record: view.run.policy.record,
+        rules: host.rules.of(store, &view)?,
+        plan: Arc::new(plans::ceilings(store, &view)?),
+        no_progress: no_progress(store, &view)?,
+        undriven: false,
+        shared: false,
+        id: view.run.id,
+    })
 }
 
 /// Returns the seat inside the open item or step `seq` of its attempt, with the scope of calls made there.
@@ -170,23 +178,8 @@ async fn header_seat(host: &Host, id: RunId, label: Option<String>, shared: bool
         Err(e) => return Err(Refusal::of(Refused::of(e), id.as_str())),
     };
     let view = host.store.run(run)?.ok_or_else(|| gone(&id))?;
-    let (record, rules) = (view.run.policy.record, host.rules.of(host.store.as_ref(), &view)?);
-    let plan = Arc::new(plans::ceilings(host.store.as_ref(), &view)?);
-    let no_progress = no_progress(host.store.as_ref(), &view)?;
-    let seat = Seat {
-        run,
-        id,
-        attempt: entered.attempt,
-        slot: entered.slot,
-        scope: iteration_scope(entered.iteration),
-        within: None,
-        record,
-        rules,
-        plan,
-        no_progress,
-        undriven: true,
-        shared,
-    };
+    let at = (entered.attempt, entered.slot, entered.iteration);
+    let seat = Seat { undriven: true, shared, ..seat_of(host, view, at)? };
     debug_assert!(seat.slot == Slot::DRIVER || seat.slot == Slot::IMPLICIT);
     are_over(host, host.seats.keep_name(key, seat.clone()));
     Ok(seat)

@@ -32,7 +32,7 @@ use crate::{
     http::{query, query::Query, refused, segments},
     proxy::host::Host,
     state::Error,
-    wire::body::AnswerBody,
+    wire::body::{AnswerBody, JSON, unkept},
 };
 
 /// Operation that a route serves.
@@ -203,15 +203,12 @@ fn words<T: Copy>(
 
 /// Returns an answer in JSON.
 fn json(body: &Value) -> Result<Response<AnswerBody>, Error> {
-    Ok(of_type(body.to_string(), "application/json"))
+    Ok(of_type(body.to_string(), JSON))
 }
 
 fn of_type(body: impl Into<Bytes>, content_type: &'static str) -> Response<AnswerBody> {
-    let mut response = Response::new(AnswerBody::plain(body));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let mut response = unkept(200, content_type, body);
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
 use hyper::body::{Body, Frame, SizeHint};
 use outlast_core::call::ConnectionId;
 use tokio::sync::mpsc;
@@ -73,6 +74,24 @@ impl AnswerBody {
     pub fn frames(frames: mpsc::Receiver<Piece>, to: Driver) -> AnswerBody {
         AnswerBody { kind: Kind::Frames(frames), to: Some(to), ended: false }
     }
+}
+
+/// Media type of JSON.
+pub const JSON: &str = "application/json";
+
+/// Returns a response with a whole body of this media type. A status that is none becomes 500.
+pub fn response(status: u16, kind: &'static str, body: impl Into<Bytes>) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::plain(body));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// Returns a [`response`] that no cache may keep.
+pub fn unkept(status: u16, kind: &'static str, body: impl Into<Bytes>) -> Response<AnswerBody> {
+    let mut response = response(status, kind, body);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 impl Body for AnswerBody {

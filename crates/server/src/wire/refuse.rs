@@ -1,10 +1,14 @@
 //! Refusals: errors that Outlast answers itself, in the error shape of the caller's SDK.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, header};
 use outlast_core::{call::Refused, envelope, run::token, store, words::id::Micros};
 
-use super::{access::NotLetIn, body::AnswerBody, encoding::BadEncoding};
+use super::{
+    access::NotLetIn,
+    body::{AnswerBody, JSON, response},
+    encoding::BadEncoding,
+};
 use crate::dialect::{BadRequest, Upstream, refusal_body, usage_limit_body};
 
 /// `Retry-After` of a draining server, in seconds: a new server may listen here by then.
@@ -236,11 +240,8 @@ impl Refusal {
             Some(until_s) => usage_limit_body(shape, self.code(), &message, until_s),
             None => refusal_body(shape, self.status(), self.code(), &message),
         };
-        let mut response = Response::new(AnswerBody::plain(body));
-        *response.status_mut() =
-            StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = response(self.status(), JSON, body);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let retry = if self.should_retry() { "true" } else { "false" };
         headers.insert("x-should-retry", HeaderValue::from_static(retry));
         if let Ok(code) = HeaderValue::from_str(self.code()) {

@@ -9,12 +9,13 @@ use outlast_core::{
     engine::op::{Op, Outcome},
     envelope::{Envelope, budget::BudgetView},
     events::{Event, EventQuery, Mark, delivery::Delivery},
+    forward,
     journal::{Entry, Role, job::ItemRow, payload::Payload},
     run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
     store::filter::ApprovalFilter,
     store::{
         Durability, Error, Hint, LedgerLine, Loss, Losses, News, Page, Promise, RunFilter, RunView, Sought,
-        StepRow, Store, Ticket, state::Wraps,
+        StepRow, Store, Ticket, forward::Wraps,
     },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
@@ -121,83 +122,42 @@ impl Store for Failing {
         }
     }
 
-    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
-        self.inner.run_no(id)
-    }
-    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
-        self.inner.run(no)
-    }
-    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
-        self.inner.runs(filter)
-    }
-    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
-        self.inner.approvals(filter)
-    }
-    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
-        self.inner.envelope(no)
-    }
-    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
-        self.inner.budgets()
-    }
-    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
-        self.inner.attempts(run)
-    }
-    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
-        self.inner.entry(run, seq)
-    }
-    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
-        self.inner.entries(run, after, limit)
-    }
-    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        self.inner.items(run, page)
-    }
-    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
-        self.inner.steps(run, after, limit)
-    }
-    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
-        self.inner.newest(run, sought)
-    }
-    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
-        self.inner.newest_request(run)
-    }
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
-        self.inner.payload(run, seq, role)
-    }
-    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
-        self.inner.events(wanted)
-    }
-    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
-        self.inner.statuses()
-    }
-    fn newest_event(&self) -> Result<Mark, Error> {
-        self.inner.newest_event()
-    }
-    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
-        self.inner.deliveries()
-    }
-    fn live_instances(&self) -> Result<Vec<Instance>, Error> {
-        self.inner.live_instances()
-    }
-    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
-        self.inner.instance(no)
-    }
-    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        self.inner.ledger(since, until)
-    }
-    fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
-        self.inner.token_keys()
-    }
     fn on_hint(&self, hint: Hint) {
         self.hints.lock().unwrap().push(hint);
     }
     fn losses(&self) -> Losses {
         self.losses.lock().unwrap().clone()
     }
-    fn now(&self) -> Result<Micros, Error> {
-        self.inner.now()
+
+    forward! {
+        run_no(id: &RunId) -> Option<RunNo>;
+        run(no: RunNo) -> Option<RunView>;
+        runs(filter: &RunFilter) -> Vec<RunView>;
+        approvals(filter: &ApprovalFilter) -> Vec<Entry>;
+        envelope(no: EnvelopeNo) -> Option<Envelope>;
+        budgets() -> Vec<BudgetView>;
+        attempts(run: RunNo) -> Vec<Attempt>;
+        events(wanted: &EventQuery) -> Vec<Event>;
+        newest_event() -> Mark;
+        statuses() -> Vec<(Status, i64)>;
+        deliveries() -> Vec<Delivery>;
+        entry(run: RunNo, seq: Seq) -> Option<Entry>;
+        entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;
+        items(run: RunNo, page: &Page) -> Vec<(ItemRow, Option<Payload>)>;
+        steps(run: RunNo, after: Seq, limit: usize) -> Vec<(StepRow, Option<Payload>)>;
+        newest(run: RunNo, sought: &Sought<'_>) -> Option<Entry>;
+        newest_request(run: RunNo) -> Option<Seq>;
+        payload(run: RunNo, seq: Seq, role: Role) -> Option<Payload>;
+        live_instances() -> Vec<Instance>;
+        instance(no: InstanceNo) -> Option<Instance>;
+        ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
+        token_keys() -> Vec<TokenKey>;
+        now() -> Micros;
     }
-    fn place(&self) -> String {
-        self.inner.place()
+
+    forward! {
+        plain:
+        place() -> String;
     }
 }
 

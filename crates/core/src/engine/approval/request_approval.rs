@@ -6,7 +6,7 @@ use crate::{
     engine::{
         Error,
         actor::Actor,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::guard,
         step::begin_step::append,
     },
@@ -113,10 +113,7 @@ impl RequestApproval {
         let attempt = l.attempt(run, self.asker.attempt()).ok_or(Error::NotLoaded("the attempt"))?;
         let (iteration, key) = (attempt.iteration, self.key());
         let known = l
-            .entries
-            .iter()
-            .map(|r| &r.value)
-            .find(|e| e.kind == Kind::Approval && &*e.scope == SCOPE && e.key.as_deref() == Some(&key))
+            .keyed(Kind::Approval, SCOPE, &key)
             // A decision in one iteration of a loop does not hold for the next.
             .filter(|e| e.approval.as_ref().is_some_and(|a| a.iteration == iteration))
             .map(|e| e.seq);
@@ -170,10 +167,8 @@ impl RequestApproval {
     fn ask(&self, l: &mut Loaded, iteration: i64, key: String, now: Micros) -> Result<Answer, Error> {
         self.check()?;
         let no = self.asker.run();
+        guard::may_open(l, no)?;
         let run = l.run(no)?;
-        if let Some(halt) = guard::open_run(run)? {
-            return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
-        }
         let pending = run.approvals.as_ref().map_or(0, |a| a.pending(now));
         let rules = l.spec(no).and_then(|spec| spec.rules.as_ref());
         let blocked = rules.is_some_and(|r| !r.allows(&self.tool));
@@ -202,7 +197,7 @@ impl RequestApproval {
         entry.instance = None;
         entry.approval = Some(Box::new(detail));
         let payload = self.arguments.clone();
-        l.payloads.push(NewPayload { run: no, seq, role: Role::About, payload });
+        l.keep_payload(no, seq, Role::About, payload);
         if !blocked {
             l.run_mut(no)?.approvals.get_or_insert_default().opened(seq, expires_at, now);
             wait(l, no)?;

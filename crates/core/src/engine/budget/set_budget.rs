@@ -45,8 +45,7 @@ impl SetBudget {
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<BudgetSet, Error> {
         check(&self.terms)?;
-        let newest =
-            l.budgets.iter().map(|row| &row.value).filter(|b| b.name == self.name).max_by_key(|b| b.no);
+        let newest = l.all::<Budget>().filter(|b| b.name == self.name).max_by_key(|b| b.no);
         let configured = (self.source == Source::File).then(|| self.terms.clone());
         if let Some(known) = newest
             && configured.is_some()
@@ -133,7 +132,7 @@ fn check(terms: &Terms) -> Result<(), Error> {
 
 /// Returns the budget of this name. Needs `Need::Windows(None)`. Errors: `UnknownBudget`, also for a removed one.
 pub fn named<'a>(l: &'a Loaded, name: &Name) -> Result<&'a Budget, Error> {
-    let found = l.budgets.iter().map(|row| &row.value).find(|b| !b.removed && b.name == *name);
+    let found = l.all::<Budget>().find(|b| !b.removed && b.name == *name);
     found.ok_or_else(|| Error::UnknownBudget { name: name.to_string() })
 }
 

@@ -12,7 +12,7 @@ use crate::{
             admit::Admission as Answer,
             plan::{Plan, amounts},
         },
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::{
             doubt, guard,
             replay::{self, Choice, ReplayRequest},
@@ -276,24 +276,9 @@ impl Admit {
             }
         }
         l.insert_entry(Entry {
-            run: self.actor.run,
-            seq,
-            kind: Kind::Call,
-            state: State::Open,
-            attempt: self.actor.attempt,
             instance: Some(self.actor.instance),
-            opened_by: l.op,
-            scope: self.scope.clone(),
-            key: None,
             match_key: Some(self.match_key),
-            opened_at: now,
-            closed_at: None,
             held,
-            spent: Amounts::default(),
-            delivered_to: None,
-            delivered_count: 0,
-            retried_by: None,
-            replayable: false,
             call: Some(Box::new(CallDetail {
                 upstream: self.upstream.to_string(),
                 path: self.path.to_string(),
@@ -313,18 +298,18 @@ impl Admit {
                 windows,
                 ..CallDetail::default()
             })),
-            step: None,
-            item: None,
-            approval: None,
-            tool: None,
+            ..Entry::new(
+                self.actor.run,
+                seq,
+                Kind::Call,
+                State::Open,
+                self.actor.attempt,
+                self.scope.clone(),
+                now,
+            )
         });
         if let Some(payload) = &self.request {
-            l.payloads.push(NewPayload {
-                run: self.actor.run,
-                seq,
-                role: Role::Request,
-                payload: payload.clone(),
-            });
+            l.keep_payload(self.actor.run, seq, Role::Request, payload.clone());
         }
         // A retry of a lost call is no divergence.
         let diverged = if lost.is_none() { self.note_divergence(l, seq) } else { None };
@@ -351,9 +336,7 @@ impl Admit {
     /// stands for the lost call stands for these too: they are tries of one request.
     fn failed_retries_of(&self, l: &Loaded, stands_for: Option<Seq>) -> Vec<Seq> {
         let Some(lost) = stands_for else { return Vec::new() };
-        l.entries
-            .iter()
-            .map(|r| &r.value)
+        l.all::<Entry>()
             .filter(|e| e.run == self.actor.run && e.attempt == self.actor.attempt)
             .filter(|e| e.retried_by.is_none() && matches!(e.state, State::Failed | State::Void))
             .filter(|e| e.call.as_ref().is_some_and(|c| c.retry_of == Some(lost)))

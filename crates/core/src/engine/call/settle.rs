@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::{closing, doubt, within},
         run::renew,
     },
@@ -172,12 +172,7 @@ impl Settle {
             e.post(&posting);
         }
         if let Some(payload) = self.answer.clone().filter(|_| state == State::Done) {
-            l.payloads.push(NewPayload {
-                run: self.opening.run,
-                seq: self.opening.seq,
-                role: Role::Answer,
-                payload,
-            });
+            l.keep_payload(self.opening.run, self.opening.seq, Role::Answer, payload);
         }
         Ok(())
     }

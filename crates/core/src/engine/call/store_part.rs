@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::closing,
     },
     journal::{Opening, Role, State, payload::Payload},
@@ -41,7 +41,7 @@ impl StorePart {
         if !matches!(entry.state, State::Open | State::Unknown) {
             return Err(Error::AlreadySettled { seq: seq.0, state: entry.state.name() });
         }
-        l.payloads.push(NewPayload { run, seq, role: self.role, payload: self.part.clone() });
+        l.keep_payload(run, seq, self.role, self.part.clone());
         Ok(())
     }
 }

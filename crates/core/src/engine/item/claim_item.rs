@@ -108,7 +108,7 @@ impl ClaimItem {
         old: Option<Seq>,
         now: Micros,
     ) -> Result<ItemClaim, Error> {
-        self.may_run(l)?;
+        guard::may_open(l, self.actor.run)?;
         let detail = ItemDetail { index: self.index, content: self.content, version: self.version, ..detail };
         let seq = open_item(l, &self.actor, &self.key, detail.clone(), old, now)?;
         Ok(self.claimed(l, seq, &detail, false))
@@ -126,7 +126,7 @@ impl ClaimItem {
         if holder == Some(Life::Live) && l.is_open(old.run, old.attempt) {
             return Ok(ItemClaim::Held { seq: old.seq });
         }
-        self.may_run(l)?;
+        guard::may_open(l, self.actor.run)?;
         let mut continued = true;
         match self.change(&detail) {
             Some(OnChange::Fail) => return Ok(ItemClaim::Changed { seq: old.seq }),
@@ -167,14 +167,6 @@ impl ClaimItem {
             steps: scope::item_steps(&self.key, d.generation),
         })
     }
-
-    fn may_run(&self, l: &Loaded) -> Result<(), Error> {
-        let run = l.run(self.actor.run)?;
-        match guard::open_run(run)? {
-            Some(halt) => Err(Error::RunHalted { id: run.id.to_string(), why: halt.code }),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Returns the details of an ended item's next try, in which the results of its finished steps are reused.
@@ -200,11 +192,8 @@ pub fn is_job(l: &Loaded, run: RunNo) -> Result<(), Error> {
 
 /// Returns the newest entry of an item, as `Need::Item` loaded it; `None` if there is none.
 pub fn newest(l: &Loaded, run: RunNo, key: &str) -> Option<(Entry, ItemDetail)> {
-    let entry = l
-        .entries
-        .iter()
-        .map(|r| &r.value)
-        .find(|e| e.run == run && e.kind == Kind::Item && e.key.as_deref() == Some(key))?;
+    let entry =
+        l.all::<Entry>().find(|e| e.run == run && e.kind == Kind::Item && e.key.as_deref() == Some(key))?;
     let detail = entry.item.as_deref().cloned().unwrap_or_default();
     Some((entry.clone(), detail))
 }

@@ -5,7 +5,7 @@ use crate::{
         Error,
         actor::Actor,
         item::claim_item::close_item,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::closing,
         state::put::Change,
     },
@@ -59,7 +59,7 @@ impl RecordItem {
         let tries = detail.tries();
         close_item(l, run, seq, detail, standing, now)?;
         if let ItemEnd::Done(value) | ItemEnd::Failed(value) = &self.end {
-            l.payloads.push(NewPayload { run, seq, role: Role::Value, payload: value.clone() });
+            l.keep_payload(run, seq, Role::Value, value.clone());
         }
         let actor = Actor { run, attempt, instance };
         Change::apply_with_result(&self.changes, l, actor, now)?;

@@ -6,9 +6,9 @@ use crate::{
         actor::Actor,
         item::claim_item::{again, anew, is_job, newest, open_item},
         loaded::{Loaded, Need},
+        rule::guard,
     },
     journal::job::{ItemDetail, Standing},
-    run::instance::Life,
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
@@ -37,8 +37,7 @@ impl ResetItem {
             .ok_or_else(|| Error::UnknownItem { id: id.clone(), key: self.key.clone() })?;
         let next = match detail.standing {
             Standing::Open => {
-                let live = old.instance.and_then(|no| l.instance(no)).is_some_and(|i| i.life == Life::Live);
-                if live && l.is_open(self.run, old.attempt) {
+                if guard::lives(l, old.instance) && l.is_open(self.run, old.attempt) {
                     return Err(Error::ItemRunning { id, key: self.key.clone() });
                 }
                 if let Some(e) = l.entry_mut(self.run, old.seq) {

@@ -14,9 +14,7 @@ use crate::{
 /// Returns the oldest lost call of this key that has no retry; `None` if there is none. The next call of the key is its
 /// retry.
 pub fn lost_without_retry(l: &Loaded, run: RunNo, key: MatchKey) -> Option<Seq> {
-    l.entries
-        .iter()
-        .map(|r| &r.value)
+    l.all::<Entry>()
         .find(|e| {
             e.run == run
                 && e.kind == Kind::Call

@@ -25,6 +25,11 @@ pub fn live(l: &Loaded, instance: InstanceNo) -> Result<(), Error> {
     }
 }
 
+/// Returns whether `instance` is a live process; false for `None`.
+pub fn lives(l: &Loaded, instance: Option<InstanceNo>) -> bool {
+    instance.is_some_and(|no| live(l, no).is_ok())
+}
+
 /// Returns the rows that `drives` needs.
 pub fn needs(actor: &Actor, slot: Slot) -> [Need; 5] {
     [
@@ -103,7 +108,7 @@ fn lost(l: &Loaded, actor: &Actor) -> Error {
 pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> {
     let lease = l.lease(run.no, slot)?;
     let holder = l.instance(lease.instance).filter(|i| i.life == Life::Live)?;
-    let mut open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    let mut open = l.all::<Attempt>().filter(|a| a.run == run.no && a.is_open());
     let driven = open.clone().any(|a| a.slot == slot && a.instance.is_some());
     let goes_on = matches!(run.status, Status::Running | Status::Waiting | Status::Sleeping);
     let between = goes_on && open.all(|a| a.slot != slot && a.instance.is_some());
@@ -113,7 +118,7 @@ pub fn driver<'a>(l: &'a Loaded, run: &Run, slot: Slot) -> Option<&'a Instance> 
 /// Returns the attempt with this label; `None` if there is none. A label names one attempt of its run for ever. Needs
 /// `Labelled`.
 pub fn labelled<'a>(l: &'a Loaded, run: &Run, label: &str) -> Option<&'a Attempt> {
-    l.attempts.iter().map(|a| &a.value).find(|a| a.run == run.no && a.label.as_deref() == Some(label))
+    l.all::<Attempt>().find(|a| a.run == run.no && a.label.as_deref() == Some(label))
 }
 
 /// Checks that the run takes new work. Returns the refusal that halted the run, or `None` if it is not halted. Errors:
@@ -126,6 +131,15 @@ pub fn open_run(run: &Run) -> Result<Option<Refusal>, Error> {
         Status::Completed | Status::Failed | Status::Cancelled => {
             Err(Error::RunEnded { id: run.id.to_string(), status: run.status.name() })
         }
+    }
+}
+
+/// Checks that the run takes new work. Errors: `RunHalted`, `NotRunning`, `RunEnded`.
+pub fn may_open(l: &Loaded, run: RunNo) -> Result<(), Error> {
+    let run = l.run(run)?;
+    match open_run(run)? {
+        Some(halt) => Err(Error::RunHalted { id: run.id.to_string(), why: halt.code }),
+        None => Ok(()),
     }
 }
 

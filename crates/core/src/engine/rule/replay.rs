@@ -40,9 +40,7 @@ pub enum Choice {
 /// Applies the rule to the entries of the request's key.
 pub fn choose(l: &Loaded, asked: &ReplayRequest<'_>) -> Choice {
     let matching: Vec<&Entry> = l
-        .entries
-        .iter()
-        .map(|r| &r.value)
+        .all::<Entry>()
         .filter(|e| e.run == asked.run && e.kind == Kind::Call && e.match_key == Some(asked.match_key))
         .collect();
     let lowest = || {

@@ -29,7 +29,7 @@ pub fn open(l: &mut Loaded, run: RunNo, now: Micros) -> Result<Vec<EnvelopeNo>, 
 
 /// Returns the budget's current window, and creates it if the period has none yet; `None` for a removed budget.
 pub fn window(l: &mut Loaded, no: BudgetNo, now: Micros) -> Result<Option<EnvelopeNo>, Error> {
-    let budget = l.budgets.iter().map(|row| &row.value).find(|b| b.no == no);
+    let budget = l.all::<Budget>().find(|b| b.no == no);
     let budget = budget.ok_or(Error::NotLoaded("the budget"))?;
     if budget.removed {
         return Ok(None);
@@ -55,7 +55,7 @@ pub fn whose(l: &Loaded, envelope: &Envelope, now: Micros) -> Option<Whose> {
         Owner::Run(run) => Whose::Parent(*run),
         Owner::Window { name, period } => {
             let named = |b: &&Budget| b.current(now).is_some_and(|w| w.envelope == envelope.no);
-            let budget = l.budgets.iter().map(|row| &row.value).find(named)?;
+            let budget = l.all::<Budget>().find(named)?;
             Whose::Named { name: name.clone(), period: period.clone(), until: budget.period(now).until }
         }
     })

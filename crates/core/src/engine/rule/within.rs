@@ -49,7 +49,7 @@ pub struct Charged(Vec<(RunNo, Seq, Amounts)>);
 impl Charged {
     pub fn of(l: &Loaded) -> Charged {
         let inner = |e: &&Entry| e.kind == Kind::Call && e.within().is_some();
-        Charged(l.entries.iter().map(|r| &r.value).filter(inner).map(|e| (e.run, e.seq, e.spent)).collect())
+        Charged(l.all::<Entry>().filter(inner).map(|e| (e.run, e.seq, e.spent)).collect())
     }
 
     /// Adds the amounts posted to each call since [`Charged::of`] to the items and steps around it.

@@ -4,11 +4,11 @@ use crate::{
     engine::{
         Error,
         actor::Actor,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::guard,
         step::begin_step::append,
     },
-    journal::{Kind, Role, State, iteration_scope, payload::Payload},
+    journal::{Entry, Kind, Role, State, iteration_scope, payload::Payload},
     words::id::{Micros, Seq, Slot},
 };
 
@@ -38,15 +38,15 @@ impl BeginIteration {
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
         guard::drives(l, &self.actor)?;
         let run = self.actor.run;
-        let begun = |e: &crate::journal::Entry| e.run == run && e.kind == Kind::Iteration;
-        if let Some(entry) = l.entries.iter().map(|r| &r.value).find(|e| begun(e)) {
+        let begun = |e: &Entry| e.run == run && e.kind == Kind::Iteration;
+        if let Some(entry) = l.all::<Entry>().find(|e| begun(e)) {
             return Ok(entry.seq);
         }
         let scope = iteration_scope(self.iteration);
         let seq =
             append(l, &self.actor, Kind::Iteration, State::Done, scope, Some(key(self.iteration)), now)?;
         if let Some(payload) = self.input.clone() {
-            l.payloads.push(NewPayload { run, seq, role: Role::Stdin, payload });
+            l.keep_payload(run, seq, Role::Stdin, payload);
         }
         let row = l.run_mut(run)?;
         // For the crash-loop rule, beginning an iteration is no progress; finishing it is.

@@ -173,13 +173,8 @@ pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<Attemp
 
 /// Ends the attempts still open in the slot: a new attempt ends the one before it.
 pub fn end_open(l: &mut Loaded, run: RunNo, slot: Slot, now: Micros) {
-    let open: Vec<AttemptNo> = l
-        .attempts
-        .iter()
-        .map(|a| &a.value)
-        .filter(|a| a.run == run && a.slot == slot && a.is_open())
-        .map(|a| a.no)
-        .collect();
+    let open: Vec<AttemptNo> =
+        l.all::<Attempt>().filter(|a| a.run == run && a.slot == slot && a.is_open()).map(|a| a.no).collect();
     for no in open {
         if let Some(a) = l.attempt_mut(run, no) {
             a.ended_at = Some(now);

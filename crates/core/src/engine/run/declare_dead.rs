@@ -7,10 +7,10 @@ use crate::{
         loaded::{Loaded, Need},
         rule::{doubt, within},
     },
-    journal::{Kind, State},
+    journal::{Entry, Kind, State},
     run::{
-        attempt::Exit,
-        instance::Life,
+        attempt::{Attempt, Exit},
+        instance::{Lease, Life},
         status::{self, Event, Status},
     },
     words::id::{InstanceNo, Micros, RunId, RunNo, Seq},
@@ -48,9 +48,7 @@ impl DeclareDead {
 
         let mut swept = Swept::default();
         let open: Vec<(RunNo, Seq)> = l
-            .entries
-            .iter()
-            .map(|r| &r.value)
+            .all::<Entry>()
             .filter(|e| e.instance == Some(self.instance) && e.state == State::Open && e.kind == Kind::Call)
             .map(|e| (e.run, e.seq))
             .collect();
@@ -75,13 +73,8 @@ impl DeclareDead {
             }
         }
         self.spare(l);
-        let held: Vec<RunNo> = l
-            .leases
-            .iter()
-            .map(|r| &r.value)
-            .filter(|x| x.instance == self.instance)
-            .map(|x| x.run)
-            .collect();
+        let held: Vec<RunNo> =
+            l.all::<Lease>().filter(|x| x.instance == self.instance).map(|x| x.run).collect();
         for no in held {
             if l.has_open_attempt(no) {
                 continue;
@@ -109,7 +102,7 @@ impl DeclareDead {
     /// Counts no attempt as a death that was lost while its provider answered no call.
     fn spare(&self, l: &mut Loaded) {
         let outage = |run: RunNo| Some(l.run(run).ok()?.awaited_outage()?.0.clone());
-        let own = l.attempts.iter().map(|a| &a.value).filter(|a| a.instance == Some(self.instance));
+        let own = l.all::<Attempt>().filter(|a| a.instance == Some(self.instance));
         let spared: Vec<_> = own.filter_map(|a| Some((a.run, a.no, outage(a.run)?))).collect();
         for (run, no, outage) in spared {
             if let Some(exit) = l.attempt_mut(run, no).and_then(|a| a.exit.as_mut()) {

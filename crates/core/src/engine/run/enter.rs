@@ -7,7 +7,7 @@ use crate::{
         rule::guard,
         run::claim::{NewAttempt, end_open, open_attempt},
     },
-    run::status::Status,
+    run::{attempt::Attempt, status::Status},
     words::id::{AttemptNo, InstanceNo, Micros, RunNo, Slot},
 };
 
@@ -67,9 +67,7 @@ impl Enter {
         let found = match &self.label {
             Some(label) => guard::labelled(l, run, label),
             None => l
-                .attempts
-                .iter()
-                .map(|a| &a.value)
+                .all::<Attempt>()
                 .find(|a| a.run == self.run && a.slot == slot && a.label.is_none() && a.is_open()),
         };
         let Some(a) = found else { return Ok(None) };

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, NewPayload, Numbers},
+        loaded::{Loaded, Need, Numbers},
     },
     envelope::{
         Envelope, Owner,
+        budget::Budget,
         unit::{Limits, Unit},
     },
     journal::{
@@ -81,7 +82,7 @@ impl Start {
         let rules = inherited.or_else(|| self.spec.rules.clone());
         l.specs.push((no, Spec { rules, ..self.spec.clone() }));
         if let Some(payload) = &self.stdin {
-            l.payloads.push(NewPayload { run: no, seq: Seq(0), role: Role::Stdin, payload: payload.clone() });
+            l.keep_payload(no, Seq(0), Role::Stdin, payload.clone());
         }
         l.runs.push(Row::insert(Run {
             no,
@@ -122,7 +123,7 @@ impl Start {
             Some(parent) => l.run(parent)?.budgets.to_vec(),
             None => Vec::new(),
         };
-        let own = l.budgets.iter().map(|row| &row.value);
+        let own = l.all::<Budget>();
         let own = own.filter(|b| !b.removed && b.terms.covers(&self.spec.tags)).map(|b| b.no);
         budgets.extend(own);
         budgets.sort();

@@ -8,7 +8,7 @@ use crate::{
     },
     run::{
         Run,
-        attempt::Exit,
+        attempt::{Attempt, Exit},
         status::{Event, Status},
     },
     words::id::{AttemptNo, Micros, RunNo, Seq, Slot},
@@ -115,9 +115,7 @@ impl Tell {
     /// Ends the header attempts. A driver ends its own attempts after it has ended the agent.
     fn end_header_attempts(&self, l: &mut Loaded, now: Micros) {
         let open: Vec<AttemptNo> = l
-            .attempts
-            .iter()
-            .map(|a| &a.value)
+            .all::<Attempt>()
             .filter(|a| a.run == self.run && a.is_open() && a.instance.is_none())
             .map(|a| a.no)
             .collect();
@@ -132,7 +130,7 @@ impl Tell {
 
 /// Returns whether a running run has open attempts of header callers only, and no entry since `upto`.
 fn is_idle(l: &Loaded, run: &Run, upto: Seq) -> bool {
-    let mut open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    let mut open = l.all::<Attempt>().filter(|a| a.run == run.no && a.is_open());
     run.status == Status::Running
         && run.next_seq == upto
         && !is_driven(l, run)
@@ -142,7 +140,7 @@ fn is_idle(l: &Loaded, run: &Run, upto: Seq) -> bool {
 
 /// Returns whether a live process hears the order: the run's driver, or a worker of a job in its own slot.
 fn is_driven(l: &Loaded, run: &Run) -> bool {
-    let open = l.attempts.iter().map(|a| &a.value).filter(|a| a.run == run.no && a.is_open());
+    let open = l.all::<Attempt>().filter(|a| a.run == run.no && a.is_open());
     let mut slots = open.filter(|_| run.job.is_some()).map(|a| a.slot).chain([Slot::DRIVER]);
     slots.any(|slot| guard::driver(l, run, slot).is_some())
 }

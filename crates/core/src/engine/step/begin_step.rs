@@ -9,7 +9,6 @@ use crate::{
         loaded::{Loaded, Need},
         rule::{guard, within},
     },
-    envelope::unit::Amounts,
     journal::{Entry, Kind, Opening, State, StepDetail, scope},
     words::id::{Micros, Seq, Slot},
 };
@@ -53,26 +52,18 @@ impl BeginStep {
                 return Err(Error::NotWithin { seq: seq.0 });
             }
         }
-        let found = l
-            .entries
-            .iter()
-            .map(|r| &r.value)
-            .find(|e| e.kind == Kind::Step && e.scope == self.scope && e.key.as_deref() == Some(&self.key))
-            .map(|e| {
-                let mut detail = e.step.as_deref().cloned().unwrap_or_default();
-                if e.attempt != self.actor.attempt {
-                    // This attempt has taken none of the answers yet.
-                    detail.untaken = detail.answers;
-                }
-                (e.seq, e.state, detail)
-            });
+        let found = l.keyed(Kind::Step, &self.scope, &self.key).map(|e| {
+            let mut detail = e.step.as_deref().cloned().unwrap_or_default();
+            if e.attempt != self.actor.attempt {
+                // This attempt has taken none of the answers yet.
+                detail.untaken = detail.answers;
+            }
+            (e.seq, e.state, detail)
+        });
         if let Some((seq, State::Done, _)) = found {
             return Ok(Step::Done { seq });
         }
-        let row = l.run(run)?;
-        if let Some(halt) = guard::open_run(row)? {
-            return Err(Error::RunHalted { id: row.id.to_string(), why: halt.code });
-        }
+        guard::may_open(l, run)?;
         let (seq, before, detail) = match found {
             Some((seq, State::Open, d)) if self.at_most_once || d.at_most_once => {
                 return Ok(Step::InDoubt { seq });
@@ -126,29 +117,9 @@ pub fn append(
     run.next_seq = Seq(seq.0 + 1);
     run.closed += i64::from(state == State::Done);
     l.insert_entry(Entry {
-        run: actor.run,
-        seq,
-        kind,
-        state,
-        attempt: actor.attempt,
         instance: Some(actor.instance),
-        opened_by: l.op,
-        scope,
         key,
-        match_key: None,
-        opened_at: now,
-        closed_at: (state != State::Open).then_some(now),
-        held: Amounts::default(),
-        spent: Amounts::default(),
-        delivered_to: None,
-        delivered_count: 0,
-        retried_by: None,
-        replayable: false,
-        call: None,
-        step: None,
-        item: None,
-        approval: None,
-        tool: None,
+        ..Entry::new(actor.run, seq, kind, state, actor.attempt, scope, now)
     });
     Ok(seq)
 }

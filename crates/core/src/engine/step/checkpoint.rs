@@ -8,7 +8,7 @@ use crate::{
     engine::{
         Error,
         actor::Actor,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::guard,
         step::begin_step::append,
     },
@@ -72,7 +72,7 @@ impl Checkpoint {
         let name = Some(self.name.clone());
         let seq = append(l, &self.actor, Kind::Checkpoint, State::Done, Arc::from(SCOPE), name, now)?;
         for (role, payload) in [(Role::Value, self.value.clone()), (Role::About, Payload::encode(&about))] {
-            l.payloads.push(NewPayload { run: self.actor.run, seq, role, payload });
+            l.keep_payload(self.actor.run, seq, role, payload);
         }
         Ok(seq)
     }

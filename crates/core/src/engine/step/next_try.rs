@@ -40,10 +40,7 @@ impl NextTry {
         let seq = self.opening.seq;
         within::check(l, &self.actor, seq)?;
         closing::entry(l, &self.opening, |kind| matches!(kind, Kind::Item | Kind::Step))?;
-        let run = l.run(self.actor.run)?;
-        if let Some(halt) = guard::open_run(run)? {
-            return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
-        }
+        guard::may_open(l, self.actor.run)?;
         let entry = l.entry_mut(self.actor.run, seq).ok_or(Error::NotWithin { seq: seq.0 })?;
         let try_no = match (&mut entry.item, &mut entry.step) {
             (Some(item), _) => &mut item.try_no,

@@ -4,7 +4,7 @@ use crate::{
     engine::{
         Error,
         actor::Actor,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::{closing, within},
         state::put::Change,
     },
@@ -50,7 +50,7 @@ impl Record {
         if !self.failed {
             self.forget_answers(l)?;
         }
-        l.payloads.push(NewPayload { run, seq, role: Role::Value, payload: self.value.clone() });
+        l.keep_payload(run, seq, Role::Value, self.value.clone());
         let actor = Actor { run, attempt, instance };
         Change::apply_with_result(&self.changes, l, actor, now)?;
         Ok(seq)

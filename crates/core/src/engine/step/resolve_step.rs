@@ -7,10 +7,10 @@ use crate::{
         Error,
         actor::Actor,
         loaded::{Loaded, Need},
+        rule::guard,
         step::{begin_step::append, record::Record},
     },
     journal::{Kind, State, StepDetail, payload::Payload},
-    run::instance::Life,
     words::id::{InstanceNo, Micros, RunNo, Seq},
 };
 
@@ -51,10 +51,7 @@ impl ResolveStep {
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
         let id = l.run(self.run)?.id.to_string();
         let old = l
-            .entries
-            .iter()
-            .map(|r| &r.value)
-            .find(|e| e.kind == Kind::Step && e.scope == self.scope && e.key.as_deref() == Some(&self.key))
+            .keyed(Kind::Step, &self.scope, &self.key)
             .cloned()
             .ok_or_else(|| Error::UnknownStep { id: id.clone(), key: self.key.clone() })?;
         let detail = old.step.as_deref().cloned().unwrap_or_default();
@@ -69,8 +66,7 @@ impl ResolveStep {
             if old.instance != self.seen {
                 return Err(Error::AlreadyTaken { seq: old.seq.0 });
             }
-            let live = old.instance.and_then(|no| l.instance(no)).is_some_and(|i| i.life == Life::Live);
-            if live && l.is_open(self.run, old.attempt) && old.instance != self.by {
+            if guard::lives(l, old.instance) && l.is_open(self.run, old.attempt) && old.instance != self.by {
                 return Err(Error::StepRunning { id, key: self.key.clone() });
             }
             old.seq

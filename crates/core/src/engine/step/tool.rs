@@ -6,7 +6,7 @@ use crate::{
     engine::{
         Error,
         actor::Actor,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::guard,
         step::begin_step::append,
     },
@@ -41,15 +41,13 @@ impl BeginTool {
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Tool, Error> {
         guard::drives(l, &self.actor)?;
         let run = self.actor.run;
-        let key = Some(self.key.as_str());
-        let known = l.entries.iter().map(|r| &r.value);
-        let known = known.filter(|e| e.kind == Kind::Tool && &*e.scope == SCOPE && e.key.as_deref() == key);
+        let known = l.keyed(Kind::Tool, SCOPE, &self.key);
         let Some((opening, state, attempt)) =
-            known.map(|e| (Opening::of(e).unwrap_or_default(), e.state, e.attempt)).next()
+            known.map(|e| (Opening::of(e).unwrap_or_default(), e.state, e.attempt))
         else {
             let key = Some(self.key.clone());
             let seq = append(l, &self.actor, Kind::Tool, State::Open, Arc::from(SCOPE), key, now)?;
-            l.payloads.push(NewPayload { run, seq, role: Role::About, payload: self.about.clone() });
+            l.keep_payload(run, seq, Role::About, self.about.clone());
             return Ok(Tool::Begun(l.opening(&self.actor, seq)));
         };
         let seq = opening.seq;

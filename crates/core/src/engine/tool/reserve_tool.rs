@@ -6,7 +6,7 @@ use crate::{
     engine::{
         Error,
         actor::Actor,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
         rule::guard,
         step::begin_step::append,
     },
@@ -14,7 +14,7 @@ use crate::{
     run::origin::NOBODYS,
     words::{
         digest::{Digest, MatchKey},
-        id::{InstanceNo, Micros, Seq, Slot},
+        id::{Micros, Seq, Slot},
     },
 };
 
@@ -114,7 +114,7 @@ impl ReserveTool {
     /// Finds the newest entry with the call's id; else the oldest entry that this call is the repetition of.
     fn find(&self, l: &Loaded) -> Option<Fate> {
         let (run, key) = (self.actor.run, self.match_key());
-        let entries = l.entries.iter().map(|row| &row.value);
+        let entries = l.all::<Entry>();
         let its = || {
             entries.clone().filter(|e| {
                 (e.run, e.kind, e.match_key) == (run, Kind::Tool, Some(key)) && e.state != State::Void
@@ -131,7 +131,7 @@ impl ReserveTool {
     fn fate(&self, l: &Loaded, e: &Entry) -> Fate {
         let sent = e.tool.as_ref().is_none_or(|tool| tool.is_sent());
         match e.state {
-            State::Open if lives(l, e.instance) => Fate::InFlight(e.seq),
+            State::Open if guard::lives(l, e.instance) => Fate::InFlight(e.seq),
             State::Open if !sent || self.repeatable => Fate::Mine(e.seq),
             State::Open | State::Unknown => Fate::InDoubt(e.seq),
             state => Fate::Recorded(e.seq, state),
@@ -151,10 +151,10 @@ impl ReserveTool {
         }
         match e.state {
             // What a live process of an ended attempt waits for is waited for here, too; a sibling's call is its own.
-            State::Open => !(lives(l, e.instance) && l.is_open(e.run, e.attempt)),
+            State::Open => !(guard::lives(l, e.instance) && l.is_open(e.run, e.attempt)),
             // A call that may be repeated now is made anew.
-            State::Unknown => !lives(l, e.instance) && !self.repeatable,
-            _ => !lives(l, e.instance) && !self.anew,
+            State::Unknown => !guard::lives(l, e.instance) && !self.repeatable,
+            _ => !guard::lives(l, e.instance) && !self.anew,
         }
     }
 
@@ -188,15 +188,12 @@ impl ReserveTool {
         let entry = l.entry_mut(run, seq).ok_or(Error::NotLoaded("the tool call"))?;
         entry.match_key = Some(self.match_key());
         entry.tool = Some(Box::new(tool));
-        l.payloads.push(NewPayload { run, seq, role: Role::About, payload: self.about.clone() });
+        l.keep_payload(run, seq, Role::About, self.about.clone());
         Ok(seq)
     }
 
     fn send(&self, l: &mut Loaded, seq: Seq, new: bool) -> Result<Reserved, Error> {
-        let run = l.run(self.actor.run)?;
-        if let Some(halt) = guard::open_run(run)? {
-            return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
-        }
+        guard::may_open(l, self.actor.run)?;
         let entry = l.take_over(&self.actor, seq).ok_or(Error::NotLoaded("the tool call"))?;
         self.name(entry);
         if let Some(tool) = &mut entry.tool {
@@ -205,9 +202,4 @@ impl ReserveTool {
         }
         Ok(Reserved::Send { opening: l.opening(&self.actor, seq), new })
     }
-}
-
-/// Returns whether `instance` is a live process; false for `None`.
-pub(super) fn lives(l: &Loaded, instance: Option<InstanceNo>) -> bool {
-    instance.is_some_and(|no| guard::live(l, no).is_ok())
 }

@@ -1,10 +1,10 @@
 //! Resolve tool: records a person's word on a tool call in doubt.
 
-use super::reserve_tool::lives;
 use crate::{
     engine::{
         Error,
-        loaded::{Loaded, Need, NewPayload},
+        loaded::{Loaded, Need},
+        rule::guard,
     },
     journal::{Kind, Role, State, payload::Payload},
     words::id::{InstanceNo, Micros, RunNo, Seq},
@@ -51,7 +51,9 @@ impl ResolveTool {
         let sent = entry.tool.as_ref().is_some_and(|tool| tool.is_sent());
         match entry.state {
             State::Open if entry.instance != self.seen => return Err(Error::AlreadyTaken { seq: seq.0 }),
-            State::Open if lives(l, entry.instance) => return Err(Error::ToolRunning { id, seq: seq.0 }),
+            State::Open if guard::lives(l, entry.instance) => {
+                return Err(Error::ToolRunning { id, seq: seq.0 });
+            }
             State::Open if !sent => return Err(Error::ToolNotInDoubt { id, seq: seq.0 }),
             State::Open | State::Unknown => {}
             state => return Err(Error::AlreadySettled { seq: seq.0, state: state.name() }),
@@ -67,7 +69,7 @@ impl ResolveTool {
         (entry.delivered_to, entry.instance) = (None, None);
         entry.tool.iter_mut().for_each(|tool| tool.resolved = true);
         if let Some(value) = value {
-            l.payloads.push(NewPayload { run, seq, role: Role::Value, payload: value.clone() });
+            l.keep_payload(run, seq, Role::Value, value.clone());
         }
         l.run_mut(run)?.closed += i64::from(state == State::Done);
         Ok(seq)

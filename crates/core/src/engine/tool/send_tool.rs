@@ -36,10 +36,7 @@ impl SendTool {
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<i64, Error> {
         guard::is_driven(l, &self.actor())?;
         let Opening { run: no, seq, .. } = self.opening;
-        let run = l.run(no)?;
-        if let Some(halt) = guard::open_run(run)? {
-            return Err(Error::RunHalted { id: run.id.to_string(), why: halt.code });
-        }
+        guard::may_open(l, no)?;
         closing::open_entry(l, &self.opening, |kind| kind == Kind::Tool)?;
         let tool = l.entry_mut(no, seq).and_then(|e| e.tool.as_mut());
         let tool = tool.ok_or(Error::NotLoaded("the tool call"))?;

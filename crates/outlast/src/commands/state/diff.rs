@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use outlast_core::{
+    reads::keys,
     state::{At, Item},
-    store::{Store, state::Scan},
+    store::Store,
 };
 use serde_json::{Value, json};
 
@@ -18,9 +19,6 @@ use crate::{
         look::{Page, Paint, clean_line},
     },
 };
-
-/// Number of values that are read at once.
-const VALUES: usize = 200;
 
 /// Difference at one place in a key's value. The place is a JSON pointer, empty for the whole value. `None`: no value.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,18 +97,8 @@ fn print(
 
 /// Reads the values of all live keys of the agent, as of `at`.
 fn known(store: &dyn Store, args: &DiffArgs, at: At) -> Result<BTreeMap<String, Item>, CliError> {
-    let (namespace, agent) = (args.place.namespace.clone(), args.agent.clone());
-    let mut scan = Scan { namespace, agent, prefix: String::new(), after: None, at, limit: VALUES };
-    let mut known = BTreeMap::new();
-    loop {
-        let some = store.state_scan(&scan)?;
-        let is_last = some.len() < scan.limit;
-        scan.after = some.last().map(|i| i.key.clone());
-        known.extend(some.into_iter().map(|i| (i.key.clone(), i)));
-        if is_last {
-            return Ok(known);
-        }
-    }
+    let items = keys::all(store, &args.place.namespace, &args.agent, at)?;
+    Ok(items.into_iter().map(|i| (i.key.clone(), i)).collect())
 }
 
 /// Parses a value as JSON; a value that is not JSON is compared as text.

@@ -14,8 +14,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
     engine::state::put::Change,
+    reads::keys,
     state::{At, Item, Name, run_namespace},
-    store::{self, Store, state::Scan},
+    store::{self, Store},
     words::id::{Micros, RunId},
 };
 use serde_json::Value;
@@ -33,7 +34,7 @@ pub const ASIDE: &str = "task.aside";
 /// Key of the agent name [`TASK`] that holds the task which was begun and is not done.
 pub const OPEN: &str = "open";
 
-/// Number of keys that are read at once.
+/// Most versions of a key that are searched.
 const PAGE: usize = 500;
 
 /// Task context of a run at one moment.
@@ -55,11 +56,11 @@ impl TaskContext {
         let namespace = run_namespace(run);
         let at = At::Position(store.state_position()?);
         let mut found = TaskContext::default();
-        for item in all(store, &namespace, CONTEXT, at)? {
+        for item in keys::all(store, &namespace, CONTEXT, at)? {
             found.at = found.at.max(Some(item.at));
             found.values.insert(item.key.clone(), typed(&item)?);
         }
-        for item in all(store, &namespace, MEMORY, at)? {
+        for item in keys::all(store, &namespace, MEMORY, at)? {
             found.at = found.at.max(Some(item.at));
             found.references.insert(item.key.clone(), typed(&item)?);
         }
@@ -120,27 +121,6 @@ pub fn is_news(
     let wanted = Value::from(value).to_string();
     let past = store.state_history(&namespace, CONTEXT, key, after, PAGE)?.items;
     Ok(!past.iter().any(|i| i.at >= since && i.value.as_deref() == Some(wanted.as_bytes())))
-}
-
-fn all(store: &dyn Store, namespace: &str, agent: &str, at: At) -> Result<Vec<Item>, store::Error> {
-    let mut scan = Scan {
-        namespace: namespace.to_owned(),
-        agent: agent.to_owned(),
-        prefix: String::new(),
-        after: None,
-        at,
-        limit: PAGE,
-    };
-    let mut found = Vec::new();
-    loop {
-        let page = store.state_scan(&scan)?;
-        let is_last = page.len() < PAGE;
-        found.extend(page.into_iter().filter(|i| i.value.is_some()));
-        if is_last {
-            return Ok(found);
-        }
-        scan.after = found.last().map(|i| i.key.clone());
-    }
 }
 
 /// Parses a value that Outlast wrote. Errors: `Corrupt` for JSON that does not fit `T`.

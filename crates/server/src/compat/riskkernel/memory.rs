@@ -2,8 +2,9 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
+    reads::keys,
     state::{At, Item, Name},
-    store::{Store, state::Scan},
+    store::Store,
     words::{
         calendar::rfc3339,
         id::{Micros, RunId},
@@ -17,9 +18,6 @@ use crate::{http::show::Runs, state::Writer, wire::body::AnswerBody};
 
 /// Agent under whose name facts are kept in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";
-
-/// Number of facts read at once.
-const PAGE: usize = 1000;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -36,24 +34,12 @@ struct Fact {
 pub async fn facts(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", "");
     let found = asked.face.desk.read(move |store| {
-        let mut scan = Scan {
-            namespace,
-            agent: AGENT.to_owned(),
-            at: At::Position(store.state_position()?),
-            limit: PAGE,
-            ..Scan::default()
-        };
-        let (mut facts, mut runs) = (Vec::new(), Runs::default());
-        loop {
-            let page = store.state_scan(&scan)?;
-            scan.after = page.last().map(|item| item.key.clone());
-            for item in &page {
-                facts.push(fact(store, &mut runs, item)?);
-            }
-            if page.len() < PAGE {
-                return Ok(facts);
-            }
-        }
+        let at = At::Position(store.state_position()?);
+        let mut runs = Runs::default();
+        keys::all(store, &namespace, AGENT, at)?
+            .iter()
+            .map(|item| fact(store, &mut runs, item))
+            .collect::<Result<Vec<_>, _>>()
     });
     answered(StatusCode::OK, &found.await?)
 }

@@ -17,7 +17,7 @@ mod tokens;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{HeaderValue, Response, StatusCode, request::Parts};
 use outlast_core::{
     engine::{
         self,
@@ -45,7 +45,7 @@ use crate::{
     state::{self, StateDesk},
     version::{COMMIT, DATE, VERSION},
     wire::{
-        body::AnswerBody,
+        body::{AnswerBody, JSON, response, unkept},
         who::{actor, api, bears_token},
     },
 };
@@ -226,12 +226,7 @@ fn version() -> serde_json::Value {
 
 fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
     let text = serde_json::to_vec(body).map_err(|e| Error::Unwritable(e.to_string()))?;
-    let mut response = Response::new(AnswerBody::plain(text));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    Ok(unkept(status.as_u16(), JSON, text))
 }
 
 /// Returns the response for an error. The hint is part of the message, because the SDK shows nothing else.
@@ -241,11 +236,8 @@ pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
         None => error.to_string(),
     };
     let body = json!({ "code": error.code(), "message": message });
-    let mut response = Response::new(AnswerBody::plain(body.to_string()));
-    *response.status_mut() =
-        StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = response(error.status(), JSON, body.to_string());
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Ok(code) = HeaderValue::from_str(error.code()) {
         headers.insert("x-outlast-code", code);
     }

@@ -6,7 +6,7 @@ use super::MAX_TOKENS;
 use crate::dialect::{
     bound,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, CapSpan, Request, read_body},
+    request::{BadRequest, Request, read_body},
 };
 
 type Result<T> = std::result::Result<T, BadRequest>;
@@ -47,11 +47,8 @@ impl Parser {
                 self.model = Some(json.string()?.decode().into_owned());
             }
             MAX_TOKENS => {
-                let start = json.position();
                 json.expect(MAX_TOKENS, Kind::Number)?;
-                request.cap = json.u64_or_null(MAX_TOKENS)?;
-                let at = start..json.here();
-                request.spans.caps.push(CapSpan { field: MAX_TOKENS, value: request.cap, at });
+                request.cap = request.read_cap(json, MAX_TOKENS)?;
             }
             "messages" => {
                 json.expect("messages", Kind::Array)?;

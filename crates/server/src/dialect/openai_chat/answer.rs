@@ -95,26 +95,33 @@ pub(super) fn note(answer: &Value, outcome: &mut Outcome) -> Option<Usage> {
     if let Some(reason) = choices.find_map(|choice| text(&choice["finish_reason"])) {
         outcome.finish.get_or_insert(reason);
     }
-    let usage = read_usage(&answer["usage"]);
+    let usage = read_usage(&answer["usage"], COUNTS);
     outcome.usage_so_far = usage.or(outcome.usage_so_far);
     usage
 }
 
-/// Converts OpenAI's counts, in which cached and cache-write tokens are part of the prompt.
+/// Names of the counts of a chat completion, for [`read_usage`].
+const COUNTS: [&str; 4] =
+    ["prompt_tokens", "prompt_tokens_details", "completion_tokens", "completion_tokens_details"];
+
+/// Converts OpenAI's counts, in which cached and cache-write tokens are part of the input, from the members of these
+/// names: input, its details, output, its details.
 ///
-/// `None` unless both prompt and completion are there. Some servers leave reasoning out of `completion_tokens`
-/// but count it in `total_tokens`, so the difference is output.
-fn read_usage(usage: &Value) -> Option<Usage> {
-    let prompt = usage["prompt_tokens"].as_u64()?;
-    let completion = usage["completion_tokens"].as_u64()?;
-    let total = usage["total_tokens"].as_u64().unwrap_or(0);
-    let details = &usage["prompt_tokens_details"];
-    let cache_read = details["cached_tokens"].as_u64().unwrap_or(0).min(prompt);
-    let cache_write = details["cache_write_tokens"].as_u64().unwrap_or(0).min(prompt - cache_read);
-    let output = completion.max(total.saturating_sub(prompt));
-    let reasoning = usage["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap_or(0);
+/// `None` unless both input and output are there. Some servers leave reasoning out of the output but count it in
+/// `total_tokens`, so the difference is output.
+pub(in crate::dialect) fn read_usage(
+    usage: &Value,
+    [input, input_details, output, output_details]: [&str; 4],
+) -> Option<Usage> {
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
+    let input = usage[input].as_u64()?;
+    let output = usage[output].as_u64()?.max(count(&usage["total_tokens"]).saturating_sub(input));
+    let details = &usage[input_details];
+    let cache_read = count(&details["cached_tokens"]).min(input);
+    let cache_write = count(&details["cache_write_tokens"]).min(input - cache_read);
+    let reasoning = count(&usage[output_details]["reasoning_tokens"]);
     Some(Usage {
-        input: prompt - cache_read - cache_write,
+        input: input - cache_read - cache_write,
         cache_read,
         cache_write_5m: cache_write,
         output,

@@ -2,10 +2,9 @@
 
 use super::{MAX_COMPLETION_TOKENS, MAX_TOKENS};
 use crate::dialect::{
-    bound::openai_image,
+    bound::openai_images,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, CapSpan, Request, UsageOption, read_body},
-    service_tier::read_tier,
+    request::{BadRequest, Request, UsageOption, read_body},
 };
 
 type Result<T> = std::result::Result<T, BadRequest>;
@@ -65,21 +64,13 @@ impl Parser {
             "stream" => request.stream = json.bool_or_null("stream")?,
             "stream_options" => self.stream_options(json)?,
             "n" => request.choices = json.u64_or_null("n")?.unwrap_or(1).max(1),
-            MAX_TOKENS => self.cap(json, MAX_TOKENS)?,
-            MAX_COMPLETION_TOKENS => self.cap(json, MAX_COMPLETION_TOKENS)?,
+            MAX_TOKENS => request.read_cap(json, MAX_TOKENS).map(drop)?,
+            MAX_COMPLETION_TOKENS => request.read_cap(json, MAX_COMPLETION_TOKENS).map(drop)?,
             "reasoning_effort" => {
                 let effort = json.string_or_null("reasoning_effort")?;
                 request.reasons |= effort.is_some_and(|effort| effort.decode() != "none");
             }
-            "service_tier" => {
-                if let Some(tier) = json.string_or_null("service_tier")? {
-                    let tier = tier.decode();
-                    match read_tier(&tier) {
-                        Some(known) => request.tier = known,
-                        None => request.note_unpriced(format!("service_tier {tier}")),
-                    }
-                }
-            }
+            "service_tier" => request.read_service_tier(json)?,
             // A rejected prediction is billed as output, whatever the cap.
             "prediction" => request.extra_output = json.skip()?.decoded,
             "modalities" => {
@@ -134,10 +125,7 @@ impl Parser {
             return Err(BadRequest::Missing { field: "messages" });
         }
         let model = &request.model;
-        request.beyond_bytes = self
-            .images
-            .saturating_mul(openai_image(model, false))
-            .saturating_add(self.images_low.saturating_mul(openai_image(model, true)));
+        request.beyond_bytes = openai_images(model, self.images, self.images_low);
         request.input_bound = (self.bytes + frame).saturating_add(request.beyond_bytes);
         request.reasons |= reasons_by_name(model);
         let caps = &request.spans.caps;
@@ -153,14 +141,6 @@ impl Parser {
             request.spans.usage_option = self.usage_option;
         }
         Ok(self.request)
-    }
-
-    fn cap(&mut self, json: &mut Scanner<'_>, field: &'static str) -> Result<()> {
-        let start = json.position();
-        let value = json.u64_or_null(field)?;
-        let at = start..json.here();
-        self.request.spans.caps.push(CapSpan { field, value, at });
-        Ok(())
     }
 
     fn stream_options(&mut self, json: &mut Scanner<'_>) -> Result<()> {

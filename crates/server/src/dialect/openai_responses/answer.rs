@@ -5,9 +5,13 @@ use serde_json::Value;
 
 use crate::dialect::{
     answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    openai_chat::read_usage,
     service_tier::read_tier,
     sse::Event,
 };
+
+/// Names of the counts of a response, for [`read_usage`].
+const COUNTS: [&str; 4] = ["input_tokens", "input_tokens_details", "output_tokens", "output_tokens_details"];
 
 /// Reads the facts of a whole response, or of an error's body.
 pub(super) fn read(response: &Value) -> Outcome {
@@ -106,30 +110,8 @@ fn note(response: &Value, output: &Output, outcome: &mut Outcome) {
     outcome.tier = response["service_tier"].as_str().and_then(read_tier).flatten();
     outcome.error = upstream_error(&response["error"]);
     outcome.finish = text(&response["incomplete_details"]["reason"]).or_else(|| text(&response["status"]));
-    outcome.usage = read_usage(&response["usage"], output.searches);
+    let usage = read_usage(&response["usage"], COUNTS);
+    outcome.usage = usage.map(|usage| Usage { web_searches: output.searches, ..usage });
     outcome.usage_so_far = outcome.usage;
     outcome.kept = outcome.id.iter().chain(&output.ids).cloned().collect();
-}
-
-/// Converts OpenAI's counts, in which tokens read from and written to its cache are part of the input.
-///
-/// `None` unless both input and output are there.
-fn read_usage(usage: &Value, web_searches: u64) -> Option<Usage> {
-    let input = usage["input_tokens"].as_u64()?;
-    let output = usage["output_tokens"].as_u64()?;
-    let details = &usage["input_tokens_details"];
-    let cache_read = details["cached_tokens"].as_u64().unwrap_or(0).min(input);
-    let cache_write = details["cache_write_tokens"].as_u64().unwrap_or(0).min(input - cache_read);
-    // As in chat, some servers leave reasoning out of the output but count it in the total.
-    let output = output.max(usage["total_tokens"].as_u64().unwrap_or(0).saturating_sub(input));
-    let reasoning = usage["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap_or(0);
-    Some(Usage {
-        input: input - cache_read - cache_write,
-        cache_read,
-        cache_write_5m: cache_write,
-        output,
-        reasoning: reasoning.min(output),
-        web_searches,
-        ..Usage::default()
-    })
 }

@@ -2,11 +2,10 @@
 
 use super::MAX_OUTPUT_TOKENS;
 use crate::dialect::{
-    bound::{self, openai_image},
+    bound::{self, openai_images},
     json_spans::{Kind, Scanner, wrong_type},
     openai_chat::reasons_by_name,
-    request::{BadRequest, CapSpan, Request, read_body},
-    service_tier::read_tier,
+    request::{BadRequest, Request, read_body},
 };
 
 type Result<T> = std::result::Result<T, BadRequest>;
@@ -97,23 +96,10 @@ impl Parser {
                 }
                 self.bytes += json.skip()?.decoded;
             }
-            MAX_OUTPUT_TOKENS => {
-                let start = json.position();
-                request.cap = json.u64_or_null(MAX_OUTPUT_TOKENS)?;
-                let at = start..json.here();
-                request.spans.caps.push(CapSpan { field: MAX_OUTPUT_TOKENS, value: request.cap, at });
-            }
+            MAX_OUTPUT_TOKENS => request.cap = request.read_cap(json, MAX_OUTPUT_TOKENS)?,
             "max_tool_calls" => self.max_tool_calls = json.u64_or_null("max_tool_calls")?,
             "reasoning" => self.reasoning(json)?,
-            "service_tier" => {
-                if let Some(tier) = json.string_or_null("service_tier")? {
-                    let tier = tier.decode();
-                    match read_tier(&tier) {
-                        Some(known) => request.tier = known,
-                        None => request.note_unpriced(format!("service_tier {tier}")),
-                    }
-                }
-            }
+            "service_tier" => request.read_service_tier(json)?,
             "tools" if json.kind()? == Kind::Null => json.skip().map(drop)?,
             "tools" => {
                 json.expect("tools", Kind::Array)?;
@@ -136,10 +122,7 @@ impl Parser {
         }
         let model = &request.model;
         request.reasons |= reasons_by_name(model);
-        request.beyond_bytes = self
-            .images
-            .saturating_mul(openai_image(model, false))
-            .saturating_add(self.images_low.saturating_mul(openai_image(model, true)));
+        request.beyond_bytes = openai_images(model, self.images, self.images_low);
         // `max_tool_calls` is one limit for all tools that the provider runs.
         let tool_calls = match &self.server_tool {
             Some(_) => self.max_tool_calls.unwrap_or(bound::SERVER_LOOP_TURNS),

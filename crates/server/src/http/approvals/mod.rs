@@ -11,7 +11,7 @@ mod wait;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{Method, Response, StatusCode, request::Parts};
 use outlast_core::{
     engine::{
         self,
@@ -269,7 +269,6 @@ async fn read<T: Send + 'static>(
 fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
     let mut response = super::answered(body)?;
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
 

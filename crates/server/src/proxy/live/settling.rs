@@ -3,7 +3,9 @@
 use std::{pin::Pin, time::Duration};
 
 use outlast_core::{call::exchange::Ending, engine::call::settle::Settled, store::Error};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
+
+use crate::proxy::or_never;
 
 /// Pause before a settlement that failed is tried again.
 const SETTLE_AGAIN: Duration = Duration::from_millis(500);
@@ -37,28 +39,18 @@ impl Settling {
     pub async fn next(&mut self) -> Came {
         let Settling { pending, slow_at, again, .. } = self;
         tokio::select! {
-            settled = async {
-                match pending {
-                    Some(pending) => pending.await,
-                    None => std::future::pending().await,
-                }
-            } => {
+            settled = or_never(pending.as_mut()) => {
                 *pending = None;
                 Came::Settled(settled)
             }
-            () = sleep_until(*slow_at) => {
+            () = or_never(slow_at.map(sleep_until)) => {
                 *slow_at = None;
                 Came::Slow
             }
-            (ending, error) = async {
-                match *again {
-                    Some((at, ending, error)) => {
-                        tokio::time::sleep_until(at).await;
-                        (ending, error)
-                    }
-                    None => std::future::pending().await,
-                }
-            } => {
+            (ending, error) = or_never(again.map(async |(at, ending, error)| {
+                sleep_until(at).await;
+                (ending, error)
+            })) => {
                 *again = None;
                 Came::Again(ending, error)
             }
@@ -68,12 +60,5 @@ impl Settling {
     /// Schedules another try of the settlement, after a pause: the store failed.
     pub fn rests(&mut self, ending: Ending, error: Option<&'static str>) {
         self.again = Some((Instant::now() + SETTLE_AGAIN, ending, error));
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
