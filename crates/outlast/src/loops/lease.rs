@@ -95,7 +95,7 @@ pub fn take(
     shell: &Shell,
     name: &str,
 ) -> Result<Opened, CliError> {
-    let id = RunId::new(name).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    let id = RunId::new(name).map_err(|e| CliError::usage(e.to_string(), None))?;
     let view = found_or_made(store.as_ref(), id)?;
     let (run, is_over) = (view.run.no, view.run.status == Status::Completed);
     store.run_verb(Reopen { run }, Durability::Synced)?;

@@ -41,10 +41,10 @@ impl Process {
         }
         let mut child =
             command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
-                CliError::Usage {
-                    message: format!("the server {} cannot be started: {e}", program.to_string_lossy()),
-                    hint: Some("give its command behind --: outlast mcp -- CMD".into()),
-                }
+                CliError::usage(
+                    format!("the server {} cannot be started: {e}", program.to_string_lossy()),
+                    Some("give its command behind --: outlast mcp -- CMD"),
+                )
             })?;
         if let Some(stderr) = child.stderr.take() {
             let server = program.to_string_lossy().into_owned();
