@@ -215,7 +215,7 @@ work d"#;
         testing::until("all work again", || all_beyond(&then).then_some(()));
         assert!(proc_table::read_stat(before).unwrap().unwrap().is_stopped(), "it was stopped by others");
         testing::until("nobody runs", || frozen.freeze(&tree).unwrap().then_some(()));
-        let force = crate::end_tree::Force::new().unwrap();
+        let force = crate::wait::Bell::new().unwrap();
         let (ask, graces) = (crate::ladder::Ask::Force, crate::ladder::Graces::default());
         let ended = crate::end_tree::end_tree(&tree, Some(&child), ask, graces, &force).unwrap();
         assert!(ended.all_gone, "what is frozen can be killed: {ended:?}");
