@@ -17,10 +17,10 @@ use super::{
     cgroup,
     exit::Exit,
     ladder::{Action, Ask, Event, Graces, Ladder},
-    proc_table::ProcId,
+    proc_table::{ProcId, Stat},
     reap,
     spawn::Child,
-    tree::{Found, Proc, Tree},
+    tree::{Found, Tree},
     wait::{Bell, poll},
 };
 
@@ -43,7 +43,7 @@ pub struct Ended {
     pub all_gone: bool,
     /// Processes that were still alive at the end: they hang in the kernel and so survive SIGKILL, or belong
     /// to another user.
-    pub left: Vec<Proc>,
+    pub left: Vec<Stat>,
 }
 
 /// Ends every process of the tree. `ask` is the rung of the [`Ladder`] to start from. When another thread rings `force`,
@@ -130,7 +130,7 @@ impl Drive<'_> {
         Ok(())
     }
 
-    fn survivors(&self) -> &[Proc] {
+    fn survivors(&self) -> &[Stat] {
         self.found.as_ref().map_or(&[], |found| &found.survivors)
     }
 
@@ -143,7 +143,7 @@ impl Drive<'_> {
                     main.signal(signal)?;
                 }
                 // A stopped process takes no signal but SIGKILL, and a stopped child can hold up its parent.
-                for stopped in self.tree.survivors()?.iter().filter(|found| found.stopped) {
+                for stopped in self.tree.survivors()?.iter().filter(|found| found.is_stopped()) {
                     send(stopped.id(), Signal::CONT)?;
                 }
             }
@@ -158,7 +158,7 @@ impl Drive<'_> {
                     if self.signalled.insert((found.id(), signal.as_raw())) {
                         send(found.id(), signal)?;
                     }
-                    if found.stopped {
+                    if found.is_stopped() {
                         // After the signal, so that it is taken at once: continued first, a background process that
                         // reads the terminal would be stopped again before the signal came.
                         send(found.id(), Signal::CONT)?;
