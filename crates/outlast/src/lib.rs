@@ -259,7 +259,7 @@ fn on_store(command: Command, store: &dyn Store, by: &str, look: Look) -> Result
         Command::Gc(args) => printed(look, |page| commands::gc::gc(store, &args, page)),
         Command::Verify(args) => printed_code(look, |page| commands::verify::verify(store, &args, page)),
         // `dispatch` has taken every other command.
-        _ => Err(CliError::Usage { message: "this command works on no store".into(), hint: None }),
+        _ => Err(CliError::usage("this command works on no store", None)),
     }
 }
 

@@ -80,10 +80,7 @@ impl ParentGroup {
         }
         let path = self.path.join(name);
         let make = |source| Error::Make { path: self.path.clone(), source };
-        match fs::create_dir(&path) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(make(e)),
-            _ => {}
-        }
+        make_dir(&path).map_err(make)?;
         let procs = File::options().write(true).open(path.join("cgroup.procs")).map_err(make)?;
         let group = Group { path, procs: Arc::new(procs.into()) };
         group.limit(limits).map_err(|source| Error::Limit { path: group.path.clone(), source })?;
@@ -107,12 +104,7 @@ impl ParentGroup {
             return Ok(());
         }
         let own = self.path.join("outlast-supervisor");
-        match fs::create_dir(&own) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Error::Make { path: path(), source: e });
-            }
-            _ => {}
-        }
+        make_dir(&own).map_err(|source| Error::Make { path: path(), source })?;
         // "0" is this process. Its guardian is in the group too.
         for pid in [0].into_iter().chain(guarded::pid()) {
             fs::write(own.join("cgroup.procs"), pid.to_string())
@@ -213,6 +205,13 @@ pub fn is_frozen(path: &Path) -> Option<bool> {
 pub fn stands_still(path: &Path) -> bool {
     let events = fs::read_to_string(path.join("cgroup.events")).unwrap_or_default();
     is_frozen(path) != Some(true) || events.lines().any(|line| line == "frozen 1")
+}
+
+fn make_dir(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
+    }
 }
 
 fn below(path: &Path) -> Vec<PathBuf> {

@@ -67,11 +67,7 @@ pub fn confine(hidden: &[impl AsRef<Path>], user: Option<&User>) -> Result<(), E
     // SAFETY: no thread shares what is unshared, and no file descriptor is closed.
     unsafe { thread::unshare_unsafe(flags | UnshareFlags::NEWNS) }.map_err(failed("unshare"))?;
     if user.is_none() {
-        let wrote = |step| move |source| Error::Kernel { step, source };
-        fs::write("/proc/self/setgroups", "deny").map_err(wrote("setgroups"))?;
-        let (uid, gid) = (uid.as_raw(), gid.as_raw());
-        fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(wrote("uid_map"))?;
-        fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(wrote("gid_map"))?;
+        map_to_itself(uid, gid)?;
     }
     let mount = |target: &Path, kind: Option<&str>, flags| {
         mount(target, kind, flags).map_err(|source| Error::Kernel { step: "mount", source })
@@ -88,6 +84,19 @@ pub fn confine(hidden: &[impl AsRef<Path>], user: Option<&User>) -> Result<(), E
         thread::set_thread_res_uid(uid, uid, uid).map_err(failed("setuid"))?;
     }
     thread::set_no_new_privs(true).map_err(failed("no_new_privs"))
+}
+
+/// Gives the user namespace of this process the one user and the one group that the process had outside.
+pub(super) fn map_to_itself(uid: Uid, gid: Gid) -> Result<(), Error> {
+    let (uid, gid) = (uid.as_raw(), gid.as_raw());
+    for (step, text) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ] {
+        fs::write(format!("/proc/self/{step}"), text).map_err(|source| Error::Kernel { step, source })?;
+    }
+    Ok(())
 }
 
 fn mount(target: &Path, kind: Option<&str>, flags: libc::c_ulong) -> io::Result<()> {

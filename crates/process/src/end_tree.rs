@@ -3,25 +3,25 @@
 use std::{
     collections::HashSet,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicBool, Ordering},
+    os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
 
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec},
+    event::{PollFd, PollFlags},
     io::Errno,
-    process::{PidfdFlags, Signal},
+    process::Signal,
 };
 
 use super::{
     cgroup,
     exit::Exit,
     ladder::{Action, Ask, Event, Graces, Ladder},
-    proc_table::{self, ProcId},
+    proc_table::{ProcId, Stat},
     reap,
     spawn::Child,
-    tree::{Found, Proc, Tree},
+    tree::{Found, Tree},
+    wait::{Bell, poll},
 };
 
 /// Longest time between two looks at the tree while it is being killed: processes that fork faster than they
@@ -34,33 +34,6 @@ const ASK_ROUND: Duration = Duration::from_millis(250);
 /// tree only some are waited for, and then all are looked for again.
 const MOST_WAITED_FOR: usize = 64;
 
-/// Switch with which another thread makes a running [`end_tree`] kill all processes at once.
-#[derive(Debug)]
-pub struct Force {
-    said: AtomicBool,
-    wake: OwnedFd,
-}
-
-impl Force {
-    pub fn new() -> io::Result<Force> {
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Force { said: AtomicBool::new(false), wake })
-    }
-
-    /// Skips all remaining graces. Idempotent, and cannot be undone.
-    pub fn now(&self) -> io::Result<()> {
-        self.said.store(true, Ordering::SeqCst);
-        match rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    fn is_said(&self) -> bool {
-        self.said.load(Ordering::SeqCst)
-    }
-}
-
 /// Result of [`end_tree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
@@ -70,10 +43,11 @@ pub struct Ended {
     pub all_gone: bool,
     /// Processes that were still alive at the end: they hang in the kernel and so survive SIGKILL, or belong
     /// to another user.
-    pub left: Vec<Proc>,
+    pub left: Vec<Stat>,
 }
 
-/// Ends every process of the tree. `ask` is the rung of the [`Ladder`] to start from.
+/// Ends every process of the tree. `ask` is the rung of the [`Ladder`] to start from. When another thread rings `force`,
+/// all remaining graces are skipped.
 ///
 /// Returns when it is certain that no process is left, or when the ladder gave up. `main` (implicitly a root)
 /// is waited for and reaped; so are adopted orphans. Blocks for the sum of `graces` at most: call it outside
@@ -94,7 +68,7 @@ pub fn end_tree(
     main: Option<&Child>,
     ask: Ask,
     graces: Graces,
-    force: &Force,
+    force: &Bell,
 ) -> io::Result<Ended> {
     let mut tree = tree.clone();
     tree.roots.extend(main.map(Child::id));
@@ -104,7 +78,7 @@ pub fn end_tree(
     let mut ladder = Ladder::new(graces);
     drive.perform(ladder.on(Event::Asked(ask), started.elapsed()))?;
     loop {
-        if force.is_said() {
+        if force.rings() {
             drive.perform(ladder.on(Event::Asked(Ask::Force), started.elapsed()))?;
         }
         if drive.main_has_just_exited()? {
@@ -127,7 +101,7 @@ pub fn end_tree(
             (false, false) => Duration::MAX,
         };
         let due = ladder.due().map_or(Duration::MAX, |due| due.saturating_sub(started.elapsed()));
-        drive.wait((!force.is_said()).then_some(force), round.min(due))?;
+        drive.wait((!force.rings()).then_some(force), round.min(due))?;
     }
 }
 
@@ -156,7 +130,7 @@ impl Drive<'_> {
         Ok(())
     }
 
-    fn survivors(&self) -> &[Proc] {
+    fn survivors(&self) -> &[Stat] {
         self.found.as_ref().map_or(&[], |found| &found.survivors)
     }
 
@@ -169,7 +143,7 @@ impl Drive<'_> {
                     main.signal(signal)?;
                 }
                 // A stopped process takes no signal but SIGKILL, and a stopped child can hold up its parent.
-                for stopped in self.tree.survivors()?.iter().filter(|found| found.stopped) {
+                for stopped in self.tree.survivors()?.iter().filter(|found| found.is_stopped()) {
                     send(stopped.id(), Signal::CONT)?;
                 }
             }
@@ -184,7 +158,7 @@ impl Drive<'_> {
                     if self.signalled.insert((found.id(), signal.as_raw())) {
                         send(found.id(), signal)?;
                     }
-                    if found.stopped {
+                    if found.is_stopped() {
                         // After the signal, so that it is taken at once: continued first, a background process that
                         // reads the terminal would be stopped again before the signal came.
                         send(found.id(), Signal::CONT)?;
@@ -206,20 +180,20 @@ impl Drive<'_> {
     }
 
     /// Waits until one of the survivors has ended, or force is requested, or `longest` is over.
-    fn wait(&self, force: Option<&Force>, longest: Duration) -> io::Result<()> {
+    fn wait(&self, force: Option<&Bell>, longest: Duration) -> io::Result<()> {
         let mut ends = Vec::new();
         for found in self.survivors().iter().take(MOST_WAITED_FOR) {
-            match open(found.id())? {
+            match found.id().open()? {
                 Some(end) => ends.push(end),
                 // It has ended since the look.
                 None => return Ok(()),
             }
         }
         let main = self.main.filter(|_| !self.main_exited).map(AsFd::as_fd);
-        let watched = ends.iter().map(AsFd::as_fd).chain(main).chain(force.map(|force| force.wake.as_fd()));
+        let watched = ends.iter().map(AsFd::as_fd).chain(main).chain(force.map(AsFd::as_fd));
         let mut watched: Vec<PollFd> =
             watched.map(|fd: BorrowedFd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        poll(&mut watched, longest)
+        poll(&mut watched, Some(longest)).map(drop)
     }
 
     fn ended(&mut self, all_gone: bool) -> io::Result<Ended> {
@@ -237,35 +211,11 @@ impl Drive<'_> {
     }
 }
 
-fn poll(watched: &mut [PollFd], longest: Duration) -> io::Result<()> {
-    let longest = Timespec {
-        tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: longest.subsec_nanos().into(),
-    };
-    match rustix::event::poll(watched, Some(&longest)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
 /// Signals exactly this process. If it has ended, or become another user's, nothing is sent.
 pub(super) fn send(id: ProcId, signal: Signal) -> io::Result<()> {
-    let Some(pidfd) = open(id)? else { return Ok(()) };
+    let Some(pidfd) = id.open()? else { return Ok(()) };
     match rustix::process::pidfd_send_signal(&pidfd, signal) {
         Ok(()) | Err(Errno::SRCH | Errno::PERM) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Opens a pidfd of exactly this process; `None`: it has ended.
-///
-/// If the start time is still right **after** the opening, the pid belonged to the process all along, so the
-/// descriptor is for it. A descriptor never comes to mean another process.
-fn open(id: ProcId) -> io::Result<Option<OwnedFd>> {
-    let Some(pid) = proc_table::raw(id.pid) else { return Ok(None) };
-    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => Ok(id.is_running()?.then_some(pidfd)),
-        Err(Errno::SRCH) => Ok(None),
         Err(e) => Err(e.into()),
     }
 }
@@ -276,6 +226,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        proc_table,
         spawn::{Command, Spawner, tests::sh},
         testing,
         tree::Marker,
@@ -343,7 +294,7 @@ mod tests {
         let list = dir.path().join("up");
         let main = Spawner::start().unwrap().spawn(marked("check", script, &list)).unwrap();
         let pids = until_up(&list, count);
-        let ended = end_tree(&tree, Some(&main), ask, graces, &Force::new().unwrap()).unwrap();
+        let ended = end_tree(&tree, Some(&main), ask, graces, &Bell::new().unwrap()).unwrap();
         assert!(ended.all_gone && ended.left.is_empty(), "{ended:?}: {script}");
         assert_gone(&pids, script);
         ended
@@ -438,12 +389,12 @@ mod tests {
             let main = Spawner::start().unwrap().spawn(marked("force", script, &list)).unwrap();
             until_up(&list, 1);
             let tree = Tree::new(Marker::of_run(&marker_value("force")), vec![]);
-            let force = Force::new().unwrap();
+            let force = Bell::new().unwrap();
             let ended = std::thread::scope(|scope| {
                 let ending = scope.spawn(|| end_tree(&tree, Some(&main), STOP, NEVER, &force).unwrap());
                 // Asked, it does not go, and the grace is an hour.
                 until_up(&list, 2);
-                force.now().unwrap();
+                force.ring();
                 ending.join().unwrap()
             });
             assert_eq!(ended, Ended { main: Some(Exit::signal(9)), all_gone: true, left: vec![] });
@@ -464,7 +415,7 @@ mod tests {
             (proc_table::read_stat(agent).unwrap().unwrap().comm == "ssh-agent").then_some(())
         });
         let mut tree = Tree::new(Marker::of_run(&marker_value("spare")), vec![]);
-        let force = Force::new().unwrap();
+        let force = Bell::new().unwrap();
         let ended = end_tree(&tree, Some(&main), STOP, NEVER, &force).unwrap();
         assert_eq!(ended, Ended { main: Some(Exit::signal(15)), all_gone: true, left: vec![] });
         assert!(ProcId::of(agent).unwrap().unwrap().is_running().unwrap());
@@ -502,7 +453,7 @@ mod tests {
         assert!(
             found.iter().any(|found| found.id() == ids[0]) && found.iter().any(|found| found.id() == ids[1])
         );
-        let ended = end_tree(&tree, None, Ask::EndRest, SHORT, &Force::new().unwrap()).unwrap();
+        let ended = end_tree(&tree, None, Ask::EndRest, SHORT, &Bell::new().unwrap()).unwrap();
         assert_eq!(ended, Ended { main: None, all_gone: true, left: vec![] });
         assert!(ids.iter().all(|id| !id.is_running().unwrap()), "{ids:?}");
     }
@@ -511,11 +462,11 @@ mod tests {
     fn recycled_pid_is_never_opened() {
         let child = Spawner::start().unwrap().spawn(sh("exec sleep 300")).unwrap();
         let id = child.id();
-        assert!(open(id).unwrap().is_some());
-        assert!(open(ProcId { start_time: id.start_time + 1, ..id }).unwrap().is_none());
+        assert!(id.open().unwrap().is_some());
+        assert!(ProcId { start_time: id.start_time + 1, ..id }.open().unwrap().is_none());
         child.signal(Signal::KILL).unwrap();
         child.wait().unwrap();
-        assert!(open(id).unwrap().is_none());
+        assert!(id.open().unwrap().is_none());
     }
 
     #[test]
@@ -538,7 +489,7 @@ mod tests {
                     0 => Tree::of_ours(marker).unwrap(),
                     _ => Tree::new(marker, vec![ProcId::of_self().unwrap()]),
                 };
-                let ended = end_tree(&tree, Some(&child), ask, SHORT, &Force::new().unwrap()).unwrap();
+                let ended = end_tree(&tree, Some(&child), ask, SHORT, &Bell::new().unwrap()).unwrap();
                 assert!(ended.all_gone && ended.left.is_empty(), "seed {seed}: {ended:?}");
                 assert!(ended.main.is_some(), "seed {seed}");
                 assert_gone(&pids, &format!("seed {seed}"));

@@ -24,8 +24,8 @@ use rustix::{
 use super::{
     cgroup,
     end_tree::send,
-    proc_table::{self, ProcId},
-    tree::{Proc, Tree},
+    proc_table::{self, ProcId, Stat},
+    tree::Tree,
 };
 
 /// Largest number of walks in one go. A process that hangs in the kernel shows no stop before it comes back.
@@ -76,11 +76,11 @@ impl Frozen {
     /// Returns the processes that run, the oldest first: a process is older than what it has started.
     ///
     /// A process that waits in vfork for a stopped child runs no more, and shows no stop before the child goes on.
-    fn running(&self, tree: &Tree) -> io::Result<Vec<Proc>> {
+    fn running(&self, tree: &Tree) -> io::Result<Vec<Stat>> {
         let mut running = tree.survivors()?;
         let frozen = tree.groups.iter().filter(|group| cgroup::is_frozen(group) == Some(true));
         let frozen: BTreeSet<u32> = frozen.flat_map(|group| cgroup::members(group)).collect();
-        running.retain(|found| !found.stopped && !frozen.contains(&found.pid));
+        running.retain(|found| !found.is_stopped() && !frozen.contains(&found.pid));
         if running.iter().any(|found| self.stopped.contains(&found.id())) {
             let waiting = proc_table::waiting_for_stopped_children()?;
             running.retain(|found| !self.stopped.contains(&found.id()) || !waiting.contains(&found.id()));
@@ -215,7 +215,7 @@ work d"#;
         testing::until("all work again", || all_beyond(&then).then_some(()));
         assert!(proc_table::read_stat(before).unwrap().unwrap().is_stopped(), "it was stopped by others");
         testing::until("nobody runs", || frozen.freeze(&tree).unwrap().then_some(()));
-        let force = crate::end_tree::Force::new().unwrap();
+        let force = crate::wait::Bell::new().unwrap();
         let (ask, graces) = (crate::ladder::Ask::Force, crate::ladder::Graces::default());
         let ended = crate::end_tree::end_tree(&tree, Some(&child), ask, graces, &force).unwrap();
         assert!(ended.all_gone, "what is frozen can be killed: {ended:?}");

@@ -29,10 +29,11 @@ use std::{
         unix::net::UnixStream,
     },
     ptr,
+    time::Duration,
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec},
+    event::{PollFd, PollFlags},
     process::{Pid, WaitId, WaitIdOptions},
 };
 
@@ -43,6 +44,7 @@ use super::{
     proc_table::ProcId,
     reap,
     tree::Tree,
+    wait::poll,
 };
 
 /// Name of the guardian's process, as `ps -o comm` shows it.
@@ -64,7 +66,7 @@ const PASSED_ON: [i32; 8] = [
 const OWN: [i32; 3] = [libc::SIGCHLD, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Interval at which a frozen tree is looked at, for what was continued by somebody else.
-const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const LOOK: Duration = Duration::from_secs(1);
 
 /// End of a supervisor, as it is passed to the guardian's `bereaved` function.
 #[derive(Debug)]
@@ -215,10 +217,7 @@ impl Guard {
                 PollFd::from_borrowed_fd(self.trusted.as_fd(), PollFlags::IN),
             ];
             watched.extend(self.link.as_ref().map(|link| PollFd::new(link, PollFlags::IN)));
-            match rustix::event::poll(&mut watched, self.trusted.has_passed().then_some(&LOOK)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
+            poll(&mut watched, self.trusted.has_passed().then_some(LOOK))?;
             self.trusted.heard();
             self.listen()?;
             self.hold_or_let_go();

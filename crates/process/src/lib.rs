@@ -38,6 +38,7 @@ pub mod spawn;
 pub mod start_error;
 pub mod terminal;
 pub mod tree;
+pub mod wait;
 
 #[cfg(test)]
 mod testing;

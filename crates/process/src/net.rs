@@ -4,7 +4,6 @@
 //! its loopback and hands it to its supervisor, which accepts from outside. Nothing else of the network is there.
 
 use std::{
-    fs,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     net::{Ipv4Addr, TcpListener},
@@ -23,7 +22,7 @@ use rustix::{
     thread::{self, UnshareFlags},
 };
 
-use crate::confine::Error;
+use crate::confine::{Error, map_to_itself};
 
 /// Leaves this machine's network, for good, for a namespace with nothing but a loopback of its own. Returns the listener
 /// at `port` there; 0 means any.
@@ -33,13 +32,11 @@ use crate::confine::Error;
 pub fn leave(port: u16) -> Result<TcpListener, Error> {
     let failed = |step| move |e: rustix::io::Errno| Error::Kernel { step, source: e.into() };
     let wrote = |step| move |source| Error::Kernel { step, source };
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     // SAFETY: no thread shares what is unshared, and no file descriptor is closed.
     unsafe { thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
         .map_err(failed("unshare"))?;
-    fs::write("/proc/self/setgroups", "deny").map_err(wrote("setgroups"))?;
-    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(wrote("uid_map"))?;
-    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(wrote("gid_map"))?;
+    map_to_itself(uid, gid)?;
     loopback_up().map_err(wrote("loopback"))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(wrote("listen"))?;
     thread::set_no_new_privs(true).map_err(failed("no_new_privs"))?;

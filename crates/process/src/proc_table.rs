@@ -1,11 +1,15 @@
 //! The kernel's table of processes, as `/proc` shows it.
 
-use std::{collections::BTreeSet, fs, io, os::fd::AsFd};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     io::Errno,
-    process::Pid,
+    process::{Pid, PidfdFlags},
 };
 
 /// Identity of a process on this boot and in this pid namespace. A pid alone can be reused.
@@ -33,6 +37,19 @@ impl ProcId {
     /// Returns whether exactly this process still runs. A zombie does not.
     pub fn is_running(&self) -> io::Result<bool> {
         Ok(read_stat(self.pid)?.is_some_and(|stat| stat.id() == *self && !stat.is_dead()))
+    }
+
+    /// Opens a pidfd of exactly this process; `None`: it has ended.
+    ///
+    /// If the start time is still right **after** the opening, the pid belonged to the process all along, so the
+    /// descriptor is for it. A descriptor never comes to mean another process.
+    pub fn open(&self) -> io::Result<Option<OwnedFd>> {
+        let Some(pid) = raw(self.pid) else { return Ok(None) };
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(self.is_running()?.then_some(pidfd)),
+            Err(Errno::SRCH) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 }
 

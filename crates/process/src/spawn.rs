@@ -30,6 +30,7 @@ use super::{
     proc_table::{self, ProcId},
     reap::awaited,
     start_error::{self, Error},
+    wait::poll,
 };
 
 /// Child to start. Nothing is inherited from this process except where a field says so.
@@ -169,10 +170,7 @@ impl Child {
                 return Ok(exit);
             }
             // Polls instead of calling waitid, which would block with the lock held.
-            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
+            poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None)?;
         }
     }
 

@@ -51,24 +51,6 @@ impl Marker {
     }
 }
 
-/// A living process of the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proc {
-    pub pid: u32,
-    /// Start time in clock ticks since boot.
-    pub start_time: u64,
-    /// Name of the process, at most 15 bytes.
-    pub comm: String,
-    /// Whether a signal has stopped the process, so that it handles no other signal until it is continued.
-    pub stopped: bool,
-}
-
-impl Proc {
-    pub fn id(&self) -> ProcId {
-        ProcId { pid: self.pid, start_time: self.start_time }
-    }
-}
-
 /// Servers that an agent may be the first to start and that others then use: the person's own terminals, keys
 /// and session bus. A server started by an agent carries the agent's marker for ever, and so does everything it
 /// starts.
@@ -85,7 +67,7 @@ pub const SHARED_SERVERS: &[&str] = &[
     "gnome-keyring-d",
 ];
 
-pub fn is_shared_server(found: &Proc) -> bool {
+pub fn is_shared_server(found: &Stat) -> bool {
     SHARED_SERVERS.contains(&found.comm.as_str())
 }
 
@@ -110,7 +92,7 @@ pub struct Tree {
     /// be a successor's. `None`: no such time.
     pub begun_before: Option<u64>,
     /// Predicate for processes that are left alone with all their descendants.
-    pub spare: fn(&Proc) -> bool,
+    pub spare: fn(&Stat) -> bool,
     /// Names of further processes that are left alone with all their descendants.
     pub keep: Vec<String>,
 }
@@ -119,9 +101,9 @@ pub struct Tree {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Processes that can be signalled.
-    pub survivors: Vec<Proc>,
+    pub survivors: Vec<Stat>,
     /// Processes of other users, which cannot be signalled, for example behind sudo.
-    pub out_of_reach: Vec<Proc>,
+    pub out_of_reach: Vec<Stat>,
     /// Processes that have ended and are not reaped yet. Known by descent alone, since the dead have no environment.
     pub dead: BTreeSet<ProcId>,
     /// Control groups in which only processes of this tree live, so that they can be killed as a whole.
@@ -163,7 +145,7 @@ impl Tree {
     /// Errors: `/proc` is not readable.
     ///
     /// [`end_tree`]: super::end_tree::end_tree
-    pub fn survivors(&self) -> io::Result<Vec<Proc>> {
+    pub fn survivors(&self) -> io::Result<Vec<Stat>> {
         Ok(self.find()?.survivors)
     }
 
@@ -195,7 +177,7 @@ impl Tree {
             began.contains(&stat.start_time)
                 && (groups.iter().any(|members| members.contains(&stat.pid)) || has_mark(&mut environ))
         };
-        let spare = |found: &Proc| (self.spare)(found) || self.keeps(found);
+        let spare = |found: &Stat| (self.spare)(found) || self.keeps(found);
         let top = self.begun_by.map_or_else(proc_table::own_pid, |by| by.pid);
         let Members { alive, dead } = select(&table, top, &self.roots, marked, spare);
         let is_member = |pid: &u32| alive.iter().any(|found| found.pid == *pid);
@@ -208,7 +190,7 @@ impl Tree {
     }
 
     /// Returns whether `keep` names the process. The kernel cuts names, so they are compared as cut.
-    fn keeps(&self, found: &Proc) -> bool {
+    fn keeps(&self, found: &Stat) -> bool {
         self.keep
             .iter()
             .any(|name| name.as_bytes().get(..15).unwrap_or(name.as_bytes()) == found.comm.as_bytes())
@@ -216,7 +198,7 @@ impl Tree {
 }
 
 struct Members {
-    alive: Vec<Proc>,
+    alive: Vec<Stat>,
     dead: BTreeSet<ProcId>,
 }
 
@@ -228,7 +210,7 @@ fn select(
     own: u32,
     roots: &[ProcId],
     mut marked: impl FnMut(&Stat) -> bool,
-    spare: impl Fn(&Proc) -> bool,
+    spare: impl Fn(&Stat) -> bool,
 ) -> Members {
     let by_pid: HashMap<u32, &Stat> = table.iter().map(|stat| (stat.pid, stat)).collect();
     let own_line = line_of(own, &by_pid);
@@ -244,17 +226,16 @@ fn select(
         for pid in undecided_line(stat.pid, &by_pid, &standing).into_iter().rev() {
             let Some(stat) = by_pid.get(&pid) else { continue };
             let parent = standing.get(&stat.ppid).copied().unwrap_or(Standing::Outside);
-            let found = proc(stat);
             let alive = !stat.is_dead() && !stat.is_kernel_thread();
             let belongs = parent == Standing::Member || roots.contains(&stat.id()) || (alive && marked(stat));
             let decided = match parent {
                 Standing::Spared => Standing::Spared,
                 _ if !belongs => Standing::Outside,
-                _ if spare(&found) => Standing::Spared,
+                _ if spare(stat) => Standing::Spared,
                 _ => Standing::Member,
             };
             if decided == Standing::Member && alive {
-                members.alive.push(found);
+                members.alive.push(Stat::clone(stat));
             } else if decided == Standing::Member && stat.is_dead() {
                 members.dead.insert(stat.id());
             }
@@ -287,10 +268,6 @@ fn undecided_line(pid: u32, by_pid: &HashMap<u32, &Stat>, decided: &HashMap<u32,
         next = by_pid.get(&next).map_or(0, |stat| stat.ppid);
     }
     line
-}
-
-fn proc(stat: &Stat) -> Proc {
-    Proc { pid: stat.pid, start_time: stat.start_time, comm: stat.comm.clone(), stopped: stat.is_stopped() }
 }
 
 /// Reads the environment of a process. Returns `false` if it cannot be read, as with other users' and

@@ -1,5 +1,6 @@
 //! Claims a run: as a new attempt of this process, or by joining a supervisor's attempt.
 
+use outlast::loops::lease::declare_dead;
 use outlast_core::{
     engine::{
         self,
@@ -20,7 +21,7 @@ use outlast_process::identity::{self, Liveness};
 use outlast_server::node::LOOK;
 use pyo3::{PyResult, Python};
 
-use crate::{error::Failure, orphans, shared::Core};
+use crate::{error::Failure, shared::Core};
 
 /// Attempt in whose name this process acts.
 pub struct Claimed {
@@ -43,23 +44,8 @@ pub struct Claimed {
 pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
     let mut inquest = core.node.inquest();
     loop {
-        let instance = core.node.instance();
-        let claim = Claim {
-            run: view.run.no,
-            slot: Slot::DRIVER,
-            instance,
-            label: None,
-            fresh: false,
-            restart: died(core, view.run.no)?,
-        };
-        let (held, holder) = match core.store.ask(claim, Durability::Synced).wait() {
-            Ok(Answer::Refused(refusal)) => {
-                return Err(Failure::refused(&refusal, view.run.id.as_str()).into());
-            }
-            Ok(Answer::Attempt { attempt, fence, iteration, .. }) => {
-                let claims = Claims { run: view.run.no, attempt, slot: Slot::DRIVER, fence: Some(fence) };
-                return Ok(claimed(core, view, claims, iteration, instance, true));
-            }
+        let (held, holder) = match ask(core, view, Slot::DRIVER) {
+            Ok(answer) => return Ok(answer?),
             Err(Error::Engine(held @ engine::Error::RunHeld { instance, .. })) => (held, instance),
             Err(e) => return Err(Failure::from(e).into()),
         };
@@ -70,7 +56,7 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
         if force {
             // With `force`, the user vouches that the holder is a forgotten process: it loses its leases, and
             // learns of it.
-            orphans::declare_dead(&*core.store, holder.no).map_err(Failure::from)?;
+            declare_dead(&*core.store, holder.no, false).map_err(Failure::from)?;
             continue;
         }
         if lives(&holder) || is_judged {
@@ -94,22 +80,20 @@ pub fn claim(core: &Core, view: &RunView, force: bool) -> PyResult<Claimed> {
 pub fn join(core: &Core, view: &RunView) -> Result<Claimed, Failure> {
     // Work held by dead workers is free only once they are declared dead.
     core.node.sweep()?;
-    let instance = core.node.instance();
-    let claim = Claim {
-        run: view.run.no,
-        slot: Slot::ANY,
-        instance,
-        label: None,
-        fresh: false,
-        restart: died(core, view.run.no)?,
-    };
-    match core.store.ask(claim, Durability::Synced).wait()? {
+    ask(core, view, Slot::ANY)?
+}
+
+/// Claims `slot` of the run. The outer error is the store's, the inner one the run's refusal.
+fn ask(core: &Core, view: &RunView, slot: Slot) -> Result<Result<Claimed, Failure>, Error> {
+    let (run, instance) = (view.run.no, core.node.instance());
+    let claim = Claim { run, slot, instance, label: None, fresh: false, restart: died(core, run)? };
+    Ok(match core.store.ask(claim, Durability::Synced).wait()? {
         Answer::Refused(refusal) => Err(Failure::refused(&refusal, view.run.id.as_str())),
         Answer::Attempt { slot, attempt, fence, iteration, .. } => {
-            let claims = Claims { run: view.run.no, attempt, slot, fence: Some(fence) };
+            let claims = Claims { run, attempt, slot, fence: Some(fence) };
             Ok(claimed(core, view, claims, iteration, instance, true))
         }
-    }
+    })
 }
 
 /// Joins the attempt that `token` names, which its supervisor goes on driving. Errors: a token of another store or run;
@@ -166,7 +150,7 @@ fn claimed(
 }
 
 /// Returns whether the newest attempt ended by a death, so that the next one counts as a restart.
-fn died(core: &Core, run: RunNo) -> Result<bool, Failure> {
+fn died(core: &Core, run: RunNo) -> Result<bool, Error> {
     Ok(core.store.attempts(run)?.last().is_some_and(|a| a.ended_at.is_some() && a.died()))
 }
 

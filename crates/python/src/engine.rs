@@ -286,13 +286,7 @@ impl Engine {
     fn reset_item(&self, run: i64, key: String, reuse: bool) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let reset = ResetItem { run: RunNo(run), key, reuse_answers: reuse };
-        Ok(Ticket::new(
-            core.store.clone(),
-            InName::of(core.actor(), reset).into(),
-            Durability::Synced,
-            core.post.clone(),
-            Arc::default(),
-        ))
+        Ok(core.ticket(InName::of(core.actor(), reset), Durability::Synced, Arc::default()))
     }
 
     /// Returns an empty memory of steps for an item: a step recorded earlier is looked up when it begins.
@@ -349,7 +343,7 @@ impl Engine {
     fn put(&self, changes: Vec<RawChange>) -> PyResult<Ticket> {
         let core = self.shared.core()?;
         let put = Put { changes: changes_of(changes), ..Put::default() };
-        Ok(Ticket::new(core.store.clone(), put.into(), Durability::Synced, core.post.clone(), Arc::default()))
+        Ok(core.ticket(put, Durability::Synced, Arc::default()))
     }
 
     /// Lets a namespace of the state keep only the newest version of each key, from its next changes on. Synced.

@@ -114,7 +114,7 @@ impl OpenRun {
 
     pub fn submit(&self, op: impl Into<Op>, durability: Durability) -> Result<Ticket, Failure> {
         let core = self.shared.core()?;
-        Ok(Ticket::new(core.store.clone(), op.into(), durability, core.post.clone(), self.caller.clone()))
+        Ok(core.ticket(op, durability, self.caller.clone()))
     }
 
     /// Returns the ticket with an action that rewrites the task context's mirror file.

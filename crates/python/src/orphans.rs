@@ -5,9 +5,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use outlast::loops::lease::declare_dead;
 use outlast_core::{
-    engine::{self, run::declare_dead::DeclareDead},
-    store::{Ask as _, Durability, Error, Store},
+    store::{Error, Store},
     words::id::InstanceNo,
 };
 use outlast_process::identity;
@@ -36,20 +36,8 @@ pub fn bury(store: &dyn Store, place: &str) -> Result<(), Error> {
         if found.is_some_and(|it| {
             (it.boot_id, it.pid, it.start_time) == (me.boot_id.clone(), me.pid, me.start_time)
         }) {
-            declare_dead(store, no)?;
+            declare_dead(store, no, false)?;
         }
     }
     Ok(())
-}
-
-/// Declares an instance dead. Repeats that if the instance's heartbeat moves meanwhile. Synced.
-pub fn declare_dead(store: &dyn Store, no: InstanceNo) -> Result<(), Error> {
-    loop {
-        let Some(instance) = store.instance(no)? else { return Ok(()) };
-        let verdict = DeclareDead { instance: no, heartbeat_seen: instance.heartbeat, left: false };
-        match store.ask(verdict, Durability::Synced).wait() {
-            Err(Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}
-            told => return told.map(drop),
-        }
-    }
 }

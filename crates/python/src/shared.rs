@@ -6,11 +6,15 @@ use std::{
 };
 
 use outlast::program::{actor, context::Context};
-use outlast_core::{run::token::TokenKey, store::Store};
+use outlast_core::{
+    engine::op::Op,
+    run::token::TokenKey,
+    store::{Durability, Store},
+};
 use outlast_server::node::Node;
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{beat::Beat, error::Failure, openings::Openings, post::Post};
+use crate::{answer::Caller, beat::Beat, error::Failure, openings::Openings, post::Post, ticket::Ticket};
 
 /// Resources that all handles of one engine share.
 pub struct Core {
@@ -29,6 +33,10 @@ impl Core {
     /// Returns who acts through this process: a person's program, or an agent of a run.
     pub fn actor(&self) -> String {
         actor::by(&self.context.around, "python")
+    }
+
+    pub fn ticket(&self, op: impl Into<Op>, durability: Durability, caller: Arc<Caller>) -> Ticket {
+        Ticket::new(self.store.clone(), op.into(), durability, self.post.clone(), caller)
     }
 }
 

@@ -1,12 +1,7 @@
 //! JSON view of a run, as `rt.get(id)` shows it.
 
-use outlast_core::{
-    envelope::unit::{Amounts, Limits, Unit},
-    run::status::Status,
-    store::RunView,
-    words::id::Micros,
-};
-use serde_json::{Map, Value, json};
+use outlast_core::{envelope::unit::Unit, run::status::Status, store::RunView, words::id::Micros};
+use serde_json::{Value, json};
 
 use crate::error::refused_hint;
 
@@ -38,23 +33,15 @@ pub fn json(view: &RunView, now_us: i64) -> String {
         "job": run.job.as_ref().map(|job| json!({ "name": job.name, "counts": job.counts })),
         "attempts": run.next_attempt.0 - 1,
         "stop_requested": run.stop_requested,
-        "limits": limits(&view.envelope.limits),
-        "asked": view.spec.limits.as_ref().map(limits),
-        "spent": amounts(&spent),
-        "reserved": amounts(&view.envelope.reserved),
-        "doubt": amounts(&view.envelope.doubt),
+        "limits": by_unit(|u| view.envelope.limits[u]),
+        "asked": view.spec.limits.as_ref().map(|limits| by_unit(|u| limits[u])),
+        "spent": by_unit(|u| spent[u]),
+        "reserved": by_unit(|u| view.envelope.reserved[u]),
+        "doubt": by_unit(|u| view.envelope.doubt[u]),
     })
     .to_string()
 }
 
-fn limits(limits: &Limits) -> Value {
-    Value::Object(
-        Unit::ALL.map(|u| (u.name().to_owned(), json!(limits[u]))).into_iter().collect::<Map<_, _>>(),
-    )
-}
-
-fn amounts(amounts: &Amounts) -> Value {
-    Value::Object(
-        Unit::ALL.map(|u| (u.name().to_owned(), json!(amounts[u]))).into_iter().collect::<Map<_, _>>(),
-    )
+fn by_unit<T: Into<Value>>(amount: impl Fn(Unit) -> T) -> Value {
+    Value::Object(Unit::ALL.map(|u| (u.name().to_owned(), amount(u).into())).into_iter().collect())
 }

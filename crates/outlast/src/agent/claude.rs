@@ -235,8 +235,7 @@ impl Adapter for Claude {
     }
 
     fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
-        let own = around.var("CLAUDE_CONFIG_DIR").map(PathBuf::from);
-        Some(own.or_else(|| Some(around.home()?.join(".claude")))?.join("projects"))
+        Some(around.named_or_home("CLAUDE_CONFIG_DIR", ".claude")?.join("projects"))
     }
 
     fn is_begun(&self, transcript: &str) -> bool {
@@ -319,7 +318,7 @@ fn written<'p>(pieces: impl Iterator<Item = &'p Piece>, more: &[String]) -> Vec<
     out
 }
 
-fn is_uuid(text: &str) -> bool {
+pub(super) fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 

@@ -277,8 +277,7 @@ impl Adapter for Codex {
     }
 
     fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
-        let own = around.var("CODEX_HOME").map(PathBuf::from);
-        Some(own.or_else(|| Some(around.home()?.join(".codex")))?.join("sessions"))
+        Some(around.named_or_home("CODEX_HOME", ".codex")?.join("sessions"))
     }
 
     fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {

@@ -35,7 +35,7 @@ use super::{
     truth::{self, Left},
 };
 use crate::{
-    program::{context::Context, error::CliError, run_directory::RunDirectory, say::say},
+    program::{context::Context, error::CliError, file, run_directory::RunDirectory, say::say},
     render,
     serve::proxy_setup,
     supervisor::intercept::INTERCEPTED,
@@ -440,7 +440,7 @@ impl Conduct {
     /// Writes the note into a file for a session that does not begin with a prompt of ours.
     fn leave_note(&self, note: &str, env: &mut BTreeMap<OsString, OsString>) {
         let path = self.files.join("note.txt");
-        match hooks::write(&self.files, &path, note.as_bytes()) {
+        match file::write(&self.files, &path, note.as_bytes()) {
             Ok(()) => drop(env.insert(hook::NOTE.into(), path.into_os_string())),
             Err(e) => say(&format!("cannot leave the note {}: {e}", path.display())),
         }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     Adapter, Names, Reading, ToolProcess, With,
+    claude::is_uuid,
     line::Line,
     options::{self, Piece, Takes, has, value},
 };
@@ -155,8 +156,7 @@ impl Adapter for Flagged {
 
     fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
         let (variable, below_home, sessions) = self.files;
-        let own = around.var(variable).map(PathBuf::from);
-        Some(own.or_else(|| Some(around.home()?.join(below_home)))?.join(sessions))
+        Some(around.named_or_home(variable, below_home)?.join(sessions))
     }
 
     fn is_begun(&self, transcript: &str) -> bool {
@@ -174,10 +174,6 @@ impl Adapter for Flagged {
     fn remarks(&self, line: &Line, with: &With) -> Vec<String> {
         if self.is_conversation(&self.pieces(line)) { (self.remarks)(with) } else { Vec::new() }
     }
-}
-
-fn is_uuid(text: &str) -> bool {
-    text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
 #[cfg(test)]

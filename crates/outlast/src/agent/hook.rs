@@ -37,9 +37,11 @@ pub const GIT: &str = "OUTLAST_AGENT_GIT";
 pub fn hook(context: &Context) -> Result<u8, CliError> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;
-    let bad = |e: serde_json::Error| CliError::Usage {
-        message: format!("standard input is no event of a hook: {e}"),
-        hint: Some("`outlast hook` is run by Claude Code".into()),
+    let bad = |e: serde_json::Error| {
+        CliError::usage(
+            format!("standard input is no event of a hook: {e}"),
+            Some("`outlast hook` is run by Claude Code"),
+        )
     };
     let event: Value = serde_json::from_str(&text).map_err(bad)?;
     match event["hook_event_name"].as_str() {

@@ -2,15 +2,13 @@
 //! files stay unchanged.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Map, Value, json};
 
-use crate::loops::task_context::quote::quoted;
+use crate::{loops::task_context::quote::quoted, program::file};
 
 /// Part of the command line by which the processes of Outlast's hooks are recognized.
 pub const MARK: &str = "hook claude";
@@ -54,19 +52,9 @@ pub fn install(
         settings.entry(GIT_INSTRUCTIONS).or_insert(Value::Bool(false));
     }
     let path = directory.join("settings.json");
-    write(directory, &path, merged.to_string().as_bytes())
+    file::write(directory, &path, merged.to_string().as_bytes())
         .map_err(|why| Error::NotWritten { path: path.clone(), why })?;
     Ok(path)
-}
-
-/// Writes `path` below `directory`, atomically, synced and with mode 0600. Makes the directory if it does not exist.
-pub fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 fn read(text: &str, base: &Path) -> Result<Map<String, Value>, Error> {

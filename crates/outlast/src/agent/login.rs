@@ -35,15 +35,14 @@ fn is_claude_ai(around: &Surroundings) -> bool {
     if others.iter().any(|name| around.var(name).is_some()) {
         return false;
     }
-    let home =
-        around.var("CLAUDE_CONFIG_DIR").map(Into::into).or_else(|| Some(around.home()?.join(".claude")));
+    let home = around.named_or_home("CLAUDE_CONFIG_DIR", ".claude");
     let kept = home.and_then(|home| json(&home.join(".credentials.json")));
     around.var("CLAUDE_CODE_OAUTH_TOKEN").is_some()
         || kept.is_some_and(|kept| kept["claudeAiOauth"].is_object())
 }
 
 fn is_chatgpt(around: &Surroundings) -> bool {
-    let home = around.var("CODEX_HOME").map(Into::into).or_else(|| Some(around.home()?.join(".codex")));
+    let home = around.named_or_home("CODEX_HOME", ".codex");
     let Some(kept) = home.and_then(|home| json(&home.join("auth.json"))) else { return false };
     // With a key beside it, Codex uses the key unless it says otherwise.
     let has_key = kept["OPENAI_API_KEY"].as_str().is_some_and(|key| !key.is_empty());

@@ -277,14 +277,14 @@ pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<O
     let found = adapters.into_iter().find(|a| a.name() == wanted);
     match (found, line) {
         (Some(adapter), Some(line)) => Ok(Some((adapter, line))),
-        (Some(_), None) => Err(CliError::Usage {
-            message: format!("--agent {wanted}: the command names no program: {}", argv.join(" ")),
-            hint: None,
-        }),
-        (None, _) => Err(CliError::Usage {
-            message: format!("--agent {wanted}: no such adapter (wanted auto, none, {})", known.join(", ")),
-            hint: Some("declare it as [agents.NAME] in ~/.config/outlast/outlast.toml".into()),
-        }),
+        (Some(_), None) => Err(CliError::usage(
+            format!("--agent {wanted}: the command names no program: {}", argv.join(" ")),
+            None,
+        )),
+        (None, _) => Err(CliError::usage(
+            format!("--agent {wanted}: no such adapter (wanted auto, none, {})", known.join(", ")),
+            Some("declare it as [agents.NAME] in ~/.config/outlast/outlast.toml"),
+        )),
     }
 }
 

@@ -180,8 +180,7 @@ impl Adapter for Opencode {
     }
 
     fn logins(&self, around: &Surroundings) -> Vec<String> {
-        let data = around.var("XDG_DATA_HOME").map(Into::into);
-        let data = data.or_else(|| Some(around.home()?.join(".local/share")));
+        let data = around.named_or_home("XDG_DATA_HOME", ".local/share");
         let kept = data.and_then(|data| std::fs::read(data.join("opencode/auth.json")).ok());
         let kept: Value = kept.and_then(|kept| serde_json::from_slice(&kept).ok()).unwrap_or_default();
         // A subscription's login ("oauth") goes to an address of its own, whatever is configured.

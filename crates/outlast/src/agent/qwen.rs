@@ -131,8 +131,7 @@ fn leads(pieces: &[Piece], with: &With) -> Vec<String> {
 }
 
 fn logins(around: &Surroundings) -> Vec<String> {
-    let own = around.var("QWEN_HOME").map(Into::into).or_else(|| Some(around.home()?.join(".qwen")));
-    let own = own.map(|own: std::path::PathBuf| own.join("settings.json"));
+    let own = around.named_or_home("QWEN_HOME", ".qwen").map(|own| own.join("settings.json"));
     let files = [Some(around.directory().join(".qwen/settings.json")), own];
     selected_type(files)
 }

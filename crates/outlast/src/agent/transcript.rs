@@ -23,6 +23,8 @@ use outlast_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::program::file::beside;
+
 /// Interval at which the session's files are checked for new lines.
 const EVERY: Duration = Duration::from_secs(3);
 
@@ -302,11 +304,7 @@ fn put_back(path: &Path, bytes: &[u8]) -> io::Result<Option<PathBuf>> {
     if let Some(parent) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }
-    let beside = |ending: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(ending);
-        PathBuf::from(name)
-    };
+    let beside = |ending: &str| beside(path, ending);
     let new = beside(".outlast-new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;

@@ -145,10 +145,10 @@ impl BudgetArgs {
             any |= ways.contains(&true);
             if ways.iter().filter(|w| **w).count() > 1 {
                 let word = unit_word(unit);
-                return Err(CliError::Usage {
-                    message: format!("the limit of {word} cannot be changed in two ways at once"),
-                    hint: Some(format!("give one of --add-{word}, --set-{word} and --lift {word}")),
-                });
+                return Err(CliError::usage(
+                    format!("the limit of {word} cannot be changed in two ways at once"),
+                    Some(&format!("give one of --add-{word}, --set-{word} and --lift {word}")),
+                ));
             }
         }
         Ok(any.then_some(outlast_core::engine::run::raise::Raise { run, add, set, lift }))

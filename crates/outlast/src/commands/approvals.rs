@@ -56,9 +56,8 @@ pub fn approve(
     args: &ApproveArgs,
     page: &mut Page,
 ) -> Result<(), CliError> {
-    let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| CliError::Usage {
-        message: e.to_string(),
-        hint: Some("`outlast approvals` lists what waits for a decision".into()),
+    let id: ApprovalId = args.id.parse().map_err(|e: approval::BadApprovalId| {
+        CliError::usage(e.to_string(), Some("`outlast approvals` lists what waits for a decision"))
     })?;
     let unknown = || store::Error::from(engine::Error::UnknownApproval { id: args.id.clone() });
     let view = reads::approvals::find(store, id)?.ok_or_else(unknown)?;

@@ -118,7 +118,7 @@ pub fn once_each<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), CliEr
     let mut seen = std::collections::BTreeSet::new();
     for k in keys {
         if !seen.insert(k) {
-            return Err(CliError::Usage { message: format!("{k} is given twice"), hint: None });
+            return Err(CliError::usage(format!("{k} is given twice"), None));
         }
     }
     Ok(())

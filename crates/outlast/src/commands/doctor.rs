@@ -1,9 +1,6 @@
 //! `outlast doctor`: checks the installation, the settings, the store and the keys, and reports problems.
 
-use std::{
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{os::unix::fs::MetadataExt, path::Path};
 
 use outlast_core::{
     run::status::Status,
@@ -19,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    program::{context::Context, error::CliError, exit_code},
+    program::{context::Context, error::CliError, exit_code, file::beside},
     render::{
         amount::some,
         look::{Page, Paint},
@@ -189,11 +186,7 @@ fn listed(named: &[String], count: usize) -> String {
 ///
 /// Reads metadata only. Opening the SQLite file a second time would drop its locks when that descriptor is closed.
 fn permissions(path: &Path) -> Vec<Finding> {
-    let beside = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
+    let beside = |suffix| beside(path, suffix);
     let mut open: Vec<String> = Vec::new();
     for file in [path.to_owned(), beside("-wal"), beside("-shm"), beside("-mark")] {
         if let Ok(meta) = std::fs::metadata(&file)

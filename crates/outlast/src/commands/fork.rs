@@ -37,8 +37,7 @@ pub fn name(store: &dyn Store, args: &SnapshotArgs, page: &mut Page) -> Result<(
 pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Result<(), CliError> {
     let view = meant(store, &args.run)?;
     let point = point(store, &view, &args.from_snapshot)?;
-    let usage =
-        |message: String| CliError::Usage { message, hint: Some("give the fork an id with --id".into()) };
+    let usage = |message: String| CliError::usage(message, Some("give the fork an id with --id"));
     let id = match &args.id {
         Some(id) => RunId::new(id).map_err(|e| usage(e.to_string()))?,
         None => id_of(&view.run.id, &point).ok_or_else(|| usage("its id would be too long".into()))?,

@@ -161,12 +161,9 @@ fn named<'a>(only: Option<&str>, known: impl Iterator<Item = &'a str>) -> Result
     let known: Vec<&str> = known.collect();
     match only.filter(|only| !known.contains(only)) {
         None => Ok(()),
-        Some(only) => Err(CliError::Usage {
-            message: format!("no endpoint is named {only:?}"),
-            hint: Some(format!(
-                "there is: {}",
-                if known.is_empty() { "none".into() } else { known.join(", ") }
-            )),
-        }),
+        Some(only) => Err(CliError::usage(
+            format!("no endpoint is named {only:?}"),
+            Some(&format!("there is: {}", if known.is_empty() { "none".into() } else { known.join(", ") })),
+        )),
     }
 }

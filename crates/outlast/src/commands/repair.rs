@@ -23,7 +23,7 @@ pub fn repair(context: &Context, args: &RepairArgs, page: &mut Page) -> Result<u
     let place = context.place.to_string();
     let StoreAddress::File(path) = &context.place else {
         let message = format!("{place} keeps its own log: only the file of a SQLite store is repaired");
-        return Err(CliError::Usage { message, hint: None });
+        return Err(CliError::usage(message, None));
     };
     if context.has_no_file() {
         return Err(CliError::NoStore { place });

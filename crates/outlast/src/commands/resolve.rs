@@ -63,10 +63,8 @@ pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result
 
 /// Returns whether the step failed, its payload in the form that `doubt.py` records, and the kind of outcome.
 fn said(args: &ResolveArgs) -> Result<(bool, Value, &'static str), CliError> {
-    let usage = |message: String| CliError::Usage {
-        message,
-        hint: Some("give --result JSON, --failed WHY, or --rerun".into()),
-    };
+    let usage =
+        |message: String| CliError::usage(message, Some("give --result JSON, --failed WHY, or --rerun"));
     if let Some(text) = &args.result {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| usage(format!("--result wants JSON, a text with its quotes too: {e}")))?;
@@ -126,7 +124,7 @@ fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a En
     if found.is_empty() {
         found = doubted.iter().filter(named).collect();
     }
-    let refused = |message: String, hint: String| CliError::Usage { message, hint: Some(hint) };
+    let refused = |message: String, hint: String| CliError::usage(message, Some(&hint));
     let id = &view.run.id;
     match found[..] {
         [one] => Ok(one),

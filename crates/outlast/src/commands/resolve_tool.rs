@@ -45,7 +45,7 @@ pub fn doubted<'a>(store: &dyn Store, entries: &'a [Entry]) -> Result<Vec<&'a En
 /// that tool is in doubt. `None` if `asked` names no tool call; it may then name a step.
 pub fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<Option<&'a Entry>, CliError> {
     let id = &view.run.id;
-    let refused = |message: String, hint: String| CliError::Usage { message, hint: Some(hint) };
+    let refused = |message: String, hint: String| CliError::usage(message, Some(&hint));
     if let Ok(seq) = asked.parse::<i64>() {
         let found = doubted.iter().find(|e| e.seq.0 == seq);
         return found.map(Some).ok_or_else(|| {
@@ -94,10 +94,8 @@ pub fn resolve(
 
 /// Returns the outcome, with its word for programs and its words for people.
 fn said(args: &ResolveArgs) -> Result<(Said, &'static str, &'static str), CliError> {
-    let usage = |message: String| CliError::Usage {
-        message,
-        hint: Some("give --result JSON, --failed WHY, or --rerun".into()),
-    };
+    let usage =
+        |message: String| CliError::usage(message, Some("give --result JSON, --failed WHY, or --rerun"));
     let payload = |result: Value| Payload::encode(json!({"result": result}).to_string().as_bytes());
     if let Some(text) = &args.result {
         let value: Value = serde_json::from_str(text)

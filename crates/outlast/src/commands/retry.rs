@@ -22,10 +22,7 @@ use crate::{
 /// Resets the named items, each in a commit of its own: if one is refused, the others stay reset.
 pub fn retry(store: &dyn Store, by: &str, args: &RetryArgs, page: &mut Page) -> Result<(), CliError> {
     if !args.failed && args.key.is_empty() {
-        return Err(CliError::Usage {
-            message: "no items are named".into(),
-            hint: Some("give --failed, or --key KEY".into()),
-        });
+        return Err(CliError::usage("no items are named", Some("give --failed, or --key KEY")));
     }
     let view = find::job(store, &args.job)?;
     let run = view.run.no;

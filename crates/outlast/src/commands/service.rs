@@ -4,8 +4,8 @@
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
-    fs, io,
-    os::unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
+    fs,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -18,6 +18,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, CommandError},
+        file,
         say::say,
     },
     render::look::Page,
@@ -51,7 +52,7 @@ pub fn service(context: &Context, args: &ServiceArgs, page: &mut Page) -> Result
             }
             // Checked first: if systemd cannot be reached, nothing is left behind.
             systemctl(&["daemon-reload"])?;
-            install(&path, &text)?;
+            file::write(path.parent().unwrap_or(&path), &path, text.as_bytes())?;
             systemctl(&["daemon-reload"])?;
             systemctl(&["enable", UNIT])?;
             page.line(&format!("installed {}", path.display()))?;
@@ -114,18 +115,6 @@ fn unit_path(around: &Surroundings) -> Result<PathBuf, CliError> {
     let config = around.config_directory().ok_or(CommandError::NoHome)?;
     // The systemd directory is a sibling of Outlast's own.
     Ok(config.with_file_name("systemd").join("user").join(UNIT))
-}
-
-fn install(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    // Written to a new file and renamed, so that a reader sees either the old unit or the new one, never a part.
-    let new = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    io::Write::write_all(&mut file, text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(new, path)
 }
 
 /// Returns the text of the unit. `outlast resume --all` runs as long as its runs do and is stopped gently: each run is

@@ -33,10 +33,10 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
     // The ledger's end is exclusive: one microsecond more includes a call of this very moment.
     let until = args.until.map_or(Micros(now.0.saturating_add(1)), |w| w.resolve(now));
     if since >= until {
-        return Err(CliError::Usage {
-            message: format!("no time lies between {} and {}", time::utc(since), time::utc(until)),
-            hint: Some("give a --since that is before --until".into()),
-        });
+        return Err(CliError::usage(
+            format!("no time lies between {} and {}", time::utc(since), time::utc(until)),
+            Some("give a --since that is before --until"),
+        ));
     }
     let Spend { groups: sums, total } = spend::spend(store, &args.by, since, until)?;
     let plans = Shown::all(store, now)?;

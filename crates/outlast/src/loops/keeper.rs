@@ -26,8 +26,8 @@ use outlast_core::{
 };
 use outlast_server::node::HEARTBEAT;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec},
-    process::{Pid, PidfdFlags, Signal},
+    event::{PollFd, PollFlags},
+    process::Signal,
 };
 
 use super::lease::{self, Opened, Shell};
@@ -41,10 +41,11 @@ use crate::{
     supervisor::{environment::Mark, patient::Patient},
 };
 use outlast_process::{
-    end_tree::{Force, end_tree},
+    end_tree::end_tree,
     ladder::{Ask, Graces},
     proc_table::ProcId,
     tree::Tree,
+    wait::{Bell, poll},
 };
 
 /// Starts the keeper process, which renews the lease of a loop's shell. Returns once the keeper is up.
@@ -89,7 +90,7 @@ const UP: &str = "up";
 pub fn keep(store: &Arc<dyn Store>, args: &KeepArgs, pid: u32, context: &Context) -> Result<u8, CliError> {
     // The terminal's Ctrl-C and hangup are for the shell alone.
     let _ = rustix::process::setsid();
-    let shell = watched(ProcId { pid, start_time: args.started })?;
+    let shell = ProcId { pid, start_time: args.started }.open()?;
     println!("{UP}");
     let null = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(null.as_fd()).map_err(std::io::Error::from)?;
@@ -183,29 +184,13 @@ fn gone(store: &Arc<dyn Store>, lease: Lease) -> Result<u8, CliError> {
     if let Some(view) = store.run(lease.run)? {
         let mark = Mark::new(&view, &store.token_keys()?);
         let tree = Tree::new(mark.marker_of(lease.attempt), Vec::new());
-        end_tree(&tree, None, Ask::EndRest, Graces::default(), &Force::new()?)?;
+        end_tree(&tree, None, Ask::EndRest, Graces::default(), &Bell::new()?)?;
     }
     lease::declare_dead(store.as_ref(), lease.instance, false)?;
     Ok(exit_code::OK)
 }
 
-/// Opens a pidfd of exactly this process; `None` if the process is gone.
-fn watched(id: ProcId) -> Result<Option<OwnedFd>, CliError> {
-    let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        // Checked again once the handle is open: the pid may have been reused before that.
-        Ok(fd) => Ok(id.is_running()?.then_some(fd)),
-        Err(rustix::io::Errno::SRCH) => Ok(None),
-        Err(e) => Err(std::io::Error::from(e).into()),
-    }
-}
-
 fn ended_within_a_heartbeat(shell: &OwnedFd) -> Result<bool, CliError> {
     let mut fds = [PollFd::new(shell, PollFlags::IN)];
-    let timeout = Timespec { tv_sec: HEARTBEAT.as_secs() as i64, tv_nsec: 0 };
-    match rustix::event::poll(&mut fds, Some(&timeout)) {
-        Ok(ready) => Ok(ready > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(e) => Err(std::io::Error::from(e).into()),
-    }
+    Ok(poll(&mut fds, Some(HEARTBEAT))? > 0)
 }

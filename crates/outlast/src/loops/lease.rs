@@ -43,11 +43,12 @@ use crate::{
     supervisor::environment::Mark,
 };
 use outlast_process::{
-    end_tree::{Force, end_tree},
+    end_tree::end_tree,
     identity,
     ladder::{Ask, Graces},
     proc_table::ProcId,
     tree::Tree,
+    wait::Bell,
 };
 
 /// Shell that runs a loop script, with its identity in the store and in `/proc`.
@@ -95,7 +96,7 @@ pub fn take(
     shell: &Shell,
     name: &str,
 ) -> Result<Opened, CliError> {
-    let id = RunId::new(name).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    let id = RunId::new(name).map_err(|e| CliError::usage(e.to_string(), None))?;
     let view = found_or_made(store.as_ref(), id)?;
     let (run, is_over) = (view.run.no, view.run.status == Status::Completed);
     store.run_verb(Reopen { run }, Durability::Synced)?;
@@ -230,7 +231,7 @@ fn end_strays(mark: &Mark) -> Result<(), CliError> {
         return Ok(());
     }
     say(&format!("ending {} of an earlier life of this loop", some(strays as i64, "process")));
-    let ended = end_tree(&tree, None, Ask::EndRest, Graces::default(), &Force::new()?)?;
+    let ended = end_tree(&tree, None, Ask::EndRest, Graces::default(), &Bell::new()?)?;
     if ended.left.is_empty() {
         return Ok(());
     }

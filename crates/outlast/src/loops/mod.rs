@@ -37,17 +37,19 @@ const OPEN: &str = include_str!("open.sh");
 
 /// Prints the shell functions of a loop, for `eval`. Opens no store: the functions do.
 pub fn print(args: &ShellInitArgs, context: &Context, page: &mut Page) -> Result<(), CliError> {
-    let name = args.run.as_deref().ok_or_else(|| CliError::Usage {
-        message: "the loop has no name".into(),
-        hint: Some(
-            "eval \"$(outlast shell-init --run NAME)\", with the same NAME in each of its lives".into(),
-        ),
+    let name = args.run.as_deref().ok_or_else(|| {
+        CliError::usage(
+            "the loop has no name",
+            Some("eval \"$(outlast shell-init --run NAME)\", with the same NAME in each of its lives"),
+        )
     })?;
-    let name = RunId::new(name).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    let name = RunId::new(name).map_err(|e| CliError::usage(e.to_string(), None))?;
     let program = crate::program()?;
-    let program = program.to_str().ok_or_else(|| CliError::Usage {
-        message: format!("the path of this program is not plain text: {}", program.display()),
-        hint: Some("install it elsewhere".into()),
+    let program = program.to_str().ok_or_else(|| {
+        CliError::usage(
+            format!("the path of this program is not plain text: {}", program.display()),
+            Some("install it elsewhere"),
+        )
     })?;
     page.text(&script(
         program,
@@ -88,10 +90,10 @@ fn store_to_tell(context: &Context) -> Result<Option<String>, CliError> {
     }
     match context.place.without_secret() {
         Some(address) => Ok(Some(address)),
-        None => Err(CliError::Usage {
-            message: format!("the store's address {} holds a password", context.place),
-            hint: Some("give it in the variable OUTLAST_STORE, which the loop then has".into()),
-        }),
+        None => Err(CliError::usage(
+            format!("the store's address {} holds a password", context.place),
+            Some("give it in the variable OUTLAST_STORE, which the loop then has"),
+        )),
     }
 }
 

@@ -36,11 +36,12 @@ use crate::{
     supervisor::environment::Mark,
 };
 use outlast_process::{
-    end_tree::{Force, end_tree},
+    end_tree::end_tree,
     identity::{self, Liveness},
     ladder::{Ask, Graces},
     proc_table,
     tree::{Marker, Tree},
+    wait::Bell,
 };
 
 /// Key that binds a supervised run's context to one loop, for the run's whole life.
@@ -372,6 +373,6 @@ fn stop_child(
         None => Marker::new([]),
     };
     let graces = Graces { all: GRACE, ..Graces::default() };
-    end_tree(&Tree::new(marker, roots), None, Ask::EndRest, graces, &Force::new()?)?;
+    end_tree(&Tree::new(marker, roots), None, Ask::EndRest, graces, &Bell::new()?)?;
     Ok(exit_code::OK)
 }

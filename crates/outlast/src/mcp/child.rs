@@ -41,10 +41,10 @@ impl Process {
         }
         let mut child =
             command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
-                CliError::Usage {
-                    message: format!("the server {} cannot be started: {e}", program.to_string_lossy()),
-                    hint: Some("give its command behind --: outlast mcp -- CMD".into()),
-                }
+                CliError::usage(
+                    format!("the server {} cannot be started: {e}", program.to_string_lossy()),
+                    Some("give its command behind --: outlast mcp -- CMD"),
+                )
             })?;
         if let Some(stderr) = child.stderr.take() {
             let server = program.to_string_lossy().into_owned();
@@ -75,25 +75,11 @@ impl Process {
     /// Closes the server's input, and ends it if it does not end by itself. Waits for that.
     pub fn close(self) {
         self.stdin.finish();
-        let until = Instant::now() + GRACE;
-        loop {
-            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-            match child.try_wait() {
-                Ok(None) if Instant::now() < until => {}
-                Ok(Some(_)) => return,
-                _ => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return;
-                }
-            }
-            drop(child);
-            thread::sleep(Duration::from_millis(10));
-        }
+        end(&self.child);
     }
 }
 
-/// Returns how a server ended whose output is closed. A server that still runs is killed.
+/// Waits until a server has ended, and returns how. One that still runs after [`GRACE`] is killed.
 fn end(child: &Mutex<Child>) -> String {
     let until = Instant::now() + GRACE;
     loop {

@@ -93,10 +93,10 @@ fn name(args: &McpArgs) -> Result<String, CliError> {
     let given = match &args.name {
         Some(name) => name.clone(),
         None if args.url.is_some() => {
-            return Err(CliError::Usage {
-                message: "a server at a URL has no name of its own".into(),
-                hint: Some("give it one with --name".into()),
-            });
+            return Err(CliError::usage(
+                "a server at a URL has no name of its own",
+                Some("give it one with --name"),
+            ));
         }
         None => {
             let program = args.command.first().map(|c| Path::new(c).file_stem().unwrap_or_default());
@@ -104,10 +104,10 @@ fn name(args: &McpArgs) -> Result<String, CliError> {
         }
     };
     if !is_name(&given) {
-        return Err(CliError::Usage {
-            message: format!("a server's name is 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -, had {given:?}"),
-            hint: Some("give it one with --name".into()),
-        });
+        return Err(CliError::usage(
+            format!("a server's name is 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -, had {given:?}"),
+            Some("give it one with --name"),
+        ));
     }
     Ok(given)
 }
@@ -117,8 +117,7 @@ fn way(args: &McpArgs, headers: &[(String, String)]) -> Result<Way, CliError> {
     let Some(url) = &args.url else {
         return Ok(Way::Command { argv: args.command.clone(), variables: None });
     };
-    let target =
-        Target::new(url, headers).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+    let target = Target::new(url, headers).map_err(|e| CliError::usage(e.to_string(), None))?;
     Ok(Way::Url(target))
 }
 
@@ -127,38 +126,41 @@ fn way(args: &McpArgs, headers: &[(String, String)]) -> Result<Way, CliError> {
 fn headers(args: &McpArgs, context: &Context) -> Result<Vec<(String, String)>, CliError> {
     if args.url.is_none() {
         if !args.header.is_empty() || !args.header_env.is_empty() {
-            return Err(CliError::Usage {
-                message: "a header is for a server at a URL, and this one is a command".into(),
-                hint: Some("give --url in place of the command, or leave the header out".into()),
-            });
+            return Err(CliError::usage(
+                "a header is for a server at a URL, and this one is a command",
+                Some("give --url in place of the command, or leave the header out"),
+            ));
         }
         return Ok(Vec::new());
     }
     let mut headers = Vec::new();
     for header in &args.header {
-        let (name, value) = header.split_once(':').ok_or_else(|| CliError::Usage {
-            message: format!("a header is NAME: VALUE, had {header:?}"),
-            hint: None,
-        })?;
+        let (name, value) = header
+            .split_once(':')
+            .ok_or_else(|| CliError::usage(format!("a header is NAME: VALUE, had {header:?}"), None))?;
         if SECRETS.iter().any(|secret| name.trim().eq_ignore_ascii_case(secret)) {
-            return Err(CliError::Usage {
-                message: format!(
+            return Err(CliError::usage(
+                format!(
                     "the value of {} is a secret, and everybody here can read a command line",
                     name.trim()
                 ),
-                hint: Some(format!("put it into a variable: --header-env {}=VARIABLE", name.trim())),
-            });
+                Some(&format!("put it into a variable: --header-env {}=VARIABLE", name.trim())),
+            ));
         }
         headers.push((name.trim().to_owned(), value.trim().to_owned()));
     }
     for named in &args.header_env {
-        let (name, variable) = named.split_once('=').ok_or_else(|| CliError::Usage {
-            message: format!("wanted NAME=VARIABLE, had {named:?}"),
-            hint: Some("for example --header-env Authorization=MAIL_LOGIN".into()),
+        let (name, variable) = named.split_once('=').ok_or_else(|| {
+            CliError::usage(
+                format!("wanted NAME=VARIABLE, had {named:?}"),
+                Some("for example --header-env Authorization=MAIL_LOGIN"),
+            )
         })?;
-        let value = context.around.var(variable).and_then(|v| v.to_str()).ok_or_else(|| CliError::Usage {
-            message: format!("the variable {variable} is not set, and the header {name} wants it"),
-            hint: Some("an MCP client passes a server only those variables that its entry names".into()),
+        let value = context.around.var(variable).and_then(|v| v.to_str()).ok_or_else(|| {
+            CliError::usage(
+                format!("the variable {variable} is not set, and the header {name} wants it"),
+                Some("an MCP client passes a server only those variables that its entry names"),
+            )
         })?;
         headers.push((name.to_owned(), value.to_owned()));
     }
@@ -173,10 +175,10 @@ fn own_run(id: &RunId, args: &McpArgs, context: &Context) -> Result<(Arc<dyn Sto
         if let Some(policy) = &args.policy
             && view.spec.rules.as_ref().is_none_or(|rules| rules.policy != *policy)
         {
-            return Err(CliError::Usage {
-                message: format!("run {id} exists, and keeps the policy that it was created with"),
-                hint: Some("leave --policy out, or give another --run".into()),
-            });
+            return Err(CliError::usage(
+                format!("run {id} exists, and keeps the policy that it was created with"),
+                Some("leave --policy out, or give another --run"),
+            ));
         }
         return Ok((store, view));
     }

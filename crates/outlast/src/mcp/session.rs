@@ -33,6 +33,7 @@ pub const PATIENCE_MS: u64 = 45_000;
 /// Time between two progress notices to a client that waits for a person's decision, in milliseconds.
 pub const PROGRESS_MS: u64 = 5_000;
 
+#[derive(Default)]
 pub struct Session {
     /// Facts about the server's tools, from the settings and from the server.
     tools: Tools,
@@ -67,28 +68,7 @@ pub struct Session {
 
 impl Session {
     pub fn new(tools: Tools) -> (Session, Vec<Deed>) {
-        let session = Session {
-            tools,
-            server: Server::Starting,
-            calls: HashMap::new(),
-            next: 0,
-            plain: HashMap::new(),
-            asked: HashSet::new(),
-            queue: VecDeque::new(),
-            greeting: None,
-            initialized: None,
-            level: None,
-            subscriptions: Vec::new(),
-            own: HashSet::new(),
-            own_ids: 0,
-            starts: 0,
-            released: HashMap::new(),
-            replayed: 0,
-            diverged: false,
-            closing: false,
-            deeds: Vec::new(),
-        };
-        (session, vec![Deed::Start { pause_ms: 0 }])
+        (Session { tools, ..Session::default() }, vec![Deed::Start { pause_ms: 0 }])
     }
 
     pub fn on(&mut self, event: Event) -> Vec<Deed> {

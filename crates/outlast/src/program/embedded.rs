@@ -56,8 +56,6 @@ fn serve_args(
     let parsed = line::parse(&typed, around)?;
     match parsed.command {
         Command::Serve(args) => Ok((parsed.globals, args)),
-        _ => {
-            Err(CliError::Usage { message: "`outlast serve` was read as another command".into(), hint: None })
-        }
+        _ => Err(CliError::usage("`outlast serve` was read as another command", None)),
     }
 }

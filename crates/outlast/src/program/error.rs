@@ -106,6 +106,11 @@ impl From<clap::Error> for CliError {
 }
 
 impl CliError {
+    /// Returns an error of the command line: exit 2.
+    pub fn usage(message: impl Into<String>, hint: Option<&str>) -> CliError {
+        CliError::Usage { message: message.into(), hint: hint.map(Into::into) }
+    }
+
     /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
         match self {

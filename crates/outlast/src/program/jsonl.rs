@@ -9,6 +9,8 @@ use std::{
 
 use serde_json::Value;
 
+use super::file::beside;
+
 /// Beginning of a result, by which a result that follows a torn line in the same line is found.
 const BEGINS: &str = "{\"job_id\"";
 
@@ -40,9 +42,7 @@ pub struct Scan {
 
 /// Returns the path of the store that holds the record of a file of results: the file's path with `.outlast.db`.
 pub fn record(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".outlast.db");
-    name.into()
+    beside(path, ".outlast.db")
 }
 
 /// Returns whether a word on the command line means a file of results instead of a job.
@@ -71,12 +71,7 @@ pub fn scan(path: &Path) -> io::Result<Scan> {
 
 /// Moves lines that are no result into `FILE.damaged`, and returns that file's path. `FILE` is replaced atomically.
 pub fn repair(path: &Path) -> io::Result<PathBuf> {
-    let beside = |ending: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(ending);
-        PathBuf::from(name)
-    };
-    let (damaged, new) = (beside(".damaged"), beside(".new"));
+    let (damaged, new) = (beside(path, ".damaged"), beside(path, ".new"));
     let mut out = File::create(&new)?;
     let mut bad = fs::OpenOptions::new().create(true).append(true).open(&damaged)?;
     each_line(path, |_, raw, _| {

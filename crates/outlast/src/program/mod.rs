@@ -5,6 +5,7 @@ pub mod context;
 pub mod embedded;
 pub mod error;
 pub mod exit_code;
+pub mod file;
 pub mod find;
 pub mod host;
 pub mod jsonl;

@@ -12,6 +12,7 @@ use std::{
 
 use outlast_core::words::{digest::Digest, id::RunId};
 
+use super::file::beside;
 use crate::settings::{
     store_address::{self, StoreAddress},
     surroundings::Surroundings,
@@ -31,11 +32,7 @@ impl RunDirectory {
         around: &Surroundings,
     ) -> Result<RunDirectory, store_address::Error> {
         let all = match place {
-            StoreAddress::File(store) => {
-                let mut name = store.as_os_str().to_owned();
-                name.push(".runs");
-                PathBuf::from(name)
-            }
+            StoreAddress::File(store) => beside(store, ".runs"),
             StoreAddress::Postgres(_) => {
                 let state = around.state_directory().ok_or(store_address::Error::Nowhere)?;
                 let of_store = Digest::of(place.to_string().as_bytes()).to_string();

@@ -30,11 +30,11 @@ pub struct Server {
 impl Server {
     /// Reads the address, and the token from the variables. Errors: `usage`; `bad_api_token_file`.
     pub fn read(address: &str, around: &Surroundings) -> Result<Server, CliError> {
-        let address = Address::parse(address).map_err(|e| CliError::Usage {
-            message: format!("--server {address:?}: {e}"),
-            hint: Some(
-                "from afar: ssh -L 7077:127.0.0.1:7077 HOST, and --server http://127.0.0.1:7077".into(),
-            ),
+        let address = Address::parse(address).map_err(|e| {
+            CliError::usage(
+                format!("--server {address:?}: {e}"),
+                Some("from afar: ssh -L 7077:127.0.0.1:7077 HOST, and --server http://127.0.0.1:7077"),
+            )
         })?;
         let token = match (around.var(TOKEN), around.var(TOKEN_FILE)) {
             (Some(token), _) => Some(token.to_string_lossy().trim().to_owned()),
@@ -110,7 +110,7 @@ pub fn over(command: &Command) -> Over {
 /// Refuses a command that does not work with a server. `word` is the command's name.
 pub fn check(command: &Command, word: &str, server: &str) -> Result<(), CliError> {
     let message = |why: &str| format!("`outlast {word}` does not work over a server: {why}");
-    let usage = |message: String, hint: &str| Err(CliError::Usage { message, hint: Some(hint.to_owned()) });
+    let usage = |message: String, hint: &str| Err(CliError::usage(message, Some(hint)));
     match over(command) {
         Over::Server => Ok(()),
         Over::ThisMachine => usage(message("it is about this machine"), "leave --server out"),

@@ -55,11 +55,11 @@ pub fn providers(
         // The URL is kept with the run: a variable must not hold what a flag must not hold, such as a
         // password.
         values::base_url(&around.to_string_lossy())
-            .map_err(|e| CliError::Usage { message: format!("{variable}: {e}"), hint: None })
+            .map_err(|e| CliError::usage(format!("{variable}: {e}"), None))
     };
     let provider = |base: String, key: &Option<crate::settings::keys::Key>| {
         Provider::new(&base, key.as_ref().map(|k| Key::new(k.value.clone())))
-            .map_err(|e| CliError::Usage { message: e.to_string(), hint: None })
+            .map_err(|e| CliError::usage(e.to_string(), None))
     };
     Ok(Providers {
         openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI)?, &keys.openai)?,

@@ -25,10 +25,10 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
     let token = args.api_token_file.as_deref().map(read_tokens).transpose()?;
     let open = [Some(args.listen), args.grpc].into_iter().flatten().find(|a| !a.ip().is_loopback());
     if let (Some(open), None) = (open, &token) {
-        return Err(CliError::Usage {
-            message: format!("{open} is not a loopback address, and there is no API token"),
-            hint: Some("give --api-token-file FILE, or listen on 127.0.0.1".into()),
-        });
+        return Err(CliError::usage(
+            format!("{open} is not a loopback address, and there is no API token"),
+            Some("give --api-token-file FILE, or listen on 127.0.0.1"),
+        ));
     }
     let access = Access {
         api_token: token,
@@ -112,7 +112,7 @@ fn refused(e: &CliError) {
 fn typed_again(context: &Context, old: &ServeArgs) -> Result<ServeArgs, CliError> {
     let parsed = line::parse(&context.typed, &context.around)?;
     let Command::Serve(new) = parsed.command else {
-        return Err(CliError::Usage { message: "the line was no `outlast serve`".into(), hint: None });
+        return Err(CliError::usage("the line was no `outlast serve`", None));
     };
     for (flag, changed) in [
         ("listen", new.listen != old.listen),

@@ -34,16 +34,10 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Runs `outlast ui` until a signal stops it. Returns the exit code.
 pub fn ui(args: &UiArgs, context: Context) -> Result<u8, CliError> {
     if !args.listen.ip().is_loopback() {
-        return Err(CliError::Usage {
-            message: format!(
-                "{} is not a loopback address, and the page is shown on loopback only",
-                args.listen
-            ),
-            hint: Some(
-                "from another machine: ssh -L 7079:127.0.0.1:7079 HOST outlast ui --listen 127.0.0.1:7079"
-                    .into(),
-            ),
-        });
+        return Err(CliError::usage(
+            format!("{} is not a loopback address, and the page is shown on loopback only", args.listen),
+            Some("from another machine: ssh -L 7079:127.0.0.1:7079 HOST outlast ui --listen 127.0.0.1:7079"),
+        ));
     }
     log::start(&context.around, "warn");
     let store = context.open(false, Default::default())?;
@@ -112,10 +106,8 @@ fn is_typed_at() -> bool {
 /// Returns the configuration of a listener that asks no provider anything: it needs no keys and no prices.
 fn config(context: &Context) -> Result<Config, CliError> {
     let args = embedded::proxy_args(&context.around)?;
-    let nowhere = || {
-        Provider::new("http://127.0.0.1:9", None)
-            .map_err(|e| CliError::Usage { message: e.to_string(), hint: None })
-    };
+    let nowhere =
+        || Provider::new("http://127.0.0.1:9", None).map_err(|e| CliError::usage(e.to_string(), None));
     let providers =
         Providers { openai: nowhere()?, anthropic: nowhere()?, gemini: nowhere()?, named: Vec::new() };
     // Nobody is told the token: only the page's sessions are let in.

@@ -67,8 +67,7 @@ pub fn plan(around: &Surroundings) -> Result<Option<Ceilings>, Error> {
 
 fn read(name: &str, value: toml::Value) -> Result<(Name, Terms), String> {
     let name = Name::new(name).map_err(|e| e.to_string())?;
-    let written: Written =
-        value.try_into().map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let written: Written = file::read_as(value)?;
     let usd = match &written.usd {
         None => None,
         Some(toml::Value::String(text)) => Some(values::usd(text).map_err(|e| format!("usd: {e}"))?),

@@ -78,7 +78,8 @@ fn is_name(name: &str) -> bool {
         && !name.starts_with("OUTLAST_")
 }
 
-fn unquoted(value: &str) -> &str {
+/// Returns the value without the quotes around it, if it has some.
+pub(super) fn unquoted(value: &str) -> &str {
     let inside = |q: char| value.strip_prefix(q)?.strip_suffix(q);
     inside('"').or_else(|| inside('\'')).unwrap_or(value)
 }

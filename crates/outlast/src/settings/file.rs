@@ -70,28 +70,14 @@ impl Error {
 /// no such file or table.
 pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
-    let Some(text) = read(&path)? else { return Ok(None) };
-    match table(&text, &path)?.remove(name) {
-        None => Ok(None),
-        Some(toml::Value::Table(tables)) => Ok(Some((path, tables))),
-        Some(_) => Err(Error::BadValue {
-            origin: Origin::File { path, key: name.to_owned() },
-            why: format!("wanted tables [{name}.NAME]"),
-        }),
-    }
+    Ok(table_of(&path, name, &format!("wanted tables [{name}.NAME]"))?.map(|tables| (path, tables)))
 }
 
 /// Returns the table `name` of the nearest settings file that has it, with the file's path; `None` if no file has it.
 pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     for path in files(around) {
-        let Some(text) = read(&path)? else { continue };
-        match table(&text, &path)?.remove(name) {
-            None => {}
-            Some(toml::Value::Table(table)) => return Ok(Some((path, table))),
-            Some(_) => {
-                let origin = Origin::File { path, key: name.to_owned() };
-                return Err(Error::BadValue { origin, why: "wanted a table".into() });
-            }
+        if let Some(table) = table_of(&path, name, "wanted a table")? {
+            return Ok(Some((path, table)));
         }
     }
     Ok(None)
@@ -102,17 +88,29 @@ pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBu
 pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
     let mut found = Vec::new();
     for path in files(around) {
-        let Some(text) = read(&path)? else { continue };
-        match table(&text, &path)?.remove(name) {
-            None => {}
-            Some(toml::Value::Table(tables)) => found.push((path, tables)),
-            Some(_) => {
-                let why = format!("wanted tables [{name}.NAME]");
-                return Err(Error::BadValue { origin: Origin::File { path, key: name.to_owned() }, why });
-            }
-        }
+        let tables = table_of(&path, name, &format!("wanted tables [{name}.NAME]"))?;
+        found.extend(tables.map(|tables| (path, tables)));
     }
     Ok(found)
+}
+
+/// Returns the table `name` of the settings file at `path`; `None` if there is no such file or table. `why` is the error
+/// where the name has another value.
+fn table_of(path: &Path, name: &str, why: &str) -> Result<Option<toml::Table>, Error> {
+    let Some(text) = read(path)? else { return Ok(None) };
+    match table(&text, path)?.remove(name) {
+        None => Ok(None),
+        Some(toml::Value::Table(found)) => Ok(Some(found)),
+        Some(_) => {
+            let origin = Origin::File { path: path.into(), key: name.to_owned() };
+            Err(Error::BadValue { origin, why: why.to_owned() })
+        }
+    }
+}
+
+/// Reads a value of a settings file as a type. The error says in one line why it is none.
+pub fn read_as<T: serde::de::DeserializeOwned>(value: toml::Value) -> Result<T, String> {
+    value.try_into().map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))
 }
 
 /// Returns the paths where settings files may be, nearest first: the current directory's, then the user's own.

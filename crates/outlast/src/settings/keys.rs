@@ -3,7 +3,7 @@
 
 use std::{fmt, io::Read, os::unix::fs::MetadataExt, path::PathBuf};
 
-use crate::settings::surroundings::Surroundings;
+use crate::settings::{env_file::unquoted, surroundings::Surroundings};
 
 /// Environment variable of OpenAI's key.
 pub const OPENAI: &str = "OPENAI_API_KEY";
@@ -158,11 +158,6 @@ fn parse(text: &str, path: &std::path::Path) -> Result<Keys, Error> {
         }
     }
     Ok(keys)
-}
-
-fn unquoted(value: &str) -> &str {
-    let inside = |q: char| value.strip_prefix(q)?.strip_suffix(q);
-    inside('"').or_else(|| inside('\'')).unwrap_or(value)
 }
 
 #[cfg(test)]

@@ -17,8 +17,7 @@ pub fn load(around: &Surroundings) -> Result<Option<Masks>, Error> {
     let Some((path, table)) = file::nearest_table(around, TABLE)? else { return Ok(None) };
     let bad =
         |key: String, why: String| Error::BadValue { origin: Origin::File { path: path.clone(), key }, why };
-    let written: Result<Masks, toml::de::Error> = toml::Value::Table(table).try_into();
-    let masks = written.map_err(|e| bad(TABLE.into(), e.message().trim().replace('\n', ", ")))?;
+    let masks: Masks = file::read_as(toml::Value::Table(table)).map_err(|why| bad(TABLE.into(), why))?;
     masks.compile().map_err(|e| bad(format!("{TABLE}.{}", e.at), e.why))?;
     Ok((!masks.is_empty()).then_some(masks))
 }

@@ -82,9 +82,7 @@ fn server(name: &str, written: toml::Table, around: &Surroundings) -> Result<Ser
     if !is_name(name) {
         return Err(format!("its name: wanted 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -"));
     }
-    let written: Written = toml::Value::Table(written)
-        .try_into()
-        .map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let written: Written = file::read_as(toml::Value::Table(written))?;
     let tools = Tools::new(written.trust, written.reads, written.idempotent);
     let has_headers = !written.headers.is_empty() || !written.header_env.is_empty();
     let mut secrets = Secrets::default();

@@ -153,9 +153,7 @@ fn endpoint(
     if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
         return Err("its name: wanted 1 to 64 of A-Z a-z 0-9 . _ -".into());
     }
-    let written: Written = toml::Value::Table(written)
-        .try_into()
-        .map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let written: Written = file::read_as(toml::Value::Table(written))?;
     let events = topics(written.events.as_deref())?;
     let secret = secret(&written, directory, around)?;
     let way = match (&written.url, &written.command) {

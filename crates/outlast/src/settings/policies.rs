@@ -47,8 +47,7 @@ fn one(name: &str, value: &toml::Value) -> Result<NamedPolicy, String> {
     if !policies::is_name(name) {
         return Err("a policy's name is 1 to 128 of A-Z a-z 0-9 . _ : -".into());
     }
-    let written: Written =
-        value.clone().try_into().map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let written: Written = file::read_as(value.clone())?;
     type Read = fn(&str) -> Result<i64, values::BadValue>;
     let mut limits = Limits::default();
     for (word, unit, value, read) in [

@@ -58,6 +58,11 @@ impl Surroundings {
         self.absolute("HOME")
     }
 
+    /// Returns the directory that the variable names, else `below_home` in the home directory; `None` if neither is set.
+    pub fn named_or_home(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
+        self.var(variable).map(PathBuf::from).or_else(|| Some(self.home()?.join(below_home)))
+    }
+
     /// Returns `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`; `None` if neither variable is set.
     pub fn config_directory(&self) -> Option<PathBuf> {
         self.xdg("XDG_CONFIG_HOME", ".config")

@@ -91,8 +91,7 @@ pub fn load(around: &Surroundings) -> Result<Vec<Upstream>, Error> {
 
 fn read(name: &str, value: toml::Value, directory: &Path, around: &Surroundings) -> Result<Upstream, String> {
     let checked = Named::name(name).map_err(|e| e.to_string())?;
-    let written: Written =
-        value.try_into().map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))?;
+    let written: Written = file::read_as(value)?;
     let base = values::base_url(&written.base_url).map_err(|e| format!("base_url: {e}"))?;
     let key = key(&written, directory, around)?;
     let auth = match &written.auth_header {

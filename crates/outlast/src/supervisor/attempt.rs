@@ -24,7 +24,7 @@ use crate::{
 use outlast_process::{
     attach::stage::Stage,
     cgroup::{self, Group, OomKills},
-    end_tree::{Ended, Force, end_tree},
+    end_tree::{Ended, end_tree},
     exit::Exit,
     ladder::{Ask, Graces},
     reap,
@@ -32,6 +32,7 @@ use outlast_process::{
     spawn::{Child, Command, Spawner},
     start_error,
     tree::{Marker, Tree},
+    wait::Bell,
 };
 
 /// Time that a reader of the supervisor's output has to take what a stopped agent printed. The log has it in
@@ -124,7 +125,7 @@ pub(super) async fn ladder(
     child: Option<Arc<Child>>,
     ask: Ask,
     graces: Graces,
-    force: Arc<Force>,
+    force: Arc<Bell>,
 ) -> std::io::Result<Ended> {
     tokio::task::spawn_blocking(move || end_tree(&tree, child.as_deref(), ask, graces, &force))
         .await
@@ -247,7 +248,7 @@ pub async fn run(
         by = if child.try_wait()? == Some(Exit::code(0)) { by } else { who };
     }
     // The agent has ended or must end: in both cases together with everything it started.
-    let force = Arc::new(Force::new()?);
+    let force = Arc::new(Bell::new()?);
     let (mut hurried, mut cut_off) = (false, watch.beat.cut_off().is_on());
     // An agent that stands still could not use a grace, and may not go on.
     let ask = if cut_off { Ask::Force } else { ask.unwrap_or(Ask::EndRest) };
@@ -264,7 +265,7 @@ pub async fn run(
         tokio::select! {
             ended = &mut ending => break ended?,
             () = watch.beat.cut_off().begun(), if !cut_off => {
-                force.now()?;
+                force.ring();
                 cut_off = true;
             }
             signals = watch.signals.next() => {
@@ -275,7 +276,7 @@ pub async fn run(
                     EndedBy::Itself if child.try_wait()? != Some(Exit::code(0)) => by = who,
                     // A second Ctrl-C means now, even if a reader of our output has stopped reading.
                     _ => {
-                        force.now()?;
+                        force.ring();
                         hurried = true;
                     }
                 }

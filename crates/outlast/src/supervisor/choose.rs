@@ -89,19 +89,19 @@ pub struct BegunWith {
 fn same_command(args: &RunArgs, view: &RunView) -> Result<(), CliError> {
     let id = &view.run.id;
     match &view.spec.command {
-        Some(command) if command.argv != args.command => Err(CliError::Usage {
-            message: format!("run {id} was begun with another command: {}", command.argv.join(" ")),
-            hint: Some(format!("go on with `outlast resume {id}`, or give another id with --run")),
-        }),
+        Some(command) if command.argv != args.command => Err(CliError::usage(
+            format!("run {id} was begun with another command: {}", command.argv.join(" ")),
+            Some(&format!("go on with `outlast resume {id}`, or give another id with --run")),
+        )),
         Some(command) if command.looping.is_some() != args.looping.on => {
             let (was, with) = match args.looping.on {
                 true => ("as no loop", "without --loop"),
                 false => ("as a loop", "with --loop"),
             };
-            Err(CliError::Usage {
-                message: format!("run {id} was begun {was}"),
-                hint: Some(format!("go on with it {with}, or give another id with --run")),
-            })
+            Err(CliError::usage(
+                format!("run {id} was begun {was}"),
+                Some(&format!("go on with it {with}, or give another id with --run")),
+            ))
         }
         _ => Ok(()),
     }
@@ -182,12 +182,10 @@ fn create(
         .iter()
         .find(|name| [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE].contains(&name.as_str()))
     {
-        return Err(CliError::Usage {
-            message: format!("--env {name}: a provider's key is never kept with a run"),
-            hint: Some(
-                "for a resumption after a reboot put it into ~/.config/outlast/env (mode 0600)".into(),
-            ),
-        });
+        return Err(CliError::usage(
+            format!("--env {name}: a provider's key is never kept with a run"),
+            Some("for a resumption after a reboot put it into ~/.config/outlast/env (mode 0600)"),
+        ));
     }
     let id = match &args.run {
         Some(id) => id.clone(),
@@ -222,16 +220,10 @@ fn create(
                 env.insert(name.to_owned(), value.to_owned());
             }
             Some(None) => {
-                return Err(CliError::Usage {
-                    message: format!("{name} is not plain text, and cannot be kept"),
-                    hint: None,
-                });
+                return Err(CliError::usage(format!("{name} is not plain text, and cannot be kept"), None));
             }
             None if args.env.iter().any(|n| n == name) => {
-                return Err(CliError::Usage {
-                    message: format!("--env {name}: there is no such variable"),
-                    hint: None,
-                });
+                return Err(CliError::usage(format!("--env {name}: there is no such variable"), None));
             }
             None => {}
         }
@@ -316,9 +308,8 @@ fn login_words(view: &RunView) -> String {
 /// Returns the absolute path of `--state-file`, so that every attempt and process means the same file.
 fn state_file(args: &RunArgs, context: &Context) -> Result<Option<String>, CliError> {
     let Some(path) = &args.state_file else { return Ok(None) };
-    let usage = |message: String| CliError::Usage {
-        message,
-        hint: Some("wanted for example --state-file ./active_state.json".into()),
+    let usage = |message: String| {
+        CliError::usage(message, Some("wanted for example --state-file ./active_state.json"))
     };
     if path.as_os_str().is_empty() || path.to_string_lossy().ends_with('/') {
         return Err(usage(format!("--state-file: {path:?} is no file's name")));
@@ -382,10 +373,10 @@ fn kept_stdin() -> Result<Option<Payload>, CliError> {
     let mut bytes = Vec::new();
     stdin.lock().take(MAX_STDIN + 1).read_to_end(&mut bytes).map_err(InputError::Stdin)?;
     if bytes.len() as u64 > MAX_STDIN {
-        return Err(CliError::Usage {
-            message: "standard input is larger than 256 MiB, and cannot be kept with the run".into(),
-            hint: Some("give the agent a file's name instead".into()),
-        });
+        return Err(CliError::usage(
+            "standard input is larger than 256 MiB, and cannot be kept with the run",
+            Some("give the agent a file's name instead"),
+        ));
     }
     Ok((!bytes.is_empty()).then(|| Payload::encode(&bytes)))
 }

@@ -208,9 +208,11 @@ fn lost(status: ExitStatus) -> u8 {
 
 impl Behind {
     fn of(words: &str, detach: bool) -> Result<Behind, CliError> {
-        let bad = || CliError::Usage {
-            message: format!("the variable {VARIABLE} is not for people: {words:?}"),
-            hint: Some(format!("unset {VARIABLE}")),
+        let bad = || {
+            CliError::usage(
+                format!("the variable {VARIABLE} is not for people: {words:?}"),
+                Some(&format!("unset {VARIABLE}")),
+            )
         };
         let numbers: Vec<u16> = words.split(',').map_while(|word| word.parse().ok()).collect();
         let [fd, pty, rows, columns] = numbers[..] else { return Err(bad()) };

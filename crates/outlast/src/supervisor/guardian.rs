@@ -16,12 +16,13 @@ use crate::{
     render::amount::some,
 };
 use outlast_process::{
-    end_tree::{Force, end_tree},
+    end_tree::end_tree,
     guarded,
     guardian::{self, Bereaved},
     ladder::{Ask, Graces},
     nondumpable,
     tree::{Marker, Tree},
+    wait::Bell,
 };
 
 /// Facts about an attempt that the guardian needs to end the attempt in the supervisor's place.
@@ -103,7 +104,7 @@ fn end_all(told: &str) -> io::Result<i64> {
             // For the next attempt's note. Without it those tools' outcomes are unknown, which is true too.
             let _ = fs::write(file, serde_json::to_vec(&truth::look(&tree)?)?);
         }
-        end_tree(&tree, None, Ask::Force, Graces::default(), &Force::new()?)?;
+        end_tree(&tree, None, Ask::Force, Graces::default(), &Bell::new()?)?;
     }
     Ok(i64::try_from(found).unwrap_or(i64::MAX))
 }

@@ -17,10 +17,10 @@ use outlast_server::{
 };
 
 use crate::{
-    agent::hooks,
     program::{
         context::Context,
         error::{CliError, RunError},
+        file,
         run_directory::RunDirectory,
     },
     settings::surroundings::Surroundings,
@@ -176,7 +176,7 @@ impl Own {
             let path = self.directory.join(file);
             if !files.values().any(|known| *known == path) {
                 let whole = format!("{}\n{ours}", theirs.trim_end());
-                hooks::write(&self.directory, &path, whole.trim_start().as_bytes())?;
+                file::write(&self.directory, &path, whole.trim_start().as_bytes())?;
             }
             files.insert(name, path);
         }

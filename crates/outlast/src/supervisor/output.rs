@@ -17,7 +17,7 @@ use std::{
 
 use outlast_core::words::{clock::Clock, id::AttemptNo};
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec},
+    event::{PollFd, PollFlags},
     fs::FileType,
     io::Errno,
     pipe::PipeFlags,
@@ -28,7 +28,7 @@ use crate::{
     logs::AttemptLog,
     program::say::say,
 };
-use outlast_process::{attach::stage::Stage, pty::Pty, spawn};
+use outlast_process::{attach::stage::Stage, pty::Pty, spawn, wait::Bell};
 
 /// Most bytes read from a pipe after its attempt is over. A process that was left alone may go on writing.
 const LAST_BYTES: usize = 1 << 20;
@@ -166,32 +166,6 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         self.over.ring();
-    }
-}
-
-/// Event that can be raised once and stays raised.
-#[derive(Debug)]
-pub struct Bell(OwnedFd);
-
-impl Bell {
-    pub fn new() -> io::Result<Bell> {
-        Ok(Bell(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub fn ring(&self) {
-        // A full counter means that it has rung already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    fn rings(&self) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&at_once)).is_ok_and(|n| n > 0)
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

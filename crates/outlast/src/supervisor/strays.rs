@@ -6,10 +6,11 @@ use std::{io, sync::Arc};
 use outlast_core::store::{RunView, Store};
 use outlast_process::{
     cgroup::{self, ParentGroup},
-    end_tree::{Force, end_tree},
+    end_tree::end_tree,
     ladder::{Ask, Graces},
     proc_table::{self, ProcId},
     tree::Tree,
+    wait::Bell,
 };
 
 use super::{attempt::ladder, environment::Mark};
@@ -38,7 +39,7 @@ pub async fn end(
     }
     let tools = truth::look(&tree)?;
     say(&format!("ending {} of an earlier attempt", some(strays as i64, "process")));
-    let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Force::new()?)).await?;
+    let ended = ladder(tree, None, Ask::EndRest, Graces::default(), Arc::new(Bell::new()?)).await?;
     groups.iter().for_each(|group| cgroup::remove(group));
     Ok((ended.left.len(), tools))
 }
@@ -68,7 +69,7 @@ pub fn sweep(store: &dyn Store, view: &RunView) -> Result<usize, CliError> {
     if strays > 0 {
         let (id, count) = (&view.run.id, some(strays as i64, "process"));
         say(&format!("{id}: ending {count} that a killed supervisor left"));
-        end_tree(&tree, None, Ask::EndRest, Graces::default(), &Force::new()?)?;
+        end_tree(&tree, None, Ask::EndRest, Graces::default(), &Bell::new()?)?;
     }
     Ok(strays)
 }

@@ -8,7 +8,6 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags},
-    io::Errno,
     process::Signal,
     termios::Winsize,
 };
@@ -21,6 +20,7 @@ use super::{
 use crate::{
     signals::{Signals, suspend_self},
     terminal::Terminal,
+    wait::poll,
 };
 
 /// Largest number of bytes of keys that wait for a supervisor; more are left in the terminal.
@@ -122,10 +122,7 @@ impl Client {
             if self.is_raw && self.waiting.len() < MOST_KEYS {
                 fds.push(PollFd::new(&stdin, PollFlags::IN));
             }
-            match rustix::event::poll(&mut fds, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
+            poll(&mut fds, None)?;
             let is_typed = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
             drop(fds);
             for signal in signals.take() {

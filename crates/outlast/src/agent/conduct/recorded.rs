@@ -9,11 +9,8 @@ use outlast_core::{
 
 use super::Conduct;
 use crate::{
-    agent::{
-        hooks,
-        servers::{self, Handed},
-    },
-    program::{context::Context, say::say},
+    agent::servers::{self, Handed},
+    program::{context::Context, file, say::say},
 };
 
 impl Conduct {
@@ -49,7 +46,7 @@ impl Conduct {
                 let written = self
                     .run_files
                     .make()
-                    .and_then(|()| hooks::write(&self.files, &path, config.to_string().as_bytes()));
+                    .and_then(|()| file::write(&self.files, &path, config.to_string().as_bytes()));
                 if let Err(e) = written {
                     say(&format!("no MCP server is recorded: cannot write {}: {e}", path.display()));
                     return Ok(Vec::new());

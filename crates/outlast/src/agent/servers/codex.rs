@@ -26,8 +26,7 @@ pub struct ServerOptions {
 /// Reads the servers that Codex would start, and those that are recorded.
 pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
     let mut servers = Servers::default();
-    let own = place.around.var("CODEX_HOME").map(PathBuf::from);
-    let Some(own) = own.or_else(|| Some(place.around.home()?.join(".codex"))) else { return servers };
+    let Some(own) = place.around.named_or_home("CODEX_HOME", ".codex") else { return servers };
     let machine = place.machine.join("codex");
     let read = |path: PathBuf| table(&path);
     let config = match read(own.join("config.toml")) {

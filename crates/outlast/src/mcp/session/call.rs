@@ -53,8 +53,9 @@ pub struct Plain {
     pub lost: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Server {
+    #[default]
     Starting,
     /// The restarted server gets the `initialize` of the client's session again; the value is that request's id.
     Greeting(String),
