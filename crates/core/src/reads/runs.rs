@@ -65,16 +65,14 @@ pub fn each<E: From<store::Error>>(
 ) -> Result<(), E> {
     filter.limit = CHUNK;
     loop {
+        // A server may give fewer runs at a time than were asked for: an empty chunk is the end.
         let chunk = store.runs(&filter)?;
-        let last = chunk.len() < CHUNK;
-        filter.before = chunk.last().map(|view| view.run.no);
+        let Some(last) = chunk.last() else { return Ok(()) };
+        filter.before = Some(last.run.no);
         for view in chunk {
             if !each(view)? {
                 return Ok(());
             }
-        }
-        if last {
-            return Ok(());
         }
     }
 }
