@@ -39,7 +39,7 @@ pub struct Relay {
 /// Counts of what passed the relay since they were last read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Number of times that the client sent a request while no answer was outstanding.
+    /// Number of batches of requests that the client sent while no answer was outstanding.
     pub round_trips: usize,
     pub statements: usize,
     /// Statements that were given a name.
@@ -58,11 +58,22 @@ struct Shared {
 /// One connection, as both of its directions see it.
 #[derive(Default)]
 struct Link {
-    /// Requests that are not answered yet.
-    open: Mutex<usize>,
+    batch: Mutex<Batch>,
     /// The server's answers are lost from here on, and the connection with the COMMIT's.
     is_lost: AtomicBool,
 }
+
+/// Requests that the client sends before it waits for an answer.
+#[derive(Default)]
+struct Batch {
+    /// Requests that are not answered yet.
+    open: usize,
+    /// Whether the client may not have sent all of it yet, whatever the server has answered.
+    goes_on: bool,
+}
+
+/// Size at which tokio-postgres sends what it has of a batch, before the rest of it.
+const SENT_IN_PARTS: usize = 8 << 10;
 
 impl Relay {
     /// Relays to the socket in `server`. Its threads end with the test's process.
@@ -143,13 +154,15 @@ impl Link {
         }
         let all = messages.complete(bytes);
         let types: Vec<u8> = all.iter().map(|message| message[0]).collect();
-        let mut open = self.open.lock().unwrap();
+        let mut batch = self.batch.lock().unwrap();
         let mut passed = shared.passed.lock().unwrap();
-        passed.round_trips += usize::from(*open == 0 && types.iter().any(|t| b"PBQ".contains(t)));
+        let begins = batch.open == 0 && !batch.goes_on;
+        passed.round_trips += usize::from(begins && types.iter().any(|t| b"PBQ".contains(t)));
         passed.statements += types.iter().filter(|t| b"EQ".contains(t)).count();
         passed.named += all.iter().filter(|message| message[0] == b'P' && message[5] != 0).count();
-        *open += types.iter().filter(|t| b"QS".contains(t)).count();
-        drop((open, passed));
+        batch.open += types.iter().filter(|t| b"QS".contains(t)).count();
+        batch.goes_on = bytes.len() >= SENT_IN_PARTS && !bytes.ends_with(COMMIT);
+        drop((batch, passed));
         if !bytes.ends_with(COMMIT) {
             return Way::On;
         }
@@ -171,8 +184,8 @@ impl Link {
     /// Looks at what the server sends.
     fn answered(&self, messages: &mut Messages, bytes: &[u8]) -> Way {
         let ready = messages.complete(bytes).iter().filter(|message| message[0] == b'Z').count();
-        let mut open = self.open.lock().unwrap();
-        *open = open.saturating_sub(ready);
+        let mut batch = self.batch.lock().unwrap();
+        batch.open = batch.open.saturating_sub(ready);
         match self.is_lost.load(Ordering::SeqCst) {
             false => Way::On,
             true if bytes.windows(COMMITTED.len()).any(|part| part == COMMITTED) => Way::Cut,
