@@ -159,7 +159,7 @@ impl Inner {
 
 impl Tables {
     /// Loads the rows that `needs` name, and no others.
-    pub fn load(&self, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
+    pub fn load(&self, needs: &[Need], now: Micros) -> Result<Box<Loaded>, Error> {
         load::load_strictly(&mut &*self, needs, now)
     }
 
@@ -338,7 +338,7 @@ impl Store for MemoryStore {
             Ok(outcome) => outcome,
             Err(e) => return Ticket::ready(Err(e.into())),
         };
-        Arc::make_mut(&mut inner.committed).apply(loaded);
+        Arc::make_mut(&mut inner.committed).apply(*loaded);
         let tables = inner.committed.clone();
         inner.commit(tables, durability);
         Ticket::ready(Ok(outcome))

@@ -205,7 +205,7 @@ impl Backend for FaultBackend {
         Some(DataVersion { version: self.version, writes: self.writes })
     }
 
-    fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+    fn apply(&mut self, loaded: Box<Loaded>) -> Result<(), Error> {
         if let Some(Fault::Write { after, why }) = self.fault
             && self.applied >= after
         {
@@ -219,7 +219,7 @@ impl Backend for FaultBackend {
         self.applied += 1;
         self.writes += 1;
         let tables = Arc::make_mut(&mut self.tables);
-        tables.apply(loaded);
+        tables.apply(*loaded);
         if let Some(bug) = self.bug {
             tamper(bug, tables, &self.before);
         }

@@ -35,7 +35,7 @@ pub trait Backend: Fetch + Send {
         None
     }
     /// Writes back the touched rows: at once, or at the latest with the commit.
-    fn apply(&mut self, loaded: Loaded) -> Result<(), Error>;
+    fn apply(&mut self, loaded: Box<Loaded>) -> Result<(), Error>;
     /// Writes the highest operation counter of the group into the instance's row.
     fn count(&mut self, instance: InstanceNo, counter: i64) -> Result<(), Error>;
     fn commit(&mut self) -> Result<(), CommitFailed>;

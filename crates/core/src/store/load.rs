@@ -98,17 +98,17 @@ pub trait Fetch {
 ///
 /// Called inside the transaction that writes. `now` is the store's clock and decides which windows of named budgets
 /// are open. Errors: `Corrupt` when an envelope that a run or a call is charged to is missing.
-pub fn load(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
+pub fn load(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Box<Loaded>, Error> {
     load_as(fetch, needs, now, false)
 }
 
 /// Works as `load`, for a strict store: lookups beyond the declared needs are noted in `Loaded::undeclared`.
-pub fn load_strictly(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Loaded, Error> {
+pub fn load_strictly(fetch: &mut impl Fetch, needs: &[Need], now: Micros) -> Result<Box<Loaded>, Error> {
     load_as(fetch, needs, now, true)
 }
 
-fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) -> Result<Loaded, Error> {
-    let mut rounds = Rounds { needs, now, ..Rounds::default() };
+fn load_as(fetch: &mut impl Fetch, needs: &[Need], now: Micros, strict: bool) -> Result<Box<Loaded>, Error> {
+    let mut rounds = Rounds { needs, now, keys: Vec::with_capacity(12), ..Rounds::default() };
     needs.iter().for_each(|need| rounds.begin(need));
     if let Some(edges) = fetch.edges() {
         rounds.foresee(edges);
@@ -155,44 +155,21 @@ impl<'a> Together<'a> {
     }
 }
 
-/// Keys that were asked for. Nearly all operations have few, which are found faster in a list than in a tree.
-#[derive(Default)]
-struct RequestedKeys<'a> {
-    few: Vec<Key<'a>>,
-    rest: BTreeSet<Key<'a>>,
-}
-
-/// Largest number of keys in the list.
+/// Number of keys up to which they are searched one after the other. Nearly all operations have fewer.
 const FEW: usize = 24;
-
-impl<'a> RequestedKeys<'a> {
-    /// Adds the key. Returns whether it is new.
-    fn insert(&mut self, key: Key<'a>) -> bool {
-        if self.few.contains(&key) {
-            return false;
-        }
-        if self.few.len() >= FEW {
-            return self.rest.insert(key);
-        }
-        self.few.push(key);
-        true
-    }
-
-    fn keys(self) -> impl Iterator<Item = Key<'a>> {
-        self.few.into_iter().chain(self.rest)
-    }
-}
 
 #[derive(Default)]
 struct Rounds<'a> {
     needs: &'a [Need],
     now: Micros,
-    l: Loaded,
-    asked: RequestedKeys<'a>,
+    /// Boxed: it is large, and goes from hand to hand for each operation.
+    l: Box<Loaded>,
     /// Keys of all rounds, in order.
     keys: Vec<Key<'a>>,
-    /// Number of `keys` that were fetched.
+    /// Number of `keys` whose rows are loaded.
     fetched: usize,
+    /// All keys, once they are more than `FEW`; empty before.
+    index: BTreeSet<Key<'a>>,
     /// Envelopes that a loaded run or call is charged to.
     charged: Vec<EnvelopeNo>,
     /// Number of entries already searched for windows that they are charged to.
@@ -244,9 +221,30 @@ impl<'a> Rounds<'a> {
     }
 
     fn ask(&mut self, key: Key<'a>) {
-        if self.asked.insert(key) {
+        if self.is_new(key) {
             self.keys.push(key);
         }
+    }
+
+    /// Notes a key whose rows came with another key's, so that it is not fetched. Returns whether it is new.
+    fn came_along(&mut self, key: Key<'a>) -> bool {
+        let is_new = self.is_new(key);
+        if is_new {
+            self.keys.insert(self.fetched, key);
+            self.fetched += 1;
+        }
+        is_new
+    }
+
+    /// Returns whether the key was not asked for yet. One that is new is to be added to `keys`.
+    fn is_new(&mut self, key: Key<'a>) -> bool {
+        if self.keys.len() < FEW {
+            return !self.keys.contains(&key);
+        }
+        if self.index.is_empty() {
+            self.index.extend(&self.keys);
+        }
+        self.index.insert(key)
     }
 
     /// Asks early for the envelopes, and the named budgets, that cached edges name for the runs in this round.
@@ -292,7 +290,7 @@ impl<'a> Rounds<'a> {
         match key {
             Key::Run(no) => self.follow_run(no),
             Key::RunById(id) => self.l.run_by_id(id).map(|run| run.no).into_iter().for_each(|no| {
-                self.asked.insert(Key::Run(no));
+                self.came_along(Key::Run(no));
                 self.follow_run(no);
             }),
             Key::Lease(run, slot) => {
@@ -315,7 +313,7 @@ impl<'a> Rounds<'a> {
                 let ours = calls.filter(|e| e.instance == Some(instance) && is_open_call(e));
                 let found: Vec<(RunNo, Seq)> = ours.map(|e| (e.run, e.seq)).collect();
                 for (run, seq) in found {
-                    self.asked.insert(Key::Entry(run, seq));
+                    self.came_along(Key::Entry(run, seq));
                     self.follow_entry(run, seq);
                     self.whole(run);
                 }
@@ -368,7 +366,7 @@ impl<'a> Rounds<'a> {
             for seq in linked {
                 // An entry that another need has loaded is followed, but not fetched again.
                 match self.l.find::<Entry>((run, seq)).is_some() {
-                    true if self.asked.insert(Key::Entry(run, seq)) => links.push(seq),
+                    true if self.came_along(Key::Entry(run, seq)) => links.push(seq),
                     true => {}
                     false => self.ask(Key::Entry(run, seq)),
                 }
@@ -409,13 +407,13 @@ impl<'a> Rounds<'a> {
         windows.into_iter().for_each(|no| self.charge(no));
     }
 
-    fn finish(mut self, strict: bool) -> Result<Loaded, Error> {
+    fn finish(mut self, strict: bool) -> Result<Box<Loaded>, Error> {
         if let Some(no) = self.charged.iter().find(|no| self.l.find::<Envelope>(**no).is_none()) {
             return Err(Error::Corrupt { what: format!("envelope {no} is missing") });
         }
         self.l.sort();
         if strict {
-            let named = self.asked.keys().filter_map(named).collect();
+            let named = self.keys.iter().copied().filter_map(named).collect();
             self.l.declared = Some(Box::new(Declared::of(named)));
         }
         Ok(self.l)

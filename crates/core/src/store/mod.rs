@@ -243,7 +243,7 @@ impl Ticket {
     pub fn wait(self) -> Result<Outcome, Error> {
         match self.0 {
             Inner::Ready(r) => r.unwrap_or(Err(Error::Closed)),
-            Inner::Later(rx) => pollster::block_on(rx).unwrap_or(Err(Error::Closed)),
+            Inner::Later(rx) => futures_executor::block_on(rx).unwrap_or(Err(Error::Closed)),
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Turn<B> {
     /// is none. Nothing is decided before.
     unclear: Option<(InstanceNo, i64)>,
     /// Rows of the last decision answered ahead. They are reused if the ground is unchanged.
-    foreseen: Option<(DataVersion, Loaded)>,
+    foreseen: Option<(DataVersion, Box<Loaded>)>,
 }
 
 impl<B: Backend> Turn<B> {
@@ -173,7 +173,7 @@ impl<B: Backend> Turn<B> {
         job: &Job,
         needs: &[Need],
         now: Micros,
-    ) -> Result<Result<(Loaded, Outcome), engine::Error>, Error> {
+    ) -> Result<Result<(Box<Loaded>, Outcome), engine::Error>, Error> {
         if let Some(outcome) = &job.foreseen
             && let Some((ground, loaded)) = self.foreseen.take()
             && self.backend.ground() == Some(ground)

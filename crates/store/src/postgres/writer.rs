@@ -414,7 +414,7 @@ impl Backend for PostgresWriter {
         }
     }
 
-    fn apply(&mut self, mut loaded: Loaded) -> Result<(), Error> {
+    fn apply(&mut self, mut loaded: Box<Loaded>) -> Result<(), Error> {
         let inserted = loaded.instances.iter().filter(|r| r.touch == Touch::Insert);
         self.registering.extend(inserted.map(|r| r.value.clone()));
         if !self.locks.cover_changes(&self.known, &loaded) {
@@ -426,7 +426,7 @@ impl Backend for PostgresWriter {
         }
         self.news = self.news | hints::news(&self.known, &loaded);
         let forgotten = take(&mut loaded.forgotten);
-        self.known.keep(loaded);
+        self.known.keep(*loaded);
         if forgotten.is_empty() {
             return Ok(());
         }

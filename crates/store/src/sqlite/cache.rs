@@ -16,7 +16,7 @@ use outlast_core::{
     words::{
         id::{AttemptNo, EnvelopeNo, InstanceNo, RunNo, Slot},
         map::Map,
-        row::Touch,
+        row::{Row, Touch},
     },
 };
 
@@ -55,33 +55,29 @@ impl Cache {
         self.open.get(&run)?.iter().find(|a| a.no == no)
     }
 
-    /// Keeps the rows that an operation wrote in the cache.
-    pub fn remember(&mut self, l: &Loaded) {
-        for row in l.instances.iter().filter(|r| r.touch != Touch::Read) {
-            self.instances.insert(row.value.no, row.value.clone());
-        }
-        for row in l.runs.iter().filter(|r| r.touch != Touch::Read) {
-            self.runs.insert(row.value.no, row.value.clone());
-        }
-        for row in l.envelopes.iter().filter(|r| r.touch != Touch::Read) {
-            self.envelopes.insert(row.value.no, row.value.clone());
-        }
+    /// Takes the rows that an operation wrote out of `l`.
+    pub fn remember(&mut self, l: &mut Loaded) {
+        self.instances.extend(touched(&mut l.instances).map(|i| (i.no, i)));
+        self.runs.extend(touched(&mut l.runs).map(|run| (run.no, run)));
+        self.envelopes.extend(touched(&mut l.envelopes).map(|e| (e.no, e)));
         if l.budgets.iter().any(|r| r.touch != Touch::Read) {
             self.budgets = None;
         }
-        for row in l.leases.iter().filter(|r| r.touch != Touch::Read) {
-            self.leases.insert((row.value.run, row.value.slot), Some(row.value));
-        }
-        for row in l.attempts.iter().filter(|r| r.touch != Touch::Read) {
-            let a = &row.value;
+        self.leases.extend(touched(&mut l.leases).map(|lease| ((lease.run, lease.slot), Some(lease))));
+        for a in touched(&mut l.attempts) {
             if let Some(open) = self.open.get_mut(&a.run) {
                 let open = Arc::make_mut(open);
                 open.retain(|x| x.no != a.no);
                 if a.is_open() {
-                    open.push(a.clone());
+                    open.push(a);
                     open.sort_by_key(|x| x.no);
                 }
             }
         }
     }
+}
+
+/// Takes the rows that are to be written back.
+fn touched<T>(rows: &mut Vec<Row<T>>) -> impl Iterator<Item = T> {
+    rows.drain(..).filter(|row| row.touch != Touch::Read).map(|row| row.value)
 }

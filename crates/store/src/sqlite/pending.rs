@@ -3,7 +3,10 @@
 //! A step's opening and its result are usually in one group: its entry is then inserted closed, and its run's row is
 //! written once. Only rows that most operations write wait here, and only until a query has to find them.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem::take,
+};
 
 use outlast_core::{
     engine::loaded::{Loaded, NewPayload},
@@ -19,10 +22,11 @@ use rusqlite::{Connection, Result};
 
 use super::{apply, cache::Cache, payloads};
 
-/// Rows are boxed: a tree's node has room for eleven, moves them when one comes between, and most groups have one.
+/// Entries are boxed: a tree's node has room for eleven, moves them when one comes between, and most groups have one.
 #[derive(Default)]
 pub struct Pending {
-    runs: BTreeMap<RunNo, Box<Run>>,
+    /// Runs whose rows are in the cache as they are to be written.
+    runs: BTreeSet<RunNo>,
     entries: BTreeMap<(RunNo, Seq), Box<Row<Entry>>>,
     payloads: Vec<NewPayload>,
 }
@@ -95,9 +99,11 @@ impl Pending {
             && !state.is_touched()
     }
 
-    pub fn add(&mut self, l: Loaded) {
-        self.runs.extend(touched(l.runs).map(|row| (row.value.no, Box::new(row.value))));
-        for row in touched(l.entries) {
+    /// Takes the changes of `l`, those of runs into the cache.
+    pub fn add(&mut self, l: &mut Loaded, cache: &mut Cache) {
+        self.runs.extend(l.runs.iter().filter(|row| row.touch != Touch::Read).map(|row| row.value.no));
+        let changed = take(&mut l.entries).into_iter().filter(|row| row.touch != Touch::Read);
+        for row in changed {
             let at = (row.value.run, row.value.seq);
             match self.entries.get_mut(&at) {
                 // A row not yet inserted keeps its `Insert` touch and gets the newer value.
@@ -105,7 +111,8 @@ impl Pending {
                 None => drop(self.entries.insert(at, Box::new(row))),
             }
         }
-        self.payloads.extend(l.payloads);
+        self.payloads.append(&mut l.payloads);
+        cache.remember(l);
     }
 
     pub fn entry(&self, run: RunNo, seq: Seq) -> Option<&Entry> {
@@ -124,8 +131,8 @@ impl Pending {
     }
 
     /// Writes all pending rows and clears them.
-    pub fn write(&mut self, conn: &Connection) -> Result<()> {
-        let Pending { runs, entries, payloads } = std::mem::take(self);
+    pub fn write(&mut self, conn: &Connection, cache: &Cache) -> Result<()> {
+        let Pending { runs, entries, payloads } = take(self);
         let (short, long): (Vec<_>, Vec<_>) = payloads.iter().partition(|p| payloads::is_short_value(p));
         let mut short: BTreeMap<_, _> = short.into_iter().map(|p| ((p.run, p.seq), p)).collect();
         let mut owners = BTreeMap::new();
@@ -143,10 +150,9 @@ impl Pending {
                 None => payloads::put(conn, p)?,
             }
         }
-        runs.values().try_for_each(|run| apply::update(conn, &**run))
+        runs.iter().try_for_each(|no| {
+            let run = cache.runs.get(no).ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+            apply::update(conn, run)
+        })
     }
-}
-
-fn touched<T>(rows: Vec<Row<T>>) -> impl Iterator<Item = Row<T>> {
-    rows.into_iter().filter(|row| row.touch != Touch::Read)
 }

@@ -69,7 +69,7 @@ impl SqliteWriter {
     }
 
     fn write_pending(&mut self) -> Result<(), Error> {
-        self.pending.write(&self.conn).map_err(failure)
+        self.pending.write(&self.conn, &self.cache).map_err(failure)
     }
 
     fn batch(&self, sql: &str) -> Result<(), Error> {
@@ -122,16 +122,15 @@ impl Backend for SqliteWriter {
         Some(DataVersion { version: self.cache.version, writes: self.writes })
     }
 
-    fn apply(&mut self, loaded: Loaded) -> Result<(), Error> {
+    fn apply(&mut self, mut loaded: Box<Loaded>) -> Result<(), Error> {
         self.writes += 1;
         if self.pending.takes(&loaded, &self.cache) {
-            self.cache.remember(&loaded);
-            self.pending.add(loaded);
+            self.pending.add(&mut loaded, &mut self.cache);
             return Ok(());
         }
         self.write_pending()?;
         apply::apply(&self.conn, &self.cache, &loaded).map_err(failure)?;
-        self.cache.remember(&loaded);
+        self.cache.remember(&mut loaded);
         if !loaded.forgotten.is_empty() {
             self.cache.forget();
         }

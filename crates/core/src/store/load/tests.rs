@@ -28,7 +28,7 @@ impl Far {
     }
 
     /// Returns the loaded rows and the sizes of the rounds.
-    fn load(&mut self, needs: &[Need]) -> (Loaded, Vec<usize>) {
+    fn load(&mut self, needs: &[Need]) -> (Box<Loaded>, Vec<usize>) {
         self.asked.clear();
         let l = load(self, needs, NOW).unwrap();
         (l, take(&mut self.rounds))

@@ -12,8 +12,15 @@ use super::frames::word;
 /// Database file of an open connection, read through that connection: to open it once more and close it would drop the
 /// locks of this process.
 pub struct Database<'a> {
-    file: *mut sqlite3_file,
+    file: File,
     of: PhantomData<&'a Connection>,
+}
+
+enum File {
+    Open(*mut sqlite3_file),
+    /// File of the log with this name. SQLite is asked for it when a page is read: each write to the log comes by here,
+    /// and few read one.
+    Under(sqlite3_filename),
 }
 
 impl Database<'_> {
@@ -22,7 +29,7 @@ impl Database<'_> {
         let out = (&raw mut file).cast::<c_void>();
         // SAFETY: the connection is open; SQLite writes one pointer to `out`, null if there is none.
         unsafe { ffi::sqlite3_file_control(conn.handle(), c"main".as_ptr(), SQLITE_FCNTL_FILE_POINTER, out) };
-        Database { file, of: PhantomData }
+        Database { file: File::Open(file), of: PhantomData }
     }
 
     /// Returns the database file of the log that SQLite has open under `name`; null: none, which has no pages.
@@ -30,13 +37,7 @@ impl Database<'_> {
     /// # Safety
     /// `name` is the name that SQLite gave to the log's `xOpen`, or null, and the log is still open while the result is used.
     pub unsafe fn under<'a>(name: sqlite3_filename) -> Database<'a> {
-        // SAFETY: the caller's.
-        let file = if name.is_null() {
-            std::ptr::null_mut()
-        } else {
-            unsafe { ffi::sqlite3_database_file_object(name) }
-        };
-        Database { file, of: PhantomData }
+        Database { file: File::Under(name), of: PhantomData }
     }
 
     /// Returns the change counter in the file's header; `None` if it cannot be read.
@@ -53,10 +54,11 @@ impl Database<'_> {
     /// Returns the number of pages of the file; `None` if it cannot be read.
     pub fn pages(&self) -> Option<u32> {
         let mut len = 0;
+        let file = self.file();
         // SAFETY: as in `read`.
         let code = unsafe {
-            let size = self.file.as_ref()?.pMethods.as_ref()?.xFileSize?;
-            size(self.file, &raw mut len)
+            let size = file.as_ref()?.pMethods.as_ref()?.xFileSize?;
+            size(file, &raw mut len)
         };
         let pages = len.checked_div(self.page_len()? as i64)?;
         (code == SQLITE_OK).then_some(u32::try_from(pages).ok()?)
@@ -70,12 +72,23 @@ impl Database<'_> {
         }
     }
 
+    /// Returns SQLite's open file; null: none.
+    fn file(&self) -> *mut sqlite3_file {
+        match self.file {
+            File::Open(file) => file,
+            File::Under(name) if name.is_null() => std::ptr::null_mut(),
+            // SAFETY: as `under` asks of its caller.
+            File::Under(name) => unsafe { ffi::sqlite3_database_file_object(name) },
+        }
+    }
+
     fn read(&self, at: i64, len: usize) -> Option<Vec<u8>> {
+        let file = self.file();
         let mut bytes = vec![0; len];
         // SAFETY: the file is open while the connection is borrowed, and an open file has methods.
         let code = unsafe {
-            let read = self.file.as_ref()?.pMethods.as_ref()?.xRead?;
-            read(self.file, bytes.as_mut_ptr().cast(), len as i32, at)
+            let read = file.as_ref()?.pMethods.as_ref()?.xRead?;
+            read(file, bytes.as_mut_ptr().cast(), len as i32, at)
         };
         (code == SQLITE_OK).then_some(bytes)
     }
