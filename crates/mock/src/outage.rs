@@ -195,9 +195,15 @@ impl Course {
         resets
     }
 
+    /// Counts a request. Who waits for the phase's end is woken by the last request of it only.
     fn count(&self) {
-        self.lock().calls += 1;
-        self.moved.notify_waiters();
+        let mut now = self.lock();
+        now.calls += 1;
+        let calls = now.calls;
+        if self.phases.get(now.phase).is_some_and(|phase| phase.lasts == Lasts::Calls(calls)) {
+            drop(now);
+            self.moved.notify_waiters();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
