@@ -195,7 +195,7 @@ impl Course {
         resets
     }
 
-    /// Counts a request. Who waits for the phase's end is woken by the last request of it only.
+    /// Counts a request. Only the last request of a phase wakes the listener, which waits for the phase to end.
     fn count(&self) {
         let mut now = self.lock();
         now.calls += 1;

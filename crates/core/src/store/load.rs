@@ -168,7 +168,7 @@ struct Rounds<'a> {
     keys: Vec<Key<'a>>,
     /// Number of `keys` whose rows are loaded.
     fetched: usize,
-    /// All keys, once they are more than `FEW`; empty before.
+    /// All keys, from `FEW` keys on; empty while there are fewer.
     index: BTreeSet<Key<'a>>,
     /// Envelopes that a loaded run or call is charged to.
     charged: Vec<EnvelopeNo>,

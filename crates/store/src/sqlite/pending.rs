@@ -99,7 +99,7 @@ impl Pending {
             && !state.is_touched()
     }
 
-    /// Takes the changes of `l`, those of runs into the cache.
+    /// Takes the changes of `l`. Changed runs wait in the cache, the other changes here.
     pub fn add(&mut self, l: &mut Loaded, cache: &mut Cache) {
         self.runs.extend(l.runs.iter().filter(|row| row.touch != Touch::Read).map(|row| row.value.no));
         let changed = take(&mut l.entries).into_iter().filter(|row| row.touch != Touch::Read);
