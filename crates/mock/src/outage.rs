@@ -251,4 +251,15 @@ mod tests {
         over.refuses(false).await;
         assert_eq!(over.health(), (Health::Ok, None));
     }
+
+    #[tokio::test]
+    async fn the_last_request_of_a_phase_wakes_the_listener() {
+        let course = Course::begin("ok 2 calls, refused 1h".parse().unwrap());
+        let requests = async {
+            course.paid();
+            course.paid();
+        };
+        tokio::join!(course.refuses(true), requests);
+        assert_eq!(course.health().0, Health::Refused);
+    }
 }
