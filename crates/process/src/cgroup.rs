@@ -59,7 +59,7 @@ pub struct ParentGroup {
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
-    procs: Arc<OwnedFd>,
+    directory: Arc<OwnedFd>,
 }
 
 impl ParentGroup {
@@ -81,8 +81,8 @@ impl ParentGroup {
         let path = self.path.join(name);
         let make = |source| Error::Make { path: self.path.clone(), source };
         make_dir(&path).map_err(make)?;
-        let procs = File::options().write(true).open(path.join("cgroup.procs")).map_err(make)?;
-        let group = Group { path, procs: Arc::new(procs.into()) };
+        let directory = File::open(&path).map_err(make)?;
+        let group = Group { path, directory: Arc::new(directory.into()) };
         group.limit(limits).map_err(|source| Error::Limit { path: group.path.clone(), source })?;
         Ok(group)
     }
@@ -140,9 +140,9 @@ impl Group {
         &self.path
     }
 
-    /// Returns the open `cgroup.procs`, into which a child writes itself before its program begins.
-    pub fn procs(&self) -> Arc<OwnedFd> {
-        self.procs.clone()
+    /// Returns the group's open directory, by which a child begins in the group.
+    pub fn directory(&self) -> Arc<OwnedFd> {
+        self.directory.clone()
     }
 
     fn limit(&self, limits: Limits) -> io::Result<()> {
@@ -306,8 +306,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn group_has_its_child_from_the_start_and_kills_all_of_it() {
+    fn check_that_a_child_is_in_its_group() {
         let made = ParentGroup::find().and_then(|ground| {
             ground.group(&format!("outlast-test-{}", std::process::id()), Limits::default())
         });
@@ -316,7 +315,7 @@ mod tests {
             Err(e) => return println!("NOT TESTED, no control group can be made here: {e}"),
         };
         let mut command = sh("sleep 300 & env -i setsid sleep 300 & wait");
-        command.limits.cgroup = Some(group.procs());
+        command.limits.cgroup = Some(group.directory());
         let child = Spawner::start().unwrap().spawn(command).unwrap();
         assert!(members(group.path()).contains(&child.pid()));
         testing::until("all are in it", || (members(group.path()).len() == 3).then_some(()));
@@ -326,6 +325,43 @@ mod tests {
         let path = group.path().to_owned();
         drop(group);
         assert!(!path.exists());
+    }
+
+    /// Makes `clone3` fail for this thread and those that it starts, as old kernels and the filters of containers do.
+    fn forbid_clone3() {
+        let step = |code: u32, otherwise, k| libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k };
+        let mut steps = [
+            // The number of the call is the first word of what a filter sees.
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_clone3 as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: 4, filter: steps.as_mut_ptr() };
+        // SAFETY: the kernel copies the filter.
+        let done = unsafe {
+            [
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter),
+                libc::syscall(libc::SYS_clone3, 0, 0) as i32,
+            ]
+        };
+        assert_eq!((done, io::Error::last_os_error().raw_os_error()), ([0, 0, -1], Some(libc::ENOSYS)));
+    }
+
+    #[test]
+    fn group_has_its_child_from_the_start_and_kills_all_of_it() {
+        check_that_a_child_is_in_its_group();
+    }
+
+    #[test]
+    fn child_joins_its_group_before_its_program_where_it_cannot_begin_there() {
+        let name =
+            concat!(module_path!(), "::child_joins_its_group_before_its_program_where_it_cannot_begin_there");
+        testing::in_own_process(name, || {
+            forbid_clone3();
+            check_that_a_child_is_in_its_group();
+        });
     }
 
     #[test]

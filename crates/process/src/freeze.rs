@@ -193,7 +193,7 @@ work d"#;
         let dir = tempfile::tempdir().unwrap();
         reap::become_subreaper().unwrap();
         let mut command = sh(&FAMILY.replace("$DIR", dir.path().to_str().unwrap()));
-        command.limits.cgroup = group.as_ref().map(cgroup::Group::procs);
+        command.limits.cgroup = group.as_ref().map(cgroup::Group::directory);
         let child = Spawner::start().unwrap().spawn(command).unwrap();
         let all_beyond = |least: &[usize]| lines(dir.path()).iter().zip(least).all(|(now, then)| now > then);
         testing::until("all work", || all_beyond(&[0; 4]).then_some(()));

@@ -20,6 +20,7 @@ pub mod cgroup;
 pub mod confine;
 pub mod crash_loop;
 pub mod end_tree;
+mod exec;
 pub mod exit;
 pub mod exit_policy;
 pub mod freeze;

@@ -5,12 +5,8 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, IsTerminal},
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    process::Stdio,
     sync::{
         Arc, Mutex, Once, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -22,10 +18,11 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags},
     fs::Mode,
-    process::{PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions},
+    process::{PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions},
 };
 
 use super::{
+    exec::Image,
     exit::Exit,
     proc_table::{self, ProcId},
     reap::awaited,
@@ -55,7 +52,7 @@ pub struct Command {
 /// Limits on the child and everything it starts, in force before its first instruction.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Open `cgroup.procs` of the control group that the child is put into; `None`: it stays in this process's group.
+    /// Open directory of the control group that the child begins in; `None`: it stays in this process's group.
     pub cgroup: Option<Arc<OwnedFd>>,
     /// Limit of each process's address space (RLIMIT_AS), in bytes; `None`: no limit.
     pub address_space: Option<u64>,
@@ -266,57 +263,50 @@ fn keep_statuses() -> io::Result<()> {
 
 fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
     let program = || start_error::program(&command.argv);
-    let [argv0, args @ ..] = command.argv.as_slice() else { return Err(Error::NoCommand) };
+    if command.argv.is_empty() {
+        return Err(Error::NoCommand);
+    }
     if !command.cwd.is_dir() {
         return Err(Error::NoDirectory { cwd: command.cwd.clone() });
     }
     let reads_terminal = matches!(command.stdin, Stdin::Inherit) && io::stdin().is_terminal();
     let stdin = stdin(&command.stdin).map_err(|source| Error::Stdin { program: program(), source })?;
-    let terminal = command.terminal.clone();
-    let outputs = output(&command.stdout).and_then(|stdout| Ok((stdout, output(&command.stderr)?)));
-    let (stdout, stderr) = outputs.map_err(|source| Error::Start { program: program(), source })?;
-    let mut std_command = std::process::Command::new(argv0);
-    std_command.args(args).current_dir(&command.cwd).env_clear().envs(&command.env);
-    std_command.stdin(stdin).stdout(stdout).stderr(stderr);
+    let failed = |source: io::Error| Error::Start { program: program(), source };
+    let [stdout, stderr] = [&command.stdout, &command.stderr].map(output);
+    let stdio = [stdin, stdout.map_err(failed)?, stderr.map_err(failed)?];
+    let image = Image::new(command, stdio).map_err(failed)?;
+    let terminal = command.terminal.as_ref();
     // The leader of a group cannot begin a session, and the leader of a session leads a group anyway.
-    if !reads_terminal && terminal.is_none() {
-        std_command.process_group(0);
-    }
-    let Limits { cgroup, address_space } = command.limits.clone();
+    let leads_group = !reads_terminal && terminal.is_none();
     let parent = rustix::process::getpid();
     let umask = Mode::from_raw_mode(command.umask & 0o777);
-    let in_child = move || {
+    let in_child = || {
+        if leads_group {
+            rustix::process::setpgid(None, None)?;
+        }
         rustix::process::umask(umask);
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have died before the line above: then no signal will come.
         if rustix::process::getppid() != Some(parent) {
             return Err(rustix::io::Errno::SRCH.into());
         }
-        if let Some(terminal) = &terminal {
+        if let Some(terminal) = terminal {
             rustix::process::setsid()?;
             rustix::process::ioctl_tiocsctty(terminal)?;
         }
-        if let Some(cgroup) = &cgroup {
-            rustix::io::write(cgroup, b"0")?;
-        }
-        if let Some(bytes) = address_space {
+        if let Some(bytes) = command.limits.address_space {
             let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
             rustix::process::setrlimit(Resource::As, limit)?;
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed; these are plain system calls, which
-    // neither allocate nor lock.
-    unsafe { std_command.pre_exec(in_child) };
-
-    let failed = |source: io::Error| Error::Start { program: program(), source };
     let mut awaited = awaited();
     if CLOSED.load(Ordering::SeqCst) {
         return Err(failed(io::Error::other("this supervisor is being ended")));
     }
-    // The standard library forks here (`pre_exec` rules out vfork) and hands an error of exec back through a pipe.
-    let child = std_command.spawn().map_err(|e| start_error::explain(command, e))?;
-    let pid = child.id();
+    let group = command.limits.cgroup.as_ref().map(|group| group.as_fd());
+    // SAFETY: `in_child` makes plain system calls, which neither allocate nor lock.
+    let pid = unsafe { image.start(group, in_child) }.map_err(|e| start_error::explain(command, e))?;
     awaited.insert(pid);
     drop(awaited);
     // The child is ours and unreaped: the pid cannot have been reused.
@@ -324,8 +314,10 @@ fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
         Ok((id, pidfd)) => Ok((id, pidfd, !reads_terminal)),
         Err(e) => {
             // A child that can be neither waited for nor ended later must not run.
-            let mut child = child;
-            let _ = child.kill().and_then(|()| child.wait());
+            if let Some(child) = proc_table::raw(pid) {
+                let _ = rustix::process::kill_process(child, Signal::KILL);
+                let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+            }
             self::awaited().remove(&pid);
             Err(failed(e))
         }
@@ -342,21 +334,22 @@ fn identify(pid: u32) -> io::Result<(ProcId, OwnedFd)> {
     Ok((id, pidfd))
 }
 
-fn stdin(stdin: &Stdin) -> io::Result<Stdio> {
-    match stdin {
-        Stdin::Inherit => Ok(Stdio::inherit()),
-        Stdin::Null => Ok(Stdio::null()),
+/// Returns the descriptor that becomes the child's standard input; `None`: this process's own.
+fn stdin(stdin: &Stdin) -> io::Result<Option<OwnedFd>> {
+    Ok(match stdin {
+        Stdin::Inherit => None,
+        Stdin::Null => Some(File::open("/dev/null")?.into()),
         // Opened anew: a duplicate would share its position with every other reader.
-        Stdin::File(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map(Stdio::from),
-        Stdin::To(fd) => fd.try_clone().map(Stdio::from),
-    }
+        Stdin::File(file) => Some(File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.into()),
+        Stdin::To(fd) => Some(fd.try_clone()?),
+    })
 }
 
-fn output(output: &Output) -> io::Result<Stdio> {
-    match output {
-        Output::Inherit => Ok(Stdio::inherit()),
-        Output::To(fd) => fd.try_clone().map(Stdio::from),
-    }
+fn output(output: &Output) -> io::Result<Option<OwnedFd>> {
+    Ok(match output {
+        Output::Inherit => None,
+        Output::To(fd) => Some(fd.try_clone()?),
+    })
 }
 
 #[cfg(test)]
@@ -392,6 +385,22 @@ pub(super) mod tests {
         check(sh("exit 3"), "exit 3");
         check(sh("kill -9 $$"), "signal 9 (SIGKILL)");
         check(sh("kill -TERM $$"), "signal 15 (SIGTERM)");
+    }
+
+    #[test]
+    fn child_ignores_and_blocks_no_signal_that_this_process_does() {
+        testing::in_own_process(
+            concat!(module_path!(), "::child_ignores_and_blocks_no_signal_that_this_process_does"),
+            || {
+                // SAFETY: plain system calls on a set of this frame. Threads that are started inherit what is blocked.
+                unsafe {
+                    let mut all = std::mem::zeroed();
+                    libc::sigfillset(&raw mut all);
+                    libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+                }
+                check(sh("kill -PIPE $$"), "signal 13 (SIGPIPE)");
+            },
+        );
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Driver {
             stderr: ends.stderr,
             terminal: ends.terminal,
             limits: spawn::Limits {
-                cgroup: hold.group.as_ref().map(Group::procs),
+                cgroup: hold.group.as_ref().map(Group::directory),
                 address_space: supervision.memory_bytes.filter(|_| supervision.memory_by_rlimit),
             },
         };
