@@ -114,6 +114,12 @@ impl Gathering {
         self.on_disk = None;
     }
 
+    /// Returns the byte offset at which this commit's buffered bytes begin, and the log's salts. `None` if nothing is
+    /// buffered.
+    pub fn begins(&mut self, commit: u64) -> Option<(u64, Life)> {
+        if self.kept(commit) > 0 { self.life.map(|life| (self.at, life)) } else { None }
+    }
+
     /// Returns the number of buffered bytes of this commit. Drops the bytes of any other commit.
     pub fn kept(&mut self, commit: u64) -> usize {
         if self.commit != commit {

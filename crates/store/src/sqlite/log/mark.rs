@@ -190,6 +190,8 @@ pub struct Marker {
     is_new: bool,
     /// Mark as it was before the commit that is being synced; `None` if there was none.
     before: Option<Mark>,
+    /// Mark as this connection wrote it last; `None` before, and if that failed.
+    written: Option<Mark>,
     counter: u32,
     /// Base of the log once it is written behind the mark; `None` before.
     base: Option<Base>,
@@ -206,6 +208,7 @@ impl Marker {
             newest: None,
             is_new: false,
             before: None,
+            written: None,
             counter: 0,
             base: None,
         }
@@ -247,14 +250,20 @@ impl Marker {
     }
 
     /// Returns the end of the commit that is about to be synced, and the mark of the commit before it: its trailer.
-    /// `None` if there is no new commit.
+    /// `None` if there is no new commit. `begins`: byte offset at which the commit begins, and the log's salts; `None` if not known.
     ///
     /// The trailer goes to the disk with the commit, behind its last frame, and the next commit overwrites it. The log
     /// thus says how far it was synced even where a loss of power left an older mark; but for its last commit, which
     /// may be torn. The base says which file the log is of.
-    pub fn trailer(&mut self, database: &Database<'_>) -> Option<(u64, [u8; TRAILER])> {
+    pub fn trailer(
+        &mut self,
+        begins: Option<(u64, Salts)>,
+        database: &Database<'_>,
+    ) -> Option<(u64, [u8; TRAILER])> {
         let point = self.newest.filter(|_| self.is_new)?;
-        self.before = self.read();
+        // Where the commit follows our own last one, nobody has written the mark in between.
+        let ours = self.written.filter(|mark| begins == Some((mark.committed.end, mark.committed.salts)));
+        self.before = ours.or_else(|| self.read());
         let before = self.before.unwrap_or_default();
         self.note_base(point.salts, before.committed.page, database);
         let mut bytes = [0; TRAILER];
@@ -280,7 +289,10 @@ impl Marker {
         if is_synced {
             mark.synced = mark.committed;
         }
-        if self.file.as_ref().is_some_and(|file| file.write_all_at(&mark.to_bytes(), 0).is_err()) {
+        let is_written =
+            self.file.as_ref().is_some_and(|file| file.write_all_at(&mark.to_bytes(), 0).is_ok());
+        self.written = is_written.then_some(mark);
+        if !is_written {
             self.file = None;
         }
     }
@@ -396,6 +408,24 @@ mod tests {
         assert_eq!(claims(), [committed, synced]);
         Mark::close(&path).unwrap();
         assert_eq!(claims(), [0, 0]);
+    }
+
+    #[test]
+    fn a_trailer_has_the_mark_of_the_commit_before_whoever_made_that() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("outlast.db-mark");
+        let [mut one, mut other] = [(); 2].map(|()| Marker::new(path.clone(), 7));
+        let mut end = 32;
+        for (already, is_others) in [false, false, true, true, false, true, true].into_iter().enumerate() {
+            let marker = if is_others { &mut other } else { &mut one };
+            let begins = end;
+            end = frame(marker, begins, 9);
+            let (at, trailer) = marker.trailer(Some((begins, [1; 8])), &none()).unwrap();
+            assert_eq!(at, end);
+            let before = Mark::from_bytes(&trailer[..LEN]).unwrap();
+            assert_eq!(before.committed.end, if already == 0 { 0 } else { begins }, "after {already}");
+            marker.mark(true, &none());
+        }
     }
 
     #[test]

@@ -289,8 +289,9 @@ unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: as in `with_log`.
     unsafe {
         let log = &mut **ours_in(file);
-        let is_commit = COMMIT.get().0 != 0;
-        let trailer = is_commit.then(|| log.marker.trailer(&Database::under(log.name))).flatten();
+        let (commit, _) = COMMIT.get();
+        let begins = log.gathering.begins(commit);
+        let trailer = (commit != 0).then(|| log.marker.trailer(begins, &Database::under(log.name))).flatten();
         with_log(
             file,
             |gathering, disk, commit| {
