@@ -5,6 +5,7 @@
 //! start.
 
 use std::{
+    collections::BTreeMap,
     ffi::{CString, OsStr, OsString, c_char},
     fs::File,
     io::{self, Read as _},
@@ -13,6 +14,7 @@ use std::{
         fd::{AsRawFd as _, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt as _,
     },
+    path::Path,
     ptr,
 };
 
@@ -20,8 +22,6 @@ use rustix::{
     fs::{Mode, OFlags},
     pipe::PipeFlags,
 };
-
-use super::spawn::Command;
 
 /// Program for a new process, with all memory that the process needs before it is that program: between fork and exec
 /// it may not allocate.
@@ -34,15 +34,21 @@ pub struct Image {
 }
 
 impl Image {
-    /// Prepares `command`'s program. Errors: a zero byte in an argument, a variable or the directory.
-    pub fn new(command: &Command, stdio: [Option<OwnedFd>; 3]) -> io::Result<Image> {
+    /// Prepares a program that is looked up in the PATH of its environment `env`, and runs in `cwd`. Errors: a zero byte
+    /// in an argument, a variable or the directory.
+    pub fn new(
+        argv: &[OsString],
+        env: &BTreeMap<OsString, OsString>,
+        cwd: &Path,
+        stdio: [Option<OwnedFd>; 3],
+    ) -> io::Result<Image> {
         let text = |text: &OsStr| Ok::<_, io::Error>(CString::new(text.as_bytes())?);
         let variable =
             |(name, value): (&OsString, &OsString)| text(&[name.as_os_str(), value].join(OsStr::new("=")));
         Ok(Image {
-            argv: command.argv.iter().map(|word| text(word)).collect::<io::Result<_>>()?,
-            env: command.env.iter().map(variable).collect::<io::Result<_>>()?,
-            cwd: text(command.cwd.as_os_str())?,
+            argv: argv.iter().map(|word| text(word)).collect::<io::Result<_>>()?,
+            env: env.iter().map(variable).collect::<io::Result<_>>()?,
+            cwd: text(cwd.as_os_str())?,
             stdio,
         })
     }

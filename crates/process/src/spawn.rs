@@ -274,7 +274,7 @@ fn fork_and_exec(command: &Command) -> Result<(ProcId, OwnedFd, bool), Error> {
     let failed = |source: io::Error| Error::Start { program: program(), source };
     let [stdout, stderr] = [&command.stdout, &command.stderr].map(output);
     let stdio = [stdin, stdout.map_err(failed)?, stderr.map_err(failed)?];
-    let image = Image::new(command, stdio).map_err(failed)?;
+    let image = Image::new(&command.argv, &command.env, &command.cwd, stdio).map_err(failed)?;
     let terminal = command.terminal.as_ref();
     // The leader of a group cannot begin a session, and the leader of a session leads a group anyway.
     let leads_group = !reads_terminal && terminal.is_none();
