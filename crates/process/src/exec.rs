@@ -45,11 +45,13 @@ impl Image {
         let text = |text: &OsStr| Ok::<_, io::Error>(CString::new(text.as_bytes())?);
         let variable =
             |(name, value): (&OsString, &OsString)| text(&[name.as_os_str(), value].join(OsStr::new("=")));
+        let above = |ours: Option<OwnedFd>| ours.map(above_standard).transpose();
+        let [stdin, stdout, stderr] = stdio;
         Ok(Image {
             argv: argv.iter().map(|word| text(word)).collect::<io::Result<_>>()?,
             env: env.iter().map(variable).collect::<io::Result<_>>()?,
             cwd: text(cwd.as_os_str())?,
-            stdio,
+            stdio: [above(stdin)?, above(stdout)?, above(stderr)?],
         })
     }
 
@@ -71,6 +73,7 @@ impl Image {
             texts.chain([ptr::null()]).collect::<Vec<*const c_char>>()
         });
         let (failure, report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let report = above_standard(report)?;
         let (pid, is_inside) = fork_into(group)?;
         if pid == 0 {
             let to_join = group.filter(|_| !is_inside);
@@ -109,7 +112,7 @@ impl Image {
                 rustix::io::write(procs, b"0")?;
             }
             for (ours, standard) in self.stdio.iter().zip(0..) {
-                // SAFETY: `ours` is open, and above the standard streams: the target is no descriptor in use.
+                // SAFETY: `ours` is open and above the standard streams, so that no other of ours is closed here.
                 if let Some(ours) = ours
                     && unsafe { libc::dup2(ours.as_raw_fd(), standard) } < 0
                 {
@@ -134,6 +137,12 @@ impl Image {
         }
         io::Error::last_os_error()
     }
+}
+
+/// Returns a descriptor above the standard streams, which the child replaces. A program that was started with closed
+/// streams gets such numbers for its own files, unless its runtime is that of Rust.
+fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() > libc::STDERR_FILENO { Ok(fd) } else { fd.try_clone() }
 }
 
 unsafe extern "C" {

@@ -388,6 +388,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn child_has_its_standard_streams_where_this_process_has_none() {
+        let name = concat!(module_path!(), "::child_has_its_standard_streams_where_this_process_has_none");
+        testing::in_own_process(name, || {
+            let (input, said) = (testing::file_with("one\n"), tempfile::NamedTempFile::new().unwrap());
+            let mut command = sh("read line && echo $line && echo two >&2");
+            command.stdin = Stdin::File(Arc::new(input));
+            let to = || Output::To(Arc::new(File::options().append(true).open(said.path()).unwrap().into()));
+            (command.stdout, command.stderr) = (to(), to());
+            // SAFETY: nothing of this process uses the streams before they are put back.
+            let kept = unsafe { [0, 1, 2].map(|fd| (libc::fcntl(fd, libc::F_DUPFD, 3), libc::close(fd)).0) };
+            let ended = Spawner::start().and_then(|spawner| {
+                spawner.spawn(command).map_err(io::Error::other).and_then(|child| child.wait())
+            });
+            // SAFETY: as above.
+            kept.iter().zip(0..).for_each(|(kept, fd)| unsafe { assert_eq!(libc::dup2(*kept, fd), fd) });
+            assert_eq!(ended.unwrap(), Exit::code(0));
+            assert_eq!(std::fs::read_to_string(said.path()).unwrap(), "one\ntwo\n");
+        });
+    }
+
+    #[test]
     fn child_ignores_and_blocks_no_signal_that_this_process_does() {
         testing::in_own_process(
             concat!(module_path!(), "::child_ignores_and_blocks_no_signal_that_this_process_does"),

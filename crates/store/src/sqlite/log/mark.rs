@@ -250,7 +250,8 @@ impl Marker {
     }
 
     /// Returns the end of the commit that is about to be synced, and the mark of the commit before it: its trailer.
-    /// `None` if there is no new commit. `begins`: byte offset at which the commit begins, and the log's salts; `None` if not known.
+    /// `None` if there is no new commit. `begins`: byte offset at which the commit begins, and the log's salts; `None`
+    /// if they are not known.
     ///
     /// The trailer goes to the disk with the commit, behind its last frame, and the next commit overwrites it. The log
     /// thus says how far it was synced even where a loss of power left an older mark; but for its last commit, which
