@@ -65,8 +65,11 @@ class Killed:
         self._ticket.wait()
         die()
 
-    def then(self, done):
-        self._ticket.then(lambda *answer: die())
+    def awaited(self):
+        future = self._ticket.awaited()
+        # Called before the task that waits goes on: callbacks are called in the order in which they were added.
+        future.add_done_callback(lambda _: die())
+        return future
 
 
 def kill_at(where, at):

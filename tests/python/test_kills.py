@@ -55,12 +55,11 @@ class Killed:
         self._ticket.wait()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def wait_ahead(self):
-        self._ticket.wait_ahead()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def then(self, done):
-        self._ticket.then(lambda *answer: os.kill(os.getpid(), signal.SIGKILL))
+    def awaited(self):
+        future = self._ticket.awaited()
+        # Called before the task that waits goes on: callbacks are called in the order in which they were added.
+        future.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        return future
 
 
 @pytest.fixture(autouse=True)

@@ -145,8 +145,8 @@ impl OpenRun {
     /// Opens the step `key`, or finds it. Returns (seq, begun before, done, tries); the tries are -1 for a step in
     /// doubt, which is not opened. With `intent`, synced before the step begins, for steps that must not run twice;
     /// otherwise committed, which survives kill -9. `scope` and `within` are those of the item that the step
-    /// belongs to.
-    #[pyo3(signature = (key, intent=false, retries=false, scope=None, within=None))]
+    /// belongs to. With `ahead`, a thread that waits may be answered ahead of the commit.
+    #[pyo3(signature = (key, intent=false, retries=false, scope=None, within=None, ahead=false))]
     fn begin(
         &self,
         key: String,
@@ -154,12 +154,14 @@ impl OpenRun {
         retries: bool,
         scope: Option<String>,
         within: Option<i64>,
+        ahead: bool,
     ) -> PyResult<Ticket> {
         let scope = scope.map_or_else(|| iteration_scope(self.iteration), Into::into);
         let (within, at_most_once) = (within.map(Seq), intent);
         let step =
             BeginStep { actor: self.actor, slot: self.slot, scope, key, within, retries, at_most_once };
-        Ok(self.submit(step, if intent { Durability::Synced } else { Durability::Committed })?)
+        let durability = if intent { Durability::Synced } else { Durability::Committed };
+        Ok(self.submit(step, durability)?.ahead(ahead))
     }
 
     /// Closes the step `seq` with its result or error. With `again`, its next try follows. Synced.

@@ -12,17 +12,11 @@ use tokio::runtime::Handle;
 
 use crate::answer::{Caller, answer};
 
-/// Python recipient of a commit's outcome: an asyncio future or a callable.
+/// Recipient of a commit's outcome.
 pub struct Letter {
-    to: Py<PyAny>,
-    is_called: bool,
-    caller: Arc<Caller>,
-}
-
-impl Letter {
-    pub fn to(done: &Bound<'_, PyAny>, caller: &Arc<Caller>) -> Letter {
-        Letter { to: done.clone().unbind(), is_called: done.is_callable(), caller: caller.clone() }
-    }
+    /// Future of an asyncio event loop.
+    pub to: Py<PyAny>,
+    pub caller: Arc<Caller>,
 }
 
 type Undelivered = (Letter, Result<Outcome, store::Error>);
@@ -111,7 +105,7 @@ fn tell(py: Python<'_>, letters: Vec<Undelivered>) -> PyResult<()> {
     told
 }
 
-/// Adds a letter to those of its event loop. Calls a callable at once.
+/// Adds a letter to those of its event loop.
 fn sort<'py>(
     py: Python<'py>,
     loops: &mut Vec<(Bound<'py, PyAny>, Bound<'py, PyList>)>,
@@ -123,9 +117,6 @@ fn sort<'py>(
         Err(error) => (py.None(), error.into_value(py).into_any()),
     };
     let to = letter.to.bind(py);
-    if letter.is_called {
-        return to.call1((value, error)).map(drop);
-    }
     let its = to.call_method0("get_loop")?;
     if let Some((_, letters)) = loops.iter().find(|(known, _)| known.is(&its)) {
         return letters.append((to, value, error));

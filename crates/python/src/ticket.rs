@@ -1,6 +1,9 @@
-//! Pending commit for Python, to be waited for or reported to a callback.
+//! Pending commit for Python, waited for by a thread or a task: an effect of `outlast.effects`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use outlast_core::{
     engine::{
@@ -9,7 +12,7 @@ use outlast_core::{
     },
     store::{self, Durability, Store},
 };
-use pyo3::prelude::*;
+use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
 use crate::{
     answer::{Caller, answer},
@@ -31,6 +34,9 @@ pub struct Ticket {
     caller: Arc<Caller>,
     /// Action that the waiting thread runs once the operation is committed; `None` if there is none.
     after: Mutex<Option<After>>,
+    /// Whether a thread that waits may be answered ahead of the commit.
+    may_be_ahead: bool,
+    is_ahead: AtomicBool,
     /// Id of the process that made the ticket. A process forked from it leaves the ticket alone.
     pid: u32,
 }
@@ -52,6 +58,8 @@ impl Ticket {
             post,
             caller,
             after: Mutex::default(),
+            may_be_ahead: false,
+            is_ahead: AtomicBool::new(false),
             pid: outlast_store::process::id(),
         }
     }
@@ -75,6 +83,13 @@ impl Ticket {
         self
     }
 
+    /// Returns the ticket of an opening that may be answered ahead: a thread that waits is answered from committed data
+    /// if the store is idle, and the opening is written with the next commit or within 100 ms.
+    pub fn ahead(mut self, may_be_ahead: bool) -> Ticket {
+        self.may_be_ahead = may_be_ahead;
+        self
+    }
+
     fn parts(&self) -> Vec<StorePart> {
         std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -82,6 +97,21 @@ impl Ticket {
     fn take(&self) -> Result<(Op, Durability), Failure> {
         let taken = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| Failure::new("internal", "this ticket was waited for already", None))
+    }
+
+    fn answered_ahead(
+        &self,
+        py: Python<'_>,
+        op: Op,
+        durability: Durability,
+    ) -> Result<Outcome, store::Error> {
+        let submit = |op| self.store.submit_here(op, durability).wait();
+        match self.store.is_shared() {
+            // A database answers in a round trip.
+            true => py.detach(|| self.store.ahead(op).unwrap_or_else(submit)),
+            // A file answers in microseconds, so the interpreter's lock is not released.
+            false => self.store.ahead(op).unwrap_or_else(|op| py.detach(|| submit(op))),
+        }
     }
 }
 
@@ -103,9 +133,14 @@ impl Drop for Ticket {
 
 #[pymethods]
 impl Ticket {
-    /// Blocks until the commit, without the interpreter's lock, and returns the answer.
+    /// Blocks until the commit, without the interpreter's lock, and returns the answer. An opening that may be answered
+    /// ahead does not wait for the commit.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (op, durability) = self.take()?;
+        if self.may_be_ahead {
+            self.is_ahead.store(true, Relaxed);
+            return answer(py, self.answered_ahead(py, op, durability), &self.caller);
+        }
         let after = self.after();
         let outcome = py.detach(|| {
             for part in self.parts() {
@@ -116,37 +151,31 @@ impl Ticket {
         answer(py, outcome, &self.caller)
     }
 
-    /// Blocks like `wait`, but not for the commit if the store is idle: the opening is answered from committed
-    /// data, and written with the next commit or within 100 ms.
-    fn wait_ahead(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let (op, durability) = self.take()?;
-        let submit = |op| self.store.submit_here(op, durability).wait();
-        let outcome = match self.store.is_shared() {
-            // A database answers in a round trip.
-            true => py.detach(|| self.store.ahead(op).unwrap_or_else(submit)),
-            // A file answers in microseconds, so the interpreter's lock is not released.
-            false => self.store.ahead(op).unwrap_or_else(|op| py.detach(|| submit(op))),
-        };
-        answer(py, outcome, &self.caller)
+    /// Returns whether the answer may have come ahead of the commit.
+    #[getter]
+    fn is_ahead(&self) -> bool {
+        self.is_ahead.load(Relaxed)
     }
 
-    /// Resolves a future of a running event loop once the operation is committed. Given a callable instead, calls
-    /// `done(answer, error)` from another thread; one of the two is None.
-    fn then(&self, done: Bound<'_, PyAny>) -> PyResult<()> {
+    /// Returns a future of the running event loop that is resolved once the operation is committed.
+    fn awaited<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let running = RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()?;
+        let future = running.call_method0(intern!(py, "create_future"))?;
+        let letter = Letter { to: future.clone().unbind(), caller: self.caller.clone() };
         let (op, durability) = self.take()?;
-        let letter = Letter::to(&done, &self.caller);
         let parts = self.parts();
         if parts.is_empty() && self.after.lock().is_ok_and(|after| after.is_none()) {
             // Submitted at once: no parts come first, and no action follows.
             self.post.when(self.store.submit(op, durability), letter);
-            return Ok(());
+            return Ok(future);
         }
         let (store, post, after) = (self.store.clone(), self.post.clone(), self.after());
         self.post.runtime().spawn(async move {
             let outcome = behind(store, parts, op, durability).await;
             post.send(letter, outcome.inspect(|_| after()));
         });
-        Ok(())
+        Ok(future)
     }
 }
 

@@ -42,7 +42,8 @@ pub enum Error {
     #[error("the store is closed")]
     Closed,
     /// A file of an open store was removed, moved or replaced: the handle stays refused. Or a database was: the handle
-    /// is refused until the database is back.
+    /// is refused until the database is back. The operation was not acknowledged; the files, wherever they are, may
+    /// have it.
     #[error("the store {place} vanished: {file} was removed, moved or replaced while it was open")]
     Vanished { place: String, file: String },
     /// A process that this one was forked from had the store open. SQLite's locks do not survive a fork.

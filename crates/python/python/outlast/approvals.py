@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from .effects import Commit, Look, Process, Sleep, drive, drive_async
+from .effects import Look, Process, Sleep, drive, drive_async
 from .errors import ApprovalDenied, NotSerializable
 
 if TYPE_CHECKING:
@@ -70,13 +70,11 @@ def ask(run: "Run", question: Question, is_async: bool) -> Any:
 def _asked(run: "Run", question: Question) -> Process[Approval]:
     what = f"the approval of {question.tool}"
 
-    def request() -> Commit:
+    def request() -> "_native.Ticket":
         # Each request also checks that this process still drives the run.
         open_run = run._open_run_or_raise(what)
-        return Commit(
-            _native.request_approval(
-                open_run, question.tool, question.side_effect, question.raw, question.key, question.expires_ms
-            )
+        return _native.request_approval(
+            open_run, question.tool, question.side_effect, question.raw, question.key, question.expires_ms
         )
 
     def is_pending() -> bool:

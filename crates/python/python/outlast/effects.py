@@ -11,14 +11,10 @@ import contextvars
 import inspect
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Generator, Protocol, TypeVar
+from typing import Any, Awaitable, Callable, Generator, Protocol, TypeVar
 
 from . import scope
 from .errors import StepTimeout
-from .waiting import done
-
-if TYPE_CHECKING:
-    from . import _native
 
 T = TypeVar("T")
 
@@ -32,18 +28,15 @@ _DATA = frozenset({str, int, float, bool, type(None), dict, list, tuple})
 _TIDY_S = 1.0
 
 
-class Effect:
-    """Something that a process waits for. An exception raised by the wait is raised in the process at this point."""
-
-    __slots__ = ()
+class Effect(Protocol):
+    """Something that a process waits for, such as a commit: a `_native.Ticket`. An exception raised by the wait is raised
+    in the process at this point."""
 
     def wait(self) -> Any:
         """Performs the effect in the calling thread, which blocks meanwhile."""
-        raise NotImplementedError
 
     def awaited(self) -> Awaitable[Any]:
         """Performs the effect without blocking the event loop."""
-        raise NotImplementedError
 
 
 Process = Generator[Effect, Any, T]
@@ -95,22 +88,7 @@ async def drive_async(process: Process[T]) -> T:
         del answer
 
 
-class Commit(Effect):
-    """Waits until an operation is committed, and gives the operation's answer."""
-
-    __slots__ = ("_ticket",)
-
-    def __init__(self, ticket: "_native.Ticket") -> None:
-        self._ticket = ticket
-
-    def wait(self) -> Any:
-        return self._ticket.wait()
-
-    def awaited(self) -> Awaitable[Any]:
-        return done(self._ticket)
-
-
-class Sleep(Effect):
+class Sleep:
     """Waits for some seconds."""
 
     __slots__ = ("_seconds",)
@@ -125,7 +103,7 @@ class Sleep(Effect):
         return asyncio.sleep(self._seconds)
 
 
-class Look(Effect):
+class Look:
     """Calls a function that blocks for a moment: in a task, in a thread beside the event loop."""
 
     __slots__ = ("_fn",)
@@ -140,54 +118,49 @@ class Look(Effect):
         return asyncio.to_thread(self._fn)
 
 
-class Work(Protocol):
-    """A call of the user's function, and the words for errors about the call."""
+class Work:
+    """A call of the user's function, and the words for errors about the call. As an effect: calls the function, where
+    `outlast.current()` is `current`. Errors: the function's own; `StepTimeout`."""
+
+    __slots__ = ("fn", "args", "kwargs", "timeout", "current", "late")
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     #: Seconds, None without a limit.
     timeout: float | None
+    current: scope.Current
+    #: The thread in which a late function still runs.
+    late: threading.Thread | None
 
     def label(self) -> str:
         """The part of the thread's name that follows `outlast`, for a function with a timeout."""
+        raise NotImplementedError
 
     def too_late(self, timeout: float) -> StepTimeout:
         """The error for a function that took longer than its timeout."""
+        raise NotImplementedError
 
     def is_coroutine(self) -> TypeError:
         """The error for a plain function that returned a coroutine."""
-
-
-class Invoke(Effect):
-    """Calls the user's function, where `outlast.current()` is `current`. Errors: the function's own; `StepTimeout`."""
-
-    __slots__ = ("work", "current", "late")
-
-    def __init__(self, work: Any, current: scope.Current) -> None:
-        self.work: Work = work
-        self.current = current
-        #: The thread in which a late function still runs.
-        self.late: threading.Thread | None = None
+        raise NotImplementedError
 
     def wait(self) -> Any:
         token = scope.variable.set(self.current)
         try:
-            work = self.work
-            result = work.fn(*work.args, **work.kwargs) if work.timeout is None else self._in_thread(work.timeout)
+            result = self.fn(*self.args, **self.kwargs) if self.timeout is None else self._in_thread(self.timeout)
         finally:
             scope.variable.reset(token)
         if type(result) not in _DATA and inspect.iscoroutine(result):
             result.close()
-            raise work.is_coroutine()
+            raise self.is_coroutine()
         return result
 
     async def awaited(self) -> Any:
         token = scope.variable.set(self.current)
         try:
-            work = self.work
-            awaitable = work.fn(*work.args, **work.kwargs)
-            return await (awaitable if work.timeout is None else self._in_time(awaitable, work.timeout))
+            awaitable = self.fn(*self.args, **self.kwargs)
+            return await (awaitable if self.timeout is None else self._in_time(awaitable, self.timeout))
         finally:
             scope.variable.reset(token)
 
@@ -200,18 +173,18 @@ class Invoke(Effect):
 
         def body() -> None:
             try:
-                result.append(context.run(self.work.fn, *self.work.args, **self.work.kwargs))
+                result.append(context.run(self.fn, *self.args, **self.kwargs))
             except BaseException as e:
                 error.append(e)
 
-        thread = threading.Thread(target=body, name=f"outlast {self.work.label()}", daemon=True)
+        thread = threading.Thread(target=body, name=f"outlast {self.label()}", daemon=True)
         thread.start()
         thread.join(timeout)
         if error:
             raise error[0]
         if not result:
             self.late = thread
-            raise self.work.too_late(timeout)
+            raise self.too_late(timeout)
         return result[0]
 
     async def _in_time(self, awaitable: Awaitable[Any], timeout: float) -> Any:
@@ -226,4 +199,4 @@ class Invoke(Effect):
         task.cancel()
         # The function may tidy up; its result or error is ignored.
         await asyncio.wait([task], timeout=_TIDY_S)
-        raise self.work.too_late(timeout)
+        raise self.too_late(timeout)

@@ -106,9 +106,9 @@ class OpenStep(Current):
 
     def seal(self) -> "list[Change]":
         """Returns all changes of the step and refuses further ones."""
-        with OpenStep._lock:
-            self._is_over = True
-            changes = self._changes
+        # In this order: changes that another thread makes at this moment are seen here, or sealed there.
+        self._is_over = True
+        changes = self._changes
         return [] if changes is None else changes.seal()
 
 

@@ -1,19 +1,9 @@
-"""Waiting for a commit in a running event loop."""
+"""Commits that tasks of an event loop wait for."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from . import _native
-
-
-def done(ticket: "_native.Ticket") -> "asyncio.Future[Any]":
-    """Returns a future of the commit's answer, in the running event loop."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    ticket.then(future)
-    return future
+from typing import Any
 
 
 def resolve(told: "list[tuple[asyncio.Future[Any], Any, BaseException | None]]") -> None:

@@ -160,11 +160,16 @@ impl<B: Backend> Turn<B> {
     }
 
     fn give_up(&mut self, mut group: Vec<Job>, error: Error) {
+        let mut told = Error::CommitUnknown { why: error.to_string() };
         if !self.backend.tells_later() {
-            self.refused = Some(refusal_after(&error));
+            let refusal = refusal_after(&error);
+            // Nobody waits for the outcome of a commit to files that are gone.
+            if matches!(refusal, Error::Vanished { .. }) {
+                told = refusal.clone();
+            }
+            self.refused = Some(refusal);
         }
-        let unknown = Error::CommitUnknown { why: error.to_string() };
-        group.iter_mut().for_each(|job| answer(job, Err(unknown.clone())));
+        group.iter_mut().for_each(|job| answer(job, Err(told.clone())));
     }
 
     /// Decides `job` and returns the rows as it leaves them, with its outcome.

@@ -12,8 +12,8 @@ use std::{
     io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
-    sync::{Mutex, OnceLock, PoisonError},
-    time::{Duration, SystemTime},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant, SystemTime},
 };
 
 use outlast_core::store::Error;
@@ -26,6 +26,10 @@ use crate::{
 /// Longest time in which a file system may give two changes of a directory the same time.
 const TICK: Duration = Duration::from_millis(20);
 
+/// Age up to which an earlier look at the files serves before a decision: about the time that a commit takes, in which
+/// the files may go as well. What is decided is acknowledged only after a look of its own, or promises nothing durable.
+const LATELY: Duration = Duration::from_millis(1);
+
 /// A store's file that a handle has open. Dropped after the handle's connections.
 pub struct StoreFile {
     path: PathBuf,
@@ -34,6 +38,8 @@ pub struct StoreFile {
     files: OnceLock<Files>,
     /// Name of the file that was found missing; empty while none was.
     vanished: OnceLock<String>,
+    /// Time of the last look that found all files at their place; `None` before.
+    looked: Mutex<Option<Instant>>,
 }
 
 /// The files of an open store, each with its identity.
@@ -68,7 +74,13 @@ impl StoreFile {
             files.push(open);
             Ok::<_, Error>(())
         })?;
-        Ok(StoreFile { path: path.into(), open, files: OnceLock::new(), vanished: OnceLock::new() })
+        Ok(StoreFile {
+            path: path.into(),
+            open,
+            files: OnceLock::new(),
+            vanished: OnceLock::new(),
+            looked: Mutex::default(),
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -91,15 +103,30 @@ impl StoreFile {
     /// Errors: `OpenAtFork`, `Vanished`.
     pub fn check(&self) -> Result<(), Error> {
         self.refuse_forked()?;
-        if self.vanished.get().is_none()
-            && let Some(file) = self.files.get().and_then(Files::missing)
-        {
+        let now = Instant::now();
+        if let Some(file) = self.files.get().and_then(Files::missing) {
             let _ = self.vanished.set(file);
         }
         match self.vanished.get() {
-            None => Ok(()),
-            Some(file) => Err(self.error(file.clone())),
+            None => *self.looked() = Some(now),
+            Some(file) => return Err(self.error(file.clone())),
         }
+        Ok(())
+    }
+
+    /// Checks like `check`, without a look at the files if the last one is less than `LATELY` old.
+    ///
+    /// Errors: `OpenAtFork`, `Vanished`.
+    pub fn check_lately(&self) -> Result<(), Error> {
+        let looked = *self.looked();
+        match looked.is_some_and(|at| at.elapsed() < LATELY) && self.vanished.get().is_none() {
+            true => self.refuse_forked(),
+            false => self.check(),
+        }
+    }
+
+    fn looked(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses the handle in a forked process. Errors: `OpenAtFork`.
@@ -191,4 +218,28 @@ fn c_path(path: &Path) -> io::Result<CString> {
 fn id_of(path: &CStr) -> io::Result<FileId> {
     let stat = rustix::fs::stat(path)?;
     Ok((stat.st_dev, stat.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_serves_for_a_short_time_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("outlast.db");
+        for suffix in ["", "-wal", "-shm"] {
+            std::fs::write(format!("{}{suffix}", path.display()), "").unwrap();
+        }
+        let file = StoreFile::claim(&path).unwrap();
+        file.opened().unwrap();
+        file.check().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let start = Instant::now();
+        while file.check_lately().is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(60), "no look in a minute");
+            std::thread::yield_now();
+        }
+        assert_eq!(file.check().unwrap_err().code(), "store_vanished");
+    }
 }

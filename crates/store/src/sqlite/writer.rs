@@ -99,7 +99,7 @@ impl Backend for SqliteWriter {
     }
 
     fn begin(&mut self, synced: bool, _group: &[Vec<Need>]) -> Result<Micros, Error> {
-        self.file.check()?;
+        self.file.check_lately()?;
         // A NORMAL commit in WAL mode is in the file's WAL and not yet synced; the next FULL commit
         // syncs the WAL, and with it everything before.
         let synced = synced && self.durability == Durability::Full;
@@ -113,7 +113,7 @@ impl Backend for SqliteWriter {
     }
 
     fn begin_read(&mut self, _group: &[Vec<Need>]) -> Result<Option<Micros>, Error> {
-        self.file.check()?;
+        self.file.check_lately()?;
         self.batch("BEGIN")?;
         self.began().map(Some)
     }

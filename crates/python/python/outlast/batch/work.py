@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Sequence
 
 from .. import _native, codec, scope
-from ..effects import Commit, Effect, Invoke, Process
+from ..effects import Process, Work
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import header, retry_after, status_of
 from ..state.changes import Changes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .core import Core
 
 
-class Pause(Effect):
+class Pause:
     """Waits for some seconds. Gives True if the batch is stopped meanwhile."""
 
     __slots__ = ("_core", "_seconds")
@@ -40,14 +40,18 @@ class Pause(Effect):
         return core.stopping.is_set()
 
 
-class Call:
+class Call(Work):
     """A call of the batch's function with an item."""
 
-    def __init__(self, core: "Core", item: Any) -> None:
+    __slots__ = ()
+
+    def __init__(self, core: "Core", item: Any, current: scope.Current) -> None:
         self.fn = core.fn
         self.args = (item,)
-        self.kwargs: dict[str, Any] = {}
+        self.kwargs = {}
         self.timeout = core.options.timeout
+        self.current = current
+        self.late = None
 
     def label(self) -> str:
         return "item"
@@ -57,12 +61,6 @@ class Call:
 
     def is_coroutine(self) -> TypeError:
         return TypeError("outlast.map wants a plain function, had one that returns a coroutine: use outlast.amap")
-
-
-class InvokeItem(Invoke):
-    """Calls the batch's function with an item."""
-
-    __slots__ = ()
 
     async def awaited(self) -> Any:
         try:
@@ -117,9 +115,7 @@ def one(core: "Core", index: int, alone: bool) -> Process[None]:
         core.returned(index)
         return
     try:
-        claim = yield Commit(
-            _native.claim_item(open_run, key, index, plan.source.content(index), plan.version, on_change, plan.on_version, alone)
-        )
+        claim = yield _native.claim_item(open_run, key, index, plan.source.content(index), plan.version, on_change, plan.on_version, alone)
     except LeaseLost as e:
         core.lost(open_run, index, e)
         return
@@ -162,11 +158,11 @@ def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, 
             return
         first = False
         changes, began = Changes(run.id), time.monotonic()
-        invoke = InvokeItem(Call(core, item), scope.Current(run, None, seq, tries, changes))
+        call = Call(core, item, scope.Current(run, None, seq, tries, changes))
         error: BaseException | None = None
         text = ""
         try:
-            text = codec.encode((yield invoke))
+            text = codec.encode((yield call))
         except Exception as e:
             error = e
         finally:
@@ -196,7 +192,7 @@ def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, 
             yield from _record(core, open_run, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
             return
         # No further try beside a late thread: the item would run twice at once.
-        delay = None if invoke.late else core.options.retry.delay(error, tries)
+        delay = None if call.late else core.options.retry.delay(error, tries)
         if status_of(error) in CROWDED:
             core.crowded(began)
         if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
@@ -204,11 +200,11 @@ def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, 
         if delay is None:
             told = json.dumps({"error": journal.described(error)}).encode()
             yield from _record(core, open_run, index, seq, "failed", told, error)
-            if invoke.late is not None:
+            if call.late is not None:
                 # The late thread keeps its slot until it ends.
-                core.late(invoke.late)
+                core.late(call.late)
             return
-        yield Commit(_native.next_try(open_run, seq))
+        yield _native.next_try(open_run, seq)
         tries += 1
         run.begin_try()
         if (yield Pause(core, delay)):
@@ -227,7 +223,7 @@ def _record(
     changes: "Sequence[_native.Change]" = (),
 ) -> Process[None]:
     try:
-        standing, tries, nano, _ = yield Commit(_native.record_item(open_run, seq, how, raw, True, list(changes)))
+        standing, tries, nano, _ = yield _native.record_item(open_run, seq, how, raw, True, list(changes))
     except (AlreadyTaken, AlreadySettled):
         # This process was declared dead, and another one has the item now, whose result counts.
         core.held(index)
@@ -237,7 +233,7 @@ def _record(
 
 def _return(core: "Core", open_run: "_native.OpenRun", index: int, seq: int, no_room_since: float | None = None) -> Process[None]:
     try:
-        yield Commit(_native.return_item(open_run, seq))
+        yield _native.return_item(open_run, seq)
     except (AlreadyTaken, AlreadySettled):
         pass
     if no_room_since is None:

@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any, Awaitable
 
 from .. import _native, codec, scope
-from ..effects import Commit, Effect, Process, drive
+from ..effects import Effect, Process, drive
 from ..errors import Error, OtherShape, RunHeld, WouldRepay
 from ..say import say
 from ..steps import journal
@@ -26,7 +26,7 @@ from .opening import Found, JobSpec, Way
 from .record import Record, Row, mark
 
 
-class Pull(Effect):
+class Pull:
     """Takes the next input from the given iterable; gives `END` after the last one."""
 
     __slots__ = ("_job",)
@@ -41,7 +41,7 @@ class Pull(Effect):
         return self._job.pull_async()
 
 
-class Resume(Effect):
+class Resume:
     """Runs the generator, inside the job, up to its next result; gives `END` after the last one."""
 
     __slots__ = ("_job",)
@@ -226,16 +226,16 @@ class GeneratorJob:
             if standing == "dead":
                 # A dead input runs again: later inputs need its result first, and a person has started the script again.
                 say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
-                yield Commit(self._engine.reset_item(self.run._no, taken.key, False))
+                yield self._engine.reset_item(self.run._no, taken.key, False)
                 continue
             if standing == "done":
                 self._ready.append(Row(seq, taken.index, open_run.attempt, _now_us(), None))
                 return None
             raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {standing}")
 
-    def _claiming(self, taken: Taken, content: bytes | None) -> Commit:
+    def _claiming(self, taken: Taken, content: bytes | None) -> "_native.Ticket":
         # Claimed as alone, because this worker never has more than one input.
-        return Commit(_native.claim_item(self._open_run(), taken.key, taken.index, content, self._version, "keep", "rerun", True))
+        return _native.claim_item(self._open_run(), taken.key, taken.index, content, self._version, "keep", "rerun", True)
 
     def _import(self, taken: Taken) -> Process[None]:
         """Records a result that the older library had written as a line of the file."""
@@ -243,7 +243,7 @@ class GeneratorJob:
         open_run, content = self._open_run(), mark(taken.index)
         seq = (yield self._claiming(taken, content))[1]
         # Not synced: if a power cut loses the record, the line of the file is imported again.
-        yield Commit(_native.record_item(open_run, seq, "done", text.encode(), False))
+        yield _native.record_item(open_run, seq, "done", text.encode(), False)
         self._record.imported.add(content.hex())
         self._used += 1
         self._skipped += 1
@@ -271,7 +271,7 @@ class GeneratorJob:
             # Without a pull for each result, only the order of the results identifies them.
             taken.index = n
             if taken.seq is not None:
-                yield Commit(_native.return_item(self._open_run(), taken.seq))
+                yield _native.return_item(self._open_run(), taken.seq)
                 taken.seq = None
         if taken.seq is None:
             taken.seq = yield from self._claim(taken)
@@ -282,7 +282,7 @@ class GeneratorJob:
         # The item counts as closed from here on, whatever is raised.
         self._current = None
         open_run = self._open_run()
-        yield Commit(_native.record_item(open_run, taken.seq, "done", text.encode()))
+        yield _native.record_item(open_run, taken.seq, "done", text.encode())
         self._used += 1
         self._write(taken.index, text, open_run.attempt, _now_us())
         return codec.decode(text)
@@ -406,7 +406,7 @@ class GeneratorJob:
         if self._hand is not None:
             seq, self._hand = self._hand.seq, None
             self._other("ends before its inputs do")
-            yield Commit(_native.return_item(self._open_run(), seq))  # type: ignore[arg-type]
+            yield _native.return_item(self._open_run(), seq)  # type: ignore[arg-type]
 
     def _finish(self) -> Any:
         if self._way is not Way.REPLAY:
@@ -435,9 +435,9 @@ class GeneratorJob:
                 failed = isinstance(error, Exception) and not isinstance(error, (WouldRepay, RunHeld))
                 if failed and self.run.view().status != "halted":
                     told = json.dumps({"error": journal.described(error)}).encode()
-                    yield Commit(_native.record_item(open_run, taken.seq, "failed", told))
+                    yield _native.record_item(open_run, taken.seq, "failed", told)
                 else:
-                    yield Commit(_native.return_item(open_run, taken.seq))
+                    yield _native.return_item(open_run, taken.seq)
         except Exception:
             # The original error counts more; the next life finds the item open.
             pass

@@ -22,7 +22,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # type: igno
 
 from .. import runtime
 from ..errors import Conflict
-from ..waiting import done
 from ..state.table import Change
 from . import prune, rows
 from .lately import Lately, Stored
@@ -223,7 +222,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         following = self._following(config, checkpoint, metadata, new_versions)
         try:
-            await done(self._rows.submit(following.thread, following.changes))
+            await self._rows.submit(following.thread, following.changes).awaited()
         except Conflict:
             raise self._forked(following) from None
         return self._settled(following)

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from .. import _native, codec, scope
-from ..effects import Commit, Invoke, Process, Sleep, drive, drive_async
+from ..effects import Process, Sleep, Work, drive, drive_async
 from ..errors import Conflict, Error, RunHalted, StepFailed, StepTimeout, Unkeyable
 from . import divergence, doubt, journal
 from .spec import StepSpec, is_async, nested, unkeyed
@@ -92,7 +92,7 @@ def life(call: "Call") -> Process[Any]:
     run, spec = call.run, call.spec
     try:
         while True:
-            opening = Opening(call)
+            opening = _opening(call)
             try:
                 number, before, is_done, tried = yield opening
             except RunHalted as e:
@@ -102,10 +102,10 @@ def life(call: "Call") -> Process[Any]:
                 return call.recorded(number)
             if tried < 0 or (before and spec.at_most_once):
                 doubt.check(run, call.shown(), call.key, number, "open")
-            here = scope.OpenStep(run, call.key, number, tried, opening.is_ahead)
+            call.current = here = scope.OpenStep(run, call.key, number, tried, opening.is_ahead)
             error: Exception | None = None
             try:
-                result = yield Invoke(call, here)
+                result = yield call
                 text = _native.written(call.args, call.kwargs, result)
             except Exception as e:
                 error = e
@@ -116,18 +116,18 @@ def life(call: "Call") -> Process[Any]:
                     try:
                         # A result written in parts needs a committed entry (`here.seq`).
                         number = here.number if len(text) < journal.LONG else here.seq
-                        yield Commit(journal.open_run_of_entry(run, call.name).record(number, text, False, changes))
+                        yield journal.open_run_of_entry(run, call.name).record(number, text, False, changes)
                     except Error as e:
                         if not here.is_ahead or e.code not in journal.NOT_OURS:
                             raise
                         # Another process wrote to the run since the opening was answered, and its entry has that number.
-                        yield Commit(journal.open_run_of_entry(run, call.name).record(here.seq, text, False, changes))
+                        yield journal.open_run_of_entry(run, call.name).record(here.seq, text, False, changes)
                     return result if type(result) in codec.UNCHANGED else codec.decode(text)["value"]
                 except Conflict as e:
                     # Another writer changed what the step read: the try failed, and left nothing.
                     error = e
             delay = None if spec.retry is None else spec.retry.delay(error, tried)
-            yield Commit(journal.failure(call, here.seq, error, delay is not None))
+            yield journal.failure(call, here.seq, error, delay is not None)
             if spec.at_most_once:
                 call.memory.recorded.note(call.key, here.seq, False)  # type: ignore[union-attr]
             if delay is None:
@@ -142,34 +142,25 @@ def life(call: "Call") -> Process[Any]:
         raise
 
 
-class Opening(Commit):
-    """Opens the step's entry. Gives its number, whether it was begun before, whether it is done, and the try.
+def _opening(call: "Call") -> "_native.Ticket":
+    """Opens the step's entry. The answer: its number, whether it was begun before, whether it is done, and the try.
 
     In a thread, a plain step is answered ahead of its commit, which is that of its result, or comes within 100 ms: a
     step that nobody saw open is one that never began. Where somebody asks for its number, it is committed first.
     """
-
-    __slots__ = ("is_ahead", "_may_be_ahead")
-
-    def __init__(self, call: "Call") -> None:
-        run, spec = call.run, call.spec
-        open_run = run._open_run_or_replay()
-        if open_run is None:
-            raise run._completed(f"step {call.shown()}")
-        tries = spec.retry is not None
-        self._ticket = open_run.begin(call.key, spec.at_most_once, tries, run._scope, run._within)
-        self._may_be_ahead = not (spec.at_most_once or tries or run._within is not None)
-        self.is_ahead = False
-
-    def wait(self) -> Any:
-        self.is_ahead = self._may_be_ahead
-        return self._ticket.wait_ahead() if self._may_be_ahead else self._ticket.wait()
+    run, spec = call.run, call.spec
+    open_run = run._open_run_or_replay()
+    if open_run is None:
+        raise run._completed(f"step {call.shown()}")
+    tries, within = spec.retry is not None, run._within
+    may_be_ahead = not (spec.at_most_once or tries or within is not None)
+    return open_run.begin(call.key, spec.at_most_once, tries, run._scope, within, may_be_ahead)
 
 
-class Call:
+class Call(Work):
     """A call of `run.step` that begins a step: what is done, with which arguments, under which key."""
 
-    __slots__ = ("run", "spec", "name", "fn", "args", "kwargs", "timeout", "memory", "key")
+    __slots__ = ("run", "spec", "name", "memory", "key")
 
     def __init__(
         self, run: "Run", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], memory: "Memory", key: str
