@@ -92,14 +92,16 @@ fn machine() -> String {
     let said = |program: &str, argument: &str| {
         let out = Command::new(program).arg(argument).output().ok()?;
         let text = if out.stdout.is_empty() { out.stderr } else { out.stdout };
-        String::from_utf8_lossy(&text).lines().next().map(str::to_owned)
+        String::from_utf8_lossy(&text).lines().find(|line| !line.is_empty()).map(str::to_owned)
     };
     let commit = Command::new("git").args(["rev-parse", "--short=8", "HEAD"]).output().ok();
     let commit = commit.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned()).unwrap_or_default();
     let rust = said("rustc", "--version").unwrap_or_default();
     let nginx = said("nginx", "-v").unwrap_or_else(|| "no nginx".into());
+    let litellm = said(".venv-bench/bin/litellm", "--version");
+    let litellm = litellm.map(|said| format!("; {said} (one worker, no database)")).unwrap_or_default();
     format!(
-        "{cores} cores of {model}; Linux {}; Outlast at {commit}, release build, {rust}; {nginx}.",
+        "{cores} cores of {model}; Linux {}; Outlast at {commit}, release build, {rust}; {nginx}{litellm}.",
         kernel.trim()
     )
 }
