@@ -118,11 +118,13 @@ impl StoreFile {
     ///
     /// Errors: `OpenAtFork`, `Vanished`.
     pub fn check_lately(&self) -> Result<(), Error> {
+        // First, as a forked process may have inherited a lock that is held.
+        self.refuse_forked()?;
         let looked = *self.looked();
-        match looked.is_some_and(|at| at.elapsed() < LATELY) && self.vanished.get().is_none() {
-            true => self.refuse_forked(),
-            false => self.check(),
+        if looked.is_some_and(|at| at.elapsed() < LATELY) && self.vanished.get().is_none() {
+            return Ok(());
         }
+        self.check()
     }
 
     fn looked(&self) -> MutexGuard<'_, Option<Instant>> {
