@@ -22,8 +22,9 @@ pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
     let core = engine.core()?;
     let mut found = Vec::new();
     py.detach(|| {
-        runs::each(&*core.store, RunFilter { jobs: true, ..RunFilter::default() }, |view| {
-            let Some(job) = view.run.job.filter(|job| job.name == name) else { return Ok(true) };
+        for view in runs::each(&*core.store, RunFilter { jobs: true, ..RunFilter::default() }) {
+            let view = view?;
+            let Some(job) = view.run.job.filter(|job| job.name == name) else { continue };
             found.push(json!({
                 "no": view.run.no.0,
                 "id": view.run.id.as_str(),
@@ -31,8 +32,8 @@ pub fn jobs(py: Python<'_>, engine: &Engine, name: &str) -> PyResult<String> {
                 "status": view.run.status.name(),
                 "counts": job.counts,
             }));
-            Ok::<_, Failure>(true)
-        })
+        }
+        Ok::<_, Failure>(())
     })?;
     Ok(serde_json::Value::Array(found).to_string())
 }

@@ -69,12 +69,12 @@ fn missing(store: &dyn Store, budget: &Budget) -> Result<Vec<RunNo>, store::Erro
     let filters = MAY_CALL.map(of).into_iter();
     // A completed job can be opened again.
     for filter in filters.chain([RunFilter { jobs: true, ..RunFilter::default() }]) {
-        runs::each(store, filter, |view| {
+        for view in runs::each(store, filter) {
+            let view = view?;
             if !view.run.budgets.contains(&budget.no) && covered.is(&view)? {
                 found.push(view.run.no);
             }
-            Ok::<_, store::Error>(true)
-        })?;
+        }
     }
     Ok(found)
 }

@@ -1,5 +1,6 @@
 //! Pages of a run's journal, filtered by kind, state, attempt and key.
 
+use super::rows;
 use crate::{
     journal::{Entry, Kind, State},
     store::{self, Store},
@@ -30,17 +31,19 @@ impl EntrySearch {
     }
 }
 
+/// Returns the entries of a run, oldest first, a chunk of them in memory.
+pub fn each(store: &dyn Store, run: RunNo) -> impl Iterator<Item = Result<Entry, store::Error>> {
+    let mut after = Seq(0);
+    rows(move || {
+        let chunk = store.entries(run, after, CHUNK)?;
+        after = chunk.last().map_or(after, |e| e.seq);
+        Ok(chunk)
+    })
+}
+
 /// Returns all entries of a run, oldest first.
 pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store::Error> {
-    let mut entries: Vec<Entry> = Vec::new();
-    loop {
-        let after = entries.last().map_or(Seq(0), |e| e.seq);
-        let more = store.entries(run, after, CHUNK)?;
-        if more.is_empty() {
-            return Ok(entries);
-        }
-        entries.extend(more);
-    }
+    each(store, run).collect()
 }
 
 /// Returns at most `limit` entries after `after`, and the number after which the next page begins; `None` where no entry

@@ -21,7 +21,8 @@ pub fn changed_at(store: &dyn Store, run: &Run) -> Result<Micros, store::Error> 
 pub fn idle_since(store: &dyn Store, since: Micros) -> Result<Vec<Run>, store::Error> {
     let mut idle = Vec::new();
     let filter = RunFilter { status: Some(Status::Running), ..RunFilter::default() };
-    runs::each(store, filter, |view| {
+    for view in runs::each(store, filter) {
+        let view = view?;
         let on_its_way = view.envelope.reserved[Unit::Calls] > 0;
         if !on_its_way
             && changed_at(store, &view.run)? <= since
@@ -29,8 +30,7 @@ pub fn idle_since(store: &dyn Store, since: Micros) -> Result<Vec<Run>, store::E
         {
             idle.push(view.run);
         }
-        Ok::<_, store::Error>(true)
-    })?;
+    }
     Ok(idle)
 }
 

@@ -29,12 +29,12 @@ pub fn is_room(refusal: &Refusal, budgets: &[BudgetView], parent: Option<&Envelo
 pub fn waiting(store: &dyn Store) -> Result<BTreeMap<String, Vec<RunId>>, store::Error> {
     let mut found = BTreeMap::<String, Vec<RunId>>::new();
     let filter = RunFilter { status: Some(Status::Waiting), ..RunFilter::default() };
-    runs::each(store, filter, |view| {
-        if let Some(Whose::Named { name, .. }) = view.run.halt.and_then(|h| h.whose) {
-            found.entry(name).or_default().push(view.run.id);
+    for view in runs::each(store, filter) {
+        let run = view?.run;
+        if let Some(Whose::Named { name, .. }) = run.halt.and_then(|h| h.whose) {
+            found.entry(name).or_default().push(run.id);
         }
-        Ok::<_, store::Error>(true)
-    })?;
+    }
     Ok(found)
 }
 

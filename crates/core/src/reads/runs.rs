@@ -1,5 +1,6 @@
 //! Lists of runs, filtered by what their rows and specs say, newest first.
 
+use super::rows;
 use crate::{
     run::status::Status,
     store::{self, RunFilter, RunView, Store},
@@ -56,25 +57,14 @@ impl RunSearch {
     }
 }
 
-/// Calls `each` with the runs that `filter` matches, newest first, until it returns false. The filter's limit has no
-/// effect: a chunk of runs is read at a time.
-pub fn each<E: From<store::Error>>(
-    store: &dyn Store,
-    mut filter: RunFilter,
-    mut each: impl FnMut(RunView) -> Result<bool, E>,
-) -> Result<(), E> {
+/// Returns the runs that `filter` matches, newest first, a chunk of them in memory. The filter's limit has no effect.
+pub fn each(store: &dyn Store, mut filter: RunFilter) -> impl Iterator<Item = Result<RunView, store::Error>> {
     filter.limit = CHUNK;
-    loop {
-        // A server may give fewer runs at a time than were asked for: an empty chunk is the end.
+    rows(move || {
         let chunk = store.runs(&filter)?;
-        let Some(last) = chunk.last() else { return Ok(()) };
-        filter.before = Some(last.run.no);
-        for view in chunk {
-            if !each(view)? {
-                return Ok(());
-            }
-        }
-    }
+        filter.before = chunk.last().map(|view| view.run.no);
+        Ok(chunk)
+    })
 }
 
 /// Returns a page of at most `limit` runs. The work of a page is bounded, whatever the filter.

@@ -1,14 +1,16 @@
 //! `outlast journal RUN ENTRY`: prints what an entry holds as a person reads it: a call's request and answer, as a
 //! conversation; of any other entry its value. With `--grep`, the lines that hold a text, of one entry or of all.
 
+use std::collections::HashSet;
+
 use outlast_core::{
     journal::{Entry, Kind},
     reads::entries,
-    store::{RunView, Store},
+    store::{self, RunView, Store},
     words::id::{RunNo, Seq},
 };
 use outlast_server::{dialect::conversation, read::exchange};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     cli::JournalArgs,
@@ -65,29 +67,38 @@ pub fn grep(
 ) -> Result<(), CliError> {
     let run = view.run.no;
     let wanted = text.to_lowercase();
-    let mut said: Vec<String> = Vec::new();
-    let mut found = Vec::new();
-    for one in entries::all(store, run)?.into_iter().filter(|e| seq.is_none_or(|seq| e.seq.0 == seq)) {
-        let exchange = Exchange::read(store, one)?;
-        let (asked, answered) = (exchange.asked(), exchange.answered());
-        let asked = asked.into_iter().filter(|line| !said.contains(line)).collect::<Vec<_>>();
-        for (side, lines) in [("request", &asked), ("answer", &answered)] {
-            for line in lines.iter().filter(|line| line.to_lowercase().contains(&wanted)) {
-                found.push((exchange.0.entry.seq, side, line.trim().to_owned()));
-            }
-        }
-        said.extend(asked.into_iter().filter(|line| line.to_lowercase().contains(&wanted)));
-    }
+    let mut said: HashSet<String> = HashSet::new();
+    let entries = entries::each(store, run)
+        .filter(|e| e.as_ref().map_or(true, |e| seq.is_none_or(|seq| e.seq.0 == seq)));
+    let mut lines_of = |entry: Result<Entry, store::Error>| -> Result<Vec<(Seq, &str, String)>, CliError> {
+        let exchange = Exchange::read(store, entry?)?;
+        let holds = |line: &String| line.to_lowercase().contains(&wanted);
+        let asked = exchange.asked().into_iter().filter(|line| holds(line) && said.insert(line.clone()));
+        let sides = asked.map(|line| ("request", line));
+        let sides = sides.chain(exchange.answered().into_iter().filter(holds).map(|line| ("answer", line)));
+        Ok(sides.map(|(side, line)| (exchange.0.entry.seq, side, line.trim().to_owned())).collect())
+    };
+    // One error stands for the lines of its entry.
+    let lines = entries.flat_map(|entry| match lines_of(entry) {
+        Ok(lines) => lines.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    });
     if page.look.json {
-        let lines: Vec<Value> =
-            found.iter().map(|(seq, side, line)| json!({"seq": seq, "side": side, "line": line})).collect();
-        return Ok(page.json(&json!({"run": view.run.id, "lines": lines}))?);
+        let head = Map::from_iter([("run".to_owned(), view.run.id.as_str().into())]);
+        let lines = lines.map(|line| {
+            let (seq, side, line) = line?;
+            Ok::<_, CliError>(json!({"seq": seq, "side": side, "line": line}))
+        });
+        return page.json_list(head, "lines", lines, Map::new);
     }
-    for (seq, side, line) in &found {
+    let mut is_empty = true;
+    for line in lines {
+        let (seq, side, line) = line?;
         let place = page.look.paint(Paint::Faint, &format!("{:>5}  {side:<7}", seq.0));
-        page.line(&format!("{place}  {}", clean_line(line, WIDTH)))?;
+        page.line(&format!("{place}  {}", clean_line(&line, WIDTH)))?;
+        is_empty = false;
     }
-    if found.is_empty() {
+    if is_empty {
         page.line(&format!("nothing that is kept of this run holds {:?}", clean(text)))?;
     }
     Ok(())

@@ -41,13 +41,9 @@ pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(
     }
     let view = find::job(store, &args.job)?;
     let (run, name) = (view.run.no, jobs::name(&view));
-    let mut rows: Vec<ItemRow> = Vec::new();
-    each_item(store, run, |row| {
-        if row.detail.standing == Standing::Done {
-            rows.push(row);
-        }
-        Ok(())
-    })?;
+    let is_done =
+        |row: &Result<ItemRow, _>| row.as_ref().map_or(true, |row| row.detail.standing == Standing::Done);
+    let mut rows = each_item(store, run).filter(is_done).collect::<Result<Vec<_>, _>>()?;
     rows.sort_by_key(|row| (row.detail.index, row.seq));
     for row in rows {
         page.json_line(&Line {

@@ -92,16 +92,17 @@ impl Families {
     /// Reads the runs that are newer than the newest known one, and marks those that must not be deleted.
     fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
         let known = self.newest();
-        runs::each(store, RunFilter::default(), |RunView { run, .. }| {
+        for view in runs::each(store, RunFilter::default()) {
+            let RunView { run, .. } = view?;
             if run.no <= known {
-                return Ok(false);
+                break;
             }
             let ended_long_ago = run.ended_at.is_some_and(|at| at < self.ended_before);
             let stays = !(run.status.is_ended() && ended_long_ago);
             let (id, parent, status, ended_at) = (run.id, run.parent, run.status, run.ended_at);
             self.runs.insert(run.no, Member { id, parent, status, ended_at, stays });
-            Ok(true)
-        })
+        }
+        Ok(())
     }
 
     fn newest(&self) -> RunNo {

@@ -8,6 +8,7 @@ use outlast_core::{
         Role,
         job::{ItemRow, Standing},
     },
+    reads::rows,
     run::attempt::Attempt,
     store::{self, RunView, Store},
     words::id::{Micros, RunNo, Seq},
@@ -155,7 +156,8 @@ impl JobReport {
             now: store.now()?,
             view,
         };
-        each_item(store, no, |row| {
+        for row in each_item(store, no) {
+            let row = row?;
             match row.detail.standing {
                 Standing::Done | Standing::Skipped => {
                     told.done.push(row.detail.index);
@@ -166,8 +168,7 @@ impl JobReport {
                 Standing::Failed | Standing::Dead => told.failures.push(Failure::read(store, no, row)?),
                 Standing::Open => {}
             }
-            Ok(())
-        })?;
+        }
         told.done.sort_unstable();
         told.done.dedup();
         Ok(told)
@@ -295,23 +296,14 @@ impl JobReport {
     }
 }
 
-/// Calls `tell` with the newest entry of each item of the job. Errors: those of `tell` and of the store.
-pub fn each_item(
-    store: &dyn Store,
-    run: RunNo,
-    mut tell: impl FnMut(ItemRow) -> Result<(), CliError>,
-) -> Result<(), CliError> {
+/// Returns the newest entry of each item of the job, in the order of entries.
+pub fn each_item(store: &dyn Store, run: RunNo) -> impl Iterator<Item = Result<ItemRow, store::Error>> {
     let mut after = Seq(0);
-    loop {
+    rows(move || {
         let page = store.items(run, &store::Page::new(after, PAGE))?;
-        let Some((last, _)) = page.last() else { return Ok(()) };
-        after = last.seq;
-        let whole = page.len() == PAGE;
-        page.into_iter().try_for_each(|(row, _)| tell(row))?;
-        if !whole {
-            return Ok(());
-        }
-    }
+        after = page.last().map_or(after, |(row, _)| row.seq);
+        Ok(page.into_iter().map(|(row, _)| row).collect())
+    })
 }
 
 /// Returns the gaps in the sorted `done` below its highest index, each as its first and last index.

@@ -7,7 +7,7 @@ use outlast_core::{
     store::{RunView, Store},
     words::id::Seq,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     cli::JournalArgs,
@@ -15,6 +15,7 @@ use crate::{
     render::{
         entry,
         look::{Page, Paint},
+        time,
     },
 };
 
@@ -44,17 +45,20 @@ pub fn journal(
     if args.follow {
         return follow(store, view, page, wait);
     }
-    let entries = entries::all(store, view.run.no)?;
+    let entries = entries::each(store, view.run.no).map(|entry| entry.map_err(CliError::from));
     if page.look.json {
         let id = view.run.id.as_str();
-        let entries: Vec<Value> = entries.iter().map(|e| entry::json(id, e)).collect();
-        return Ok(page.json(&json!({ "run": id, "status": view.run.status.name(), "entries": entries }))?);
+        let head = [("run", id.into()), ("status", view.run.status.name().into())];
+        let head = head.map(|(key, value): (_, Value)| (key.to_owned(), value)).into_iter().collect();
+        let entries = entries.map(|entry| Ok(entry::json(id, &entry?)));
+        return page.json_list(head, "entries", entries, Map::new);
     }
-    if entries.is_empty() {
-        return Ok(page.line("no entries yet")?);
+    let offset = time::offset(view.run.created_at);
+    let rows = entries.map(|entry| Ok::<_, CliError>(entry::cells(&entry?, &offset)));
+    match page.table(entry::head(&offset), 0, rows)? {
+        0 => Ok(page.line("no entries yet")?),
+        _ => Ok(()),
     }
-    let look = page.look;
-    Ok(page.text(&entry::table(&entries).render(look, 0))?)
 }
 
 /// Prints each entry when it opens and again when its state changes.

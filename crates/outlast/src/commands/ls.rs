@@ -1,7 +1,10 @@
 //! `outlast ls`: lists the runs, newest first.
 
+use std::cell::Cell as Flag;
+
 use outlast_core::{
     envelope::unit::Unit,
+    reads::runs,
     store::{RunFilter, RunView, Store},
     words::id::{Micros, Seq},
 };
@@ -25,23 +28,29 @@ const FIRST: usize = 200;
 
 pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliError> {
     let now = store.now()?;
-    // One more than asked for, to tell whether there are more.
-    let limit = args.limit.saturating_add(1);
-    let mut runs = store.runs(&RunFilter { status: args.status, limit, ..RunFilter::default() })?;
-    let more = runs.len() > args.limit;
-    runs.truncate(args.limit);
-    let nexts = runs.iter().map(|view| next_of(store, view)).collect::<Result<Vec<Next>, CliError>>()?;
+    let more = Flag::new(false);
+    let runs = runs::each(store, RunFilter { status: args.status, ..RunFilter::default() }).enumerate();
+    // One more than asked for is read, to tell whether there are more.
+    let first = runs.map_while(|(nth, view)| {
+        more.set(nth == args.limit);
+        (nth < args.limit).then_some(view)
+    });
+    let shown = first.map(|view| {
+        let view = view?;
+        let next = next_of(store, &view)?;
+        Ok::<_, CliError>((view, next))
+    });
     if page.look.json {
-        let runs: Vec<Value> = runs.iter().zip(&nexts).map(|(view, next)| object(view, next)).collect();
-        return Ok(page.json(&json!({ "runs": runs, "more": more }))?);
+        let objects = shown.map(|row| row.map(|(view, next)| object(&view, &next)));
+        let tail = || Map::from_iter([("more".to_owned(), more.get().into())]);
+        return page.json_list(Map::new(), "runs", objects, tail);
     }
-    if runs.is_empty() {
+    let rows = shown.map(|row| row.map(|(view, next)| cells(&view, &next, now)));
+    if page.table(head(), 0, rows)? == 0 {
         let which = args.status.map_or_else(String::new, |s| format!("{} ", s.name()));
         return Ok(page.line(&format!("no {which}runs in {}", store.place()))?);
     }
-    let look = page.look;
-    page.text(&table(&runs, &nexts, now).render(look, 0))?;
-    if more {
+    if more.get() {
         page.line(&format!("only the newest {}; see --limit", args.limit))?;
     }
     Ok(())
@@ -56,8 +65,8 @@ fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
     Ok(next_with(view, &first, first.len() < FIRST))
 }
 
-fn table(runs: &[RunView], nexts: &[Next], now: Micros) -> Table {
-    let mut table = Table::new(&[
+fn head() -> Table {
+    Table::new(&[
         ("run", Side::Left),
         ("name", Side::Left),
         ("status", Side::Left),
@@ -66,21 +75,21 @@ fn table(runs: &[RunView], nexts: &[Next], now: Micros) -> Table {
         ("calls", Side::Right),
         ("age", Side::Right),
         ("next", Side::Left),
-    ]);
-    for (view, next) in runs.iter().zip(nexts) {
-        let (run, e) = (&view.run, &view.envelope);
-        table.row(vec![
-            Cell::whole(short(view)),
-            view.spec.name.clone().unwrap_or_default().into(),
-            Cell::painted(run.status.name(), look::of_status(run.status)),
-            usd(e.spent.cost()).into(),
-            e.limits[Unit::CostNanoUsd].map(usd).unwrap_or_default().into(),
-            e.spent[Unit::Calls].to_string().into(),
-            time::age(now.ms_since(run.created_at)).into(),
-            next.brief.clone().into(),
-        ]);
-    }
-    table
+    ])
+}
+
+fn cells(view: &RunView, next: &Next, now: Micros) -> Vec<Cell> {
+    let (run, e) = (&view.run, &view.envelope);
+    vec![
+        Cell::whole(short(view)),
+        view.spec.name.clone().unwrap_or_default().into(),
+        Cell::painted(run.status.name(), look::of_status(run.status)),
+        usd(e.spent.cost()).into(),
+        e.limits[Unit::CostNanoUsd].map(usd).unwrap_or_default().into(),
+        e.spent[Unit::Calls].to_string().into(),
+        time::age(now.ms_since(run.created_at)).into(),
+        next.brief.clone().into(),
+    ]
 }
 
 fn object(view: &RunView, next: &Next) -> Value {

@@ -29,14 +29,14 @@ pub fn retry(store: &dyn Store, by: &str, args: &RetryArgs, page: &mut Page) -> 
     let mut named = HashSet::new();
     let mut keys: Vec<String> = args.key.iter().filter(|key| named.insert(key.as_str())).cloned().collect();
     if args.failed {
-        each_item(store, run, |row| {
+        for row in each_item(store, run) {
+            let row = row?;
             if matches!(row.detail.standing, Standing::Failed | Standing::Dead)
                 && !named.contains(row.key.as_str())
             {
                 keys.push(row.key);
             }
-            Ok(())
-        })?;
+        }
     }
     // All requests are sent before the first is awaited, so that the store commits them together.
     let reset = |key: &String| ResetItem { run, key: key.clone(), reuse_answers: args.reuse_answers };

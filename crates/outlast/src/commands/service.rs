@@ -99,14 +99,14 @@ fn wanted(context: &Context) -> Result<Vec<String>, CliError> {
     }
     let store = context.open(false, Default::default())?;
     let mut wanted = BTreeSet::new();
-    runs::each(&*store, RunFilter::default(), |view| {
+    for view in runs::each(&*store, RunFilter::default()) {
+        let view = view?;
         if let Some(command) = view.spec.command.filter(|_| !view.run.status.is_ended()) {
             let file = command.env_file.as_deref().map(|file| env_file::read(Path::new(file))).transpose()?;
             let given = Surroundings::default().with(file.unwrap_or_default());
             wanted.extend(env_file::missing(&command.variables, &command.env, &given));
         }
-        Ok::<_, CliError>(true)
-    })?;
+    }
     Ok(wanted.into_iter().collect())
 }
 

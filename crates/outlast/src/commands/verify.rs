@@ -42,7 +42,8 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
     let mut count = 0;
     let mut sums: BTreeMap<EnvelopeNo, Sums> = BTreeMap::new();
     let mut seen = Vec::new();
-    runs::each(store, RunFilter::default(), |view| {
+    for view in runs::each(store, RunFilter::default()) {
+        let view = view?;
         count += 1;
         entries(store, &view, &mut sums, &mut damage)?;
         let (wrong, mended) = counts(store, &view, args.repair)?;
@@ -52,8 +53,7 @@ pub fn verify(store: &dyn Store, args: &VerifyArgs, page: &mut Page) -> Result<u
             damage.extend(wrong)
         }
         seen.push((view.run.no, view.run.envelope()));
-        Ok::<_, CliError>(true)
-    })?;
+    }
     let mut gone = Gone::default();
     for (run, envelope) in seen {
         // The run is read after all entries. A run that is gone by now is found by the gap it leaves.
@@ -178,10 +178,9 @@ fn value(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<S
 fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool), CliError> {
     let Some(job) = &view.run.job else { return Ok((None, false)) };
     let mut counts = Counts::default();
-    each_item(store, view.run.no, |row| {
-        *counts.of_mut(row.detail.standing) += 1;
-        Ok(())
-    })?;
+    for row in each_item(store, view.run.no) {
+        *counts.of_mut(row?.detail.standing) += 1;
+    }
     if counts == job.counts {
         return Ok((None, false));
     }

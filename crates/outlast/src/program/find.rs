@@ -101,7 +101,8 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
     }
     let mut found: Vec<RunView> = Vec::new();
     let (mut best, mut count, mut all) = (Rank::default(), 0, 0);
-    runs::each(store, RunFilter::default(), |view| {
+    for view in runs::each(store, RunFilter::default()) {
+        let view = view?;
         let is_name = view.spec.name.as_deref() == Some(asked);
         if is_name || begins(&view, asked) {
             let rank = Rank { is_name, fits: verb.fits(&view), lives: !view.run.status.is_ended() };
@@ -123,8 +124,7 @@ pub fn run_to(store: &dyn Store, asked: &str, verb: Verb) -> Result<RunView, Cli
                 }
             }
         }
-        Ok::<_, store::Error>(true)
-    })?;
+    }
     if count > 1 && !(best.is_name && verb.guesses()) {
         return Err(ambiguous(store, asked, &found, count)?);
     }
@@ -147,16 +147,16 @@ pub fn last_in(store: &dyn Store, directory: &Path, verb: Verb) -> Result<RunVie
     let mut last = None;
     let mut fitting = None;
     let here = directory.to_string_lossy();
-    runs::each(store, RunFilter::default(), |view| {
+    for view in runs::each(store, RunFilter::default()) {
+        let view = view?;
         if view.spec.command.as_ref().is_some_and(|command| command.directory == here) {
             if verb.fits(&view) {
                 fitting = Some(view);
-                return Ok(false);
+                break;
             }
             last.get_or_insert(view);
         }
-        Ok::<_, store::Error>(true)
-    })?;
+    }
     let view =
         fitting.or(last).ok_or_else(|| CliError::NoRunHere { directory: here.clone().into_owned() })?;
     let name = view.spec.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
@@ -218,15 +218,15 @@ pub fn jobs(store: &dyn Store, asked: &str) -> Result<Vec<RunView>, CliError> {
         return is_job(view).map(|view| vec![view]);
     }
     let mut found: Vec<RunView> = Vec::new();
-    runs::each(store, RunFilter { jobs: true, ..RunFilter::default() }, |view| {
-        let Some(name) = view.run.job.as_ref().map(|job| job.name.clone()) else { return Ok(true) };
+    for view in runs::each(store, RunFilter { jobs: true, ..RunFilter::default() }) {
+        let view = view?;
+        let Some(name) = view.run.job.as_ref().map(|job| job.name.clone()) else { continue };
         let known = found.iter().any(|v| v.run.job.as_ref().is_some_and(|job| job.name == name));
         let ours = if file { view.run.parent.is_none() } else { name == asked };
         if ours && !known {
             found.push(view);
         }
-        Ok::<_, store::Error>(true)
-    })?;
+    }
     if found.is_empty() && !file {
         return is_job(run(store, asked)?).map(|view| vec![view]);
     }

@@ -27,13 +27,15 @@ const COLUMNS: [(&str, Side); 7] = [
 /// Returns the entries as a table.
 pub fn table(entries: &[Entry]) -> Table {
     let offset = entries.last().map(|e| time::offset(e.opened_at)).unwrap_or_default();
-    let headed = format!("time ({offset})");
-    let mut table =
-        Table::new(&[[("entry", Side::Right), (&headed, Side::Left)].as_slice(), &COLUMNS].concat());
-    for entry in entries {
-        table.row(cells(entry, &offset));
-    }
+    let mut table = head(&offset);
+    entries.iter().for_each(|entry| table.row(cells(entry, &offset)));
     table
+}
+
+/// Returns a table for entries without a row. `offset`: the time zone that its times are in, unless they name another.
+pub fn head(offset: &str) -> Table {
+    let time = format!("time ({offset})");
+    Table::new(&[[("entry", Side::Right), (&time, Side::Left)].as_slice(), &COLUMNS].concat())
 }
 
 /// Formats one entry in columns of fixed widths, as a journal with `-f` prints it.
@@ -56,7 +58,8 @@ pub fn line(entry: &Entry, look: Look) -> String {
     out
 }
 
-fn cells(e: &Entry, offset: &str) -> Vec<Cell> {
+/// Returns the row of an entry under [`head`].
+pub fn cells(e: &Entry, offset: &str) -> Vec<Cell> {
     vec![
         e.seq.to_string().into(),
         time::cell(e.opened_at, offset).into(),

@@ -5,6 +5,7 @@ pub mod approval;
 pub mod did;
 pub mod entry;
 pub mod exit;
+pub mod list;
 pub mod look;
 pub mod next;
 pub mod short;

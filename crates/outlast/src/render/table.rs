@@ -48,12 +48,14 @@ impl<T: AsRef<str>> From<T> for Cell {
 pub struct Table {
     columns: Vec<(String, Side)>,
     rows: Vec<Vec<Cell>>,
+    /// Width of each column as it was last rendered; `None` for a column that was left out.
+    widths: Vec<Option<usize>>,
 }
 
 impl Table {
     pub fn new(columns: &[(&str, Side)]) -> Self {
         let columns = columns.iter().map(|(name, side)| ((*name).to_owned(), *side)).collect();
-        Table { columns, rows: Vec::new() }
+        Table { columns, rows: Vec::new(), widths: Vec::new() }
     }
 
     /// Appends a row. Missing cells at its end are empty.
@@ -65,23 +67,37 @@ impl Table {
         self.rows.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
     /// Formats the table, each line after `indent` spaces. Columns that are empty in every row are left out.
-    pub fn render(&self, look: Look, indent: usize) -> String {
-        let text = |row: &[Cell], i: usize| row.get(i).map_or(0, |c| c.text.chars().count());
-        let used: Vec<usize> =
-            (0..self.columns.len()).filter(|&i| self.rows.iter().any(|row| text(row, i) > 0)).collect();
-        let width = |i: usize| {
-            let cells = self.rows.iter().map(|row| text(row, i));
-            cells.chain([self.columns[i].0.chars().count()]).max().unwrap_or(0)
-        };
-        let widths: Vec<(usize, usize)> = used.iter().map(|&i| (i, width(i))).collect();
-        let header: Vec<Cell> =
-            self.columns.iter().map(|(name, _)| Cell::painted(name, Paint::Faint)).collect();
+    pub fn render(mut self, look: Look, indent: usize) -> String {
+        self.render_rows(look, indent)
+    }
+
+    /// Formats the rows that came since the last call, and forgets them. Columns only get wider from call to call; the
+    /// header comes again where a column does that was left out before.
+    pub fn render_rows(&mut self, look: Look, indent: usize) -> String {
+        let widest =
+            |i: usize| self.rows.iter().filter_map(|row| row.get(i)).map(|c| c.text.chars().count()).max();
+        let widths: Vec<Option<usize>> = (0..self.columns.len())
+            .map(|i| {
+                let known = self.widths.get(i).copied().flatten();
+                let header = self.columns[i].0.chars().count();
+                widest(i).filter(|width| *width > 0).map(|width| width.max(header)).max(known)
+            })
+            .collect();
+        let is_shown = |widths: &[Option<usize>]| widths.iter().map(Option::is_some).collect::<Vec<_>>();
+        let header = (is_shown(&widths) != is_shown(&self.widths)).then(|| {
+            self.columns.iter().map(|(name, _)| Cell::painted(name, Paint::Faint)).collect::<Vec<Cell>>()
+        });
         let mut out = String::new();
-        for row in std::iter::once(&header).chain(&self.rows) {
+        for row in header.iter().chain(&self.rows) {
             let mut line = " ".repeat(indent);
             let mut owed = 0;
-            for (nth, &(i, width)) in widths.iter().enumerate() {
+            let shown = widths.iter().enumerate().filter_map(|(i, width)| Some((i, (*width)?)));
+            for (nth, (i, width)) in shown.enumerate() {
                 let Some(cell) = row.get(i) else { break };
                 let pad = width - cell.text.chars().count();
                 let before = if self.columns[i].1 == Side::Right { pad } else { 0 };
@@ -98,6 +114,8 @@ impl Table {
             out.push_str(&line);
             out.push('\n');
         }
+        self.widths = widths;
+        self.rows.clear();
         out
     }
 }
@@ -128,6 +146,18 @@ mod tests {
         table.row(vec![Cell::painted("x", Paint::Bad), "y".into()]);
         let shown = table.render(Look { color: true, json: false }, 0);
         assert!(shown.ends_with("\x1b[31mx\x1b[0m  y\n"), "{shown:?}");
+    }
+
+    #[test]
+    fn a_table_goes_on_in_its_columns_and_names_one_that_is_new() {
+        let mut table = Table::new(&[("a", Side::Right), ("b", Side::Left), ("c", Side::Left)]);
+        let mut print = |rows: &[[&'static str; 3]]| {
+            rows.iter().for_each(|row| table.row(row.map(Cell::from).to_vec()));
+            table.render_rows(Look::default(), 0)
+        };
+        assert_eq!(print(&[["100", "", "x"]]), "  a  c\n100  x\n");
+        assert_eq!(print(&[["1", "", "y"]]), "  1  y\n");
+        assert_eq!(print(&[["1", "new", ""]]), "  a  b    c\n  1  new\n");
     }
 
     #[test]

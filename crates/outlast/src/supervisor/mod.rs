@@ -419,7 +419,8 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
     let mut found = Vec::new();
     for status in [Status::Interrupted, Status::Sleeping, Status::Waiting] {
         let filter = RunFilter { status: Some(status), ..RunFilter::default() };
-        runs::each(&*store, filter, |v| {
+        for v in runs::each(&*store, filter) {
+            let v = v?;
             if v.spec.command.is_some() && !v.run.stop_requested {
                 // The parent, if it goes on, starts its child runs again itself.
                 let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
@@ -427,8 +428,7 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
                     found.push(v);
                 }
             }
-            Ok::<_, store::Error>(true)
-        })?;
+        }
     }
     let mut free = Vec::new();
     for view in found {

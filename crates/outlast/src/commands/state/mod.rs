@@ -5,7 +5,10 @@ mod dump;
 mod keep;
 mod places;
 
+use std::cell;
+
 use outlast_core::{
+    reads::rows,
     state::{At, Item},
     store::{
         Store, Which,
@@ -17,7 +20,7 @@ use outlast_server::{
     http::show::{self, Runs},
     state::{Commits, PAGE},
 };
-use serde::Serialize;
+use serde_json::Map;
 
 use crate::{
     cli::state::{GetArgs, HistoryArgs, KeysArgs, Mark, ReplayArgs, StateArgs, StateCommand},
@@ -105,71 +108,59 @@ fn keys(store: &dyn Store, args: &KeysArgs, page: &mut Page) -> Result<(), CliEr
         at: at(args.at, &args.place.namespace, store)?,
         limit: KEYS,
     };
-    let mut listed = Vec::new();
-    loop {
-        let more = store.state_keys(&scan)?;
-        let is_last = more.len() < scan.limit;
-        listed.extend(more);
-        if is_last {
-            break;
-        }
-        scan.after = listed.last().map(|l| l.key.clone());
-    }
+    let listed = rows(move || {
+        let keys = store.state_keys(&scan)?;
+        scan.after = keys.last().map(|listed| listed.key.clone()).or(scan.after.take());
+        Ok::<_, CliError>(keys)
+    });
     if page.look.json {
-        let keys: Vec<_> = listed.iter().map(show::listed).collect();
-        return Ok(page.json(&serde_json::json!({ "keys": keys }))?);
+        return page.json_list(Map::new(), "keys", listed.map(|l| Ok(show::listed(&l?))), Map::new);
     }
-    if listed.is_empty() {
-        return Ok(page.line("no keys")?);
-    }
-    let mut table = Table::new(&[
+    let table = Table::new(&[
         ("KEY", Side::Left),
         ("VERSION", Side::Right),
         ("COMMIT", Side::Right),
         ("WRITTEN", Side::Left),
     ]);
-    for l in &listed {
+    let cells = listed.map(|l| {
+        let l = l?;
         let key = clean_line(&l.key, WIDTH);
-        table.row(vec![
+        Ok::<_, CliError>(vec![
             Cell::new(key),
             Cell::new(l.version.to_string()),
             Cell::new(l.commit.to_string()),
             Cell::new(rfc3339(l.at)),
-        ]);
+        ])
+    });
+    match page.table(table, 0, cells)? {
+        0 => Ok(page.line("no keys")?),
+        _ => Ok(()),
     }
-    let look = page.look;
-    Ok(page.text(&table.render(look, 0))?)
-}
-
-#[derive(Serialize)]
-struct Versions {
-    versions: Vec<show::Version>,
-    oldest: i64,
 }
 
 fn history(store: &dyn Store, args: &HistoryArgs, page: &mut Page) -> Result<(), CliError> {
-    let mut items: Vec<Item> = Vec::new();
-    let oldest = loop {
-        let after = items.last().map_or(0, |i| i.version);
-        let more = store.state_history(&args.place.namespace, &args.agent, &args.key, after, PAGE)?;
-        let is_last = more.items.len() < PAGE;
-        items.extend(more.items);
-        if is_last {
-            break more.oldest;
-        }
-    };
+    let (mut after, oldest) = (0, cell::Cell::new(0));
+    let items = rows(|| {
+        let page = store.state_history(&args.place.namespace, &args.agent, &args.key, after, PAGE)?;
+        oldest.set(page.oldest);
+        after = page.items.last().map_or(after, |item| item.version);
+        Ok::<_, CliError>(page.items)
+    });
     let mut runs = Runs::default();
     if page.look.json {
-        let versions = items.iter().map(|i| runs.version(store, i)).collect::<Result<_, _>>()?;
-        return Ok(page.json(&Versions { versions, oldest })?);
+        let versions = items.map(|item| Ok(runs.version(store, &item?)?));
+        let tail = || Map::from_iter([("oldest".to_owned(), oldest.get().into())]);
+        return page.json_list(Map::new(), "versions", versions, tail);
     }
-    if items.is_empty() {
+    let mut items = items.peekable();
+    if items.peek().is_none() {
         return Ok(page.line("it was never written")?);
     }
-    if oldest > 1 {
-        page.line(&format!("versions below {oldest} were removed by compaction"))?;
+    if oldest.get() > 1 {
+        page.line(&format!("versions below {} were removed by compaction", oldest.get()))?;
     }
-    for item in &items {
+    for item in items {
+        let item = &item?;
         let by = runs.by(store, item)?;
         let who = writer(&by);
         let value = text(item, WIDTH);
