@@ -68,6 +68,12 @@ impl Envelope {
         self.reserved[unit] - self.doubt[unit]
     }
 
+    /// Returns whether a call that this envelope is charged for is in flight: its outcome is still to be posted here.
+    /// A call in doubt is none.
+    pub fn has_calls_in_flight(&self) -> bool {
+        self.reserved[Unit::Calls] > 0
+    }
+
     /// Returns the first unit of which `want` does not fit, even after `extra` comes free; `None` if all of it fits.
     pub fn shortfall(&self, want: &Amounts, extra: &Amounts) -> Option<Unit> {
         Unit::ALL.into_iter().find(|&u| {

@@ -1,7 +1,6 @@
 //! Runs in which nothing was recorded for a while.
 
 use crate::{
-    envelope::unit::Unit,
     reads::runs,
     run::{Run, status::Status},
     store::{self, RunFilter, Store},
@@ -23,8 +22,7 @@ pub fn idle_since(store: &dyn Store, since: Micros) -> Result<Vec<Run>, store::E
     let filter = RunFilter { status: Some(Status::Running), ..RunFilter::default() };
     for view in runs::each(store, filter) {
         let view = view?;
-        let on_its_way = view.envelope.reserved[Unit::Calls] > 0;
-        if !on_its_way
+        if !view.envelope.has_calls_in_flight()
             && changed_at(store, &view.run)? <= since
             && is_header_callers(store, &view.run, since)?
         {

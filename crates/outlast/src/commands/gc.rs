@@ -93,12 +93,12 @@ impl Families {
     fn look(&mut self, store: &dyn Store) -> Result<(), CliError> {
         let known = self.newest();
         for view in runs::each(store, RunFilter::default()) {
-            let RunView { run, .. } = view?;
+            let RunView { run, envelope, .. } = view?;
             if run.no <= known {
                 break;
             }
             let ended_long_ago = run.ended_at.is_some_and(|at| at < self.ended_before);
-            let stays = !(run.status.is_ended() && ended_long_ago);
+            let stays = !(run.status.is_ended() && ended_long_ago) || envelope.has_calls_in_flight();
             let (id, parent, status, ended_at) = (run.id, run.parent, run.status, run.ended_at);
             self.runs.insert(run.no, Member { id, parent, status, ended_at, stays });
         }

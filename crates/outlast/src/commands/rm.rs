@@ -18,7 +18,7 @@ use crate::{
 /// Forgets a run and the runs below it, and removes their files. `directory` returns the directory of a run's logs and
 /// state.
 ///
-/// Errors: `run_not_ended`; `run_stays` for the newest run of a store, or if a run of its family has not ended.
+/// Errors: `run_not_ended`; `call_in_flight`; `run_stays` for the newest run of a store, or if a run of its family has not ended.
 pub fn rm(
     store: &dyn Store,
     directory: &dyn Fn(&RunId) -> Result<PathBuf, CliError>,
@@ -29,6 +29,9 @@ pub fn rm(
     let id = view.run.id.clone();
     if !view.run.status.is_ended() {
         return Err(CommandError::NotEnded { run: id.to_string(), status: view.run.status }.into());
+    }
+    if view.envelope.has_calls_in_flight() {
+        return Err(CommandError::CallInFlight { run: id.to_string() }.into());
     }
     let mut family = Families::of(store, view.run.no)?;
     let mut gone = Vec::new();

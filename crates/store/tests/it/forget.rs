@@ -6,6 +6,7 @@ use outlast_core::{
         forget::{Forget, Forgot},
         fork::Fork,
         recount::Recount,
+        tell::{Tell, Word},
     },
     envelope::unit::{Limits, Unit},
     journal::{Role, job::Counts},
@@ -137,6 +138,32 @@ pub fn what_a_forgotten_run_left_in_doubt_stays_charged_to_its_named_budget(s: &
     assert!(forgets(s, a.run));
     s.reopen();
     assert_eq!(budgets::money(s, "team"), (FULL, FULL, 10));
+}
+
+/// Bug: a run that a person had cancelled was forgotten while the provider worked on a call of it.
+/// Consequence: a named budget lost the room of that call for good, the paid answer was thrown away, and `verify` called
+/// the store damaged.
+/// Cause: forgetting asked whether the run had ended, and not whether it was at rest.
+pub fn a_run_that_ended_stays_until_its_calls_in_flight_are_settled(s: &Stage) {
+    budgets::set(s, "team", Unit::CostNanoUsd, 10 * FULL);
+    let serve = s.process("outlast serve");
+    let above = s.run("above").create();
+    let child = serve.enter(s.run("child").tag("team", "a").under(above).create(), None);
+    s.run("newest").create();
+    let seq = child.call("in flight");
+    for run in [child.run, above] {
+        s.ask(Tell { run, word: Word::Cancel { reason: None } }).unwrap();
+    }
+    for run in [child.run, above] {
+        assert!(!forgets(s, run), "its call is in flight");
+    }
+    assert_eq!(budgets::money(s, "team"), (FULL, 0, 0));
+    child.done(seq, 10);
+    for run in [child.run, above] {
+        assert!(forgets(s, run));
+    }
+    s.reopen();
+    assert_eq!(budgets::money(s, "team"), (0, 0, 10), "the room is back, and the cost is there");
 }
 
 pub fn a_run_is_not_forgotten_when_others_have_begun_that_may_be_its_forks(s: &Stage) {

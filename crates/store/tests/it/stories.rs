@@ -357,6 +357,7 @@ macro_rules! stories {
                 what_can_go_on_is_not_forgotten,
                 a_child_stays_while_one_above_it_can_go_on,
                 what_a_forgotten_run_left_in_doubt_stays_charged_to_its_named_budget,
+                a_run_that_ended_stays_until_its_calls_in_flight_are_settled,
                 a_run_is_not_forgotten_when_others_have_begun_that_may_be_its_forks,
                 a_jobs_counts_are_set_while_nobody_works_on_it,
             ;

@@ -12,6 +12,8 @@ use crate::{
 ///
 /// A child stays while a run above it can go on: its cost is a part of that run's budget, and its work must not be
 /// done and paid again. When all runs above it have ended, the child may be deleted first; their sums keep its cost.
+/// A run that has ended stays while a call of its own or of a run below it is in flight: the settlement needs its entry,
+/// and gives the room back to the named budgets and to the runs above.
 #[derive(Clone, Debug)]
 pub struct Forget {
     pub run: RunNo,
@@ -28,7 +30,7 @@ pub struct Forget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgot {
     Gone,
-    /// The run or one above it can go on; or it ended too late; or it is the store's newest, whose number would be
+    /// The run or one above it can go on; or a call of it is in flight; or it ended too late; or it is the store's newest, whose number would be
     /// assigned again; or another process deleted it first.
     Stays,
     /// Runs that the caller has not seen have begun, and may be children of this one. Nothing was changed.
@@ -47,7 +49,8 @@ impl Forget {
         let over = run.status.is_ended() && run.ended_at.is_some_and(|at| at < self.ended_before);
         let next = l.numbers()?.run.0;
         let newest = self.run.0 + 1 == next;
-        if !over || newest || l.has_open_attempt(self.run) || !self.all_above_ended(l) {
+        let at_rest = !l.has_open_attempt(self.run) && !l.envelope(run.envelope())?.has_calls_in_flight();
+        if !over || newest || !at_rest || !self.all_above_ended(l) {
             return Ok(Forgot::Stays);
         }
         if self.seen.0 + 1 != next {

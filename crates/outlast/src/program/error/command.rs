@@ -16,6 +16,8 @@ pub enum CommandError {
     NoEntry { run: String, entry: i64, last: i64 },
     #[error("run {run} is {}: it has not ended, and what it did would be done and paid again", .status.name())]
     NotEnded { run: String, status: Status },
+    #[error("run {run} stays: it has ended, and a call of it, or of a run below it, is in flight")]
+    CallInFlight { run: String },
     #[error("run {run} stays: it is the newest of its store, or a run above it can go on")]
     RunStays { run: String },
     #[error("run {run} has no log of attempt {attempt}: {kept}")]
@@ -50,6 +52,7 @@ impl CommandError {
             CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => "no_logs",
             CommandError::NoEntry { .. } => "unknown_entry",
             CommandError::NotEnded { .. } => "run_not_ended",
+            CommandError::CallInFlight { .. } => "call_in_flight",
             CommandError::RunStays { .. } => "run_stays",
             CommandError::NotAPersons { .. } => "not_a_persons",
             CommandError::PriceUnknown { .. } => "price_unknown",
@@ -76,6 +79,9 @@ impl CommandError {
             }
             CommandError::NotEnded { run, .. } => {
                 return Some(format!("`outlast cancel {run}` ends it for good"));
+            }
+            CommandError::CallInFlight { .. } => {
+                "try again when the provider has answered it; its cost and its reservation are settled then"
             }
             CommandError::RunStays { .. } => {
                 "try again when another run has begun, and those above it have ended"
