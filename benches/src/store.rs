@@ -17,7 +17,7 @@ use outlast_core::{
             start::Start,
             tell::{Tell, Word},
         },
-        step::checkpoint::Checkpoint,
+        step::checkpoint::{Checkpoint, Name},
     },
     envelope::unit::Unit,
     journal::payload::Payload,
@@ -67,7 +67,7 @@ pub fn driver(store: &dyn Store, id: &str, instance: InstanceNo) -> Actor {
 
 /// Commits one synced operation: an entry, its 100-byte payload, the run's row.
 fn commit(store: &dyn Store, actor: Actor, value: &Payload) {
-    let save = Checkpoint { actor, slot: Slot::DRIVER, name: "bench".into(), value: value.clone() };
+    let save = Checkpoint { actor, slot: Slot::DRIVER, name: Name::default(), value: value.clone() };
     store.run_verb(save, Durability::Synced).expect("committed");
 }
 

@@ -13,14 +13,19 @@ use outlast_core::{
         op::Op,
         run::end_attempt::{EndAttempt, Then},
         state::put::{Change, Put},
-        step::{begin_step::BeginStep, checkpoint::Checkpoint, count_loop::CountLoop, record::Record},
+        step::{
+            begin_step::BeginStep,
+            checkpoint::{Checkpoint, Name, OURS},
+            count_loop::CountLoop,
+            record::Record,
+        },
     },
     journal::{Opening, Role, iteration_scope},
     run::attempt::Exit,
     store::{Ask as _, Durability},
     words::id::{AttemptNo, InstanceNo, RunNo, Seq, Slot},
 };
-use pyo3::prelude::*;
+use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     answer::Caller,
@@ -186,6 +191,9 @@ impl OpenRun {
 
     /// Saves a value under a name, of which the newest value counts. Synced.
     fn checkpoint(&self, py: Python<'_>, name: String, value: &[u8]) -> PyResult<Ticket> {
+        let reserved =
+            || PyValueError::new_err(format!("a checkpoint's name cannot begin with {OURS:?}, had {name:?}"));
+        let name = Name::of_agent(&*name).ok_or_else(reserved)?;
         let value = encode(py, value)?;
         Ok(self.submit(Checkpoint { actor: self.actor, slot: self.slot, name, value }, Durability::Synced)?)
     }

@@ -1,6 +1,6 @@
 //! Errors of the engine. An operation that fails with one wrote nothing.
 
-use crate::words::id::InstanceNo;
+use crate::{state::own::Owner, words::id::InstanceNo};
 
 /// Errors of the engine. A refusal by a limit is not an error but a recorded outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +70,7 @@ pub enum Error {
              commit {commit} made it version {actual}"
     )]
     Changed { namespace: String, agent: String, key: String, actual: i64, commit: i64 },
-    #[error("namespace {namespace:?} is written by its own run only")]
+    #[error("namespace {namespace:?} is written by {} only", Owner::of(.namespace).name())]
     ReadOnlyNamespace { namespace: String },
     #[error("what was asked of key {key:?} is gone: versions below {oldest} were removed by compaction")]
     Compacted { key: String, oldest: i64 },
@@ -192,9 +192,10 @@ impl Error {
             }
             Error::LeaseLost { .. } => "another attempt drives the run now; end this process".into(),
             Error::Conflict { .. } | Error::Changed { .. } => "read the key again and decide anew".into(),
-            Error::ReadOnlyNamespace { .. } => {
-                "write it from within the run, or use another namespace".into()
-            }
+            Error::ReadOnlyNamespace { namespace } => match Owner::of(namespace) {
+                Owner::Run => "write it from within the run, or use another namespace".into(),
+                Owner::Anyone | Owner::Outlast => "use another namespace".into(),
+            },
             Error::UnknownApproval { .. } => "`outlast approvals --all` lists them".into(),
             Error::OtherArguments { .. } => "ask for these under a key of their own".into(),
             Error::ApprovalExpired { .. } => "let the agent ask again, under another key".into(),

@@ -52,6 +52,7 @@ use crate::{
             compact::{Compact, Compacted},
             put::Put,
             put_by_token::PutByToken,
+            put_row::PutRow,
             retain::Retain,
         },
         step::{
@@ -194,6 +195,7 @@ ops! {
     CountLoop => Turned(Turn),
     Put => Put(Committed),
     PutByToken => PutByToken(Committed),
+    PutRow => RowPut(Committed),
     Retain => Retained(()),
     Compact => Compacted(Compacted),
     Raise => Raised(Status),

@@ -18,6 +18,7 @@ pub mod plans;
 pub mod policies;
 pub mod resume;
 pub mod room;
+pub mod rows;
 pub mod runs;
 pub mod shares;
 pub mod snapshots;

@@ -1,16 +1,13 @@
-//! Plans of logins as their providers told them last, in a state namespace that no run may write.
+//! Plans of logins as their providers told them last, in a table of Outlast's own.
 
 use crate::{
     call::plan::Plan,
-    engine::state::put::{Change, Put},
+    engine::state::put_row::PutRow,
     envelope::ceiling::Ceilings,
-    state::{Item, Name},
+    reads::rows,
+    state::own::Table,
     store::{Error, RunView, Store, state::Scan},
 };
-
-/// Namespace of the plans of all logins.
-pub const NAMESPACE: &str = "outlast:plans";
-const AGENT: &str = "login";
 
 /// Most logins that are listed.
 const MOST: usize = 500;
@@ -24,22 +21,21 @@ pub struct Kept {
 
 /// Returns the plan of a login.
 pub fn find(store: &dyn Store, login: &str) -> Result<Kept, Error> {
-    let Some(item) = store.state(NAMESPACE, AGENT, login)? else { return Ok(Kept::default()) };
-    Ok(Kept { plan: read(&item)?.unwrap_or_default(), version: item.version })
+    let Some(item) = rows::find(store, Table::Plans, login)? else { return Ok(Kept::default()) };
+    Ok(Kept { plan: rows::decode(&item)?.unwrap_or_default(), version: item.version })
 }
 
 /// Builds the write of a plan over the version that it was read at.
-pub fn put(login: &str, plan: &Plan, version: i64) -> Result<Put, Error> {
-    let value = serde_json::to_vec(plan).map_err(|e| Error::Corrupt { what: e.to_string() })?;
-    let change = Change::set(Name::new(NAMESPACE, AGENT, login), &value).expecting(version);
-    Ok(Put { actor: None, changes: vec![change], transaction: None })
+pub fn put(login: &str, plan: &Plan, version: i64) -> Result<PutRow, Error> {
+    rows::put(Table::Plans, login, plan, version)
 }
 
 /// Lists the logins and their plans, by name.
 pub fn list(store: &dyn Store) -> Result<Vec<(String, Plan)>, Error> {
-    let scan = Scan { namespace: NAMESPACE.into(), agent: AGENT.into(), limit: MOST, ..Scan::default() };
+    let (namespace, agent) = (Table::Plans.namespace().into(), Table::Plans.agent().into());
+    let scan = Scan { namespace, agent, limit: MOST, ..Scan::default() };
     let items = store.state_scan(&scan)?;
-    let each = items.into_iter().map(|item| Ok(read(&item)?.map(|plan| (item.key, plan))));
+    let each = items.into_iter().map(|item| Ok(rows::decode(&item)?.map(|plan| (item.key, plan))));
     each.filter_map(Result::transpose).collect()
 }
 
@@ -53,11 +49,4 @@ pub fn ceilings(store: &dyn Store, view: &RunView) -> Result<Ceilings, Error> {
         parent = above.run.parent;
     }
     Ok(ceilings)
-}
-
-/// Decodes a plan; `None` for a deleted one.
-fn read(item: &Item) -> Result<Option<Plan>, Error> {
-    let Some(value) = &item.value else { return Ok(None) };
-    let corrupt = |e| Error::Corrupt { what: format!("the plan of {:?}: {e}", item.key) };
-    serde_json::from_slice(value).map(Some).map_err(corrupt)
 }

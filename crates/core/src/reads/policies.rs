@@ -1,20 +1,16 @@
-//! Named policies, stored in a state namespace that no run may write.
+//! Named policies, stored in a table of Outlast's own.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::state::put::{Change, Put},
+    engine::state::put_row::PutRow,
     envelope::unit::Limits,
-    reads::keys,
+    reads::{keys, rows},
     run::rules::Rules,
-    state::{At, Item, Name},
+    state::{At, Item, own::Table},
     store::{Error, Store},
     words::id::{Micros, RunId},
 };
-
-/// Namespace of all named policies.
-pub const NAMESPACE: &str = "outlast:policies";
-const AGENT: &str = "policy";
 
 /// Policy under one name: limits, allowed tools, and tool calls that need approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,29 +41,25 @@ pub fn is_name(text: &str) -> bool {
 /// keep the policy they were created with.
 ///
 /// Errors: those of the store.
-pub fn put(store: &dyn Store, policy: &NamedPolicy, at: Micros) -> Result<Put, Error> {
+pub fn put(store: &dyn Store, policy: &NamedPolicy, at: Micros) -> Result<PutRow, Error> {
     let before = find(store, policy.name())?;
     let kept = NamedPolicy { created_at: before.map_or(at, |p| p.created_at), ..policy.clone() };
-    let value = serde_json::to_vec(&kept).map_err(|e| Error::Corrupt { what: e.to_string() })?;
-    let change = Change::set(Name::new(NAMESPACE, AGENT, policy.name()), &value);
-    Ok(Put { actor: None, changes: vec![change], transaction: None })
+    rows::put(Table::Policies, policy.name(), &kept, None)
 }
 
 /// Returns the policy of this name; `None` if there is none.
 pub fn find(store: &dyn Store, name: &str) -> Result<Option<NamedPolicy>, Error> {
-    store.state(NAMESPACE, AGENT, name)?.and_then(|item| read(&item).transpose()).transpose()
+    rows::find(store, Table::Policies, name)?.and_then(|item| read(&item).transpose()).transpose()
 }
 
 /// Lists all policies, by name.
 pub fn list(store: &dyn Store) -> Result<Vec<NamedPolicy>, Error> {
-    let items = keys::all(store, NAMESPACE, AGENT, At::default())?;
+    let items = keys::all(store, Table::Policies.namespace(), Table::Policies.agent(), At::default())?;
     items.iter().filter_map(|item| read(item).transpose()).collect()
 }
 
 /// Decodes a policy; `None` for a deleted one.
 fn read(item: &Item) -> Result<Option<NamedPolicy>, Error> {
-    let Some(value) = &item.value else { return Ok(None) };
-    let corrupt = |e| Error::Corrupt { what: format!("the policy {:?}: {e}", item.key) };
-    let policy: NamedPolicy = serde_json::from_slice(value).map_err(corrupt)?;
-    Ok(Some(NamedPolicy { updated_at: item.at, ..policy }))
+    let policy = rows::decode::<NamedPolicy>(item)?;
+    Ok(policy.map(|policy| NamedPolicy { updated_at: item.at, ..policy }))
 }

@@ -5,6 +5,7 @@
 //! time is a read at a position.
 
 pub mod outcome;
+pub mod own;
 mod progress;
 pub mod rows;
 mod value;
@@ -120,20 +121,9 @@ pub struct Committed {
     pub versions: Vec<i64>,
 }
 
-/// Prefix of the namespaces of runs.
-const RUNS: &str = "run:";
-
 /// Returns the namespace of a run's `run.state`.
 pub fn run_namespace(id: &crate::words::id::RunId) -> String {
-    format!("{RUNS}{id}")
-}
-
-/// Prefix of the namespaces in which Outlast itself keeps state.
-pub const OURS: &str = "outlast:";
-
-/// Returns whether only one run may write to the namespace.
-pub fn is_a_runs(namespace: &str) -> bool {
-    namespace.starts_with(RUNS)
+    format!("{}{id}", own::RUNS)
 }
 
 /// Returns the first bytes after every text that starts with `prefix`; `None` if there are none.

@@ -12,7 +12,7 @@ use std::{
 
 use outlast_core::{
     body,
-    engine::actor::Actor,
+    engine::{actor::Actor, step::checkpoint},
     envelope::unit::Unit,
     journal::{Kind, State},
     run::{Record, attempt::Attempt},
@@ -74,7 +74,7 @@ pub struct Conduct {
     files: PathBuf,
     transcripts: Option<PathBuf>,
     /// Name of the checkpoint in which the run stores the agent's session.
-    key: String,
+    key: checkpoint::Name,
     session: Option<Session>,
     resumed: bool,
     futile: u32,
@@ -146,7 +146,7 @@ impl Conduct {
             directory: place.directory.to_owned(),
             files,
             run_files,
-            key: String::new(),
+            key: checkpoint::Name::default(),
             session: None,
             resumed: false,
             futile: 0,

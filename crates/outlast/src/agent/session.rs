@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{
         actor::Actor,
-        step::checkpoint::{Checkpoint, OURS},
+        step::checkpoint::{Checkpoint, Name},
     },
     journal::{Kind, Role, payload::Payload},
     store::{self, Sought, Store},
@@ -22,11 +22,11 @@ pub struct Session {
 
 /// Returns the name of the checkpoint that holds the session. `agent`: name of an agent that a script started; `None`:
 /// the agent of the run's own command, which has one session for each iteration of its loop (counted from 0).
-pub fn key(agent: Option<&str>, iteration: i64) -> String {
+pub fn key(agent: Option<&str>, iteration: i64) -> Name {
     match (agent, iteration) {
-        (Some(agent), _) => format!("{OURS}session:{agent}"),
-        (None, 0) => format!("{OURS}session"),
-        (None, iteration) => format!("{OURS}session:i{iteration}"),
+        (Some(agent), _) => Name::own(&format!("session:{agent}")),
+        (None, 0) => Name::own("session"),
+        (None, iteration) => Name::own(&format!("session:i{iteration}")),
     }
 }
 
@@ -42,7 +42,7 @@ pub fn find(store: &dyn Store, run: RunNo, key: &str) -> Result<Option<Session>,
 }
 
 /// Returns the checkpoint that stores the session. The caller commits it synced before an agent with this id starts.
-pub fn keep(actor: Actor, key: String, session: &Session) -> Checkpoint {
+pub fn keep(actor: Actor, key: Name, session: &Session) -> Checkpoint {
     let value = Payload::encode(&serde_json::to_vec(session).unwrap_or_default());
     Checkpoint { actor, slot: Slot::DRIVER, name: key, value }
 }

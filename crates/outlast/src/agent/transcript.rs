@@ -15,7 +15,7 @@ use std::{
 use outlast_core::{
     engine::{
         actor::Actor,
-        step::checkpoint::{Checkpoint, OURS},
+        step::checkpoint::{Checkpoint, Name, OURS},
     },
     journal::{Entry, Kind, Role, payload::Payload},
     store::{self, Ask as _, Durability, Sought, Store},
@@ -177,7 +177,7 @@ impl Kept {
         let Some(entry) = store.newest(self.run, &Sought::done(Kind::Checkpoint, &key))? else {
             return Ok(Vec::new());
         };
-        let corrupt = |e: String| store::Error::Corrupt { what: format!("checkpoint {key}: {e}") };
+        let corrupt = |e: String| store::Error::Corrupt { what: format!("checkpoint {}: {e}", &*key) };
         let Some(kept) = store.payload(self.run, entry.seq, Role::Value)? else { return Ok(Vec::new()) };
         let bytes = kept.decode().map_err(|e| corrupt(e.to_string()))?;
         let names: Vec<String> = serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
@@ -213,19 +213,19 @@ impl Kept {
         all.into_iter().filter_map(name).collect()
     }
 
-    fn key(&self) -> String {
-        format!("{OURS}transcripts:{}", self.session)
+    fn key(&self) -> Name {
+        Name::own(&format!("transcripts:{}", self.session))
     }
 
-    fn key_of(&self, name: &str) -> String {
-        format!("{OURS}transcript:{name}")
+    fn key_of(&self, name: &str) -> Name {
+        Name::own(&format!("transcript:{name}"))
     }
 
     async fn save(
         &self,
         store: &dyn Store,
         actor: Actor,
-        name: String,
+        name: Name,
         value: &[u8],
     ) -> Result<Seq, store::Error> {
         let checkpoint = Checkpoint { actor, slot: Slot::DRIVER, name, value: Payload::encode(value) };

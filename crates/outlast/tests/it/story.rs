@@ -21,7 +21,7 @@ use outlast_core::{
             renew::{Active, Renew},
             start::Start,
         },
-        step::checkpoint::Checkpoint,
+        step::checkpoint::{Checkpoint, Name},
     },
     envelope::unit::{Limits, Unit},
     journal::{Opening, iteration_scope, payload::Payload},
@@ -223,8 +223,12 @@ impl Story {
             self.clock.advance_ms(2000);
             self.answer(a, seq);
         }
-        let save =
-            Checkpoint { actor: a, slot: Slot::DRIVER, name: "plan".into(), value: Payload::encode(b"x") };
+        let save = Checkpoint {
+            actor: a,
+            slot: Slot::DRIVER,
+            name: Name::of_agent("plan").unwrap(),
+            value: Payload::encode(b"x"),
+        };
         self.ask(save);
         // In flight when agent and supervisor are killed.
         self.go(a, "three");

@@ -3,7 +3,7 @@
 use http::Response;
 use outlast_core::{
     engine::{self, state::retain::Retain},
-    state::{Retention, is_a_runs},
+    state::{Retention, own::Owner},
     store,
 };
 use serde::Deserialize;
@@ -42,7 +42,7 @@ pub async fn put(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error>
         }
     };
     let actor = asked.writer.actor()?;
-    if actor.is_none() && is_a_runs(&namespace) {
+    if actor.is_none() && Owner::of(&namespace) == Owner::Run {
         return Err(store::Error::from(engine::Error::ReadOnlyNamespace { namespace }).into());
     }
     let retain = Retain { actor, namespace: namespace.clone(), keep };

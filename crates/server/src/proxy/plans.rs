@@ -14,11 +14,10 @@ use outlast_core::{
         Key,
         plan::{CallId, Heard, Plan, Verdict},
     },
-    engine::{self, state::retain::Retain},
+    engine,
     envelope::ceiling::Ceilings,
     reads::plans,
     run::instance::Life,
-    state::Retention,
     store::{Ask as _, Durability, Error, Store},
     words::{
         digest::Digest,
@@ -218,11 +217,6 @@ async fn change<T>(
             Ok(_) => {}
             Err(Error::Engine(engine::Error::Conflict { .. })) => continue,
             Err(e) => return Err(e),
-        }
-        if kept.version == 0 {
-            let namespace = plans::NAMESPACE.to_owned();
-            let retain = Retain { actor: None, namespace, keep: Retention::Last(1) };
-            store.ask(retain, Durability::Committed).await?;
         }
         return Ok(answer);
     }

@@ -15,9 +15,8 @@ use outlast_core::{
         rates::Parts,
         shares::{Pace, Part, Server, Shares},
     },
-    engine::{self, state::retain::Retain},
+    engine,
     reads::shares,
-    state::Retention,
     store::{Ask as _, Durability, Error},
     words::id::{InstanceNo, Micros},
 };
@@ -174,11 +173,6 @@ fn change<T>(
             Ok(_) => {}
             Err(Error::Engine(engine::Error::Conflict { .. })) => continue,
             Err(e) => return Err(e),
-        }
-        if kept.version == 0 {
-            let namespace = shares::NAMESPACE.to_owned();
-            let retain = Retain { actor: None, namespace, keep: Retention::Last(1) };
-            store.ask(retain, Durability::Committed).wait()?;
         }
         return Ok(answer);
     }

@@ -3,9 +3,8 @@
 
 use outlast_core::{
     call::plan::Plan,
-    reads::plans,
     run::snapshot,
-    state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
+    state::{Committed, Item, Listed, Namespace, Position, ResumePoint, own::Table},
     store::{
         Error, Which,
         state::{EventPage, EventRange, History, Reads, Scan},
@@ -55,7 +54,7 @@ impl Reads for Remote {
         self.no_route(STATE)
     }
     fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
-        if scan.namespace != plans::NAMESPACE {
+        if scan.namespace != Table::Plans.namespace() {
             return self.no_route(STATE);
         }
         let plans: Vec<(String, Plan)> = self.rows("plans", &[])?;

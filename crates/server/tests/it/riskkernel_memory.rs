@@ -1,7 +1,11 @@
 //! Data that agents keep through RiskKernel's routes: checkpoints of a run, and facts that outlive it.
 
 use outlast_core::{
-    engine::{actor::Actor, run::enter::Enter, step::checkpoint::Checkpoint},
+    engine::{
+        actor::Actor,
+        run::enter::Enter,
+        step::checkpoint::{Checkpoint, Name},
+    },
     journal::payload::Payload,
     store::{Ask as _, Durability},
 };
@@ -29,12 +33,8 @@ async fn a_checkpoint_is_found_after_a_restart_and_never_hidden_by_an_automatic_
     let entered =
         server.store.ask(Enter { run: no, label: None, instance }, Durability::Synced).await.unwrap();
     let actor = Actor { run: no, attempt: entered.attempt, instance };
-    let automatic = Checkpoint {
-        actor,
-        slot: entered.slot,
-        name: "outlast:session".into(),
-        value: Payload::encode(b"{}"),
-    };
+    let automatic =
+        Checkpoint { actor, slot: entered.slot, name: Name::own("session"), value: Payload::encode(b"{}") };
     server.store.ask(automatic, Durability::Synced).await.unwrap();
     step(&server, &run).await;
     call(&run, "two").to(&server).await.ok();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use outlast_core::{envelope::unit::Limits, run::Policy};
+use outlast_core::{envelope::unit::Limits, run::Policy, state::own::Table};
 use outlast_mock as mock;
 use outlast_server::{
     compat::riskkernel,
@@ -222,6 +222,26 @@ async fn a_namespace_is_told_how_many_versions_it_keeps() {
     }
     let of_a_run = "/v1/state/keep?namespace=run%3Ax";
     refuses(&server, "PUT", of_a_run, r#"{"keep": 1}"#, (403, "read_only_namespace")).await;
+}
+
+/// Bug: a policy that nobody without the API token may set was set by the routes of the state.
+#[tokio::test]
+async fn no_face_of_the_state_writes_a_table_of_outlasts_own() {
+    let (_rig, server) = served().await;
+    let refused = (403, "read_only_namespace");
+    for namespace in Table::ALL.map(Table::namespace).into_iter().chain(["snapshots:r"]) {
+        let key = format!("/v1/state/{}/a/k", namespace.replace(':', "%3A"));
+        refuses(&server, "PUT", &key, "{}", refused).await;
+        refuses(&server, "DELETE", &key, "", refused).await;
+        let change = json!({"namespace": namespace, "agent": "a", "key": "k", "value": 1});
+        let two = json!({"changes": [{"agent": "a", "key": "k", "value": 1}, change]}).to_string();
+        refuses(&server, "POST", "/v1/state/transaction", &two, refused).await;
+        let keep = format!("/v1/state/keep?namespace={namespace}");
+        refuses(&server, "PUT", &keep, r#"{"keep": 1}"#, refused).await;
+        let fact = json!({"namespace": namespace, "key": "k", "value": "1"}).to_string();
+        refuses(&server, "PUT", "/v1/memory/facts", &fact, refused).await;
+    }
+    refuses(&server, "GET", "/v1/state/default/a/k", "", (404, "no_such_key")).await;
 }
 
 /// A supervisor's listener.

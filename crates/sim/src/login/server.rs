@@ -8,16 +8,13 @@ use outlast_core::{
         self,
         op::{Op, Outcome},
         run::{declare_dead::DeclareDead, register::Register},
-        state::{
-            put::{Change as Write, Put},
-            retain::Retain,
-        },
+        state::put::{Change as Write, Put},
     },
     envelope::ceiling::Ceilings,
     memory::MemoryStore,
     reads::plans,
     run::instance::{Identity, Life},
-    state::{Name, Retention},
+    state::Name,
     store::{Durability, Error, Store as _, Ticket},
     words::id::{InstanceNo, Micros},
 };
@@ -103,8 +100,6 @@ impl Server {
         let (pid, start_time) = (self.index as u32, self.life);
         let identity = Identity { host: "sim".into(), pid, start_time, ..Identity::default() };
         self.queue(Register { identity }, Durability::Synced, Then::Registered, now_ms);
-        let retain = Retain { actor: None, namespace: plans::NAMESPACE.into(), keep: Retention::Last(1) };
-        self.queue(retain, Durability::Committed, Then::Nothing, now_ms);
     }
 
     /// Opens the store anew, under a new instance. Returns what was queued, which is answered as closed.
@@ -178,7 +173,7 @@ impl Server {
             Err(e) => return failed(Then::Changed(whose, change, verdict), &e),
         };
         if around.bug == Some(Bug::PlanWrittenBlind) {
-            put.changes.iter_mut().for_each(|write| write.expected = None);
+            put.expected = None;
         }
         self.queue(put, Durability::Committed, Then::Changed(whose, change, verdict), around.now_ms);
         None

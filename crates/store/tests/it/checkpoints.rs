@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{
         run::{claim::Claim, end_attempt::Then},
-        step::checkpoint::{Checkpoint, Used},
+        step::checkpoint::{Checkpoint, Name, OURS, Used},
     },
     envelope::unit::Unit,
     journal::{Kind, Role, payload::Payload},
@@ -17,7 +17,8 @@ use crate::{agent::*, stage::Stage};
 
 fn save(agent: &Agent, name: &str, value: &str) -> Seq {
     let (actor, slot, value) = (agent.actor(), agent.slot, Payload::encode(value.as_bytes()));
-    agent.ask(Checkpoint { actor, slot, name: name.into(), value }).unwrap()
+    let name = name.strip_prefix(OURS).map_or_else(|| Name::of_agent(name).unwrap(), Name::own);
+    agent.ask(Checkpoint { actor, slot, name, value }).unwrap()
 }
 
 fn newest(s: &Stage, agent: &Agent, name: &str) -> Option<String> {

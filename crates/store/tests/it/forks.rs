@@ -5,7 +5,10 @@ use outlast_core::{
         item::claim_item::ClaimItem,
         run::{end_attempt::Then, snapshot::Snapshot},
         state::put::{Change, Put},
-        step::{begin_step::Step, checkpoint::Checkpoint},
+        step::{
+            begin_step::Step,
+            checkpoint::{self, Checkpoint},
+        },
     },
     envelope::unit::{Limits, Unit},
     journal::{
@@ -50,7 +53,7 @@ fn value(s: &Stage, run: RunNo, seq: Seq) -> Vec<u8> {
 pub fn a_fork_goes_on_from_where_its_origin_was(s: &Stage) {
     let a = s.process("p").claim(s.run("r").create());
     let plan = does(&a, "plan", "the plan");
-    let (name, value_of) = ("cursor".to_owned(), Payload::encode(b"3"));
+    let (name, value_of) = (checkpoint::Name::of_agent("cursor").unwrap(), Payload::encode(b"3"));
     a.ask(Checkpoint { actor: a.actor(), slot: a.slot, name, value: value_of }).unwrap();
     let run = fork(s, a.run, now(s, a.run), "f");
     s.reopen();

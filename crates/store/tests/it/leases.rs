@@ -9,7 +9,7 @@ use outlast_core::{
             end_attempt::{EndAttempt, Then},
         },
         state::put::Put,
-        step::checkpoint::Checkpoint,
+        step::checkpoint::{Checkpoint, Name},
     },
     journal::payload::Payload,
     run::status::Status,
@@ -126,7 +126,7 @@ pub fn a_stale_attempt_opens_nothing(s: &Stage) {
         Put { actor: Some((actor, slot)), ..crate::state::put(vec![crate::state::change("k", "v")]) },
     );
     let value = Payload::encode(b"v");
-    s.refuses("lease_lost", Checkpoint { actor, slot, name: "c".into(), value });
+    s.refuses("lease_lost", Checkpoint { actor, slot, name: Name::default(), value });
 }
 
 pub fn a_dead_process_opens_nothing(s: &Stage) {

@@ -2,11 +2,16 @@
 
 use outlast_core::{
     engine::{
-        state::put::{Change, Put},
+        state::{
+            put::{Change, Put},
+            retain::Retain,
+        },
         step::record::Record,
     },
     journal::State,
-    state::{Committed, Name, run_namespace},
+    reads::rows,
+    run::snapshot,
+    state::{Committed, Name, Retention, own::Table, run_namespace},
 };
 
 use crate::stage::Stage;
@@ -195,6 +200,40 @@ pub fn a_runs_namespace_is_written_by_that_run_only(s: &Stage) {
     let changes = vec![within("run:own", change("k", "v"))];
     let record = Record { changes, ..other.record(seq, "x") };
     s.refuses("read_only_namespace", record);
+}
+
+/// Bug: whoever showed no credential replaced a policy, or wrote what is none, by a change of the state.
+/// Consequence: the next run was under no limit, or every request was told that the store was damaged.
+/// Cause: runs were kept out of Outlast's own tables, and nobody else was.
+pub fn tables_of_outlasts_own_take_no_callers_changes(s: &Stage) {
+    let agent = s.process("p").claim(s.run("r").create());
+    let names = Table::ALL.map(|table| table.name("k"));
+    let snapshot = Name::new(snapshot::namespace(&s.row(agent.run).id), snapshot::AGENT, "k");
+    for name in names.into_iter().chain([snapshot, Name::new("outlast:other", "", "")]) {
+        let changes = || vec![change("x", "v"), Change::set(name.clone(), b"nonsense")];
+        let actor = Some((agent.actor(), agent.slot));
+        s.refuses("read_only_namespace", put(changes()));
+        s.refuses("read_only_namespace", put(vec![Change::delete(name.clone())]));
+        s.refuses("read_only_namespace", Put { actor, ..put(changes()) });
+        let record = Record { changes: changes(), ..agent.record(agent.begins("step"), "x") };
+        s.refuses("read_only_namespace", record);
+        for actor in [None, actor] {
+            let (namespace, keep) = (name.namespace.clone(), Retention::Last(1));
+            s.refuses("read_only_namespace", Retain { actor, namespace, keep });
+        }
+    }
+}
+
+pub fn a_row_of_outlasts_own_is_kept_as_its_table_says(s: &Stage) {
+    for table in Table::ALL {
+        let row = |n: i64| rows::put(table, "k", &n, n).unwrap();
+        (0..3).for_each(|n| drop(s.ask(row(n)).unwrap()));
+        s.refuses("conflict", row(1));
+        let item = rows::find(&*s.store(), table, "k").unwrap().unwrap();
+        assert_eq!((rows::decode::<i64>(&item).unwrap(), item.version), (Some(2), 3));
+        let kept = s.store().namespace(table.namespace()).unwrap().unwrap().keep;
+        assert_eq!(kept, table.keep());
+    }
 }
 
 pub fn a_stale_attempt_writes_no_state(s: &Stage) {

@@ -396,6 +396,8 @@ macro_rules! stories {
                 large_values_are_kept_as_they_were,
                 a_runs_state_carries_who_wrote_it,
                 a_runs_namespace_is_written_by_that_run_only,
+                tables_of_outlasts_own_take_no_callers_changes,
+                a_row_of_outlasts_own_is_kept_as_its_table_says,
                 a_stale_attempt_writes_no_state,
                 a_stale_attempts_result_that_changes_the_state_is_refused_whole,
                 a_dead_processs_result_changes_no_state,

@@ -5,7 +5,7 @@ use crate::{
         Error,
         loaded::{Loaded, Need},
         run::start::{Start, Started},
-        state::put::Change,
+        state::put::{Author, Change},
     },
     envelope::unit::Limits,
     journal::job::Counts,
@@ -65,7 +65,7 @@ impl Fork {
             if let Some(job) = &mut run.job {
                 job.counts = self.counts;
             }
-            Change::apply(&self.state, l, Some((started.run, NOBODYS)), None, now)?;
+            Change::apply(&self.state, l, Author::Attempt(started.run, NOBODYS), None, now)?;
         }
         Ok(started)
     }

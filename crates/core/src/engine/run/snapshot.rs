@@ -6,7 +6,7 @@ use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need},
-        state::put::Change,
+        state::put::{Author, Change},
     },
     run::snapshot::{AGENT, Kept, namespace},
     state::Name,
@@ -38,7 +38,7 @@ impl Snapshot {
         let seq = Seq(l.run(self.run)?.next_seq.0 - 1);
         let kept = serde_json::to_vec(&Kept { seq, at: now }).map_err(|_| Error::NotLoaded("a snapshot"))?;
         let change = Change::set(self.key(), &kept);
-        Change::apply(&[change], l, None, None, now)?;
+        Change::apply(&[change], l, Author::Outlast, None, now)?;
         Ok(seq)
     }
 

@@ -10,7 +10,8 @@ use crate::{
         rule::guard,
     },
     state::{
-        Committed, Name, Namespace, OURS, Position, Retention, Value, is_a_runs, outcome,
+        Committed, Name, Namespace, Position, Retention, Value, outcome,
+        own::Owner,
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
@@ -23,6 +24,37 @@ use crate::{
 /// Largest number of versions that a change removes of its key where the namespace does not keep them. Larger than
 /// one, so that older versions go too after a `Retain`; small enough that nobody waits for it.
 const TRIMMED: i64 = 4;
+
+/// Author of changes. A namespace's [`Owner`] decides whose changes it takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Author {
+    /// Caller outside of runs.
+    Outside,
+    /// Attempt of a run.
+    Attempt(RunNo, AttemptNo),
+    /// Outlast, by a verb that makes the key and the value itself.
+    Outlast,
+}
+
+impl Author {
+    pub fn of(actor: Option<&Actor>) -> Author {
+        actor.map_or(Author::Outside, |actor| Author::Attempt(actor.run, actor.attempt))
+    }
+
+    fn run(self) -> Option<RunNo> {
+        match self {
+            Author::Attempt(run, _) => Some(run),
+            Author::Outside | Author::Outlast => None,
+        }
+    }
+
+    fn attempt(self) -> Option<AttemptNo> {
+        match self {
+            Author::Attempt(_, attempt) => Some(attempt),
+            Author::Outside | Author::Outlast => None,
+        }
+    }
+}
 
 /// Change of one key. Several changes of one key in a transaction are several versions, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,21 +93,20 @@ impl Change {
     /// Applies all of `changes` or none. A transaction over several namespaces gets the highest of their commit numbers
     /// plus one, in all of them.
     ///
-    /// `by` is the run that writes; `None` for a writer outside of runs. Only the run itself may write its own
-    /// namespace.
+    /// Errors: `ReadOnlyNamespace` for a namespace whose owner is not `by`; `Conflict`; `Changed`.
     pub fn apply(
         changes: &[Change],
         l: &mut Loaded,
-        by: Option<(RunNo, AttemptNo)>,
+        by: Author,
         transaction: Option<&Arc<str>>,
         now: Micros,
     ) -> Result<Committed, Error> {
         if changes.is_empty() {
             return Ok(Committed { commit: 0, at: now, versions: Vec::new() });
         }
-        let own = by.map(|(run, _)| l.run(run)).transpose()?.map(|run| run_namespace(&run.id));
+        let own = by.run().map(|run| l.run(run)).transpose()?.map(|run| run_namespace(&run.id));
         for c in changes {
-            c.check(l, own.as_deref())?;
+            c.check(l, by, own.as_deref())?;
         }
         let (commit, at) = advance(changes, l, now);
         let mut versions = Vec::with_capacity(changes.len());
@@ -117,15 +148,22 @@ impl Change {
         if !changes.is_empty() {
             guard::is_driven(l, &actor)?;
         }
-        Change::apply(changes, l, Some((actor.run, actor.attempt)), None, now)
+        Change::apply(changes, l, Author::of(Some(&actor)), None, now)
     }
 
-    /// Checks that the run may write the namespace, and that the key's version is the expected one.
-    fn check(&self, l: &Loaded, own: Option<&str>) -> Result<(), Error> {
+    /// Checks that the author may write the namespace, and that the key's version is the expected one. `own` is the
+    /// namespace of the author's run.
+    fn check(&self, l: &Loaded, by: Author, own: Option<&str>) -> Result<(), Error> {
         let Name { namespace, agent, key } = &*self.name;
-        // An agent must not change the policies that it is under.
-        let ours = own.is_some() && namespace.starts_with(OURS);
-        if ours || is_a_runs(namespace) && own != Some(namespace) {
+        let is_let_in = match (Owner::of(namespace), by) {
+            (Owner::Anyone, Author::Outside | Author::Attempt(..)) => true,
+            (Owner::Run, Author::Attempt(..)) => own == Some(namespace),
+            (Owner::Outlast, Author::Outlast) => true,
+            (Owner::Anyone, Author::Outlast)
+            | (Owner::Run, Author::Outside | Author::Outlast)
+            | (Owner::Outlast, Author::Outside | Author::Attempt(..)) => false,
+        };
+        if !is_let_in {
             return Err(Error::ReadOnlyNamespace { namespace: namespace.clone() });
         }
         let current = l.state.keys.get(&self.name).map(|r| &r.value);
@@ -142,7 +180,7 @@ impl Change {
     }
 
     /// Adds the change as a new version, and returns its number.
-    fn write(&self, l: &mut Loaded, by: Option<(RunNo, AttemptNo)>, commit: i64, at: Micros) -> i64 {
+    fn write(&self, l: &mut Loaded, by: Author, commit: i64, at: Micros) -> i64 {
         let position = Position(l.state.position.0 + 1);
         l.state.position = position;
         let progress = self.value.as_ref().and_then(Value::progress);
@@ -171,8 +209,8 @@ impl Change {
             value: self.value.clone(),
             commit,
             at,
-            run: by.map(|b| b.0),
-            attempt: by.map(|b| b.1),
+            run: by.run(),
+            attempt: by.attempt(),
         });
         version
     }
@@ -247,8 +285,8 @@ fn distinct(changes: &[Change]) -> Vec<&str> {
 /// Changes the state. Under a run it carries the run's fence: a stale process gets `LeaseLost`.
 ///
 /// Synced. Idempotent on `transaction`: a repeat returns the recorded outcome and writes nothing.
-/// Errors: `Conflict` and `Changed` name the current version; `ReadOnlyNamespace` for another run's namespace.
-/// An error writes nothing.
+/// Errors: `Conflict` and `Changed` name the current version; `ReadOnlyNamespace` for another run's namespace
+/// and for one of Outlast's own. An error writes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Put {
     pub actor: Option<(Actor, Slot)>,
@@ -274,7 +312,7 @@ impl Put {
         if let Some((actor, _)) = &self.actor {
             guard::is_driven(l, actor)?;
         }
-        let by = self.actor.map(|(a, _)| (a.run, a.attempt));
+        let by = Author::of(self.actor.as_ref().map(|(actor, _)| actor));
         Change::apply(&self.changes, l, by, self.transaction.as_ref(), now)
     }
 }

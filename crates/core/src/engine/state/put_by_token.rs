@@ -7,7 +7,7 @@ use crate::{
         Error,
         loaded::{Loaded, Need},
         rule::guard,
-        state::put::Change,
+        state::put::{Author, Change},
     },
     run::token::Claims,
     state::Committed,
@@ -18,7 +18,8 @@ use crate::{
 ///
 /// The `Put` of processes that are no instances: an agent's children hold only its token. Synced.
 /// Idempotent on `transaction`. Errors: `LeaseLost` once the attempt is over or another one drives its slot;
-/// `Conflict` and `Changed`; `ReadOnlyNamespace` for another run's namespace. An error writes nothing.
+/// `Conflict` and `Changed`; `ReadOnlyNamespace` for another run's namespace and for one of Outlast's own. An
+/// error writes nothing.
 #[derive(Clone, Debug)]
 pub struct PutByToken {
     /// Claims of a token whose signature was checked.
@@ -45,7 +46,7 @@ impl PutByToken {
             return Ok(outcome.clone());
         }
         guard::bears(l, &self.claims)?;
-        let by = Some((self.claims.run, self.claims.attempt));
+        let by = Author::Attempt(self.claims.run, self.claims.attempt);
         let committed = Change::apply(&self.changes, l, by, self.transaction.as_ref(), now)?;
         if self.progress {
             l.run_mut(self.claims.run)?.closed += 1;

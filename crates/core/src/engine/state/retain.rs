@@ -7,7 +7,7 @@ use crate::{
         loaded::{Loaded, Need},
         rule::guard,
     },
-    state::{Namespace, Retention, is_a_runs, run_namespace},
+    state::{Namespace, Retention, own::Owner, run_namespace},
     words::{
         id::{Micros, Slot},
         row::Row,
@@ -17,7 +17,7 @@ use crate::{
 /// Sets the versions that a namespace keeps. Removes nothing itself: later changes and compaction do.
 ///
 /// Errors: `BadKeep` when less than one version would be kept; under a run `LeaseLost` for a stale process, and
-/// `ReadOnlyNamespace` for another run's namespace.
+/// `ReadOnlyNamespace` for another run's namespace, and for one of Outlast's own whoever asks.
 #[derive(Clone, Debug)]
 pub struct Retain {
     /// Attempt that sets the rule, with its slot; `None` for a person.
@@ -39,11 +39,17 @@ impl Retain {
         {
             return Err(Error::BadKeep { had: n });
         }
+        let namespace = &self.namespace;
+        let is_let_in = match (Owner::of(namespace), &self.actor) {
+            (Owner::Anyone, _) | (Owner::Run, None) => true,
+            (Owner::Run, Some((actor, _))) => *namespace == run_namespace(&l.run(actor.run)?.id),
+            (Owner::Outlast, _) => false,
+        };
         if let Some((actor, _)) = &self.actor {
             guard::is_driven(l, actor)?;
-            if is_a_runs(&self.namespace) && self.namespace != run_namespace(&l.run(actor.run)?.id) {
-                return Err(Error::ReadOnlyNamespace { namespace: self.namespace.clone() });
-            }
+        }
+        if !is_let_in {
+            return Err(Error::ReadOnlyNamespace { namespace: namespace.clone() });
         }
         match l.state.namespaces.get_mut(&self.namespace) {
             Some(row) if row.value.keep == self.keep => {}

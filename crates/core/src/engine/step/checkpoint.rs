@@ -1,6 +1,6 @@
 //! Checkpoint: saves a value of the agent under a name.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ use crate::{
 pub struct Checkpoint {
     pub actor: Actor,
     pub slot: Slot,
-    pub name: String,
+    pub name: Name,
     pub value: Payload,
 }
 
@@ -33,6 +33,29 @@ pub const SCOPE: &str = "run";
 
 /// Prefix of the names that are reserved for Outlast's own checkpoints of a run.
 pub const OURS: &str = "outlast:";
+
+/// Name of a checkpoint. No name that an agent chooses has the prefix [`OURS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Name(String);
+
+impl Name {
+    /// Takes a name that an agent chose. `None` if it begins with [`OURS`].
+    pub fn of_agent(name: impl Into<String>) -> Option<Name> {
+        Some(Name(name.into())).filter(|name| !name.starts_with(OURS))
+    }
+
+    /// Makes a name of Outlast's own: `name` behind the prefix [`OURS`].
+    pub fn own(name: &str) -> Name {
+        Name(format!("{OURS}{name}"))
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
 
 /// Amounts a run had used when a checkpoint was saved, written in the same commit as the entry's `About` payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +92,7 @@ impl Checkpoint {
         let used = Used::of(run, l.envelope(run.envelope())?, now);
         // Integers always serialize.
         let about = serde_json::to_vec(&used).unwrap_or_default();
-        let name = Some(self.name.clone());
+        let name = Some(self.name.to_string());
         let seq = append(l, &self.actor, Kind::Checkpoint, State::Done, Arc::from(SCOPE), name, now)?;
         for (role, payload) in [(Role::Value, self.value.clone()), (Role::About, Payload::encode(&about))] {
             l.keep_payload(self.actor.run, seq, role, payload);

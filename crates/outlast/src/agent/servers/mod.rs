@@ -16,7 +16,7 @@ use std::{
 use outlast_core::{
     engine::{
         actor::Actor,
-        step::checkpoint::{Checkpoint, OURS},
+        step::checkpoint::{Checkpoint, Name},
     },
     journal::{Kind, Role, payload::Payload},
     store::{self, Sought, Store},
@@ -144,10 +144,10 @@ fn recorded(
 
 /// Returns the name of the checkpoint that keeps the servers of an agent. `agent`: see
 /// [`session::key`](super::session::key).
-fn key(agent: Option<&str>) -> String {
+fn key(agent: Option<&str>) -> Name {
     match agent {
-        Some(agent) => format!("{OURS}mcp:{agent}"),
-        None => format!("{OURS}mcp"),
+        Some(agent) => Name::own(&format!("mcp:{agent}")),
+        None => Name::own("mcp"),
     }
 }
 

@@ -12,7 +12,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use outlast_core::{
     engine::state::put::{Change, Put},
     reads::places,
-    state::{Name, Position, is_a_runs},
+    state::{Name, Position, own::Owner},
     store::{
         Ask as _, Durability, Store,
         state::{Event, EventRange},
@@ -189,7 +189,10 @@ pub fn restore(store: &dyn Store, args: &RestoreArgs, page: &mut Page) -> Result
         }
     }
     if left_out > 0 {
-        say(&format!("{} of runs left out: only their runs write there", some(left_out, "operation")));
+        say(&format!(
+            "{} left out, of namespaces that only their runs, or only Outlast itself, write",
+            some(left_out, "operation")
+        ));
     }
     if page.look.json {
         return Ok(page.json(&serde_json::json!({ "commits": commits, "commits_there": there, "operations_left_out": left_out }))?);
@@ -210,9 +213,9 @@ impl Dumped {
 }
 
 impl Operation {
-    /// Converts to a change. `None` for a run's own namespace, which only that run may write.
+    /// Converts to a change. `None` for a namespace that only a run, or only Outlast itself, may write.
     fn change(self, line: usize) -> Result<Option<Change>, CliError> {
-        if is_a_runs(&self.namespace) {
+        if Owner::of(&self.namespace) != Owner::Anyone {
             return Ok(None);
         }
         let name = Name::new(self.namespace, self.agent, self.key);

@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use outlast_core::{
-    engine::step::checkpoint::{Checkpoint, OURS, Used},
+    engine::step::checkpoint::{Checkpoint, Name, OURS, Used},
     journal::{Role, payload::Payload},
     reads::checkpoints::newest_saved,
     store::{self, Ask as _, Durability, Store},
@@ -31,10 +31,10 @@ pub async fn save(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, 
     let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: CheckpointBody = asked.json()?;
     let name = wanted.name.unwrap_or_default();
-    if name.starts_with(OURS) {
-        let text = format!("the name {name:?} begins with {OURS}, under which Outlast keeps its own");
-        return Err(Error::BadRequest(text));
-    }
+    let reserved = || {
+        Error::BadRequest(format!("the name {name:?} begins with {OURS}, under which Outlast keeps its own"))
+    };
+    let name = Name::of_agent(&*name).ok_or_else(reserved)?;
     let text = wanted.payload.map_or_else(|| "{}".to_owned(), |raw| raw.get().trim().to_owned());
     if !text.starts_with('{') {
         return Err(Error::BadRequest("payload has to be a JSON object".into()));
