@@ -21,6 +21,18 @@ pub fn readable(found: i64, place: &str) -> Result<(), Error> {
     }
 }
 
+/// Checks that an open store, whose format is `found` now, still has the format that this program writes: a process of
+/// another version may have changed it meanwhile.
+///
+/// Errors: `Newer`, `Older`.
+pub fn unchanged(found: i64, place: &str) -> Result<(), Error> {
+    readable(found, place)?;
+    match found {
+        FORMAT => Ok(()),
+        _ => Err(Error::Older { place: place.to_owned(), found, oldest: FORMAT }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

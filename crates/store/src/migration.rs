@@ -1,6 +1,13 @@
 //! Migration of a stored format to the next: what both databases share.
 
-use outlast_core::{run::instance::Instance, store::Error, words::id::Micros};
+use std::{fs, os::unix::fs::MetadataExt as _};
+
+use outlast_core::{
+    run::instance::{Identity, Instance},
+    store::Error,
+    words::id::Micros,
+};
+use rustix::process::Pid;
 
 use crate::format::FORMAT;
 
@@ -21,11 +28,10 @@ pub fn from_3(prefix: &str, integer: &str) -> String {
 ///
 /// `instances` are the store's instances listed as live. Errors: `Open`, which names the process.
 pub fn is_idle(instances: &[Instance], now: Micros, place: &str) -> Result<(), Error> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let here = Here::look();
     let is_gone = |i: &Instance| {
-        let id = &i.identity;
-        now.ms_since(i.last_seen) > SILENT_MS
-            || (id.boot_id == boot.trim() && !std::path::Path::new(&format!("/proc/{}", id.pid)).exists())
+        // Silence proves nothing where the process can be seen: a suspended one goes on writing when it wakes.
+        here.has_ended(&i.identity).unwrap_or_else(|| now.ms_since(i.last_seen) > SILENT_MS)
     };
     let Some(user) = instances.iter().find(|i| !is_gone(i)) else { return Ok(()) };
     let id = &user.identity;
@@ -39,31 +45,85 @@ pub fn is_idle(instances: &[Instance], now: Micros, place: &str) -> Result<(), E
     })
 }
 
+/// Boot and pid namespace of this process: only there do pids name the same processes.
+struct Here {
+    boot_id: String,
+    pid_ns: u64,
+}
+
+impl Here {
+    fn look() -> Here {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let pid_ns = fs::metadata("/proc/self/ns/pid").map(|ns| ns.ino()).unwrap_or_default();
+        Here { boot_id: boot_id.trim().to_owned(), pid_ns }
+    }
+
+    /// Returns whether a process has ended; `None` if it cannot be seen from here.
+    fn has_ended(&self, id: &Identity) -> Option<bool> {
+        let is_here = !self.boot_id.is_empty() && self.pid_ns != 0;
+        if !is_here || (id.boot_id.as_str(), id.pid_ns) != (self.boot_id.as_str(), self.pid_ns) {
+            return None;
+        }
+        match start_time(id.pid) {
+            Some(start_time) => Some(start_time != id.start_time),
+            None => Pid::from_raw(id.pid.try_into().ok()?)
+                .map(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH)),
+        }
+    }
+}
+
+/// Returns the time at which the process with this pid began; `None` if `/proc` shows none.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it is in parentheses, and may hold any character.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use outlast_core::run::instance::{Identity, Life};
+    use outlast_core::run::instance::Life;
 
     use super::*;
 
+    /// Bug: a suspended process that was silent for 15 s was taken for gone, though its pid lived.
+    /// Consequence: the store was migrated under it, and it wrote rows of the format before when it woke.
     #[test]
     fn a_store_in_use_is_not_migrated() {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let check = |boot_id: &str, pid: u32, silent_ms: i64, idle: bool| {
+        let here = Here::look();
+        let own = |pid: u32| Identity {
+            boot_id: here.boot_id.clone(),
+            pid_ns: here.pid_ns,
+            pid,
+            start_time: start_time(pid).unwrap_or_default(),
+            ..Identity::default()
+        };
+        let check = |identity: Identity, silent_ms: i64, idle: bool| {
             let user = Instance {
                 no: Default::default(),
-                identity: Identity { boot_id: boot_id.trim().into(), pid, ..Identity::default() },
+                identity,
                 life: Life::Live,
                 heartbeat: 1,
                 registered_at: Micros(0),
                 last_seen: Micros(0),
                 op_counter: 0,
             };
-            let had = is_idle(&[user], Micros(silent_ms * 1000), "x.db");
-            assert_eq!(had.is_ok(), idle, "{boot_id} {pid} {silent_ms}: {had:?}");
+            let had = is_idle(std::slice::from_ref(&user), Micros(silent_ms * 1000), "x.db");
+            assert_eq!(had.is_ok(), idle, "{user:?} {silent_ms}: {had:?}");
         };
-        check(&boot, std::process::id(), 1_000, false);
-        check("another", std::process::id(), 1_000, false);
-        check("another", std::process::id(), SILENT_MS + 1, true);
-        check(&boot, u32::MAX, 1_000, true);
+        let me = std::process::id();
+        for silent_ms in [1_000, SILENT_MS + 1] {
+            check(own(me), silent_ms, false);
+            // No process has this pid: it is above the kernel's greatest.
+            check(own(i32::MAX as u32), silent_ms, true);
+            check(Identity { start_time: 0, ..own(me) }, silent_ms, true);
+        }
+        for elsewhere in [
+            Identity { boot_id: "another".into(), ..own(me) },
+            Identity { pid_ns: here.pid_ns + 1, ..own(i32::MAX as u32) },
+            Identity::default(),
+        ] {
+            check(elsewhere.clone(), 1_000, false);
+            check(elsewhere, SILENT_MS + 1, true);
+        }
     }
 }

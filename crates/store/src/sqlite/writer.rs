@@ -20,6 +20,7 @@ use crate::{
     Durability,
     backend::{Backend, CommitFailed, DataVersion},
     ballast::Ballast,
+    format::unchanged,
     gate::{self, Inside},
 };
 
@@ -53,19 +54,26 @@ impl SqliteWriter {
         Self { conn, file, clock, durability, ballast, cache, pending, writes, synced, closing }
     }
 
-    /// Clears the cache if another connection has committed since, and returns `now`.
+    /// Looks at what other connections have committed since, and returns `now`. Errors: `Newer` and `Older` if the store
+    /// has another format by now.
     fn began(&mut self) -> Result<Micros, Error> {
-        // Read inside the transaction, so that no commit can come between.
-        let version = self
-            .conn
-            .prepare_cached("PRAGMA data_version")
-            .and_then(|mut s| s.query_row([], |r| r.get(0)))
-            .map_err(|e| {
-                self.rollback();
-                failure(e)
-            })?;
-        self.cache.check(version);
+        self.notice_others().inspect_err(|_| self.rollback())?;
         Ok(self.clock.now())
+    }
+
+    /// Clears the cache if another connection has committed since. Read inside the transaction, so that no commit can
+    /// come between.
+    fn notice_others(&mut self) -> Result<(), Error> {
+        let version = self.pragma("PRAGMA data_version")?;
+        if version != self.cache.version {
+            unchanged(self.pragma("PRAGMA user_version")?, &self.file.path().display().to_string())?;
+        }
+        self.cache.check(version);
+        Ok(())
+    }
+
+    fn pragma(&self, sql: &str) -> Result<i64, Error> {
+        self.conn.prepare_cached(sql).and_then(|mut s| s.query_row([], |r| r.get(0))).map_err(failure)
     }
 
     fn write_pending(&mut self) -> Result<(), Error> {

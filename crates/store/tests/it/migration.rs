@@ -75,6 +75,29 @@ fn a_file_that_a_process_of_the_version_before_uses_is_refused_and_left_alone() 
     assert!(!directory.path().join("outlast.db.format-3").exists());
 }
 
+/// Bug: an open store was written on after a process of another version had changed its format.
+/// Consequence: rows of one format in a store of another, which no version reads rightly.
+/// Cause: the format's number was read when the store was opened, and never again.
+#[test]
+fn an_open_file_takes_nothing_while_it_has_another_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outlast.db");
+    let store = open_at(place(&path), true).unwrap();
+    let start = |id: &str| {
+        let verb = Start::new(RunId::new(id).unwrap());
+        store.ask(verb, Durability::Synced).wait().map(drop).map_err(|e| e.code())
+    };
+    start("before").unwrap();
+    for (found, code) in
+        [(FORMAT + 1, Err("store_newer")), (FORMAT - 1, Err("store_older")), (FORMAT, Ok(()))]
+    {
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", found).unwrap();
+        for id in ["one", "two"] {
+            assert_eq!(start(id), code, "{found}");
+        }
+    }
+}
+
 #[test]
 fn a_database_of_the_format_before_is_brought_to_this_one() {
     let database = Database::new();
