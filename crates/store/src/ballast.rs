@@ -10,8 +10,9 @@ use std::{
 /// Size of the ballast file, in bytes.
 const SIZE: usize = 4 << 20;
 
-/// Free bytes on the disk from which the ballast is recreated.
-const ROOM: u64 = 64 << 20;
+/// Free bytes on the disk from which the ballast is recreated: as much again is then left for new work. Not more, as a
+/// small disk that was full once would never have enough.
+const ROOM: u64 = 2 * SIZE as u64;
 
 pub struct Ballast {
     path: PathBuf,

@@ -95,6 +95,8 @@ fn a_full_disk(directory: &Path) {
     audit(&*s.store());
 }
 
+/// Bug: a small disk that had been full once refused new work for the life of the process, with 40 MB free.
+/// Cause: the ballast came back only where 64 MiB were free.
 #[test]
 fn on_a_full_disk_what_is_open_is_closed_and_nothing_is_lost() {
     if let Some(directory) = child::part() {
@@ -102,7 +104,7 @@ fn on_a_full_disk_what_is_open_is_closed_and_nothing_is_lost() {
     }
     let directory = tempfile::tempdir().unwrap();
     let name = "full_disk::on_a_full_disk_what_is_open_is_closed_and_nothing_is_lost";
-    within_mounts(name, directory.path(), "size=96m");
+    within_mounts(name, directory.path(), "size=40m");
 }
 
 fn a_read_only_disk(directory: &Path) {
