@@ -165,7 +165,9 @@ impl Membership {
         let instance = self.instance?;
         let fresh = i64::try_from(fresh >> 1).unwrap_or_default();
         let (next, _) = *self.heart.next.get_or_insert((fresh, now_ms));
-        Some(Renew { instance, own: self.heart.written.iter().copied().collect(), next, active })
+        let own = self.heart.written.iter().copied().collect();
+        let since_own_ms = Some(now_ms.saturating_sub(self.heart.written_ms));
+        Some(Renew { instance, own, next, since_own_ms, active })
     }
 
     /// Notes that the store recorded the heartbeat `next`.

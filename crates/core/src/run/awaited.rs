@@ -31,10 +31,9 @@ impl Awaited {
         (self.waited_us + self.waiting_us(now)) / 1000
     }
 
-    /// Moves the start of the wait back by `us` microseconds, so that a clock set back by as much changes no waiting
-    /// time.
-    pub fn set_back(&mut self, us: i64) {
-        self.since = self.since.map(|at| Micros(at.0.saturating_sub(us)));
+    /// Moves the start of the wait by `us` microseconds, so that a clock that was set by as much changes no waiting time.
+    pub fn move_start(&mut self, us: i64) {
+        self.since = self.since.map(|at| Micros(at.0.saturating_add(us)));
     }
 
     /// Returns the microseconds waited since `since`, up to `now` or until the last approval expires.

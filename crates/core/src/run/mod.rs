@@ -308,8 +308,8 @@ pub struct Run {
     pub budgets: Arc<[BudgetNo]>,
     pub policy: Policy,
     pub created_at: Micros,
-    /// Time at which the first attempt began, from which `wall_ms` counts; `None` before. If the clock is set back,
-    /// this time is moved back with it.
+    /// Time at which the first attempt began, from which `wall_ms` counts; `None` before. If the clock is set,
+    /// this time is moved with it.
     pub began_at: Option<Micros>,
     pub ended_at: Option<Micros>,
     pub next_seq: Seq,
@@ -357,12 +357,11 @@ impl Run {
         (since - waited).max(0)
     }
 
-    /// Moves the run's times back by `us` microseconds after the clock was set back by as much, so that `wall_ms`
-    /// stays.
-    pub fn set_back(&mut self, us: i64) {
-        self.began_at = self.began_at.map(|at| Micros(at.0.saturating_sub(us)));
+    /// Moves the run's times by `us` microseconds after the clock was set by as much, so that `wall_ms` stays.
+    pub fn move_times(&mut self, us: i64) {
+        self.began_at = self.began_at.map(|at| Micros(at.0.saturating_add(us)));
         if let Some(awaited) = &mut self.approvals {
-            awaited.set_back(us);
+            awaited.move_start(us);
         }
     }
 

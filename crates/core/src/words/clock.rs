@@ -31,6 +31,38 @@ pub fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
     bytes
 }
 
+/// Filter that keeps short jumps of a wall clock from a process: a wrong answer of a time server, a step and its
+/// correction. Within a boot, CLOCK_BOOTTIME tells how much time has passed.
+#[derive(Debug, Default)]
+pub struct JumpFilter {
+    /// Last wall time that was believed, and the boot time at which it was read; `None` before the first.
+    believed: Option<(Micros, u64)>,
+    /// Boot time at which the wall clock was first found elsewhere; `None` while it is where it should be.
+    jumped_ms: Option<u64>,
+}
+
+impl JumpFilter {
+    /// Largest step that is believed at once.
+    const STEP_US: i64 = 1_000_000;
+
+    /// Time for which a clock has to have been elsewhere until it is believed.
+    const BELIEVED_AFTER_MS: u64 = 60_000;
+
+    /// Returns the time by a wall clock that shows `wall`, at `boottime_ms`.
+    pub fn read(&mut self, wall: Micros, boottime_ms: u64) -> Micros {
+        let expected =
+            self.believed.map(|(at, read_ms)| at.plus_ms(boottime_ms.saturating_sub(read_ms) as i64));
+        if let Some(expected) = expected.filter(|at| (wall.0 - at.0).abs() > JumpFilter::STEP_US) {
+            let since = *self.jumped_ms.get_or_insert(boottime_ms);
+            if boottime_ms.saturating_sub(since) < JumpFilter::BELIEVED_AFTER_MS {
+                return expected;
+            }
+        }
+        *self = JumpFilter { believed: Some((wall, boottime_ms)), jumped_ms: None };
+        wall
+    }
+}
+
 /// Clock that moves only when it is told to, for tests and simulation.
 #[derive(Debug)]
 pub struct ManualClock {
@@ -138,6 +170,36 @@ mod tests {
         assert_eq!((clock.now(), clock.monotonic_ms()), (Micros(0), 7));
         clock.suspend_ms(1000);
         assert_eq!((clock.now(), clock.monotonic_ms()), (Micros(1_000_000), 7));
+    }
+
+    /// Bug: a clock that was a day back for four seconds halted a run for good.
+    /// Consequence: with a minute of its wall time used, it was over for good.
+    /// Cause: each heartbeat believed the clock; the wall time that it kept over the step back was a day over after the
+    /// step ahead.
+    #[test]
+    fn a_wall_clock_is_believed_elsewhere_only_when_it_stays_there() {
+        const DAY: i64 = 86_400_000_000;
+        const START: i64 = 20_000 * DAY;
+        let mut filter = JumpFilter::default();
+        let mut check = |ms: u64, off: i64, wanted_off: i64| {
+            let true_time = START + ms as i64 * 1_000;
+            assert_eq!(filter.read(Micros(true_time + off), ms).0 - true_time, wanted_off, "{ms} {off}");
+        };
+        check(0, 0, 0);
+        for (ms, off, wanted_off) in
+            [(1_000, -DAY, 0), (2_000, DAY, 0), (3_000, -1, -1), (4_000, 900_000, 900_000)]
+        {
+            check(ms, off, wanted_off);
+            check(ms + 500, off, wanted_off);
+            check(ms + 501, 0, 0);
+        }
+        check(10_000, DAY, 0);
+        check(69_999, DAY, 0);
+        check(70_000, DAY, DAY);
+        check(70_001, DAY, DAY);
+        // The correction is a jump as well.
+        check(71_000, 0, DAY);
+        check(131_000, 0, 0);
     }
 
     // The published first outputs of SplitMix64 for seed 0.

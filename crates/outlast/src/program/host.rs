@@ -1,22 +1,27 @@
 //! The host's clock and random numbers, behind the domain's traits.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
 
 use outlast_core::words::{
-    clock::{Clock, Entropy},
+    clock::{Clock, Entropy, JumpFilter},
     id::Micros,
 };
 
-/// System clock: the wall clock, and CLOCK_MONOTONIC, which does not advance while the machine sleeps.
+/// System clock: the wall clock without its short jumps, and CLOCK_MONOTONIC, which does not advance while the machine
+/// sleeps.
 #[derive(Debug)]
 pub struct SystemClock {
     // `Instant` is CLOCK_MONOTONIC on Linux.
     started: Instant,
+    jumps: Mutex<JumpFilter>,
 }
 
 impl SystemClock {
     pub fn new() -> Self {
-        Self { started: Instant::now() }
+        Self { started: Instant::now(), jumps: Mutex::default() }
     }
 }
 
@@ -29,10 +34,12 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     fn now(&self) -> Micros {
         let micros = |d: std::time::Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
-        Micros(match SystemTime::now().duration_since(UNIX_EPOCH) {
+        let mut jumps = self.jumps.lock().unwrap_or_else(PoisonError::into_inner);
+        let wall = Micros(match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => micros(since),
             Err(before) => -micros(before.duration()),
-        })
+        });
+        jumps.read(wall, self.boottime_ms())
     }
 
     fn monotonic_ms(&self) -> u64 {

@@ -200,7 +200,8 @@ impl Story {
         let active = Active { run: actor.run, attempt: actor.attempt, ms: ms as i64 };
         let instance = actor.instance;
         let heartbeat = self.store.instance(instance).unwrap().unwrap().heartbeat;
-        self.ask(Renew { instance, own: vec![heartbeat], next: heartbeat + 1, active: vec![active] });
+        let (own, next, active) = (vec![heartbeat], heartbeat + 1, vec![active]);
+        self.ask(Renew { instance, own, next, since_own_ms: None, active });
     }
 
     fn killed_twice_and_halted(&self) {

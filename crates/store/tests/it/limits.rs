@@ -5,6 +5,7 @@ use outlast_core::{
         run::{
             claim::{Claim, Claimed},
             end_attempt::Then,
+            renew::Renew,
         },
         step::count_loop::Turn,
     },
@@ -329,6 +330,27 @@ pub fn a_clock_set_back_gives_no_wall_time_again(s: &Stage) {
     assert_eq!(a.pulse(0).status, Status::Running);
     s.advance_ms(700);
     assert_eq!(a.pulse(700).status, Status::Halted);
+}
+
+/// Bug: a clock that went back a day, and came right again, halted a run for good.
+/// Consequence: a night's run ended with hours of its wall time left.
+/// Cause: the run's times moved back with the clock, and not ahead again: a step ahead was taken for time that passed.
+pub fn a_clock_that_is_set_while_its_process_lives_takes_no_wall_time(s: &Stage) {
+    const DAY_US: i64 = 86_400_000_000;
+    let a = agent(s, Unit::WallMs, 1000);
+    let pulse = |elapsed_ms: u64| {
+        let renewal = a.renewal(elapsed_ms as i64);
+        a.ask(Renew { since_own_ms: Some(elapsed_ms), ..renewal }).unwrap().remove(0).status
+    };
+    for by_us in [-DAY_US, DAY_US, DAY_US, -DAY_US] {
+        s.advance_ms(200);
+        s.set_clock(Micros(s.store().now().unwrap().0 + by_us));
+        // A call that asks before the renewal is refused by the clock that is ahead; the renewal takes that back.
+        let _ = a.request("x").ask();
+        assert_eq!(pulse(200), Status::Running, "{by_us}");
+    }
+    s.advance_ms(200);
+    assert_eq!(pulse(200), Status::Halted, "its time is over");
 }
 
 pub fn raising_the_wall_time_lets_the_run_go_on(s: &Stage) {

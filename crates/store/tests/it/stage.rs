@@ -220,7 +220,7 @@ impl Process {
     /// The process's next renewal, if nobody else renews under its number.
     pub fn renewal(&self, active: Vec<Active>) -> Renew {
         let heartbeat = self.store.instance(self.no).unwrap().map_or(0, |row| row.heartbeat);
-        Renew { instance: self.no, own: vec![heartbeat], next: heartbeat + 1, active }
+        Renew { instance: self.no, own: vec![heartbeat], next: heartbeat + 1, since_own_ms: None, active }
     }
 
     pub fn ask<V: Verb>(&self, verb: V) -> Result<V::Answer, Error> {

@@ -48,7 +48,8 @@ impl ActiveTime {
 ///
 /// A compare-and-set: the row has to hold a heartbeat that this process wrote. A run whose time limit is reached is
 /// halted here, so that an agent that makes no calls stops too; one that was halted by a clock that went back since
-/// goes on. A clock that was set back gives no run its time again.
+/// goes on. A clock that was set gives no run its time again, and takes none from it: the times that its wall time
+/// counts from move with the clock.
 /// Errors: `InstanceDead` when the instance was declared dead meanwhile, or when another process renews under its
 /// number: of two clones of one machine's memory, the later one has to register anew.
 #[derive(Clone, Debug)]
@@ -58,8 +59,14 @@ pub struct Renew {
     pub own: Vec<i64>,
     /// Heartbeat to write: random, and the same again while it is not known whether it was written.
     pub next: i64,
+    /// Time since the newest of `own` was submitted, in milliseconds of CLOCK_BOOTTIME; `None` if it is not known.
+    pub since_own_ms: Option<u64>,
     pub active: Vec<Active>,
 }
+
+/// Difference between the store's clock and that of a process from which on the store's clock was set, in microseconds.
+/// A renewal may be decided long after it was submitted.
+const SET_US: i64 = 60_000_000;
 
 impl Renew {
     pub fn needs(&self) -> Vec<Need> {
@@ -77,23 +84,46 @@ impl Renew {
         if instance.heartbeat != self.next && !self.own.contains(&instance.heartbeat) {
             return Err(Error::InstanceDead);
         }
+        let is_newest = self.own.last() == Some(&instance.heartbeat);
         instance.heartbeat = self.next;
-        let set_back_us = instance.last_seen.0.saturating_sub(now.0);
+        let clock = ClockSet {
+            before: instance.last_seen,
+            by_us: self.set_by_us(is_newest, instance.last_seen, now),
+        };
         instance.last_seen = now;
-        self.active.iter().map(|a| pulse(l, a, set_back_us, now)).collect()
+        self.active.iter().map(|a| pulse(l, a, clock, now)).collect()
+    }
+
+    /// Returns by how much the store's clock was set since `last_seen`; negative if it was set back.
+    fn set_by_us(&self, is_newest: bool, last_seen: Micros, now: Micros) -> i64 {
+        let passed = now.0.saturating_sub(last_seen.0);
+        let by_own_clock = self.since_own_ms.filter(|_| is_newest).and_then(|ms| i64::try_from(ms).ok());
+        let set_by = by_own_clock.map(|ms| passed.saturating_sub(ms.saturating_mul(1000)));
+        set_by.filter(|us| us.abs() >= SET_US).unwrap_or(passed.min(0))
     }
 }
 
-fn pulse(l: &mut Loaded, a: &Active, set_back_us: i64, now: Micros) -> Result<Pulse, Error> {
+/// Step of the store's clock between two renewals of a process.
+#[derive(Clone, Copy)]
+struct ClockSet {
+    /// Time of the renewal before.
+    before: Micros,
+    by_us: i64,
+}
+
+fn pulse(l: &mut Loaded, a: &Active, clock: ClockSet, now: Micros) -> Result<Pulse, Error> {
     post_active(l, a)?;
-    let halted = l.run(a.run)?.status == Status::Halted;
-    // Once for each run, as other slots may be driven by other processes. A clock that had halted the run before it
-    // went back was ahead, and is right now.
-    if set_back_us > 0
-        && !halted
-        && l.attempt(a.run, a.attempt).is_some_and(|x| x.is_open() && x.slot == Slot::DRIVER)
-    {
-        l.run_mut(a.run)?.set_back(set_back_us);
+    let run = l.run(a.run)?;
+    // A clock that had halted the run before it went back was ahead, and is right now. What began since the renewal
+    // before may have begun by the new time.
+    let follows = match clock.by_us {
+        0 => false,
+        by if by < 0 => run.status != Status::Halted,
+        _ => run.began_at.is_some_and(|at| at <= clock.before),
+    };
+    // Once for each run, as other slots may be driven by other processes.
+    if follows && l.attempt(a.run, a.attempt).is_some_and(|x| x.is_open() && x.slot == Slot::DRIVER) {
+        l.run_mut(a.run)?.move_times(clock.by_us);
     }
     let open = l.attempt(a.run, a.attempt).is_some_and(|attempt| attempt.is_open());
     guard::unhalt(l, a.run, open, now)?;
