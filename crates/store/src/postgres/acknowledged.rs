@@ -10,6 +10,7 @@ use std::{
 };
 
 use outlast_core::{
+    run::instance::Instance,
     store::{Loss, Losses},
     words::id::{InstanceNo, Micros},
 };
@@ -63,6 +64,12 @@ impl Acknowledged {
     /// Returns the instance whose row the next transaction is to read; `None` if none is registered.
     pub fn witness(&self) -> Option<InstanceNo> {
         self.instance.map(|(no, _)| no)
+    }
+
+    /// Returns whether a row with the number of this process's instance is its own: another process may have been given
+    /// the number by a database that came back without the registration.
+    pub fn is_own(&self, row: &Instance) -> bool {
+        self.instance.is_none_or(|(no, registered_at)| row.no != no || row.registered_at == registered_at)
     }
 
     /// Notes a commit that the database has acknowledged.
@@ -120,6 +127,8 @@ impl Acknowledged {
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::run::instance::Life;
+
     use super::*;
 
     const ME: InstanceNo = InstanceNo(3);
@@ -163,6 +172,26 @@ mod tests {
         all.compare(row(6, 10), Micros(200), &Epoch::default());
         lost(&found, 1, 1);
         assert_eq!(found.lock().unwrap().commits, 4);
+    }
+
+    /// Bug: after an unclear commit, a group that was gone with a failover was told as committed.
+    /// Consequence: a paid answer was acknowledged that the journal did not have.
+    /// Cause: whoever had the instance's number by then was believed for its counter.
+    #[test]
+    fn a_row_of_another_process_under_the_number_is_not_the_own_one() {
+        let (all, _) = rig(3);
+        let registered = |no: InstanceNo, at: i64| Instance {
+            no,
+            identity: Default::default(),
+            life: Life::Live,
+            heartbeat: 0,
+            registered_at: Micros(at),
+            last_seen: Micros(at),
+            op_counter: 1 << 40,
+        };
+        assert!(all.is_own(&registered(ME, 10)));
+        assert!(!all.is_own(&registered(ME, 11)));
+        assert!(all.is_own(&registered(InstanceNo(4), 11)), "nothing is known of it");
     }
 
     #[test]

@@ -342,10 +342,13 @@ impl PostgresWriter {
         self.session = Some(session);
         let found = known.instances.get(&instance).map(|row| &row.value);
         let ours = |i: &Instance| {
-            self.registering
-                .iter()
-                .filter(|r| r.no == i.no)
-                .all(|r| r.identity == i.identity && r.registered_at == i.registered_at)
+            let mut registering = self.registering.iter().filter(|r| r.no == i.no).peekable();
+            match registering.peek() {
+                None => self.acknowledged.is_own(i),
+                Some(_) => {
+                    registering.all(|r| r.identity == i.identity && r.registered_at == i.registered_at)
+                }
+            }
         };
         Some(found.is_some_and(|i| i.op_counter >= counter && ours(i)))
     }

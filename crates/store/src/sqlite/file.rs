@@ -23,8 +23,9 @@ use crate::{
     process::Maker,
 };
 
-/// Longest time in which a file system may give two changes of a directory the same time.
-const TICK: Duration = Duration::from_millis(20);
+/// Longest time in which a file system may give two changes of a directory the same time: FAT counts in two seconds, ext4
+/// with small inodes in whole ones, and the kernel's own clock may lag by 10 ms.
+const TICK: Duration = Duration::from_millis(2_020);
 
 /// Age up to which an earlier look at the files serves before a decision: about the time that a commit takes, in which
 /// the files may go as well. What is decided is acknowledged only after a look of its own, or promises nothing durable.
