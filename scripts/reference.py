@@ -4,7 +4,7 @@
 
 - docs/reference/cli.md: what `outlast COMMAND --help` prints.
 - docs/reference/python.md: signatures and docstrings of the package's public names. The sources are read, not imported.
-- docs/reference/settings.md: its table of settings, between the two marks; every long flag is a setting.
+- docs/reference/settings.md: its table of settings, between the two marks: the long flags that do not act.
 """
 
 import argparse
@@ -73,8 +73,8 @@ def tree(outlast: Path, *words: str) -> list[tuple[tuple[str, ...], str]]:
 
 def cli_page(commands: list[tuple[tuple[str, ...], str]]) -> str:
     out = [
-        "# Command line\n\nAfter reading an entry you can type the command. `outlast COMMAND --help` prints the same text; each long flag is",
-        "also a [setting](settings.md). What a command exits with: [exit codes](exit-codes.md).\n\n"
+        "# Command line\n\nAfter reading an entry you can type the command. `outlast COMMAND --help` prints the same text; a long flag that",
+        "does not act is also a [setting](settings.md). What a command exits with: [exit codes](exit-codes.md).\n\n"
         "This page is made from the program by `scripts/reference.py`.\n",
     ]
     for words, text in commands:
@@ -112,24 +112,30 @@ def flags(text: str) -> list[Flag]:
     return [Flag(name, value, " ".join(about.split())) for name, value, about in found]
 
 
+def flags_set_by(who: str, source: str) -> list[str]:
+    """The flags that the table of `settings/flags.rs` has for `who`."""
+    (names,) = quoted(rf'const FLAGS:.*?\b{who},\s+(".*?")', source)
+    return names.replace("\\", " ").split()
+
+
 def settings_table(commands: list[tuple[tuple[str, ...], str]]) -> str:
     source = rust()
-    never = quoted(r"const NO_SETTINGS: [^=]*=(.*?);", source)
-    suffixes = quoted(r"let is_door =\s.*?ends_with\((.*?)\)", source)
-    names = quoted(r"let is_door =\s.*?matches!\((.*?)\)", source)
+    never = ["help", "version", *flags_set_by("Typing", source)]
+    anyone = flags_set_by("Anyone", source)
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     everywhere = {flag.name for flag in flags(commands[0][1])}
     for words, text in commands:
         if len(words) > 1:
             continue
         for flag in flags(text):
-            if flag.name in never or (words and flag.name in everywhere):
+            acts = flag.name in never or f"{words[0] if words else ''}.{flag.name}" in never
+            if acts or (words and flag.name in everywhere):
                 continue
             row = (flag.name, flag.value, flag.default, flag.about)
             rows.setdefault(row, []).append(words[0] if words else "all")
     out = ["| key | of | value | default | what it sets |\n|---|---|---|---|---|\n"]
     for (name, value, default, about), of in sorted(rows.items(), key=lambda row: row[0]):
-        key = f"`{name.replace('-', '_')}`" + (" (own file)" if name in names or name.endswith(tuple(suffixes)) else "")
+        key = f"`{name.replace('-', '_')}`" + (" (any directory)" if name in anyone else "")
         out.append(f"| {key} | {', '.join(of)} | {value} | {f'`{default}`' if default else ''} | {about} |\n")
     return "".join(out)
 

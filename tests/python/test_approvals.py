@@ -292,7 +292,9 @@ def test_the_agent_does_not_approve_itself(home, person, life):
 
 
 def test_a_policy_says_what_is_asked_for(home, person):
-    (home / "outlast.toml").write_text(
+    settings = home / ".config/outlast"
+    settings.mkdir(parents=True)
+    (settings / "outlast.toml").write_text(
         '[policies.careful]\ntools = ["search", "deploy"]\nneeds_approval = [{ tool = "deploy" }]\n'
     )
     program = home / "agent.py"
@@ -315,7 +317,9 @@ def test_a_policy_says_what_is_asked_for(home, person):
 
 
 def test_a_run_of_ones_own_is_under_a_named_policy_too(rt, home, person, life):
-    (home / "outlast.toml").write_text('[policies.careful]\nusd = 2\ntools = ["search"]\n')
+    settings = home / ".config/outlast/outlast.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[policies.careful]\nusd = 2\ntools = ["search"]\n')
     program = """
         import outlast, sys
         rt = outlast.connect("runs.db")
@@ -328,7 +332,7 @@ def test_a_run_of_ones_own_is_under_a_named_policy_too(rt, home, person, life):
     """
     assert life(program, 9, ok=True).stdout.split() == ["False", "2.0", "approval_blocked"]
     # It keeps it, also when there is none of the name any more.
-    (home / "outlast.toml").unlink()
+    settings.unlink()
     assert life(program, 9, ok=True).stdout.split() == ["False", "2.0", "approval_blocked"]
     missing = life(program.replace('"r"', '"s"'), 9, ok=False)
     assert "unknown_policy" in missing.stderr or "no policy 'careful'" in missing.stderr or 'no policy "careful"' in missing.stderr

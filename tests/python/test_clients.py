@@ -418,7 +418,8 @@ def test_the_proxy_in_the_process_has_the_settings_of_outlast_serve(rt, home, mo
     import openai
 
     monkeypatch.chdir(home)
-    settings = home / "outlast.toml"
+    settings = home / ".config/outlast/outlast.toml"
+    settings.parent.mkdir(parents=True)
     settings.write_text('[digest.masks]\nday = "(a"\n')
     with pytest.raises(outlast.Error, match="digest.masks.day"):
         outlast.openai()

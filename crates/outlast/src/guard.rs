@@ -105,6 +105,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Notify(args) => ("notify", if_changes(!matches!(args.verb, None | Some(NotifyVerb::Ls)))),
         Command::Service(args) => ("service", if_changes(args.verb != ServiceVerb::Status && !args.print)),
         Command::Doctor(_) => ("doctor", Free),
+        // A file that is trusted can lift a limit.
+        Command::Trust(_) => ("trust", Persons),
         Command::Completions(_) => ("completions", Free),
         Command::Mock(_) => ("mock", Free),
     }
@@ -254,6 +256,8 @@ mod tests {
             "outlast state restore dump",
             "outlast service install",
             "outlast service uninstall",
+            "outlast trust",
+            "outlast trust --withdraw",
         ] {
             check(line, Rule::Persons);
         }

@@ -154,6 +154,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         Command::Repair(ref args) => {
             printed_code(look, |page| commands::repair::repair(&context, args, page))
         }
+        Command::Trust(args) => printed(look, |page| commands::trust::trust(&context.around, &args, page)),
         Command::Migrate(_) => printed(look, |page| commands::migrate::migrate(&context, page)),
         Command::Notify(ref args) => {
             printed_code(look, |page| commands::notify::notify(args, &context, page))

@@ -13,6 +13,7 @@ pub const HEADINGS: [(&str, &[&str]); 8] = [
         "Upkeep",
         &[
             "doctor",
+            "trust",
             "notify",
             "service",
             "rm",

@@ -16,6 +16,7 @@ pub mod shared;
 pub mod shell;
 pub mod state;
 pub mod supervise;
+pub mod trust;
 pub mod ui;
 pub mod values;
 
@@ -43,6 +44,7 @@ pub use self::{
     shared::{Color, Globals},
     shell::{ShellInitArgs, ShellLoopArgs},
     state::StateArgs,
+    trust::TrustArgs,
     ui::{UiArgs, WatchArgs},
 };
 /// Crash recovery for AI agents: a run outlasts its processes
@@ -66,8 +68,8 @@ Examples:
   outlast budget RUN --add-usd 1             give a halted run room, then: outlast resume RUN
 
 Settings:
-  Each long flag can be given as a variable, --admit-wait as OUTLAST_ADMIT_WAIT, or for one
-  command alone as OUTLAST_SERVE_ADMIT_WAIT; and in ./outlast.toml or else
+  Long flags that do not act can be given as a variable, --admit-wait as OUTLAST_ADMIT_WAIT, or for one
+  command alone as OUTLAST_SERVE_ADMIT_WAIT; and in ./outlast.toml (see outlast trust) or else
   ~/.config/outlast/outlast.toml, as admit_wait = \"45s\", or below [serve].
   A flag comes before a variable, a variable before a file.
   Keys are never flags: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, or ~/.config/outlast/env (mode 0600).
@@ -123,6 +125,7 @@ pub enum Command {
     Notify(NotifyArgs),
     Service(ServiceArgs),
     Doctor(DoctorArgs),
+    Trust(TrustArgs),
     Completions(CompletionsArgs),
     Mock(MockArgs),
 }

@@ -23,7 +23,12 @@ use crate::{
         table::{Cell, Side, Table},
         time,
     },
-    settings::{keys, store_address::StoreAddress},
+    settings::{
+        file::{self, SettingsFile},
+        keys,
+        store_address::StoreAddress,
+        trust::Trust,
+    },
 };
 
 /// Free disk space in bytes below which the disk is reported as a problem.
@@ -97,11 +102,11 @@ fn examine(context: &Context) -> Vec<Finding> {
 
 fn settings(context: &Context) -> Finding {
     // A file that exists was already read and validated when the command started.
-    let there: Vec<String> = crate::settings::file::files(&context.around)
-        .into_iter()
-        .filter(|p| p.exists())
-        .map(|p| p.display().to_string())
-        .collect();
+    let said = |file: SettingsFile| match file.trust {
+        Trust::Own | Trust::Given => file.path.display().to_string(),
+        Trust::Outdated | Trust::None => format!("{} (not trusted)", file.path.display()),
+    };
+    let there: Vec<String> = file::files(&context.around).unwrap_or_default().into_iter().map(said).collect();
     let told = if there.is_empty() { "no outlast.toml".to_owned() } else { there.join(", ") };
     Finding::new("settings", Verdict::Well, told)
 }

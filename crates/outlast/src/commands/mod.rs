@@ -37,5 +37,6 @@ pub mod spend;
 pub mod state;
 pub mod stop;
 pub mod transcript;
+pub mod trust;
 pub mod verify;
 pub mod wake;

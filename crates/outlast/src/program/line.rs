@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{
-    ArgMatches, FromArgMatches as _,
+    Arg, ArgMatches, FromArgMatches as _,
     error::{ContextKind, ContextValue},
     parser::ValueSource,
 };
@@ -29,7 +29,13 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     if word == "completions" {
         return Ok(Cli::from_arg_matches(&matches)?);
     }
-    let settings = config::defaults(&definition, &word, around)?;
+    let is_typed = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        let both = [Some(&matches), matches.subcommand().map(|(_, of_command)| of_command)];
+        let knows = |m: &&ArgMatches| m.try_contains_id(id).is_ok();
+        both.into_iter().flatten().filter(knows).any(|m| m.value_source(id) == Some(ValueSource::CommandLine))
+    };
+    let settings = config::defaults(&definition, &word, is_typed, around)?;
     if !settings.is_empty() {
         // The definition that has parsed a line is built, and takes no defaults any more.
         matches = settings.apply(command()).try_get_matches_from(args)?;
@@ -65,7 +71,6 @@ fn prefer_typed(command: &mut Command, matches: &ArgMatches) {
     match command {
         Command::Run(args) if typed("new") => args.run = None,
         Command::Run(args) if args.run.is_some() => args.new = false,
-        Command::Resume(args) if args.run.is_some() => args.all = false,
         _ => {}
     }
 }

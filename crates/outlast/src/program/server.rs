@@ -102,6 +102,7 @@ pub fn over(command: &Command) -> Over {
         | Command::ShellLoop(_)
         | Command::Service(_)
         | Command::Doctor(_)
+        | Command::Trust(_)
         | Command::Completions(_)
         | Command::Mock(_) => ThisMachine,
     }

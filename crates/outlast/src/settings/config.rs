@@ -1,19 +1,20 @@
 //! Settings: values for flags that the command line leaves open, from variables and from `outlast.toml`.
 //!
-//! Each long flag is a setting. Order: flag, variable, `./outlast.toml`, `~/.config/outlast/outlast.toml`,
-//! built-in. Settings become defaults in the command line's definition. Each is checked alone first, so that
-//! an error names its variable or file.
+//! `flags` says which long flags are settings. Order: flag, variable, `./outlast.toml`,
+//! `~/.config/outlast/outlast.toml`, built-in. Settings become defaults in the command line's definition. Each is
+//! checked alone first, so that an error names its variable or file.
 
-use std::{cell::LazyCell, collections::BTreeMap, ffi::OsStr, path::PathBuf};
+use std::{cell::LazyCell, collections::BTreeMap, ffi::OsStr};
 
 use clap::{Arg, ArgAction, builder::Resettable};
 
 use crate::settings::{
-    budgets,
-    declared::{self, Declared},
-    file::{self, Error, Origin, read, table},
+    budgets, declared,
+    file::{self, Error, Origin, SettingsFile, table},
+    flags::{SetBy, set_by},
     masks, mcp, notify, policies,
     surroundings::Surroundings,
+    trust::Trust,
     upstreams,
 };
 
@@ -25,28 +26,37 @@ pub struct Defaults {
     texts: BTreeMap<String, Vec<String>>,
 }
 
-/// Reads the settings that `word` (a subcommand) of `command` (the definition of the command line) takes.
+/// Reads the settings that `word` (a subcommand) of `command` (the definition of the command line) takes for the flags
+/// that were not typed.
 ///
-/// Pure but for reading the two files. The whole of each file is checked, whichever command is typed.
-pub fn defaults(command: &clap::Command, word: &str, around: &Surroundings) -> Result<Defaults, Error> {
+/// Pure but for reading the two files. The whole of each file is checked, whichever command is typed. Errors: also a
+/// directory's file that would set what only a trusted one may.
+pub fn defaults(
+    command: &clap::Command,
+    word: &str,
+    is_typed: impl Fn(&Arg) -> bool,
+    around: &Surroundings,
+) -> Result<Defaults, Error> {
     // Most directories have no file, and need no list of all flags.
     let known = LazyCell::new(|| Known::of(command));
     let mut files = Vec::new();
-    for path in file::files(around) {
-        if let Some(text) = read(&path)? {
-            let own = path.parent() == around.config_directory().as_deref();
-            let file = File::parse(&text, path, &known)?;
-            if !own {
-                file.opens_no_door()?;
-            }
-            files.push(file);
-        }
+    let found = match word {
+        // Whether the directory's file counts is what this command decides.
+        "trust" => file::own_file(around)?.into_iter().collect(),
+        _ => file::files(around)?,
+    };
+    for file in found {
+        files.push(File::parse(file, &known)?);
     }
     let find = |arg: &Arg| -> Result<Option<Vec<String>>, Error> {
-        let Some(long) = arg.get_long().filter(|l| is_setting(l)) else { return Ok(None) };
+        let Some(long) = arg.get_long() else { return Ok(None) };
+        let set_by = set_by(word, long);
+        if set_by == SetBy::Typing || is_typed(arg) {
+            return Ok(None);
+        }
         let found = match from_variables(long, word, arg, around)? {
             Some(found) => Some(found),
-            None => files.iter().find_map(|f| f.find(long, word)),
+            None => files.iter().find_map(|f| f.find(long, word, set_by)).transpose()?,
         };
         found.map(|setting| checked(arg, setting)).transpose()
     };
@@ -58,6 +68,11 @@ pub fn defaults(command: &clap::Command, word: &str, around: &Surroundings) -> R
         }
     }
     Ok(Defaults { word: word.to_owned(), texts })
+}
+
+/// Checks the whole of a settings file, as [`defaults`] does.
+pub fn check(file: SettingsFile) -> Result<(), Error> {
+    File::parse(file, &Known::of(&crate::cli::command())).map(drop)
 }
 
 impl Defaults {
@@ -78,15 +93,6 @@ impl Defaults {
             word => command.mut_subcommand(word, |c| c.mut_args(put)),
         }
     }
-}
-
-/// Long flags that are no settings: those clap answers itself, and `attempt`, whose variable gives an agent
-/// its own number.
-const NO_SETTINGS: [&str; 6] = ["help", "version", "attempt", "url", "header", "header-env"];
-
-/// Returns whether a long flag can be given as a setting too: every flag but `NO_SETTINGS`.
-pub fn is_setting(long: &str) -> bool {
-    !NO_SETTINGS.contains(&long)
 }
 
 /// Values of a setting in the form in which they are typed, with their origin.
@@ -125,8 +131,7 @@ fn from_variables(
 /// Returns whether the variable is one that agents are given, or the log's filter. It is then no setting of
 /// an `outlast` that they start.
 fn is_told(name: &str) -> bool {
-    ["OUTLAST_STATE_FILE", "OUTLAST_ATTEMPT", "OUTLAST_LOG"].contains(&name)
-        || name.starts_with("OUTLAST_CTX_")
+    name == "OUTLAST_LOG" || name.starts_with("OUTLAST_CTX_")
 }
 
 fn is_many(arg: &Arg) -> bool {
@@ -198,8 +203,7 @@ struct Known {
 impl Known {
     fn of(command: &clap::Command) -> Known {
         let longs = |c: &clap::Command| -> Vec<String> {
-            let named = c.get_arguments().filter_map(Arg::get_long).filter(|l| is_setting(l));
-            named.map(str::to_owned).collect()
+            c.get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect()
         };
         let global = longs(command);
         let commands: BTreeMap<String, Vec<String>> = command
@@ -213,48 +217,45 @@ impl Known {
         all.dedup();
         Known { commands, all }
     }
+
+    /// Returns whether a file may set the flag in the table of `command`; at the top level (empty) for any command.
+    fn is_setting(&self, command: &str, long: &str) -> bool {
+        let has = |(name, longs): (&String, &Vec<String>)| {
+            (command.is_empty() || command == name)
+                && longs.iter().any(|l| l == long)
+                && set_by(name, long) != SetBy::Typing
+        };
+        self.commands.iter().any(has)
+    }
 }
 
 /// Settings of one file. Keys in a command's table count for that command only and take precedence.
 struct File {
-    path: PathBuf,
+    file: SettingsFile,
     /// Key as written and its values, by table (empty: top level) and long flag.
     settings: BTreeMap<(String, String), (String, Vec<String>)>,
-    agents: Vec<Declared>,
-    /// Whether the file names upstreams.
-    upstreams: bool,
-    /// Whether the file names budgets.
-    budgets: bool,
-    notify: bool,
-    mcp: bool,
 }
 
 impl File {
-    fn parse(text: &str, path: PathBuf, known: &Known) -> Result<File, Error> {
-        let table = table(text, &path)?;
-        let mut file = File {
-            path,
-            settings: BTreeMap::new(),
-            agents: Vec::new(),
-            upstreams: false,
-            budgets: false,
-            notify: false,
-            mcp: false,
-        };
+    fn parse(file: SettingsFile, known: &Known) -> Result<File, Error> {
+        let table = table(&file.text, &file.path)?;
+        let mut file = File { file, settings: BTreeMap::new() };
         for (key, value) in table {
             match (known.commands.get(&key), value) {
                 (None, toml::Value::Table(agents)) if key == declared::TABLE => {
-                    file.agents = declared::read(&agents, &file.path)?;
+                    declared::read(&agents, &file.file.path)?;
+                    file.is_own(&key)?;
                 }
-                (None, toml::Value::Table(_)) if key == upstreams::TABLE => file.upstreams = true,
-                // The command of that name has no settings.
-                (_, toml::Value::Table(_)) if key == budgets::TABLE => file.budgets = true,
-                (_, toml::Value::Table(_)) if key == notify::TABLE => file.notify = true,
-                // Read by the code that needs it.
+                // Tables of names are read by the code that needs them. A command of the same name has no settings.
+                (_, toml::Value::Table(_))
+                    if [upstreams::TABLE, budgets::TABLE, notify::TABLE].contains(&&*key) =>
+                {
+                    file.is_own(&key)?;
+                }
                 (None, toml::Value::Table(_)) if key == masks::TABLE => {}
                 (None, toml::Value::Table(tables)) if key == policies::TABLE => {
                     policies::read(&tables).map_err(|(name, why)| Error::BadValue {
-                        origin: Origin::File { path: file.path.clone(), key: format!("{key}.{name}") },
+                        origin: Origin::File { path: file.file.path.clone(), key: format!("{key}.{name}") },
                         why,
                     })?;
                 }
@@ -262,7 +263,7 @@ impl File {
                     for (inner_key, value) in inner {
                         // A server, read by the code that needs it.
                         if key == mcp::TABLE && value.is_table() {
-                            file.mcp = true;
+                            file.is_own(&key)?;
                             continue;
                         }
                         file.add(&key, inner_key, value, known)?;
@@ -278,7 +279,7 @@ impl File {
         let flags = known.commands.get(table).unwrap_or(&known.all);
         let long = key.replace('_', "-");
         let shown = if table.is_empty() { key } else { format!("{table}.{key}") };
-        let path = || self.path.clone();
+        let path = || self.file.path.clone();
         if !flags.contains(&long) {
             if long.contains("api-key") || long.contains("secret") || long.contains("password") {
                 return Err(Error::Secret { path: path(), key: shown });
@@ -286,6 +287,9 @@ impl File {
             let tables = known.commands.keys().filter(|_| table.is_empty());
             let nearest = nearest(&long, flags.iter().chain(tables)).map(|n| n.replace('-', "_"));
             return Err(Error::UnknownKey { path: path(), key: shown, nearest });
+        }
+        if !known.is_setting(table, &long) {
+            return Err(Error::Typed { path: path(), key: shown });
         }
         let texts = texts(value, &long).map_err(|why| Error::BadValue {
             origin: Origin::File { path: path(), key: shown.clone() },
@@ -298,51 +302,24 @@ impl File {
         Ok(())
     }
 
-    /// Checks that a directory's file sets nothing dangerous. The directory in which a person happens to work
-    /// must not decide where calls go, what is run in a shell, or what all runs may spend together.
-    fn opens_no_door(&self) -> Result<(), Error> {
-        if let Some(agent) = self.agents.first() {
-            return Err(Error::NotHere {
-                path: self.path.clone(),
-                key: format!("{}.{}", declared::TABLE, agent.name),
-            });
-        }
-        let is_door = |long: &str| {
-            long.ends_with("-base-url")
-                || matches!(
-                    long,
-                    "server"
-                        | "on-halt"
-                        | "allow-host"
-                        | "allow-net"
-                        | "intercept"
-                        | "mcp"
-                        | "until"
-                        | "plan"
-                        | "no-progress"
-                        | "env-file"
-                        | "trust"
-                        | "reads"
-                        | "idempotent"
-                )
-        };
-        let door = self.settings.iter().find(|((_, long), _)| is_door(long)).map(|(_, (key, _))| key.clone());
-        let table = |there: bool, name: &str| there.then(|| name.to_owned());
-        let tables = table(self.upstreams, upstreams::TABLE)
-            .or(table(self.budgets, budgets::TABLE))
-            .or(table(self.notify, notify::TABLE))
-            .or(table(self.mcp, mcp::TABLE));
-        match door.or(tables) {
-            None => Ok(()),
-            Some(key) => Err(Error::NotHere { path: self.path.clone(), key }),
+    /// Checks that the file is the user's own, the only one that may have the table `key`: where calls go, what is run,
+    /// and what all runs may spend together.
+    fn is_own(&self, key: &str) -> Result<(), Error> {
+        match self.file.trust {
+            Trust::Own => Ok(()),
+            _ => Err(Error::NotHere { path: self.file.path.clone(), key: key.to_owned() }),
         }
     }
 
-    fn find(&self, long: &str, word: &str) -> Option<Setting> {
+    /// Returns the setting of a flag that `set_by` may set. Errors: the file would set it and may not.
+    fn find(&self, long: &str, word: &str, set_by: SetBy) -> Option<Result<Setting, Error>> {
         let of = |table: &str| self.settings.get(&(table.to_owned(), long.to_owned()));
         let (key, texts) = of(word).or_else(|| of(""))?;
-        let origin = Origin::File { path: self.path.clone(), key: key.clone() };
-        Some(Setting { origin, texts: texts.clone() })
+        if !self.file.trust.is_given() && set_by != SetBy::Anyone {
+            return Some(Err(self.file.refuses(key)));
+        }
+        let origin = Origin::File { path: self.file.path.clone(), key: key.clone() };
+        Some(Ok(Setting { origin, texts: texts.clone() }))
     }
 }
 

@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::settings::{declared::BadDeclaration, surroundings::Surroundings};
+use crate::settings::{
+    declared::BadDeclaration,
+    surroundings::Surroundings,
+    trust::{self, Trust},
+};
 
 /// Name of the settings files.
 pub const FILE: &str = "outlast.toml";
@@ -39,8 +43,12 @@ pub enum Error {
     Secret { path: PathBuf, key: String },
     #[error("{}: `{key}` is given twice, with - and with _", path.display())]
     Twice { path: PathBuf, key: String },
+    #[error("{}: `{key}` acts, and is typed: no file sets it", path.display())]
+    Typed { path: PathBuf, key: String },
     #[error("{}: `{key}` is not taken from a directory's own settings", path.display())]
     NotHere { path: PathBuf, key: String },
+    #[error("{}: `{key}` is not taken from a directory's settings that you do not trust{}", path.display(), if *outdated { ": they have changed since you did" } else { "" })]
+    Untrusted { path: PathBuf, key: String, outdated: bool },
     #[error("{origin}: {why}")]
     BadValue { origin: Origin, why: String },
     #[error("{}: `agents.{agent}{key}`: {why}", path.display())]
@@ -57,8 +65,12 @@ impl Error {
                 "keys are taken from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, or from ~/.config/outlast/env (mode 0600)"
                     .into(),
             ),
-            Error::NotHere { .. } => Some(
-                "a checkout could send your keys elsewhere, change what is run, raise a shared budget, or let a page in: put it into ~/.config/outlast/outlast.toml, or type the flag"
+            Error::Typed { .. } => Some(
+                "take it out of the file; if you did not write it, an agent may have".into(),
+            ),
+            Error::NotHere { .. } => Some("put it into ~/.config/outlast/outlast.toml".into()),
+            Error::Untrusted { .. } => Some(
+                "a checkout or an agent may have written it; if all of it is what you want: `outlast trust`"
                     .into(),
             ),
             _ => None,
@@ -66,18 +78,67 @@ impl Error {
     }
 }
 
+/// Settings file that exists.
+#[derive(Clone, Debug)]
+pub struct SettingsFile {
+    pub path: PathBuf,
+    pub text: String,
+    pub trust: Trust,
+}
+
+impl SettingsFile {
+    /// Returns the table `name`; `None` if there is none. `why` is the error where the name has another value.
+    fn table(&self, name: &str, why: &str) -> Result<Option<toml::Table>, Error> {
+        match table(&self.text, &self.path)?.remove(name) {
+            None => Ok(None),
+            Some(toml::Value::Table(_)) if !self.trust.is_given() => Err(self.refuses(name)),
+            Some(toml::Value::Table(found)) => Ok(Some(found)),
+            Some(_) => {
+                let origin = Origin::File { path: self.path.clone(), key: name.to_owned() };
+                Err(Error::BadValue { origin, why: why.to_owned() })
+            }
+        }
+    }
+
+    /// Returns the error of a key that would count if the user trusted the file.
+    pub fn refuses(&self, key: &str) -> Error {
+        let outdated = self.trust == Trust::Outdated;
+        Error::Untrusted { path: self.path.clone(), key: key.to_owned(), outdated }
+    }
+}
+
+/// Reads the settings files that exist, nearest first: the current directory's, then the user's own.
+pub fn files(around: &Surroundings) -> Result<Vec<SettingsFile>, Error> {
+    Ok(directorys_file(around)?.into_iter().chain(own_file(around)?).collect())
+}
+
+/// Reads the settings file of the current directory; `None` if there is none, or if it is the user's own.
+pub fn directorys_file(around: &Surroundings) -> Result<Option<SettingsFile>, Error> {
+    let path = around.directory().join(FILE);
+    if around.config_directory().as_deref() == Some(around.directory()) {
+        return Ok(None);
+    }
+    Ok(read(&path)?.map(|text| SettingsFile { trust: trust::of(around, &path, &text), path, text }))
+}
+
+/// Reads the user's own settings file; `None` if there is none.
+pub fn own_file(around: &Surroundings) -> Result<Option<SettingsFile>, Error> {
+    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
+    Ok(read(&path)?.map(|text| SettingsFile { path, text, trust: Trust::Own }))
+}
+
 /// Returns the table `name` of tables (`[name.KEY]`) in the user's own file, with the file's path; `None` if there is
 /// no such file or table.
 pub fn own_tables(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
-    let Some(path) = around.config_directory().map(|d| d.join(FILE)) else { return Ok(None) };
-    Ok(table_of(&path, name, &format!("wanted tables [{name}.NAME]"))?.map(|tables| (path, tables)))
+    let Some(file) = own_file(around)? else { return Ok(None) };
+    Ok(file.table(name, &format!("wanted tables [{name}.NAME]"))?.map(|tables| (file.path, tables)))
 }
 
 /// Returns the table `name` of the nearest settings file that has it, with the file's path; `None` if no file has it.
 pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBuf, toml::Table)>, Error> {
-    for path in files(around) {
-        if let Some(table) = table_of(&path, name, "wanted a table")? {
-            return Ok(Some((path, table)));
+    for file in files(around)? {
+        if let Some(table) = file.table(name, "wanted a table")? {
+            return Ok(Some((file.path, table)));
         }
     }
     Ok(None)
@@ -87,36 +148,16 @@ pub fn nearest_table(around: &Surroundings, name: &str) -> Result<Option<(PathBu
 /// current directory's file first.
 pub fn tables(around: &Surroundings, name: &str) -> Result<Vec<(PathBuf, toml::Table)>, Error> {
     let mut found = Vec::new();
-    for path in files(around) {
-        let tables = table_of(&path, name, &format!("wanted tables [{name}.NAME]"))?;
-        found.extend(tables.map(|tables| (path, tables)));
+    for file in files(around)? {
+        let tables = file.table(name, &format!("wanted tables [{name}.NAME]"))?;
+        found.extend(tables.map(|tables| (file.path, tables)));
     }
     Ok(found)
-}
-
-/// Returns the table `name` of the settings file at `path`; `None` if there is no such file or table. `why` is the error
-/// where the name has another value.
-fn table_of(path: &Path, name: &str, why: &str) -> Result<Option<toml::Table>, Error> {
-    let Some(text) = read(path)? else { return Ok(None) };
-    match table(&text, path)?.remove(name) {
-        None => Ok(None),
-        Some(toml::Value::Table(found)) => Ok(Some(found)),
-        Some(_) => {
-            let origin = Origin::File { path: path.into(), key: name.to_owned() };
-            Err(Error::BadValue { origin, why: why.to_owned() })
-        }
-    }
 }
 
 /// Reads a value of a settings file as a type. The error says in one line why it is none.
 pub fn read_as<T: serde::de::DeserializeOwned>(value: toml::Value) -> Result<T, String> {
     value.try_into().map_err(|e: toml::de::Error| e.message().trim().replace('\n', ", "))
-}
-
-/// Returns the paths where settings files may be, nearest first: the current directory's, then the user's own.
-pub fn files(around: &Surroundings) -> Vec<PathBuf> {
-    let directories = [Some(around.directory().to_owned()), around.config_directory()];
-    directories.into_iter().flatten().map(|d| d.join(FILE)).collect()
 }
 
 /// Parses a settings file's text. `path` is named in errors.
@@ -129,7 +170,7 @@ pub fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
 }
 
 /// Returns a file's text; `None` if there is no file.
-pub fn read(path: &Path) -> Result<Option<String>, Error> {
+fn read(path: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),

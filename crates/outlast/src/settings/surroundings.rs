@@ -12,21 +12,26 @@ use std::{
 pub struct Surroundings {
     variables: BTreeMap<OsString, OsString>,
     directory: PathBuf,
+    config_directory: Option<PathBuf>,
+    state_directory: Option<PathBuf>,
 }
 
 impl Surroundings {
     /// Reads this process's own variables and working directory.
     pub fn of_process() -> Self {
-        Self {
-            variables: std::env::vars_os().collect(),
-            // The directory may have been removed: relative paths then name nothing, and errors say so.
-            directory: std::env::current_dir().unwrap_or_default(),
-        }
+        // The directory may have been removed: relative paths then name nothing, and errors say so.
+        Self::from(std::env::vars_os().collect(), std::env::current_dir().unwrap_or_default())
     }
 
     pub fn new(variables: &[(&str, &str)], directory: &Path) -> Self {
-        let variables = variables.iter().map(|(k, v)| (k.into(), v.into())).collect();
-        Self { variables, directory: directory.into() }
+        Self::from(variables.iter().map(|(k, v)| (k.into(), v.into())).collect(), directory.into())
+    }
+
+    fn from(variables: BTreeMap<OsString, OsString>, directory: PathBuf) -> Self {
+        let mut around = Self { variables, directory, ..Self::default() };
+        around.config_directory = around.xdg("XDG_CONFIG_HOME", ".config");
+        around.state_directory = around.xdg("XDG_STATE_HOME", ".local/state");
+        around
     }
 
     /// Returns a variable's value; `None` if it is not set or empty.
@@ -39,7 +44,9 @@ impl Surroundings {
         self.variables.contains_key(OsStr::new(name))
     }
 
-    /// Returns the same surroundings with `variables` added; they replace variables of the same name.
+    /// Returns the same surroundings with a command's `variables` added; they replace variables of the same name.
+    ///
+    /// The directories of settings and state stay: an agent can often write the file that the variables are from.
     pub fn with(mut self, variables: BTreeMap<String, String>) -> Self {
         self.variables.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
         self
@@ -65,12 +72,12 @@ impl Surroundings {
 
     /// Returns `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`; `None` if neither variable is set.
     pub fn config_directory(&self) -> Option<PathBuf> {
-        self.xdg("XDG_CONFIG_HOME", ".config")
+        self.config_directory.clone()
     }
 
     /// Returns `$XDG_STATE_HOME/outlast`, else `~/.local/state/outlast`; `None` if neither variable is set.
     pub fn state_directory(&self) -> Option<PathBuf> {
-        self.xdg("XDG_STATE_HOME", ".local/state")
+        self.state_directory.clone()
     }
 
     fn xdg(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
@@ -82,5 +89,23 @@ impl Surroundings {
     /// mean another place in each directory.
     fn absolute(&self, variable: &str) -> Option<PathBuf> {
         self.var(variable).map(PathBuf::from).filter(|p| p.is_absolute())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: a file of variables that set XDG_CONFIG_HOME moved the user's own settings, endpoints and upstreams with it.
+    /// Consequence: an agent that could write the file of `--env-file` chose what was run, and where calls went.
+    /// Cause: the directories were looked up in the command's variables.
+    #[test]
+    fn a_commands_variables_do_not_move_the_users_settings() {
+        let around = Surroundings::new(&[("HOME", "/home/ann")], Path::new("/"));
+        let evil = ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"].map(|name| (name.into(), "/evil".into()));
+        let with = around.clone().with(evil.into());
+        assert_eq!(with.config_directory(), around.config_directory());
+        assert_eq!(with.state_directory(), Some("/home/ann/.local/state/outlast".into()));
+        assert_eq!(with.home(), Some("/evil".into()), "the command's own files are found as it finds them");
     }
 }

@@ -59,7 +59,7 @@ fn a_directorys_file_names_no_program() {
     fs::write(bed.path("work/outlast.toml"), "on_halt = \"touch ../owned\"").unwrap();
     bed.run(shell(&bed, &["--calls", "1"], ASKS))
         .code(2)
-        .tells(&["not taken from a directory's own settings"]);
+        .tells(&["`on_halt` is not taken from a directory's settings that you do not trust"]);
     fs::write(bed.path("work/outlast.toml"), "").unwrap();
     bed.run(shell(&bed, &["--on-halt", "say 'open"], ASKS)).code(2).tells(&["a quote that is not closed"]);
     assert!(!bed.path("owned").exists());

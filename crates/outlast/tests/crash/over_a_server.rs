@@ -216,5 +216,9 @@ fn what_a_server_cannot_do_is_said_and_done_nowhere() {
     fleet.bed.run(stranger).code(69).tells(&["has no route /v1/rows/store", "older outlast"]);
     // A checkout sends the token nowhere.
     fs::write(fleet.bed.path("work/outlast.toml"), "server = \"http://127.0.0.1:1\"").unwrap();
-    fleet.does(&["ls"]).code(2).tells(&["not taken from a directory's own settings"]);
+    fleet
+        .bed
+        .does(&["ls"])
+        .code(2)
+        .tells(&["`server` is not taken from a directory's settings that you do not trust"]);
 }

@@ -121,7 +121,9 @@ fn a_run_keeps_the_policy_it_was_begun_with() {
     let store = store.to_str().unwrap();
     let toml = "[policies.careful]\nusd = 2\nwall = \"1h\"\npause_wall = true\ntools = [\"search\"]\n\
                 needs_approval = [{ tool = \"search\", side_effect = \"write\" }]\n";
-    std::fs::write(dir.path().join("outlast.toml"), toml).unwrap();
+    let settings = dir.path().join(".config/outlast");
+    std::fs::create_dir_all(&settings).unwrap();
+    std::fs::write(settings.join("outlast.toml"), toml).unwrap();
     let run = |more: &[&str]| {
         let mut line = outlast(dir.path());
         line.args(["--store", store, "run", "--run", "r"]).args(more).args(["--", "true"]);
@@ -131,7 +133,7 @@ fn a_run_keeps_the_policy_it_was_begun_with() {
     let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
     assert!(text.contains("no policy \"other\"") && text.contains("there are: careful"), "{text}");
     run(&["--policy", "careful", "--usd", "3", "--wall", "30m"]).success();
-    std::fs::write(dir.path().join("outlast.toml"), "[policies.careful]\nusd = 9\n").unwrap();
+    std::fs::write(settings.join("outlast.toml"), "[policies.careful]\nusd = 9\n").unwrap();
     let shown = outlast(dir.path()).args(["--store", store, "--json", "show", "r"]).assert().success();
     let shown: serde_json::Value = serde_json::from_slice(&shown.get_output().stdout).unwrap();
     let rules = Rules {
@@ -143,7 +145,7 @@ fn a_run_keeps_the_policy_it_was_begun_with() {
     let limit = |n: usize, key: &str| shown["budget"][n][key].clone();
     assert_eq!((limit(0, "limit_nano_usd"), limit(4, "limit_ms")), (json!(2_000_000_000), json!(1_800_000)));
     let bad = "[policies.careful]\nneeds_approval = [{}]\n";
-    std::fs::write(dir.path().join("outlast.toml"), bad).unwrap();
+    std::fs::write(settings.join("outlast.toml"), bad).unwrap();
     let refused = outlast(dir.path()).args(["--store", store, "ls"]).assert().failure();
     let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
     assert!(text.contains("policies.careful") && text.contains("entry 1"), "{text}");

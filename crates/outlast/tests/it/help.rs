@@ -31,6 +31,7 @@ fn help_is_as_recorded() {
         "ctx",
         "shell-init",
         "doctor",
+        "trust",
         "completions",
         "mock",
         "jobs",

@@ -1,21 +1,37 @@
 //! Settings from variables and from `outlast.toml`, and which comes first.
 
-use std::ffi::OsString;
+use std::{collections::BTreeSet, ffi::OsString};
 
+use clap::ArgAction;
 use outlast::{
     cli::{self, Command, values::Limit},
-    settings::surroundings::Surroundings,
+    settings::{
+        config,
+        flags::{SetBy, set_by},
+        surroundings::Surroundings,
+        trust,
+    },
 };
 use outlast_core::run::InDoubt;
 
-use crate::line::fails;
+use crate::line::{fails, outlast};
 
-/// Reads `line` with the two files and the variables.
+/// Reads `line` with the two files, of which the user trusts the directory's, and the variables.
 fn read(
     line: &str,
     here: &str,
     home: &str,
     variables: &[(&str, &str)],
+) -> Result<Command, (String, Option<String>)> {
+    read_with(line, here, home, variables, true)
+}
+
+fn read_with(
+    line: &str,
+    here: &str,
+    home: &str,
+    variables: &[(&str, &str)],
+    is_trusted: bool,
 ) -> Result<Command, (String, Option<String>)> {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("home/.config/outlast");
@@ -29,12 +45,14 @@ fn read(
     let all: Vec<(&str, &str)> =
         [("HOME", home.to_str().unwrap())].into_iter().chain(variables.iter().copied()).collect();
     let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-    outlast::program::line::parse(&args, &Surroundings::new(&all, dir.path())).map(|c| c.command).map_err(
-        |e| {
-            let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
-            (anonymous(e.to_string()), e.hint())
-        },
-    )
+    let around = Surroundings::new(&all, dir.path());
+    if is_trusted {
+        trust::give(&around, &dir.path().join("outlast.toml"), here).unwrap();
+    }
+    outlast::program::line::parse(&args, &around).map(|c| c.command).map_err(|e| {
+        let anonymous = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
+        (anonymous(e.to_string()), e.hint())
+    })
 }
 
 fn usd(line: &str, here: &str, home: &str, variables: &[(&str, &str)]) -> Option<Limit> {
@@ -101,19 +119,115 @@ fn every_kind_of_flag_can_be_a_setting() {
     assert_eq!((args.env.len(), args.policy.in_doubt), (2, InDoubt::AsRetry));
 }
 
-/// A checkout's own file could send calls, with the user's key, anywhere, or let a foreign page call.
+/// Bug: a directory's file set whatever no list forbade, and acts: `[resume] add_usd = 100`.
+/// Consequence: an agent wrote it into its own directory; whoever typed `outlast budget` there raised its limit.
+/// Cause: a list of what a directory may not set, beside flags that were all settings.
 #[test]
-fn where_calls_go_and_who_may_call_is_not_for_the_directory_to_say() {
-    for here in [
-        "openai_base_url = \"https://evil.example\"",
-        "[run]\nanthropic-base-url = \"https://evil.example\"",
-        "[serve]\nallow_host = [\"evil.example\"]",
-        "[upstreams.groq]\nbase_url = \"https://evil.example\"",
-    ] {
-        let (told, hint) = read("outlast run a", here, "", &[]).unwrap_err();
-        assert!(told.contains("is not taken from a directory's own settings"), "{told}");
-        assert!(hint.unwrap().contains("~/.config/outlast/outlast.toml"));
+fn a_directory_that_nobody_trusts_sets_how_output_looks_and_nothing_else() {
+    let limited = "outlast run --usd 0.01 --calls 1 a";
+    let run = |here: &str| read_with(limited, here, "", &[], false).map(|command| format!("{command:?}"));
+    let alone = run("").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let around = Surroundings::new(&[("HOME", "/nowhere")], dir.path());
+    let (command, mut tried) = (cli::command(), BTreeSet::new());
+    for sub in command.get_subcommands() {
+        let word = sub.get_name();
+        for arg in command.get_arguments().chain(sub.get_arguments()).filter(|arg| arg.get_long().is_some()) {
+            let long = arg.get_long().unwrap();
+            let value = match (arg.get_action(), long) {
+                (ArgAction::SetTrue, _) => "true",
+                (_, "color") => "'always'",
+                _ => "'1'",
+            };
+            for here in [format!("{long} = {value}"), format!("[{word}]\n{long} = {value}")] {
+                if tried.insert(here.clone())
+                    && (word == "run" || !here.starts_with('['))
+                    && let Ok(run) = run(&here)
+                {
+                    assert_eq!(run, alone, "{here}");
+                }
+                std::fs::write(dir.path().join("outlast.toml"), &here).unwrap();
+                let told = match config::defaults(&command, word, |_| false, &around) {
+                    Ok(taken) => format!("taken: {}", !taken.is_empty()),
+                    Err(e) => e.to_string(),
+                };
+                let elsewhere = "not taken from a directory's own settings";
+                let wanted = match set_by(word, long) {
+                    // It decides whether the file counts.
+                    _ if word == "trust" => &["taken: false"][..],
+                    SetBy::Anyone => &["taken: true", elsewhere],
+                    SetBy::Owner => &["that you do not trust", elsewhere],
+                    // At the top level it can be another command's setting.
+                    SetBy::Typing => &["acts, and is typed", "taken: false"],
+                };
+                assert!(wanted.iter().any(|wanted| told.contains(wanted)), "{word}, {here}: {told}");
+            }
+        }
     }
+}
+
+#[test]
+fn what_acts_is_set_by_no_file_and_by_no_variable() {
+    let command = cli::command();
+    for sub in command.get_subcommands() {
+        for long in sub.get_arguments().filter_map(|arg| arg.get_long()) {
+            let word = sub.get_name();
+            if set_by(word, long) != SetBy::Typing {
+                continue;
+            }
+            let name = long.to_uppercase().replace('-', "_");
+            let both = [format!("OUTLAST_{name}"), format!("OUTLAST_{}_{name}", word.to_uppercase())];
+            let around = Surroundings::new(&[(&*both[0], "1"), (&*both[1], "1")], "/".as_ref());
+            let taken = config::defaults(&command, word, |_| false, &around).unwrap();
+            assert!(taken.is_empty(), "{both:?}");
+            let own = format!("[{word}]\n{long} = 1");
+            let (told, _) = read("outlast ls", "", &own, &[]).unwrap_err();
+            assert!(told.contains(&format!("`{word}.{long}` acts, and is typed")), "{told}");
+            let (told, _) = read("outlast ls", &own, "", &[]).unwrap_err();
+            assert!(told.contains("acts, and is typed"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn where_calls_go_is_not_for_a_trusted_directory_either_to_say() {
+    let here = "[upstreams.groq]\nbase_url = \"https://evil.example\"";
+    let (told, hint) = read("outlast run a", here, "", &[]).unwrap_err();
+    assert!(told.contains("is not taken from a directory's own settings"), "{told}");
+    assert!(hint.unwrap().contains("~/.config/outlast/outlast.toml"));
+}
+
+#[test]
+fn a_directory_is_trusted_as_it_was_when_the_person_looked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("outlast.toml");
+    let check = |line: &[&str], code: i32, parts: &[&str]| {
+        let done = outlast(dir.path()).args(line).assert().code(code);
+        let output = done.get_output();
+        let told = [&*output.stdout, &*output.stderr].concat();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        for part in parts {
+            assert!(told.contains(part), "{line:?}: {told}");
+        }
+    };
+    check(&["trust"], 1, &["there is no ", "outlast.toml"]);
+    std::fs::write(&file, "[run]\nusd = 3\n[policies.mine]\nusd = 2\n").unwrap();
+    let run = ["run", "--name", "r", "--new", "--", "true"];
+    check(&run, 2, &["`run.usd` is not taken", "that you do not trust\n", "outlast trust"]);
+    check(&["run", "--usd", "1", "--policy", "mine", "--", "true"], 2, &["`policies` is not taken"]);
+    check(&["run", "--usd", "1", "--", "true"], 0, &["budget 1.00 usd"]);
+    // What does not concern a command does not stop it.
+    check(&["ls"], 0, &["completed"]);
+    check(&["trust"], 0, &["usd = 3", "is trusted"]);
+    check(&run, 0, &["budget 3.00 usd"]);
+    check(&["run", "--policy", "mine", "--name", "p", "--", "true"], 0, &["budget 2.00 usd"]);
+    std::fs::write(&file, "[run]\nusd = 300\n").unwrap();
+    check(&run, 2, &["`run.usd` is not taken", "they have changed since you did"]);
+    check(&["trust"], 0, &["usd = 300"]);
+    check(&["trust", "--withdraw"], 0, &["is trusted no more"]);
+    check(&run, 2, &["that you do not trust\n"]);
+    std::fs::write(&file, "[resume]\nadd_usd = 100\n").unwrap();
+    check(&["trust"], 2, &["`resume.add_usd` acts, and is typed"]);
 }
 
 #[test]
@@ -121,7 +235,7 @@ fn agents_are_declared_in_the_persons_own_file() {
     let agent = "[agents.kimi]\nmatch = \"kimi\"";
     read("outlast run a", "", agent, &[]).unwrap();
     let (told, _) = read("outlast run a", agent, "", &[]).unwrap_err();
-    assert!(told.contains("`agents.kimi` is not taken from a directory's own settings"), "{told}");
+    assert!(told.contains("`agents` is not taken from a directory's own settings"), "{told}");
     for (text, part) in [
         ("[agents.kimi]\nresume = 1", "`agents.kimi.resume`: unknown key"),
         ("[agents.claude]", "`agents.claude`: `claude` is an adapter of its own already"),
@@ -144,10 +258,6 @@ fn what_was_typed_wins_over_a_setting_that_excludes_it() {
     };
     assert_eq!(run("outlast run --new a", &[("OUTLAST_RUN", "r")]), (None, true));
     assert_eq!(run("outlast run --run r a", &[("OUTLAST_NEW", "yes")]), (Some("r".into()), false));
-    let Command::Resume(args) = read("outlast resume r", "all = true", "", &[]).unwrap() else { panic!() };
-    assert_eq!((args.run.as_deref(), args.all), (Some("r"), false));
-    let Command::Resume(args) = read("outlast resume", "all = true", "", &[]).unwrap() else { panic!() };
-    assert!(args.all);
 }
 
 #[test]
@@ -207,7 +317,7 @@ fn no_setting_has_the_name_of_a_variable_that_agents_are_given() {
     command.build();
     for sub in command.get_subcommands() {
         let flags = sub.get_arguments().filter_map(|a| a.get_long());
-        for long in flags.filter(|long| outlast::settings::config::is_setting(long)) {
+        for long in flags.filter(|long| set_by(sub.get_name(), long) != SetBy::Typing) {
             let flag = long.to_uppercase().replace('-', "_");
             for name in
                 [format!("OUTLAST_{flag}"), format!("OUTLAST_{}_{flag}", sub.get_name().to_uppercase())]

@@ -28,6 +28,10 @@ pub enum InputError {
     Reference { name: String, why: io::Error },
     #[error("cannot read the dump {}: {why}", .path.display())]
     NoDump { path: PathBuf, why: io::Error },
+    #[error("there is no {}", .path.display())]
+    NoSettings { path: PathBuf },
+    #[error("cannot record what you trust of {}: {why}", .path.display())]
+    Trust { path: PathBuf, why: io::Error },
     #[error("the dump, line {line}: {why}")]
     Dump { line: usize, why: String },
 }
@@ -44,6 +48,8 @@ impl InputError {
             InputError::EnvFile { .. } => "bad_env_file",
             InputError::Results { .. } => "results_unreadable",
             InputError::Reference { .. } => "unreadable_reference",
+            InputError::NoSettings { .. } => "no_settings",
+            InputError::Trust { .. } => "trust_not_kept",
             InputError::NoDump { .. } | InputError::Dump { .. } => "bad_dump",
         }
     }
@@ -74,6 +80,10 @@ impl InputError {
             InputError::Reference { .. } => {
                 "its digest cannot be taken, and nothing was kept; make it readable"
             }
+            InputError::NoSettings { .. } => "what is trusted is the outlast.toml of the current directory",
+            InputError::Trust { .. } => {
+                "what you trust is kept in ~/.config/outlast/trusted; nothing was changed"
+            }
             InputError::NoDump { .. } => "`outlast state dump > FILE` writes one",
             InputError::Dump { line: 1, .. } => {
                 "nothing was restored; `outlast state dump > FILE` writes a dump"
@@ -98,6 +108,8 @@ impl InputError {
             InputError::Stdin(_)
             | InputError::Results { .. }
             | InputError::Reference { .. }
+            | InputError::NoSettings { .. }
+            | InputError::Trust { .. }
             | InputError::NoDump { .. }
             | InputError::Dump { .. } => exit_code::REFUSED,
         }
