@@ -22,23 +22,19 @@ pub mod settings;
 pub mod supervisor;
 pub mod watch;
 
-use std::{
-    ffi::OsString,
-    io::{self, Write},
-    path::PathBuf,
-    process::ExitCode,
-    sync::OnceLock,
-    thread,
-    time::Duration,
-};
+use std::{ffi::OsString, io, path::PathBuf, process::ExitCode, sync::OnceLock, thread, time::Duration};
 
 use outlast_core::store::Store;
 
 use crate::{
     cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
     program::{
-        actor::actor, context::Context, error::CliError, exit_code, find, jsonl, line,
-        run_directory::RunDirectory, say,
+        actor::actor,
+        context::Context,
+        error::{CliError, MachineError},
+        exit_code, find, jsonl, line,
+        run_directory::RunDirectory,
+        say,
     },
     render::{
         look::{Look, Page},
@@ -111,6 +107,14 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
     let context = Context { typed: typed.into(), ..Context::new(&cli.globals, around)? };
     let (look, by) = (context.look, actor(&context.around));
     guard::check(&command, &context)?;
+    if let Command::Run(_)
+    | Command::Resume(_)
+    | Command::Serve(_)
+    | Command::Mcp(_)
+    | Command::ShellLoop(_) = command
+    {
+        MachineError::check()?;
+    }
     match command {
         Command::Run(args) => supervisor::run(*args, context),
         Command::Resume(args) => supervisor::resume(args, context),
@@ -271,6 +275,6 @@ fn printed(look: Look, command: impl FnOnce(&mut Page) -> Result<(), CliError>) 
 fn printed_code(look: Look, command: impl FnOnce(&mut Page) -> Result<u8, CliError>) -> Result<u8, CliError> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let code = command(&mut Page::new(&mut out, look))?;
-    out.flush()?;
+    Page::new(&mut out, look).flush()?;
     Ok(code)
 }

@@ -6,7 +6,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -23,7 +23,7 @@ use outlast_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::program::file::beside;
+use crate::program::file::{beside, write_new};
 
 /// Interval at which the session's files are checked for new lines.
 const EVERY: Duration = Duration::from_secs(3);
@@ -300,15 +300,12 @@ fn is_below(name: &str) -> bool {
 /// Writes a file that only the person may read (0600), completely or not at all. Returns the path to which an
 /// existing file was moved; `None` if there was none.
 fn put_back(path: &Path, bytes: &[u8]) -> io::Result<Option<PathBuf>> {
-    use std::io::Write as _;
     if let Some(parent) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }
     let beside = |ending: &str| beside(path, ending);
     let new = beside(".outlast-new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    write_new(&new, bytes)?;
     let damaged = (0..)
         .map(|n| beside(&if n == 0 { ".damaged".to_owned() } else { format!(".damaged-{n}") }))
         .find(|damaged| fs::symlink_metadata(damaged).is_err());

@@ -1,7 +1,5 @@
 //! `outlast logs RUN [-f]`: prints the output of an attempt.
 
-use std::io;
-
 use outlast_core::{
     run::{Run, attempt::Attempt, status::Status},
     store::Store,
@@ -22,7 +20,7 @@ use crate::{
         run_directory::RunDirectory,
         say::say,
     },
-    render::look::Page,
+    render::look::{Page, Unwritten},
 };
 
 /// Prints the log of an attempt. With `-f`, `wait` is called between two looks at the log.
@@ -116,7 +114,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn print(&mut self, bytes: &[u8], page: &mut Page) -> io::Result<()> {
+    fn print(&mut self, bytes: &[u8], page: &mut Page) -> Result<(), Unwritten> {
         if self.raw && !page.look.json {
             return page.bytes(bytes);
         }
@@ -128,15 +126,15 @@ impl Printer {
         Ok(())
     }
 
-    fn whole(&self, line: &[u8], page: &mut Page) -> io::Result<()> {
+    fn whole(&self, line: &[u8], page: &mut Page) -> Result<(), Unwritten> {
         if page.look.json || !page.look.color {
             return self.line(&plain::text(line), page);
         }
-        page.bytes(&plain::colours(line))?;
+        page.text(&plain::colours(line))?;
         page.bytes(b"\x1b[0m\n")
     }
 
-    fn line(&self, text: &str, page: &mut Page) -> io::Result<()> {
+    fn line(&self, text: &str, page: &mut Page) -> Result<(), Unwritten> {
         match page.look.json {
             true => page.json_line(&json!({ "attempt": self.attempt, "line": text })),
             false => page.line(text),
@@ -144,7 +142,7 @@ impl Printer {
     }
 
     /// Prints a last line that has no line end.
-    fn end(&mut self, page: &mut Page) -> io::Result<()> {
+    fn end(&mut self, page: &mut Page) -> Result<(), Unwritten> {
         if self.unfinished.is_empty() {
             return Ok(());
         }

@@ -1,5 +1,7 @@
 //! Terminal output as text, without control sequences.
 
+use crate::render::text::{clean, steers};
+
 /// Returns terminal output as plain text. Escape sequences and control characters are removed, invalid UTF-8 becomes
 /// `U+FFFD`, and of text overwritten by carriage returns only the last remains.
 pub fn text(bytes: &[u8]) -> String {
@@ -9,15 +11,18 @@ pub fn text(bytes: &[u8]) -> String {
         let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
         // Progress bars write over themselves.
         let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
-        out.push_str(&crate::render::look::clean(&last.replace('\t', "    ")));
+        out.push_str(&clean(&last.replace('\t', "    ")));
         out.push_str(end);
     }
     out
 }
 
-/// Returns bytes that are safe to print on a terminal: colours stay, other control sequences are removed.
-pub fn colours(bytes: &[u8]) -> Vec<u8> {
-    strip(bytes, true)
+/// Returns text that is safe to print on a terminal: colours stay, other control sequences are removed, and any other
+/// character that could steer a terminal becomes `U+FFFD`, as invalid UTF-8 does.
+pub fn colours(bytes: &[u8]) -> String {
+    let shown = strip(bytes, true);
+    let is_kept = |c: char| matches!(c, '\x1b' | '\t' | '\r') || !steers(c);
+    String::from_utf8_lossy(&shown).chars().map(|c| if is_kept(c) { c } else { '\u{fffd}' }).collect()
 }
 
 /// Removes escape sequences (colours stay with `keep_colours`), and control characters except line feed, tab
@@ -95,11 +100,18 @@ mod tests {
             ("cut \x1b[3", "cut ", "cut "),
             ("cut \x1b", "cut ", "cut "),
             ("\x1b]0;never ends\nnext", "\nnext", "\nnext"),
-            ("a\u{202e}b", "a\u{fffd}b", "a\u{202e}b"),
+            ("a\u{202e}b", "a\u{fffd}b", "a\u{fffd}b"),
+            // The 8-bit form of `ESC [`, as a character of its own.
+            (
+                "a\u{9b}31mb\u{9d}0;title\u{9c}",
+                "a\u{fffd}31mb\u{fffd}0;title\u{fffd}",
+                "a\u{fffd}31mb\u{fffd}0;title\u{fffd}",
+            ),
         ] {
             assert_eq!(text(bytes.as_bytes()), plain, "{bytes:?}");
-            assert_eq!(colours(bytes.as_bytes()), coloured.as_bytes(), "{bytes:?}");
+            assert_eq!(colours(bytes.as_bytes()), coloured, "{bytes:?}");
         }
+        assert_eq!(colours(b"a\x9b31mb"), "a\u{fffd}31mb", "the same as a byte");
         assert_eq!(text(b"bad \xff\xfe"), "bad \u{fffd}\u{fffd}");
     }
 }

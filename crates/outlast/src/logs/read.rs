@@ -1,7 +1,7 @@
 //! Reading logs: whole, their last lines, and as they grow.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _, Seek as _, SeekFrom},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -9,21 +9,24 @@ use std::{
 
 use outlast_core::words::id::AttemptNo;
 
+use rustix::fs::{Dir, OFlags};
+
 use super::{ASIDE, ENDING, aside, current, plain};
+use crate::program::file::{open_below, open_directory};
 
 /// Number of bytes at a log's end that are searched for the last lines. A longer line is cut.
 const TAIL_BYTES: u64 = 256 << 10;
 
 /// Returns the attempts that have a log in `directory`, oldest first; none if the directory does not exist.
 pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
-    let entries = match fs::read_dir(directory) {
+    let directory = match open_directory(directory) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
+        opened => opened?,
     };
     let mut found = Vec::new();
-    for entry in entries {
-        let name = entry?.file_name();
-        let Some(name) = name.to_str() else { continue };
+    for entry in Dir::new(directory)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
         let number = name.strip_suffix(ASIDE).unwrap_or(name).strip_suffix(ENDING);
         found.extend(number.and_then(|n| n.parse().ok()).map(AttemptNo));
     }
@@ -39,11 +42,7 @@ pub fn attempts(directory: &Path) -> io::Result<Vec<AttemptNo>> {
 pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
     let mut is_cut = false;
-    for path in [aside(directory, attempt), current(directory, attempt)] {
-        let mut file = match File::open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            file => file?,
-        };
+    for mut file in files(directory, attempt)? {
         let size = file.metadata()?.len();
         if size > TAIL_BYTES {
             file.seek(SeekFrom::Start(size - TAIL_BYTES))?;
@@ -56,6 +55,20 @@ pub fn last_lines(directory: &Path, attempt: AttemptNo, count: usize) -> io::Res
     let lines: Vec<&str> = text.lines().skip(usize::from(is_cut)).collect();
     let from = lines.len().saturating_sub(count);
     Ok(lines[from..].iter().map(|line| line.to_string()).collect())
+}
+
+/// Opens the files of an attempt's log that are there, the rotated one first. No link is followed.
+fn files(directory: &Path, attempt: AttemptNo) -> io::Result<Vec<File>> {
+    let names = [aside(attempt), current(attempt)];
+    let opened = open_directory(directory).and_then(|below| {
+        names.iter().filter_map(|name| present(open_below(&below, name, OFlags::RDONLY))).collect()
+    });
+    present(opened).unwrap_or_else(|| Ok(Vec::new()))
+}
+
+/// Returns `None` for what is not there.
+fn present<T>(opened: io::Result<T>) -> Option<io::Result<T>> {
+    if opened.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) { None } else { Some(opened) }
 }
 
 /// Reader of an attempt's log that follows it while it grows and is rotated.
@@ -109,17 +122,9 @@ impl Follower {
 
     /// Opens the file that follows the one with this inode: the rotated file comes before the current one.
     fn next(&self, after: Option<u64>) -> io::Result<Option<(File, u64)>> {
-        let mut found = Vec::new();
-        for path in [aside(&self.directory, self.attempt), current(&self.directory, self.attempt)] {
-            match File::open(path) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                file => {
-                    let file = file?;
-                    let inode = file.metadata()?.ino();
-                    found.push((file, inode));
-                }
-            }
-        }
+        let with_inode = |file: File| file.metadata().map(|about| (file, about.ino()));
+        let found = files(&self.directory, self.attempt)?.into_iter().map(with_inode);
+        let found = found.collect::<io::Result<Vec<_>>>()?;
         let from = after.and_then(|inode| found.iter().position(|f| f.1 == inode)).map_or(0, |at| at + 1);
         Ok(found.into_iter().nth(from))
     }
@@ -135,7 +140,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut follower = Follower::new(dir.path(), AttemptNo(1));
         assert_eq!(follower.more().unwrap(), b"");
-        let mut log = AttemptLog::open(current(dir.path(), AttemptNo(1)), 10).unwrap();
+        let mut log = AttemptLog::open(open_directory(dir.path()).unwrap(), AttemptNo(1), 10).unwrap();
         let mut got = Vec::new();
         for n in 0..50 {
             log.write(format!("line {n}\n").as_bytes()).unwrap();
@@ -155,11 +160,12 @@ mod tests {
     fn last_lines_are_plain_and_cross_files() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(last_lines(dir.path(), AttemptNo(1), 3).unwrap(), Vec::<String>::new());
-        let mut log = AttemptLog::open(current(dir.path(), AttemptNo(1)), 20).unwrap();
+        let below = open_directory(dir.path()).unwrap();
+        let mut log = AttemptLog::open(below, AttemptNo(1), 20).unwrap();
         for bytes in [b"first\n".as_slice(), b"th\x1b[31mird\x1b[0m\n", b"bad \xff\nno end"] {
             log.write(bytes).unwrap();
         }
-        assert!(aside(dir.path(), AttemptNo(1)).exists());
+        assert!(dir.path().join(aside(AttemptNo(1))).exists());
         assert_eq!(last_lines(dir.path(), AttemptNo(1), 2).unwrap(), ["bad \u{fffd}", "no end"]);
         assert_eq!(last_lines(dir.path(), AttemptNo(1), 3).unwrap(), ["third", "bad \u{fffd}", "no end"]);
     }

@@ -26,7 +26,7 @@ use crate::{
     program::{exit_code, say},
     render::{
         amount::usd,
-        look::Look,
+        look::{Look, Unwritten},
         table::{Cell, Side, Table},
         text::clean,
         time,
@@ -85,8 +85,10 @@ pub enum CliError {
         candidates: Vec<Candidate>,
         count: usize,
     },
-    #[error("cannot write the output: {0}")]
-    Output(#[from] io::Error),
+    #[error(transparent)]
+    Output(#[from] Unwritten),
+    #[error("the system refused an operation: {0}")]
+    System(#[from] io::Error),
     #[error(transparent)]
     Machine(#[from] MachineError),
     #[error(transparent)]
@@ -123,6 +125,7 @@ impl CliError {
             CliError::NoSuchRun { .. } | CliError::NoRunHere { .. } => "unknown_run",
             CliError::AmbiguousRun { .. } => "ambiguous_run",
             CliError::Output(_) => "output",
+            CliError::System(_) => "system",
             CliError::Machine(e) => e.code(),
             CliError::Input(e) => e.code(),
             CliError::Run(e) => e.code(),
@@ -156,7 +159,7 @@ impl CliError {
             CliError::NoSuchRun { .. } => Some("list runs with `outlast ls`".into()),
             CliError::NoRunHere { .. } => Some("name one; `outlast ls` lists them".into()),
             CliError::AmbiguousRun { .. } => Some("give its id, or more of it".into()),
-            CliError::Output(_) => None,
+            CliError::Output(_) | CliError::System(_) => None,
             CliError::Machine(e) => e.hint(),
             CliError::Input(e) => e.hint(),
             CliError::Run(e) => e.hint(),
@@ -169,7 +172,7 @@ impl CliError {
     pub fn exit(&self) -> u8 {
         match self {
             // A reader that closes the pipe (`outlast journal … | head`) is no failure.
-            CliError::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => exit_code::OK,
+            CliError::Output(Unwritten(e)) if e.kind() == io::ErrorKind::BrokenPipe => exit_code::OK,
             CliError::Line(e) if !e.use_stderr() => exit_code::OK,
             CliError::Line(_) | CliError::Usage { .. } | CliError::Settings(_) | CliError::Place(_) => {
                 exit_code::USAGE
@@ -190,7 +193,8 @@ impl CliError {
             CliError::NoSuchRun { .. }
             | CliError::NoRunHere { .. }
             | CliError::AmbiguousRun { .. }
-            | CliError::Output(_) => exit_code::REFUSED,
+            | CliError::Output(_)
+            | CliError::System(_) => exit_code::REFUSED,
             CliError::Input(e) => e.exit(),
             CliError::Run(e) => e.exit(),
             CliError::Inside(e) => e.exit(),
@@ -361,8 +365,8 @@ mod tests {
 
     #[test]
     fn a_reader_that_had_enough_is_no_failure() {
-        let closed = CliError::Output(io::ErrorKind::BrokenPipe.into());
+        let closed = CliError::Output(Unwritten(io::ErrorKind::BrokenPipe.into()));
         assert_eq!(closed.exit(), exit_code::OK);
-        assert_eq!(CliError::Output(io::ErrorKind::StorageFull.into()).exit(), exit_code::REFUSED);
+        assert_eq!(CliError::Output(Unwritten(io::ErrorKind::StorageFull.into())).exit(), exit_code::REFUSED);
     }
 }

@@ -1,11 +1,16 @@
-//! Small files: paths beside a file, and files that are written as a whole.
+//! Small files: paths beside a file, files that are written as a whole, and directories that an agent can write in too.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    },
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{Mode, OFlags};
 
 /// Returns the path with `ending` appended to its name.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
@@ -17,9 +22,51 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
 /// Writes `path` below `directory`, atomically, synced and with mode 0600. Makes the directory if it does not exist.
 pub fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    replace(path, &path.with_extension("new"), bytes)
+}
+
+/// Replaces `path` by `bytes`, atomically, synced and with mode 0600. They are first written to `fresh`, in the same
+/// directory. A link at either place is replaced, and never followed.
+pub fn replace(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_new(fresh, bytes)?;
+    fs::rename(fresh, path)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Writes and syncs a file of mode 0600 that is not there yet; what a dead writer left at its place is removed.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    // `create_new` follows no link that somebody puts there in between.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
+    file.sync_all()
+}
+
+/// Opens a directory of ours that an agent can write in, too. Its files are to be opened below the descriptor.
+///
+/// Errors: `NotADirectory` where a link or a file stands in its place.
+pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Opens a directory as [`open_directory`], and makes it with mode 0700 where it is missing.
+pub fn make_directory(path: &Path) -> io::Result<OwnedFd> {
+    match open_directory(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            open_directory(path)
+        }
+        opened => opened,
+    }
+}
+
+/// Opens a file below a directory's descriptor, for mode 0600 where it is made. Errors: `FilesystemLoop` for a link.
+pub fn open_below(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?.into())
 }

@@ -1,9 +1,6 @@
 //! Lists that are printed as they are read, so that memory does not grow with their rows.
 
-use std::{
-    cell::{Cell, RefCell},
-    io,
-};
+use std::cell::{Cell, RefCell};
 
 use serde::{
     Serialize, Serializer,
@@ -11,7 +8,10 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-use super::{look::Page, table::Table};
+use super::{
+    look::{Page, Unwritten},
+    table::Table,
+};
 
 /// Number of rows of a table that are read before they are printed: its columns are as wide as these need.
 const ROWS: usize = 1_000;
@@ -21,7 +21,7 @@ impl Page<'_> {
     /// `tail`, which is called after the last row.
     ///
     /// Errors: of the output, and that of the first row that could not be read. The document is cut off there.
-    pub fn json_list<T: Serialize, E: From<io::Error>>(
+    pub fn json_list<T: Serialize, E: From<Unwritten>>(
         &mut self,
         head: Map<String, Value>,
         key: &str,
@@ -43,7 +43,7 @@ impl Page<'_> {
     /// written.
     ///
     /// Errors: of the output, and that of the first row that could not be read.
-    pub fn table<E: From<io::Error>>(
+    pub fn table<E: From<Unwritten>>(
         &mut self,
         mut table: Table,
         indent: usize,
@@ -107,7 +107,7 @@ impl<T: Serialize, E, I: Iterator<Item = Result<T, E>>> Serialize for Rows<'_, I
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
+    use std::{io, iter};
 
     use serde_json::json;
 
@@ -135,7 +135,7 @@ mod tests {
         let written = Cell::new(0);
         let rows = (0..5 * ROWS).map(|n| {
             assert!(n - written.get() <= ROWS, "row {n} is read when {} are written", written.get());
-            Ok::<_, io::Error>("row")
+            Ok::<_, Unwritten>("row")
         });
         let mut out = Out(&written);
         let mut page = Page::new(&mut out, Look::default());
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_list_stands_between_its_head_and_its_tail() {
         let mut out = Vec::new();
-        let rows = [1, 2].into_iter().map(Ok::<_, io::Error>);
+        let rows = [1, 2].into_iter().map(Ok::<_, Unwritten>);
         Page::new(&mut out, Look { json: true, color: false })
             .json_list(object(json!({"run": "a"})), "rows", rows, || object(json!({"more": true})))
             .unwrap();
@@ -159,8 +159,8 @@ mod tests {
     #[test]
     fn a_row_that_cannot_be_read_is_the_error_of_the_list() {
         let mut out = Vec::new();
-        let rows = iter::once(Ok(1)).chain(iter::once_with(|| Err(io::Error::other("torn"))));
+        let rows = iter::once(Ok(1)).chain(iter::once_with(|| Err(Unwritten(io::Error::other("torn")))));
         let had = Page::new(&mut out, Look::default()).json_list(Map::new(), "rows", rows, Map::new);
-        assert_eq!(had.unwrap_err().to_string(), "torn");
+        assert_eq!(had.unwrap_err().0.to_string(), "torn");
     }
 }

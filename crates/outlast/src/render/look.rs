@@ -90,39 +90,50 @@ pub struct Page<'a> {
     pub look: Look,
 }
 
+/// Error of a page whose output could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the output: {0}")]
+pub struct Unwritten(#[from] pub io::Error);
+
+impl From<Unwritten> for io::Error {
+    fn from(Unwritten(error): Unwritten) -> io::Error {
+        error
+    }
+}
+
 impl<'a> Page<'a> {
     pub fn new(out: &'a mut dyn Write, look: Look) -> Self {
         Page { out, look }
     }
 
-    pub fn line(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.out, "{text}")
+    pub fn line(&mut self, text: &str) -> Result<(), Unwritten> {
+        Ok(writeln!(self.out, "{text}")?)
     }
 
     /// Writes text that already ends in a newline.
-    pub fn text(&mut self, text: &str) -> io::Result<()> {
-        self.out.write_all(text.as_bytes())
+    pub fn text(&mut self, text: &str) -> Result<(), Unwritten> {
+        self.bytes(text.as_bytes())
     }
 
     /// Writes bytes unchanged.
-    pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.out.write_all(bytes)
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Unwritten> {
+        Ok(self.out.write_all(bytes)?)
     }
 
     /// Writes one indented JSON document.
-    pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut *self.out, value)?;
-        self.out.write_all(b"\n")
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), Unwritten> {
+        serde_json::to_writer_pretty(&mut *self.out, value).map_err(io::Error::from)?;
+        self.bytes(b"\n")
     }
 
     /// Writes one JSON value on a line, for output that goes on, such as with `-f`.
-    pub fn json_line(&mut self, value: &impl Serialize) -> io::Result<()> {
-        serde_json::to_writer(&mut *self.out, value)?;
-        self.out.write_all(b"\n")
+    pub fn json_line(&mut self, value: &impl Serialize) -> Result<(), Unwritten> {
+        serde_json::to_writer(&mut *self.out, value).map_err(io::Error::from)?;
+        self.bytes(b"\n")
     }
 
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+    pub fn flush(&mut self) -> Result<(), Unwritten> {
+        Ok(self.out.flush()?)
     }
 }
 

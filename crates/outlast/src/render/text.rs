@@ -4,11 +4,13 @@
 ///
 /// Newlines stay: they do no harm, and errors have several lines.
 pub fn clean(text: &str) -> String {
-    let steers = |c: char| {
-        (c.is_control() && c != '\n')
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Returns whether a character controls a terminal (C0 and C1 but for a line's end), or the order in which text is shown.
+pub fn steers(c: char) -> bool {
+    (c.is_control() && c != '\n')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Cleans text as [`clean_line`] does, but shows newlines as `\n`, for text that a person typed or set.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::attempt::Hold;
 use crate::{
     agent::truth::{self, Left},
-    program::say::say,
+    program::{file, say::say},
     render::amount::some,
 };
 use outlast_process::{
@@ -102,7 +102,7 @@ fn end_all(told: &str) -> io::Result<i64> {
     if found > 0 {
         if let Some(file) = left {
             // For the next attempt's note. Without it those tools' outcomes are unknown, which is true too.
-            let _ = fs::write(file, serde_json::to_vec(&truth::look(&tree)?)?);
+            let _ = file::write_new(&file, &serde_json::to_vec(&truth::look(&tree)?)?);
         }
         end_tree(&tree, None, Ask::Force, Graces::default(), &Bell::new()?)?;
     }

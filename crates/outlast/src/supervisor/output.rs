@@ -4,12 +4,9 @@
 //! the agent. Bytes are in the log before they are passed on.
 
 use std::{
-    fs::{DirBuilder, File},
+    fs::File,
     io::{self, Read as _},
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::DirBuilderExt as _,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
@@ -117,8 +114,7 @@ fn pipe(to: Option<Arc<OwnedFd>>) -> io::Result<(spawn::Output, Stream)> {
 
 /// Begins the log of an attempt; `None` if that fails, which is printed: the agent then runs without a log.
 pub fn log(directory: &Path, attempt: AttemptNo) -> Option<AttemptLog> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    let begun = made.and_then(|()| AttemptLog::begin(directory, attempt));
+    let begun = AttemptLog::begin(directory, attempt);
     begun.map_err(|e| say(&format!("what the agent prints is not kept: {}: {e}", directory.display()))).ok()
 }
 

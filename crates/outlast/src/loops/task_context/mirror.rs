@@ -6,9 +6,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -17,12 +16,13 @@ use outlast_core::{
     store::{RunView, Store},
     words::id::AttemptNo,
 };
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{TaskContext, key, reference::Reference};
 use crate::{
-    program::{error::CliError, run_directory::RunDirectory, say::say},
+    program::{error::CliError, file, run_directory::RunDirectory, say::say},
     render::time::rfc3339,
     settings::{store_address::StoreAddress, surroundings::Surroundings},
 };
@@ -126,7 +126,9 @@ impl Mirror {
         let path = self.directory.path().join("state.lock");
         let io = |source| Error::Io { path: path.clone(), source };
         self.directory.make().map_err(io)?;
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(io)?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let opened = file::open_directory(self.directory.path());
+        let file = opened.and_then(|below| file::open_below(&below, "state.lock", flags)).map_err(io)?;
         let began = Instant::now();
         loop {
             match file.try_lock() {
@@ -187,25 +189,14 @@ fn may_replace(file: &Path, is_own: bool) -> Result<(), Error> {
     }
 }
 
-/// Replaces `file` by `text`, atomically and durably.
-fn replace(file: &Path, text: &str, run: &str) -> io::Result<()> {
-    let directory = match file.parent() {
+/// Replaces the file at `path` by `text`, atomically and durably.
+fn replace(path: &Path, text: &str, run: &str) -> io::Result<()> {
+    let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
-    let fresh = directory.join(format!(".{name}.{run}.tmp"));
-    // Removes what a dead writer left. `create_new` then makes sure that no link of somebody else's is followed.
-    match fs::remove_file(&fresh) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    out.write_all(text.as_bytes())?;
-    out.sync_all()?;
-    drop(out);
-    fs::rename(&fresh, file)?;
-    File::open(directory)?.sync_all()
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+    file::replace(path, &directory.join(format!(".{name}.{run}.tmp")), text.as_bytes())
 }
 
 #[cfg(test)]
