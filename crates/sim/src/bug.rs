@@ -81,4 +81,8 @@ pub enum Bug {
     ShareLoweredEarly,
     /// The share of a dead server is free at once.
     DeadShareFreed,
+    /// A ping counts as a part of the answer.
+    PingsCount,
+    /// The place of the probe is lent for ever.
+    ProbeKept,
 }

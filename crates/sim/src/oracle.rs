@@ -119,6 +119,15 @@ impl Oracle {
         self.find(format!("entry {key:?} left, and its upstream takes {rate}"));
     }
 
+    /// Checks a call that an outage holds while another call probes its upstream, of which nothing was heard for
+    /// `silent_ms`. No pause is longer than 20 s, and the probe's place is lent for seconds.
+    pub fn waits_for_probe(&self, key: Key, silent_ms: u64) {
+        let is_held_up = silent_ms > 30_000;
+        self.find_if(
+            is_held_up.then(|| format!("entry {key:?} waits for a probe that hangs, {silent_ms} ms")),
+        );
+    }
+
     /// Notes, before a loss of power, the delivery marks that are committed but not synced: they will be lost.
     pub fn power_lost(&mut self, disk: &MemoryStore) {
         let lost: Vec<Key> = disk.inspect(|committed, synced| {

@@ -31,6 +31,7 @@ impl Planted {
         self.desk.tamper(|shared| match self.bug {
             Some(Bug::MarkIgnored) if !concerns_marks => set_aside = std::mem::take(&mut shared.marks),
             Some(Bug::RateForgotten) => shared.rates = Rates::default(),
+            Some(Bug::ProbeKept) => shared.outages.lent_ms = u64::MAX,
             _ => {}
         });
         let deeds = self.desk.on(event, at);

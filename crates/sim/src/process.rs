@@ -94,6 +94,8 @@ pub struct Process {
     resolved: VecDeque<(Then, InstanceNo, Result<outlast_core::engine::op::Outcome, Error>)>,
     commit_at: Option<u64>,
     reopening: bool,
+    /// Time on its own clock at which the process last asked its upstream or heard of it.
+    sign_ms: u64,
     /// Simulated hour in which waiters were last told to ask again.
     hour: i64,
 }
@@ -117,6 +119,7 @@ impl Process {
             resolved: VecDeque::new(),
             commit_at: None,
             reopening: false,
+            sign_ms: 0,
             hour: 0,
         }
     }

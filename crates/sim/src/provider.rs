@@ -46,6 +46,9 @@ pub struct Served {
     pub beyond: Amounts,
 }
 
+/// Time between two pings of an upstream that is wedged, in milliseconds.
+pub const PING_MS: u64 = 10_000;
+
 /// Part of an answer. Parts come in order, each after a number of milliseconds.
 #[derive(Clone, Debug)]
 pub enum Piece {
@@ -61,6 +64,8 @@ pub enum Piece {
     End,
     Failed(Failure),
     Silent(Silence),
+    /// A ping of an upstream that is wedged: this is all that comes from now on.
+    Wedged,
     /// Usage as the dialect reads it, with its price.
     Usage(Bill),
 }
@@ -192,6 +197,8 @@ fn play(fate: Fate, stream: bool, bill: Bill, rng: &Rng) -> Vec<(u64, Piece)> {
             }
             if stream && !silent && rng.chance(50) {
                 pieces.push((5, Piece::End));
+            } else if stream && silent {
+                pieces.push((PING_MS, Piece::Wedged));
             } else {
                 pieces.push(broken(silent, Silence::Idle));
             }

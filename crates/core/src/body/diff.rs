@@ -1,6 +1,6 @@
 //! Choice of the base a body is stored against, and the part left to store.
 
-use super::{Base, BodyRecord, MAX_DEPTH};
+use super::{Base, BodyRecord, MAX_DEPTH, outline::Outlined};
 use crate::{journal::payload::Payload, words::digest::Digest};
 
 /// Least number of bytes a base must save, or an eighth of the body if that is more: a base costs a read for
@@ -15,108 +15,54 @@ const CHAIN_SLACK: u64 = 64 << 10;
 /// Costs one memory comparison with each base that could still win: 8 bases of 500 KB take well under a
 /// millisecond. Panics if `body` is larger than 1 GiB, like [`Payload::encode`].
 pub fn diff(body: &[u8], bases: &[Base]) -> BodyRecord {
-    let Some((base, common)) = choose(body, bases) else {
+    let Some((base, prefix, suffix)) = choose(body, bases) else {
         return BodyRecord::whole(body);
     };
-    let middle = Payload::encode(&body[common.prefix..body.len() - common.suffix]);
+    let middle = Payload::encode(&body[prefix..body.len() - suffix]);
     BodyRecord {
         base: Some(base.seq),
-        base_len: base.body.len() as u64,
-        depth: base.depth + 1,
-        chain_len: base.chain_len + middle.len,
-        prefix: common.prefix as u64,
-        suffix: common.suffix as u64,
+        base_len: base.text.len() as u64,
+        depth: base.chain.depth + 1,
+        chain_len: base.chain.len + middle.len,
+        prefix: prefix as u64,
+        suffix: suffix as u64,
         len: body.len() as u64,
         sha256: Digest::of(body).0,
         middle,
     }
 }
 
-/// Bytes that a body and a base share, without overlap in either.
-#[derive(Clone, Copy)]
-struct Common {
-    prefix: usize,
-    suffix: usize,
-}
-
-impl Common {
-    fn len(self) -> usize {
-        self.prefix + self.suffix
-    }
-}
-
-/// Chooses the best base. Tries the newest first: it is nearly always the best, and a good first one makes the
-/// others quick to reject. Among equals the shortest chain wins, so that requests made from one template hang
-/// side by side and not one below the other.
-fn choose<'a>(body: &[u8], bases: &'a [Base]) -> Option<(&'a Base, Common)> {
-    let mut best: Option<(&Base, Common)> = None;
-    for base in bases.iter().rev().filter(|base| base.depth < MAX_DEPTH) {
+/// Chooses the best base, with the numbers of bytes shared at the start and at the end. Tries the newest first: it is
+/// nearly always the best, and a good first one makes the others quick to reject. Among equals the shortest chain wins,
+/// so that requests made from one template hang side by side and not one below the other.
+fn choose<'a>(body: &[u8], bases: &'a [Base]) -> Option<(&'a Base, usize, usize)> {
+    let outlined = Outlined::new(body);
+    let mut best: Option<(&Base, usize, usize)> = None;
+    for base in bases.iter().rev().filter(|base| base.chain.depth < MAX_DEPTH) {
         let at_least = match best {
-            Some((chosen, common)) => common.len() + usize::from(base.depth >= chosen.depth),
+            Some((chosen, prefix, suffix)) => {
+                prefix + suffix + usize::from(base.chain.depth >= chosen.chain.depth)
+            }
             None => MIN_SHARED.max(body.len() / 8),
         };
-        let Some(common) = common(body, &base.body, at_least) else { continue };
-        let chain_len = base.chain_len.saturating_add((body.len() - common.len()) as u64);
+        let Some((prefix, suffix)) = base.common(&outlined, at_least) else { continue };
+        let chain_len = base.chain.len.saturating_add((body.len() - prefix - suffix) as u64);
         if chain_len <= (body.len() as u64).saturating_mul(4) + CHAIN_SLACK {
-            best = Some((base, common));
+            best = Some((base, prefix, suffix));
         }
     }
     best
 }
 
-/// Returns the shared bytes of two bodies, if there are at least `at_least`.
-fn common(body: &[u8], base: &[u8], at_least: usize) -> Option<Common> {
-    let shorter = body.len().min(base.len());
-    if shorter < at_least {
-        return None;
-    }
-    let suffix = common_suffix(body, base);
-    // The prefix would have to reach `needed`: a look at the bytes just before it spares most comparisons.
-    let needed = at_least.saturating_sub(suffix);
-    let glance = needed.saturating_sub(64)..needed;
-    if body[glance.clone()] != base[glance] {
-        return None;
-    }
-    let prefix = common_prefix(body, base);
-    let common = Common { prefix, suffix: suffix.min(shorter - prefix) };
-    (common.len() >= at_least).then_some(common)
-}
-
-/// Returns the number of bytes that both bodies have in common at the start. Compares block by block, each with a
-/// `memcmp`, and then the first differing block byte by byte.
-fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    let shorter = a.len().min(b.len());
-    let mut same = 0;
-    for block in [4096, 64, 1] {
-        while same + block <= shorter && a[same..same + block] == b[same..same + block] {
-            same += block;
-        }
-    }
-    same
-}
-
-fn common_suffix(a: &[u8], b: &[u8]) -> usize {
-    let shorter = a.len().min(b.len());
-    let (a, b) = (&a[a.len() - shorter..], &b[b.len() - shorter..]);
-    let mut left = shorter;
-    for block in [4096, 64, 1] {
-        while block <= left && a[left - block..left] == b[left - block..left] {
-            left -= block;
-        }
-    }
-    shorter - left
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use proptest::prelude::*;
 
     use super::*;
-    use crate::words::id::Seq;
+    use crate::{body::Chain, words::id::Seq};
 
     fn base(seq: i64, depth: u32, body: &[u8]) -> Base {
-        Base { seq: Seq(seq), depth, chain_len: body.len() as u64, body: Bytes::copy_from_slice(body) }
+        Base::new(Seq(seq), Chain { depth, len: body.len() as u64 }, Bytes::copy_from_slice(body))
     }
 
     /// 400 bytes of which no two seeds share any.
@@ -175,30 +121,7 @@ mod tests {
         let limit = 4 * a.len() as u64 + CHAIN_SLACK;
         check(base(1, MAX_DEPTH - 1, &a), true);
         check(base(1, MAX_DEPTH, &a), false);
-        check(Base { chain_len: limit, ..base(1, 9, &a) }, true);
-        check(Base { chain_len: limit + 1, ..base(1, 9, &a) }, false);
-    }
-
-    /// The result expected of `common`, found byte by byte.
-    fn slow_common(body: &[u8], base: &[u8]) -> (usize, usize) {
-        let prefix = body.iter().zip(base).take_while(|(a, b)| a == b).count();
-        let suffix = body[prefix..].iter().rev().zip(base[prefix..].iter().rev());
-        (prefix, suffix.take_while(|(a, b)| a == b).count())
-    }
-
-    proptest! {
-        #[test]
-        fn blocks_find_what_bytes_find(
-            head in prop::collection::vec(0..2u8, 0..10_000),
-            tail in prop::collection::vec(0..2u8, 0..200),
-            (a, b) in (prop::collection::vec(0..2u8, 0..9), prop::collection::vec(0..2u8, 0..9)),
-            at_least in 0..12_000usize,
-        ) {
-            let body = [&head[..], &a, &tail].concat();
-            let base = [&head[..], &b, &tail].concat();
-            let (prefix, suffix) = slow_common(&body, &base);
-            let found = common(&body, &base, at_least).map(|common| (common.prefix, common.suffix));
-            prop_assert_eq!(found, (prefix + suffix >= at_least).then_some((prefix, suffix)));
-        }
+        check(Base { chain: Chain { depth: 9, len: limit }, ..base(1, 9, &a) }, true);
+        check(Base { chain: Chain { depth: 9, len: limit + 1 }, ..base(1, 9, &a) }, false);
     }
 }

@@ -43,12 +43,13 @@
 
 mod bases;
 mod diff;
+mod outline;
 mod restore;
 
 use bytes::{Buf, BufMut, Bytes};
 
 pub use crate::reads::body::stored;
-pub use bases::{Base, BodyBases, MAX_BASES, MAX_BASES_LEN};
+pub use bases::{Base, BodyBases, Chain, MAX_BASES};
 pub use diff::diff;
 pub use restore::{Restoring, restore};
 

@@ -71,6 +71,8 @@ pub enum Event {
     Exchange(Key, exchange::Event),
     /// A try of the call is about to be sent upstream.
     Leaves(Key),
+    /// A new connection to the upstream was made for the call.
+    Connected(Key),
     /// The call used this many tokens. Fed once the answer's usage is known.
     Used(Key, u64),
     /// The upstream's answer to the call reports these levels of its rate limits.
@@ -141,6 +143,7 @@ impl Desk {
             Event::Marked(id) => self.marked(id, &mut round),
             Event::Exchange(key, event) => round.next.push_back(Next::Exchange(key, event)),
             Event::Leaves(key) => self.leaves(key, at),
+            Event::Connected(key) => self.connected(key, &mut round),
             Event::Used(key, tokens) => self.used(key, tokens),
             Event::Told(key, levels) => self.told(key, levels, at),
             Event::Shares(parts) => self.shared.rates.share(parts),

@@ -22,7 +22,7 @@ use crate::{
 pub enum Frame {
     /// A piece of the answer.
     Data,
-    /// A frame that only keeps the connection open.
+    /// A frame that only keeps the connection open: a comment, a ping, an empty delta.
     Ping,
     /// A frame that is not forwarded: usage that the client had not asked for.
     Swallowed,
@@ -32,6 +32,16 @@ pub enum Frame {
     Terminal,
     /// The provider's own error event after a 2xx, or a terminal event that says the answer failed.
     Error,
+}
+
+impl Frame {
+    /// Returns whether the frame carries a part of the answer.
+    pub fn gets_on(self) -> bool {
+        match self {
+            Frame::Ping => false,
+            Frame::Data | Frame::Swallowed | Frame::Stop | Frame::Terminal | Frame::Error => true,
+        }
+    }
 }
 
 /// Point at which the upstream's connection failed.
@@ -47,7 +57,7 @@ pub enum Failure {
 pub enum Silence {
     /// No response head came in time.
     FirstByte,
-    /// A part of the answer came, and then nothing more.
+    /// A part of the answer came, and then no more of it.
     Idle,
     /// Nothing came for 30 s after the machine woke up: the connection is dead without notice.
     Suspend,

@@ -1,8 +1,9 @@
 //! Outages of upstreams, as the calls of one process find them.
 //!
 //! An outage begins with the first call that cannot reach its upstream or is refused for its key or quota, and with
-//! the third 5xx in a row. Any other answer ends it. Meanwhile calls are held, and after each growing pause one of them
-//! is the probe.
+//! the third 5xx in a row. Any other answer ends it, and where no connection was made, the first one that is made.
+//! Meanwhile calls are held, and after each growing pause one of them is the probe. Its place is lent for a few seconds:
+//! a probe that hangs keeps nobody else from asking.
 
 use std::collections::HashMap;
 
@@ -20,6 +21,10 @@ const FIRST_MS: u64 = 1_000;
 /// Interval at which held calls ask again while the probe is under way, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
+/// Time for which a call is the only probe, in milliseconds. An answer may take minutes, and its connection may hang:
+/// after this another call probes beside it.
+const LENT_MS: u64 = 5_000;
+
 /// Request or call that probes an upstream during its outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -31,6 +36,8 @@ pub enum Probe {
 /// Health of all upstreams of which the last call failed, each by its address and key.
 #[derive(Debug)]
 pub struct Outages {
+    /// Time for which the place of the probe is lent to a call, in milliseconds.
+    pub lent_ms: u64,
     longest_pause_ms: u64,
     failing: HashMap<Digest, Failing>,
 }
@@ -45,12 +52,20 @@ struct Failing {
     pauses: u32,
     /// End of the current pause, in monotonic milliseconds.
     next_ms: u64,
-    probe: Option<Probe>,
+    probe: Option<Lent>,
+}
+
+/// Place of the probe, as it was lent last.
+#[derive(Debug)]
+struct Lent {
+    to: Probe,
+    /// End of the time for which no other call is let go, in monotonic milliseconds.
+    until_ms: u64,
 }
 
 impl Outages {
     pub fn new(longest_pause_ms: u64) -> Outages {
-        Outages { longest_pause_ms, failing: HashMap::new() }
+        Outages { lent_ms: LENT_MS, longest_pause_ms, failing: HashMap::new() }
     }
 
     /// Notes a failed call to the upstream `way` (see `Wants::way`). Returns the milliseconds to the next probe; `None`
@@ -88,16 +103,21 @@ impl Outages {
         self.failing.remove(way).is_some_and(|failing| failing.is_outage)
     }
 
+    /// Notes that a connection to the upstream was made. Returns whether that ended an outage.
+    pub fn connected(&mut self, way: &Digest) -> bool {
+        self.failing.get(way).is_some_and(|failing| failing.cause.is_no_connection()) && self.answered(way)
+    }
+
     /// Lets `who` go if there is no outage, or as the probe of one. Errors: the cause, and the milliseconds after which
     /// to ask again.
     pub fn may_go(&mut self, way: &Digest, who: Probe, now_ms: u64) -> Result<(), (Cause, u64)> {
         let Some(failing) = self.failing.get_mut(way).filter(|f| f.is_outage) else { return Ok(()) };
-        match failing.probe {
-            Some(probe) if probe == who => Ok(()),
-            Some(_) => Err((failing.cause, LOOK_MS)),
-            None if now_ms < failing.next_ms => Err((failing.cause, failing.next_ms - now_ms)),
-            None => {
-                failing.probe = Some(who);
+        match &failing.probe {
+            Some(lent) if lent.to == who => Ok(()),
+            Some(lent) if now_ms < lent.until_ms => Err((failing.cause, LOOK_MS)),
+            _ if now_ms < failing.next_ms => Err((failing.cause, failing.next_ms - now_ms)),
+            _ => {
+                failing.probe = Some(Lent { to: who, until_ms: now_ms.saturating_add(self.lent_ms) });
                 Ok(())
             }
         }
@@ -105,10 +125,9 @@ impl Outages {
 
     /// Makes the call `to` the probe, if the request `from`, which has become that call, was the probe.
     pub fn becomes(&mut self, way: &Digest, from: ConnectionId, to: Key) {
-        if let Some(failing) = self.failing.get_mut(way)
-            && failing.probe == Some(Probe::Request(from))
-        {
-            failing.probe = Some(Probe::Call(to));
+        let lent = self.failing.get_mut(way).and_then(|failing| failing.probe.as_mut());
+        if let Some(lent) = lent.filter(|lent| lent.to == Probe::Request(from)) {
+            lent.to = Probe::Call(to);
         }
     }
 
@@ -123,9 +142,7 @@ impl Outages {
 
 impl Failing {
     fn release(&mut self, who: Probe) {
-        if self.probe == Some(who) {
-            self.probe = None;
-        }
+        self.probe.take_if(|lent| lent.to == who);
     }
 }
 
@@ -187,6 +204,52 @@ mod tests {
         assert_eq!(asks(&mut outages, call(1), due), Ok(()), "the probe came to nothing: another one goes");
         assert!(outages.failed(&U, call(1), Cause::NoConnection, due).is_some_and(|ms| ms >= 1_000));
         assert_eq!(outages.may_go(&Digest([2; 32]), client, 0), Ok(()));
+    }
+
+    // Bug: a probe whose connection hung kept its place until it timed out.
+    // Consequence: for ten minutes all calls of the process were refused, while the provider answered whoever asked.
+    // Cause: the place was given for as long as the probe's answer took.
+    #[test]
+    fn the_probes_place_is_lent_for_seconds() {
+        let mut outages = Outages::new(60_000);
+        let due = outages.failed(&U, call(1), Cause::Lost, 0).or_else(|| {
+            outages.failed(&U, call(1), Cause::Lost, 0);
+            outages.failed(&U, call(1), Cause::Lost, 0)
+        });
+        let due = due.unwrap();
+        let lent_until = due + LENT_MS;
+        assert_eq!(outages.may_go(&U, call(1), due), Ok(()));
+        assert_eq!(outages.may_go(&U, call(2), lent_until - 1), Err((Cause::Lost, LOOK_MS)));
+        assert_eq!(outages.may_go(&U, call(2), lent_until), Ok(()), "beside the one that hangs");
+        assert_eq!(outages.may_go(&U, call(3), lent_until), Err((Cause::Lost, LOOK_MS)));
+        outages.give_back(&U, call(1));
+        assert_eq!(
+            outages.may_go(&U, call(3), lent_until),
+            Err((Cause::Lost, LOOK_MS)),
+            "no longer its place"
+        );
+        assert!(outages.answered(&U));
+    }
+
+    #[test]
+    fn a_connection_ends_an_outage_in_which_none_was_made_and_no_other() {
+        use Cause::*;
+        for (cause, ended) in [
+            (NoConnection, true),
+            (NoName, true),
+            (NoTls, true),
+            (KeyRefused(401), false),
+            (QuotaEnded(402), false),
+            (Failing(500), false),
+            (Lost, false),
+        ] {
+            let mut outages = Outages::new(60_000);
+            for _ in 0..3 {
+                outages.failed(&U, call(1), cause, 0);
+            }
+            assert_eq!(outages.connected(&U), ended, "{cause:?}");
+            assert_eq!(outages.may_go(&U, call(2), 0).is_ok(), ended, "{cause:?}");
+        }
     }
 
     #[test]

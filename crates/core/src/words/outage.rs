@@ -41,6 +41,14 @@ impl Cause {
         !matches!(self, Cause::Failing(_) | Cause::Lost)
     }
 
+    /// Returns whether no connection was made, so that the first one that is made ends the outage.
+    pub fn is_no_connection(self) -> bool {
+        match self {
+            Cause::NoConnection | Cause::NoName | Cause::NoTls => true,
+            Cause::Lost | Cause::Failing(_) | Cause::KeyRefused(_) | Cause::QuotaEnded(_) => false,
+        }
+    }
+
     /// Returns whether an outage of this cause lasts until a person does something about it.
     pub fn needs_a_person(self) -> bool {
         matches!(self, Cause::KeyRefused(_) | Cause::QuotaEnded(_))

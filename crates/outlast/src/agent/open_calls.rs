@@ -191,7 +191,7 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result
                 let bytes = kept.and_then(|kept| kept.decode().ok());
                 // `outlast verify` reports payloads that cannot be read; here they are only skipped.
                 let answer = bytes.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
-                tool_calls::called(&answer.map(|a| a.frames.concat()).unwrap_or_default())
+                tool_calls::called(&answer.map(|a| a.body).unwrap_or_default())
             }
             (_, Some(so_far)) => tool_calls::called_so_far(so_far),
             _ => Vec::new(),

@@ -228,7 +228,7 @@ pub struct ProxyArgs {
     /// Longest time that an upstream may take to begin its answer
     #[arg(long = "first-byte-timeout", value_name = "TIME", default_value = "10m", value_parser = values::ms)]
     pub first_byte_timeout_ms: i64,
-    /// Longest pause of an answer
+    /// Longest time that an answer goes on without a part of it; pings do not count
     #[arg(long = "idle-timeout", value_name = "TIME", default_value = "5m", value_parser = values::ms)]
     pub idle_timeout_ms: i64,
     /// The largest request body

@@ -39,6 +39,10 @@ const MAX_UNRECORDED: u64 = 64 << 20;
 /// Longest silence of an upstream after the machine has woken up: its connection may be dead without notice.
 const SILENCE_AFTER_SUSPEND: Duration = Duration::from_secs(30);
 
+/// Longest time without a part of an answer that has begun, while somebody is held up by it: a later life of its agent
+/// that asks for the same, or the end of this process.
+const URGED_IDLE: Duration = Duration::from_secs(30);
+
 /// Returns the providers with their base URLs and keys. A base URL comes from the flag or setting, else from `kept`,
 /// the URLs stored with the run, else from `*_BASE_URL` of the environment, else it is the provider's own.
 pub fn providers(
@@ -111,6 +115,7 @@ pub fn config(
         store_wait: ms(args.store_wait_ms),
         first_byte_timeout: ms(args.first_byte_timeout_ms),
         idle_timeout: ms(args.idle_timeout_ms),
+        urged_idle_timeout: URGED_IDLE,
         max_body: usize::try_from(args.max_body_bytes).unwrap_or(usize::MAX),
         max_answer: MAX_ANSWER,
         max_unrecorded: MAX_UNRECORDED,

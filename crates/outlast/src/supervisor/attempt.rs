@@ -53,6 +53,8 @@ pub struct Outcome {
     pub ceiling: Option<Box<Refusal>>,
     /// Whether the proxy's last answer was that the call has no room in a budget now.
     pub no_room: bool,
+    /// Message of the refusal that the last call got and each later life would get too; `None` if there is none.
+    pub for_good: Option<String>,
     /// Number of processes of the attempt that could not be ended.
     pub left: usize,
     /// Whether it is certain that no process of the attempt is left.
@@ -305,12 +307,14 @@ pub async fn run(
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
     let (left, all_gone) = (ended.left.len(), ended.all_gone);
     let (until, ceiling, no_room) = (limited.until(), limited.why(), limited.no_room());
+    let for_good = limited.for_good().cloned();
     Ok(Outcome {
         exit,
         by,
         limited: until,
         ceiling,
         no_room,
+        for_good,
         left,
         all_gone,
         seen_at,

@@ -6,7 +6,7 @@ use outlast_core::{
     envelope::Refusal,
     words::id::{Micros, Seq},
 };
-use outlast_server::door::Seen;
+use outlast_server::door::{Seen, TOO_LARGE};
 use tokio::time::Instant;
 
 /// Time that an agent at a usage limit has to end by itself before it is stopped. Most end on the provider's error.
@@ -22,6 +22,8 @@ pub struct Limited {
     printed: Option<(Micros, Instant)>,
     /// Whether the last call waited in vain for budget held by other calls in flight.
     no_room: bool,
+    /// Message of the last call's refusal, if each later life would get it too; `None` otherwise.
+    for_good: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,8 +48,14 @@ impl Limited {
             Seen::Settled { seq, answered: true, .. } if self.limit.as_ref().is_some_and(|l| seq > l.seq) => {
                 self.limit = None;
             }
-            Seen::Refused { ref code, .. } => self.no_room = code == "admission_timeout",
-            Seen::Opened { .. } | Seen::Replayed { .. } => self.no_room = false,
+            Seen::Refused { ref code, ref message, .. } => {
+                self.no_room = code == "admission_timeout";
+                self.for_good = (code == TOO_LARGE).then(|| message.clone());
+            }
+            Seen::Opened { .. } | Seen::Replayed { .. } => {
+                self.no_room = false;
+                self.for_good = None;
+            }
             _ => {}
         }
         if matches!(seen, Seen::Settled { answered: true, .. }) {
@@ -76,6 +84,11 @@ impl Limited {
     /// Returns whether the agent's last call was refused because other calls in flight held the budget.
     pub fn no_room(&self) -> bool {
         self.no_room
+    }
+
+    /// Returns the message of the refusal that the agent's last call got and would get again; `None` if it got none.
+    pub fn for_good(&self) -> Option<&String> {
+        self.for_good.as_ref()
     }
 
     /// Returns the time at which the usage limit ends; `None` if there is none.

@@ -3,9 +3,12 @@
 use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
-use outlast_core::words::{
-    money::NanoUsd,
-    usage::{ServiceTier, Usage},
+use outlast_core::{
+    call::exchange,
+    words::{
+        money::NanoUsd,
+        usage::{ServiceTier, Usage},
+    },
 };
 
 use super::{
@@ -68,11 +71,26 @@ pub enum FrameKind {
     Swallowed,
     /// Event in which the upstream reports an error in the middle of the stream.
     Error,
-    /// Keep-alive event without content.
+    /// Event without a part of the answer: a comment, a ping, an empty delta.
     Ping,
     /// Event cut off by the end of the stream. Must not be sent before an error frame of the proxy: a client would read
     /// the two as one.
     Partial,
+}
+
+impl FrameKind {
+    /// Returns the kind as the call machine counts it; `None` for an event that it does not get.
+    pub fn counted(self) -> Option<exchange::Frame> {
+        match self {
+            FrameKind::Data => Some(exchange::Frame::Data),
+            FrameKind::Ping => Some(exchange::Frame::Ping),
+            FrameKind::Swallowed => Some(exchange::Frame::Swallowed),
+            FrameKind::Stop => Some(exchange::Frame::Stop),
+            FrameKind::Terminal => Some(exchange::Frame::Terminal),
+            FrameKind::Error => Some(exchange::Frame::Error),
+            FrameKind::Partial => None,
+        }
+    }
 }
 
 /// Result of reading one event of a stream.
@@ -196,6 +214,14 @@ impl AnswerStream {
         (!rest.is_empty()).then_some(Frame { bytes: rest, kind })
     }
 
+    /// Returns the number of bytes of the event that is not complete yet.
+    pub fn pending(&self) -> usize {
+        match &self.framer {
+            Cutter::Events(framer) => framer.pending(),
+            Cutter::Elements(framer) => framer.pending(),
+        }
+    }
+
     /// Returns the complete usage; `None` while later frames may still add to it.
     pub fn usage(&self) -> Option<Usage> {
         self.outcome.usage
@@ -238,6 +264,22 @@ impl AnswerStream {
             _ => bytes,
         };
         Frame { bytes, kind }
+    }
+}
+
+/// Names of members that say what a part of an answer is, and hold nothing of it.
+const LABELS: [&str; 4] = ["role", "type", "object", "id"];
+
+/// Returns whether a part of an answer holds anything: a text that is not empty, other than its labels.
+pub(super) fn carries(part: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match part {
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(parts) => parts.iter().any(carries),
+        Value::Object(members) => {
+            members.iter().any(|(name, part)| !LABELS.contains(&name.as_str()) && carries(part))
+        }
     }
 }
 

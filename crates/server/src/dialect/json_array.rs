@@ -48,6 +48,11 @@ impl ArrayFramer {
         frames
     }
 
+    /// Returns the number of bytes of the element that is not complete yet.
+    pub fn pending(&self) -> usize {
+        self.held.len()
+    }
+
     /// Returns the bytes left at the end of the stream, and whether the array was closed.
     pub fn finish(&mut self) -> (Bytes, bool) {
         let left = std::mem::take(self);

@@ -117,4 +117,73 @@ mod tests {
         }
         assert!(by_name("openai.unheard_of").is_none());
     }
+
+    /// The events that providers and gateways send while there is nothing to tell, and the smallest that tell something.
+    #[test]
+    fn an_event_gets_on_if_it_carries_a_part_of_the_answer() {
+        let kinds = |dialect: &dyn Dialect, text: &str| {
+            let frames = dialect.read_stream(&Request::default()).push(text.to_owned().into());
+            frames.into_iter().map(|frame| frame.kind).collect::<Vec<_>>()
+        };
+        let chat = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
+        let messages = |event: &str| format!("data: {event}\n\n");
+        let gemini = |parts: &str| {
+            format!("data: {{\"candidates\":[{{\"content\":{{\"role\":\"model\",\"parts\":{parts}}}}}]}}\n\n")
+        };
+        let (c, r): (&dyn Dialect, &dyn Dialect) =
+            (&openai_chat::OpenAiChat, &openai_responses::OpenAiResponses);
+        let (m, g): (&dyn Dialect, &dyn Dialect) = (&anthropic_messages::AnthropicMessages, &gemini::Gemini);
+        for (dialect, event) in [
+            (c, ": keepalive\n\n".to_owned()),
+            (c, chat("{}")),
+            (c, chat(r#"{"content":""}"#)),
+            (c, chat(r#"{"role":"assistant","content":"","tool_calls":[]}"#)),
+            (c, chat(r#"{"tool_calls":[{"index":0,"type":"function","function":{"arguments":""}}]}"#)),
+            (c, "data: {\"choices\":[]}\n\n".to_owned()),
+            (m, "event: ping\ndata: {\"type\":\"ping\"}\n\n".to_owned()),
+            (m, messages(r#"{"type":"keepalive"}"#)),
+            (
+                m,
+                messages(
+                    r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}"#,
+                ),
+            ),
+            (r, messages(r#"{"type":"keepalive","sequence_number":3}"#)),
+            (r, messages(r#"{"type":"response.in_progress","response":{"id":"resp_1","model":"m"}}"#)),
+            (
+                r,
+                messages(
+                    r#"{"type":"response.output_text.delta","item_id":"m","delta":"","obfuscation":"x"}"#,
+                ),
+            ),
+            (g, gemini(r#"[{"text":""}]"#)),
+            (g, gemini("[]")),
+        ] {
+            assert_eq!(kinds(dialect, &event), [FrameKind::Ping], "{event}");
+        }
+        for (dialect, event) in [
+            (c, chat(r#"{"content":" "}"#)),
+            (c, chat(r#"{"reasoning_content":"a"}"#)),
+            (c, chat(r#"{"tool_calls":[{"index":0,"function":{"name":"look","arguments":""}}]}"#)),
+            (m, messages(r#"{"type":"message_start","message":{"id":"m"}}"#)),
+            (
+                m,
+                messages(
+                    r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+                ),
+            ),
+            (
+                m,
+                messages(
+                    r#"{"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"a"}}"#,
+                ),
+            ),
+            (r, messages(r#"{"type":"response.output_text.delta","item_id":"m","delta":"a"}"#)),
+            (r, messages(r#"{"type":"response.web_search_call.searching","item_id":"ws_1"}"#)),
+            (g, gemini(r#"[{"text":"a"}]"#)),
+            (g, gemini(r#"[{"inlineData":{"data":"aGk="}}]"#)),
+        ] {
+            assert_eq!(kinds(dialect, &event), [FrameKind::Data], "{event}");
+        }
+    }
 }

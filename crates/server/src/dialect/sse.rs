@@ -82,6 +82,11 @@ impl Framer {
         events
     }
 
+    /// Returns the number of bytes of the event that is not complete yet.
+    pub fn pending(&self) -> usize {
+        self.held.len()
+    }
+
     /// Returns the bytes that were left when the stream ended, and whether they are a complete event except
     /// for the LF of the last CRLF.
     pub fn finish(&mut self) -> (Bytes, bool) {

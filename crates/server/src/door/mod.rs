@@ -60,6 +60,7 @@ pub use acts::ACTS;
 pub use fleet::FLEET;
 pub use probes::PROBES;
 pub use tunnel::NOT_OPENED;
+pub use upwards::TOO_LARGE;
 
 use self::upwards::Upwards;
 use crate::{
@@ -75,6 +76,7 @@ use crate::{
     trouble::Trouble,
     wire::{
         body::AnswerBody,
+        growth::append,
         refuse::Refusal,
         socket::{Socket, Wire},
         who,
@@ -422,11 +424,16 @@ impl Proxy {
 
     async fn body(&self, host: &Host, body: Incoming) -> Result<Bytes, Refusal> {
         let limit = host.config.max_body;
-        match Limited::new(body, limit).collect().await {
-            Ok(whole) => Ok(whole.to_bytes()),
-            Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => Err(Refusal::BodyTooLarge { limit }),
-            Err(e) => Err(Refusal::BodyCutOff(e.to_string())),
+        let (mut body, mut whole) = (Limited::new(body, limit), Vec::new());
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| match e.downcast_ref::<LengthLimitError>() {
+                Some(_) => Refusal::BodyTooLarge { limit },
+                None => Refusal::BodyCutOff(e.to_string()),
+            })?;
+            frame.data_ref().into_iter().for_each(|data| append(&mut whole, data));
         }
+        whole.shrink_to_fit();
+        Ok(whole.into())
     }
 }
 

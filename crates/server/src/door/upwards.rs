@@ -64,7 +64,13 @@ impl Proxy {
             Route::Metered(dialect) => {
                 let to = to(dialect.upstream());
                 let shape = to.shape();
-                let shaped = |r: Refusal| (r, Some(shape));
+                let shaped = |r: Refusal| {
+                    if r.code() == TOO_LARGE {
+                        let (code, message) = (TOO_LARGE.into(), r.to_string());
+                        host.saw(Seen::Refused { code, message, hint: r.hint() });
+                    }
+                    (r, Some(shape))
+                };
                 let raw = self.body(host, body).await.map_err(shaped)?;
                 metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
             }
@@ -89,6 +95,10 @@ impl Proxy {
         }
     }
 }
+
+/// Code of a request that is larger than what is taken. It is told to the supervisor: another life of the agent asks for
+/// the same.
+pub const TOO_LARGE: &str = "body_too_large";
 
 /// Makes a metered call: it is recorded before it goes out, or answered from the journal.
 async fn metered(

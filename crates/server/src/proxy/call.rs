@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 use hyper::{Response, body::Incoming};
 use outlast_core::{
-    body::{Base, BodyRecord, diff},
+    body::{Base, BodyRecord, Chain, diff},
     call::rates::Wants,
     journal::payload::{Codec, Payload},
     price::Bound,
@@ -54,9 +54,11 @@ pub struct Call {
     pub names_patience_ms: Option<u64>,
     /// Judgement of whether the call waits busily; `None` if it carries no tool's result, or was not judged.
     pub judged: Option<Judged>,
-    /// Request body as the journal stores it, as a difference to an earlier body of the run. `None` if the run records
-    /// no prompts.
-    pub record: Option<BodyRecord>,
+    /// Place of the stored request body in its chain of earlier bodies. `None` if the run records no prompts.
+    pub chain: Option<Chain>,
+    /// Request body as the journal stores it, as a difference to an earlier body of the run. It is taken when the call's
+    /// driver begins, and let go once it is stored.
+    pub payload: Option<Payload>,
     pub path: Arc<str>,
     pub arrived: Instant,
     target: String,
@@ -91,7 +93,6 @@ impl Call {
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, config.max_body)?;
         let request = dialect.parse(&caller.target, &body)?;
-        let canonical = canonical(&body, &seat.rules)?;
         let (path, query) = match caller.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (caller.target.as_str(), None),
@@ -109,7 +110,8 @@ impl Call {
             anthropic_version: version.as_deref(),
             anthropic_beta: beta.as_deref(),
             stream: request.stream,
-            body: &canonical,
+            // Freed before anything else is made of the body, which may be large.
+            body: &canonical(&body, &seat.rules)?,
         }
         .digest();
         let credential_digest = match &caller.credential {
@@ -160,7 +162,8 @@ impl Call {
             idempotency_key,
             names_patience_ms,
             judged: None,
-            record,
+            chain: record.as_ref().map(Chain::from),
+            payload: record.as_ref().map(payload),
             target: caller.target,
             headers,
             credential: caller.credential,
@@ -204,27 +207,15 @@ impl Call {
         self.to.name()
     }
 
-    /// Returns the request body as the journal stores it; `None` if the run records no prompts.
-    pub fn payload(&self) -> Option<Payload> {
-        let bytes = Bytes::from(self.record.as_ref()?.to_bytes());
-        // The record's middle is compressed already.
-        Some(Payload {
-            codec: Codec::Raw,
-            key_id: 0,
-            len: bytes.len() as u64,
-            sha256: Digest::of(&bytes).0,
-            part: 0,
-            bytes,
-        })
-    }
-
-    /// Sends the call upstream. `cap`: tokens to which its output cap is lowered; `None`: the cap stays.
-    pub fn send(
+    /// Sends the call upstream. `cap`: tokens to which its output cap is lowered; `None`: the cap stays. `connected`: see
+    /// [`Pool::call`].
+    pub fn send<C: Fn()>(
         &self,
         config: &Config,
         pool: &Pool,
         cap: Option<u64>,
-    ) -> impl Future<Output = Result<Response<Incoming>, SendFailed>> + use<> {
+        connected: C,
+    ) -> impl Future<Output = Result<Response<Incoming>, SendFailed>> + use<C> {
         let want_usage = self.request.stream && self.to.asks_usage();
         let edited = self.dialect.edit(&self.body, &self.request, cap, want_usage);
         let (body, is_edited) = match edited {
@@ -237,7 +228,7 @@ impl Call {
         let pool = pool.clone();
         async move {
             key.map_err(SendFailed::Unsendable)?;
-            pool.send(Method::POST, &url, headers, body).await
+            pool.call(&url, headers, body, connected).await
         }
     }
 
@@ -258,7 +249,7 @@ impl Call {
     /// Returns the body as a base, against which later requests are stored as differences. Valid only after the record
     /// of entry `seq` is committed. `None` if the run records no prompts.
     pub fn base(&self, seq: outlast_core::words::id::Seq) -> Option<Base> {
-        Some(Base::new(seq, self.record.as_ref()?, self.body.clone()))
+        Some(Base::new(seq, self.chain?, self.body.clone()))
     }
 }
 
@@ -298,6 +289,20 @@ pub fn credential(
             }
             Ok(())
         }
+    }
+}
+
+/// Returns a request body as the journal stores it.
+fn payload(record: &BodyRecord) -> Payload {
+    let bytes = Bytes::from(record.to_bytes());
+    // The record's middle is compressed already.
+    Payload {
+        codec: Codec::Raw,
+        key_id: 0,
+        len: bytes.len() as u64,
+        sha256: Digest::of(&bytes).0,
+        part: 0,
+        bytes,
     }
 }
 

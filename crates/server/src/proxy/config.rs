@@ -31,7 +31,10 @@ pub struct Config {
     /// Longest time for which calls are held while this process cannot renew its heartbeat.
     pub store_wait: Duration,
     pub first_byte_timeout: Duration,
+    /// Longest time without a part of an answer that has begun.
     pub idle_timeout: Duration,
+    /// The same, while a later request for the answer or the end of this process is held up by it.
+    pub urged_idle_timeout: Duration,
     /// Largest request body in bytes, both as received and after decoding.
     pub max_body: usize,
     /// Largest answer in bytes, for an answer that is not a stream.

@@ -68,7 +68,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 const PLAN_AGAIN_MS: u64 = 250;
 
 /// Starts the driver of a request. The receiver gets the response: its head, and a body that streams.
-pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
+pub fn start(host: Arc<Host>, mut call: Call, wire: Wire) -> (oneshot::Receiver<Response<AnswerBody>>, Gone) {
     let (head, response) = oneshot::channel();
     let registry = host.registry.clone();
     let place = RequestKey { run: call.seat.run, attempt: call.seat.attempt, key: call.match_key };
@@ -85,9 +85,9 @@ pub fn start(host: Arc<Host>, call: Call, wire: Wire) -> (oneshot::Receiver<Resp
         host,
         id,
         inbox,
+        request: call.payload.take(),
         call: Arc::new(call),
         admission: None,
-        long_request: None,
         wait_over: None,
         joined: None,
         later: None,
@@ -126,9 +126,8 @@ struct Drive {
     reply: Reply,
     /// Admission that the store is deciding now; `None` if there is none.
     admission: Option<PendingAdmission>,
-    /// Request body that is too long for the admission's commit, and is stored after it, in parts; else
-    /// `None`.
-    long_request: Option<Payload>,
+    /// Request body as the journal stores it, until it is stored; `None` after that, and if it is not stored.
+    request: Option<Payload>,
     wait_over: Option<Instant>,
     /// Call of another process whose answer this request waits for; `None` if there is none.
     joined: Option<Joined>,
@@ -276,11 +275,6 @@ impl Drive {
             let after = Duration::from_millis(later.after_ms).min(ASK_AGAIN);
             (Instant::now() + after, later)
         });
-        let (request, long) = match call.payload() {
-            Some(body) if body.bytes.len() > PART_LEN => (None, Some(body)),
-            body => (body, None),
-        };
-        self.long_request = long;
         let as_whom = admitting.instance;
         let admit = Admit {
             actor: Actor { run: seat.run, attempt: seat.attempt, instance: as_whom },
@@ -304,7 +298,7 @@ impl Drive {
             behind: admitting.behind,
             active_ms: self.host.memories.unposted_ms(seat),
             waits: call.judged.as_ref().map_or(0, Judged::waits),
-            request,
+            request: self.request.clone().filter(|body| body.bytes.len() <= PART_LEN),
         };
         let began = Instant::now();
         let pending = match self.host.registry.is_alone() {
@@ -353,7 +347,7 @@ impl Drive {
             }
             Ok(Admission::Replay { seq }) => {
                 self.reply.replayed = true;
-                if self.call.record.is_some() {
+                if self.call.chain.is_some() {
                     self.host.memories.recall(self.call.seat.run, *seq, &self.call.body);
                 }
             }
@@ -381,7 +375,7 @@ impl Drive {
     /// Nothing waits for it: the body serves as a base for later bodies, whose admissions come after it in the store's
     /// order.
     fn keep_request(&mut self, opening: Opening) {
-        let Some(body) = self.long_request.take() else { return };
+        let Some(body) = self.request.take().filter(|body| body.bytes.len() > PART_LEN) else { return };
         for part in body.into_parts() {
             drop(
                 self.host.store.ask(StorePart { opening, role: Role::Request, part }, Durability::Committed),

@@ -122,6 +122,7 @@ impl Host {
     /// Begins a drain: from here on new requests are refused.
     pub fn drain(&self) {
         self.drain.begun.store(true, Ordering::SeqCst);
+        self.registry.urge();
     }
 
     pub fn is_draining(&self) -> bool {

@@ -129,7 +129,7 @@ fn ids_of(store: &dyn Store, entry: &Entry) -> Result<Vec<String>, Refusal> {
         |e: String| store::Error::Corrupt { what: format!("the answer of entry {}: {e}", entry.seq) };
     let bytes = payload.decode().map_err(|e| damaged(e.to_string()))?;
     let answer = Answer::from_bytes(bytes).map_err(|e| damaged(e.to_string()))?;
-    Ok(read(dialect, call.stream, answer.frames.concat().into()))
+    Ok(read(dialect, call.stream, answer.body))
 }
 
 fn read(dialect: &dyn Dialect, stream: bool, body: Bytes) -> Vec<String> {

@@ -9,13 +9,14 @@ mod settling;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use outlast_core::{
     call::{
+        Quiet,
         desk::{self, ForExchange},
         exchange::{Ending, Event, Failure, Frame, Silence},
         plan::Heard,
@@ -29,14 +30,19 @@ use self::{
     carry::{Answered, Carry, Tries},
     settling::Settling,
 };
-use super::{call::Call, host::Host, log::Live, upstream::SendFailed};
+use super::{
+    call::Call, config::Config, frames::Frames, host::Host, log::Live, or_never, upstream::SendFailed,
+};
 use crate::{
-    dialect::{self, AnswerStream, FrameKind, says::Says},
-    wire::{encoding::Decoder, headers},
+    dialect::{self, AnswerStream, says::Says},
+    wire::{encoding::Decoder, growth::append, headers},
 };
 
 /// Time that an upstream has to end a body whose answer is complete. Later its connection is not used again.
 const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// Length in bytes above which an event that is not complete is none that only keeps the connection open.
+const LONGEST_PING: usize = 1 << 10;
 
 /// First step of an exchange with an upstream.
 pub enum Errand {
@@ -115,7 +121,9 @@ impl Carry {
             self.host.node.opening().await;
         }
         self.leaves();
-        let send = self.call.send(&self.host.config, &self.host.pool, self.cap);
+        let (registry, key) = (self.host.registry.clone(), self.live.key());
+        let connected = move || registry.on(desk::Event::Connected(key));
+        let send = self.call.send(&self.host.config, &self.host.pool, self.cap, connected);
         let first_byte = self.host.config.first_byte_timeout;
         let after_suspend = self.host.config.silence_after_suspend;
         let mut suspends = self.host.suspends();
@@ -179,20 +187,24 @@ impl Carry {
         let mut reader = streamed.then(|| {
             self.call.dialect.read_stream(&self.call.request).noting_cost(self.call.to.cost_field())
         });
-        let mut whole = BytesMut::new();
+        let mut whole = Vec::new();
         let mut taken = 0;
-        let idle = self.host.config.idle_timeout;
+        let began = Instant::now();
+        let Config { idle_timeout, urged_idle_timeout, .. } = self.host.config;
+        let mut quiet = Quiet::new(idle_timeout, urged_idle_timeout, Duration::ZERO);
         loop {
-            let mut given_up = Instant::now() + idle;
-            let mut why = Silence::Idle;
+            let mut asleep_until: Option<Instant> = None;
             let next = loop {
                 tokio::select! {
                     next = body.frame() => break next,
-                    () = tokio::time::sleep_until(given_up) => return self.on(Event::Timeout(why)),
-                    _ = suspends.changed() => {
-                        given_up = given_up.min(Instant::now() + after_suspend);
-                        why = Silence::Suspend;
+                    () = tokio::time::sleep_until(began + quiet.until()) => {
+                        return self.on(Event::Timeout(Silence::Idle));
                     }
+                    () = or_never(asleep_until.map(tokio::time::sleep_until)) => {
+                        return self.on(Event::Timeout(Silence::Suspend));
+                    }
+                    _ = suspends.changed() => asleep_until = Some(Instant::now() + after_suspend),
+                    () = self.live.urged.notified() => quiet.urge(),
                 }
             };
             let chunk = match next {
@@ -212,17 +224,24 @@ impl Carry {
                 tracing::warn!(run = %self.call.seat.id, most, "an answer is larger than what is taken");
                 return self.on(Event::UpstreamError(Failure::AfterSend));
             }
-            match &mut reader {
+            let is_blank = chunk.iter().all(u8::is_ascii_whitespace);
+            let gets_on = match &mut reader {
                 Some(reader) => {
                     let frames = reader.push(chunk);
+                    let gets_on = frames.iter().filter_map(|f| f.kind.counted()).any(Frame::gets_on);
                     self.frames(reader, frames);
                     if self.is_settling() {
                         // Some upstreams keep a body open after the last event: the client does not wait for its end.
                         return read_on(body);
                     }
+                    gets_on || !is_blank && reader.pending() > LONGEST_PING
                 }
-                None => whole.extend_from_slice(&chunk),
-            }
+                None => {
+                    append(&mut whole, &chunk);
+                    !is_blank
+                }
+            };
+            quiet.came(gets_on, began.elapsed());
         }
         match reader {
             Some(mut reader) => {
@@ -230,11 +249,11 @@ impl Carry {
                 self.frames(&mut reader, last.into_iter().collect());
                 self.on(Event::StreamEnd);
             }
-            None => self.whole(whole.freeze(), head.status),
+            None => self.whole(whole, head.status),
         }
     }
 
-    fn whole(&mut self, body: Bytes, status: StatusCode) {
+    fn whole(&mut self, body: Vec<u8>, status: StatusCode) {
         self.answer.outcome = self.call.dialect.read_json(&body);
         self.answer.outcome.cost = self.call.to.cost_field().and_then(|field| field.read(&body));
         // Some upstreams answer 200 with an error in the body.
@@ -245,8 +264,8 @@ impl Carry {
         let (upstream, is_own_key) = (self.call.dialect.upstream(), self.call.is_own_key());
         self.answer.cause = self.waited_for(dialect::outage(upstream, status.as_u16(), &body, is_own_key));
         let len = body.len() as u64;
-        let body = if status.is_success() { body } else { self.masked(body) };
-        self.live.log().frames.push(body);
+        let body = if status.is_success() { body } else { self.masked(body.into()).into() };
+        self.live.log().frames = Frames::whole(body);
         if status.is_success() {
             return self.on(Event::BodyEnd { len, readable });
         }
@@ -269,16 +288,8 @@ impl Carry {
 
     fn frames(&mut self, reader: &mut AnswerStream, frames: Vec<dialect::Frame>) {
         for frame in frames {
-            let kind = match frame.kind {
-                FrameKind::Data => Frame::Data,
-                FrameKind::Ping => Frame::Ping,
-                FrameKind::Swallowed => Frame::Swallowed,
-                FrameKind::Stop => Frame::Stop,
-                FrameKind::Terminal => Frame::Terminal,
-                FrameKind::Error => Frame::Error,
-                // A frame without its end would run together with the error frame after it.
-                FrameKind::Partial => continue,
-            };
+            // A frame without its end would run together with the error frame after it.
+            let Some(kind) = frame.kind.counted() else { continue };
             if self.is_settling() {
                 // The answer is on its way to the store: frames after its end would be seen once and never
                 // replayed.
@@ -290,7 +301,7 @@ impl Carry {
                 Frame::Error => self.masked(frame.bytes),
                 _ => frame.bytes,
             };
-            self.live.log().frames.push(bytes);
+            self.live.log().frames.push(&bytes);
             // Before the event: the settlement that may follow needs the usage.
             if matches!(kind, Frame::Terminal | Frame::Error) {
                 self.answer.outcome = reader.outcome().clone();

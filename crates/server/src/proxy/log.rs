@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use outlast_core::{
     call::{
@@ -12,8 +11,9 @@ use outlast_core::{
     journal::Opening,
     words::id::Seq,
 };
+use tokio::sync::Notify;
 
-use super::inbox::Inbox;
+use super::{frames::Frames, inbox::Inbox};
 
 /// Exchange in flight, shared by the task that carries it and the clients that get its answer.
 pub struct Live {
@@ -21,6 +21,8 @@ pub struct Live {
     pub opening: Opening,
     /// Deeds that the desk decided for the task that carries the exchange.
     pub inbox: Inbox<ForExchange>,
+    /// Notified when somebody is held up by the answer: see [`outlast_core::call::Quiet::urge`].
+    pub urged: Notify,
     log: Mutex<Log>,
 }
 
@@ -29,31 +31,25 @@ pub struct Live {
 pub struct Log {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// Frames of the answer, numbered as the call machine counts them. A frame that is not for the client is empty.
-    pub frames: Vec<Bytes>,
+    pub frames: Frames,
     pub streamed: bool,
 }
 
 impl Log {
     /// Returns the bytes of the visible part of the answer, from byte `from` on.
-    pub fn visible_from(&self, visible: Visible, from: usize) -> Vec<u8> {
-        let upto = match visible {
-            Visible::Nothing => 0,
-            Visible::Frames(n) => n.min(self.frames.len()),
-            Visible::Whole => self.frames.len(),
+    pub fn visible_from(&self, visible: Visible, from: usize) -> &[u8] {
+        let visible = match visible {
+            Visible::Nothing => &[],
+            Visible::Frames(count) => self.frames.first(count),
+            Visible::Whole => self.frames.bytes(),
         };
-        let (mut skip, mut out) = (from, Vec::new());
-        for frame in &self.frames[..upto] {
-            out.extend_from_slice(frame.get(skip..).unwrap_or_default());
-            skip = skip.saturating_sub(frame.len());
-        }
-        out
+        visible.get(from..).unwrap_or_default()
     }
 }
 
 impl Live {
     pub fn new(opening: Opening) -> Arc<Live> {
-        Arc::new(Live { opening, inbox: Inbox::default(), log: Mutex::default() })
+        Arc::new(Live { opening, inbox: Inbox::default(), urged: Notify::new(), log: Mutex::default() })
     }
 
     pub fn key(&self) -> Key {

@@ -6,13 +6,16 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// Complete answer, as clients get it and the journal stores it.
+use super::frames::Frames;
+
+/// Complete answer, as the journal stores it and clients get it again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// Frames of a stream, in order and without those that were kept from the client; one frame for JSON.
-    pub frames: Vec<Bytes>,
+    pub body: Bytes,
+    /// Whether the body is a stream of several frames.
+    pub streamed: bool,
 }
 
 /// Error of a stored answer that this version cannot read.
@@ -24,30 +27,27 @@ pub struct BadRecord {
 
 const VERSION: u8 = 1;
 
-impl Answer {
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let body: usize = self.frames.iter().map(Bytes::len).sum();
-        let mut out = Vec::with_capacity(body + 512 + 4 * self.frames.len());
-        out.push(VERSION);
-        out.extend(self.status.as_u16().to_le_bytes());
-        // The proxy bounds heads at 64 KiB, so counts and lengths fit.
-        out.extend((self.headers.len() as u16).to_le_bytes());
-        for (name, value) in &self.headers {
-            for part in [name.as_str().as_bytes(), value.as_bytes()] {
-                out.extend((part.len() as u16).to_le_bytes());
-                out.extend(part);
-            }
+/// Returns the record of an answer. Frames that were kept from the client are left out.
+pub fn to_bytes(status: StatusCode, headers: &HeaderMap, frames: &Frames) -> Vec<u8> {
+    let (body, count) = (frames.bytes(), frames.lengths().count());
+    let mut out = Vec::with_capacity(body.len() + 512 + 4 * count);
+    out.push(VERSION);
+    out.extend(status.as_u16().to_le_bytes());
+    // The proxy bounds heads at 64 KiB, so counts and lengths fit.
+    out.extend((headers.len() as u16).to_le_bytes());
+    for (name, value) in headers {
+        for part in [name.as_str().as_bytes(), value.as_bytes()] {
+            out.extend((part.len() as u16).to_le_bytes());
+            out.extend(part);
         }
-        out.extend((self.frames.len() as u32).to_le_bytes());
-        for frame in &self.frames {
-            out.extend((frame.len() as u32).to_le_bytes());
-        }
-        for frame in &self.frames {
-            out.extend(&frame[..]);
-        }
-        out
     }
+    out.extend((count as u32).to_le_bytes());
+    frames.lengths().for_each(|len| out.extend(len.to_le_bytes()));
+    out.extend_from_slice(body);
+    out
+}
 
+impl Answer {
     pub fn from_bytes(bytes: Bytes) -> Result<Answer, BadRecord> {
         let mut rest = Reader(bytes);
         if rest.take(1)?[0] != VERSION {
@@ -65,13 +65,13 @@ impl Answer {
             headers.append(name, HeaderValue::from_maybe_shared(value).map_err(bad)?);
         }
         let count = rest.u32()? as usize;
-        let lengths: Vec<usize> =
-            rest.take(count.saturating_mul(4))?.chunks_exact(4).map(|c| u32_of(c) as usize).collect();
-        let frames = lengths.into_iter().map(|n| rest.take(n)).collect::<Result<_, _>>()?;
+        let lengths = rest.take(count.saturating_mul(4))?;
+        let len: u64 = lengths.chunks_exact(4).map(|c| u64::from(u32_of(c))).sum();
+        let body = rest.take(usize::try_from(len).unwrap_or(usize::MAX))?;
         if !rest.0.is_empty() {
             return Err(BadRecord { what: "bytes after its end" });
         }
-        Ok(Answer { status, headers, frames })
+        Ok(Answer { status, headers, body, streamed: count > 1 })
     }
 }
 
@@ -102,25 +102,29 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn answer() -> Answer {
+    fn record(frames: &[&str]) -> Vec<u8> {
         let mut headers = HeaderMap::new();
         headers.append("content-type", HeaderValue::from_static("text/event-stream"));
         headers.append("x-twice", HeaderValue::from_static("1"));
         headers.append("x-twice", HeaderValue::from_static("2"));
-        let frames =
-            vec![Bytes::from_static(b"data: a\n\n"), Bytes::new(), Bytes::from_static(b"data: b\n\n")];
-        Answer { status: StatusCode::OK, headers, frames }
+        let mut all = Frames::default();
+        frames.iter().for_each(|frame| all.push(frame.as_bytes()));
+        to_bytes(StatusCode::OK, &headers, &all)
     }
 
     #[test]
-    fn an_answer_comes_back_frame_by_frame() {
-        let a = answer();
-        assert_eq!(Answer::from_bytes(a.to_bytes().into()), Ok(a));
+    fn an_answer_comes_back_without_the_frames_that_are_for_nobody() {
+        for (frames, streamed) in [(&["data: a\n\n", "", "data: b\n\n"][..], true), (&["{}", ""], false)] {
+            let answer = Answer::from_bytes(record(frames).into()).unwrap();
+            assert_eq!((answer.status, answer.streamed), (StatusCode::OK, streamed));
+            assert_eq!(answer.headers.get_all("x-twice").iter().collect::<Vec<_>>(), ["1", "2"]);
+            assert_eq!(answer.body, frames.concat());
+        }
     }
 
     #[test]
     fn a_cut_or_longer_record_is_refused() {
-        let whole = answer().to_bytes();
+        let whole = record(&["data: a\n\n", "data: b\n\n"]);
         for n in 0..whole.len() {
             assert!(Answer::from_bytes(Bytes::copy_from_slice(&whole[..n])).is_err(), "{n}");
         }

@@ -145,8 +145,13 @@ impl Registry {
             let state = self.lock();
             (state.desk.visible(key)?, state.lives.get(&key)?.clone())
         };
-        let said = live.log().visible_from(visible, 0);
+        let said = live.log().visible_from(visible, 0).to_vec();
         Some(said)
+    }
+
+    /// Notes that this process is about to end, which all answers under way hold up.
+    pub fn urge(&self) {
+        self.lock().lives.values().for_each(|live| live.urged.notify_one());
     }
 
     /// Returns all bytes received so far of a run's unfinished answers, by entry, including those held back
@@ -154,7 +159,7 @@ impl Registry {
     pub fn so_far(&self, run: RunNo) -> HashMap<Seq, Vec<u8>> {
         let lives: Vec<Arc<Live>> =
             self.lock().lives.values().filter(|live| live.key().0 == run).cloned().collect();
-        lives.into_iter().map(|live| (live.seq(), live.log().frames.concat())).collect()
+        lives.into_iter().map(|live| (live.seq(), live.log().frames.bytes().to_vec())).collect()
     }
 
     fn now(&self) -> At {
@@ -191,7 +196,10 @@ impl State {
                 self.lives.insert(live.key(), live.clone());
                 Some(live)
             }
-            ForClient::Attach(seq) => self.lives.get(&(*run, seq)).cloned(),
+            ForClient::Attach(seq) => {
+                let live = self.lives.get(&(*run, seq)).cloned();
+                live.inspect(|live| live.urged.notify_one())
+            }
             _ => None,
         };
         let sends = |deed: &ForClient| matches!(deed, ForClient::Send(_));

@@ -1,9 +1,8 @@
 //! The providers: their addresses and keys, and one connection pool to all of them.
 
 use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
+    pin::pin,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -12,19 +11,18 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioIo},
+    client::legacy::{
+        Client,
+        connect::{HttpConnector, capture_connection},
+    },
+    rt::TokioExecutor,
 };
 
 use outlast_core::words::{digest::Digest, outage::Cause};
 use rustls::ClientConfig;
-use tokio::net::TcpStream;
-use tower_service::Service;
 
-use crate::{
-    dialect::Upstream,
-    wire::ways::{Ways, bare},
-};
+use super::dial::{Dial, Used};
+use crate::{dialect::Upstream, wire::ways::Ways};
 
 /// Address and key of a provider.
 #[derive(Clone)]
@@ -130,8 +128,13 @@ pub enum SendFailed {
     Lost(String),
 }
 
-/// Time for which an unused connection to an upstream is kept.
-const IDLE: Duration = Duration::from_secs(60);
+/// Time for which an unused connection to an upstream is kept. It is shorter than the time for which the usual servers
+/// keep theirs, 5 s: a request on a connection that its server closes at that moment is lost.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// Longest time from a call to the end of a connection that its server had closed while it was unused. Such a connection
+/// ends when the call's first bytes reach the server. One that ends later may have taken the call.
+const STALE: Duration = Duration::from_secs(1);
 
 /// Connection pool to all upstreams.
 #[derive(Clone)]
@@ -176,7 +179,6 @@ impl Pool {
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(idle)
             // hyper only resends a request whose pooled connection was closed before a byte was written.
-            // Any other failure leaves the call in doubt, and the journal records that.
             .retry_canceled_requests(true)
             .build(connector);
         Pool { client }
@@ -190,47 +192,77 @@ impl Pool {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, SendFailed> {
+        self.try_send(method, url, headers, body, || ()).await.map_err(|(e, _)| e)
+    }
+
+    /// Posts a call as [`Pool::send`] does, over another connection if its server had closed this one while it was
+    /// unused. `connected` is called when a new connection is made, which may be long before the response.
+    ///
+    /// A connection was closed while it was unused if an answer came over it before, and it ends at once, without a byte
+    /// of this one. Any other failure leaves the call in doubt, and the journal records that.
+    pub async fn call(
+        &self,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+        connected: impl Fn(),
+    ) -> Result<Response<Incoming>, SendFailed> {
+        loop {
+            let began = Instant::now();
+            let sent = self.try_send(Method::POST, url, headers.clone(), body.clone(), &connected).await;
+            match sent {
+                // Each such try uses up a connection that was kept.
+                Err((SendFailed::Lost(_), true)) if began.elapsed() < STALE => {}
+                sent => return sent.map_err(|(e, _)| e),
+            }
+        }
+    }
+
+    /// Sends a request once. The error says, too, whether an earlier answer had come over the same connection.
+    async fn try_send(
+        &self,
+        method: Method,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+        connected: impl Fn(),
+    ) -> Result<Response<Incoming>, (SendFailed, bool)> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() =
-            url.parse().map_err(|e: http::uri::InvalidUri| SendFailed::Unsendable(e.to_string()))?;
+        let unsendable = |e: http::uri::InvalidUri| (SendFailed::Unsendable(e.to_string()), false);
+        *request.uri_mut() = url.parse().map_err(unsendable)?;
         *request.headers_mut() = headers;
-        self.client.request(request).await.map_err(|e| {
-            let text = chain(&e);
-            if e.is_connect() { SendFailed::Unreachable(text, cause(&e)) } else { SendFailed::Lost(text) }
-        })
-    }
-}
-
-/// Connector to upstreams, either direct or through the proxy that stands before this machine.
-#[derive(Clone)]
-struct Dial {
-    tcp: HttpConnector,
-    ways: Ways,
-}
-
-impl Service<Uri> for Dial {
-    type Response = TokioIo<TcpStream>;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.tcp.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let host = bare(uri.host().unwrap_or_default()).to_owned();
-        if self.ways.are_straight(&host) {
-            let connecting = self.tcp.call(uri);
-            return Box::pin(async move { Ok(connecting.await?) });
+        let mut captured = capture_connection(&mut request);
+        let is_new = async {
+            let made = captured.wait_for_connection_metadata().await;
+            made.as_ref().is_some_and(|made| !Used::of(made).is_set())
+        };
+        let mut answer = pin!(self.client.request(request));
+        let sent = tokio::select! {
+            biased;
+            sent = &mut answer => sent,
+            is_new = is_new => {
+                if is_new {
+                    connected();
+                }
+                answer.await
+            }
+        };
+        match sent {
+            Ok(response) => {
+                response.extensions().get::<Used>().into_iter().for_each(Used::set);
+                Ok(response)
+            }
+            Err(e) => {
+                let text = chain(&e);
+                let was_used = e.connect_info().is_some_and(|made| Used::of(made).is_set());
+                let failed = match e.is_connect() {
+                    true => SendFailed::Unreachable(text, cause(&e)),
+                    false => SendFailed::Lost(text),
+                };
+                Err((failed, was_used))
+            }
         }
-        let ways = self.ways.clone();
-        let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
-        Box::pin(async move {
-            let stream =
-                ways.dial(&host, port).await.map_err(|e| format!("tcp connect through a proxy: {e}"))?;
-            Ok(TokioIo::new(stream))
-        })
     }
 }
 

@@ -37,7 +37,7 @@ impl Exchange {
         let answer = match kept(Role::Answer)? {
             Some(bytes) => {
                 let answer = Answer::from_bytes(bytes.into()).map_err(|e| damaged(e.to_string()))?;
-                Some(answer.frames.concat())
+                Some(answer.body.into())
             }
             None => None,
         };

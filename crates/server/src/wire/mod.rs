@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod body;
 pub(crate) mod encoding;
+pub(crate) mod growth;
 pub(crate) mod headers;
 pub(crate) mod origin;
 pub(crate) mod refuse;

@@ -54,7 +54,7 @@ pub enum Refusal {
     NotMetered { reason: String },
     #[error("{method} {path} is not on the list of paths that pass")]
     UnknownPath { method: String, path: String },
-    #[error("the body is larger than {limit} bytes")]
+    #[error("the request's body is larger than {limit} bytes, the most that Outlast takes")]
     BodyTooLarge { limit: usize },
     #[error("the body did not arrive: {0}")]
     BodyCutOff(String),
@@ -189,6 +189,9 @@ impl Refusal {
             },
             Refusal::Unpriced { refusal, run, .. } | Refusal::PlanCeiling { refusal, run, .. } => {
                 Some(refusal.hint(run))
+            }
+            Refusal::BodyTooLarge { .. } | Refusal::BadEncoding(BadEncoding::TooLarge { .. }) => {
+                Some("start outlast with a larger --max-body".into())
             }
             Refusal::NoProviderKey { needs, .. } => {
                 Some(format!("start outlast with {needs}, or send the provider's key yourself"))

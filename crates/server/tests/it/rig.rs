@@ -231,6 +231,7 @@ impl Rig {
             store_wait: PATIENCE,
             first_byte_timeout: PATIENCE,
             idle_timeout: PATIENCE,
+            urged_idle_timeout: PATIENCE,
             max_body: 8 << 20,
             max_answer: 64 << 20,
             max_unrecorded: 64 << 20,

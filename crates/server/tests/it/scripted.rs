@@ -14,6 +14,8 @@ pub enum Then {
     Close,
     /// Nothing, for as long as the other side stays.
     Hang,
+    /// The same bytes again and again, for as long as the other side stays.
+    Repeat(&'static str),
 }
 
 /// The upstream; it ends with its handle.
@@ -40,7 +42,13 @@ impl Scripted {
     }
 
     pub async fn start_bytes(answer: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Scripted {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), answer)
+    }
+
+    pub fn on(
+        listener: TcpListener,
+        answer: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static,
+    ) -> Scripted {
         let base = format!("http://{}", listener.local_addr().unwrap());
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
         let (theirs, answer) = (requests.clone(), Arc::new(answer));
@@ -66,9 +74,18 @@ async fn converse(
     let Some(request) = read_request(&mut stream).await else { return };
     requests.lock().unwrap().push(request.clone());
     let (bytes, then) = answer(&request);
-    if stream.write_all(&bytes).await.is_ok() && then == Then::Hang {
+    if stream.write_all(&bytes).await.is_err() {
+        return;
+    }
+    match then {
+        Then::Close => {}
         // Ends when the other side does.
-        let _ = stream.read(&mut [0; 64]).await;
+        Then::Hang => drop(stream.read(&mut [0; 64]).await),
+        Then::Repeat(text) => {
+            while stream.write_all(text.as_bytes()).await.is_ok() {
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+        }
     }
 }
 

@@ -1,6 +1,12 @@
 //! Streams: what clients see of them, and how they end.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use outlast_core::journal::State;
 use outlast_mock as mock;
@@ -215,3 +221,51 @@ async fn a_request_for_a_stream_may_be_answered_without_one() {
     assert_eq!(Api::Chat.streams("x").label("b").to(&server).await.ok(), body);
     assert_eq!(upstream.requests().len(), 1);
 }
+
+const BEGUN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"The answer is \"}}]}\n\n";
+const PING: &str = "6\r\n: on\n\n\r\n";
+
+// Bug: a wedged stream that sent pings was never given up, nor was JSON with blanks before it.
+// Consequence, cause: `only_what_carries_a_part_of_an_answer_ends_the_wait_for_one`, where the wait is tested.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_only_stays_alive_is_given_up() {
+    let blanks = "HTTP/1.1 200 X\r\ncontent-type: application/json\r\n\r\n ".to_owned();
+    for (head, again, ask) in
+        [(scripted::stream(BEGUN), PING, Api::Chat.streams("x")), (blanks, "\n", Api::Chat.says("x"))]
+    {
+        let upstream = Scripted::start(move |_| (head.clone(), Then::Repeat(again))).await;
+        let rig = Rig::in_memory(mock::Options::default()).await;
+        let idle_timeout = Duration::from_millis(80);
+        let server = rig.serve_with(Config { idle_timeout, ..towards(&rig, &upstream) }).await;
+        let answer = ask.to(&server).await;
+        assert!(answer.text().contains("upstream_broke_off"), "{}", answer.text());
+        assert_eq!(server.states("r"), [State::Failed]);
+    }
+}
+
+// Bug: each life of an agent was joined to the wedged stream of the life before.
+// Consequence: lives that were shorter than `--idle-timeout` ended as a crash loop, while the provider answered.
+// Cause: the wait for an answer was as long when somebody waited for it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_that_joins_an_answer_that_does_not_get_on_asks_anew() {
+    let count = AtomicUsize::new(0);
+    let upstream = Scripted::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => (scripted::stream(BEGUN), Then::Repeat(PING)),
+        _ => (scripted::stream(&format!("{BEGUN}{}", END)), Then::Close),
+    })
+    .await;
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let urged_idle_timeout = Duration::from_millis(80);
+    let server = rig.serve_with(Config { urged_idle_timeout, ..towards(&rig, &upstream) }).await;
+    let ask = Api::Chat.streams("x");
+    let mut first = ask.open(server.addr).await;
+    first.read_until("The answer is").await;
+    drop(first);
+    let joined = ask.clone().label("b").to(&server).await;
+    assert!(joined.broken && upstream.requests().len() == 1, "{}", joined.text());
+    let again = ask.label("b").retry(1).to(&server).await;
+    assert!(!again.broken && upstream.requests().len() == 2, "{}", again.text());
+}
+
+const END: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
+    data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n";

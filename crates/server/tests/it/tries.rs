@@ -15,7 +15,7 @@ use outlast_core::{
     run::Policy,
 };
 use outlast_mock as mock;
-use outlast_server::door::{Config, Provider};
+use outlast_server::door::{Config, Provider, Seen};
 
 use crate::{
     client::{Api, every, ways},
@@ -278,4 +278,54 @@ async fn between_two_tries_the_budget_is_held() {
     assert_eq!((second.status.as_u16(), second.code()), (402, "call_budget_exceeded".into()));
     first.await.unwrap().ok();
     assert_eq!(upstream.requests().len(), 2);
+}
+
+// Bug: a request on a connection that its upstream had closed while it was unused was an error of the call.
+// Consequence: six answers were "11 calls paid", and each such call was 504 to its agent.
+// Cause: connections were kept for longer than servers keep theirs, and what became of one was not known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_on_a_connection_that_was_closed_unused_is_sent_over_a_new_one() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    // Each connection takes one request, and is closed on the second.
+    let upstream = scripted(vec![(json(200, ANSWER), Then::Hang)]).await;
+    let server = before(&rig, &upstream.base).await;
+    for n in 0..4 {
+        Api::Chat.says(&format!("call {n}")).to(&server).await.ok();
+    }
+    assert_eq!(server.states("r"), [State::Done; 4]);
+    assert_eq!((server.envelope("r").spent[Unit::Calls], upstream.requests().len()), (4, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_on_a_new_connection_that_ends_stays_in_doubt() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let upstream = scripted(vec![(String::new(), Then::Close)]).await;
+    let server = before(&rig, &upstream.base).await;
+    assert_eq!(Api::Chat.says("x").to(&server).await.code(), "upstream_no_answer");
+    assert_eq!((server.states("r"), upstream.requests().len()), (vec![State::Unknown], 1));
+}
+
+// Bug: one call whose connection hung kept all others waiting, after an outage in which no connection was made.
+// Consequence, cause: `the_probes_place_is_lent_for_seconds`, where outages are tested.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_without_a_connection_ends_when_one_is_made_whatever_comes_over_it() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut config = Config { outage_pause: Some(Duration::from_millis(20)), ..patient(&rig) };
+    let base = format!("http://{}", socket.local_addr().unwrap());
+    config.providers.openai = Provider::new(&base, config.providers.openai.key.clone()).unwrap();
+    let server = rig.serve_with(config).await;
+    // The first client waits for long; the second one would be refused before the probe's place is lent again.
+    let asks = |text, waits_s| Api::Chat.says(text).header("x-stainless-timeout", waits_s);
+    let _first = asks("first", "600").throw(server.addr).await;
+    until("there is an outage", || server.saw(|seen| matches!(seen, Seen::Outage { .. })) > 0).await;
+    let count = AtomicUsize::new(0);
+    let upstream =
+        Scripted::on(socket.listen(64).unwrap(), move |_| match count.fetch_add(1, Ordering::SeqCst) {
+            0 => (Vec::new(), Then::Hang),
+            _ => (json(200, ANSWER).into(), Then::Close),
+        });
+    until("the first call hangs", || upstream.requests().len() == 1).await;
+    asks("second", "1").run("s").to(&server).await.ok();
 }

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     call::{
-        ConnectionId, Refused,
+        ConnectionId, Quiet, Refused,
         connection::Event,
         desk::{self, Admitting, ForClient},
         exchange::Ending,
@@ -59,6 +59,7 @@ impl Process {
                 out.saw("joined here");
                 self.receives(c, seq, out);
                 let live = self.exchanges.get(&(run, seq)).cloned();
+                live.iter().for_each(|live| live.borrow_mut().quiet.iter_mut().for_each(Quiet::urge));
                 self.clients.entry(c).and_modify(|client| client.source = live);
             }
             ForClient::Poll(seq) => {

@@ -1,12 +1,12 @@
 //! Upstream side of a process: the pieces that come back for exchanges, and their settlements.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use outlast_core::{
     call::{
-        FailedTry,
+        FailedTry, Quiet,
         desk::{self, ForExchange, Key},
-        exchange::{Ending, Event, Failure},
+        exchange::{Ending, Event, Failure, Frame, Silence},
     },
     engine::{
         call::{
@@ -28,8 +28,14 @@ use crate::{
     bug::Bug,
     happening::ToProcess,
     outside::Outside,
-    provider::{Piece, Provider, UpstreamRequest},
+    provider::{PING_MS, Piece, Provider, UpstreamRequest},
 };
+
+/// Longest time without a part of an answer that has begun.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The same, once a later request has joined the answer.
+const URGED_IDLE: Duration = Duration::from_secs(20);
 
 impl Process {
     /// Begins to carry the exchange of an entry. `send` is false if the client is gone and the call must not be sent.
@@ -55,6 +61,7 @@ impl Process {
             attempt: client.attempt.unwrap_or_default(),
             status: None,
             frames: Vec::new(),
+            quiet: None,
             metered: None,
             aborted: false,
             last: None,
@@ -73,7 +80,9 @@ impl Process {
         let is_first_try = std::mem::replace(&mut carried.is_first_try, false);
         drop(carried);
         let now = out.now_ms();
-        let pieces = if !out.provider.behaves && out.rng.chance(4) {
+        self.sign_ms = self.now_ms(out);
+        let unreachable = if out.bug == Some(Bug::ProbeKept) { 25 } else { 4 };
+        let pieces = if !out.provider.behaves && out.rng.chance(unreachable) {
             Provider::unreachable()
         } else {
             out.oracle.sent(&out.disk, &asked);
@@ -96,6 +105,9 @@ impl Process {
         if live.aborted {
             return;
         }
+        self.sign_ms = self.now_ms(out);
+        let now = Duration::from_millis(self.sign_ms);
+        let pings_count = out.bug == Some(Bug::PingsCount);
         let event = match piece {
             Piece::Usage(bill) => {
                 live.metered = Some(bill);
@@ -103,11 +115,24 @@ impl Process {
             }
             Piece::Head { status, streamed } => {
                 live.status = Some(status);
+                live.quiet = Some(Quiet::new(IDLE, URGED_IDLE, now));
                 Event::Head { status, streamed }
             }
             Piece::Frame(frame) => {
                 live.frames.push(frame);
+                live.quiet.iter_mut().for_each(|quiet| quiet.came(frame.gets_on() || pings_count, now));
                 Event::Frame { frame, len: 10 }
+            }
+            Piece::Wedged if live.quiet.is_some_and(|quiet| now >= quiet.until()) => {
+                Event::Timeout(Silence::Idle)
+            }
+            Piece::Wedged => {
+                out.saw("wedged");
+                let next = ToProcess::Upstream { run: key.0, seq: key.1, piece: Piece::Wedged };
+                out.to_process(PING_MS, self.index, next);
+                live.frames.push(Frame::Ping);
+                live.quiet.iter_mut().for_each(|quiet| quiet.came(pings_count, now));
+                Event::Frame { frame: Frame::Ping, len: 10 }
             }
             Piece::Body { .. } if live.status.is_some_and(|s| s >= 300) => {
                 let cause = live.status.filter(|s| *s >= 500).map(Cause::Failing);
@@ -160,6 +185,9 @@ impl Process {
             }
             ForExchange::RestOn { pause_ms } => {
                 out.saw("rested on");
+                if self.pending.is_empty() && self.resolved.is_empty() {
+                    out.oracle.waits_for_probe(key, self.now_ms(out) - self.sign_ms);
+                }
                 out.to_process(pause_ms, self.index, ToProcess::Rested(key));
             }
             ForExchange::Outage(cause) => {
@@ -179,6 +207,7 @@ impl Process {
                 if let Some(live) = self.exchanges.get(&key) {
                     let mut live = live.borrow_mut();
                     live.frames.clear();
+                    live.quiet = None;
                     live.status = None;
                 }
                 self.send(key, out);

@@ -4,6 +4,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use outlast_core::{
     call::{
+        Quiet,
         desk::Key,
         exchange::{Ending, Frame},
         taken::RequestKey,
@@ -82,6 +83,8 @@ pub struct Carried {
     pub(super) attempt: AttemptNo,
     pub(super) status: Option<u16>,
     pub(super) frames: Vec<Frame>,
+    /// Wait for more of an answer that has begun; `None` before its head.
+    pub(super) quiet: Option<Quiet>,
     pub(super) metered: Option<Bill>,
     pub(super) aborted: bool,
     /// Last settlement that was submitted; `None` before the first.

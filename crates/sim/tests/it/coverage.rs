@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlast_core::run::status::{Event, Status, next};
 
 /// Things that happen.
-const MET: [&str; 59] = [
+const MET: [&str; 60] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -27,6 +27,7 @@ const MET: [&str; 59] = [
     "swept to unknown",
     "rested",
     "rested on",
+    "wedged",
     "outage",
     "tried again",
     "swept at rest",

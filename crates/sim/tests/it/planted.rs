@@ -58,5 +58,7 @@ planted! {
     fn a_share_taken_over_the_heads_of_others_is_found: SharesOfOthersIgnored within 400, "S1: the provider has";
     fn a_share_given_up_before_it_is_true_is_found: ShareLoweredEarly within 400, "S1: the provider has";
     fn a_dead_servers_share_that_is_free_at_once_is_found: DeadShareFreed within 400, "S1: the provider has";
+    fn a_ping_taken_for_a_part_of_an_answer_is_found: PingsCount within 400, "never came to rest";
+    fn a_probe_that_keeps_its_place_is_found: ProbeKept within 5000, "waits for a probe that hangs";
     fn a_request_that_is_held_again_is_found: HeldAgain within 400, "is held for ever";
 }

@@ -7,7 +7,7 @@ use crate::{
         exchange::{Event, Failure, Silence},
         outages::Probe,
     },
-    words::outage::Cause,
+    words::{digest::Digest, outage::Cause},
 };
 
 impl Desk {
@@ -48,13 +48,26 @@ impl Desk {
 
     /// Ends an outage of the call's upstream, and lets the calls go that were held.
     fn answers(&mut self, key: Key, round: &mut Round) {
-        let Some(way) = self.exchanges.get(&key).map(|live| &live.wants.way) else { return };
-        if self.shared.outages.answered(way) {
-            let held = self.exchanges.iter().filter(|(_, l)| l.machine.is_held() && l.wants.way == *way);
-            let mut held: Vec<Key> = held.map(|(key, _)| *key).collect();
-            held.sort_unstable();
-            round.next.extend(held.into_iter().map(|key| Next::Exchange(key, Event::Rested)));
+        let Some(way) = self.exchanges.get(&key).map(|live| live.wants.way) else { return };
+        if self.shared.outages.answered(&way) {
+            self.release(&way, round);
         }
+    }
+
+    /// Ends an outage in which no connection to the call's upstream was made: now one is.
+    pub(super) fn connected(&mut self, key: Key, round: &mut Round) {
+        let Some(way) = self.exchanges.get(&key).map(|live| live.wants.way) else { return };
+        if self.shared.outages.connected(&way) {
+            self.release(&way, round);
+        }
+    }
+
+    /// Lets the calls go that an outage of their upstream held.
+    fn release(&mut self, way: &Digest, round: &mut Round) {
+        let held = self.exchanges.iter().filter(|(_, l)| l.machine.is_held() && l.wants.way == *way);
+        let mut held: Vec<Key> = held.map(|(key, _)| *key).collect();
+        held.sort_unstable();
+        round.next.extend(held.into_iter().map(|key| Next::Exchange(key, Event::Rested)));
     }
 
     fn rested(&mut self, key: Key, round: &mut Round) -> Option<Event> {

@@ -178,15 +178,17 @@ impl Driver {
                 self.finish(status)?;
                 Ok(Next::Exit(code))
             }
-            Verdict::Restart(_) => match self.mistake(life, outcome, &run) {
-                Some(why) => {
-                    self.end_of(life, exit, Then::Fail(why.clone())).await?;
-                    say(&format!("not restarted: {why}"));
-                    self.finish(Status::Failed)?;
-                    Ok(Next::Exit(exit_code::FAILED))
+            Verdict::Restart(_) => {
+                match self.mistake(life, outcome, &run).or_else(|| too_large(outcome, &run)) {
+                    Some(why) => {
+                        self.end_of(life, exit, Then::Fail(why.clone())).await?;
+                        say(&format!("not restarted: {why}"));
+                        self.finish(Status::Failed)?;
+                        Ok(Next::Exit(exit_code::FAILED))
+                    }
+                    None => self.restart(life, exit).await,
                 }
-                None => self.restart(life, exit).await,
-            },
+            }
         }
     }
 
@@ -340,6 +342,12 @@ fn is_end_in_outage(outcome: &Outcome) -> bool {
         EndedBy::Itself => outcome.exit != Exit::code(0),
         _ => false,
     }
+}
+
+/// Returns why the next life of an agent would get no further, if a request that is too large ended this one.
+fn too_large(outcome: &Outcome, run: &Run) -> Option<String> {
+    let message = outcome.for_good.as_ref().filter(|_| outcome.by == EndedBy::Itself)?;
+    Some(format!("{message}; hint: `outlast resume {} --max-body 256MiB` takes larger ones", run.id))
 }
 
 /// Returns whether the agent failed by itself, without a signal, as it does after it was told too often to

@@ -4,7 +4,7 @@ use outlast_core::words::usage::{ServiceTier, Usage};
 use serde_json::Value;
 
 use crate::dialect::{
-    answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
     sse::Event,
 };
 
@@ -45,8 +45,8 @@ impl EventReader for MessageReader {
         } else {
             std::str::from_utf8(event.name).unwrap_or_default()
         };
+        let known = outcome.usage_so_far;
         match kind {
-            "ping" => FrameKind::Ping,
             "message_start" => {
                 note_message(&data["message"], outcome);
                 self.update(&data["message"]["usage"], outcome);
@@ -57,6 +57,7 @@ impl EventReader for MessageReader {
                 note_tier(&data["usage"], outcome);
                 self.update(&data["usage"], outcome);
                 match text(&data["delta"]["stop_reason"]) {
+                    None if outcome.usage_so_far == known => FrameKind::Ping,
                     None => FrameKind::Data,
                     Some(reason) => {
                         outcome.finish = Some(reason);
@@ -73,7 +74,9 @@ impl EventReader for MessageReader {
                 outcome.error = upstream_error(&data["error"]).or(Some(Default::default()));
                 FrameKind::Error
             }
-            _ => FrameKind::Data,
+            "content_block_start" | "content_block_stop" => FrameKind::Data,
+            _ if carries(&data) => FrameKind::Data,
+            _ => FrameKind::Ping,
         }
         .into()
     }

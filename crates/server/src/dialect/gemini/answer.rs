@@ -4,7 +4,7 @@ use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use crate::dialect::{
-    answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
     sse::Event,
 };
 
@@ -41,12 +41,13 @@ impl EventReader for ChunkReader {
         let Ok(chunk) = serde_json::from_slice::<Value>(data) else {
             return FrameKind::Data.into();
         };
+        let known = outcome.usage_so_far;
         note(&chunk, outcome);
         if outcome.error.is_some() {
             return FrameKind::Error.into();
         }
-        let candidates = chunk["candidates"].as_array().into_iter().flatten();
-        for candidate in candidates.filter(|candidate| text(&candidate["finishReason"]).is_some()) {
+        let candidates = || chunk["candidates"].as_array().into_iter().flatten();
+        for candidate in candidates().filter(|candidate| text(&candidate["finishReason"]).is_some()) {
             let index = candidate["index"].as_u64().unwrap_or(0);
             if !self.finished.contains(&index) {
                 self.finished.push(index);
@@ -55,8 +56,12 @@ impl EventReader for ChunkReader {
         let blocked = text(&chunk["promptFeedback"]["blockReason"]).is_some();
         if blocked || self.finished.len() as u64 >= self.choices {
             FrameKind::Stop.into()
-        } else {
+        } else if outcome.usage_so_far != known
+            || candidates().any(|candidate| carries(&candidate["content"]))
+        {
             FrameKind::Data.into()
+        } else {
+            FrameKind::Ping.into()
         }
     }
 }

@@ -6,7 +6,7 @@ use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use crate::dialect::{
-    answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
     json_spans::Scanner,
     service_tier::read_tier,
     sse::Event,
@@ -56,6 +56,7 @@ impl EventReader for ChatReader {
             return FrameKind::Data.into();
         };
         let stops = self.note_finished(&chunk);
+        let known = outcome.usage_so_far;
         let usage = note(&chunk, outcome);
         let no_choices = chunk["choices"].as_array().is_some_and(Vec::is_empty);
         // A usage before the last finish reason (some servers send running counts) can still grow.
@@ -73,7 +74,14 @@ impl EventReader for ChatReader {
         // A chunk that also carries `moderation` was not sent for the proxy alone: only its usage is cut.
         let added = told_to_us || chunk.get("usage").is_some_and(Value::is_null);
         let cut = if added && !self.client_asked_usage { usage_member(data) } else { None };
-        Reading { kind: if stops { FrameKind::Stop } else { FrameKind::Data }, cut }
+        let mut choices = chunk["choices"].as_array().into_iter().flatten();
+        let gets_on = outcome.usage_so_far != known || choices.any(|choice| carries(&choice["delta"]));
+        let kind = match (stops, gets_on) {
+            (true, _) => FrameKind::Stop,
+            (false, true) => FrameKind::Data,
+            (false, false) => FrameKind::Ping,
+        };
+        Reading { kind, cut }
     }
 }
 

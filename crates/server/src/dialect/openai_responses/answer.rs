@@ -4,7 +4,7 @@ use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use crate::dialect::{
-    answer::{EventReader, FrameKind, Outcome, Reading, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
     openai_chat::read_usage,
     service_tier::read_tier,
     sse::Event,
@@ -73,7 +73,12 @@ impl EventReader for ResponseReader {
                 outcome.error = upstream_error(&data["error"]);
                 FrameKind::Error
             }
-            _ => FrameKind::Data,
+            // They repeat the response as far as it is.
+            "response.queued" | "response.in_progress" => FrameKind::Ping,
+            // A delta may be padded, and names its item.
+            _ if kind.ends_with(".delta") && !carries(&data["delta"]) => FrameKind::Ping,
+            _ if carries(&data) => FrameKind::Data,
+            _ => FrameKind::Ping,
         }
         .into()
     }

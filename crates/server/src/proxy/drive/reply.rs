@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use outlast_core::call::{Broken, ConnectionId, Visible};
 use tokio::sync::{mpsc, oneshot};
@@ -23,8 +23,11 @@ use crate::{
     },
 };
 
-/// Number of frames buffered between the driver and a slow client.
-const FRAMES_AHEAD: usize = 64;
+/// Largest part of an answer that is passed on at once, in bytes.
+const PIECE: usize = 16 << 10;
+
+/// Number of pieces buffered between the driver and a slow client.
+const PIECES_AHEAD: usize = 16;
 
 /// Error of sending an answer whose client has left.
 pub struct Left;
@@ -34,6 +37,24 @@ pub enum Source {
     Nothing,
     Live(Arc<Live>),
     Stored(Answer),
+}
+
+impl Source {
+    /// Returns the visible bytes of the answer from byte `from` on, at most `most` of them.
+    fn part(&self, visible: Visible, from: usize, most: usize) -> Bytes {
+        match self {
+            Source::Nothing => Bytes::new(),
+            Source::Live(live) => {
+                let log = live.log();
+                let part = log.visible_from(visible, from);
+                Bytes::copy_from_slice(&part[..most.min(part.len())])
+            }
+            Source::Stored(answer) => {
+                let from = from.min(answer.body.len());
+                answer.body.slice(from..from.saturating_add(most).min(answer.body.len()))
+            }
+        }
+    }
 }
 
 /// Answer on its way to the client of one request.
@@ -47,7 +68,7 @@ pub struct Reply {
     seat: Seat,
     head: Option<oneshot::Sender<Response<AnswerBody>>>,
     out: Option<mpsc::Sender<Piece>>,
-    /// Number of frames of a live answer that were sent.
+    /// Number of bytes of the answer's stream that were sent.
     sent: usize,
 }
 
@@ -65,48 +86,49 @@ impl Reply {
 
     /// Sends the client the part of the answer that is now `visible`, after the response's head.
     pub async fn send(&mut self, visible: Visible) -> Result<(), Left> {
-        let (frames, status, headers, whole) = match &self.source {
-            Source::Nothing => return Ok(()),
-            Source::Live(live) => {
-                let log = live.log();
-                let upto = match visible {
-                    Visible::Nothing => return Ok(()),
-                    Visible::Frames(n) => n.min(log.frames.len()),
-                    Visible::Whole => log.frames.len(),
-                };
-                let frames: Vec<Bytes> = log.frames.get(self.sent..upto).unwrap_or_default().to_vec();
-                self.sent = upto;
-                let whole = visible == Visible::Whole && !log.streamed;
-                // Cloned only for the head: a stream has many frames.
-                let headers = self.head.as_ref().map(|_| log.headers.clone());
-                (frames, log.status, headers.unwrap_or_default(), whole)
+        if self.head.is_some() {
+            let (status, headers, streamed) = match &self.source {
+                Source::Live(live) if visible != Visible::Nothing => {
+                    let log = live.log();
+                    (log.status, log.headers.clone(), log.streamed)
+                }
+                Source::Stored(answer) => (answer.status, answer.headers.clone(), answer.streamed),
+                Source::Live(_) | Source::Nothing => return Ok(()),
+            };
+            self.begin(visible, status, headers, streamed)?;
+        }
+        let Some(out) = &self.out else { return Ok(()) };
+        loop {
+            let piece = self.source.part(visible, self.sent, PIECE);
+            if piece.is_empty() {
+                return Ok(());
             }
-            Source::Stored(answer) => {
-                let whole = answer.frames.len() <= 1;
-                (answer.frames.clone(), answer.status, answer.headers.clone(), whole)
-            }
-        };
-        let Some(to) = self.head.take() else { return self.forward(frames).await };
+            self.sent += piece.len();
+            out.send(Piece::Frame(piece)).await.map_err(|_| Left)?;
+        }
+    }
+
+    /// Sends the response: its head, and the whole body unless that is `streamed`.
+    fn begin(
+        &mut self,
+        visible: Visible,
+        status: StatusCode,
+        headers: HeaderMap,
+        streamed: bool,
+    ) -> Result<(), Left> {
+        let Some(to) = self.head.take() else { return Ok(()) };
         let driver = Driver { id: self.id, wire: self.wire.clone() };
-        if whole {
-            let body = AnswerBody::whole(concat(frames), driver);
+        if !streamed {
+            let body = AnswerBody::whole(self.source.part(visible, 0, usize::MAX), driver);
             return to.send(self.response(status, headers, body, true)).map_err(|_| Left);
         }
-        let (out, pieces) = mpsc::channel(FRAMES_AHEAD);
+        let (out, pieces) = mpsc::channel(PIECES_AHEAD);
         let body = AnswerBody::frames(pieces, driver);
         to.send(self.response(status, headers, body, false)).map_err(|_| Left)?;
         if let Source::Live(live) = &self.source {
             self.watch.saw(Seen::Streaming { seq: live.seq() });
         }
         self.out = Some(out);
-        self.forward(frames).await
-    }
-
-    async fn forward(&mut self, frames: Vec<Bytes>) -> Result<(), Left> {
-        let Some(out) = &self.out else { return Ok(()) };
-        for frame in frames.into_iter().filter(|f| !f.is_empty()) {
-            out.send(Piece::Frame(frame)).await.map_err(|_| Left)?;
-        }
         Ok(())
     }
 
@@ -167,13 +189,4 @@ impl Reply {
             headers.insert("x-outlast-run", id);
         }
     }
-}
-
-fn concat(mut frames: Vec<Bytes>) -> Bytes {
-    if frames.len() == 1 {
-        return frames.remove(0);
-    }
-    let mut all = BytesMut::with_capacity(frames.iter().map(Bytes::len).sum());
-    frames.iter().for_each(|f| all.extend_from_slice(f));
-    all.freeze()
 }

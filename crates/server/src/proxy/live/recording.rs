@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     door::metrics::Counted,
-    proxy::{busy_waiting, config::Seen, record::Answer, resumed},
+    proxy::{busy_waiting, config::Seen, record, resumed},
 };
 
 impl Carry {
@@ -56,7 +56,7 @@ impl Carry {
     pub(super) fn drop_answer(&mut self) {
         let frames = std::mem::take(&mut self.live.log().frames);
         self.settling.dropped = true;
-        let bytes: usize = frames.iter().map(bytes::Bytes::len).sum();
+        let bytes = frames.bytes().len();
         tracing::warn!(
             run = %self.call.seat.id, seq = %self.live.seq(), bytes,
             "too much waits to be recorded: of this answer only the usage is kept, and it will not be replayed"
@@ -71,8 +71,7 @@ impl Carry {
         let kept = ending == Ending::Done && call.seat.record != Record::Digests && !self.settling.dropped;
         let answer = kept.then(|| {
             let log = self.live.log();
-            let frames = log.frames.iter().filter(|f| !f.is_empty()).cloned().collect();
-            Answer { status: log.status, headers: log.headers.clone(), frames }.to_bytes()
+            record::to_bytes(log.status, &log.headers, &log.frames)
         });
         let detail = self.answer.outcome.error.as_ref().map(|e| {
             let text = call.mask_secrets(&self.host.config.providers, &e.message);
@@ -141,7 +140,7 @@ impl Carry {
             self.host.memories.of(run).lock().kept.add(&self.answer.outcome.kept);
         }
         if self.settling.ending == Some(Ending::Done) {
-            busy_waiting::answered(&self.host, call, || self.live.log().frames.concat());
+            busy_waiting::answered(&self.host, call, || self.live.log().frames.bytes().to_vec());
         }
         resumed::settled(&self.host, call, seq);
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
