@@ -3,10 +3,17 @@
 use std::{
     ffi::OsString,
     io::{self, BufRead as _, BufReader, Read, Write},
-    process::{Child, Command, Stdio},
+    os::fd::OwnedFd,
+    process::{Child, ChildStdout, Command, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc as channel},
     thread,
     time::{Duration, Instant},
+};
+
+use outlast_process::wait;
+use rustix::{
+    event::{PollFd, PollFlags},
+    process::{Pid, PidfdFlags, pidfd_open},
 };
 
 use crate::program::error::CliError;
@@ -58,10 +65,11 @@ impl Process {
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("the server has no pipes").into());
         };
+        let process = descriptor(&child)?;
         let child = Arc::new(Mutex::new(child));
         let waited = child.clone();
         thread::spawn(move || {
-            read_lines(BufReader::new(stdout), each);
+            read_lines(BufReader::new(Output { pipe: stdout, process, ended: false }), each);
             // All that it said is heard, so nothing of it comes after its end.
             ended(end(&waited));
         });
@@ -76,6 +84,41 @@ impl Process {
     pub fn close(self) {
         self.stdin.finish();
         end(&self.child);
+    }
+}
+
+/// Returns a descriptor that is readable once the process has ended.
+fn descriptor(child: &Child) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    Ok(pidfd_open(pid.ok_or_else(|| io::Error::other("it has no id"))?, PidfdFlags::empty())?)
+}
+
+/// Output of a process, which ends with the process: a process of its own that outlives it may keep the pipe open.
+struct Output {
+    pipe: ChildStdout,
+    process: OwnedFd,
+    ended: bool,
+}
+
+impl Read for Output {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !self.ended {
+            let mut watched =
+                [PollFd::new(&self.pipe, PollFlags::IN), PollFd::new(&self.process, PollFlags::IN)];
+            wait::poll(&mut watched, None)?;
+            let [has_output, has_ended] = watched.map(|fd| !fd.revents().is_empty());
+            if has_ended {
+                // What it wrote is in the pipe by now.
+                rustix::io::ioctl_fionbio(&self.pipe, true)?;
+                self.ended = true;
+            } else if has_output {
+                break;
+            }
+        }
+        match self.pipe.read(buffer) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            read => read,
+        }
     }
 }
 
@@ -150,5 +193,25 @@ impl Writer {
         while !self.thread.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: a server whose process had ended was waited for. Consequence: its calls hung for ever. Cause: its end was the
+    /// end of its pipe, which a process that it had started kept open.
+    #[test]
+    fn a_server_ends_with_its_process_although_another_holds_its_pipe() {
+        let ((line, lines), (end, ends)) = (channel::channel(), channel::channel());
+        let argv = ["sh", "-c", "sleep 1000 & echo $!; exit 3"].map(OsString::from);
+        let each = move |text: Vec<u8>| line.send(String::from_utf8(text).unwrap()).is_ok();
+        let server = Process::start(&argv, None, each, move |how| end.send(how).unwrap()).unwrap();
+        let how = ends.recv().unwrap();
+        let holder = Pid::from_raw(lines.recv().unwrap().parse().unwrap()).unwrap();
+        rustix::process::kill_process(holder, rustix::process::Signal::KILL).unwrap();
+        assert!(how.contains('3'), "what it had said is heard, and then how it ended: {how}");
+        server.close();
     }
 }
