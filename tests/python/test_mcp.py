@@ -381,6 +381,21 @@ def test_a_policy_lets_a_call_wait_for_a_person(bed, home):
     assert bed.effects() == [("append", "a"), ("append", "c")]
 
 
+def test_a_call_whose_entry_could_not_be_closed_is_answered_when_it_is_made_again(bed, home):
+    """Bug: the entry of a call that failed on its way stayed open. Consequence: the same call again waited for itself, for
+    ever. Cause: whose process lives is taken to be in flight."""
+    config = home / ".config" / "outlast"
+    config.mkdir(parents=True)
+    (config / "outlast.toml").write_text('[policies.careful]\nneeds_approval = [{tool = "append"}]\n')
+    client = bed.recorder("--policy", "careful")
+    for _ in range(2):
+        # No approval has so long arguments.
+        told = client.answer(client.call("append", {"text": "x" * (1 << 20)}, "toolu_1"))
+        assert "the tool was not called" in told["error"]["message"]
+    client.close()
+    assert bed.effects() == []
+
+
 AGENT = """
     import json, os, subprocess, sys
     # As MCP clients start their servers: with a few variables only.

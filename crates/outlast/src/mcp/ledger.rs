@@ -1,6 +1,10 @@
 //! The recorder's side of the store: reserves tool calls, asks for approvals, records answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use outlast_core::{
     engine::{
@@ -86,6 +90,9 @@ pub struct Ledger {
     /// Values that are not recorded.
     secrets: Secrets,
     life: OnceCell<Life>,
+    /// Calls of this recorder that are over, though their entries could not be closed. Each is closed before the same
+    /// call is looked for: its entry would look as if it were in flight.
+    unclosed: Mutex<HashMap<Seq, Opening>>,
     /// Closed when a recorder has ended: recorders of the same server whose clients are gone, and which may
     /// still hold its calls.
     leaving: Vec<watch::Receiver<()>>,
@@ -135,6 +142,7 @@ impl Ledger {
             rules: view.spec.rules.clone(),
             secrets: Secrets::default(),
             life: OnceCell::new(),
+            unclosed: Mutex::default(),
             leaving: Vec::new(),
             runtime,
         }
@@ -264,12 +272,29 @@ impl Ledger {
                     Ok(Verdict::Answer { seq: Some(seq), body: self.kept(seq)? })
                 }
                 Reserved::InDoubt { seq } => Ok(self.doubt(seq, &call.tool)),
-                Reserved::InFlight { .. } => {
-                    tokio::time::sleep(LOOK).await;
+                Reserved::InFlight { seq } => {
+                    let unclosed = self.unclosed().remove(&seq);
+                    match unclosed {
+                        Some(opening) => drop(self.give_up(opening, &call.tool, None).await?),
+                        None => tokio::time::sleep(LOOK).await,
+                    }
                     continue;
                 }
             };
         }
+    }
+
+    fn unclosed(&self) -> MutexGuard<'_, HashMap<Seq, Opening>> {
+        self.unclosed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes on what became of a step of an open call. The client gives up a call whose step failed: its entry is
+    /// remembered as [`unclosed`](Self::unclosed).
+    fn step<T>(&self, opening: Opening, outcome: Result<T, store::Error>) -> Result<T, CliError> {
+        if outcome.is_err() {
+            self.unclosed().insert(opening.seq, opening);
+        }
+        Ok(outcome?)
     }
 
     /// Returns whether a policy forbids the tool, or wants a person's approval.
@@ -300,13 +325,14 @@ impl Ledger {
             arguments: Payload::encode(self.secrets.hidden_value(arguments(call)).to_string().as_bytes()),
             expires_ms: EXPIRES_MS,
         };
-        let answer = self.store.ask(request, Durability::Synced).await?;
+        let asked = self.store.ask(request, Durability::Synced).await;
+        let answer = self.step(opening, asked)?;
         let name = self.name(&call.tool);
         if let (Status::Pending, Some(id)) = (answer.status, answer.id) {
             say(&format!("{name} waits for a person: outlast approve {id}"));
         }
         let until = tokio::time::Instant::now() + patience;
-        let answer = decided(&*self.store, &self.hints, answer, until).await?;
+        let answer = self.step(opening, decided(&*self.store, &self.hints, answer, until).await)?;
         let id = answer.id.map(|id| id.to_string()).unwrap_or_default();
         let policy = self.rules.as_ref().map(|r| r.policy.clone()).unwrap_or_default();
         let said = answer.decision.as_ref();
@@ -334,8 +360,8 @@ impl Ledger {
     pub async fn leaves(&self, opening: Opening) -> Result<(), CliError> {
         let life = self.life().await?;
         let send = SendTool { opening, attempt: life.attempt, slot: life.slot };
-        self.store.ask(send, Durability::Synced).await?;
-        Ok(())
+        let sent = self.store.ask(send, Durability::Synced).await;
+        self.step(opening, sent).map(drop)
     }
 
     /// Records a call's answer. The caller passes the answer to the client only after that.
@@ -346,8 +372,8 @@ impl Ledger {
         };
         let value = Payload::encode(kept.as_bytes());
         let close = Close { opening, value, failed, again: false, changes: Vec::new() };
-        self.store.ask(close, Durability::Synced).await?;
-        Ok(())
+        let closed = self.store.ask(close, Durability::Synced).await;
+        self.step(opening, closed).map(drop)
     }
 
     /// Closes a call that gets no answer, and returns what the client is given instead. `refused`: reason why
@@ -359,7 +385,8 @@ impl Ledger {
         refused: Option<String>,
     ) -> Result<Verdict, CliError> {
         let give_up = GiveUpTool { opening, refused: refused.is_some() };
-        let state = self.store.ask(give_up, Durability::Synced).await?;
+        let closed = self.store.ask(give_up, Durability::Synced).await;
+        let state = self.step(opening, closed)?;
         if state == State::Unknown {
             return Ok(self.doubt(opening.seq, tool));
         }
