@@ -10,7 +10,7 @@ use outlast_server::dialect::tool_calls;
 use serde_json::Value;
 
 use super::{
-    Adapter, KeptCalls, Names, Reading, ToolProcess, With,
+    Adapter, KeptCalls, Names, Reading, ToolProcess, With, chain,
     line::Line,
     options::{self, Piece, Takes, has, value},
     servers::{self, Servers},
@@ -247,9 +247,9 @@ impl Adapter for Claude {
 
     fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
         let mut kept = KeptCalls::default();
-        for line in transcript.lines().filter(|line| line.contains("tool_use")) {
-            let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-            let message = line["message"].to_string();
+        let rows = transcript.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        for row in chain::loaded(rows) {
+            let message = row["message"].to_string();
             kept.calls.extend(tool_calls::called(message.as_bytes()));
             let request = format!(r#"{{"messages":[{message}]}}"#);
             kept.results.extend(tool_calls::answered(request.as_bytes()));
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn tool_calls_are_read_off_a_session_file() {
         let lines = [
-            r#"{"type":"user","message":{"role":"user","content":"tool_use"}}"#,
+            r#"{"type":"user","message":{"role":"user","content":"x"}}"#,
             r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}]}}"#,
             r#"{"type":"user","message":{"content":[{"tool_use_id":"t0","type":"tool_result","content":"x"}]}}"#,
             r#"{"type":"user","message":{"content":[{"tool_use_id":"t2","type":"tool_re"#,

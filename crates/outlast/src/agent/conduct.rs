@@ -30,6 +30,7 @@ use super::{
     line::Line,
     note,
     open_calls::{self, SearchScope},
+    resumption::Resumption,
     session::{self, Session},
     transcript::{self, Kept, Mended},
     truth::{self, Left},
@@ -77,6 +78,8 @@ pub struct Conduct {
     key: checkpoint::Name,
     session: Option<Session>,
     resumed: bool,
+    /// What the resumed attempt's first request has to have; `None` for an attempt that resumes nothing.
+    resumption: Option<Arc<Resumption>>,
     futile: u32,
     remarked: bool,
     /// Whether the agent's MCP servers are recorded (`--mcp`).
@@ -149,6 +152,7 @@ impl Conduct {
             key: checkpoint::Name::default(),
             session: None,
             resumed: false,
+            resumption: None,
             futile: 0,
             remarked: false,
             records_servers: view.spec.command.as_ref().is_none_or(|c| !c.supervision.mcp_off),
@@ -197,7 +201,7 @@ impl Conduct {
         let before = truth::last_that_called(store, self.run, actor.attempt)?;
         let before = before.filter(|a| a.iteration == iteration);
         let goes_on = self.goes_on(before.is_some());
-        self.resumed = goes_on.is_some();
+        (self.resumed, self.resumption) = (goes_on.is_some(), None);
         let kept = self.kept_calls(goes_on.as_deref());
         if let (Some(before), Some(kept)) = (&before, &kept) {
             truth::give_back_unkept(store, self.run, before.no, kept).await?;
@@ -218,6 +222,9 @@ impl Conduct {
         if let Some(before) = &before {
             let of = SearchScope { kept: kept.as_ref(), ..self.searched(before.no, &known) };
             told = truth::settle(store, actor, &of, strays).await?;
+            let mut resumption = Resumption::before(store, (self.run, actor.attempt), of.session)?;
+            resumption.told(&told);
+            self.resumption = Some(Arc::new(resumption));
         }
         let note = note::words(&how, &told);
         let about = match self.adapter.tells(&self.line) {
@@ -277,8 +284,8 @@ impl Conduct {
         Some(Kept { run: self.run, session: session.id.clone(), directory: self.transcripts.clone()? })
     }
 
-    /// Copies the agent's session files into the store, under the attempt of `actor`, until the result is dropped. Returns
-    /// `None` if the agent keeps no session files.
+    /// Copies the agent's session files into the store, under the attempt of `actor`, and holds a resumed session's first
+    /// request against the last one, until the result is dropped. Returns `None` if the agent keeps no session files.
     pub fn follow(
         &self,
         store: Arc<dyn Store>,
@@ -291,7 +298,16 @@ impl Conduct {
             let session = session::find(store, run, &key)?.filter(|session| !session.spoiled);
             Ok(session.map(|session| Kept { run, session: session.id, directory: directory.clone() }))
         };
-        Some(transcript::follow(store, actor, kept, move |store| metered(store, run, actor.attempt)))
+        let compared = self.resumption.clone().map(|r| r.follow(store.clone(), self.adapter.name().into()));
+        let copied = transcript::follow(store, actor, kept, move |store| metered(store, run, actor.attempt));
+        Some(async move {
+            let compared = async {
+                if let Some(compared) = compared {
+                    compared.await;
+                }
+            };
+            tokio::join!(compared, copied);
+        })
     }
 
     /// Restores session files that are damaged or gone, and prints which.
@@ -468,6 +484,9 @@ impl Conduct {
                 "NOTHING METERED: {} asked the proxy for nothing in this attempt",
                 self.adapter.name()
             ));
+        }
+        if let Some(resumption) = &self.resumption {
+            resumption.tell(store, self.adapter.name())?;
         }
         self.session = session::find(store, self.run, &self.key)?;
         self.futile = if self.resumed && !metered && exit == Exit::code(1) { self.futile + 1 } else { 0 };

@@ -7,6 +7,7 @@
 
 pub mod aider;
 pub mod capture;
+mod chain;
 pub mod claude;
 pub mod codex;
 pub mod command;
@@ -28,6 +29,7 @@ pub mod open_calls;
 pub mod opencode;
 pub mod options;
 pub mod qwen;
+mod resumption;
 pub mod servers;
 pub mod session;
 pub mod transcript;
