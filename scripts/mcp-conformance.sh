@@ -5,7 +5,7 @@ set -uo pipefail
 
 # The suite wants a newer Node than Debian has.
 packages=(
-    @modelcontextprotocol/conformance@0.1.16 @modelcontextprotocol/server-everything@2026.8.31
+    @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/server-everything@2026.8.31
     @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/client@2.4.0 node@22.23.3
 )
 

@@ -7,6 +7,7 @@ import base64
 import sys
 import warnings
 
+import mcp
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp_types import (
@@ -14,6 +15,7 @@ from mcp_types import (
     Completion,
     EmbeddedResource,
     ImageContent,
+    InputRequiredResult,
     SamplingMessage,
     TextContent,
     TextResourceContents,
@@ -187,6 +189,97 @@ def test_prompt_with_image() -> list:
 @server.completion()
 async def complete(ref, argument, context):
     return Completion(values=["paris", "park", "party"], total=3, has_more=False)
+
+
+def asks_person(message, **kinds):
+    "A question to the person at the client, whose answer has these members."
+    schema = {"type": "object", "properties": {name: {"type": kind} for name, kind in kinds.items()}, "required": [*kinds]}
+    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
+
+
+def asks_model(text):
+    message = {"role": "user", "content": {"type": "text", "text": text}}
+    return {"method": "sampling/createMessage", "params": {"messages": [message], "maxTokens": 50}}
+
+
+NAME = asks_person("What is your name?", name="string")
+SURE = asks_person("Please confirm", ok="boolean")
+ROOTS = {"method": "roots/list", "params": {}}
+#: What each tool of 2026-07-28 asks before it answers: its rounds, by the state that the client gives back.
+ROUNDS = {
+    "test_input_required_result_elicitation": [{"user_name": NAME}],
+    "test_streaming_elicitation": [{"user_name": NAME}],
+    "test_input_required_result_sampling": [{"capital_question": asks_model("What is the capital of France?")}],
+    "test_input_required_result_list_roots": [{"client_roots": ROOTS}],
+    "test_input_required_result_request_state": [{"confirm": SURE}],
+    "test_input_required_result_tampered_state": [{"confirm": SURE}],
+    "test_input_required_result_multiple_inputs": [
+        {"user_name": NAME, "greeting": asks_model("Generate a greeting"), "client_roots": ROOTS}
+    ],
+    "test_input_required_result_multi_round": [
+        {"step1": asks_person("Step 1: What is your name?", name="string")},
+        {"step2": asks_person("Step 2: What is your favorite color?", color="string")},
+    ],
+    "test_input_required_result_capabilities": [{"greeting": asks_model("Generate a greeting")}],
+}
+
+
+def asked(rounds, ctx):
+    "What is to be asked next; None once all is answered."
+    at = int(ctx.request_state or 0)
+    at += set(rounds[at]) <= set(ctx.input_responses or ())
+    if at == len(rounds):
+        return None
+    return InputRequiredResult.model_validate({"inputRequests": rounds[at], "requestState": str(at)})
+
+
+def add_asking_tool(name, rounds):
+    async def tool(ctx: Context) -> str | InputRequiredResult:
+        "Asks before it answers."
+        words = [answer.model_dump_json() for answer in (ctx.input_responses or {}).values()]
+        return asked(rounds, ctx) or f"state-ok {' '.join(words)}"
+
+    server.add_tool(tool, name=name, structured_output=False)
+
+
+for name, rounds in ROUNDS.items():
+    add_asking_tool(name, rounds)
+
+
+@server.prompt()
+def test_input_required_result_prompt(ctx: Context) -> list | InputRequiredResult:
+    "Asks before it answers."
+    question = {"user_context": asks_person("What context should the prompt use?", context="string")}
+    return asked([question], ctx) or said(TextContent(type="text", text="The context is known."))
+
+
+@server.tool(structured_output=False)
+def test_missing_capability(ctx: Context) -> str:
+    "Wants a client that samples."
+    if ctx.client_capabilities is None or ctx.client_capabilities.sampling is None:
+        raise mcp.MCPError(-32021, "Missing required client capability", {"requiredCapabilities": {"sampling": {}}})
+    return "done"
+
+
+@server.tool(structured_output=False)
+async def test_logging_tool(ctx: Context) -> str:
+    "Logs."
+    await ctx.info("logged")
+    return "done"
+
+
+@server.tool(structured_output=False)
+async def test_trigger_tool_change(ctx: Context) -> str:
+    "Tells of other tools."
+    await ctx.notify_tools_changed()
+    return "done"
+
+
+@server.tool(structured_output=False)
+async def test_trigger_prompt_change(ctx: Context) -> str:
+    "Tells of other prompts."
+    await ctx.notify_prompts_changed()
+    return "done"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ mcp_http_server.py LOG PORTFILE [PORT]
 import json
 import os
 import secrets
+import select
+import socket
 import sys
 import threading
 import time
@@ -130,6 +132,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(int(how), b"not you", "text/plain", Location="http://127.0.0.1:1/")
         note(f"{params['name']} {told.get('text')} {params['_meta']['outlast/idempotencyKey']} {self.headers.get('Mcp-Param-Region')}")
         while told.get("wait") and not Path(told["wait"]).exists():
+            if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                self.close_connection = True
+                return note("hung up")
             time.sleep(0.01)
         result = {"content": [{"type": "text", "text": f"{told.get('text')} done"}], "newField": {"n": 1.50}}
         answer = {"jsonrpc": "2.0", "id": id, "result": result}

@@ -1,5 +1,6 @@
 """An MCP server of the official SDK, with a tool for each thing that passes between client and server."""
 
+import os
 import sys
 
 from mcp.server import MCPServer
@@ -23,6 +24,12 @@ def add(a: int, b: int) -> int:
 def fails() -> str:
     "Fails."
     raise ValueError("it always does")
+
+
+@server.tool()
+def dies() -> str:
+    "Ends the server."
+    os._exit(9)
 
 
 @server.tool()

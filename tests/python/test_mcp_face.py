@@ -61,15 +61,20 @@ class HttpClient:
             self.headers["X-Outlast-Attempt"] = attempt
         self.headers = {name: value for name, value in self.headers.items() if value is not None}
 
-    def post(self, message, method="POST", **headers):
+    def sends(self, message, method="POST", **headers):
         connection = http.client.HTTPConnection(self.address, timeout=60)
         body = json.dumps({"jsonrpc": "2.0", **message}, indent=1) if message else None
         connection.request(method, f"/mcp/{self.name}", body, {**self.headers, **headers})
-        return connection.getresponse()
+        return connection
+
+    def post(self, message, method="POST", **headers):
+        return self.sends(message, method, **headers).getresponse()
 
     def messages(self, response):
-        data = [line[6:] for line in response.read().decode().splitlines() if line.startswith("data: ")]
-        return [json.loads(line) for line in data]
+        body = response.read().decode()
+        if response.headers["Content-Type"] == "application/json":
+            return [json.loads(body)]
+        return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: ")]
 
     def begin(self, method, params=None, **headers):
         return self.post({"id": next(self.ids), "method": method, "params": params or {}}, **headers)
@@ -181,27 +186,38 @@ def test_who_may_not_is_refused(face):
 ALONE = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "append"}
 
 
-@pytest.mark.parametrize("alone_too", [False, True])
-def test_a_call_whose_client_hung_up_is_not_made_again(face, bed, alone_too):
+def test_a_call_whose_client_hung_up_is_not_made_again(face, bed):
     """The recorder waits for an answer that is on its way, so that the next life gets it."""
     gate = bed.pause()
     call = {"name": "append", "arguments": {"text": "x", "wait": gate}}
-    if alone_too:
-        call, headers = alone(call), ALONE
-        first, second = (HttpClient(face.address, "away", attempt="a") for _ in range(2))
-    else:
-        headers = {}
-        first, second = (HttpClient(face.address, "away", attempt=attempt) for attempt in "ab")
-        first.initialize()
-    hung_up = first.begin("tools/call", call, **headers)
+    first, second = (HttpClient(face.address, "away", attempt=attempt) for attempt in "ab")
+    hung_up = first.initialize().begin("tools/call", call)
     bed.wait_for("append")
     hung_up.close()
-    if not alone_too:
-        second.initialize()
-    pending = second.begin("tools/call", call, **headers)
+    pending = second.initialize().begin("tools/call", call)
     Path(gate).touch()
     assert text(second.messages(pending)[-1]["result"]) == "x done"
     assert len(bed.effects()) == 1, face.journal("r")
+
+
+def test_to_hang_up_is_to_cancel_a_request_that_stands_alone(face, bed):
+    """Bug: the server went on with a call whose client had hung up. Consequence: what was cancelled was done. Cause: only
+    the recorder lost its client, which waited for the answer."""
+    call = alone({"name": "append", "arguments": {"text": "x", "wait": bed.pause()}})
+    client = HttpClient(face.address, "away", attempt="a")
+    hung_up = client.sends({"id": 1, "method": "tools/call", "params": call}, **ALONE)
+    bed.wait_for("append")
+    hung_up.close()
+    bed.wait_for("hung up")
+    assert is_unknown(client.ask("tools/call", call, **ALONE)["result"])
+    assert len(bed.effects()) == 1, face.journal("r")
+
+
+def test_a_request_without_its_version_is_refused_under_its_own_id(face):
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "server/discover"}
+    refused = HttpClient(face.address, "away").post({"id": 101, "method": "server/discover", "params": {}}, **headers)
+    told = json.load(refused)
+    assert (refused.status, told["id"], told["error"]["code"]) == (400, 101, -32602)
 
 
 def test_a_call_whose_server_was_killed_is_told(face, bed):

@@ -66,6 +66,21 @@ def test_the_sdk_sees_the_same_over_http(home, mode, sdk_server):
     assert asyncio.run(everything(through, mode)) == (direct[0], [])
 
 
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_the_sdk_is_told_of_a_call_in_doubt(home, mode):
+    """Bug: what Outlast answers itself had no `resultType`. Consequence: the SDK, which chooses 2026-07-28 by itself,
+    raised, and no model was told to look before it repeats a call. Cause: one shape for both eras."""
+    recorder = [outlast_program(), "--store", home / "runs.db", "mcp", "--run", "r", "--name", "sdk", "--"]
+    words = [str(word) for word in [*recorder, sys.executable, SERVER]]
+
+    async def dies():
+        async with mcp.Client(mcp.StdioServerParameters(command=words[0], args=words[1:]), mode=mode) as client:
+            return await client.call_tool("dies", {})
+
+    result = asyncio.run(dies())
+    assert result.is_error and "outcome unknown" in result.content[0].text
+
+
 @contextlib.contextmanager
 def listening(start):
     """A free port, at which the server that `start(port)` has started answers; ended behind the block."""

@@ -8,6 +8,7 @@ use outlast_core::{
     store::{Ask as _, Durability, RunView, Store},
     words::id::RunNo,
 };
+use outlast_server::mcp::message;
 use serde_json::{Value, json};
 
 use crate::{
@@ -104,8 +105,11 @@ fn said(args: &ResolveArgs) -> Result<(Said, &'static str, &'static str), CliErr
         return Ok((Said::Done(payload(result(value))), "result", told));
     }
     if let Some(why) = &args.failed {
-        let value = json!({"content": [{"type": "text", "text": why}], "isError": true});
-        return Ok((Said::Failed(payload(value)), "failed", "failed: the next call like it is told so"));
+        return Ok((
+            Said::Failed(payload(message::failure(why))),
+            "failed",
+            "failed: the next call like it is told so",
+        ));
     }
     if args.rerun {
         return Ok((Said::Rerun, "rerun", "had no effect: the next call like it is sent"));
@@ -120,7 +124,7 @@ fn result(value: Value) -> Value {
         return value;
     }
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let mut result = json!({"content": [{"type": "text", "text": text}]});
+    let mut result = message::text_result(&text);
     if value.is_object() {
         result["structuredContent"] = value;
     }

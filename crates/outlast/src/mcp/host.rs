@@ -21,13 +21,19 @@ use super::{
     session::{Deed, Event, Session},
     tools::Tools,
 };
-use crate::program::{error::CliError, exit_code, say::say};
+use crate::{
+    program::{error::CliError, exit_code, say::say},
+    render::text::clean_line,
+};
 
 /// Longest wait for answers to calls in flight after the client has gone.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
 /// Longest wait for the client to receive the last lines.
 const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// Most bytes of a stray line that are logged.
+const SHOWN: usize = 400;
 
 /// Way in which a server is reached.
 #[derive(Clone, Debug)]
@@ -258,6 +264,13 @@ impl Host {
                 Some(Server::Remote(remote)) => remote.send(line),
                 None => {}
             },
+            Deed::Stray(line) => {
+                let text = clean_line(&String::from_utf8_lossy(&line[..line.len().min(SHOWN)]), SHOWN);
+                tracing::info!(
+                    server = ledger.server,
+                    "a line that is no message or no awaited answer: {text}"
+                );
+            }
             Deed::Reserve { no, call, manner, leaves, anew } => drop(tokio::spawn(async move {
                 let verdict = ledger.reserve(&call, manner, leaves, anew).await;
                 let _ = events.send(Event::Reserved(no, verdict.map_err(said)));

@@ -36,7 +36,7 @@ use crate::{
     program::{
         context::{CONFINED, Context},
         error::{CliError, InsideError, MachineError},
-        find,
+        find, log,
     },
     settings::{
         mcp::{MAX_NAME, is_name},
@@ -54,6 +54,7 @@ const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x
 /// Runs `outlast mcp`: records the tool calls between the client on standard input and output and the server that it
 /// starts. Returns the exit code.
 pub fn mcp(args: McpArgs, context: Context) -> Result<u8, CliError> {
+    log::start(&context.around, "info");
     let name = name(&args)?;
     let headers = headers(&args, &context)?;
     let secrets = Secrets::of(context.around.variables(), &args.hide_env).with_headers(&headers);

@@ -33,6 +33,9 @@ pub const PATIENCE_MS: u64 = 45_000;
 /// Time between two progress notices to a client that waits for a person's decision, in milliseconds.
 pub const PROGRESS_MS: u64 = 5_000;
 
+/// Why a call that is marked as sent was not: its client gave it up between the mark and the sending.
+const WITHDRAWN: &str = "its client cancelled it";
+
 #[derive(Default)]
 pub struct Session {
     /// Facts about the server's tools, from the settings and from the server.
@@ -83,7 +86,13 @@ impl Session {
             Event::Approved(no, approval) => self.approved(no, approval),
             Event::Left(no, left) => self.left(no, left),
             Event::Recorded(no, recorded) => self.recorded(no, recorded),
-            Event::GivenUp(no, verdict) => self.reserved(no, verdict),
+            Event::GivenUp(no, Ok(told)) => self.reserved(no, Ok(told)),
+            Event::GivenUp(no, Err(why)) => {
+                let text = format!(
+                    "it is not known whether the tool was called, and that could not be recorded: {why}"
+                );
+                self.answer(no, &message::error(INTERNAL, &text), None);
+            }
         }
         if self.closing && self.calls.values().all(|call| !call.phase.may_be_answered()) {
             self.deeds.push(Deed::Quit { why: None });
@@ -205,8 +214,8 @@ impl Session {
         match call.phase.clone() {
             // The server may have finished all the same: its answer is recorded if it comes.
             Phase::Out(_) => self.pass(line),
-            // Never sent: nothing has happened, and nothing will.
-            Phase::Reserved(open) => {
+            // Not with the server now, and it will not be.
+            Phase::Reserved(open) | Phase::Ready(open) => {
                 self.unqueue(no);
                 self.give_up(no, open, None);
             }
@@ -222,7 +231,7 @@ impl Session {
                 let open = Open { opening, key };
                 self.diverged |= new && call.call.id.is_none() && earlier > self.replayed;
                 if call.withdrawn {
-                    return self.give_up(no, open, None);
+                    return self.give_up(no, open, Some(WITHDRAWN.into()));
                 }
                 call.phase = match (sent, asks) {
                     (_, true) => Phase::Approving(open),
@@ -268,11 +277,8 @@ impl Session {
             Ok(Approval::Pending(body)) => match call.call.progress.clone() {
                 Some(token) => {
                     call.notices += 1;
-                    let line = format!(
-                        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{token},\"progress\":{},\"message\":\"waits for a person's approval\"}}}}",
-                        call.notices
-                    );
-                    self.show(line.into_bytes());
+                    let line = message::progress(&token, call.notices, "waits for a person's approval");
+                    self.show(line);
                     self.approve(no);
                 }
                 None => {
@@ -282,7 +288,7 @@ impl Session {
             },
             Ok(Approval::Refused(text)) => {
                 let body = message::told(&text, json!({"outlast/outcome": "refused"}));
-                let line = message::answer(&call.id, &body);
+                let line = call.answer(&body);
                 let opening = open.opening;
                 call.phase = Phase::Recording(open, line);
                 self.deeds.push(Deed::Record { no, opening, body, failed: true });
@@ -319,6 +325,7 @@ impl Session {
         let Some(call) = self.calls.get_mut(&no) else { return };
         let Phase::Leaving(open) = call.phase.clone() else { return };
         match left {
+            Ok(()) if call.withdrawn => self.give_up(no, open, Some(WITHDRAWN.into())),
             Ok(()) => {
                 call.phase = Phase::Ready(open);
                 self.go(no);
@@ -376,7 +383,7 @@ impl Session {
     fn answer(&mut self, no: No, body: &str, mark: Option<Seq>) {
         let Some(call) = self.calls.remove(&no) else { return };
         if !call.withdrawn {
-            self.deeds.push(Deed::ToClient { line: message::answer(&call.id, body), mark });
+            self.deeds.push(Deed::ToClient { line: call.answer(body), mark });
         }
     }
 

@@ -351,7 +351,7 @@ impl Proxy {
         if let Some((front, name)) = self.mcp.as_ref().and_then(|front| Some((front, mcp::name(&parts)?))) {
             let caller = mcp::caller(host, &parts).await.map_err(bare)?;
             let body = self.body(host, body).await.map_err(bare)?;
-            return Ok(front.answer(name, caller, &parts, body, wire));
+            return Ok(front.answer(name, caller, &parts, body, wire).await);
         }
         if let Some(rest) = &self.rest
             && let Some(asked) = state::asked(host, &parts)

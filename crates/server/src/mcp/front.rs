@@ -2,25 +2,30 @@
 //! client.
 //!
 //! Until 2025-11-25 a client opens a session, which belongs to the attempt that its credential names. From 2026-07-28 on
-//! each request stands alone, and has a recorder of its own for as long as it lasts.
+//! each request stands alone, and has a recorder of its own for as long as it lasts; to hang up is to cancel it.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use outlast_core::words::clock::{self, Entropy};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time,
+};
 
 use super::{
-    message::{self, INVALID, Message},
-    mirror::{self, Mirror},
+    era::{self, Era, MISMATCH, UNSPOKEN, WITH_SESSIONS},
+    message::{self, INVALID, Message, PARAMS},
+    mirror::{Mirror, VERSION_HEADER},
     recorder::{Caller, Recorders},
     remote::SESSION,
-    session::{Form, Session},
+    session::{Asked, Form, Head, Session},
     stream,
 };
 use crate::wire::{
@@ -35,13 +40,11 @@ pub const ROUTES: [(&str, &str); 3] =
 /// Prefix of the paths of MCP servers.
 const PREFIX: &str = "/mcp/";
 
-/// Codes of errors: no such session; headers that differ from the body; a version that is not spoken.
+/// Code of the error that no such session is known.
 const NO_SESSION: i64 = -32001;
-const MISMATCH: i64 = -32020;
-const VERSION: i64 = -32022;
 
-/// Newest protocol version that has sessions.
-const WITH_SESSIONS: &str = "2025-11-25";
+/// Time between two comments on a stream that nothing else comes on.
+const QUIET: Duration = Duration::from_secs(15);
 
 /// MCP servers at `/mcp/NAME`, with the sessions of their clients.
 pub struct Front {
@@ -70,7 +73,7 @@ impl Front {
     }
 
     /// Answers a request of a client that may act in the attempt of `caller`.
-    pub fn answer(
+    pub async fn answer(
         &self,
         name: &str,
         caller: Caller,
@@ -93,9 +96,9 @@ impl Front {
                     Some(session) => {
                         let (to, pieces) = mpsc::unbounded_channel();
                         session.listen(to);
-                        streamed(pieces, wire, Form::Events, None)
+                        streamed(pieces, wire, (200, Form::Events), None)
                     }
-                    None => no_session(session),
+                    None => no_session(None, session),
                 };
             }
             Method::DELETE => {
@@ -104,7 +107,7 @@ impl Front {
                         session.and_then(|id| self.sessions().remove(id));
                         empty(StatusCode::OK)
                     }
-                    None => no_session(session),
+                    None => no_session(None, session),
                 };
             }
             _ => {
@@ -123,11 +126,11 @@ impl Front {
         match (message.method.as_deref(), id) {
             (None, None) => refused(400, None, INVALID, "neither a request nor an answer"),
             (Some(method), Some(id)) => {
-                if let Some(version) = mirror::version(message.params) {
-                    return match agrees(&version, method, &message, &parts.headers) {
-                        Err(why) => refused(400, Some(&id), MISMATCH, &why),
-                        Ok(()) if !stands_alone => unsupported(&id, &version),
-                        Ok(()) => self.alone(name, caller, &id, line, (form, wire)),
+                if session.is_none() && is_alone(&message, &parts.headers) {
+                    return match agrees(method, &message, &parts.headers) {
+                        Err((code, why)) => refused(400, Some(&id), code, &why),
+                        Ok(version) if !stands_alone => unsupported(&id, &version),
+                        Ok(_) => self.alone(name, caller, id, line, (form, wire)).await,
                     };
                 }
                 let (session, new) = match known() {
@@ -136,14 +139,15 @@ impl Front {
                         Some((key, session)) => (session, Some(key)),
                         None => return refused(404, Some(&id), INVALID, "the server is gone"),
                     },
-                    None => return no_session(session),
+                    None => return no_session(Some(&id), session),
                 };
                 let (to, pieces) = mpsc::unbounded_channel();
-                if !session.ask(&id, &message, line.clone(), form, to) {
+                let asked = Asked { id: id.clone(), era: Era::Session, form, to, head: None };
+                if !session.ask(asked, &message, line.clone()) {
                     let text = "this id is of a request that is not answered yet";
                     return refused(400, Some(&id), INVALID, text);
                 }
-                streamed(pieces, wire, form, new.as_deref())
+                streamed(pieces, wire, (200, form), new.as_deref())
             }
             _ => match known() {
                 Some(session) => {
@@ -152,7 +156,7 @@ impl Front {
                 }
                 // Nobody waits for what stands alone and has no answer.
                 None if session.is_none() && message.method.is_some() => empty(StatusCode::ACCEPTED),
-                None => no_session(session),
+                None => no_session(None, session),
             },
         }
     }
@@ -174,30 +178,36 @@ impl Front {
         Some((key, session))
     }
 
-    /// Answers a request that belongs to no session. The recorder of the request ends with the answer, or
-    /// some time after the client hung up.
-    fn alone(
+    /// Answers a request that belongs to no session. The recorder of the request ends with the answer, or some time after
+    /// the client hung up.
+    async fn alone(
         &self,
         name: &str,
         caller: Caller,
-        id: &str,
+        id: String,
         line: Vec<u8>,
         (form, wire): (Form, Wire),
     ) -> Response<AnswerBody> {
         let ((told, hears), (to, pieces)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let Some(lines) = self.recorders.start(name, caller.clone(), told) else {
-            return refused(404, Some(id), INVALID, "the server is gone");
+            return refused(404, Some(&id), INVALID, "the server is gone");
         };
         let session = Session::begin(name.to_owned(), caller, lines, hears);
+        let (decided, head) = oneshot::channel();
         if let Ok(message) = message::read(&line) {
-            session.ask(id, &message, line.clone(), form, to.clone());
+            let asked = Asked { id, era: Era::Alone, form, to: to.clone(), head: Some(decided) };
+            session.ask(asked, &message, line.clone());
         }
-        // Closed by the response's end, and by a client that hangs up.
         tokio::spawn(async move {
-            to.closed().await;
-            drop(session);
+            // Closed by the response's end, and by a client that hangs up, also before its response has begun.
+            while time::timeout(QUIET, to.closed()).await.is_err() {
+                session.keep_open();
+            }
+            session.hung_up();
         });
-        streamed(pieces, wire, form, None)
+        // A session answers all that it was asked before it ends.
+        let head = head.await.unwrap_or((500, Form::Json));
+        streamed(pieces, wire, head, None)
     }
 }
 
@@ -207,31 +217,42 @@ fn form(headers: &HeaderMap) -> Form {
     if takes_events { Form::Events } else { Form::Json }
 }
 
-/// Checks that the headers which repeat members of a request agree with its body. The error says what
-/// differs.
-fn agrees(version: &str, method: &str, message: &Message<'_>, headers: &HeaderMap) -> Result<(), String> {
+/// Returns whether a request without a session is of the era that has none: its body or its header names such a version.
+fn is_alone(message: &Message<'_>, headers: &HeaderMap) -> bool {
+    let named = headers.get(VERSION_HEADER).and_then(|version| version.to_str().ok());
+    era::version(message.params).is_some() || named.is_some_and(|version| version > WITH_SESSIONS)
+}
+
+/// Checks that a request which stands alone names its version, and that the headers which repeat its members agree with
+/// its body. Returns the version. Errors: code and text of a JSON-RPC error.
+fn agrees(method: &str, message: &Message<'_>, headers: &HeaderMap) -> Result<String, (i64, String)> {
+    let Some(version) = era::version(message.params) else {
+        return Err((PARAMS, format!("params._meta has no {}", era::VERSION)));
+    };
     let mut wanted = HeaderMap::new();
-    Mirror::default().add(version, method, message.params, &mut wanted);
+    Mirror::default().add(&version, method, message.params, &mut wanted);
     for (name, value) in &wanted {
         if headers.get(name) != Some(value) {
             let had = headers.get(name).map(|had| String::from_utf8_lossy(had.as_bytes()).into_owned());
             let wanted = String::from_utf8_lossy(value.as_bytes());
-            return Err(format!("Header mismatch: {name} is {had:?}, and the body says {wanted:?}"));
+            let why = format!("Header mismatch: {name} is {had:?}, and the body says {wanted:?}");
+            return Err((MISMATCH, why));
         }
     }
-    Ok(())
+    Ok(version)
 }
 
 fn streamed(
     pieces: mpsc::UnboundedReceiver<crate::wire::body::Piece>,
     wire: Wire,
-    form: Form,
+    (status, form): Head,
     session: Option<&str>,
 ) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::marked(pieces, wire));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = match form {
         Form::Events => "text/event-stream",
-        Form::Json => "application/json",
+        Form::Json => JSON,
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -248,10 +269,10 @@ fn empty(status: StatusCode) -> Response<AnswerBody> {
     response
 }
 
-fn no_session(named: Option<&str>) -> Response<AnswerBody> {
+fn no_session(id: Option<&str>, named: Option<&str>) -> Response<AnswerBody> {
     match named {
-        Some(_) => refused(404, None, NO_SESSION, "Session not found"),
-        None => refused(400, None, INVALID, "a session is wanted: initialize opens one"),
+        Some(_) => refused(404, id, NO_SESSION, "Session not found"),
+        None => refused(400, id, INVALID, "a session is wanted: initialize opens one"),
     }
 }
 
@@ -259,7 +280,7 @@ fn no_session(named: Option<&str>) -> Response<AnswerBody> {
 /// versions too knows that it has to open a session.
 fn unsupported(id: &str, version: &str) -> Response<AnswerBody> {
     let error = json!({
-        "code": VERSION,
+        "code": UNSPOKEN,
         "message": "Unsupported protocol version",
         "data": {"supported": [WITH_SESSIONS], "requested": version},
     });

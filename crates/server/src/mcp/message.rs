@@ -10,6 +10,7 @@ use outlast_core::words::digest::Digest;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
+use super::era::Era;
 use crate::dialect::canonical::canonical_value;
 
 /// Member of `_meta` that carries the idempotency key of a tool call to the tool. The key is the same in each
@@ -59,6 +60,7 @@ pub struct ToolCall {
     pub id: Option<String>,
     /// Token under which the client wants to hear of progress, as raw JSON; `None` if it does not want to.
     pub progress: Option<String>,
+    pub era: Era,
     /// Arguments as canonical JSON.
     pub arguments: String,
     /// Digest of all parameters but `_meta`, in canonical JSON. Equal calls have equal digests.
@@ -68,6 +70,7 @@ pub struct ToolCall {
 impl ToolCall {
     /// Parses the parameters of a `tools/call`. The error says what is wrong with them.
     pub fn read(params: Option<&RawValue>) -> Result<ToolCall, String> {
+        let era = Era::of(params);
         let params = params.ok_or("tools/call without params")?.get();
         // Refuses duplicate members, at any depth.
         canonical(params)?;
@@ -86,6 +89,7 @@ impl ToolCall {
         Ok(ToolCall {
             tool: serde_json::from_str(name.get()).map_err(|e| format!("the tool's name: {e}"))?,
             id: IDS.iter().copied().chain(codex).find_map(|id| meta[id].as_str()).map(str::to_owned),
+            era,
             progress: meta.get("progressToken").filter(|t| !t.is_null()).map(Value::to_string),
             arguments: members.get("arguments").map_or(Ok("{}".into()), |a| canonical(a.get()))?,
             digest: Digest::of(asked.as_bytes()),
@@ -117,13 +121,15 @@ pub fn with_key(line: &[u8], key: &str) -> Vec<u8> {
         return line.to_vec();
     }
     // A raw value is a part of the line that it was read from.
-    let at = object.as_ptr() as usize - line.as_ptr() as usize + 1;
-    let empty = object[1..].trim_start().starts_with('}');
-    let mut out = line[..at].to_vec();
-    out.extend_from_slice(member.as_bytes());
-    out.extend_from_slice(if empty { b"" } else { b"," });
-    out.extend_from_slice(&line[at..]);
-    out
+    let at = object.as_ptr() as usize - line.as_ptr() as usize;
+    [&line[..at], with_member(object, &member).as_bytes(), &line[at + object.len()..]].concat()
+}
+
+/// Returns a JSON object with `member` before its own members. Other bytes stay.
+pub(super) fn with_member(object: &str, member: &str) -> String {
+    let own = object.strip_prefix('{').unwrap_or(object);
+    let comma = if own.trim_start().starts_with('}') { "" } else { "," };
+    format!("{{{member}{comma}{own}")
 }
 
 /// Returns the line of a request with its id replaced by `id` (raw JSON).
@@ -160,11 +166,40 @@ pub fn is_failure(message: &Message<'_>) -> bool {
         || message.result.is_some_and(|r| serde_json::from_str::<Outcome>(r.get()).is_ok_and(|o| o.is_error))
 }
 
+/// Returns a tool's result that is a text.
+pub fn text_result(text: &str) -> Value {
+    json!({"content": [{"type": "text", "text": text}]})
+}
+
+/// Returns a tool's result whose text reports a failure to the model.
+pub fn failure(text: &str) -> Value {
+    let mut result = text_result(text);
+    result["isError"] = true.into();
+    result
+}
+
 /// Returns a `"result":…` member whose text reports a failure to the model, with `facts` for programs in its
-/// `_meta`.
+/// `_meta`. It is completed for the era that it is given in.
 pub fn told(text: &str, facts: Value) -> String {
-    let result = json!({"content": [{"type": "text", "text": text}], "isError": true, "_meta": facts});
+    let mut result = failure(text);
+    result["_meta"] = facts;
     format!("\"result\":{result}")
+}
+
+/// Returns a notice that the request `id` (raw JSON) is cancelled.
+pub fn cancelled(id: &str, reason: &str) -> Vec<u8> {
+    notice("cancelled", &format!("\"requestId\":{id},\"reason\":{}", json!(reason)))
+}
+
+/// Returns a notice of progress to the client that gave this token (raw JSON).
+pub fn progress(token: &str, progress: u32, text: &str) -> Vec<u8> {
+    let told = format!("\"progressToken\":{token},\"progress\":{progress},\"message\":{}", json!(text));
+    notice("progress", &told)
+}
+
+fn notice(name: &str, params: &str) -> Vec<u8> {
+    format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/{name}\",\"params\":{{{params}}}}}")
+        .into_bytes()
 }
 
 /// Returns an `"error":…` member: an error of the protocol.

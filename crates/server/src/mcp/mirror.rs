@@ -7,9 +7,6 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, value::RawValue};
 
-/// Member of `_meta` in which each request names the protocol's version, if there was no `initialize`.
-const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-
 /// Name of the header that carries the protocol's version.
 pub const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
@@ -26,13 +23,6 @@ type MirroredArgument = (Vec<String>, HeaderName);
 #[derive(Debug, Default)]
 pub struct Mirror {
     tools: HashMap<String, Vec<MirroredArgument>>,
-}
-
-/// Returns the protocol version that a request names itself; `None` for a request of a session that
-/// `initialize` has opened.
-pub fn version(params: Option<&RawValue>) -> Option<String> {
-    let params: Value = serde_json::from_str(params?.get()).ok()?;
-    params["_meta"][VERSION].as_str().map(str::to_owned)
 }
 
 impl Mirror {
@@ -144,13 +134,5 @@ mod tests {
         );
         check("tools/call", r#"{"name":"sql","arguments":{"region":null,"at":{}}}"#, &[("mcp-name", "sql")]);
         check("prompts/get", r#"{"name":"sql","arguments":{"region":"x"}}"#, &[("mcp-name", "sql")]);
-    }
-
-    #[test]
-    fn a_request_names_its_version_or_belongs_to_a_session() {
-        let named = raw(r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#);
-        assert_eq!(version(Some(named)).as_deref(), Some("2026-07-28"));
-        assert_eq!(version(Some(raw("{}"))), None);
-        assert_eq!(version(None), None);
     }
 }

@@ -23,8 +23,9 @@ use serde_json::{Value, value::RawValue};
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
+    era,
     message::{self, Message},
-    mirror::{self, VERSION_HEADER},
+    mirror::VERSION_HEADER,
     stream::{self, LONGEST, ResumePoint},
     target::Target,
 };
@@ -148,7 +149,7 @@ async fn send(wire: Arc<Wire>, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
         match (message.method.as_deref(), message.id) {
             (Some(method), Some(id)) => {
                 let (id, method) = (id.get().to_owned(), method.to_owned());
-                let stands_alone = mirror::version(message.params).is_some();
+                let stands_alone = era::version(message.params).is_some();
                 let (asking, asked, sent) = (wire.clone(), id.clone(), line.clone());
                 // Registered before it runs, so that its end finds it.
                 let mut state = wire.state();
@@ -297,7 +298,7 @@ impl Wire {
             };
             let mut headers = self.headers(session.as_ref());
             let params = message::read(&line).ok().and_then(|m| m.params);
-            if let Some(version) = mirror::version(params) {
+            if let Some(version) = era::version(params) {
                 self.target.mirror().add(&version, method, params, &mut headers);
             }
             let response = match self.post(&line, headers).await {
@@ -328,7 +329,7 @@ impl Wire {
             self.hear(one);
         };
         if is_stream(&response) {
-            let resumable = mirror::version(message::read(line).ok().and_then(|m| m.params)).is_none();
+            let resumable = era::version(message::read(line).ok().and_then(|m| m.params)).is_none();
             let (mut place, mut failed) = (ResumePoint::default(), 0);
             let mut response = Some(response);
             loop {

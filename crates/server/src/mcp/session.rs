@@ -9,9 +9,10 @@ use std::{
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
+    era::Era,
     message::{self, INTERNAL, Message},
     recorder::{Caller, OutgoingLine},
 };
@@ -42,13 +43,27 @@ pub enum Form {
     Json,
 }
 
+/// HTTP status and form of a response.
+pub type Head = (u16, Form);
+
+/// Request of a client, as its response is concerned.
+pub struct Asked {
+    /// Id of the request, as raw JSON.
+    pub id: String,
+    pub era: Era,
+    /// Form that the client takes, until `head` is decided.
+    pub form: Form,
+    pub to: Stream,
+    /// Receiver of the response's head, which the first line decides: an answer without a notice before it is a document
+    /// with a status of its own. `None` where the response has begun.
+    pub head: Option<oneshot::Sender<Head>>,
+}
+
 struct PendingRequest {
-    id: String,
+    asked: Asked,
     /// Token by which notices of progress name this request, as raw JSON; `None` if the client asked for
     /// none.
     progress: Option<String>,
-    form: Form,
-    to: Stream,
 }
 
 struct Streams {
@@ -106,20 +121,20 @@ impl Session {
         streams.used = Instant::now();
         if message.method.as_deref() == Some("notifications/cancelled") {
             let named = facts(message).request_id.map(RawValue::get);
-            // A cancelled request has no answer, so its response ends here.
-            streams.asked.retain(|asked| {
-                let is_named = named == Some(&asked.id);
-                if is_named {
-                    let _ = asked.to.send(Piece::End);
+            let of = |pending: &PendingRequest| Some(pending.asked.id.as_str()) == named;
+            if let Some(at) = streams.asked.iter().position(of) {
+                let asked = streams.asked.remove(at).asked;
+                match asked.era.cancelled(&asked.id) {
+                    Some(line) => asked.end(OutgoingLine { line, mark: None }),
+                    None => drop(asked.to.send(Piece::End)),
                 }
-                !is_named
-            });
+            }
         }
         let _ = self.lines.send(line);
     }
 
-    /// Sends a request, whose answer and notices go to `to`. False: a request of this id is under way.
-    pub fn ask(&self, id: &str, message: &Message<'_>, line: Vec<u8>, form: Form, to: Stream) -> bool {
+    /// Sends a request to the recorder. False: a request of this id is under way.
+    pub fn ask(&self, asked: Asked, message: &Message<'_>, line: Vec<u8>) -> bool {
         #[derive(Default, Deserialize)]
         struct Params<'a> {
             #[serde(borrow, default, rename = "_meta")]
@@ -127,18 +142,32 @@ impl Session {
         }
         let mut streams = self.streams();
         streams.used = Instant::now();
-        streams.asked.retain(|asked| !asked.to.is_closed());
-        if streams.asked.iter().any(|asked| asked.id == id) {
+        streams.asked.retain(|pending| !pending.asked.to.is_closed());
+        if streams.asked.iter().any(|pending| pending.asked.id == asked.id) {
             return false;
         }
         let params = message.params.and_then(|p| serde_json::from_str::<Params<'_>>(p.get()).ok());
         let progress = params.and_then(|p| p.meta.progress_token).map(|token| token.get().to_owned());
-        streams.asked.push(PendingRequest { id: id.to_owned(), progress, form, to });
+        streams.asked.push(PendingRequest { asked, progress });
         match streams.ended {
             true => streams.end(),
             false => drop(self.lines.send(line)),
         }
         true
+    }
+
+    /// Sends a comment to each open stream, so that nobody between takes it for dead.
+    pub fn keep_open(&self) {
+        for pending in self.streams().asked.iter_mut().filter(|pending| pending.asked.form == Form::Events) {
+            pending.asked.send(Piece::Frame(Bytes::from_static(b":\n\n")));
+        }
+    }
+
+    /// Cancels the requests that have no answer: their client hung up.
+    pub fn hung_up(&self) {
+        for pending in self.streams().asked.drain(..) {
+            let _ = self.lines.send(message::cancelled(&pending.asked.id, "the client hung up"));
+        }
     }
 
     /// Opens the stream for messages that answer no request. A stream that was open for them ends.
@@ -158,9 +187,28 @@ impl Session {
         let streams = self.streams();
         let open = |stream: &Stream| !stream.is_closed();
         let is_used = streams.listening.as_ref().is_some_and(open)
-            || streams.asked.iter().any(|asked| open(&asked.to))
+            || streams.asked.iter().any(|pending| open(&pending.asked.to))
             || streams.used.elapsed() < IDLE;
         streams.ended || !is_used
+    }
+}
+
+impl Asked {
+    /// Sends a piece that is no answer. A response that has not begun becomes a stream of events.
+    fn send(&mut self, piece: Piece) {
+        let head = self.head.take();
+        head.map(|head| head.send((200, Form::Events)));
+        let _ = self.to.send(piece);
+    }
+
+    /// Sends the answer, and ends the response. If the client has hung up, the answer reached nobody.
+    fn end(mut self, answer: OutgoingLine) {
+        if let Some(head) = self.head.take() {
+            self.form = Form::Json;
+            let _ = head.send((self.era.status(&answer.line), Form::Json));
+        }
+        let _ = self.to.send(piece(self.form, answer));
+        let _ = self.to.send(Piece::End);
     }
 }
 
@@ -169,35 +217,28 @@ impl Streams {
     fn give(&mut self, told: OutgoingLine) {
         let Ok(message) = message::read(&told.line) else { return };
         if let (None, Some(id)) = (&message.method, message.id) {
-            let Some(at) = self.asked.iter().position(|asked| asked.id == id.get()) else { return };
-            let asked = self.asked.remove(at);
-            // If the client has hung up, the answer reached nobody.
-            let _ = asked.to.send(piece(asked.form, told));
-            let _ = asked.to.send(Piece::End);
-            return;
+            let of = |pending: &PendingRequest| pending.asked.id == id.get();
+            let Some(at) = self.asked.iter().position(of) else { return };
+            return self.asked.remove(at).asked.end(told);
         }
         let progress = facts(&message).progress_token.map(RawValue::get);
         let is_of_none = message
             .method
             .as_deref()
             .is_some_and(|m| m.ends_with("/list_changed") || m == "notifications/resources/updated");
-        let is_open = |asked: &&PendingRequest| asked.form == Form::Events && !asked.to.is_closed();
-        let of_its_own = self
-            .asked
-            .iter()
-            .filter(is_open)
-            .find(|asked| progress.is_some() && asked.progress.as_deref() == progress);
-        let newest = self.asked.iter().rev().find(is_open).map(|asked| &asked.to);
-        let listening = self.listening.as_ref().filter(|to| !to.is_closed());
+        let is_open =
+            |pending: &PendingRequest| pending.asked.form == Form::Events && !pending.asked.to.is_closed();
+        let is_its = |pending: &PendingRequest| progress.is_some() && pending.progress.as_deref() == progress;
+        let of_its_own = self.asked.iter().position(|pending| is_open(pending) && is_its(pending));
         // Which request a line belongs to is not said: until 2025-11-25 a client hears it from any.
-        let to = match of_its_own {
-            Some(asked) => Some(&asked.to),
-            None if is_of_none => listening.or(newest),
-            None => newest.or(listening),
-        };
-        match to {
-            Some(to) => drop(to.send(piece(Form::Events, told))),
-            None => {
+        let at = of_its_own.or_else(|| self.asked.iter().rposition(is_open));
+        let listening = self.listening.as_ref().filter(|to| !to.is_closed());
+        match (at, listening) {
+            (at, Some(to)) if at.is_none() || is_of_none && of_its_own.is_none() => {
+                drop(to.send(piece(Form::Events, told)));
+            }
+            (Some(at), _) => self.asked[at].asked.send(piece(Form::Events, told)),
+            (None, _) => {
                 self.kept.push_back(told);
                 if self.kept.len() > MOST_KEPT {
                     self.kept.pop_front();
@@ -209,11 +250,10 @@ impl Streams {
     /// Ends all streams after the recorder has ended. Each request without an answer gets an error.
     fn end(&mut self) {
         self.ended = true;
-        for asked in std::mem::take(&mut self.asked) {
+        for PendingRequest { asked, .. } in std::mem::take(&mut self.asked) {
             let error = message::error(INTERNAL, "the server does not stay up, and was given up");
             let line = message::answer(&asked.id, &error);
-            let _ = asked.to.send(piece(asked.form, OutgoingLine { line, mark: None }));
-            let _ = asked.to.send(Piece::End);
+            asked.end(OutgoingLine { line, mark: None });
         }
         self.listening.take().map(|to| to.send(Piece::End));
     }
@@ -261,11 +301,19 @@ mod tests {
         }
 
         fn asks(&self, line: &str) -> mpsc::UnboundedReceiver<Piece> {
-            let (to, pieces) = mpsc::unbounded_channel();
+            let (asked, pieces) = asked(line, None);
             let message = message::read(line.as_bytes()).unwrap();
-            let id = message.id.unwrap().get();
-            assert!(self.session.ask(id, &message, line.as_bytes().to_vec(), Form::Events, to), "{line}");
+            assert!(self.session.ask(asked, &message, line.as_bytes().to_vec()), "{line}");
             pieces
+        }
+
+        /// Makes a request that stands alone. Returns its head and its pieces.
+        fn asks_alone(&self, line: &str) -> (oneshot::Receiver<Head>, mpsc::UnboundedReceiver<Piece>) {
+            let (decided, head) = oneshot::channel();
+            let (asked, pieces) = asked(line, Some(decided));
+            let message = message::read(line.as_bytes()).unwrap();
+            assert!(self.session.ask(asked, &message, line.as_bytes().to_vec()), "{line}");
+            (head, pieces)
         }
 
         fn listens(&self) -> mpsc::UnboundedReceiver<Piece> {
@@ -279,13 +327,20 @@ mod tests {
         }
     }
 
+    fn asked(line: &str, head: Option<oneshot::Sender<Head>>) -> (Asked, mpsc::UnboundedReceiver<Piece>) {
+        let (to, pieces) = mpsc::unbounded_channel();
+        let id = message::read(line.as_bytes()).unwrap().id.unwrap().get().to_owned();
+        let era = if head.is_some() { Era::Alone } else { Era::Session };
+        (Asked { id, era, form: Form::Events, to, head }, pieces)
+    }
+
     /// Pieces that have come, each as its line; the end is an empty one.
     fn came(pieces: &mut mpsc::UnboundedReceiver<Piece>) -> Vec<String> {
         std::iter::from_fn(|| pieces.try_recv().ok())
             .map(|piece| match piece {
                 Piece::Frame(frame) | Piece::Marked(frame, _) => {
                     let text = String::from_utf8(frame.to_vec()).unwrap();
-                    text.strip_prefix("event: message\ndata: ").unwrap().trim_end().to_owned()
+                    text.trim_start_matches("event: message\ndata: ").trim_end().to_owned()
                 }
                 Piece::End => String::new(),
             })
@@ -321,13 +376,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_request_ends_without_an_answer_and_its_recorder_hears_of_it() {
+    async fn a_cancelled_request_of_a_session_is_answered_as_cancelled_and_its_recorder_hears_of_it() {
         let mut stage = Stage::new();
         let mut one = stage.asks(ONE);
         let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#;
         stage.session.tell(&message::read(cancel.as_bytes()).unwrap(), cancel.as_bytes().to_vec());
         stage.gives(r#"{"id":1,"result":{}}"#);
-        assert_eq!(came(&mut one), [""]);
+        let [answer, end] = &came(&mut one)[..] else { panic!("wanted an answer and the end") };
+        assert!(answer.contains("-32800") && end.is_empty(), "{answer}");
         assert_eq!(stage.lines.recv().await.unwrap(), ONE.as_bytes());
         assert_eq!(stage.lines.recv().await.unwrap(), cancel.as_bytes());
     }
@@ -336,12 +392,46 @@ mod tests {
     async fn an_id_is_used_once_at_a_time_and_nobody_waits_for_an_ended_recorder() {
         let stage = Stage::new();
         let mut one = stage.asks(ONE);
-        let (to, _pieces) = mpsc::unbounded_channel();
         let message = message::read(ONE.as_bytes()).unwrap();
-        assert!(!stage.session.ask("1", &message, ONE.into(), Form::Events, to));
+        assert!(!stage.session.ask(asked(ONE, None).0, &message, ONE.into()));
         stage.session.streams().end();
         assert!(came(&mut one)[0].contains("was given up"));
         assert!(came(&mut stage.asks(TWO))[0].contains("was given up"));
         assert!(stage.session.is_over());
+    }
+
+    /// Bug: a response began before its answer was known. Consequence: errors whose status the protocol names came as
+    /// 200. Cause: the head of a stream was sent at once, in both eras.
+    #[tokio::test]
+    async fn the_first_line_decides_the_head_of_a_request_that_stands_alone() {
+        let stage = Stage::new();
+        let (head, mut pieces) = stage.asks_alone(ONE);
+        let error = r#"{"id":1,"error":{"code":-32601,"message":"no"}}"#;
+        stage.gives(error);
+        assert_eq!(head.await.unwrap(), (404, Form::Json));
+        assert_eq!(came(&mut pieces), [error, ""]);
+        let (head, mut pieces) = stage.asks_alone(TWO);
+        let notice = r#"{"method":"notifications/subscriptions/acknowledged"}"#;
+        stage.gives(notice);
+        stage.session.keep_open();
+        assert_eq!(head.await.unwrap(), (200, Form::Events));
+        assert_eq!(came(&mut pieces), [notice, ":"]);
+    }
+
+    /// Bug: who hung up was not told of. Consequence: a server went on with what was cancelled. Cause: from 2026-07-28
+    /// on to hang up is to cancel, and the recorder only lost its client.
+    #[tokio::test]
+    async fn who_hangs_up_cancels_what_has_no_answer() {
+        let mut stage = Stage::new();
+        let (_head, _pieces) = stage.asks_alone(ONE);
+        let _two = stage.asks_alone(TWO);
+        stage.gives(r#"{"id":2,"result":{}}"#);
+        stage.session.hung_up();
+        let lines: Vec<String> = std::iter::from_fn(|| stage.lines.try_recv().ok())
+            .map(|line| String::from_utf8(line).unwrap())
+            .collect();
+        let [one, two, cancel] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!([one, two], [ONE, TWO]);
+        assert!(cancel.contains("notifications/cancelled") && cancel.contains("\"requestId\":1"), "{cancel}");
     }
 }

@@ -1,7 +1,7 @@
 //! State of a session: its server, and the requests that are not answered yet.
 
 use outlast_core::journal::Opening;
-use outlast_server::mcp::message::ToolCall;
+use outlast_server::mcp::message::{self, ToolCall};
 
 use super::deed::No;
 use crate::mcp::tools::Manner;
@@ -20,6 +20,14 @@ pub struct Call {
     pub notices: u32,
     /// Number of times that the call was sent to the server and its answer was lost.
     pub lost: u32,
+}
+
+impl Call {
+    /// Returns the line of an answer that does not come from the server now, as the era of the request wants it. `body`:
+    /// its member `"result":…` or `"error":…`.
+    pub fn answer(&self, body: &str) -> Vec<u8> {
+        message::answer(&self.id, &self.call.era.completed(body))
+    }
 }
 
 #[derive(Clone, Debug)]

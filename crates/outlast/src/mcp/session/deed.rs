@@ -42,6 +42,8 @@ pub enum Deed {
         mark: Option<Seq>,
     },
     ToServer(Vec<u8>),
+    /// Log a line of the server that is no message, or an answer that nobody waits for.
+    Stray(Vec<u8>),
     /// Start the server after a pause of `pause_ms` milliseconds.
     Start {
         pause_ms: u64,

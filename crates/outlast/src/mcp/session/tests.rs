@@ -391,3 +391,99 @@ fn a_server_that_forgets_each_session_is_given_up() {
     let deeds = s.session.on(Event::Forgotten(list.into()));
     assert!(deeds.iter().any(|d| matches!(d, Deed::Quit { why: Some(_) })), "{deeds:?}");
 }
+
+/// A call of 2026-07-28: it names its version.
+fn alone() -> String {
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"},"#;
+    CALL.replace("\"arguments\"", &format!("{meta}\"arguments\""))
+}
+
+#[test]
+fn whatever_outlast_answers_itself_names_its_type_where_the_era_wants_it() {
+    let told = || message::told("x", json!({}));
+    let events: [(&str, Vec<Event>); 4] = [
+        ("recorded", vec![Event::Reserved(0, Ok(Verdict::Answer { seq: None, body: told() }))]),
+        (
+            "unknown",
+            vec![
+                Event::Reserved(0, Ok(send(5))),
+                Event::ServerEnded("signal 9".into()),
+                Event::GivenUp(0, Ok(Verdict::Answer { seq: Some(Seq(5)), body: told() })),
+            ],
+        ),
+        (
+            "pending",
+            vec![Event::Reserved(0, Ok(asked(5))), Event::Approved(0, Ok(Approval::Pending(told())))],
+        ),
+        (
+            "denied",
+            vec![
+                Event::Reserved(0, Ok(asked(5))),
+                Event::Approved(0, Ok(Approval::Refused("x".into()))),
+                Event::Recorded(0, Ok(())),
+            ],
+        ),
+    ];
+    for (what, events) in events {
+        for (call, wanted) in [(alone(), json!("complete")), (CALL.to_owned(), Value::Null)] {
+            let mut s = Stage::new();
+            s.client(&call);
+            let deeds = events.iter().flat_map(|event| s.session.on(copied(event))).collect::<Vec<_>>();
+            let answer = deeds.iter().find(|deed| matches!(deed, Deed::ToClient { .. })).unwrap();
+            assert_eq!(shown(answer).0["result"]["resultType"], wanted, "{what}");
+        }
+    }
+}
+
+fn copied(event: &Event) -> Event {
+    match event {
+        Event::Reserved(no, Ok(verdict)) => Event::Reserved(*no, Ok(verdict.clone())),
+        Event::GivenUp(no, Ok(verdict)) => Event::GivenUp(*no, Ok(verdict.clone())),
+        Event::Approved(no, Ok(approval)) => Event::Approved(*no, Ok(approval.clone())),
+        Event::Recorded(no, recorded) => Event::Recorded(*no, recorded.clone()),
+        Event::ServerEnded(how) => Event::ServerEnded(how.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Bug: an answer with neither result nor error was passed over. Consequence: its call waited for ever. Cause: nothing
+/// was to be recorded, so nothing was done.
+#[test]
+fn an_answer_that_says_nothing_leaves_its_call_in_doubt() {
+    for line in [r#"{"id":7}"#, r#"{"id":7,"result":null}"#] {
+        let mut s = Stage::new();
+        s.out();
+        assert!(matches!(&s.server(line)[..], [Deed::GiveUp { no: 0, refused: None, .. }]), "{line}");
+    }
+}
+
+#[test]
+fn that_a_cancelled_call_was_cancelled_is_no_outcome_of_it() {
+    let cancelled = r#"{"id":7,"error":{"code":-32800,"message":"Request cancelled"}}"#;
+    let mut s = Stage::new();
+    s.out();
+    s.client(r#"{"method":"notifications/cancelled","params":{"requestId":7}}"#);
+    assert!(matches!(&s.server(cancelled)[..], [Deed::GiveUp { no: 0, refused: None, .. }]));
+    let mut s = Stage::new();
+    s.out();
+    assert!(matches!(&s.server(cancelled)[..], [Deed::Record { .. }]), "its client did not cancel it");
+}
+
+#[test]
+fn a_call_that_is_cancelled_while_it_is_marked_is_not_sent() {
+    let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":7}}"#;
+    let mut s = Stage::new();
+    s.client(CALL);
+    s.session.on(Event::Reserved(0, Ok(asked(5))));
+    s.session.on(Event::Approved(0, Ok(Approval::Given)));
+    assert!(s.client(cancel).is_empty());
+    assert!(matches!(&s.session.on(Event::Left(0, Ok(())))[..], [Deed::GiveUp { refused: Some(_), .. }]));
+}
+
+#[test]
+fn what_a_server_says_to_nobody_is_logged() {
+    let mut s = Stage::new();
+    for line in ["starting up\u{1b}[2J", "[]", r#"{"id":99,"result":{}}"#] {
+        assert_eq!(s.server(line), [Deed::Stray(line.into())]);
+    }
+}

@@ -1,6 +1,9 @@
 //! The server's side of a session: what it says, and what becomes of what was with it when it dies, or loses an answer.
 
-use outlast_server::mcp::message::{self, INTERNAL, Message};
+use outlast_server::mcp::{
+    era,
+    message::{self, INTERNAL, Message},
+};
 
 use super::{
     MOST_STARTS, Session,
@@ -12,7 +15,7 @@ impl Session {
     pub(super) fn server(&mut self, line: Vec<u8>) {
         let Ok(message) = message::read(&line) else {
             // A server that prints to standard output what is no message is not the client's trouble.
-            return;
+            return self.deeds.push(Deed::Stray(line));
         };
         let id = message.id.map(|id| id.get().to_owned());
         match (&message.method, id) {
@@ -45,18 +48,21 @@ impl Session {
 
     fn answered(&mut self, id: &str, message: &Message<'_>, line: &[u8]) {
         if let Some(no) = self.out(id) {
-            let (Some(call), Some(body)) = (self.calls.get_mut(&no), message::recorded(message)) else {
-                return;
+            let Some(call) = self.calls.get_mut(&no) else { return };
+            let Phase::Out(open) = call.phase.clone() else { return };
+            self.starts = 0;
+            let body = message::recorded(message).filter(|_| !(call.withdrawn && era::is_cancelled(message)));
+            let Some(body) = body else {
+                // It says nothing of the call, or only that it was cancelled somewhere.
+                return self.give_up(no, open, None);
             };
-            if let Phase::Out(open) = call.phase.clone() {
-                let (opening, failed) = (open.opening, message::is_failure(message));
-                call.phase = Phase::Recording(open, line.to_vec());
-                self.starts = 0;
-                self.deeds.push(Deed::Record { no, opening, body, failed });
-            }
-            return;
+            let (opening, failed) = (open.opening, message::is_failure(message));
+            call.phase = Phase::Recording(open, line.to_vec());
+            return self.deeds.push(Deed::Record { no, opening, body, failed });
         }
-        let Some(plain) = self.plain.remove(id) else { return };
+        let Some(plain) = self.plain.remove(id) else {
+            return self.deeds.push(Deed::Stray(line.to_vec()));
+        };
         self.starts = 0;
         match (plain.method.as_str(), message.result) {
             ("initialize", Some(_)) => self.greeting = Some(plain.line),
@@ -73,10 +79,7 @@ impl Session {
         self.server = Server::Starting;
         self.own.clear();
         for id in std::mem::take(&mut self.asked) {
-            let line = format!(
-                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{id},\"reason\":\"the server ended\"}}}}"
-            );
-            self.show(line.into_bytes());
+            self.show(message::cancelled(&id, "the server ended"));
         }
         let gives_up = self.starts >= MOST_STARTS;
         let mut out: Vec<No> =
