@@ -15,12 +15,23 @@ use crate::format::FORMAT;
 /// its store.
 const SILENT_MS: i64 = 15_000;
 
-/// Returns the SQL that changes a store from format 3 to format 4. `prefix` comes before each table's name; `integer`
-/// is the database's integer type.
+/// Format in which the schemas of both databases create their tables. What came later is in [`ADDED`].
+pub const CREATED: i64 = 4;
+
+/// Columns that were added to the tables: the format that has them first, the table, and the column with its type and its
+/// default in older rows. `{int}` is the database's integer type.
 ///
-/// Entries keep the number of the operation that opened them. Those of format 3 have none: 0.
-pub fn from_3(prefix: &str, integer: &str) -> String {
-    format!("ALTER TABLE {prefix}entries ADD COLUMN opened_by {integer} NOT NULL DEFAULT 0")
+/// - 4: the operation that opened an entry. Entries of format 3 have none: 0.
+const ADDED: [(i64, &str, &str); 1] = [(4, "entries", "opened_by {int} NOT NULL DEFAULT 0")];
+
+/// Returns the SQL that adds the columns that tables of format `found` lack. `prefix` comes before each table's name; `int`
+/// is the database's integer type.
+pub fn added_since(found: i64, prefix: &str, int: &str) -> String {
+    let lacking = ADDED.into_iter().filter(|(format, ..)| *format > found);
+    let add = |(_, table, column): (i64, &str, &str)| {
+        format!("ALTER TABLE {prefix}{table} ADD COLUMN {};\n", column.replace("{int}", int))
+    };
+    lacking.map(add).collect()
 }
 
 /// Checks that no process uses a store that is about to be migrated: an older version could not settle its calls in

@@ -62,10 +62,10 @@ pub struct NewEvent {
     pub about: Value,
 }
 
-/// Position of an event in the order in which a store returns events: the transaction that wrote it, then its number.
+/// Position of an event in the order in which a store returns events. No event is ever committed before one that was seen.
 ///
-/// The transaction is 0 in stores with one writer at a time, whose numbers are in the order of their commits. Where
-/// several commit at once, a number alone does not tell whether a smaller one is still to come.
+/// Numbers are in the order of commits. The transaction, which comes first, is the same for all events; only those that a
+/// PostgreSQL store had before format 5 have smaller ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Mark {
     pub transaction: i64,

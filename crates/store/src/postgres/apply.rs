@@ -21,7 +21,9 @@ use super::{
     error::failure,
     known::{Hold, Known},
     link::Link,
+    locks,
     rows::{no_json, to_json},
+    schema_name::SchemaName,
     state,
     statement::params,
     write::{ONE_ROW, ROW_OF_EACH, Statement, Values},
@@ -35,8 +37,8 @@ use crate::{
     tables::PAYLOAD,
 };
 
-/// Statements that write all changed rows of a group, in order.
-pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
+/// Statements that write all changed rows of a group, in order. Events come last, behind their lock.
+pub fn statements<'a>(known: &'a Known, schema: &SchemaName) -> Result<Vec<Statement<'a>>, Error> {
     let mut all = Vec::new();
     write::<Instance>(known, &mut all)?;
     write::<Envelope>(known, &mut all)?;
@@ -58,6 +60,9 @@ pub fn statements(known: &Known) -> Result<Vec<Statement<'_>>, Error> {
         Ok(vec![Cell::Name(Some(&d.name)), Cell::Int(Some(d.version)), text])
     })?;
     let names = ["at", "run_no", "seq", "kind", "about"];
+    if !known.events.is_empty() {
+        all.push(locks::in_order_of_events(schema));
+    }
     many(
         &mut all,
         |dialect| dialect.insert("events", &names),

@@ -24,7 +24,12 @@ use outlast_core::{
     },
 };
 
-use super::{known::Known, schema_name::SchemaName};
+use super::{
+    known::Known,
+    schema_name::SchemaName,
+    write::{Statement, Values},
+};
+use crate::rows::Cell;
 
 /// Locks that a group takes before it reads.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,6 +57,9 @@ pub enum Part {
 /// Largest number of parts that a group locks: the database's table of all locks of all sessions has a limited size
 /// (`max_locks_per_transaction`, by default 64, times `max_connections`).
 const MOST: usize = 256;
+
+/// Number of the events' lock in the class of the store's own.
+const EVENTS: i32 = 2;
 
 /// Expression that locks parts, given the two halves of their keys. Rows of a function are taken in their order.
 const PARTS: &str =
@@ -127,6 +135,17 @@ impl Locks {
             }
         }
     }
+}
+
+/// Returns the statement that waits for the lock of the events, after which a group draws the numbers of its own.
+///
+/// The lock is held until the commit is seen, so events are seen in the order of their numbers, and a reader's cursor skips
+/// none. It is taken behind all other locks, and nothing but the commit follows: who holds it waits for nobody.
+pub fn in_order_of_events<'a>(schema: &SchemaName) -> Statement<'a> {
+    let int = |value| Cell::Int(Some(i64::from(value)));
+    let sql = "SELECT pg_advisory_xact_lock($1::int, $2::int)".into();
+    let values = Values::One(vec![int(schema.lock_class()), int(EVENTS)]);
+    Statement { sql, writes: None, joins: false, values }
 }
 
 /// Returns the run whose rows a need names; `None` for other needs.

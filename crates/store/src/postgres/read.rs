@@ -62,13 +62,6 @@ async fn views(client: &Link, runs: Vec<Run>) -> Result<Vec<RunView>, Error> {
 const VALUES: &str = "LEFT JOIN LATERAL (SELECT * FROM outlast.payloads WHERE run_no = e.run_no AND seq = e.seq \
     AND role = $4 AND part = 0 AND length(bytes) <= $5 LIMIT 1) p ON true";
 
-/// Condition for events whose transaction, and all before it, have ended: no event of a smaller mark can come later.
-const ENDED: &str = "transaction < txid_snapshot_xmin(txid_current_snapshot())";
-
-/// Transaction of the mark in $1. One that this server has not begun yet is of the server that a dump came from, whose
-/// events count as those of transaction 0 here.
-const FROM: &str = "CASE WHEN $1 >= txid_snapshot_xmax(txid_current_snapshot()) THEN 0 ELSE $1 END";
-
 fn token_key(row: &Row) -> Result<TokenKey, Error> {
     let bad = || Error::Corrupt { what: "a token key is not 32 bytes".into() };
     let name: &str = rows::get(row, 0)?;
@@ -284,7 +277,7 @@ impl Store for PostgresStore {
             let columns = "transaction, no, at, run_no, seq, kind, about";
             let of_run = if run.is_some() { "run_no = $4" } else { "$4::bigint IS NULL" };
             let rest = format!(
-                "outlast.events WHERE {of_run} AND (transaction, no) > ({FROM}, $2) AND {ENDED} \
+                "outlast.events WHERE {of_run} AND (transaction, no) > ($1, $2) \
                  ORDER BY transaction, no LIMIT $3"
             );
             let event = |row: &Row| tables::event(&mut Cursor::new(row));
@@ -302,11 +295,9 @@ impl Store for PostgresStore {
 
     fn newest_event(&self) -> Result<Mark, Error> {
         let newest = self.readers.run(async move |c: &Link| {
-            let sql = format!(
-                "SELECT transaction, no FROM outlast.events WHERE {ENDED} ORDER BY transaction DESC, no DESC LIMIT 1"
-            );
+            let sql = "SELECT transaction, no FROM outlast.events ORDER BY transaction DESC, no DESC LIMIT 1";
             let mark = |row: &Row| Ok(Mark { transaction: rows::get(row, 0)?, no: rows::get(row, 1)? });
-            maybe(c, &sql, params![], mark).await
+            maybe(c, sql, params![], mark).await
         })?;
         Ok(newest.unwrap_or_default())
     }

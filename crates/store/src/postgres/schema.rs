@@ -11,25 +11,28 @@ use super::{
 };
 use crate::{
     format::{FORMAT, readable},
-    migration::{from_3, is_idle},
+    migration::{CREATED, added_since, is_idle},
     tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
 };
 
 // The same tables as in SQLite, with composite primary keys. Names are bytea (they may hold NUL) and indexed by their
 // hash (they may be long). JSON escapes NUL and is text. Text that is searched for is collated "C", so that a new
 // version of the system's collations cannot break an index. Payloads arrive already compressed.
-/// Tables of events and of their deliveries, added within format 4: a store that has none yet gets it when it is opened.
+/// Tables of events and of their deliveries. Some stores of format 4 and older have none.
 ///
-/// Numbers are drawn before a commit, so their order is not that of the commits. Each row has its transaction too, and
-/// readers leave out those that are not below every transaction in progress.
+/// Numbers are drawn under a lock, so their order is that of the commits ([`super::locks::in_order_of_events`]). Until
+/// format 4 it was not, and each row had its transaction: events are ordered by that first ([`IN_ORDER`]).
 const EVENTS: &str = "
-CREATE TABLE outlast.events (
-    no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, transaction bigint NOT NULL DEFAULT txid_current(),
+CREATE TABLE IF NOT EXISTS outlast.events (
+    no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, transaction bigint NOT NULL DEFAULT 0,
     at bigint NOT NULL, run_no bigint, seq bigint, kind text COLLATE \"C\" NOT NULL, about text NOT NULL);
-CREATE INDEX events_in_order ON outlast.events (transaction, no);
-CREATE INDEX events_of_runs ON outlast.events (run_no, transaction, no) WHERE run_no IS NOT NULL;
-CREATE TABLE outlast.deliveries (name bytea PRIMARY KEY, version bigint NOT NULL, delivery text NOT NULL);
+CREATE INDEX IF NOT EXISTS events_in_order ON outlast.events (transaction, no);
+CREATE INDEX IF NOT EXISTS events_of_runs ON outlast.events (run_no, transaction, no) WHERE run_no IS NOT NULL;
+CREATE TABLE IF NOT EXISTS outlast.deliveries (name bytea PRIMARY KEY, version bigint NOT NULL, delivery text NOT NULL);
 ";
+
+/// Puts all later events behind those of format 4: no server counts its transactions up to 2^52.
+const IN_ORDER: &str = "ALTER TABLE outlast.events ALTER COLUMN transaction SET DEFAULT 4503599627370496";
 
 fn tables_of_runs() -> String {
     format!(
@@ -114,7 +117,7 @@ enum Found {
     /// A store of this program's format.
     Store,
     /// A store of an older format, which can be migrated.
-    Older,
+    Older(i64),
 }
 
 /// Checks the format, and creates the tables or brings them to this program's format, in one transaction.
@@ -128,8 +131,8 @@ pub async fn make(
     fresh_meta: Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
     suits(client, place).await?;
-    if found(client, place).await? == Found::Store && has_events(client).await? {
-        return settle_events(client).await;
+    if found(client, place).await? == Found::Store {
+        return Ok(());
     }
     client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failure)?;
     let done = tables(client, place, create, fresh_meta).await;
@@ -173,7 +176,7 @@ async fn found(client: &Link, place: &str) -> Result<Found, Error> {
     let format = maybe(client, sql, params![], |row| rows::name(row, 0)).await?.ok_or_else(foreign)?;
     let format = format.parse().map_err(|_| foreign())?;
     readable(format, place)?;
-    Ok(if format == FORMAT { Found::Store } else { Found::Older })
+    Ok(if format == FORMAT { Found::Store } else { Found::Older(format) })
 }
 
 async fn tables(
@@ -185,11 +188,8 @@ async fn tables(
     client.batch_execute(&format!("SELECT {}", client.schema.lock())).await.map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
     match found(client, place).await? {
-        Found::Store => return add_tables(client).await,
-        Found::Older => {
-            migrate(client, place).await?;
-            return add_tables(client).await;
-        }
+        Found::Store => return Ok(()),
+        Found::Older(format) => return migrate(client, place, format).await,
         Found::Nothing => {}
     }
     if !create {
@@ -197,7 +197,7 @@ async fn tables(
     }
     let make = format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", client.schema.as_str());
     client.batch_execute(&make).await.map_err(failure)?;
-    for sql in [&tables_of_runs(), state::schema::TABLES] {
+    for sql in [&tables_of_runs(), state::schema::TABLES, &added_since(CREATED, "outlast.", "bigint")] {
         client.batch_execute(sql).await.map_err(failure)?;
     }
     let format = ("format".to_owned(), FORMAT.to_string().into_bytes());
@@ -216,38 +216,15 @@ fn stead(client: &Link) -> String {
     }
 }
 
-async fn has_events(client: &Link) -> Result<bool, Error> {
-    let sql = "SELECT to_regclass('outlast.events') IS NOT NULL";
-    rows::get(&client.query_typed_one(sql, &[]).await.map_err(failure)?, 0)
-}
-
-/// Moves events of transactions that this server has not begun yet to the front: a dump was restored to another server,
-/// whose transactions are counted anew. They would not be given out for as long as that count is behind.
-async fn settle_events(client: &Link) -> Result<(), Error> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM outlast.events \
-               WHERE transaction >= txid_snapshot_xmax(txid_current_snapshot()))";
-    let moved: bool = rows::get(&client.query_typed_one(sql, &[]).await.map_err(failure)?, 0)?;
-    if !moved {
-        return Ok(());
-    }
-    client.batch_execute("UPDATE outlast.events SET transaction = 0").await.map_err(failure)
-}
-
-/// Adds the tables that were added within a format, under the lock of all writers.
-async fn add_tables(client: &Link) -> Result<(), Error> {
-    if has_events(client).await? {
-        return Ok(());
-    }
-    client.batch_execute(EVENTS).await.map_err(failure)
-}
-
 /// Brings the tables to this program's format, under the lock of all writers. Errors: `Open` while a process of the
 /// older version uses the store.
-async fn migrate(client: &Link, place: &str) -> Result<(), Error> {
+async fn migrate(client: &Link, place: &str, found: i64) -> Result<(), Error> {
     let live = many::<Instance>(client, &format!("WHERE life = {LIVE}"), params![]).await?;
     let now = rows::get(&client.query_typed_one(&format!("SELECT {NOW}"), &[]).await.map_err(failure)?, 0)?;
     is_idle(&live, Micros(now), place)?;
-    client.batch_execute(&from_3("outlast.", "bigint")).await.map_err(failure)?;
+    for sql in [&added_since(found, "outlast.", "bigint"), EVENTS, IN_ORDER] {
+        client.batch_execute(sql).await.map_err(failure)?;
+    }
     let sql = "UPDATE outlast.meta SET value = $1 WHERE key = 'format'";
     write_one(client, sql, params![FORMAT.to_string().as_bytes()]).await
 }

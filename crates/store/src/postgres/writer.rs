@@ -310,7 +310,7 @@ impl PostgresWriter {
     /// Writes all changes, before the commit does.
     fn write(&mut self) -> Result<(), Error> {
         self.within(|s, known| {
-            let statements = apply::statements(known)?;
+            let statements = apply::statements(known, &s.client.client.schema)?;
             s.run(write::run(&s.client, &statements, "")).map_err(|failed| match failed {
                 Failed::Unsent(e) | Failed::Statement(e) | Failed::Last(e) => write_failure(e),
             })
@@ -467,7 +467,7 @@ impl Backend for PostgresWriter {
             return Err(CommitFailed::RolledBack(Error::Unavailable { why }));
         }
         let done = {
-            let mut statements = match apply::statements(&self.known) {
+            let mut statements = match apply::statements(&self.known, &session.client.client.schema) {
                 Ok(statements) => statements,
                 Err(e) => {
                     self.session = Some(session);

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Transaction};
 use super::{connect, failure, query, schema};
 use crate::{
     format::FORMAT,
-    migration::{from_3, is_idle},
+    migration::{added_since, is_idle},
     tables::LIVE,
 };
 
@@ -29,7 +29,8 @@ pub fn migrate(conn: &mut Connection, path: &Path, now: Micros) -> Result<(), Er
     }
     is_idle(&query::many::<Instance>(&tx, &format!("WHERE life = {LIVE}"), [])?, now, &place)?;
     let copy = copy(path, found)?;
-    tx.execute_batch(&from_3("", "INTEGER")).map_err(failure)?;
+    tx.execute_batch(&added_since(found, "", "INTEGER")).map_err(failure)?;
+    tx.execute_batch(schema::EVENTS).map_err(failure)?;
     tx.pragma_update(None, "user_version", FORMAT).map_err(failure)?;
     tx.commit().map_err(failure)?;
     tracing::warn!(

@@ -64,7 +64,6 @@ impl SqliteStore {
         })?;
         if format != FORMAT {
             migrate::migrate(&mut conn, path, options.clock.now())?;
-            schema::add_tables(&mut conn)?;
         }
         file.opened()?;
         let file = Arc::new(file);

@@ -6,6 +6,7 @@ use rusqlite::{Connection, Transaction};
 use super::{failure, state};
 use crate::{
     format::{FORMAT, readable},
+    migration::{CREATED, added_since},
     tables::{APPROVAL, CALL, ITEM, LIVE, OPEN},
 };
 
@@ -18,13 +19,13 @@ pub const APPLICATION_ID: i64 = 0x4f55_544c;
 // to save a sort. A payload's id is derived from its entry's (see `payloads.rs`), so it needs no index, which saves
 // each commit one page. A short value in its entry's row saves another. Indexes on open rows are partial, so that a
 // sweep costs only what is open.
-/// Tables of events and of their deliveries, added within format 4: a store that has none yet gets it when it is opened. A number is never given
-/// out twice, because the newest row is never removed.
-const EVENTS: &str = "
-CREATE TABLE events (
+/// Tables of events and of their deliveries. Some stores of format 4 and older have none. A number is never given out twice,
+/// because the newest row is never removed.
+pub const EVENTS: &str = "
+CREATE TABLE IF NOT EXISTS events (
     no INTEGER PRIMARY KEY, at INTEGER NOT NULL, run_no INTEGER, seq INTEGER, kind TEXT NOT NULL, about TEXT NOT NULL);
-CREATE INDEX events_of_runs ON events (run_no, no) WHERE run_no IS NOT NULL;
-CREATE TABLE deliveries (name TEXT PRIMARY KEY, version INTEGER NOT NULL, delivery TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS events_of_runs ON events (run_no, no) WHERE run_no IS NOT NULL;
+CREATE TABLE IF NOT EXISTS deliveries (name TEXT PRIMARY KEY, version INTEGER NOT NULL, delivery TEXT NOT NULL) WITHOUT ROWID;
 ";
 
 fn tables_of_runs() -> String {
@@ -134,27 +135,17 @@ pub fn make(
 ) -> Result<i64, Error> {
     match found(conn, place)? {
         0 => {}
-        format => {
-            if format == FORMAT {
-                add_tables(conn)?;
-            }
-            return Ok(format);
-        }
+        format => return Ok(format),
     }
     let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
     // Read again under the lock: another process may have created them meanwhile.
     match found_in(&tx, place)? {
         0 => {}
-        format => {
-            drop(tx);
-            if format == FORMAT {
-                add_tables(conn)?;
-            }
-            return Ok(format);
-        }
+        format => return Ok(format),
     }
     tx.execute_batch(&tables_of_runs()).map_err(failure)?;
     tx.execute_batch(state::schema::TABLES).map_err(failure)?;
+    tx.execute_batch(&added_since(CREATED, "", "INTEGER")).map_err(failure)?;
     tx.pragma_update(None, "user_version", FORMAT).map_err(failure)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failure)?;
     for (key, value) in fresh_meta() {
@@ -162,22 +153,4 @@ pub fn make(
     }
     tx.commit().map_err(failure)?;
     Ok(FORMAT)
-}
-
-/// Creates the tables that later versions of this format added, if they are missing.
-pub fn add_tables(conn: &mut Connection) -> Result<(), Error> {
-    let has = |conn: &Connection| -> Result<bool, Error> {
-        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'events'";
-        conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map(|n| n > 0).map_err(failure)
-    };
-    if has(conn)? {
-        return Ok(());
-    }
-    let tx = Transaction::new(conn, rusqlite::TransactionBehavior::Immediate).map_err(failure)?;
-    // Read again under the lock: another process may have added them meanwhile.
-    if has(&tx)? {
-        return Ok(());
-    }
-    tx.execute_batch(EVENTS).map_err(failure)?;
-    tx.commit().map_err(failure)
 }

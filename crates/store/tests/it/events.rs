@@ -26,37 +26,20 @@ fn after(s: &Stage, after: Mark) -> Vec<Event> {
     s.store().events(&EventQuery { after, limit: 1000, ..EventQuery::default() }).unwrap()
 }
 
-/// At least `n` events after `mark`, once they are given out: on PostgreSQL they wait for transactions of others.
-fn at_least(s: &Stage, mark: Mark, n: usize) -> Vec<Event> {
-    loop {
-        let events = after(s, mark);
-        if events.len() >= n {
-            return events;
-        }
-        std::thread::yield_now();
-    }
-}
-
 fn kinds(events: &[Event]) -> Vec<Kind> {
     events.iter().map(|e| e.kind).collect()
 }
 
-/// Events of a run and kind, once there are `n`, with their entries and what they tell.
-fn told(s: &Stage, run: RunNo, kind: Kind, n: usize) -> Vec<(Option<Seq>, Value)> {
+/// Events of a run and kind, with their entries and what they tell.
+fn told(s: &Stage, run: RunNo, kind: Kind) -> Vec<(Option<Seq>, Value)> {
     let wanted = EventQuery { run: Some(run), limit: 1000, ..EventQuery::default() };
-    loop {
-        let events = s.store().events(&wanted).unwrap();
-        let found: Vec<_> = events.into_iter().filter(|e| e.kind == kind).map(|e| (e.seq, e.about)).collect();
-        if found.len() >= n {
-            return found;
-        }
-        std::thread::yield_now();
-    }
+    let events = s.store().events(&wanted).unwrap();
+    events.into_iter().filter(|e| e.kind == kind).map(|e| (e.seq, e.about)).collect()
 }
 
 pub fn what_happens_to_a_run_is_an_event_of_its_commit_and_ordinary_work_is_none(s: &Stage) {
     let a = s.process("p").claim(s.run("r").create());
-    let begun = at_least(s, Mark::default(), 3);
+    let begun = after(s, Mark::default());
     assert_eq!(kinds(&begun), [Kind::RunCreated, Kind::Status, Kind::AttemptBegan]);
     assert_eq!(begun[0].about, json!({"run": "r"}));
     assert_eq!((&begun[1].about["from"], &begun[1].about["to"]), (&json!("interrupted"), &json!("running")));
@@ -69,7 +52,7 @@ pub fn what_happens_to_a_run_is_an_event_of_its_commit_and_ordinary_work_is_none
     s.ask(Tell { run: a.run, word: Word::Cancel { reason: Some("enough".into()) } }).unwrap();
     a.ends(Then::Complete);
     s.reopen();
-    let ended = at_least(s, mark, 2);
+    let ended = after(s, mark);
     assert!(ended.iter().all(|e| e.run == Some(a.run) && e.mark > mark), "{ended:?}");
     let status = ended.iter().find(|e| e.kind == Kind::Status).unwrap();
     assert_eq!((&status.about["to"], &status.about["message"]), (&json!("cancelled"), &json!("enough")));
@@ -91,7 +74,7 @@ pub fn a_budget_tells_each_share_of_its_limit_once(s: &Stage) {
     for n in 0..9 {
         a.buys(&format!("call {n}"), FULL);
     }
-    let shares = told(s, a.run, Kind::Budget, 2);
+    let shares = told(s, a.run, Kind::Budget);
     let percents: Vec<&Value> = shares.iter().map(|e| &e.1["percent"]).collect();
     assert_eq!(percents, [&json!(50), &json!(80)]);
     let wanted = json!({"unit": "cost_nano_usd", "percent": 80, "spent": 8 * FULL, "limit": 10 * FULL});
@@ -105,11 +88,11 @@ pub fn a_lost_call_and_a_bill_beyond_its_hold_are_told(s: &Stage) {
     a.done(over, FULL + 7);
     let lost = a.call("lost");
     process.dies();
-    let ended = told(s, a.run, Kind::AttemptEnded, 1);
+    let ended = told(s, a.run, Kind::AttemptEnded);
     assert_eq!((&ended[0].1["died"], &ended[0].1["exit"]["lost"]), (&json!(true), &json!(true)));
     let overrun = json!({"nano_usd": 7, "tokens": 7});
-    assert_eq!(told(s, a.run, Kind::Overrun, 1), [(Some(over), overrun)]);
-    let doubt = told(s, a.run, Kind::Doubt, 1);
+    assert_eq!(told(s, a.run, Kind::Overrun), [(Some(over), overrun)]);
+    let doubt = told(s, a.run, Kind::Doubt);
     assert_eq!((doubt.len(), doubt[0].0, &doubt[0].1["held_nano_usd"]), (1, Some(lost), &json!(FULL)));
 }
 
@@ -117,22 +100,22 @@ pub fn an_approval_is_told_when_it_is_asked_for_and_when_it_is_decided(s: &Stage
     let a = s.process("p").claim(s.run("r").create());
     let id = a.pends("deploy", "{}");
     let shown = json!(id.to_string());
-    let asked = told(s, a.run, Kind::ApprovalAsked, 1);
+    let asked = told(s, a.run, Kind::ApprovalAsked);
     assert_eq!(
         (asked[0].0, &asked[0].1["id"], &asked[0].1["tool"]),
         (Some(id.seq), &shown, &json!("deploy"))
     );
     a.pends("deploy", "{}");
     approvals::decides(s, id, true);
-    let decided = told(s, a.run, Kind::ApprovalDecided, 1);
+    let decided = told(s, a.run, Kind::ApprovalDecided);
     assert_eq!((decided.len(), &decided[0].1["approve"], &decided[0].1["id"]), (1, &json!(true), &shown));
-    assert_eq!(told(s, a.run, Kind::ApprovalAsked, 1).len(), 1, "asked once");
+    assert_eq!(told(s, a.run, Kind::ApprovalAsked).len(), 1, "asked once");
 }
 
 pub fn what_a_refusal_leaves_unwritten_is_no_event(s: &Stage) {
     let a = s.process("p").claim(s.run("r").create());
     a.ends(Then::Complete);
-    let mark = at_least(s, Mark::default(), 5).last().unwrap().mark;
+    let mark = after(s, Mark::default()).last().unwrap().mark;
     s.refuses("run_ended", Tell { run: a.run, word: Word::Cancel { reason: None } });
     assert_eq!(after(s, mark), []);
 }
@@ -142,10 +125,10 @@ pub fn a_removed_run_leaves_one_event_and_no_number_is_given_out_twice(s: &Stage
     let last = s.run("stays").create();
     first.ends(Then::Complete);
     // Two runs are created, one begins and is completed.
-    let mark = at_least(s, Mark::default(), 6).last().unwrap().mark;
+    let mark = after(s, Mark::default()).last().unwrap().mark;
     let forget = Forget { run: first.run, above: Vec::new(), ended_before: FOREVER, seen: last };
     assert_eq!(s.ask(forget).unwrap(), Forgot::Gone);
-    let left = at_least(s, mark, 1);
+    let left = after(s, mark);
     assert_eq!((kinds(&left), &left[0].about), (vec![Kind::RunRemoved], &json!({"run": "gone"})));
     let wanted = EventQuery { run: Some(first.run), limit: 100, ..EventQuery::default() };
     assert_eq!(kinds(&s.store().events(&wanted).unwrap()), [Kind::RunRemoved]);

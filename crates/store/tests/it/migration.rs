@@ -4,6 +4,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use outlast_core::{
     engine::run::{register::Register, start::Start},
+    events::{EventQuery, Mark},
     run::instance::Identity,
     store::{Ask as _, Durability, Store},
     words::id::RunId,
@@ -104,12 +105,20 @@ fn a_database_of_the_format_before_is_brought_to_this_one() {
     use_it(&open_at(&database.url(), true).unwrap(), 77);
     let sql = |sql: &str| database.execute(sql);
     sql("ALTER TABLE outlast.entries DROP COLUMN opened_by");
+    // Events were ordered by their transactions.
+    sql("ALTER TABLE outlast.events ALTER COLUMN transaction SET DEFAULT txid_current()");
+    sql("UPDATE outlast.events SET transaction = txid_current()");
     sql("UPDATE outlast.meta SET value = '3' WHERE key = 'format'");
     let refused = open_at(&database.url(), false).map(drop).unwrap_err().to_string();
     assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
     sql("UPDATE outlast.instances SET last_seen = 0");
     let store = open_at(&database.url(), false).unwrap();
     assert!(store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some());
+    let read = |after| store.events(&EventQuery { after, limit: 100, run: None }).unwrap();
+    let told = read(Mark::default());
+    let new = store.ask(Start::new(RunId::new("new").unwrap()), Durability::Synced).wait().unwrap();
+    let since: Vec<_> = read(told[told.len() - 1].mark).into_iter().map(|event| event.run).collect();
+    assert_eq!(since, [Some(new.run)], "a reader goes on behind what it was told before");
     let found = database.value("SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'");
     assert_eq!(found, Some(FORMAT.to_string()));
 }

@@ -10,12 +10,11 @@ use std::{
 
 use outlast_core::{
     engine::state::put::{Change, Put},
-    events::{EventQuery, Mark},
     state::Name,
     store::{Ask as _, Durability, state::Scan},
     words::{
         clock::Clock,
-        id::{Micros, RunNo},
+        id::Micros,
     },
 };
 
@@ -469,65 +468,4 @@ fn nothing_depends_on_the_databases_own_settings() {
     a.buys("one", 100);
     s.ask(put("k\\")).unwrap();
     assert!(s.store().state("n", "a", "k\\").unwrap().is_some());
-}
-
-/// Numbers are drawn before a commit: a server that commits late has a smaller number than what others committed since.
-#[test]
-fn an_event_that_is_committed_late_is_skipped_by_no_reader() {
-    let database = Database::new();
-    let s = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
-    let read = |after| s.store().events(&EventQuery { after, limit: 100, run: None }).unwrap();
-    let early = s.run("early").create();
-    let first = loop {
-        match read(Mark::default()).pop() {
-            Some(event) => break event,
-            None => std::thread::yield_now(),
-        }
-    };
-    assert_eq!(first.run, Some(early));
-    // Another server has its number and its transaction, and has not committed yet.
-    let late = database.begun(
-        "INSERT INTO outlast.events (at, run_no, kind, about) VALUES (1, 77, 'run_created', '{\"run\": \"late\"}')",
-    );
-    let later = s.run("later").create();
-    let number = "SELECT max(no)::text FROM outlast.events";
-    assert_eq!(database.value(number).as_deref(), Some("3"), "the number between is the late one's");
-    assert_eq!(read(first.mark), [], "what comes after it waits");
-    assert_eq!(s.store().newest_event().unwrap(), first.mark);
-    late.commit();
-    let rest = loop {
-        let rest = read(first.mark);
-        match rest.len() {
-            2 => break rest,
-            _ => std::thread::yield_now(),
-        }
-    };
-    assert_eq!(rest.iter().map(|e| e.run).collect::<Vec<_>>(), [Some(RunNo(77)), Some(later)]);
-    assert_eq!(read(rest[1].mark), []);
-}
-
-/// A restored dump has events of transactions that its new server has not begun yet.
-#[test]
-fn events_of_a_restored_dump_are_given_out_and_its_readers_go_on() {
-    let database = Database::new();
-    let stage = || Stage::on(Opened(open_at(&database.url(), true).unwrap()));
-    let s = stage();
-    let old = s.run("old").create();
-    drop(s);
-    database.execute("UPDATE outlast.events SET transaction = 9000000000000000");
-    let s = stage();
-    let new = s.run("new").create();
-    let runs = |after| -> Vec<_> {
-        s.store()
-            .events(&EventQuery { after, limit: 100, run: None })
-            .unwrap()
-            .iter()
-            .map(|e| e.run)
-            .collect()
-    };
-    while runs(Mark::default()).len() < 2 {
-        std::thread::yield_now();
-    }
-    assert_eq!(runs(Mark::default()), [Some(old), Some(new)]);
-    assert_eq!(runs(Mark { transaction: 9_000_000_000_000_000, no: 1 }), [Some(new)]);
 }

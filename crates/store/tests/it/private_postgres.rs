@@ -142,12 +142,17 @@ impl Database {
 
     /// Waits until a session waits for a lock of this kind.
     pub fn wait_for_a_wait(&self, kind: &str) {
+        self.wait_for_waits(kind, 1);
+    }
+
+    /// Waits until so many sessions wait for locks of this kind.
+    pub fn wait_for_waits(&self, kind: &str, wanted: i64) {
         let waiting = format!(
-            "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+            "SELECT count(*) >= {wanted} FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
              WHERE d.datname = '{}' AND l.locktype = '{kind}' AND NOT l.granted",
             self.name
         );
-        while self.ask(&waiting).as_deref() == Some("0") {
+        while self.ask(&waiting).as_deref() != Some("t") {
             std::thread::yield_now();
         }
     }

@@ -8,7 +8,7 @@ use outlast_core::{
         tell::{Tell, Word},
     },
     envelope::{Refusal, evidence::Evidence, unit::Unit},
-    events::{EventQuery, Kind},
+    events::{Event, EventQuery, Kind},
     run::{Command, Prices, Spec, status::Status},
     words::id::{Micros, RunNo, Seq},
 };
@@ -152,15 +152,8 @@ pub fn a_run_that_waits_busily_is_halted_with_its_evidence_until_a_person_resume
     let waited = s.row(agent.run).halt.and_then(|halt| halt.waited);
     assert_eq!(waited.as_deref(), Some(&evidence));
     let wanted = EventQuery { run: Some(agent.run), limit: 100, ..EventQuery::default() };
-    // On PostgreSQL events wait for transactions of others.
-    let event = loop {
-        let events = s.store().events(&wanted).unwrap();
-        if let Some(found) = events.into_iter().find(|e| e.kind == Kind::Status && e.about["to"] == "halted")
-        {
-            break found;
-        }
-        std::thread::yield_now();
-    };
+    let is_halt = |e: &Event| e.kind == Kind::Status && e.about["to"] == "halted";
+    let event = s.store().events(&wanted).unwrap().into_iter().find(is_halt).unwrap();
     assert_eq!((&event.about["waited"]["calls"], &event.about["waited"]["first"]), (&200.into(), &7.into()));
     assert_ne!(told(s, agent.run, Word::Resume { diverged: None }), Status::Halted);
     assert_eq!(s.row(agent.run).halt, None);
