@@ -66,7 +66,7 @@ pub fn reserve(
         priced: true,
         usual_cap: None,
         taken: Vec::new(),
-        in_hand: Vec::new(),
+        connection: 0,
         retry_count: 0,
         answered_with_error: false,
         behind: false,

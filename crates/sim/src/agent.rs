@@ -34,7 +34,8 @@ pub struct Agent {
     takes_notes: bool,
     position: usize,
     notes: usize,
-    open: BTreeMap<u64, Logical>,
+    /// Requests under way, and the process that each was sent to.
+    open: BTreeMap<u64, (Logical, usize)>,
     /// Number of requests of the current step that have no answer yet.
     missing: usize,
 }
@@ -78,7 +79,7 @@ impl Agent {
                 }
             }
             ToAgent::Refused { connection, code, retry, after_ms } => {
-                let Some(logical) = self.open.remove(&connection) else { return };
+                let Some((logical, _)) = self.open.remove(&connection) else { return };
                 if retry && logical.retry < 2 {
                     let again = Logical { retry: logical.retry + 1, ..logical };
                     out.to_agent(after_ms, self.index, self.life, ToAgent::Resend(again));
@@ -87,13 +88,13 @@ impl Agent {
                 }
             }
             ToAgent::Vanish { connection, marked } => {
-                let Some(logical) = self.open.remove(&connection) else { return };
+                let Some((logical, process)) = self.open.remove(&connection) else { return };
                 let retry = logical.retry + u32::from(marked);
                 let at_once = out.rng.chance(50);
                 let delay = if at_once { out.rng.between(0, 20) } else { out.rng.between(1, 1_000) };
                 match at_once {
-                    true => out.to_process(0, self.process, ToProcess::ClientGone(connection)),
-                    false => self.hang_up(connection, out),
+                    true => out.to_process(0, process, ToProcess::ClientGone(connection)),
+                    false => hang_up(connection, process, out),
                 }
                 out.to_agent(delay, self.index, self.life, ToAgent::Resend(Logical { retry, ..logical }));
             }
@@ -161,7 +162,11 @@ impl Agent {
     fn send(&mut self, logical: Logical, out: &mut Outside) {
         let Some(credential) = self.credential.clone() else { return };
         let connection = out.new_connection();
-        self.open.insert(connection, logical);
+        let process = match self.cast.is_spread {
+            true => out.rng.below(out.processes as u64) as usize,
+            false => self.process,
+        };
+        self.open.insert(connection, (logical, process));
         let request = Request {
             agent: self.index,
             life: self.life,
@@ -173,7 +178,7 @@ impl Agent {
             key: logical.key.map(|key| format!("key-{key}")),
         };
         let delay = out.rng.between(1, 4);
-        out.to_process(delay, self.process, ToProcess::Request { connection, request });
+        out.to_process(delay, process, ToProcess::Request { connection, request });
         if out.rng.chance(7) && !out.provider.behaves {
             let vanish = ToAgent::Vanish { connection, marked: out.rng.chance(50) };
             // Some clients leave while they are being admitted.
@@ -231,14 +236,14 @@ impl Agent {
     }
 
     fn hang_up_all(&mut self, out: &mut Outside) {
-        for connection in std::mem::take(&mut self.open).into_keys() {
-            self.hang_up(connection, out);
+        for (connection, (_, process)) in std::mem::take(&mut self.open) {
+            hang_up(connection, process, out);
         }
     }
+}
 
-    /// Drops a connection. The process learns of that at once, or late.
-    fn hang_up(&self, connection: u64, out: &mut Outside) {
-        let delay = if out.rng.chance(80) { out.rng.between(0, 5) } else { out.rng.between(5, 4_000) };
-        out.to_process(delay, self.process, ToProcess::ClientGone(connection));
-    }
+/// Drops a connection. The process learns of that at once, or late.
+fn hang_up(connection: u64, process: usize, out: &mut Outside) {
+    let delay = if out.rng.chance(80) { out.rng.between(0, 5) } else { out.rng.between(5, 4_000) };
+    out.to_process(delay, process, ToProcess::ClientGone(connection));
 }

@@ -293,6 +293,9 @@ fn tamper(bug: Bug, tables: &mut Tables, before: &Tables) {
     if bug == Bug::WindowsForgotten {
         tables.budgets.values_mut().for_each(|budget| budget.past = Past::default());
     }
+    if bug == Bug::TakerUntold {
+        tables.entries.values_mut().for_each(|e| e.taken = None);
+    }
     let mut given_back = Vec::new();
     for (key, e) in &mut tables.entries {
         let old = before.entries.get(key);

@@ -13,6 +13,10 @@ pub enum Bug {
     StaleAdmission,
     /// The answer of a client that left stays taken until its driver notices that the client is gone.
     LeftUnnoticed,
+    /// A server tells no other who receives an answer.
+    TakerUntold,
+    /// A server does not tell that a client has left without its answer.
+    GiveBackUntold,
     /// The desk does not know that a delivery mark is being written.
     MarkForgotten,
     /// The desk knows of the mark, but decides identical requests all the same.

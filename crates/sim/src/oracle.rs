@@ -48,8 +48,15 @@ pub struct Oracle {
     unmarked: HashSet<Key>,
     /// Answers that each attempt received at a first try.
     received: HashMap<(RunNo, AttemptNo), HashSet<u64>>,
-    /// Entry whose answer each connection is receiving. A client that left or has the whole answer receives nothing.
-    receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq)>,
+    /// Entry whose answer each connection is receiving, and at which process. A client that left or has the whole answer
+    /// receives nothing.
+    receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq, usize)>,
+    /// Entries of connections that no longer receive an answer, whose process has not told the store yet.
+    untold: BTreeMap<u64, (Key, InstanceNo)>,
+    /// Instances of processes that have died. What they were sending stays taken until that is found out.
+    dead: HashSet<InstanceNo>,
+    /// Entries of which a loss of power took what the store had been told of who receives them.
+    undone: HashSet<Key>,
     /// Number of commits when the tables were last checked.
     checked: i64,
     /// Monotonic time of the last change that waiters may wait for, in milliseconds.
@@ -70,8 +77,25 @@ impl Oracle {
     }
 
     /// Notes that the client of `connection` is receiving the answer of an entry.
-    pub fn receives(&mut self, connection: u64, run: RunNo, attempt: AttemptNo, seq: Seq) {
-        self.receiving.insert(connection, (run, attempt, seq));
+    pub fn receives(&mut self, connection: u64, run: RunNo, attempt: AttemptNo, seq: Seq, process: usize) {
+        self.receiving.insert(connection, (run, attempt, seq, process));
+    }
+
+    /// Notes that `connection` no longer receives the answer that it took as `instance`, and that the store is about to be
+    /// told.
+    pub fn gives_back_from(&mut self, connection: u64, key: Key, instance: InstanceNo) {
+        self.receiving.remove(&connection);
+        self.untold.insert(connection, (key, instance));
+    }
+
+    /// Notes that the store knows that `connection` no longer receives its answer.
+    pub fn is_given_back(&mut self, connection: u64) {
+        self.untold.remove(&connection);
+    }
+
+    /// Notes that the process of an instance has died.
+    pub fn died(&mut self, instance: InstanceNo) {
+        self.dead.insert(instance);
     }
 
     /// Notes a change that may let a waiter go on.
@@ -85,10 +109,10 @@ impl Oracle {
         self.receiving.remove(&connection);
     }
 
-    /// Returns the entries that clients of the attempt are receiving.
-    pub fn receiving(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
+    /// Returns the entries that clients of the attempt are receiving, and at which process each.
+    pub fn receiving(&self, run: RunNo, attempt: AttemptNo) -> Vec<(Seq, usize)> {
         let own = self.receiving.values().filter(|r| (r.0, r.1) == (run, attempt));
-        own.map(|r| r.2).collect()
+        own.map(|r| (r.2, r.3)).collect()
     }
 
     /// Checks invariant 9: once a process waits for no commit and no answer, each entry that it has open in the store is
@@ -130,6 +154,11 @@ impl Oracle {
 
     /// Notes, before a loss of power, the delivery marks that are committed but not synced: they will be lost.
     pub fn power_lost(&mut self, disk: &MemoryStore) {
+        let undone: Vec<Key> = disk.inspect(|committed, synced| {
+            let taken = |t: &Tables, k: &Key| t.entries.get(k).and_then(|e| e.taken);
+            committed.entries.keys().filter(|k| taken(committed, k) != taken(synced, k)).copied().collect()
+        });
+        self.undone.extend(undone);
         let lost: Vec<Key> = disk.inspect(|committed, synced| {
             let marked = |t: &Tables, k: &Key| t.entries.get(k).and_then(|e| e.delivered_to);
             committed.entries.keys().filter(|k| marked(committed, k) != marked(synced, k)).copied().collect()
@@ -238,16 +267,23 @@ impl Oracle {
     }
 
     /// Checks an admission's answer. `trail`: the tables as the operations of its group left them, one after the other.
-    /// `receiving`: entries that its attempt was receiving when it asked.
+    /// `asked`: the process, and the entries that its attempt was receiving when it asked.
     pub fn decided(
         &mut self,
         trail: &[Arc<Tables>],
         now: Micros,
         op: &Op,
-        receiving: &[Seq],
+        (process, asked): (usize, &[(Seq, usize)]),
         result: &Result<Outcome, Error>,
     ) {
         let (Op::Admit(admit), Ok(Outcome::Admitted(admission))) = (op, result) else { return };
+        // Of its own connections a process knows when it asks; of those of others, the store does when it decides.
+        let (run, attempt) = (admit.actor.run, admit.actor.attempt);
+        let here = asked.iter().filter(|(_, at)| *at == process);
+        let now_elsewhere = self.receiving(run, attempt).into_iter().filter(|(_, at)| *at != process);
+        let elsewhere: Vec<Seq> = now_elsewhere.map(|(seq, _)| seq).collect();
+        let here: Vec<Seq> = here.map(|(seq, _)| *seq).collect();
+        let receiving = &Receiving { here, elsewhere };
         match admission {
             Admission::Go { opening: Opening { seq, .. }, .. } => {
                 let key = (admit.actor.run, *seq);
@@ -258,17 +294,46 @@ impl Oracle {
             }
             Admission::Replay { seq } | Admission::Join { seq, .. } => {
                 let wrong = trail.iter().map(|t| old_call(t, admit, receiving, *seq));
-                self.find_if(wrong.min().unwrap_or_else(|| Some("a group without a transaction".to_owned())));
+                let wrong = wrong.min().unwrap_or_else(|| Some("a group without a transaction".to_owned()));
+                let key = (run, *seq);
+                let is_widowed = trail.first().is_some_and(|t| self.is_widowed(t, &key));
+                match receiving.elsewhere.contains(seq) && (wrong.is_none() || is_widowed) {
+                    // Two connections have one answer: the other process may hear late that its own is gone, or was taken
+                    // for dead.
+                    true => drop(self.unmarked.insert(key)),
+                    false => self.find_if(wrong),
+                }
             }
             Admission::Wait { .. } | Admission::Refused(_) => {}
         }
+        if let Admission::Go { opening: Opening { seq, .. }, .. }
+        | Admission::Replay { seq }
+        | Admission::Join { seq, .. } = admission
+        {
+            self.receives(admit.connection, run, attempt, *seq, process);
+        }
+    }
+
+    /// Returns whether the store holds the taker of an entry for dead, or has lost it with its power.
+    fn is_widowed(&self, t: &Tables, key: &Key) -> bool {
+        let taker = t.entries.get(key).and_then(|e| e.taken);
+        taker.is_some_and(|taker| !lives(t, taker.instance)) || self.undone.contains(key)
+    }
+
+    /// Returns whether the store holds an entry for taken, and nobody receives its answer: the store was not told yet.
+    fn is_held(&self, t: &Tables, key: &Key) -> bool {
+        let untold = self.untold.values().any(|(of, instance)| of == key && lives(t, *instance));
+        let taker = t.entries.get(key).and_then(|e| e.taken).filter(|taker| lives(t, taker.instance));
+        let is_dead = taker.is_some_and(|taker| self.dead.contains(&taker.instance));
+        untold || is_dead || taker.is_some() && self.undone.contains(key)
     }
 
     /// Checks a new call for invariants 4 (paid once) and 6 (one driver).
-    fn new_call(&mut self, t: &Tables, now: Micros, admit: &Admit, receiving: &[Seq], seq: Seq) {
+    fn new_call(&mut self, t: &Tables, now: Micros, admit: &Admit, receiving: &Receiving, seq: Seq) {
         let run = admit.actor.run;
         let same: Vec<&Entry> = t.entries_of(run).filter(|e| e.seq != seq && is_same(e, admit)).collect();
-        if let Some(e) = same.iter().find(|e| is_free(t, e, admit, receiving)) {
+        let serves = |e: &&&Entry| is_free(t, e, admit, receiving) && !self.is_held(t, &(run, e.seq));
+        if let Some(e) = same.iter().find(serves) {
             self.find(format!("4: entry {seq} was bought, and entry {} would have served", e.seq));
         }
         // A retry after an error may be a new call; a retry after a lost answer is given that answer again.
@@ -418,6 +483,23 @@ impl Oracle {
     }
 }
 
+/// Entries whose answers an attempt is receiving.
+struct Receiving {
+    /// At the process that decides about a request.
+    here: Vec<Seq>,
+    elsewhere: Vec<Seq>,
+}
+
+impl Receiving {
+    fn has(&self, seq: Seq) -> bool {
+        self.here.contains(&seq) || self.elsewhere.contains(&seq)
+    }
+}
+
+fn lives(t: &Tables, instance: InstanceNo) -> bool {
+    t.instances.get(&instance).is_some_and(|i| i.life == Life::Live)
+}
+
 /// Returns whether the entry is a call. Steps, items and approvals outlive their process open.
 fn is_call(e: &Entry) -> bool {
     e.kind == Kind::Call
@@ -434,14 +516,14 @@ fn is_refunded(t: &Tables, e: &Entry) -> bool {
 }
 
 /// Returns what is wrong with an entry that serves a request, judged by the tables at one moment.
-fn old_call(t: &Tables, admit: &Admit, receiving: &[Seq], seq: Seq) -> Option<String> {
+fn old_call(t: &Tables, admit: &Admit, receiving: &Receiving, seq: Seq) -> Option<String> {
     let Some(e) = t.entries.get(&(admit.actor.run, seq)) else {
         return Some(format!("entry {seq} serves and is not there"));
     };
     if !is_same(e, admit) {
         return Some(format!("4: entry {seq} serves a request that is not its own"));
     }
-    let serves = is_free(t, e, admit, receiving) || is_marked(admit) && !receiving.contains(&seq);
+    let serves = is_free(t, e, admit, receiving) || is_marked(admit) && !receiving.here.contains(&seq);
     (!serves).then(|| format!("entry {seq} serves and is not free"))
 }
 
@@ -476,17 +558,17 @@ fn is_marked(admit: &Admit) -> bool {
 
 /// Returns whether the entry's answer can serve the request: no client of the attempt has the answer, or is receiving
 /// it.
-fn is_free(t: &Tables, e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
+fn is_free(t: &Tables, e: &Entry, admit: &Admit, receiving: &Receiving) -> bool {
     let serves = e.state == State::Open || e.state == State::Done && e.replayable;
     let own = e.attempt == admit.actor.attempt;
     let ended = t.attempts.get(&(e.run, e.attempt)).is_some_and(|a| a.ended_at.is_some());
-    serves && (own || ended) && e.delivered_to != Some(admit.actor.attempt) && !receiving.contains(&e.seq)
+    serves && (own || ended) && e.delivered_to != Some(admit.actor.attempt) && !receiving.has(e.seq)
 }
 
 /// Returns whether the attempt got the entry's answer at an earlier try, and no client receives it now.
-fn was_lost(e: &Entry, admit: &Admit, receiving: &[Seq]) -> bool {
+fn was_lost(e: &Entry, admit: &Admit, receiving: &Receiving) -> bool {
     let delivered = e.delivered_to == Some(admit.actor.attempt) && e.delivered_count < admit.retry_count;
-    delivered && e.state == State::Done && e.replayable && !receiving.contains(&e.seq)
+    delivered && e.state == State::Done && e.replayable && !receiving.has(e.seq)
 }
 
 /// Returns whether the entry is a call of the attempt that failed, is void or unknown.

@@ -55,6 +55,8 @@ enum Then {
     Settled(Key),
     MayLeave(Key),
     Noted,
+    /// What a connection received is delivered or given back, and the store knows it.
+    GivenBack(u64),
     Claimed {
         agent: usize,
         life: u32,
@@ -70,8 +72,8 @@ struct Pending {
     then: Then,
     as_whom: InstanceNo,
     submitted_ms: u64,
-    /// Entries that the attempt of an admission was receiving when it asked, as the oracle saw it.
-    receiving: Vec<Seq>,
+    /// Entries that the attempt of an admission was receiving when it asked, and at which process each, as the oracle saw it.
+    receiving: Vec<(Seq, usize)>,
 }
 
 /// One life of a process, from a start to the end. A restarted process is another one.
@@ -122,6 +124,11 @@ impl Process {
             sign_ms: 0,
             hour: 0,
         }
+    }
+
+    /// Returns the newest instance of this process.
+    pub fn instance(&self) -> InstanceNo {
+        self.instance
     }
 
     /// Returns the process's own monotonic clock.

@@ -28,6 +28,8 @@ pub struct Cast {
     pub in_doubt: InDoubt,
     /// Whether the SDK sends an `Idempotency-Key`, the same for every try of a request.
     pub sends_keys: bool,
+    /// Whether a balancer spreads the agent's requests over all processes.
+    pub is_spread: bool,
     /// Whether the agent runs its program twice, the second time as a deliberate fresh turn.
     pub two_turns: bool,
 }
@@ -139,6 +141,7 @@ fn cast(bug: Option<Bug>, rng: &Rng) -> Cast {
         },
         sends_keys: rng.chance(20),
         two_turns: rng.chance(20),
+        is_spread: false,
     }
 }
 

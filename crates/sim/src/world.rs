@@ -86,7 +86,8 @@ pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
 impl World {
     fn new(seed: u64, bug: Option<Bug>, tell: bool) -> World {
         let rng = Rng::new(seed);
-        let scene = Scene::draw(&rng, bug);
+        let mut scene = Scene::draw(&rng, bug);
+        spread(&mut scene, seed, bug);
         let clock = Arc::new(ManualClock::new(Micros(AN_HOUR.0 - 1000 * scene.hour_ends_ms as i64)));
         let disk = Arc::new(MemoryStore::new(clock.clone()));
         let mut out = Outside {
@@ -280,6 +281,7 @@ impl World {
         let life = self.processes[i].life + 1;
         let fresh = Process::new(i, life, self.out.disk.clone(), self.out.bug);
         let dead = std::mem::replace(&mut self.processes[i], fresh);
+        self.out.oracle.died(dead.instance());
         for (run, seq) in dead.pending_marks() {
             self.out.oracle.mark_lost(run, seq);
         }
@@ -344,6 +346,16 @@ fn recorder(seed: u64, bug: Option<Bug>) -> Option<program::Waves> {
     );
     let rng = Rng::new(seed ^ 0x7001_7001_7001_7001);
     (wanted || rng.chance(25)).then(|| program::tool_calls(&rng))
+}
+
+/// Has a balancer spread the requests of agents that name their attempts themselves, for some seeds. Its draws are its own,
+/// as the recorder's are.
+fn spread(scene: &mut Scene, seed: u64, bug: Option<Bug>) {
+    let is_wanted = matches!(bug, Some(Bug::TakerUntold | Bug::GiveBackUntold));
+    let rng = Rng::new(seed ^ 0x5b4d_5b4d_5b4d_5b4d);
+    for cast in scene.casts.iter_mut().filter(|cast| !cast.supervised && scene.processes > 1) {
+        cast.is_spread = is_wanted || rng.chance(30);
+    }
 }
 
 /// Creates an hourly named budget for the runs of a tag.

@@ -22,7 +22,12 @@ pub const CREATED: i64 = 4;
 /// default in older rows. `{int}` is the database's integer type.
 ///
 /// - 4: the operation that opened an entry. Entries of format 3 have none: 0.
-const ADDED: [(i64, &str, &str); 1] = [(4, "entries", "opened_by {int} NOT NULL DEFAULT 0")];
+/// - 5: who receives an entry's answer, and how many recorded answers an attempt is receiving.
+const ADDED: [(i64, &str, &str); 3] = [
+    (4, "entries", "opened_by {int} NOT NULL DEFAULT 0"),
+    (5, "entries", "taken TEXT"),
+    (5, "attempts", "receiving TEXT"),
+];
 
 /// Returns the SQL that adds the columns that tables of format `found` lack. `prefix` comes before each table's name; `int`
 /// is the database's integer type.

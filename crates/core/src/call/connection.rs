@@ -58,10 +58,10 @@ pub enum Action {
     /// Call `Waiters::dequeue`, feed `MayRetry` to the connections it returns, and stop the timer of `--admit-wait`.
     Dequeue,
     /// Call `Taken::take`.
-    Take {
-        seq: Seq,
-        replays: bool,
-    },
+    Take(Seq),
+    /// Submit `GiveBack` with durability `Committed`: the answer may yet serve a request at another process. Always comes
+    /// with a `GiveBack` behind it, unless the connection never took the answer here.
+    ReturnAnswer(Seq),
     /// Call `Taken::give_back`; feed `MayRetry` to the connections that `Waiters::wake_identical` returns.
     GiveBack,
     /// Call `Taken::mark_error`: the request got an error and left no entry. A retry of it is then decided like a first
@@ -200,8 +200,10 @@ impl Connection {
             (Phase::Receiving { seq, opened, sent }, Event::Progress(p)) => {
                 self.progress(seq, opened, sent, p)
             }
-            (Phase::Receiving { sent: Visible::Nothing, opened: false, .. }, Event::NotHere) => {
-                self.start_again()
+            (Phase::Receiving { seq, sent: Visible::Nothing, opened: false }, Event::NotHere) => {
+                let mut actions = vec![Action::ReturnAnswer(seq)];
+                actions.extend(self.start_again());
+                actions
             }
             (Phase::Polling(seq), Event::Polled(result)) => match result {
                 Ok(State::Open) => vec![Action::Poll(seq)],
@@ -210,7 +212,7 @@ impl Connection {
                     vec![Action::LoadAnswer(seq)]
                 }
                 Ok(State::Failed | State::Void | State::Unknown) => self.start_again(),
-                Err(e) => self.lose(Refused::of(e)),
+                Err(e) => self.lose(seq, Refused::of(e)),
             },
             (Phase::Loading(seq), Event::Loaded(result)) => match result {
                 Ok(()) => {
@@ -218,7 +220,7 @@ impl Connection {
                     vec![Action::Send(Visible::Whole), Action::Finish]
                 }
                 // An answer that cannot be read is never bought again silently.
-                Err(e) => self.lose(Refused::of(e)),
+                Err(e) => self.lose(seq, Refused::of(e)),
             },
             (Phase::Flushing { mark }, Event::Delivered) => self.delivered(mark),
             _ => Vec::new(),
@@ -235,17 +237,17 @@ impl Connection {
             Ok(Admission::Go { opening, cap, .. }) => {
                 let seq = opening.seq;
                 let phase = Phase::Receiving { seq, opened: true, sent: Visible::Nothing };
-                return self.take((seq, false), phase, queued, Action::Open { opening, cap });
+                return self.take(seq, phase, queued, Action::Open { opening, cap });
             }
             Ok(Admission::Join { seq, instance }) if instance == self.instance => {
                 let phase = Phase::Receiving { seq, opened: false, sent: Visible::Nothing };
-                return self.take((seq, false), phase, queued, Action::Attach(seq));
+                return self.take(seq, phase, queued, Action::Attach(seq));
             }
             Ok(Admission::Join { seq, .. }) => {
-                return self.take((seq, false), Phase::Polling(seq), queued, Action::Poll(seq));
+                return self.take(seq, Phase::Polling(seq), queued, Action::Poll(seq));
             }
             Ok(Admission::Replay { seq }) => {
-                return self.take((seq, true), Phase::Loading(seq), queued, Action::LoadAnswer(seq));
+                return self.take(seq, Phase::Loading(seq), queued, Action::LoadAnswer(seq));
             }
             Ok(Admission::Refused(refusal)) => Refused::Budget(refusal),
             Ok(Admission::Wait { refusal }) => Refused::AdmissionTimeout(refusal),
@@ -257,10 +259,9 @@ impl Connection {
     }
 
     /// Takes an answer before the line moves, so that the next identical request sees it.
-    fn take(&mut self, what: (Seq, bool), phase: Phase, queued: bool, then: Action) -> Vec<Action> {
+    fn take(&mut self, seq: Seq, phase: Phase, queued: bool, then: Action) -> Vec<Action> {
         self.phase = phase;
-        let (seq, replays) = what;
-        let mut actions = vec![Action::Take { seq, replays }];
+        let mut actions = vec![Action::Take(seq)];
         actions.extend(self.marked.then_some(Action::Retried));
         actions.extend(leave(queued));
         actions.push(then);
@@ -289,6 +290,10 @@ impl Connection {
         let mut actions = leave(queued);
         match result {
             Ok(Admission::Go { opening, .. }) => actions.push(Action::Drop(*opening)),
+            Ok(Admission::Replay { seq } | Admission::Join { seq, .. }) => {
+                actions.push(Action::ReturnAnswer(*seq));
+                actions.extend(self.no_entry());
+            }
             _ => actions.extend(self.no_entry()),
         }
         actions
@@ -318,8 +323,10 @@ impl Connection {
                 self.phase = Phase::Flushing { mark: (state == State::Done).then_some((seq, !opened)) };
                 actions.push(Action::Finish);
             }
-            Some(End::Broken { why, .. }) => {
+            Some(End::Broken { why, state }) => {
                 self.phase = Phase::Over;
+                // Not recorded yet: once it is, it may serve.
+                actions.extend(state.is_none().then_some(Action::ReturnAnswer(seq)));
                 actions.push(Action::GiveBack);
                 actions.push(if unsent {
                     Action::Refuse(Refused::Upstream(why))
@@ -348,8 +355,8 @@ impl Connection {
         actions
     }
 
-    fn lose(&mut self, refused: Refused) -> Vec<Action> {
-        let mut actions = vec![Action::GiveBack];
+    fn lose(&mut self, seq: Seq, refused: Refused) -> Vec<Action> {
+        let mut actions = vec![Action::ReturnAnswer(seq), Action::GiveBack];
         actions.extend(self.refuse(refused));
         actions
     }
@@ -377,9 +384,13 @@ impl Connection {
                 (Phase::AdmittingForNobody { queued }, vec![])
             }
             Phase::Waiting => (Phase::Over, [Action::Dequeue].into_iter().chain(self.no_entry()).collect()),
-            Phase::Receiving { .. } | Phase::Polling(_) | Phase::Loading(_) | Phase::Flushing { .. } => {
-                (Phase::Over, vec![Action::GiveBack])
+            Phase::Receiving { seq, .. }
+            | Phase::Polling(seq)
+            | Phase::Loading(seq)
+            | Phase::Flushing { mark: Some((seq, _)) } => {
+                (Phase::Over, vec![Action::ReturnAnswer(seq), Action::GiveBack])
             }
+            Phase::Flushing { mark: None } => (Phase::Over, vec![Action::GiveBack]),
         };
         self.phase = next;
         actions

@@ -1,10 +1,10 @@
 //! Taken candidates: the answers that live connections are receiving, and the line of requests to be admitted.
 //!
-//! Replay gives a request the lowest candidate that is not taken. The store knows which answers were delivered whole;
-//! only the process with the connections knows which are being received. Two rules make it exact. Identical requests
-//! of an attempt are admitted one after the other, so that the second sees what the first took, and five identical
-//! parallel requests are five calls. A connection gives its candidate back only after it submitted its delivery mark,
-//! which the store decides before any later admission.
+//! Replay gives a request the lowest candidate that is not taken. The store knows which answers were delivered whole, and
+//! which are being received at other processes; of its own connections a process knows it at once, without a commit. Two
+//! rules make it exact. Identical requests of an attempt are admitted one after the other, so that the second sees what the
+//! first took, and five identical parallel requests are five calls. A connection gives its candidate back only after it
+//! submitted its delivery mark, which the store decides before any later admission.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -44,8 +44,6 @@ struct Meeting {
 struct Receiving {
     connection: ConnectionId,
     seq: Seq,
-    /// Whether the answer was recorded before, so that it is not paid for again.
-    replays: bool,
 }
 
 impl Meeting {
@@ -74,9 +72,9 @@ impl Taken {
         next
     }
 
-    /// Notes that `connection` receives the answer of entry `seq`. `replays`: whether that is a recorded answer.
-    pub fn take(&mut self, place: RequestKey, connection: ConnectionId, seq: Seq, replays: bool) {
-        self.places.entry(place).or_default().receiving.push(Receiving { connection, seq, replays });
+    /// Notes that `connection` receives the answer of entry `seq`.
+    pub fn take(&mut self, place: RequestKey, connection: ConnectionId, seq: Seq) {
+        self.places.entry(place).or_default().receiving.push(Receiving { connection, seq });
     }
 
     /// Notes that `connection` no longer receives its answer.
@@ -90,13 +88,6 @@ impl Taken {
     /// Returns the entries whose answers live connections of this place are receiving, for `Admit::taken`.
     pub fn seqs(&self, place: RequestKey) -> Vec<Seq> {
         self.places.get(&place).map_or_else(Vec::new, |m| m.receiving.iter().map(|r| r.seq).collect())
-    }
-
-    /// Returns the recorded answers that the attempt is receiving under any key, for `Admit::in_hand`.
-    pub fn in_hand(&self, run: RunNo, attempt: AttemptNo) -> Vec<Seq> {
-        let place = |byte| RequestKey { run, attempt, key: MatchKey([byte; 16]) };
-        let of_attempt = self.places.range(place(0)..=place(u8::MAX));
-        of_attempt.flat_map(|(_, m)| &m.receiving).filter(|r| r.replays).map(|r| r.seq).collect()
     }
 
     /// Notes a request that was answered with an error of Outlast's own and left no entry.
@@ -163,12 +154,10 @@ mod tests {
     #[test]
     fn a_connection_that_goes_gives_back_only_its_own() {
         let mut t = Taken::default();
-        t.take(place(1), c(1), Seq(1), true);
-        t.take(place(1), c(2), Seq(2), false);
+        t.take(place(1), c(1), Seq(1));
+        t.take(place(1), c(2), Seq(2));
         assert_eq!(t.seqs(place(1)), [Seq(1), Seq(2)]);
         assert_eq!(t.seqs(place(2)), []);
-        assert_eq!(t.in_hand(RunNo(1), AttemptNo(1)), [Seq(1)]);
-        assert_eq!(t.in_hand(RunNo(1), AttemptNo(2)), []);
         t.give_back(place(1), c(1));
         assert_eq!(t.seqs(place(1)), [Seq(2)]);
     }
@@ -191,7 +180,7 @@ mod tests {
     fn nothing_is_kept_of_what_is_over() {
         let mut t = Taken::default();
         t.line_up(place(1), c(1));
-        t.take(place(1), c(1), Seq(1), true);
+        t.take(place(1), c(1), Seq(1));
         t.mark_error(place(1));
         t.leave_line(place(1), c(1));
         t.give_back(place(1), c(1));

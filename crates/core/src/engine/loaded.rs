@@ -52,8 +52,8 @@ pub enum Need {
     Entry(RunNo, Seq),
     /// Newest entry of the item with this key, and the instance that works on it.
     Item(RunNo, String),
-    /// Every call with this match key, oldest first. For the key of a tool call: every tool call with it, and the
-    /// instances that make them.
+    /// Every call with this match key, oldest first, and the instances whose connections receive their answers. For the
+    /// key of a tool call: every tool call with it, and the instances that make them.
     Matching(RunNo, MatchKey),
     /// Newest entry of this kind, scope and key.
     Keyed(RunNo, Kind, String, String),

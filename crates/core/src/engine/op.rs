@@ -15,6 +15,7 @@ use crate::{
         call::{
             admit::{Admission, Admit},
             delivered::Delivered,
+            give_back::GiveBack,
             retry::Retry,
             settle::{Settle, Settled},
             store_part::StorePart,
@@ -175,6 +176,7 @@ ops! {
     Settle => Settled(Settled),
     Retry => MayLeave(bool),
     Delivered => Marked(()),
+    GiveBack => GivenBack(()),
     BeginStep => Begun(Step),
     BeginTool => ToolBegun(Tool),
     ReserveTool => ToolReserved(Reserved),

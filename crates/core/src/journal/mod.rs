@@ -12,6 +12,7 @@ mod opening;
 pub mod payload;
 pub mod scope;
 mod step;
+mod taker;
 mod tool;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use item::{ItemDetail, Standing};
 pub use kind::{Kind, Role, State};
 pub use opening::Opening;
 pub use step::StepDetail;
+pub use taker::Taker;
 pub use tool::ToolDetail;
 
 use crate::{
@@ -63,6 +65,9 @@ pub struct Entry {
     pub delivered_to: Option<AttemptNo>,
     /// `x-stainless-retry-count` of the request to which the answer was delivered; 0 for a first request.
     pub delivered_count: u32,
+    /// Connection that receives the answer, until it was delivered whole or given back; `None` if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<Taker>,
     /// Entry of the call that retries this lost or failed one, or newer entry of this item; `None` if there is none.
     pub retried_by: Option<Seq>,
     /// Whether the answer can be replayed: 2xx, terminal event seen, body kept.
@@ -102,6 +107,7 @@ impl Entry {
             spent: Amounts::default(),
             delivered_to: None,
             delivered_count: 0,
+            taken: None,
             retried_by: None,
             replayable: false,
             call: None,

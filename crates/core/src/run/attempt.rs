@@ -54,6 +54,9 @@ pub struct Attempt {
     pub active_ms: i64,
     /// Number of recorded answers of ended attempts that this attempt has not taken yet.
     pub untaken: i64,
+    /// Number of these answers that connections of each process are receiving now. Those of a dead process count as untaken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receiving: Vec<(InstanceNo, i64)>,
     /// First new call that the attempt made while `untaken` was not zero; `None` if it made none.
     pub diverged: Option<Seq>,
     /// Number of recorded answers that the attempt had not taken when it made the call in [`Attempt::diverged`].
@@ -65,6 +68,15 @@ pub struct Attempt {
 impl Attempt {
     pub fn is_open(&self) -> bool {
         self.ended_at.is_none()
+    }
+
+    /// Adds `by` to the number of recorded answers that connections of a process are receiving.
+    pub fn receives(&mut self, instance: InstanceNo, by: i64) {
+        match self.receiving.iter_mut().find(|(no, _)| *no == instance) {
+            Some((_, count)) => *count += by,
+            None => self.receiving.push((instance, by)),
+        }
+        self.receiving.retain(|(_, count)| *count > 0);
     }
 
     /// Returns whether the attempt ended by a death, rather than by a clean exit or a stop. A death counts as the

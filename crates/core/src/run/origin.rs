@@ -49,6 +49,7 @@ impl Origin {
             spent: Amounts::default(),
             delivered_to: None,
             delivered_count: 0,
+            taken: None,
             // Any retry in the origin came later than the snapshot, or this entry would not be the newest.
             retried_by: None,
             ..e

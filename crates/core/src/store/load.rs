@@ -10,7 +10,7 @@ use crate::{
     engine::loaded::{Declared, Loaded, Named, Need},
     envelope::{Envelope, budget::Budget},
     journal::{Entry, Kind, State, job},
-    run::{Run, instance::Lease, origin::Origin},
+    run::{Run, attempt::Attempt, instance::Lease, origin::Origin},
     state::Name,
     store::{Error, edges::Edges},
     words::{
@@ -319,14 +319,18 @@ impl<'a> Rounds<'a> {
                 }
             }
             Key::Entry(run, seq) => self.follow_entry(run, seq),
-            // Tool calls are loaded with the instances that make them.
+            // Tool calls are loaded with the instances that make them; calls with those that receive their answers, and
+            // other recorded answers, for their attempt.
             Key::Matching(run, key) => {
-                let entries = self.l.all::<Entry>();
-                let tools = entries.filter(|e| {
-                    (e.run, e.match_key, e.kind) == (run, Some(key), Kind::Tool) && e.state != State::Void
-                });
-                let makers: Vec<InstanceNo> = tools.filter_map(|e| e.instance).collect();
-                makers.into_iter().for_each(|no| self.ask(Key::Instance(no)));
+                let found = self.l.all::<Entry>().filter(|e| (e.run, e.match_key) == (run, Some(key)));
+                let makers = found.clone().filter(|e| e.kind == Kind::Tool && e.state != State::Void);
+                let makers = makers.filter_map(|e| e.instance);
+                let is_open = |no| self.l.find::<Attempt>((run, no)).is_some_and(Attempt::is_open);
+                let takers = found.filter_map(|e| e.taken).filter(|t| is_open(t.attempt)).map(|t| t.instance);
+                let attempts = self.l.all::<Attempt>().filter(|a| a.run == run);
+                let receivers = attempts.flat_map(|a| &a.receiving).map(|(instance, _)| *instance);
+                let all: Vec<InstanceNo> = makers.chain(takers).chain(receivers).collect();
+                all.into_iter().for_each(|no| self.ask(Key::Instance(no)));
             }
             // An item is loaded with the instance that works on it.
             Key::Newest(newest) if newest.kind == Kind::Item && newest.upto.is_none() => {

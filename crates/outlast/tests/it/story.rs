@@ -133,7 +133,7 @@ impl Story {
             priced: true,
             usual_cap: None,
             taken: Vec::new(),
-            in_hand: Vec::new(),
+            connection: 0,
             retry_count: 0,
             answered_with_error: false,
             behind: false,

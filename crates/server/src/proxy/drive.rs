@@ -20,6 +20,7 @@ use outlast_core::{
         call::{
             admit::{Admission, Admit},
             delivered::Delivered,
+            give_back::GiveBack,
             store_part::StorePart,
         },
         run::halt::Halt,
@@ -243,6 +244,11 @@ impl Drive {
             ForClient::Finish => self.reply.finish().await,
             ForClient::Refuse(refused) => self.refuse(&refused).await,
             ForClient::BreakOff(why) => self.reply.break_off(why, &self.call).await,
+            ForClient::GiveBack { seq, instance } => {
+                let (run, attempt) = (self.call.seat.run, self.call.seat.attempt);
+                let give_back = GiveBack { run, seq, attempt, instance, connection: self.id.0 };
+                drop(self.host.store.submit(give_back.into(), Durability::Committed));
+            }
             ForClient::Mark { seq, count, replayed } => self.mark(seq, count, replayed),
             ForClient::Over => {}
         }
@@ -292,7 +298,7 @@ impl Drive {
             priced: call.priced.is_known(),
             usual_cap: self.usual_cap(),
             taken: admitting.taken,
-            in_hand: admitting.in_hand,
+            connection: self.id.0,
             retry_count: call.retry_count,
             answered_with_error: admitting.answered_with_error,
             behind: admitting.behind,

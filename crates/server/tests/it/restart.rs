@@ -165,6 +165,42 @@ async fn an_agents_own_retry_after_a_restart_finds_its_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn identical_requests_over_two_servers_are_as_many_calls() {
+    let rig = Rig::new(mock::Options::default()).await;
+    let servers = [rig.serve().await, rig.serve().await];
+    let ask = Api::Chat.says("roll a die").label("one");
+    for n in 0..6 {
+        ask.to(&servers[n % 2]).await.ok();
+    }
+    assert_eq!(rig.mock.paid(), 6, "in turn");
+    let at_once: Vec<_> = (0..6)
+        .map(|n| {
+            let (ask, addr) = (ask.clone(), servers[n % 2].addr);
+            tokio::spawn(async move { ask.open(addr).await.rest().await })
+        })
+        .collect();
+    for answer in at_once {
+        answer.await.unwrap().ok();
+    }
+    assert_eq!(rig.mock.paid(), 12, "at once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_one_server_finds_its_answer_at_another() {
+    let rig = Rig::new(mock::Options::default()).await;
+    let (one, two) = (rig.serve().await, rig.serve().await);
+    let ask = Api::Chat.says("mock: latency 100ms").label("one");
+    let hold = ask.throw(one.addr).await;
+    until("it is in flight", || rig.mock.paid() == 1).await;
+    drop(hold);
+    until("it is given back", || two.entries("r").first().is_some_and(|e| e.taken.is_none())).await;
+    let answer = ask.to(&two).await;
+    assert!(answer.is_replayed());
+    answer.ok();
+    assert_eq!(rig.mock.paid(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_in_flight_at_another_server_is_waited_for_and_replayed() {
     for (api, stream) in ways() {
         let rig = Rig::new(mock::Options::default()).await;
@@ -174,7 +210,7 @@ async fn a_call_in_flight_at_another_server_is_waited_for_and_replayed() {
         let (mine, addr) = (ask.clone(), one.addr);
         let first = tokio::spawn(async move { mine.open(addr).await.rest().await });
         until("it is in flight", || rig.mock.paid() == 1).await;
-        let second = ask.to(&two).await;
+        let second = ask.retry(1).to(&two).await;
         assert!(second.is_replayed(), "{api:?} {stream}");
         assert_eq!(second.ok(), first.await.unwrap().ok());
         assert_eq!(rig.mock.paid(), 1);
@@ -189,7 +225,7 @@ async fn a_call_in_flight_at_a_server_that_dies_is_made_again() {
     let hold = ask.throw(one.addr).await;
     until("it is in flight", || rig.mock.paid() == 1).await;
     let addr = two.addr;
-    let second = tokio::spawn(async move { ask.open(addr).await.rest().await });
+    let second = tokio::spawn(async move { ask.retry(1).open(addr).await.rest().await });
     until("the second has come", || !two.seen.lock().unwrap().is_empty()).await;
     one.kill().await;
     drop(hold);

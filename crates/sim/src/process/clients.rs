@@ -9,7 +9,7 @@ use outlast_core::{
     },
     engine::{
         actor::Actor,
-        call::{admit::Admit, delivered::Delivered},
+        call::{admit::Admit, delivered::Delivered, give_back::GiveBack},
     },
     journal::Role,
     store::{Durability, Error, Store},
@@ -97,6 +97,13 @@ impl Process {
                 out.saw("broke off");
                 refuse(c, &client.request, why.code(), false, 0, out);
             }
+            ForClient::GiveBack { .. } if out.bug == Some(Bug::GiveBackUntold) => {}
+            ForClient::GiveBack { seq, instance } => {
+                let Some(attempt) = client.attempt else { return };
+                out.oracle.gives_back_from(c, (run, seq), instance);
+                let give_back = GiveBack { run, seq, attempt, instance, connection: c };
+                self.queue(give_back, Durability::Committed, Then::GivenBack(c), out);
+            }
             ForClient::Mark { seq, count, replayed } => {
                 let Some(attempt) = client.attempt else { return };
                 client.mark = Some(Delivered { run, seq, attempt, count, replayed });
@@ -121,7 +128,7 @@ impl Process {
         if waited_out && out.processes == 1 && out.rate.is_any() {
             out.overslept(run, seq);
         }
-        out.oracle.receives(c, run, client.attempt.unwrap_or_default(), seq);
+        out.oracle.receives(c, run, client.attempt.unwrap_or_default(), seq, self.index);
     }
 
     fn admit(&mut self, c: u64, admitting: Admitting, out: &mut Outside) {
@@ -154,7 +161,7 @@ impl Process {
             priced: r.ask.priced,
             usual_cap: r.ask.usual_cap(),
             taken: admitting.taken,
-            in_hand: admitting.in_hand,
+            connection: c,
             retry_count: r.retry,
             answered_with_error: admitting.answered_with_error,
             behind: admitting.behind,
@@ -189,6 +196,7 @@ impl Process {
     pub(super) fn flushed(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());
+        let client_seq = client.receiving.unwrap_or_default();
         out.oracle.gives_back(c);
         match client.result.take() {
             Some(ToAgent::Answer { .. }) if out.rng.chance(5) && !out.provider.behaves => {
@@ -198,6 +206,8 @@ impl Process {
             }
             Some(result) => {
                 if let ToAgent::Answer { answer, .. } = result {
+                    // Its mark may reach the store later than a request for the same at another process.
+                    out.oracle.gives_back_from(c, (request.run, client_seq), self.instance);
                     out.oracle.received(&out.provider, &request, attempt, answer);
                 }
                 out.to_agent(0, request.agent, request.life, result);
@@ -209,7 +219,7 @@ impl Process {
 
     pub(super) fn mark(&mut self, c: u64, out: &mut Outside) {
         let Some(mark) = self.clients.get_mut(&c).and_then(|client| client.mark.take()) else { return };
-        self.queue(mark, Durability::Lazy, Then::Noted, out);
+        self.queue(mark, Durability::Lazy, Then::GivenBack(c), out);
         self.desk_on(desk::Event::Marked(ConnectionId(c)), out);
     }
 

@@ -183,10 +183,11 @@ impl Process {
         if resting && matches!(result, Ok(Outcome::Declared(_))) {
             out.saw("swept at rest");
         }
-        if result.is_ok() && !matches!(p.op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_)) {
+        if result.is_ok() && !matches!(p.op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_) | Op::GiveBack(_))
+        {
             out.oracle.moved(out.now_ms());
         }
-        out.oracle.decided(trail, out.clock.now(), &p.op, &p.receiving, &result);
+        out.oracle.decided(trail, out.clock.now(), &p.op, (self.index, &p.receiving), &result);
         if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
             out.oracle.mark_lost(d.run, d.seq);
         }
@@ -253,6 +254,8 @@ impl Process {
             Then::Declared | Then::Raised if out.bug == Some(Bug::WakeLost) => {}
             Then::Declared | Then::Raised => self.desk_on(desk::Event::Moved, out),
             Then::Noted => {}
+            Then::GivenBack(c) if result.is_ok() => out.oracle.is_given_back(c),
+            Then::GivenBack(_) => {}
             Then::WorkerClaimed(whose) => {
                 let input = ToWorker::Claimed(as_whom, result);
                 out.to_worker(1, whose.worker, whose.life, input);

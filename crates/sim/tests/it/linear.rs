@@ -258,7 +258,7 @@ fn admit(actor: Actor, tokens: u64, no: u64) -> Op {
         priced: true,
         usual_cap: None,
         taken: Default::default(),
-        in_hand: Default::default(),
+        connection: 0,
         retry_count: 0,
         answered_with_error: false,
         behind: Default::default(),

@@ -8,6 +8,7 @@ use outlast_core::{
         call::{
             admit::{Admission, Admit},
             delivered::Delivered,
+            give_back::GiveBack,
             settle::{Bill, Close, Settle, Settled},
         },
         op::Verb,
@@ -155,7 +156,7 @@ impl Agent {
                 priced: true,
                 usual_cap: None,
                 taken: self.taken.lock().unwrap().clone(),
-                in_hand: Vec::new(),
+                connection: 0,
                 retry_count: 0,
                 answered_with_error: false,
                 behind: false,
@@ -242,6 +243,18 @@ impl Agent {
         let (run, attempt) = (self.run, self.attempt);
         self.ask(Delivered { run, seq, attempt, count, replayed: !opened_here }).unwrap();
         self.free(seq);
+    }
+
+    /// The same attempt's requests as another server has them.
+    pub fn at(&self, process: &Process) -> Agent {
+        Agent { process: process.clone(), taken: Arc::default(), ..self.clone() }
+    }
+
+    /// The connection that received `seq` is gone, and every server is told.
+    pub fn gives_back(&self, seq: Seq) {
+        self.free(seq);
+        let Actor { run, attempt, instance } = self.actor();
+        self.ask(GiveBack { run, seq, attempt, instance, connection: 0 }).unwrap();
     }
 
     /// The connection that received `seq` is gone.

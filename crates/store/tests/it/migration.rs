@@ -9,7 +9,7 @@ use outlast_core::{
     store::{Ask as _, Durability, Store},
     words::id::RunId,
 };
-use outlast_store::FORMAT;
+use outlast_store::{FORMAT, OLDEST};
 use rusqlite::Connection;
 
 use crate::{
@@ -25,12 +25,23 @@ fn use_it(store: &Arc<dyn Store>, pid: u32) {
     store.ask(Start::new(RunId::new("kept").unwrap()), Durability::Synced).wait().unwrap();
 }
 
-/// Makes a store of format 3, whose process was last seen at `seen`.
-fn old_file(path: &Path, seen: &str) {
+/// Columns that stores of an older format lack, each with its table, by the first format that has them.
+const SINCE: [(i64, &str, &str); 3] =
+    [(4, "entries", "opened_by"), (5, "entries", "taken"), (5, "attempts", "receiving")];
+
+/// SQL that takes from a new store what an older format lacks.
+fn without(format: i64, prefix: &str) -> String {
+    let lacking = SINCE.into_iter().filter(|(since, ..)| *since > format);
+    lacking.map(|(_, table, column)| format!("ALTER TABLE {prefix}{table} DROP COLUMN {column};")).collect()
+}
+
+/// Makes a store of an older format, whose process was last seen at `seen`.
+fn old_file(path: &Path, format: i64, seen: &str) {
     use_it(&open_at(place(path), true).unwrap(), 77);
     let conn = Connection::open(path).unwrap();
     conn.execute_batch(&format!(
-        "ALTER TABLE entries DROP COLUMN opened_by; UPDATE instances SET last_seen = {seen}; PRAGMA user_version = 3;"
+        "{} UPDATE instances SET last_seen = {seen}; PRAGMA user_version = {format};",
+        without(format, "")
     ))
     .unwrap();
 }
@@ -44,32 +55,37 @@ const LONG_AGO: &str = "0";
 const NOW: &str = "last_seen";
 
 #[test]
-fn a_file_of_the_format_before_is_brought_to_this_one_once_and_its_copy_is_kept() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("outlast.db");
-    old_file(&path, LONG_AGO);
-    // As a migration leaves it that was killed.
-    fs::write(directory.path().join("outlast.db.format-3-unfinished"), b"half of it").unwrap();
-    let kept = |store: &Arc<dyn Store>| store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some();
-    assert!(kept(&open_at(place(&path), false).unwrap()));
-    assert_eq!(format(&path), FORMAT);
+fn a_file_of_an_older_format_is_brought_to_this_one_once_and_its_copy_is_kept() {
+    for older in OLDEST..FORMAT {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("outlast.db");
+        old_file(&path, older, LONG_AGO);
+        // As a migration leaves it that was killed.
+        let unfinished = directory.path().join(format!("outlast.db.format-{older}-unfinished"));
+        fs::write(&unfinished, b"half of it").unwrap();
+        let kept = |store: &Arc<dyn Store>| store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some();
+        assert!(kept(&open_at(place(&path), false).unwrap()));
+        assert_eq!(format(&path), FORMAT);
 
-    let copy = directory.path().join("outlast.db.format-3");
-    assert_eq!(format(&copy), 3);
-    let runs: i64 =
-        Connection::open(&copy).unwrap().query_row("SELECT count(*) FROM runs", [], |r| r.get(0)).unwrap();
-    assert_eq!(runs, 1);
-    assert!(!directory.path().join("outlast.db.format-3-unfinished").exists());
-    fs::remove_file(&copy).unwrap();
-    assert!(kept(&open_at(place(&path), false).unwrap()));
-    assert!(!copy.exists(), "it was migrated a second time");
+        let copy = directory.path().join(format!("outlast.db.format-{older}"));
+        assert_eq!(format(&copy), older);
+        let runs: i64 = Connection::open(&copy)
+            .unwrap()
+            .query_row("SELECT count(*) FROM runs", [], |r| r.get(0))
+            .unwrap();
+        assert_eq!(runs, 1);
+        assert!(!unfinished.exists());
+        fs::remove_file(&copy).unwrap();
+        assert!(kept(&open_at(place(&path), false).unwrap()));
+        assert!(!copy.exists(), "it was migrated a second time");
+    }
 }
 
 #[test]
 fn a_file_that_a_process_of_the_version_before_uses_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("outlast.db");
-    old_file(&path, NOW);
+    old_file(&path, 3, NOW);
     let refused = open_at(place(&path), false).map(drop).unwrap_err().to_string();
     assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
     assert_eq!(format(&path), 3);
@@ -100,25 +116,28 @@ fn an_open_file_takes_nothing_while_it_has_another_format() {
 }
 
 #[test]
-fn a_database_of_the_format_before_is_brought_to_this_one() {
-    let database = Database::new();
-    use_it(&open_at(&database.url(), true).unwrap(), 77);
-    let sql = |sql: &str| database.execute(sql);
-    sql("ALTER TABLE outlast.entries DROP COLUMN opened_by");
-    // Events were ordered by their transactions.
-    sql("ALTER TABLE outlast.events ALTER COLUMN transaction SET DEFAULT txid_current()");
-    sql("UPDATE outlast.events SET transaction = txid_current()");
-    sql("UPDATE outlast.meta SET value = '3' WHERE key = 'format'");
-    let refused = open_at(&database.url(), false).map(drop).unwrap_err().to_string();
-    assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
-    sql("UPDATE outlast.instances SET last_seen = 0");
-    let store = open_at(&database.url(), false).unwrap();
-    assert!(store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some());
-    let read = |after| store.events(&EventQuery { after, limit: 100, run: None }).unwrap();
-    let told = read(Mark::default());
-    let new = store.ask(Start::new(RunId::new("new").unwrap()), Durability::Synced).wait().unwrap();
-    let since: Vec<_> = read(told[told.len() - 1].mark).into_iter().map(|event| event.run).collect();
-    assert_eq!(since, [Some(new.run)], "a reader goes on behind what it was told before");
-    let found = database.value("SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'");
-    assert_eq!(found, Some(FORMAT.to_string()));
+fn a_database_of_an_older_format_is_brought_to_this_one() {
+    for older in OLDEST..FORMAT {
+        let database = Database::new();
+        use_it(&open_at(&database.url(), true).unwrap(), 77);
+        let sql = |sql: &str| database.execute(sql);
+        sql(&without(older, "outlast."));
+        // Events were ordered by their transactions.
+        sql("ALTER TABLE outlast.events ALTER COLUMN transaction SET DEFAULT txid_current()");
+        sql("UPDATE outlast.events SET transaction = txid_current()");
+        sql(&format!("UPDATE outlast.meta SET value = '{older}' WHERE key = 'format'"));
+        let refused = open_at(&database.url(), false).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("outlast run (pid 77 on elsewhere)"), "{refused}");
+        sql("UPDATE outlast.instances SET last_seen = 0");
+        let store = open_at(&database.url(), false).unwrap();
+        assert!(store.run_no(&RunId::new("kept").unwrap()).unwrap().is_some());
+        let read = |after| store.events(&EventQuery { after, limit: 100, run: None }).unwrap();
+        let told = read(Mark::default());
+        let new = store.ask(Start::new(RunId::new("new").unwrap()), Durability::Synced).wait().unwrap();
+        let since: Vec<_> = read(told[told.len() - 1].mark).into_iter().map(|event| event.run).collect();
+        assert_eq!(since, [Some(new.run)], "a reader goes on behind what it was told before");
+        let format =
+            database.value("SELECT convert_from(value, 'UTF8') FROM outlast.meta WHERE key = 'format'");
+        assert_eq!(format, Some(FORMAT.to_string()));
+    }
 }

@@ -12,10 +12,7 @@ use outlast_core::{
     engine::state::put::{Change, Put},
     state::Name,
     store::{Ask as _, Durability, state::Scan},
-    words::{
-        clock::Clock,
-        id::Micros,
-    },
+    words::{clock::Clock, id::Micros},
 };
 
 use crate::{

@@ -84,6 +84,81 @@ pub fn a_repeated_request_after_a_disconnect_is_one_call(s: &Stage) {
     assert_eq!(s.journal(a.run).len(), 1);
 }
 
+/// An attempt that a header began, at two servers of the store.
+fn at_two_servers(s: &Stage) -> (Agent, Agent) {
+    let one = s.process("one").enter(s.run("r").create(), Some("a"));
+    let two = one.at(&s.process("two"));
+    (one, two)
+}
+
+/// Bug: six identical requests of one attempt that a balancer spread over two servers were three calls.
+/// Consequence: best-of-n and polls got copies. Cause: what is being received, only the process that sent it knew.
+pub fn identical_requests_of_an_attempt_at_two_servers_are_as_many_calls(s: &Stage) {
+    let (one, two) = at_two_servers(s);
+    let at_once = [one.call("x"), two.call("x"), one.call("x"), two.call("x")];
+    assert_eq!(at_once, [1, 2, 3, 4].map(Seq));
+    for (agent, seq) in [&one, &two, &one, &two].into_iter().zip(at_once) {
+        agent.done(seq, 10);
+    }
+    // All of them are received, and none is marked as delivered yet.
+    assert_eq!(two.call("x"), Seq(5));
+    two.done(Seq(5), 10);
+    two.delivered(Seq(5));
+    assert_eq!(one.call("x"), Seq(6));
+    one.done(Seq(6), 10);
+    // The next attempt's replays are of different answers, too.
+    let (one, two) = (one.process.enter(one.run, Some("b")), two.process.enter(one.run, Some("b")));
+    let replayed: Vec<Seq> =
+        (0..3).flat_map(|_| [one.request("x").replays(), two.request("x").replays()]).collect();
+    assert_eq!(replayed, [1, 2, 3, 4, 5, 6].map(Seq));
+    assert_eq!(one.call("x"), Seq(7));
+}
+
+pub fn what_a_connection_gave_back_serves_at_another_server(s: &Stage) {
+    let (one, two) = at_two_servers(s);
+    let seq = one.call("x");
+    one.gives_back(seq);
+    let Admission::Join { seq: joined, .. } = two.request("x").ask().unwrap() else {
+        panic!("wanted to join")
+    };
+    assert_eq!(joined, seq);
+    one.done(seq, 10);
+    // That of the first connection comes late: it changes nothing of the second one's.
+    one.gives_back(seq);
+    assert_ne!(one.call("x"), seq);
+    two.gives_back(seq);
+    assert_eq!(one.request("x").replays(), seq);
+}
+
+pub fn an_answer_that_a_dead_server_was_sending_is_free(s: &Stage) {
+    let (one, two) = at_two_servers(s);
+    let seq = one.call("x");
+    one.done(seq, 10);
+    assert_ne!(two.call("x"), seq);
+    one.process.dies();
+    assert_eq!(two.request("x").replays(), seq);
+    assert_ne!(two.call("x"), seq, "it is received once more");
+}
+
+/// Another server hears later that a client has left, and of its own death nobody hears for a lease.
+pub fn a_marked_retry_gets_what_another_server_was_sending_to_it(s: &Stage) {
+    let (one, two) = at_two_servers(s);
+    let seq = one.call("x");
+    let Admission::Join { seq: joined, .. } = two.request("x").retry(1).ask().unwrap() else {
+        panic!("wanted to join")
+    };
+    assert_eq!(joined, seq);
+    one.done(seq, 10);
+    let keyed = one.request("y").keyed("k").goes();
+    one.done(keyed, 10);
+    assert_eq!(two.request("y").keyed("k").replays(), keyed);
+    // One that stands for an error of its own asks like any other.
+    let failed = two.call("z");
+    let other = one.call("z");
+    two.failed(failed);
+    assert_ne!(two.request("z").retry(1).goes(), other);
+}
+
 pub fn a_call_in_flight_is_joined_by_the_next_attempt(s: &Stage) {
     let old = agent(s);
     let seq = old.call("x");
@@ -335,6 +410,25 @@ pub fn an_agent_that_asks_the_same_again_does_not_diverge(s: &Stage) {
         new.delivered(seq);
     }
     assert_eq!(diverged(&new, "c"), None);
+}
+
+/// Bug: an answer counted as untaken while another server was sending it.
+/// Consequence: an agent behind a balancer that asked on at once was halted for a divergence, and was none.
+/// Cause: what is on its way, only the process that sends it knew.
+pub fn an_answer_on_its_way_at_another_server_is_no_untaken_one(s: &Stage) {
+    let (one, two) = (s.process("one"), s.process("two"));
+    let run = s.run("r").halts_on_divergence().create();
+    one.enter(run, Some("a")).buys("x", 10);
+    let one = one.enter(run, Some("b"));
+    let two = one.at(&two);
+    let seq = one.request("x").replays();
+    assert_ne!(two.call("new"), seq);
+    one.gives_back(seq);
+    let refused = |agent: &Agent, text: &str| match agent.request(text).ask().unwrap() {
+        Admission::Refused(refusal) => refusal.code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&two, "newer"), "diverged");
 }
 
 pub fn a_run_that_halts_on_divergence_is_halted_by_it(s: &Stage) {

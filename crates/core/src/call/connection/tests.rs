@@ -55,6 +55,8 @@ fn check(mut c: Connection, events: &[E], want: &[A]) -> Connection {
     c
 }
 
+/// Other processes may have the answer.
+const RETURN: A = A::ReturnAnswer(SEQ);
 const ARRIVED: E = E::Arrived { stuck: false };
 
 #[test]
@@ -62,11 +64,7 @@ fn a_new_call_is_taken_before_the_next_identical_request_is_decided() {
     check(connection(), &[ARRIVED], &[A::LineUp]);
     check(connection(), &[ARRIVED, E::Turn], &[A::Admit]);
     let open = A::Open { opening: OPENING, cap: None };
-    check(
-        connection(),
-        &[ARRIVED, E::Turn, go()],
-        &[A::Take { seq: SEQ, replays: false }, A::LeaveLine, open],
-    );
+    check(connection(), &[ARRIVED, E::Turn, go()], &[A::Take(SEQ), A::LeaveLine, open]);
 }
 
 #[test]
@@ -80,7 +78,7 @@ fn an_answer_is_delivered_when_it_is_flushed_whole_and_marked_before_it_is_given
     let mut gone = flushed;
     gone.pop();
     gone.push(E::ClientGone);
-    check(connection(), &gone, &[A::GiveBack]);
+    check(connection(), &gone, &[RETURN, A::GiveBack]);
 }
 
 #[test]
@@ -92,11 +90,8 @@ fn an_error_status_is_passed_on_and_is_no_delivery() {
 
 #[test]
 fn a_recorded_answer_serves_without_an_exchange() {
-    let c = check(
-        connection(),
-        &[ARRIVED, E::Turn, replay()],
-        &[A::Take { seq: SEQ, replays: true }, A::LeaveLine, A::LoadAnswer(SEQ)],
-    );
+    let c =
+        check(connection(), &[ARRIVED, E::Turn, replay()], &[A::Take(SEQ), A::LeaveLine, A::LoadAnswer(SEQ)]);
     let c = check(c, &[E::Loaded(Ok(()))], &[A::Send(Visible::Whole), A::Finish]);
     let mark = A::MarkDelivered { seq: SEQ, count: 0, replayed: true };
     check(c, &[E::Delivered], &[mark, A::GiveBack]);
@@ -106,16 +101,12 @@ fn a_recorded_answer_serves_without_an_exchange() {
 fn an_answer_that_cannot_be_read_is_refused_and_not_bought_again() {
     let e = store::Error::Corrupt { what: "payload".into() };
     let refuse = A::Refuse(Refused::Store(e.clone()));
-    check(connection(), &[ARRIVED, E::Turn, replay(), E::Loaded(Err(e))], &[A::GiveBack, refuse]);
+    check(connection(), &[ARRIVED, E::Turn, replay(), E::Loaded(Err(e))], &[RETURN, A::GiveBack, refuse]);
 }
 
 #[test]
 fn a_call_in_flight_elsewhere_is_polled_until_it_is_closed() {
-    let c = check(
-        connection(),
-        &[ARRIVED, E::Turn, join(2)],
-        &[A::Take { seq: SEQ, replays: false }, A::LeaveLine, A::Poll(SEQ)],
-    );
+    let c = check(connection(), &[ARRIVED, E::Turn, join(2)], &[A::Take(SEQ), A::LeaveLine, A::Poll(SEQ)]);
     let c = check(c, &[E::Polled(Ok(State::Open))], &[A::Poll(SEQ)]);
     check(c.clone(), &[E::Polled(Ok(State::Done))], &[A::LoadAnswer(SEQ)]);
     for state in [State::Failed, State::Void, State::Unknown] {
@@ -140,7 +131,7 @@ fn a_joiner_that_saw_nothing_starts_again_and_the_opener_gets_the_error() {
     }
     let refused = [ARRIVED, E::Turn, join(1), answered(Visible::Whole, State::Failed)];
     check(connection(), &refused, &[A::GiveBack, A::LineUp]);
-    check(connection(), &[ARRIVED, E::Turn, join(1), E::NotHere], &[A::GiveBack, A::LineUp]);
+    check(connection(), &[ARRIVED, E::Turn, join(1), E::NotHere], &[RETURN, A::GiveBack, A::LineUp]);
 }
 
 #[test]
@@ -148,7 +139,11 @@ fn what_is_only_not_recorded_yet_is_not_bought_again() {
     let end = broken(Visible::Nothing, Broken::NotRecorded, None);
     let refuse = A::Refuse(Refused::Upstream(Broken::NotRecorded));
     for admitted in [go(), join(1)] {
-        check(connection(), &[ARRIVED, E::Turn, admitted, end.clone()], &[A::GiveBack, refuse.clone()]);
+        check(
+            connection(),
+            &[ARRIVED, E::Turn, admitted, end.clone()],
+            &[RETURN, A::GiveBack, refuse.clone()],
+        );
     }
 }
 
@@ -181,11 +176,7 @@ fn a_waiter_decides_again_when_woken_and_is_told_when_its_wait_is_over() {
     let waiting = check(connection(), &[ARRIVED, E::Turn, wait()], &[A::Enqueue, A::LeaveLine]);
     let again = check(waiting.clone(), &[E::MayRetry], &[A::LineUp]);
     let open = A::Open { opening: OPENING, cap: None };
-    check(
-        again.clone(),
-        &[E::Turn, go()],
-        &[A::Take { seq: SEQ, replays: false }, A::LeaveLine, A::Dequeue, open],
-    );
+    check(again.clone(), &[E::Turn, go()], &[A::Take(SEQ), A::LeaveLine, A::Dequeue, open]);
     check(again.clone(), &[E::Turn, wait()], &[A::LeaveLine]);
     let refuse = A::Refuse(Refused::AdmissionTimeout(refusal()));
     let timeout = [A::LeaveLine, A::Dequeue, A::MarkError, refuse];
@@ -212,7 +203,7 @@ fn a_client_that_goes_leaves_every_line_and_what_it_opened_goes_on() {
     gone(&[ARRIVED, E::Turn, wait()], &[A::Dequeue, A::MarkError]);
     gone(&[ARRIVED, E::Turn, wait(), E::MayRetry], &[A::LeaveLine, A::Dequeue, A::MarkError]);
     for admitted in [go(), join(1), join(2), replay()] {
-        gone(&[ARRIVED, E::Turn, admitted], &[A::GiveBack]);
+        gone(&[ARRIVED, E::Turn, admitted], &[RETURN, A::GiveBack]);
     }
 }
 
@@ -221,7 +212,10 @@ fn a_call_admitted_for_a_client_that_is_gone_never_leaves() {
     let gone = [ARRIVED, E::Turn, E::ClientGone];
     let c = check(connection(), &gone, &[]);
     check(c.clone(), &[go()], &[A::LeaveLine, A::Drop(OPENING)]);
-    for other in [wait(), replay(), join(1), E::Admitted(Err(store::Error::Closed))] {
+    for taken in [replay(), join(1)] {
+        check(c.clone(), &[taken], &[A::LeaveLine, RETURN, A::MarkError]);
+    }
+    for other in [wait(), E::Admitted(Err(store::Error::Closed))] {
         check(c.clone(), &[other], &[A::LeaveLine, A::MarkError]);
     }
 }
@@ -232,7 +226,7 @@ fn a_marked_retry_uses_up_the_error_it_stands_for() {
     let c = check(
         marked,
         &[ARRIVED, E::Turn, replay()],
-        &[A::Take { seq: SEQ, replays: true }, A::Retried, A::LeaveLine, A::LoadAnswer(SEQ)],
+        &[A::Take(SEQ), A::Retried, A::LeaveLine, A::LoadAnswer(SEQ)],
     );
     let mark = A::MarkDelivered { seq: SEQ, count: 2, replayed: true };
     check(c, &[E::Loaded(Ok(())), E::Delivered], &[mark, A::GiveBack]);
@@ -248,7 +242,8 @@ fn a_retry_that_comes_to_nothing_is_no_second_error() {
     check(retry(), &[E::Arrived { stuck: true }], &[A::Refuse(Refused::Stuck)]);
     check(retry(), &[ARRIVED, E::ClientGone], &[A::LeaveLine]);
     check(retry(), &[ARRIVED, E::Turn, wait(), E::ClientGone], &[A::Dequeue]);
-    for other in [replay(), join(1), wait()] {
-        check(retry(), &[ARRIVED, E::Turn, E::ClientGone, other], &[A::LeaveLine]);
+    for taken in [replay(), join(1)] {
+        check(retry(), &[ARRIVED, E::Turn, E::ClientGone, taken], &[A::LeaveLine, RETURN]);
     }
+    check(retry(), &[ARRIVED, E::Turn, E::ClientGone, wait()], &[A::LeaveLine]);
 }

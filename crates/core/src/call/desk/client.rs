@@ -13,7 +13,7 @@ use crate::{
         taken::RequestKey,
     },
     engine::call::admit::Admission,
-    words::id::Seq,
+    words::id::{InstanceNo, Seq},
 };
 
 /// Connection with the data that the desk keeps for it.
@@ -27,6 +27,8 @@ pub(super) struct Client {
     turn: Option<Turn>,
     /// Whether the connection waits in its upstream's line of calls that share rate limits.
     lines_up: bool,
+    /// Instance in whose name the connection last asked for admission.
+    asked_as: InstanceNo,
     /// Entry of the exchange that the connection is attached to; `None` if it is attached to none.
     attached: Option<Seq>,
     /// Whether the delivery mark is under way; until it is stored the connection keeps its answer.
@@ -43,6 +45,7 @@ impl Desk {
             wants,
             turn: None,
             lines_up: false,
+            asked_as: round.at.instance,
             attached: None,
             marking: false,
         };
@@ -108,7 +111,7 @@ impl Desk {
                 round.may_retry(shared.waiters.dequeue(place.run, id));
                 round.client(id, ForClient::WaitNoMore);
             }
-            Action::Take { seq, replays } => shared.taken.take(place, id, seq, replays),
+            Action::Take(seq) => shared.taken.take(place, id, seq),
             Action::GiveBack if client.marking => {}
             Action::GiveBack => self.give_back(id, place, round),
             Action::MarkError => shared.taken.mark_error(place),
@@ -121,6 +124,10 @@ impl Desk {
                 self.opens(id, opening.seq, false);
                 round.client(id, ForClient::Drop(opening));
                 round.next.push_back(Next::Exchange((place.run, opening.seq), exchange::Event::NotSent));
+            }
+            Action::ReturnAnswer(seq) => {
+                let instance = client.asked_as;
+                round.client(id, ForClient::GiveBack { seq, instance });
             }
             Action::Attach(seq) => self.attach(id, (place.run, seq), round),
             Action::Poll(seq) => round.client(id, ForClient::Poll(seq)),
@@ -169,11 +176,11 @@ impl Desk {
             Err(later) => later,
         };
         client.lines_up = later.is_some();
+        client.asked_as = round.at.instance;
         shared.waiters.decides(place, id);
         let admitting = Admitting {
             instance: round.at.instance,
             taken: shared.taken.seqs(place),
-            in_hand: shared.taken.in_hand(place.run, place.attempt),
             answered_with_error: shared.taken.has_error(place),
             behind,
             later,

@@ -21,7 +21,6 @@ pub enum Deed {
 pub struct Admitting {
     pub instance: InstanceNo,
     pub taken: Vec<Seq>,
-    pub in_hand: Vec<Seq>,
     pub answered_with_error: bool,
     /// Whether the call waits behind another call of its run, or has no turn at its upstream.
     pub behind: bool,
@@ -58,6 +57,8 @@ pub enum ForClient {
     Refuse(Refused),
     /// End the begun answer with an error frame in its dialect, and never cleanly.
     BreakOff(Broken),
+    /// Submit `GiveBack` with durability `Committed`, in the name of the instance that asked for admission.
+    GiveBack { seq: Seq, instance: InstanceNo },
     /// Submit `Delivered` with durability `Lazy`; feed `Marked`.
     Mark { seq: Seq, count: u32, replayed: bool },
     /// Forget the connection: no deed follows.

@@ -166,7 +166,8 @@ fn an_answer_reaches_everybody_attached_and_then_nothing_is_left() {
 fn a_client_that_leaves_gives_its_answer_back_at_once() {
     let mut rig = Rig::new();
     rig.admitted(A, 1, go(ONE));
-    assert_eq!(rig.client(A, C::ClientGone), [client(A, ForClient::Over)]);
+    let give_back = client(A, ForClient::GiveBack { seq: ONE, instance: ME });
+    assert_eq!(rig.client(A, C::ClientGone), [give_back, client(A, ForClient::Over)]);
     assert_eq!(taken_by(&rig.on(Event::Arrived(B, request(1, None)))), Some((B, vec![])));
     // The answer goes on without it, for the one that joins.
     let joined = rig.client(B, C::Admitted(Ok(Admission::Join { seq: ONE, instance: ME })));
@@ -193,18 +194,6 @@ fn identical_requests_are_decided_behind_a_mark_that_is_under_way() {
     let deeds = rig.on(Event::Marked(A));
     assert_eq!(taken_by(&deeds), Some((B, vec![])));
     assert_eq!(rig.on(Event::Marked(A)), [], "a mark ends once");
-}
-
-#[test]
-fn an_answer_stays_in_hand_until_its_mark_is_with_the_store() {
-    let mut rig = Rig::new();
-    rig.admitted(A, 1, Admission::Replay { seq: ONE });
-    rig.client(A, C::Loaded(Ok(())));
-    rig.client(A, C::Delivered);
-    let in_hand = |deeds: &[Deed]| asks(deeds).unwrap().1.in_hand;
-    assert_eq!(in_hand(&rig.on(Event::Arrived(B, request(2, None)))), [ONE]);
-    rig.on(Event::Marked(A));
-    assert_eq!(in_hand(&rig.on(Event::Arrived(ConnectionId(3), request(3, None)))), []);
 }
 
 // Bug: a call whose client left while it was admitted was closed by a loop of the proxy's own.
@@ -263,7 +252,8 @@ fn a_call_that_rests_is_given_up_when_its_last_client_leaves() {
     ));
     let gone = rig.client(B, C::ClientGone);
     let settle = ForExchange::Settle { ending: Ending::Void, error: Some("upstream_unreachable") };
-    assert_eq!(gone, [client(B, ForClient::Over), exchange(ONE, settle)]);
+    let give_back = client(B, ForClient::GiveBack { seq: ONE, instance: ME });
+    assert_eq!(gone, [give_back, client(B, ForClient::Over), exchange(ONE, settle)]);
 }
 
 #[test]

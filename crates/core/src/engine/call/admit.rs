@@ -2,7 +2,7 @@
 //!
 //! Order of the checks (ARCHITECTURE.md, "The proxy"): replay, queue, fits, inherits, waits, clamps, refuses.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     engine::{
@@ -16,14 +16,14 @@ use crate::{
         rule::{
             doubt, guard,
             replay::{self, Choice, ReplayRequest},
-            windows, within,
+            taking, windows, within,
         },
     },
     envelope::{
         Refusal,
         unit::{Amounts, Unit},
     },
-    journal::{CallDetail, Entry, Kind, Opening, Role, State, iteration_scope, payload::Payload},
+    journal::{CallDetail, Entry, Kind, Opening, Role, State, Taker, iteration_scope, payload::Payload},
     price::Bound,
     run::{OnDivergence, Unpriced, status::Status},
     words::{
@@ -34,8 +34,8 @@ use crate::{
 
 /// Decides a request. If it goes out, reserves its bound and opens its entry in the same commit.
 ///
-/// Synced when the request goes out: intent before effect. Replays write nothing, and joins at another
-/// process only, once, that somebody there waits.
+/// Synced when the request goes out: intent before effect. Replays and joins write who receives the answer, which no other
+/// request of the attempt has then, at whatever process.
 /// Errors: `LeaseLost`, `LabelEnded`, `NotRunning`, `RunEnded` and `NotWithin` write nothing.
 #[derive(Clone, Debug)]
 pub struct Admit {
@@ -57,10 +57,10 @@ pub struct Admit {
     /// Output cap that is enough for most answers ([`crate::price::Usual`]), if the request names none and one is
     /// known; else `None`.
     pub usual_cap: Option<u64>,
+    /// Entries whose answers connections of this process are receiving for the attempt.
     pub taken: Vec<Seq>,
-    /// Recorded answers that are being sent to this attempt. A client that has received one completely may
-    /// make its next request before the answer is marked as delivered.
-    pub in_hand: Vec<Seq>,
+    /// Number, in its process, of the connection that will receive the answer.
+    pub connection: u64,
     pub retry_count: u32,
     pub answered_with_error: bool,
     /// Whether an earlier call of this run waits in this process, so that this one queues behind it, or the upstream
@@ -82,7 +82,7 @@ impl Admit {
             Need::Matching(run, self.match_key),
             Need::Windows(Some(run)),
         ]);
-        needs.extend(self.within.iter().chain(&self.in_hand).map(|seq| Need::Entry(run, *seq)));
+        needs.extend(self.within.map(|seq| Need::Entry(run, seq)));
         needs
     }
 
@@ -96,7 +96,11 @@ impl Admit {
             }
         }
         let stands_for = match replay::choose(l, &self.asked()) {
-            Choice::Replay(seq) => return Ok(Answer::Replay { seq }),
+            Choice::Replay(seq) => {
+                let counts = l.entry(self.actor.run, seq).is_some_and(|e| self.is_untaken(l, e));
+                taking::take(l, &self.actor, seq, self.connection, counts);
+                return Ok(Answer::Replay { seq });
+            }
             Choice::Join(seq, instance) => return Ok(self.join(l, seq, instance)),
             Choice::New { stands_for } => stands_for,
         };
@@ -146,12 +150,9 @@ impl Admit {
     /// Lets the request wait for a call in flight. The first one of another process notes that on the call, so that its
     /// end is told there.
     fn join(&self, l: &mut Loaded, seq: Seq, instance: InstanceNo) -> Answer {
-        let run = self.actor.run;
-        let is_noted = |e: &Entry| e.call.as_ref().is_none_or(|call| call.joined);
-        if instance != self.actor.instance && l.entry(run, seq).is_some_and(|e| !is_noted(e)) {
-            let call = l.entry_mut(run, seq).and_then(|e| e.call.as_mut());
-            call.into_iter().for_each(|call| call.joined = true);
-        }
+        taking::take(l, &self.actor, seq, self.connection, false);
+        let call = l.entry_mut(self.actor.run, seq).and_then(|e| e.call.as_mut());
+        call.into_iter().for_each(|call| call.joined |= instance != self.actor.instance);
         Answer::Join { seq, instance }
     }
 
@@ -181,8 +182,7 @@ impl Admit {
 
     fn asked(&self) -> ReplayRequest<'_> {
         ReplayRequest {
-            run: self.actor.run,
-            attempt: self.actor.attempt,
+            actor: &self.actor,
             match_key: self.match_key,
             taken: &self.taken,
             retry_count: self.retry_count,
@@ -215,15 +215,20 @@ impl Admit {
         Ok((halts && self.untaken(l) > 0).then(|| Refusal::plain("diverged", now)))
     }
 
-    /// Counts the answers of ended attempts that this attempt has not begun to take, as delivery marks count them.
+    /// Counts the answers of ended attempts that this attempt has not begun to take. A client that has received one
+    /// completely may make its next request before the answer is marked as delivered.
     fn untaken(&self, l: &Loaded) -> i64 {
-        let (run, own) = (self.actor.run, self.actor.attempt);
-        let Some(attempt) = l.attempt(run, own) else { return 0 };
-        let scope = iteration_scope(attempt.iteration);
-        let is_counted = |e: &&Entry| e.attempt != own && e.delivered_to != Some(own) && e.scope == scope;
-        let in_hand: BTreeSet<Seq> = self.in_hand.iter().copied().collect();
-        let on_their_way = in_hand.iter().filter_map(|seq| l.entry(run, *seq)).filter(is_counted).count();
-        attempt.untaken - i64::try_from(on_their_way).unwrap_or(0)
+        let attempt = l.attempt(self.actor.run, self.actor.attempt);
+        attempt.map_or(0, |a| a.untaken - taking::on_their_way(l, &self.actor))
+    }
+
+    /// Returns whether an answer is one of those that [`crate::run::attempt::Attempt::untaken`] counts.
+    fn is_untaken(&self, l: &Loaded, e: &Entry) -> bool {
+        let own = self.actor.attempt;
+        let attempt = l.attempt(self.actor.run, own);
+        e.attempt != own
+            && e.delivered_to != Some(own)
+            && attempt.is_some_and(|a| e.scope == iteration_scope(a.iteration))
     }
 
     fn go(
@@ -275,8 +280,10 @@ impl Admit {
                 e.retried_by = Some(seq);
             }
         }
+        let Actor { attempt, instance, .. } = self.actor;
         l.insert_entry(Entry {
-            instance: Some(self.actor.instance),
+            instance: Some(instance),
+            taken: Some(Taker { attempt, instance, connection: self.connection, counted: false }),
             match_key: Some(self.match_key),
             held,
             call: Some(Box::new(CallDetail {

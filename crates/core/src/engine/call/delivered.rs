@@ -4,7 +4,7 @@ use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need},
-        rule::within,
+        rule::{taking, within},
     },
     journal::iteration_scope,
     words::id::{AttemptNo, Micros, RunNo, Seq},
@@ -29,6 +29,7 @@ impl Delivered {
     }
 
     pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        taking::give_back(l, self.run, self.seq, |t| t.attempt == self.attempt);
         let open = l.is_open(self.run, self.attempt);
         let Some(entry) = l.entry_mut(self.run, self.seq) else { return Ok(()) };
         let first = entry.delivered_to != Some(self.attempt);

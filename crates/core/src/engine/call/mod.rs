@@ -2,6 +2,7 @@
 
 pub mod admit;
 pub mod delivered;
+pub mod give_back;
 pub(crate) mod plan;
 pub mod retry;
 pub mod settle;

@@ -4,5 +4,6 @@ pub mod closing;
 pub mod doubt;
 pub mod guard;
 pub mod replay;
+pub mod taking;
 pub mod windows;
 pub mod within;

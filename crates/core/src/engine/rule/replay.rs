@@ -2,19 +2,18 @@
 //! retries, disconnects and joins.
 
 use crate::{
-    engine::loaded::Loaded,
+    engine::{actor::Actor, loaded::Loaded, rule::taking},
     journal::{Entry, Kind, State},
     words::{
         digest::MatchKey,
-        id::{AttemptNo, InstanceNo, RunNo, Seq},
+        id::{AttemptNo, InstanceNo, Seq},
     },
 };
 
 /// Request, as far as the replay rule looks at it.
 #[derive(Clone, Debug)]
 pub struct ReplayRequest<'a> {
-    pub run: RunNo,
-    pub attempt: AttemptNo,
+    pub actor: &'a Actor,
     pub match_key: MatchKey,
     /// Entries whose answers live connections of this attempt are receiving in this process.
     pub taken: &'a [Seq],
@@ -41,12 +40,16 @@ pub enum Choice {
 pub fn choose(l: &Loaded, asked: &ReplayRequest<'_>) -> Choice {
     let matching: Vec<&Entry> = l
         .all::<Entry>()
-        .filter(|e| e.run == asked.run && e.kind == Kind::Call && e.match_key == Some(asked.match_key))
+        .filter(|e| e.run == asked.actor.run && e.kind == Kind::Call && e.match_key == Some(asked.match_key))
         .collect();
-    let lowest = || {
-        let free = || matching.iter().filter(|e| is_candidate(l, e, asked.attempt) && !is_taken(e, asked));
+    let lowest_of = |is_meant: &dyn Fn(&Entry) -> bool| {
+        let free = || {
+            let candidates = matching.iter().filter(|e| is_candidate(l, e, asked.actor.attempt));
+            candidates.filter(|e| !is_taken(e, asked) && is_meant(e))
+        };
         free().find(|e| !is_passed_over(&matching, e)).or_else(|| free().next()).and_then(|e| serve(e))
     };
+    let lowest = || lowest_of(&|e| !taking::is_taken_elsewhere(l, e, asked.actor));
     if !is_marked_retry(&matching, asked) {
         return lowest().unwrap_or(Choice::New { stands_for: None });
     }
@@ -55,12 +58,14 @@ pub fn choose(l: &Loaded, asked: &ReplayRequest<'_>) -> Choice {
         return lowest().unwrap_or(Choice::New { stands_for });
     }
     lowest()
+        // Another server may not know yet that the client of an earlier try has left, or may have died with it.
+        .or_else(|| lowest_of(&|_| true))
         .or_else(|| {
             // The answer was flushed whole, but the client did not get it: a retry costs nothing.
             matching
                 .iter()
                 .rev()
-                .find(|e| is_candidate(l, e, asked.attempt) && delivered_earlier(e, asked))
+                .find(|e| is_candidate(l, e, asked.actor.attempt) && delivered_earlier(e, asked))
                 .and_then(|e| serve(e))
         })
         .unwrap_or(Choice::New { stands_for: None })
@@ -86,7 +91,7 @@ fn is_candidate(l: &Loaded, e: &Entry, attempt: AttemptNo) -> bool {
 }
 
 fn is_taken(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
-    e.delivered_to == Some(asked.attempt) || asked.taken.contains(&e.seq)
+    e.delivered_to == Some(asked.actor.attempt) || asked.taken.contains(&e.seq)
 }
 
 /// Tells whether another try of the entry's request was delivered and the entry was not: a late answer, which its agent
@@ -115,14 +120,14 @@ fn is_marked_retry(matching: &[&Entry], asked: &ReplayRequest<'_>) -> bool {
 }
 
 fn answered_badly(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
-    e.attempt == asked.attempt
+    e.attempt == asked.actor.attempt
         && e.retried_by.is_none()
         && matches!(e.state, State::Failed | State::Void | State::Unknown)
         && (asked.idempotency_key.is_none() || same_key(e, asked) || asked.retry_count > 0)
 }
 
 fn delivered_earlier(e: &Entry, asked: &ReplayRequest<'_>) -> bool {
-    e.delivered_to == Some(asked.attempt)
+    e.delivered_to == Some(asked.actor.attempt)
         && !asked.taken.contains(&e.seq)
         && (e.delivered_count < asked.retry_count || same_key(e, asked))
 }

@@ -163,6 +163,7 @@ pub fn open_attempt(l: &mut Loaded, o: NewAttempt, now: Micros) -> Result<Attemp
         exit: None,
         active_ms: 0,
         untaken: run.answers,
+        receiving: Vec::new(),
         diverged: None,
         diverged_untaken: 0,
         closed_before: run.closed,

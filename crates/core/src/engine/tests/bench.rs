@@ -128,7 +128,7 @@ impl Bench {
             priced: true,
             usual_cap: None,
             taken: taken.to_vec(),
-            in_hand: taken.to_vec(),
+            connection: 0,
             retry_count: r.retry_count,
             answered_with_error: false,
             behind: r.behind,
