@@ -18,6 +18,7 @@ use crate::{
         kept,
         named::{Named, To},
         seat,
+        seated::Seat,
         upstream::SendFailed,
     },
     wire::{
@@ -25,7 +26,7 @@ use crate::{
         headers,
         refuse::Refusal,
         socket::Wire,
-        who::{self, Caller, Credential, Who},
+        who::{self, Caller, Credential},
     },
 };
 
@@ -115,10 +116,39 @@ async fn metered(
         return Err(no_key(&to));
     }
     host.opening().await?;
-    let label = match &caller.who {
-        Who::Named { label, .. } => Some(label.clone()),
-        Who::Token(_) | Who::Nobody => None,
-    };
+    let again = (caller.clone(), to.clone(), headers.clone(), raw.clone());
+    let (response, seat) = ask(host, caller, dialect, to, headers, raw, wire.clone()).await?;
+    if !is_stale(&response, &seat) {
+        return Ok(response);
+    }
+    // Nothing of it was admitted. Its clients do not repeat such a refusal, so the run is entered again here.
+    let (caller, to, headers, raw) = again;
+    seat::forget(host, &seat, &caller.who);
+    let (response, seat) = ask(host, caller.clone(), dialect, to, headers, raw, wire).await?;
+    if is_stale(&response, &seat) {
+        seat::forget(host, &seat, &caller.who);
+    }
+    Ok(response)
+}
+
+/// Returns whether the seat of a request may be older than what another process did with its run: the attempt was ended,
+/// the run stopped, or removed.
+fn is_stale(response: &Response<AnswerBody>, seat: &Seat) -> bool {
+    response.status() == StatusCode::FORBIDDEN
+        && response.headers().contains_key("x-outlast-code")
+        && seat.undriven
+}
+
+/// Drives a metered call in the seat of its caller. Returns the beginning of its answer, with the seat.
+async fn ask(
+    host: &Arc<Host>,
+    caller: Caller,
+    dialect: &'static dyn Dialect,
+    to: To,
+    headers: http::HeaderMap,
+    raw: Bytes,
+    wire: Wire,
+) -> Result<(Response<AnswerBody>, Seat), Refusal> {
     let mut seat = seat::seat(host, caller.who.clone()).await?;
     if let Some(seq) = caller.within {
         seat = seat::within(host, seat, seq)?;
@@ -137,14 +167,7 @@ async fn metered(
     let response =
         response.await.map_err(|_| Refusal::Internal("the call's driver ended without an answer".into()))?;
     gone.disarm();
-    // The run was stopped or the attempt has ended: the next request enters the run again.
-    if response.status() == StatusCode::FORBIDDEN
-        && response.headers().contains_key("x-outlast-code")
-        && seat.undriven
-    {
-        seat::forget(host, &seat, label.flatten());
-    }
-    Ok(response)
+    Ok((response, seat))
 }
 
 /// Passes a request that costs nothing through, unrecorded.

@@ -36,9 +36,12 @@ pub async fn seat(host: &Host, who: Who) -> Result<Seat, Refusal> {
     }
 }
 
-/// Removes a header's seat from the cache, because its attempt is over or its run was stopped. `label`: the attempt's
-/// name in the header.
-pub fn forget(host: &Host, seat: &Seat, label: Option<String>) {
+/// Removes the seat of a header's caller from the cache, because its attempt is over or its run was stopped.
+pub fn forget(host: &Host, seat: &Seat, who: &Who) {
+    let label = match who {
+        Who::Named { label, .. } => label.clone(),
+        Who::Token(_) | Who::Nobody => None,
+    };
     host.seats.forget(&(seat.id.clone(), label));
     are_over(host, vec![seat.clone()]);
 }

@@ -4,10 +4,16 @@ use std::time::Duration;
 
 use outlast_core::{
     body::{BodyRecord, Restoring},
+    engine::run::{
+        forget::{Forget, Forgot},
+        start::Start,
+        tell::{Tell, Word},
+    },
     envelope::unit::{Limits, Unit},
     journal::{Role, State, payload::PART_LEN},
     run::{Policy, Record},
-    words::id::Seq,
+    store::{Ask as _, Durability},
+    words::id::{Micros, RunId, Seq},
 };
 use outlast_mock::{self as mock, FixedUsage};
 use outlast_server::door::Config;
@@ -435,4 +441,24 @@ async fn every_stored_body_can_be_read_back_after_any_number_of_restarts() {
         }
         assert_eq!(restoring.finish().unwrap(), *body, "entry {}", n + 1);
     }
+}
+
+/// Bug: the first request in a run that another process had removed was refused with 403.
+/// Consequence: SDKs do not repeat that, and an agent failed for a run that it could have begun anew.
+/// Cause: the server asked in the seat that it remembered, and looked again only for the next request.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_request_in_a_run_that_another_process_removed_begins_it_anew() {
+    let rig = Rig::new(mock::Options::default()).await;
+    let (server, other) = (rig.serve().await, rig.serve().await);
+    let ask = Api::Chat.says("one");
+    ask.to(&server).await.ok();
+    let run = server.run_no("r");
+    let newest =
+        other.store.ask(Start::new(RunId::new("newer").unwrap()), Durability::Synced).await.unwrap().run;
+    other.store.ask(Tell { run, word: Word::Cancel { reason: None } }, Durability::Synced).await.unwrap();
+    let forget = Forget { run, above: Vec::new(), ended_before: Micros(i64::MAX), seen: newest };
+    assert_eq!(other.store.ask(forget, Durability::Synced).await.unwrap(), Forgot::Gone);
+    ask.to(&server).await.ok();
+    assert_eq!(rig.mock.paid(), 2);
+    assert!(server.run_no("r") > newest);
 }
