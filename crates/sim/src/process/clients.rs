@@ -196,9 +196,16 @@ impl Process {
     pub(super) fn flushed(&mut self, c: u64, out: &mut Outside) {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let (request, attempt) = (client.request.clone(), client.attempt.unwrap_or_default());
-        let client_seq = client.receiving.unwrap_or_default();
-        out.oracle.gives_back(c);
-        match client.result.take() {
+        let seq = client.receiving.unwrap_or_default();
+        let result = client.result.take();
+        match result {
+            // Its mark may reach the store later than a request for the same at another process.
+            Some(ToAgent::Answer { .. }) => {
+                out.oracle.gives_back_from(c, (request.run, seq), self.instance);
+            }
+            _ => out.oracle.gives_back(c),
+        }
+        match result {
             Some(ToAgent::Answer { .. }) if out.rng.chance(5) && !out.provider.behaves => {
                 out.saw("lost after its end");
                 let after = out.rng.between(0, 40);
@@ -206,8 +213,6 @@ impl Process {
             }
             Some(result) => {
                 if let ToAgent::Answer { answer, .. } = result {
-                    // Its mark may reach the store later than a request for the same at another process.
-                    out.oracle.gives_back_from(c, (request.run, client_seq), self.instance);
                     out.oracle.received(&out.provider, &request, attempt, answer);
                 }
                 out.to_agent(0, request.agent, request.life, result);
