@@ -91,7 +91,7 @@ fn a_strangers_open_transaction_holds_no_event_back() {
     let database = Database::new();
     let s = server(&database);
     let stranger = database.begun("SELECT txid_current()");
-    let run = s.run("told at once").create();
+    let run = s.run("told-at-once").create();
     let events = s.store().events(&EventQuery { limit: 100, ..EventQuery::default() }).unwrap();
     assert_eq!(events.iter().map(|e| e.run).collect::<Vec<_>>(), [Some(run)]);
     assert_eq!(s.store().newest_event().unwrap(), events[0].mark);
