@@ -1,10 +1,12 @@
 """Values of classes: what is recorded of them comes back as they were, or is told while it can still be helped."""
 
 import asyncio
+import collections
 import dataclasses
 import datetime
 import enum
 import json
+import threading
 import typing
 
 import pydantic
@@ -141,6 +143,87 @@ def test_what_cannot_be_made_again_is_told_before_it_is_recorded(rt):
     with rt.run("r") as run:
         assert run.step("s", lambda: calls.append(2) or {"name": "n"}) == {"name": "n"}
     assert calls == [1, 2]
+
+
+class Tripled(pydantic.BaseModel):
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def triple(cls, n: int) -> int:
+        return n * 3
+
+
+class Rounded(pydantic.BaseModel):
+    usd: float
+
+    @pydantic.field_serializer("usd")
+    def cents(self, usd: float) -> float:
+        return round(usd, 2)
+
+
+class Hidden(pydantic.BaseModel):
+    token: str = pydantic.Field(default="", exclude=True)
+
+
+class Noted(pydantic.BaseModel):
+    _note: str = pydantic.PrivateAttr(default="")
+    _lock: typing.Any = pydantic.PrivateAttr(default_factory=threading.Lock)
+
+
+def noted(note: str) -> Noted:
+    made = Noted()
+    made._note = note
+    return made
+
+
+class Animal(pydantic.BaseModel):
+    name: str = "rex"
+
+
+class Dog(Animal):
+    breed: str = "pug"
+
+
+class Kennel(pydantic.BaseModel):
+    animals: list[Animal]
+
+
+class Loose(pydantic.BaseModel):
+    when: datetime.date | str
+
+
+CHANGES = {
+    "a validator that is applied twice": (Tripled(n=2), r"n: 6 \(int\) would be read back as 18"),
+    "a serializer that rounds": (Rounded(usd=0.123), "usd: 0.123"),
+    "a field that is left out": (Hidden(token="t"), "token: 't'"),
+    "a private field": (noted("x"), "_note: 'x'"),
+    "a subclass among its bases": ([Kennel(animals=[Dog()])], r"\[0\].animals\[0\]: Dog"),
+    "a member of a union": (Loose(when=datetime.date(2026, 1, 2)), "when: datetime.date"),
+    "keys that are one in JSON": ({"a": {1: "int", "1": "str"}}, r"\['a'\]'s keys: \[1, '1'\]"),
+}
+KEPT = {
+    "the same private field as made anew": noted(""),
+    "tuples and keys of plain data": {1: (1, 2), None: [float("nan")], "d": collections.OrderedDict(b=1, a=-0.0)},
+    "classes of plain data": [enum.IntEnum("Level", "LOW")(1), enum.StrEnum("Word", "A")("a")] if hasattr(enum, "StrEnum") else [],
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_value_that_would_come_back_changed_is_refused(rt, name):
+    """Bug: results of such classes were recorded. Consequence: the program went on with another value than its function had
+    returned, and nobody was told. Cause: only an error of reading a value back was looked for, and not another value."""
+    value, where = CHANGES[name]
+    with rt.run("r") as run, pytest.raises(outlast.NotSerializable, match=where):
+        run.step("s", lambda: value, key="s")
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_comes_back_as_the_guide_says_is_recorded(rt, name):
+    value = KEPT[name]
+    with rt.run("r") as run:
+        first = run.step("s", lambda: value, key="s")
+        assert repr(first) == repr(codec.decode(codec.encode(value)))
 
 
 def test_a_generic_model_is_named_by_its_arguments_or_told(rt):

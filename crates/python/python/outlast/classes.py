@@ -32,9 +32,8 @@ def fields(value: Any) -> Any:
         made = {f.name: getattr(value, f.name) for f in dataclasses.fields(cls) if hasattr(value, f.name)}
         _tried(cls, made)
         return made
-    if _is_lenient(cls):
-        # The form it had on the wire, with fields that this version of the SDK does not know.
-        made = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+    if is_lenient(cls):
+        made = on_the_wire(value)
         _tried(cls, made)
         return made
     # Only fields that were set are recorded: APIs refuse a null in place of a field that was not sent.
@@ -45,6 +44,11 @@ def fields(value: Any) -> Any:
         made = whole
     _tried(cls, made)
     return made
+
+
+def on_the_wire(value: Any) -> Any:
+    """The form that a lenient model had on the wire, with fields that this version of its SDK does not know."""
+    return value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
 
 
 def _gives(cls: Any, made: Any, whole: Any) -> bool:
@@ -65,7 +69,7 @@ def _tried(cls: Any, made: Any) -> None:
 def of(cls: Any, values: Any) -> Any:
     """Makes a value of class `cls` from its recorded `values`. Errors: whatever the class raises."""
     if is_model(cls):
-        if _is_lenient(cls):
+        if is_lenient(cls):
             return cls.model_construct(**values)
         # Validates by field names, not aliases. Not strict, so that a text becomes a time again in strict models, too.
         return cls.model_validate(values, strict=False, by_name=True) if _knows_names(cls) else cls.model_validate(values)
@@ -89,7 +93,7 @@ def _knows_names(cls: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=512)
-def _is_lenient(cls: Any) -> bool:
+def is_lenient(cls: Any) -> bool:
     """Whether a model builds its values without validation, as the SDKs of providers do: answers need not be valid."""
     own, old = (getattr(inspect.getattr_static(cls, name, None), "__func__", None) for name in ("model_construct", "construct"))
     # SDKs override both names with one method that builds nested models; in pydantic itself, the two differ.

@@ -14,6 +14,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from . import classes
+from .difference import difference
 from .errors import NotSerializable
 
 # The extension finds it here.
@@ -31,8 +32,11 @@ compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode(value: Any) -> str:
-    """The value as JSON text. Errors: `NotSerializable`, which names the class that is in the way."""
-    tags = 0
+    """The value as JSON text, from which `decode` gives the same value again.
+
+    Errors: `NotSerializable`, which names the class that is in the way, or the place at which the value would change.
+    """
+    tags, returned = 0, value
 
     def tagged(value: Any) -> Any:
         nonlocal tags
@@ -70,7 +74,29 @@ def encode(value: Any) -> str:
         raise NotSerializable(f"a value cannot be recorded as JSON: {e}") from e
     if text.count(_QUOTED_TAG) != tags:
         raise NotSerializable(f"a value uses the key {TAG!r}, which is reserved")
+    if type(returned) not in UNCHANGED:
+        _compare(returned, decode(text), tags > 0)
     return text
+
+
+def _compare(returned: Any, read: Any, is_tagged: bool) -> None:
+    """Checks that a value is the same when it is read back. Errors: `NotSerializable`."""
+    try:
+        # Plain data is compared at once. A class may have an equality that passes over some of its fields.
+        if not is_tagged and returned == read:
+            return
+    except Exception:
+        # Some values have no truth, and some no equality.
+        pass
+    try:
+        where = difference(returned, read)
+    except RecursionError:
+        where = "it is nested too deeply to be compared"
+    if where is not None:
+        raise NotSerializable(
+            f"a value of class {classes.shown(type(returned))} would not come back as it is: {where}",
+            hint="return plain data of it, or a class that its recorded fields make again as it was",
+        )
 
 
 class _Endless:
