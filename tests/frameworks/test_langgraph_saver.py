@@ -112,6 +112,37 @@ def test_a_fork_from_a_named_checkpoint_is_meant(rt):
     assert graph.get_state(config()).values["said"][-1] == "another"
 
 
+def test_a_copy_of_a_checkpoint_is_meant(rt):
+    """Bug: `as_node="__copy__"`, which is Studio's fork button, raised `Conflict`. Cause: a copy stands beside its
+    checkpoint, under a parent that nobody had named."""
+    graph = talk(4, OutlastSaver(rt))
+    graph.invoke({"said": []}, config())
+    old = [s for s in graph.get_state_history(config()) if len(s.values["said"]) == 2][0]
+    for origin in (old.config, config()):
+        copy = graph.update_state(origin, None, as_node="__copy__")
+        assert id_of(copy) == id_of(graph.get_state(config()).config)
+        assert len(graph.invoke(None, copy)["said"]) == 4
+    assert [s.metadata["source"] for s in graph.get_state_history(config())].count("fork") == 2
+
+
+def test_an_older_checkpoint_is_replayed_with_the_subgraph_that_it_had(rt):
+    """Bug: a replay raised `Conflict` in a subgraph that keeps its state. Cause: LangGraph finds the subgraph's checkpoint by
+    what stood before the replayed one, and does not name it."""
+
+    def counted(saver):
+        inner = StateGraph(Talk).add_node("count", lambda s: {"said": [f"inner {len(s['said'])}"]})
+        inner = inner.add_edge(START, "count").compile(checkpointer=True)
+        graph = StateGraph(Talk).add_node("before", lambda s: {"said": ["before"]}).add_node("inner", inner)
+        graph = graph.add_edge(START, "before").add_edge("before", "inner").compile(checkpointer=saver)
+        for said in ("one", "two", "three"):
+            graph.invoke({"said": [said]}, config())
+        history = list(graph.get_state_history(config()))
+        second = [s for s in history if s.next == ("inner",)][-2]
+        return [graph.invoke(None, second.config)["said"], graph.invoke({"said": ["four"]}, config())["said"]]
+
+    assert counted(OutlastSaver(rt)) == counted(InMemorySaver())
+
+
 def test_a_process_that_lost_the_run_writes_nothing(rt):
     saver = OutlastSaver(rt)
     with rt.run("r"):

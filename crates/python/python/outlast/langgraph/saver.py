@@ -51,8 +51,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
     its checkpoint is made of. Values are stored as their difference from the channel's value before and from those writes.
 
     Of two workers on one thread, the one whose checkpoint does not follow the newest is refused with `outlast.Conflict`:
-    the thread never forks silently. A fork from an older checkpoint that was named by its id is meant, and allowed. Inside
-    `with rt.run(…)` each write carries the run's fence, too.
+    the thread never forks silently. A fork from an older checkpoint that was named by its id is meant, and allowed, as is a
+    copy of one (`update_state(…, as_node="__copy__")`). Inside `with rt.run(…)` each write carries the run's fence, too.
 
     When a checkpoint is read, only LangGraph's and LangChain's own types are built, and the classes in `types`; others come
     as plain data, and LangGraph logs their names. With LANGGRAPH_STRICT_MSGPACK=true in the environment, LangGraph adds
@@ -68,7 +68,7 @@ class OutlastSaver(BaseCheckpointSaver[str]):
         self._lock = threading.Lock()
         # By thread and namespace: the newest checkpoint as this saver has seen it, and the version of that word.
         self._heads: dict[tuple[str, str], tuple[str | None, int]] = {}
-        # Checkpoints that were read by their id: a program that goes on from there means it.
+        # Checkpoints that were read by their id, or as what stood before one: a program that goes on from there means it.
         self._named: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._bases: OrderedDict[tuple[str, str, str], Blob] = OrderedDict()
         # By thread and namespace: the checkpoint stored last, and the small values of its row. The next one has most of them.
@@ -118,6 +118,9 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             if given > _FEW and thread not in histories:
                 histories[thread] = History(self._rows, thread)
             place = thread, rows.unquoted(key.split("/")[1]), id
+            if until:
+                # LangGraph asks so where a subgraph of an older checkpoint goes on.
+                self._name(*place)
             yield self._made(place, row, metadata, None, histories.get(thread))
 
     def _tuple(self, thread: str, ns: str, id: str, config: Any) -> CheckpointTuple | None:
@@ -234,7 +237,8 @@ class OutlastSaver(BaseCheckpointSaver[str]):
             self._look(thread, ns)
         with self._lock:
             newest, seen = self._heads[thread, ns]
-            follows = parent is None or parent == newest or id == newest or (thread, ns, parent) in self._named
+            is_meant = metadata.get("source") == "fork" or (thread, ns, parent) in self._named
+            follows = parent is None or parent == newest or id == newest or is_meant
         following = _Following(thread, ns, id, max(newest or "", id), seen)
         if not follows:
             raise self._forked(following)
