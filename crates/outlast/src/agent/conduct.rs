@@ -36,7 +36,7 @@ use super::{
     truth::{self, Left},
 };
 use crate::{
-    program::{context::Context, error::CliError, file, run_directory::RunDirectory, say::say},
+    program::{context::Context, error::CliError, file, run_directory::RunDirectory, say::say, told},
     render,
     serve::proxy_setup,
     supervisor::intercept::INTERCEPTED,
@@ -184,7 +184,7 @@ impl Conduct {
         self.with.openai_url = text(env, "OPENAI_BASE_URL");
         self.adapter.environment(&self.line, env, &self.with);
         (self.with.files, self.with.note) = (self.files(), None);
-        let knows_store = !text(env, "OUTLAST_STORE").is_empty();
+        let knows_store = !text(env, told::STORE).is_empty();
         self.with.settings = self.settings(knows_store);
         self.with.servers = self.servers(store, actor, knows_store, context).await?;
         if self.with.warm && self.with.settings.is_some() {

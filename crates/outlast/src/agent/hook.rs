@@ -18,7 +18,7 @@ use super::{
 use crate::program::{
     context::{CONFINED, Context},
     error::CliError,
-    exit_code,
+    exit_code, told,
 };
 
 /// Exit code after which Claude Code does not run the tool. Its model is given the text on standard error as
@@ -26,10 +26,10 @@ use crate::program::{
 const BLOCK: u8 = 2;
 
 /// Environment variable with the path of the note that a resumed agent's model gets.
-pub const NOTE: &str = "OUTLAST_AGENT_NOTE";
+pub const NOTE: &str = told::AGENT_NOTE;
 
 /// Environment variable that has the hook print git's status at the start of a conversation.
-pub const GIT: &str = "OUTLAST_AGENT_GIT";
+pub const GIT: &str = told::AGENT_GIT;
 
 /// Handles the hook event on standard input. Returns the exit code.
 ///

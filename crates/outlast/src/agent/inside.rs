@@ -11,11 +11,11 @@ use outlast_core::{
 use crate::program::{
     context::Context,
     error::{CliError, InsideError},
-    find,
+    find, told,
 };
 
 /// Environment variable that holds the run's token.
-pub const TOKEN: &str = "OUTLAST_TOKEN";
+pub const TOKEN: &str = told::TOKEN;
 
 /// Run inside which this process runs, found by the token in its environment.
 pub struct Inside {

@@ -36,7 +36,7 @@ use crate::{
     program::{
         context::Context,
         error::{CliError, InsideError},
-        exit_code,
+        exit_code, told,
     },
     supervisor::{environment::Mark, patient::Patient},
 };
@@ -58,7 +58,7 @@ pub fn start(context: &Context, shell: &Shell, opened: &Opened) -> Result<(), Cl
             command.env_remove(&name);
         }
     }
-    command.env("OUTLAST_STORE", context.place.address()).current_dir("/");
+    command.env(told::STORE, context.place.address()).current_dir("/");
     command.args([
         "shell-loop",
         "--pid",

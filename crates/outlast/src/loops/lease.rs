@@ -37,6 +37,7 @@ use crate::{
         error::{CliError, InsideError, MachineError, RunError},
         exit_code,
         say::say,
+        told,
     },
     render::{amount::some, exit::words},
     serve::proxy_setup,
@@ -204,20 +205,20 @@ pub fn settle_in(
     let token = keys.first().map(|key| token::mint(key, &opened.claims)).unwrap_or_default();
     let mut out = String::new();
     for (variable, value) in [
-        ("OUTLAST_RUN_ID", opened.view.run.id.to_string()),
-        ("OUTLAST_MARK", mark.as_str().to_owned()),
-        ("OUTLAST_ATTEMPT", attempt.to_string()),
-        ("OUTLAST_TOKEN", token),
-        ("OUTLAST_STATE_FILE", mirror.file.to_string_lossy().into_owned()),
+        (told::RUN_ID, opened.view.run.id.to_string()),
+        (told::MARK, mark.as_str().to_owned()),
+        (told::ATTEMPT, attempt.to_string()),
+        (told::TOKEN, token),
+        (told::STATE_FILE, mirror.file.to_string_lossy().into_owned()),
     ] {
         out.push_str(&export(variable, &value));
     }
     if fresh {
         // Values inherited from another run around this one say nothing about this run.
-        out.push_str("unset OUTLAST_RECOVERED OUTLAST_LAST_EXIT\n");
+        out.push_str(&format!("unset {} {}\n", told::RECOVERED, told::LAST_EXIT));
         if let Some(before) = &opened.before {
-            out.push_str(&export("OUTLAST_RECOVERED", "1"));
-            out.push_str(&export("OUTLAST_LAST_EXIT", &before.exit.as_ref().map(words).unwrap_or_default()));
+            out.push_str(&export(told::RECOVERED, "1"));
+            out.push_str(&export(told::LAST_EXIT, &before.exit.as_ref().map(words).unwrap_or_default()));
         }
     }
     Ok(out)

@@ -18,7 +18,7 @@ use outlast_core::{store::RunView, words::id::RunId};
 use crate::{
     cli::shell::ShellInitArgs,
     loops::task_context::quote,
-    program::{context::Context, error::CliError},
+    program::{context::Context, error::CliError, told},
     render::look::Page,
 };
 
@@ -74,7 +74,7 @@ fn script(program: &str, name: &str, lives: &str, store: Option<&str>) -> String
         out.push_str(&format!("{variable}={}\n", quote::quoted(value)));
     }
     if let Some(store) = store {
-        out.push_str(&quote::export("OUTLAST_STORE", store));
+        out.push_str(&quote::export(told::STORE, store));
     }
     for part in [VERBS, CHILD, TRAPS, OPEN] {
         out.push_str(part);
@@ -85,7 +85,7 @@ fn script(program: &str, name: &str, lives: &str, store: Option<&str>) -> String
 /// Returns the store's address to export to the loop, `None` if it is set already. Errors: it holds a password.
 fn store_to_tell(context: &Context) -> Result<Option<String>, CliError> {
     let address = context.place.address();
-    if context.around.var("OUTLAST_STORE").is_some_and(|had| had == address.as_str()) {
+    if context.around.var(told::STORE).is_some_and(|had| had == address.as_str()) {
         return Ok(None);
     }
     match context.place.without_secret() {

@@ -31,6 +31,7 @@ use crate::{
         error::{CliError, InsideError},
         exit_code,
         say::say,
+        told,
     },
     render::look::Page,
     supervisor::environment::Mark,
@@ -105,13 +106,13 @@ fn open(
 
 /// Unsets the task variables that a loop around this one, or an earlier life, exported.
 fn forget_others(context: &Context, name: &str) -> String {
-    let mut out = String::from("unset RECOVERED_TASK_ID OUTLAST_TASK_LIVES\n");
+    let mut out = format!("unset RECOVERED_TASK_ID {}\n", told::TASK_LIVES);
     // Variables that no loop of another name has exported stay: under `outlast run` they were given to the run.
-    let other = context.around.var("OUTLAST_LOOP").is_some_and(|had| had != name);
+    let other = context.around.var(told::LOOP).is_some_and(|had| had != name);
     for (_, variable) in key::NAMED.iter().filter(|_| other) {
         out.push_str(&format!("unset {variable}\n"));
     }
-    out.push_str(&export("OUTLAST_LOOP", name));
+    out.push_str(&export(told::LOOP, name));
     out
 }
 
@@ -263,8 +264,7 @@ fn said_by(
             let (_, changes) = task::done(&bearer.view.run.id, &stands, task.as_deref(), store.now()?)
                 .map_err(InsideError::from)?;
             ctx::commit(store, context, bearer, changes, true)?;
-            for variable in
-                key::NAMED.iter().map(|(_, v)| *v).chain(["RECOVERED_TASK_ID", "OUTLAST_TASK_LIVES"])
+            for variable in key::NAMED.iter().map(|(_, v)| *v).chain(["RECOVERED_TASK_ID", told::TASK_LIVES])
             {
                 page.text(&format!("unset {variable}\n"))?;
             }
@@ -317,7 +317,7 @@ fn recover(
             page.text(&ctx::unsets(&stands))?;
             page.text(&ctx::exports(&TaskContext::read(store, &bearer.view.run.id)?))?;
             page.text(&export("RECOVERED_TASK_ID", &task))?;
-            page.text(&export("OUTLAST_TASK_LIVES", &lives.to_string()))?;
+            page.text(&export(told::TASK_LIVES, &lives.to_string()))?;
             Ok(exit_code::OK)
         }
     }

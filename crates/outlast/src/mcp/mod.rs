@@ -36,7 +36,7 @@ use crate::{
     program::{
         context::{CONFINED, Context},
         error::{CliError, InsideError, MachineError},
-        find, log,
+        find, log, told,
     },
     settings::{
         mcp::{MAX_NAME, is_name},
@@ -46,7 +46,7 @@ use crate::{
 };
 
 /// Variables that a run's process has, and that MCP clients do not pass to their servers.
-const INHERITED: [&str; 3] = [TOKEN, "OUTLAST_STORE", CONFINED];
+const INHERITED: [&str; 3] = [TOKEN, told::STORE, CONFINED];
 
 /// Headers whose values are secrets.
 const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
@@ -210,7 +210,7 @@ fn inherited(context: Context) -> Result<Context, CliError> {
     let Some(above) = line.iter().find(|above| above.began_with(TOKEN)) else { return Ok(context) };
     let variables: BTreeMap<String, String> =
         INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), above.variable(name)?))).collect();
-    let store = variables.get("OUTLAST_STORE").cloned();
+    let store = variables.get(told::STORE).cloned();
     let around = context.around.clone().with(variables);
     let place =
         store.map_or(Ok(context.place.clone()), |store| StoreAddress::decide(Some(&store), &around))?;

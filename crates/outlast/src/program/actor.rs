@@ -1,6 +1,8 @@
 //! Name of the person who types a command, as acts record it.
 
-use crate::{agent::inside::TOKEN, settings::surroundings::Surroundings, supervisor::environment::MARK};
+use crate::{
+    agent::inside::TOKEN, program::told, settings::surroundings::Surroundings, supervisor::environment::MARK,
+};
 
 /// Returns `cli:USER@HOST` for a person, and `agent:RUN` for a process of a run.
 pub fn actor(around: &Surroundings) -> String {
@@ -11,7 +13,7 @@ pub fn actor(around: &Surroundings) -> String {
 pub fn by(around: &Surroundings, way: &str) -> String {
     let named = |name| around.var(name).map(|value| value.to_string_lossy().into_owned());
     if [TOKEN, MARK].into_iter().any(|name| around.is_set(name)) {
-        return format!("agent:{}", named("OUTLAST_RUN_ID").unwrap_or_else(|| "unknown".into()));
+        return format!("agent:{}", named(told::RUN_ID).unwrap_or_else(|| "unknown".into()));
     }
     let user = named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "unknown".into());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -18,6 +18,7 @@ use crate::{
         host::{OsEntropy, SystemClock},
         jsonl,
         server::Server,
+        told,
     },
     render::look::Look,
     settings::{
@@ -29,7 +30,7 @@ use crate::{
 };
 
 /// Environment variable that marks the processes of a confined run, from which the store of `OUTLAST_STORE` is hidden.
-pub const CONFINED: &str = "OUTLAST_CONFINED";
+pub const CONFINED: &str = told::CONFINED;
 
 /// Context of one command: environment, store and output.
 #[derive(Clone)]
@@ -92,7 +93,7 @@ impl Context {
     /// Errors: `Confined` in a process from which the store is hidden; `NoStore` if it does not exist and `create` is
     /// false; `Store`.
     pub fn open(&self, create: bool, durability: Durability) -> Result<Arc<dyn Store>, CliError> {
-        let ours = self.around.var("OUTLAST_STORE").and_then(|store| store.to_str());
+        let ours = self.around.var(told::STORE).and_then(|store| store.to_str());
         if self.around.is_set(CONFINED) && ours == self.place.without_secret().as_deref() {
             return Err(InsideError::Confined.into());
         }

@@ -14,4 +14,5 @@ pub(crate) mod log;
 pub mod run_directory;
 pub(crate) mod say;
 pub mod server;
+pub mod told;
 pub(crate) mod untaken;

@@ -10,7 +10,7 @@ use outlast_core::store::RunView;
 
 use crate::{
     cli::shared::ProxyArgs,
-    program::{context::Context, error::CliError, exit_code, say::say},
+    program::{context::Context, error::CliError, exit_code, say::say, told},
     render::{amount::some, short::short, text::clean_line},
 };
 
@@ -26,7 +26,7 @@ pub fn resume(runs: &[RunView], context: &Context, proxy: &ProxyArgs) -> Result<
         let mut command = Command::new(&me);
         command.arg("resume").arg(view.run.id.as_str());
         // Passed in the environment, which other users cannot read: the address may hold a password.
-        command.env("OUTLAST_STORE", context.place.address()).args(proxy.flags()).stdin(Stdio::null());
+        command.env(told::STORE, context.place.address()).args(proxy.flags()).stdin(Stdio::null());
         let alone = runs.len() == 1;
         if !alone {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -17,14 +17,17 @@ use outlast_core::{
 use outlast_server::door::Providers;
 
 use super::intercept::Given;
-use crate::settings::{keys, upstreams::Upstream};
+use crate::{
+    program::told,
+    settings::{keys, upstreams::Upstream},
+};
 use outlast_process::tree::Marker;
 
 /// Variables of provider keys, under every name that SDKs read.
 const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
 /// Environment variable that marks the processes of a run.
-pub const MARK: &str = "OUTLAST_MARK";
+pub const MARK: &str = told::MARK;
 
 /// Beginning of the names of all attempts' control groups.
 pub const GROUPS: &str = "outlast-run-";
@@ -50,16 +53,16 @@ impl Mark {
     }
 
     pub fn marker(&self) -> Marker {
-        Marker::new([("OUTLAST_RUN_ID", self.run.as_str()), (MARK, self.mark.as_str())])
+        Marker::new([(told::RUN_ID, self.run.as_str()), (MARK, self.mark.as_str())])
     }
 
     /// Returns the environment variables that mark the processes of one attempt alone.
     pub fn marker_of(&self, attempt: AttemptNo) -> Marker {
         let attempt = attempt.to_string();
         Marker::new([
-            ("OUTLAST_RUN_ID", self.run.as_str()),
+            (told::RUN_ID, self.run.as_str()),
             (MARK, self.mark.as_str()),
-            ("OUTLAST_ATTEMPT", attempt.as_str()),
+            (told::ATTEMPT, attempt.as_str()),
         ])
     }
 
@@ -121,28 +124,28 @@ impl Attempt<'_> {
         let token = self.keys.first().map(|key| token::mint(key, &self.claims)).unwrap_or_default();
         let url = format!("http://{}", self.proxy);
         let with_path = format!("{url}/run/{token}");
-        set("OUTLAST_RUN_ID", self.mark.run.clone());
+        set(told::RUN_ID, self.mark.run.clone());
         set(MARK, self.mark.mark.clone());
-        set("OUTLAST_ATTEMPT", self.claims.attempt.to_string());
-        set("OUTLAST_URL", url.clone());
-        set("OUTLAST_TOKEN", token.clone());
+        set(told::ATTEMPT, self.claims.attempt.to_string());
+        set(told::URL, url.clone());
+        set(told::TOKEN, token.clone());
         if let Some(store) = &self.store {
-            set("OUTLAST_STORE", store.clone());
+            set(told::STORE, store.clone());
         }
         if let Some(grpc) = self.grpc {
-            set("OUTLAST_GRPC_URL", grpc.to_string());
+            set(told::GRPC_URL, grpc.to_string());
         }
         if let Some(file) = &self.state_file {
-            set("OUTLAST_STATE_FILE", file.clone());
+            set(told::STATE_FILE, file.clone());
         }
         if let Some(iteration) = self.iteration {
-            set("OUTLAST_ITERATION", iteration.to_string());
+            set(told::ITERATION, iteration.to_string());
         }
         if self.recovered {
-            set("OUTLAST_RECOVERED", "1".into());
+            set(told::RECOVERED, "1".into());
         }
         if let Some(exit) = &self.last_exit {
-            set("OUTLAST_LAST_EXIT", exit.clone());
+            set(told::LAST_EXIT, exit.clone());
         }
         let openai = self.providers.openai.key.is_some();
         set("OPENAI_BASE_URL", format!("{}/v1", if openai { &url } else { &with_path }));
@@ -249,6 +252,9 @@ mod tests {
         assert_eq!(env[&OsString::from("OUTLAST_RECOVERED")], "1");
         assert_eq!(env[&OsString::from("OUTLAST_ITERATION")], "3");
         assert_eq!(env[&OsString::from("OUTLAST_STORE")], "/var/runs.db");
+        let ours = env.keys().filter_map(|name| name.to_str()).filter(|name| name.starts_with("OUTLAST_"));
+        let untold = |name: &&str| *name != told::STORE && !told::ALL.contains(name);
+        assert_eq!(ours.filter(untold).collect::<Vec<_>>(), Vec::<&str>::new());
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::{
         error::CliError,
         exit_code,
         say::{self, say},
+        told,
     },
     supervisor::{guardian, output::Onward},
 };
@@ -40,7 +41,7 @@ use outlast_process::{
     pty,
 };
 
-const VARIABLE: &str = "OUTLAST_BEHIND";
+const VARIABLE: &str = told::BEHIND;
 
 /// Relation of a supervisor to the terminal that the user typed at.
 pub enum Role {

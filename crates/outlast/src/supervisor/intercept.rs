@@ -22,12 +22,13 @@ use crate::{
         error::{CliError, RunError},
         file,
         run_directory::RunDirectory,
+        told,
     },
     settings::surroundings::Surroundings,
 };
 
 /// Environment variable by which processes know that their run's connections are intercepted.
-pub const INTERCEPTED: &str = "OUTLAST_INTERCEPTED";
+pub const INTERCEPTED: &str = told::INTERCEPTED;
 
 /// Variables that name a file of authorities *in place of* a program's own. Programs of OpenSSL, Go and Rust; Python's
 /// requests; curl; Codex.

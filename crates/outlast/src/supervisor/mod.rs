@@ -123,13 +123,14 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     reap::become_subreaper()?;
     let context = context.waiting(args.proxy.store_wait_ms).with_variables(args.env_file.as_deref())?;
     let store = context.open(true, args.proxy.durability)?;
-    let around = within::surrounding(&context)?;
+    let parent = within::surrounding(&context)?;
+    let through = parent.as_ref().and_then(|parent| parent.proxy);
     let asked = args.supervise.supervision().confine;
     Confined::of(asked.as_ref(), &context, context.around.directory())?;
     let held = args.supervise.supervision();
-    intercept::check(held.intercept, asked.is_some(), around.is_some(), &context.around)?;
+    intercept::check(held.intercept, asked.is_some(), through.is_some(), &context.around)?;
     if held.net.is_some() {
-        if around.is_some() || args.grpc != GrpcArgs::default() {
+        if through.is_some() || args.grpc != GrpcArgs::default() {
             let why = "a run inside another has that one's network, and the state over gRPC is outside of it"
                 .into();
             return Err(RunError::NetNotConfined { why }.into());
@@ -137,7 +138,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         net::check()?;
     }
     let mut keys = context.keys()?;
-    if around.is_some() {
+    if through.is_some() {
         within::show_keys(&mut keys, &context.around);
     }
     tell_strayed(&context.typed, &args.command);
@@ -150,12 +151,12 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     crate::settings::notify::load(&context.around)?;
     let choice = Choice::read(&args.agent);
     agent::find(&choice, &args.command, &context.around)?;
-    if around.is_none() {
+    if through.is_none() {
         budgets::sync(store.as_ref(), &context.around)?;
     }
     let node = proxy_setup::join(store.clone(), &context, "outlast run")?;
     // Inside another run the environment holds that run's address and token, which are not worth keeping.
-    let own = around.is_none();
+    let own = through.is_none();
     let begun_with = choose::BegunWith {
         upstreams: if own { proxy_setup::to_keep(&fresh) } else { Default::default() },
         keys: keys.names().filter(|_| own).map(str::to_owned).collect(),
@@ -165,9 +166,8 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
             true => agent::login::of(&choice, &args.command, &keys, &context.around)?,
             false => None,
         },
-        parent: around.as_ref().map(|a| a.run),
+        parent: parent.map(|parent| parent.run),
     };
-    let through = around.map(|a| a.proxy);
     let left = node.clone();
     let done = (|| {
         let began = store.now()?;

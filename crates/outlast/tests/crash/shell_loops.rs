@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     bed::{Bed, each, kill, marked, runs, until},
-    loop_bed::{INIT, gone, pid, script, shells, supervised},
+    loop_bed::{INIT, gone, pid, script, shells, supervised, tool},
     stopped::unseen_server,
 };
 
@@ -413,4 +413,33 @@ fn state_of_a_loop_is_private_and_survives_what_tmp_does_not() {
     let keys: Vec<_> = told.as_object().unwrap().keys().cloned().collect();
     // No "null", no empty ones: what is not set is not there.
     assert_eq!(keys, ["schema", "run_id", "attempt", "task_id", "timestamp", "memory_refs"]);
+}
+
+/// Makes one call, and has its supervisor killed as long as there is no file `again`.
+const AGENT_THAT_PAYS: &str = r#"#!/bin/sh
+echo begun >> ../told
+curl -sf -H "Authorization: Bearer $OPENAI_API_KEY" -H 'Content-Type: application/json' -o /dev/null     -d '{"model": "gpt-4o-mini", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}'     "$OPENAI_BASE_URL/chat/completions" || exit 9
+[ -e ../again ] || kill -9 $PPID
+"#;
+
+/// A loop named `1` ran its `outlast run` again and again, where another name was refused.
+#[test]
+fn outlast_run_in_a_loop_is_metered_as_the_loops_child_and_resumed_with_it() {
+    let cases = shells().into_iter().flat_map(|shell| ["loop", "1"].map(|name| (shell, name))).collect();
+    each(cases, |(shell, name): (&str, &str)| {
+        let bed = Bed::new();
+        tool(&bed, "agent", AGENT_THAT_PAYS);
+        let body = format!(
+            "eval \"$(outlast shell-init --run {name})\" || exit\n\
+             outlast run --run paid --calls 2 -- agent\necho $? >> ../told\n"
+        );
+        bed.run(script(&bed, shell, "loop.sh", &body)).code(0);
+        assert_eq!(bed.text("told"), "begun\n137\n", "{shell} {name}");
+        bed.write("again", "");
+        bed.run(script(&bed, shell, "loop.sh", &body)).code(0);
+        assert_eq!(bed.text("told"), "begun\n137\nbegun\n0\n", "{shell} {name}");
+        assert_eq!(bed.paid(), 1, "{shell} {name}: the second life gets the recorded answer");
+        let shown = bed.show("paid");
+        assert_eq!((shown["parent"].as_str(), shown["status"].as_str()), (Some(name), Some("completed")));
+    });
 }

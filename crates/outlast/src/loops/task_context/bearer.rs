@@ -8,7 +8,10 @@ use outlast_core::{
 };
 
 use crate::{
-    program::error::{CliError, InsideError},
+    program::{
+        error::{CliError, InsideError},
+        told,
+    },
     settings::surroundings::Surroundings,
 };
 
@@ -27,7 +30,7 @@ impl Bearer {
     /// the id name different runs.
     pub fn of_environment(store: &dyn Store, around: &Surroundings) -> Result<Bearer, CliError> {
         let text = |name: &str| around.var(name).map(|v| v.to_string_lossy().into_owned());
-        let (Some(token), Some(run)) = (text("OUTLAST_TOKEN"), text("OUTLAST_RUN_ID")) else {
+        let (Some(token), Some(run)) = (text(told::TOKEN), text(told::RUN_ID)) else {
             return Err(InsideError::NoRunHere.into());
         };
         let claims = token::verify(&token, &store.token_keys()?)
