@@ -34,6 +34,20 @@ use super::guarded;
 const HANDLED: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::CONT, Signal::CHILD];
 
+/// Ends this process by `signal`, also where whoever executed it had blocked or ignored that signal. Returns only if the
+/// signal ends no process.
+pub fn die_by(signal: Signal) -> io::Result<()> {
+    // SAFETY: an empty set is filled, and the default action is no code of ours.
+    unsafe {
+        let mut only = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut only);
+        libc::sigaddset(&mut only, signal.as_raw());
+        libc::signal(signal.as_raw(), libc::SIG_DFL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
+    }
+    low_level::raise(signal.as_raw())
+}
+
 /// Installed handlers of this process. Once dropped they do nothing (the default action does not come back).
 #[derive(Debug)]
 pub struct Signals {

@@ -115,6 +115,12 @@ pub enum Verb {
     },
     /// Records that the shell ends
     End(EndArgs),
+    /// Ends this process by a signal, in the place of a shell whose trap for that signal runs
+    Die {
+        /// Number of the signal
+        #[arg(value_name = "SIGNAL")]
+        signal: i32,
+    },
 }
 
 /// Lease that is held, and the shell for which it is held.

@@ -29,8 +29,9 @@ __outlast_signal() {
     fi
     "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" end --signal "$2" || :
     trap - EXIT TERM HUP INT QUIT
-    # Shells differ in what they do about a signal of their own; sh in their place, with their pid, does not.
-    exec /bin/sh -c 'kill -s "$1" "$$"; exit "$2"' sh "$1" "$((128 + $2))"
+    # Shells differ in what they do about a signal of their own, and zsh has it blocked in its trap: a program in their
+    # place, with their pid, does not.
+    exec "$__outlast_program" shell-loop --pid "$$" --loop "$__outlast_name" die "$2"
 }
 
 # outlast_exit CODE: for EXIT traps of a script's own that end it themselves, in place of `exit`.

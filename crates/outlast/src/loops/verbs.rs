@@ -40,7 +40,7 @@ use outlast_process::{
     end_tree::end_tree,
     identity::{self, Liveness},
     ladder::{Ask, Graces},
-    proc_table,
+    proc_table, signals,
     tree::{Marker, Tree},
     wait::Bell,
 };
@@ -65,6 +65,10 @@ struct Bound {
 
 /// Executes one verb of a loop's shell functions and prints the code that the shell evaluates. Returns the exit code.
 pub fn act(args: &ShellLoopArgs, context: &Context, page: &mut Page) -> Result<u8, CliError> {
+    if let Verb::Die { signal } = args.verb {
+        Signal::from_named_raw(signal).map_or(Ok(()), signals::die_by)?;
+        return Ok(exit_code::FAILED);
+    }
     // Only a loop's first verb creates the store; the others need one that exists.
     let store = context.open(matches!(args.verb, Verb::Open), Default::default())?;
     match &args.verb {

@@ -226,6 +226,8 @@ pub struct Proc {
 pub struct Done {
     /// As a shell gives it: 128 + the signal.
     pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
     /// Standard output and error together.
     pub text: String,
 }
@@ -283,7 +285,7 @@ impl Proc {
         assert!(ready.unwrap() > 0, "it does not end: {}", self.output());
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
-        Done { code, text: self.output() }
+        Done { code, signal: status.signal(), text: self.output() }
     }
 }
 

@@ -57,7 +57,7 @@ fn hundred_restarts_of_a_loop_that_gets_on_lose_no_task_and_do_none_twice() {
             let mut command = script(&bed, shell, "queue.sh", &format!("{init}{QUEUE}"));
             let by = ["KILL", "TERM", "HUP", "KILL"][dice.below(4) as usize];
             command.env("DIE_AT", (1 + dice.below(9)).to_string()).env("DIE_BY", by);
-            let Done { code, text } = bed.run(command);
+            let Done { code, text, .. } = bed.run(command);
             match code {
                 0 => {
                     every_task_was_done_once(&bed, shell, 12);
@@ -100,7 +100,7 @@ fn hundred_restarts_of_a_supervised_loop_that_gets_on_are_no_crash_loop() {
             0 => supervised(&bed, &[], shell, "queue.sh", &body),
             _ => bed.outlast(&["resume", "r"]),
         };
-        let Done { code, text } = bed.run(typed);
+        let Done { code, text, .. } = bed.run(typed);
         match code {
             0 => break,
             137 => deaths += 1,

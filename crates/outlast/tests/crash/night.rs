@@ -137,7 +137,7 @@ fn night_of_outages_with_kills_ends_with_a_run_that_is_done_and_paid_once() {
         resume(&bed, &[&plain]),
         "waiting: openai cannot be reached: the TLS handshake fails",
     );
-    let Done { code, text } = bed.run(resume(&bed, &[]));
+    let Done { code, text, .. } = bed.run(resume(&bed, &[]));
     assert_eq!(code, 0, "{text}");
     for part in ["fails with 529", "refuses the key (401)", "the quota has ended", "openai answers again"] {
         assert!(text.contains(part), "{part}: {text}");
