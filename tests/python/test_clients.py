@@ -82,6 +82,26 @@ def test_gemini_calls_are_bound_to_run_and_step_and_not_paid_again(rt, provider)
     assert rt.get("r").budget.calls.spent == 2 and rt.get("later").budget.calls.spent == 1
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "all_proxy"])
+def test_no_call_to_the_proxy_of_outlast_goes_to_one_of_the_environment(rt, provider, monkeypatch, name):
+    # Bug: a run token and a prompt went to the company's proxy. Cause: httpx obeys the environment for loopback, too.
+    import anthropic
+    import openai
+    from google import genai
+
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with rt.run("r"):
+        assert ask(openai.OpenAI(**outlast.openai()))
+        claude = anthropic.Anthropic(**outlast.anthropic())
+        question = [{"role": "user", "content": "hello"}]
+        assert claude.messages.create(model="claude-sonnet-4-5", max_tokens=100, messages=question).content
+        gemini = genai.Client(**outlast.gemini())
+        assert gemini.models.generate_content(model="gemini-2.5-flash", contents="hello").text
+    assert paid(provider) == 3
+
+
 def test_a_limit_refuses_the_call_and_the_step_is_told(rt, provider):
     import openai
 

@@ -4,12 +4,25 @@
 //! root this takes a user namespace, in which the process has the same user; as root, the process becomes another user.
 //! Either way it can neither unmount what hides, nor look into processes outside, nor gain rights by a setuid program.
 
-use std::{ffi::CString, fs, io, os::unix::ffi::OsStrExt as _, path::Path, ptr};
+use std::{
+    collections::BTreeSet,
+    ffi::CString,
+    fs::{self, File, OpenOptions},
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
+    ptr,
+};
 
 use rustix::{
     process::{Gid, Uid},
     thread::{self, UnshareFlags},
 };
+
+use crate::sockets;
 
 /// User of this machine, as `/etc/passwd` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,13 +82,9 @@ pub fn confine(hidden: &[impl AsRef<Path>], user: Option<&User>) -> Result<(), E
     if user.is_none() {
         map_to_itself(uid, gid)?;
     }
-    let mount = |target: &Path, kind: Option<&str>, flags| {
-        mount(target, kind, flags).map_err(|source| Error::Kernel { step: "mount", source })
-    };
-    mount(Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE)?;
+    part_mounts()?;
     for directory in hidden {
-        let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        mount(directory.as_ref(), Some("tmpfs"), flags)?;
+        mount(Some(("tmpfs", None)), directory.as_ref(), libc::MS_RDONLY | UNUSABLE)?;
     }
     if let Some(user) = user {
         let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
@@ -84,6 +93,44 @@ pub fn confine(hidden: &[impl AsRef<Path>], user: Option<&User>) -> Result<(), E
         thread::set_thread_res_uid(uid, uid, uid).map_err(failed("setuid"))?;
     }
     thread::set_no_new_privs(true).map_err(failed("no_new_privs"))
+}
+
+/// Sockets and directories that lead to processes outside a confined network.
+#[derive(Clone, Debug, Default)]
+pub struct Ways {
+    /// Directories in which such processes make their sockets. Inside they are empty ones that can be written to.
+    pub hidden: Vec<PathBuf>,
+    /// Sockets that stay open, by their paths.
+    pub open: Vec<PathBuf>,
+}
+
+impl Ways {
+    /// Closes the sockets `outside`, and hides the directories, in the mount namespace that this process has just
+    /// entered. A socket that appears later elsewhere stays reachable.
+    pub(super) fn close(&self, outside: &BTreeSet<PathBuf>) -> Result<(), Error> {
+        part_mounts()?;
+        let opened = |path: &PathBuf| {
+            let whole = path.canonicalize().ok()?;
+            let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&whole).ok()?;
+            Some((whole, file))
+        };
+        let open: Vec<(PathBuf, File)> = self.open.iter().filter_map(opened).collect();
+        for directory in self.hidden.iter().filter(|directory| directory.is_dir()) {
+            mount(Some(("tmpfs", Some("mode=0700"))), directory, UNUSABLE)?;
+        }
+        let is_open =
+            |path: &Path| path.canonicalize().is_ok_and(|whole| open.iter().any(|(path, _)| *path == whole));
+        for path in outside.iter().filter(|path| sockets::is_socket(path) && !is_open(path)) {
+            mount(Some(("/dev/null", None)), path, libc::MS_BIND)?;
+        }
+        let made = |source| Error::Kernel { step: "open socket", source };
+        for (path, file) in open.iter().filter(|(path, _)| !sockets::is_socket(path)) {
+            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(made)?;
+            File::create(path).map_err(made)?;
+            mount(Some((&format!("/proc/self/fd/{}", file.as_raw_fd()), None)), path, libc::MS_BIND)?;
+        }
+        Ok(())
+    }
 }
 
 /// Gives the user namespace of this process the one user and the one group that the process had outside.
@@ -99,14 +146,28 @@ pub(super) fn map_to_itself(uid: Uid, gid: Gid) -> Result<(), Error> {
     Ok(())
 }
 
-fn mount(target: &Path, kind: Option<&str>, flags: libc::c_ulong) -> io::Result<()> {
-    let target = CString::new(target.as_os_str().as_bytes())?;
-    let kind = kind.map(CString::new).transpose()?;
-    let kind = kind.as_ref().map_or(ptr::null(), |kind| kind.as_ptr());
-    // SAFETY: both strings end in a zero byte and outlive the call; the kernel takes no data for these mounts.
-    match unsafe { libc::mount(kind, target.as_ptr(), kind, flags, ptr::null()) } {
+/// Parts the mounts of this process's own namespace from those outside: neither sees what the other mounts from now on.
+fn part_mounts() -> Result<(), Error> {
+    mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE)
+}
+
+/// Flags of a mount whose files are of no use but as files.
+const UNUSABLE: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+
+/// Mounts on `target`: `what` is a file system and its options, or with MS_BIND a file or directory.
+fn mount(what: Option<(&str, Option<&str>)>, target: &Path, flags: libc::c_ulong) -> Result<(), Error> {
+    let failed = |source: io::Error| Error::Kernel { step: "mount", source };
+    let text = |text: &[u8]| CString::new(text).map_err(|e| failed(e.into()));
+    let target = text(target.as_os_str().as_bytes())?;
+    let kind = what.map(|(kind, _)| text(kind.as_bytes())).transpose()?;
+    let data = what.and_then(|(_, data)| data).map(|data| text(data.as_bytes())).transpose()?;
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+    // SAFETY: the strings end in a zero byte and outlive the call.
+    let done =
+        unsafe { libc::mount(pointer(&kind), target.as_ptr(), pointer(&kind), flags, pointer(&data).cast()) };
+    match done {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        _ => Err(failed(io::Error::last_os_error())),
     }
 }
 

@@ -35,6 +35,7 @@ pub mod proc_table;
 pub mod pty;
 pub mod reap;
 pub mod signals;
+pub mod sockets;
 pub mod spawn;
 pub mod start_error;
 pub mod terminal;

@@ -22,23 +22,34 @@ use rustix::{
     thread::{self, UnshareFlags},
 };
 
-use crate::confine::{Error, map_to_itself};
+use crate::{
+    confine::{Error, Ways, map_to_itself},
+    sockets,
+};
 
-/// Leaves this machine's network, for good, for a namespace with nothing but a loopback of its own. Returns the listener
-/// at `port` there; 0 means any.
+/// Leaves this machine's network, for good, for a namespace with nothing but a loopback of its own, and closes the `ways`
+/// by which files lead to processes outside. Returns the listener at `port` there; 0 means any.
 ///
 /// The process is in a user namespace, too, in which it has its own user alone: it cannot come back, also as root.
 /// Call it where there is one thread. Errors: the kernel does not allow it; the process is of no use then.
-pub fn leave(port: u16) -> Result<TcpListener, Error> {
+pub fn leave(port: u16, ways: &Ways) -> Result<TcpListener, Error> {
     let failed = |step| move |e: rustix::io::Errno| Error::Kernel { step, source: e.into() };
     let wrote = |step| move |source| Error::Kernel { step, source };
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    // SAFETY: no thread shares what is unshared, and no file descriptor is closed.
-    unsafe { thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
-        .map_err(failed("unshare"))?;
-    map_to_itself(uid, gid)?;
+    // The kernel lists the sockets of the network that is left.
+    let outside = sockets::outside().map_err(wrote("list of sockets"))?;
+    let enter = |more: UnshareFlags| {
+        // SAFETY: no thread shares what is unshared, and no file descriptor is closed.
+        unsafe { thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS | more) }
+            .map_err(failed("unshare"))?;
+        map_to_itself(uid, gid)
+    };
+    enter(UnshareFlags::NEWNET)?;
+    ways.close(&outside)?;
     loopback_up().map_err(wrote("loopback"))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(wrote("listen"))?;
+    // In a namespace below, what was mounted above cannot be taken away, also by who is root there.
+    enter(UnshareFlags::empty())?;
     thread::set_no_new_privs(true).map_err(failed("no_new_privs"))?;
     Ok(listener)
 }

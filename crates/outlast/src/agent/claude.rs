@@ -27,21 +27,28 @@ const SMALL_MODEL: &str = "claude-haiku-4-5";
 const LONG_CONTEXT: &str = "[1m]";
 
 /// First words of a command line that are subcommands, not a prompt.
-const SUBCOMMANDS: [&str; 16] = [
+const SUBCOMMANDS: [&str; 23] = [
     "agents",
+    "attach",
     "auth",
     "auto-mode",
     "config",
+    "daemon",
     "doctor",
     "gateway",
     "help",
     "install",
+    "kill",
+    "logs",
     "mcp",
     "migrate-installer",
     "plugin",
     "plugins",
     "project",
+    "respawn",
+    "rm",
     "setup-token",
+    "stop",
     "ultrareview",
     "update",
 ];
@@ -125,7 +132,13 @@ fn pieces(line: &Line) -> Vec<Piece> {
 fn converses(pieces: &[Piece]) -> bool {
     let first = pieces.iter().find_map(Piece::word);
     !first.is_some_and(|word| SUBCOMMANDS.contains(&word))
-        && !has(pieces, &["-h", "--help", "-v", "--version", "--bg", "--background"])
+        && !has(pieces, &["-h", "--help", "-v", "--version"])
+        && background(pieces).is_none()
+}
+
+/// Returns the option that gives the session to Claude Code's background server.
+fn background(pieces: &[Piece]) -> Option<&'static str> {
+    ["--bg", "--background"].into_iter().find(|option| has(pieces, &[*option]))
 }
 
 impl Adapter for Claude {
@@ -232,6 +245,10 @@ impl Adapter for Claude {
             settings: value(&pieces, &["--settings"]),
         };
         servers::claude::servers(&asked, place)
+    }
+
+    fn hands_over(&self, line: &Line) -> Option<&'static str> {
+        background(&pieces(line))
     }
 
     fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {

@@ -22,6 +22,10 @@ pub struct Codex;
 /// Name under which Outlast's proxy stands as a provider in Codex's configuration.
 const PROVIDER: &str = "outlast";
 
+/// Setting by which the full screen keeps its work in its own process. Any setting of a command line does that in 0.171
+/// where a background server lives, and only `features.daemon_auto_start` makes it ask a person first.
+const NO_DAEMON: &str = "check_for_update_on_startup=false";
+
 /// Mode that a command line asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -186,6 +190,9 @@ impl Codex {
                 "model_providers.{PROVIDER}={{name=\"{PROVIDER}\",base_url={},wire_api=\"responses\",{key}{headers}}}",
                 toml_text(&with.openai_url)
             ));
+        }
+        if mode(pieces).0 == Mode::Interactive {
+            set.push(NO_DAEMON.into());
         }
         if with.has_usd_limit && !searches(pieces) {
             set.push("web_search=\"disabled\"".into());
@@ -391,10 +398,24 @@ mod tests {
         check(
             "codex -s read-only hello",
             With::default(),
-            "codex PROVIDER -s read-only hello",
-            "codex PROVIDER -s read-only resume ID NOTE",
+            "codex PROVIDER -c check_for_update_on_startup=false -s read-only hello",
+            "codex PROVIDER -c check_for_update_on_startup=false -s read-only resume ID NOTE",
         );
         check("codex login", With::default(), "codex login", "codex PROVIDER resume ID NOTE");
+    }
+
+    #[test]
+    fn a_full_screen_hands_nothing_over_to_a_server_outside_of_its_run() {
+        // Bug: an intercepted run was "completed, 0 calls paid". Consequence: its calls were made with another login, past
+        // every limit. Cause: Codex with a login of its own got no setting, and found the background server of its user.
+        let intercepted = || With { is_intercepted: true, ..With::default() };
+        check(
+            "codex hello",
+            intercepted(),
+            "codex -c check_for_update_on_startup=false hello",
+            "codex -c check_for_update_on_startup=false resume ID NOTE",
+        );
+        check("codex exec hello", intercepted(), "codex exec hello", "codex exec resume ID NOTE");
     }
 
     #[test]

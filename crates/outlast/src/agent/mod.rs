@@ -13,6 +13,7 @@ pub mod codex;
 pub mod command;
 pub mod conduct;
 pub mod copilot;
+pub mod daemons;
 pub mod declared;
 pub mod eyes;
 pub mod flagged;
@@ -47,7 +48,7 @@ use serde_json::Value;
 
 use self::{eyes::Patterns, line::Line, servers::Servers};
 use crate::{
-    program::error::CliError,
+    program::error::{CliError, RunError},
     settings::{declared as declarations, surroundings::Surroundings},
 };
 
@@ -205,6 +206,10 @@ pub trait Adapter: Send + Sync {
     fn tool_process(&self, _variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
         None
     }
+    /// Returns the option by which the command line hands its work over to a background server, outside of every run.
+    fn hands_over(&self, _line: &Line) -> Option<&'static str> {
+        None
+    }
     /// Returns remarks for the user, which are printed before the agent starts.
     fn remarks(&self, _line: &Line, _with: &With) -> Vec<String> {
         Vec::new()
@@ -259,8 +264,16 @@ pub type Found = (Box<dyn Adapter>, Line);
 /// Finds the adapter for a command, and the command's parsed line; `None` if the command is no known agent.
 ///
 /// Errors: `--agent` names an adapter that does not exist, or a command without a program; settings that cannot be
-/// read.
+/// read; `work_leaves_the_run`.
 pub fn find(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<Found>, CliError> {
+    let found = named(choice, argv, around)?;
+    match found.as_ref().and_then(|(adapter, line)| adapter.hands_over(line)) {
+        Some(option) => Err(RunError::WorkLeaves { option }.into()),
+        None => Ok(found),
+    }
+}
+
+fn named(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<Found>, CliError> {
     if *choice == Choice::None {
         return Ok(None);
     }
@@ -329,6 +342,22 @@ pub fn transcript(directory: &Path, session: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_would_leave_its_run_is_refused() {
+        let code = |line: &str| {
+            let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            find(&Choice::Auto, &argv, &Surroundings::default()).err().map(|e| e.code())
+        };
+        for line in ["claude --bg hello", "npx @anthropic-ai/claude-code -p --background x"] {
+            assert_eq!(code(line), Some("work_leaves_the_run"), "{line}");
+        }
+        for line in ["claude -p bg", "claude -- --bg", "sh --bg"] {
+            assert_eq!(code(line), None, "{line}");
+        }
+    }
+
     #[test]
     fn names_are_those_of_the_built_in_adapters() {
         let names: Vec<String> = super::built_in().iter().map(|adapter| adapter.name().to_owned()).collect();

@@ -57,8 +57,8 @@ pub struct RunArgs {
     /// When the provider's usage limit is reached, stop the agent even if it would wait by itself; it is started again when the limit has reset
     #[arg(long)]
     pub stop_at_limit: bool,
-    /// Time that the agent has to end by itself after a halt, or at a usage limit, before it is stopped
-    #[arg(long = "grace", value_name = "TIME", value_parser = values::ms, hide = true)]
+    /// Time that the agent has to end by itself after a halt, at a usage limit, or after a SIGTERM to outlast, before it is ended [default: 5s, 10s and 7s]
+    #[arg(long = "grace", value_name = "TIME", value_parser = values::ms)]
     pub grace_ms: Option<i64>,
     #[command(flatten)]
     pub grpc: GrpcArgs,
@@ -127,6 +127,9 @@ pub struct ConfinedArgs {
     /// The name of who serves that listener
     #[arg(long, value_name = "NAME", requires = "net")]
     pub hand_over: Option<String>,
+    /// A Unix socket outside that the command may reach; can be repeated
+    #[arg(long, value_name = "PATH", requires = "net")]
+    pub open: Vec<PathBuf>,
     /// The user that the command runs as
     #[arg(long = "as", value_name = "USER")]
     pub user: Option<String>,
@@ -178,6 +181,12 @@ pub struct ResumeArgs {
     /// Go on in the background: print the run's id when its command has been started
     #[arg(long, short, conflicts_with = "all")]
     pub detach: bool,
+    /// The directory that the run works in from now on, where its own has moved
+    #[arg(long, value_name = "DIR", requires = "run")]
+    pub cd: Option<PathBuf>,
+    /// Time that the agent has to end by itself, as of `outlast run`
+    #[arg(long = "grace", value_name = "TIME", value_parser = values::ms)]
+    pub grace_ms: Option<i64>,
     /// Whether the agent gets a terminal of its own: if outlast was started from one (auto), always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,

@@ -45,11 +45,11 @@ pub struct SuperviseArgs {
     /// Meter calls of programs that ignore OPENAI_BASE_URL and the like, too: by HTTPS_PROXY, and a certificate authority made for this run
     #[arg(long)]
     pub intercept: bool,
-    /// Give it no network but the run's proxy, as with --intercept: providers' hosts, and those of --allow-net
+    /// Give it no network but the run's proxy, as with --intercept: providers' hosts, and those of --allow-net; and no Unix socket of others
     #[arg(long)]
     pub confine_net: bool,
-    /// A host that it may reach under --confine-net: HOST, .DOMAIN or HOST:PORT; can be repeated
-    #[arg(long, value_name = "HOST", value_parser = values::allowed_host)]
+    /// A host that it may reach under --confine-net: HOST, .DOMAIN or HOST:PORT; or a Unix socket: its path from / on; can be repeated
+    #[arg(long, value_name = "HOST", value_parser = values::allowed_net)]
     pub allow_net: Vec<String>,
 }
 

@@ -255,8 +255,11 @@ pub fn orphans(text: &str) -> Result<Orphans, BadValue> {
     }
 }
 
-/// Checks the name of a host that a confined run may reach.
-pub fn allowed_host(text: &str) -> Result<String, outlast_server::intercept::allowed::BadHost> {
+/// Checks the name of a host, or the path of a socket, that a confined run may reach.
+pub fn allowed_net(text: &str) -> Result<String, outlast_server::intercept::allowed::BadHost> {
+    if text.starts_with('/') {
+        return Ok(text.to_owned());
+    }
     text.parse::<outlast_server::intercept::allowed::Allowed>().map(|_| text.to_owned())
 }
 

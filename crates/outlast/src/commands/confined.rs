@@ -6,7 +6,7 @@
 use std::{io, os::unix::process::CommandExt as _, process::Command};
 
 use outlast_process::{
-    confine::{User, confine},
+    confine::{User, Ways, confine},
     net,
 };
 
@@ -27,7 +27,8 @@ pub fn confined(args: &ConfinedArgs) -> Result<u8, CliError> {
         let failed = |why: String| CliError::from(RunError::NetNotConfined { why });
         // The name is of the network that this process leaves.
         let to = args.hand_over.as_deref().map(net::server).transpose().map_err(|e| failed(e.to_string()))?;
-        let listener = net::leave(port).map_err(|e| failed(e.to_string()))?;
+        let ways = Ways { hidden: args.hide.clone(), open: args.open.clone() };
+        let listener = net::leave(port, &ways).map_err(|e| failed(e.to_string()))?;
         to.map_or(Ok(()), |to| net::hand_over(listener, &to)).map_err(|e| failed(e.to_string()))?;
         return become_it(args, None);
     }

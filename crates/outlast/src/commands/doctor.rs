@@ -1,6 +1,6 @@
 //! `outlast doctor`: checks the installation, the settings, the store and the keys, and reports problems.
 
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{ffi::OsStr, os::unix::fs::MetadataExt, path::Path};
 
 use outlast_core::{
     run::status::Status,
@@ -25,7 +25,7 @@ use crate::{
     },
     settings::{
         file::{self, SettingsFile},
-        keys,
+        keys, no_proxy,
         store_address::StoreAddress,
         trust::Trust,
     },
@@ -97,6 +97,7 @@ fn examine(context: &Context) -> Vec<Finding> {
     findings.push(settings(context));
     findings.extend(store(context));
     findings.extend(api_keys(context));
+    findings.push(proxy(context));
     findings
 }
 
@@ -237,6 +238,23 @@ fn space(path: &Path) -> Vec<Finding> {
     let told = format!("{} free in {}", size::format_bytes(free >> shift << shift), directory.display());
     let verdict = if free < LITTLE_SPACE { Verdict::Bad } else { Verdict::Well };
     vec![Finding::new("disk", verdict, told)]
+}
+
+/// Checks that a program's calls to a URL on loopback go there.
+fn proxy(context: &Context) -> Finding {
+    let variable = |name: &str| context.around.var(name).map(OsStr::to_owned);
+    match no_proxy::leads_away(variable) {
+        None => Finding::new("loopback", Verdict::Well, "reached without a proxy"),
+        Some(name) => {
+            let told = format!(
+                "{name} is set and NO_PROXY leaves loopback out: what calls `outlast serve` sends its token to that proxy"
+            );
+            let value = no_proxy::list(variable, |_| true);
+            let hint =
+                format!("export NO_PROXY={value} no_proxy={value}; `outlast run` sets it for what it starts");
+            Finding::new("loopback", Verdict::Note, told).hint(Some(hint))
+        }
+    }
 }
 
 fn api_keys(context: &Context) -> Vec<Finding> {

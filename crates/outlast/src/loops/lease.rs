@@ -4,7 +4,7 @@
 //! behalf: a process that can see the machine's processes finds it alive exactly as long as the shell is. For all
 //! others, the [`keeper`] renews its heartbeat.
 
-use std::sync::Arc;
+use std::{ffi::OsStr, sync::Arc};
 
 use outlast_core::{
     engine::{
@@ -41,6 +41,7 @@ use crate::{
     },
     render::{amount::some, exit::words},
     serve::proxy_setup,
+    settings::no_proxy,
     supervisor::environment::Mark,
 };
 use outlast_process::{
@@ -212,6 +213,10 @@ pub fn settle_in(
         (told::STATE_FILE, mirror.file.to_string_lossy().into_owned()),
     ] {
         out.push_str(&export(variable, &value));
+    }
+    let straight = no_proxy::list(|name| context.around.var(name).map(OsStr::to_owned), |_| true);
+    for name in no_proxy::NAMES {
+        out.push_str(&export(name, &straight));
     }
     if fresh {
         // Values inherited from another run around this one say nothing about this run.

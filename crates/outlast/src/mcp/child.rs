@@ -1,7 +1,8 @@
 //! Server's process of a recorder, and pipes of lines.
 
 use std::{
-    ffi::OsString,
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
     io::{self, BufRead as _, BufReader, Read, Write},
     os::fd::OwnedFd,
     process::{Child, ChildStdout, Command, Stdio},
@@ -16,7 +17,7 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use crate::program::error::CliError;
+use crate::{program::error::CliError, settings::no_proxy};
 
 /// Longest line that the server or the client may send, in bytes.
 const MAX_LINE: u64 = 256 << 20;
@@ -42,10 +43,14 @@ impl Process {
     ) -> Result<Process, CliError> {
         let (program, arguments) = command.split_first().ok_or_else(|| io::Error::other("no command"))?;
         let mut command = Command::new(program);
+        let mut known: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
         if let Some(variables) = variables {
-            command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
+            known = variables.iter().cloned().collect();
+            command.env_clear().envs(&known);
             command.stderr(Stdio::piped());
         }
+        let straight = no_proxy::list(|name| known.get(OsStr::new(name)).cloned(), |_| true);
+        command.envs(no_proxy::NAMES.map(|name| (name, straight.clone())));
         let mut child =
             command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| {
                 CliError::usage(

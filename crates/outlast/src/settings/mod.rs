@@ -9,6 +9,7 @@ pub mod flags;
 pub mod keys;
 pub(crate) mod masks;
 pub mod mcp;
+pub mod no_proxy;
 pub mod notify;
 pub mod policies;
 pub mod prices;

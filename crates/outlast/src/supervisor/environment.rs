@@ -18,8 +18,9 @@ use outlast_server::door::Providers;
 
 use super::intercept::Given;
 use crate::{
+    agent::daemons,
     program::told,
-    settings::{keys, upstreams::Upstream},
+    settings::{keys, no_proxy, upstreams::Upstream},
 };
 use outlast_process::tree::Marker;
 
@@ -124,6 +125,9 @@ impl Attempt<'_> {
         let token = self.keys.first().map(|key| token::mint(key, &self.claims)).unwrap_or_default();
         let url = format!("http://{}", self.proxy);
         let with_path = format!("{url}/run/{token}");
+        for (name, value) in daemons::OFF {
+            set(name, value.into());
+        }
         set(told::RUN_ID, self.mark.run.clone());
         set(MARK, self.mark.mark.clone());
         set(told::ATTEMPT, self.claims.attempt.to_string());
@@ -171,6 +175,9 @@ impl Attempt<'_> {
                 env.insert(variable.into(), token.clone().into());
             }
         }
+        let stays = |entry: &str| !self.intercepted.is_some_and(|given| given.is_bypassed_by(entry));
+        let straight = no_proxy::list(|name| env.get(OsStr::new(name)).cloned(), stays);
+        env.extend(no_proxy::NAMES.map(|name| (name.into(), straight.clone().into())));
         if let Some(given) = self.intercepted {
             given.enter(&mut env, self.proxy, &token);
         }
@@ -232,6 +239,8 @@ mod tests {
             ("GROQ_API_KEY", "gsk-secret"),
             ("GOOGLE_API_KEY", "sk-secret"),
             ("PGPASSWORD", "pg-secret"),
+            ("HTTP_PROXY", "http://corp:3128"),
+            ("no_proxy", ".corp"),
             ("X", "y"),
         ];
         attempt.variables(ours.map(|(name, value)| (name.into(), value.into())))
@@ -246,6 +255,10 @@ mod tests {
         assert!(env[&OsString::from("OPENAI_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert_eq!(env[&OsString::from("OPENAI_BASE_URL")], "http://127.0.0.1:9/v1");
         assert_eq!(env[&OsString::from("X")], "y");
+        assert_eq!(env[OsStr::new("HTTP_PROXY")], "http://corp:3128");
+        for name in ["NO_PROXY", "no_proxy"] {
+            assert_eq!(env[OsStr::new(name)], "localhost,127.0.0.1,::1,.corp");
+        }
         assert!(env[OsStr::new("GOOGLE_API_KEY")].to_string_lossy().starts_with("ol_"));
         assert!(!env.contains_key(OsStr::new("GEMINI_API_KEY")));
         assert_eq!(env[OsStr::new("GOOGLE_GEMINI_BASE_URL")], "http://127.0.0.1:9");

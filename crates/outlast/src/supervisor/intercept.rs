@@ -37,9 +37,6 @@ const IN_PLACE: [&str; 4] = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUN
 /// Variables that name a file of authorities *beside* a program's own. Node.js; Deno.
 const BESIDE: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
-/// Hosts to which programs connect directly, without the proxy.
-const LOOPBACK: &str = "localhost,127.0.0.1,::1";
-
 /// Interception of a run's connections, as seen by the run's supervisor.
 pub enum Interception {
     Off,
@@ -213,14 +210,8 @@ impl Given {
         // Claude Code switches features off for any value but its own.
         env.remove(OsStr::new("ANTHROPIC_BASE_URL"));
         let through = format!("http://run:{token}@{proxy}");
-        let names = |name: &str| [OsString::from(name), OsString::from(name.to_lowercase())];
-        for name in names("HTTPS_PROXY") {
-            env.insert(name, through.clone().into());
-        }
-        let list = names("NO_PROXY").into_iter().rev().find_map(|name| env.get(&name).cloned());
-        let list = self.without_proxy(&list.unwrap_or_default().to_string_lossy());
-        for name in names("NO_PROXY") {
-            env.insert(name, list.clone().into());
+        for name in ["HTTPS_PROXY", "https_proxy"] {
+            env.insert(name.into(), through.clone().into());
         }
         // Node.js obeys the variables of a proxy since 22.21 and 24.5, when it is told to.
         env.insert("NODE_USE_ENV_PROXY".into(), "1".into());
@@ -230,13 +221,9 @@ impl Given {
         }
     }
 
-    /// Returns a `NO_PROXY` list without the entries that lead around the proxy to an opened host.
-    fn without_proxy(&self, list: &str) -> String {
-        let bypasses =
-            |entry: &str| entry == "*" || self.hosts.iter().any(|host| is_excepted(host, &[entry]));
-        let kept = list.split(',').map(str::trim).filter(|entry| !entry.is_empty() && !bypasses(entry));
-        let kept = kept.filter(|entry| LOOPBACK.split(',').all(|ours| ours != *entry));
-        LOOPBACK.split(',').chain(kept).collect::<Vec<_>>().join(",")
+    /// Returns whether an entry of a `NO_PROXY` list leads around the proxy to an opened host.
+    pub fn is_bypassed_by(&self, entry: &str) -> bool {
+        entry == "*" || self.hosts.iter().any(|host| is_excepted(host, &[entry]))
     }
 }
 
@@ -247,35 +234,27 @@ mod tests {
     #[test]
     fn nothing_leads_around_the_proxy_to_an_opened_host() {
         let given = Given { hosts: vec!["api.openai.com".into()], ..Given::default() };
-        for (list, wanted) in [
-            ("", LOOPBACK.to_owned()),
-            ("*", LOOPBACK.to_owned()),
-            ("localhost, .corp ,openai.com,.openai.com,api.openai.com:443", format!("{LOOPBACK},.corp")),
-            ("open.ai", format!("{LOOPBACK},open.ai")),
-        ] {
-            assert_eq!(given.without_proxy(list), wanted, "{list}");
+        for entry in ["*", "openai.com", ".openai.com", "api.openai.com:443"] {
+            assert!(given.is_bypassed_by(entry), "{entry}");
+        }
+        for entry in ["localhost", ".corp", "open.ai"] {
+            assert!(!given.is_bypassed_by(entry), "{entry}");
         }
     }
 
     #[test]
-    fn programs_are_sent_through_the_proxy_and_keep_their_own_list() {
+    fn programs_are_sent_through_the_proxy() {
         let files = BTreeMap::from([("SSL_CERT_FILE", PathBuf::from("/r/all.pem"))]);
         let given = Given { files, hosts: Vec::new() };
-        let mut env: BTreeMap<OsString, OsString> = [
-            ("ANTHROPIC_BASE_URL", "http://p/run/t"),
-            ("HTTPS_PROXY", "http://corp:3128"),
-            ("no_proxy", ".corp"),
-        ]
-        .map(|(name, value)| (name.into(), value.into()))
-        .into();
+        let mut env: BTreeMap<OsString, OsString> =
+            [("ANTHROPIC_BASE_URL", "http://p/run/t"), ("HTTPS_PROXY", "http://corp:3128")]
+                .map(|(name, value)| (name.into(), value.into()))
+                .into();
         given.enter(&mut env, "127.0.0.1:9".parse().unwrap(), "ol_x");
         let of = |name: &str| env.get(OsStr::new(name)).map(|v| v.to_string_lossy().into_owned());
         assert_eq!(of("ANTHROPIC_BASE_URL"), None);
         for name in ["HTTPS_PROXY", "https_proxy"] {
             assert_eq!(of(name).as_deref(), Some("http://run:ol_x@127.0.0.1:9"));
-        }
-        for name in ["NO_PROXY", "no_proxy"] {
-            assert_eq!(of(name), Some(format!("{LOOPBACK},.corp")));
         }
         assert_eq!(of("SSL_CERT_FILE").as_deref(), Some("/r/all.pem"));
         assert_eq!((of("NODE_USE_ENV_PROXY").as_deref(), of(INTERCEPTED).as_deref()), (Some("1"), Some("1")));

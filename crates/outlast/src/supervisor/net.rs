@@ -2,21 +2,30 @@
 
 use std::{
     ffi::OsString,
+    fs::DirBuilder,
     io,
-    os::{linux::net::SocketAddrExt as _, unix::net},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{fs::DirBuilderExt as _, net},
+    },
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
 use outlast_core::words::clock::{Entropy, random};
-use outlast_process::net::receive;
+use outlast_process::{confine::Ways, net::receive};
 use outlast_server::door::Proxy;
 use tokio::{
     net::{TcpListener, UnixListener},
     task::JoinHandle,
 };
 
-use crate::program::error::{CliError, RunError};
+use crate::{
+    agent::daemons,
+    program::error::{CliError, RunError},
+    settings::surroundings::Surroundings,
+};
 
 /// Time in which the starter of an agent has to hand its listener over.
 const HAND_OVER: Duration = Duration::from_secs(10);
@@ -48,16 +57,45 @@ pub fn check() -> Result<(), CliError> {
     Err(refused(why.unwrap_or("the trial of it failed").to_owned()))
 }
 
+/// Returns the files that are closed to an agent in `directory`, and the sockets of `allowed`, which stay open.
+///
+/// Directories of sockets that are not there yet are made, so that a daemon that begins later is hidden, too.
+/// Errors: `net_not_confined` if the agent's directory would be hidden.
+pub fn ways(allowed: &[String], around: &Surroundings, directory: &Path) -> Result<Ways, CliError> {
+    let user = rustix::process::geteuid().as_raw();
+    let path = |name: &str| around.var(name).map(PathBuf::from);
+    let runtime = path("XDG_RUNTIME_DIR").unwrap_or_else(|| format!("/run/user/{user}").into());
+    let tmux = path("TMUX_TMPDIR").unwrap_or_else(|| "/tmp".into()).join(format!("tmux-{user}"));
+    let daemons = daemons::all(around).into_iter().map(|daemon| daemon.directory);
+    let hidden: Vec<PathBuf> = [runtime, tmux].into_iter().chain(daemons).collect();
+    if let Some(hidden) = hidden.iter().find(|hidden| directory.starts_with(hidden)) {
+        let why = format!("it works in {}, where others have their sockets", hidden.display());
+        return Err(RunError::NetNotConfined { why }.into());
+    }
+    for directory in &hidden {
+        // Where nobody can make it, no daemon of this user can.
+        let _ = DirBuilder::new().mode(0o700).create(directory);
+    }
+    let open = allowed.iter().filter(|name| name.starts_with('/')).map(PathBuf::from).collect();
+    Ok(Ways { hidden, open })
+}
+
 impl Net {
     /// Begins to receive listeners of the agents' network namespaces, and to serve each by `proxy`. `port`:
     /// the proxy's port, which is the same inside the namespaces.
-    pub fn begin(proxy: Proxy, port: u16, entropy: &dyn Entropy) -> io::Result<Net> {
+    /// `ways`: files that are closed to the agents, and sockets that stay open.
+    pub fn begin(proxy: Proxy, port: u16, ways: Ways, entropy: &dyn Entropy) -> io::Result<Net> {
         let name = format!("outlast-{:032x}", u128::from_le_bytes(random(entropy)));
         let listener = net::UnixListener::bind_addr(&net::SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let words = ["confined", "--net", &port.to_string(), "--hand-over", &name].map(OsString::from);
-        let words = [crate::program()?.into()].into_iter().chain(words).collect();
+        let option = |name: &str, paths: Vec<PathBuf>| {
+            let name = OsString::from(name);
+            paths.into_iter().flat_map(move |path| [name.clone(), path.into()]).collect::<Vec<OsString>>()
+        };
+        let words = [crate::program()?.into()].into_iter().chain(words);
+        let words = words.chain(option("--hide", ways.hidden)).chain(option("--open", ways.open)).collect();
         let task = tokio::spawn(async move {
             let mut served: Option<JoinHandle<()>> = None;
             loop {

@@ -1,6 +1,10 @@
 //! `outlast run --confine-net`: nothing of an agent gets out but through its proxy, and there only to hosts it may reach.
 
-use std::net::{TcpListener, UdpSocket};
+use std::{
+    fs,
+    net::{TcpListener, UdpSocket},
+    os::unix::net::UnixListener,
+};
 
 use crate::bed::{Bed, text};
 
@@ -48,6 +52,62 @@ tries("dns", lambda: udp("1.1.1.1", 53))
     assert!(tcp.accept().is_err() && udp.recv(&mut [0]).is_err(), "nothing came");
     assert!(bed.text("work/answer").contains("answer "), "{}", bed.text("work/answer"));
     assert_eq!((bed.paid(), bed.spent("r", "calls")), (1, 1));
+}
+
+// Bug: an agent without a network had its calls made by a daemon outside, with the user's own login, and its run was
+// "completed, 0 calls paid". Cause: Unix sockets are reached by a path, whatever network a process is in.
+#[test]
+fn no_socket_of_a_process_outside_is_reached_but_one_that_is_allowed() {
+    let bed = Bed::new();
+    let python =
+        std::env::var("OUTLAST_TEST_PYTHON").expect("OUTLAST_TEST_PYTHON names a Python: run `make test`");
+    let control = bed.path("codex/app-server-control");
+    fs::create_dir_all(&control).unwrap();
+    fs::create_dir(bed.path("runtime")).unwrap();
+    let sockets = ["plain", "runtime/bus", "runtime/agent"].map(|name| bed.path(name));
+    let listeners = sockets.each_ref().map(|path| UnixListener::bind(path).unwrap());
+    let program = format!(
+        r#"
+import os, socket
+def tries(name, path):
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print(name, "out")
+    except OSError:
+        print(name, "in")
+tries("plain", {plain:?})
+tries("bus", {bus:?})
+tries("agent", {agent:?})
+open({begun:?}, "w").close()
+open({gate:?}).read()
+tries("late", {late:?})
+own = socket.socket(socket.AF_UNIX)
+own.bind({late:?} + ".own")
+own.listen()
+tries("own", {late:?} + ".own")
+print("uncovered", os.system("umount {plain} 2> /dev/null") == 0)
+"#,
+        plain = text(&sockets[0]),
+        bus = text(&sockets[1]),
+        agent = text(&sockets[2]),
+        begun = text(&bed.path("begun")),
+        gate = text(&bed.path("gate")),
+        late = text(&control.join("s")),
+    );
+    bed.gate("gate");
+    let file = bed.write("tries.py", &program);
+    let script = format!("{python} {} > tried", text(&file));
+    let mut command = bed.outlast(&["run", "--run", "r", "--confine-net", "--allow-net"]);
+    command.arg(&sockets[2]).args(["--", "sh", "-c", &script]);
+    command.env("CODEX_HOME", bed.path("codex")).env("XDG_RUNTIME_DIR", bed.path("runtime"));
+    let running = bed.start(command);
+    bed.until_file("begun");
+    let late = UnixListener::bind(control.join("s")).unwrap();
+    fs::write(bed.path("gate"), "go\n").unwrap();
+    running.done().code(0);
+    let wanted = "plain in\nbus in\nagent out\nlate in\nown out\nuncovered False\n";
+    assert_eq!(bed.text("work/tried"), wanted);
+    drop((listeners, late));
 }
 
 #[test]

@@ -145,3 +145,26 @@ fn provider_key_is_not_taken_as_a_variable_to_keep() {
         assert!(!bytes.windows(6).any(|w| w == b"s3cret"), "{}", file.display());
     }
 }
+
+// Bug: with HTTP_PROXY or ALL_PROXY in the environment, an agent's calls to its run's own address went to that proxy.
+// Consequence: prompt and run token in clear at a stranger's. Cause: NO_PROXY was set under `--intercept` only.
+#[test]
+fn no_call_to_the_runs_own_address_goes_to_a_proxy_of_the_environment() {
+    let bed = Bed::new();
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let at = format!("http://{}", proxy.local_addr().unwrap());
+    for name in ["http_proxy", "all_proxy", "ALL_PROXY"] {
+        let ask = r#"curl -sS --fail-with-body "$OPENAI_BASE_URL/chat/completions" -H 'Content-Type: application/json' \
+            -H "Authorization: Bearer $OPENAI_API_KEY" \
+            -d '{"model": "gpt-4o-mini", "max_tokens": 20, "messages": [{"role": "user", "content": "hello"}]}'"#;
+        let mut command = bed.outlast(&["run", "--new", "--", "sh", "-c", ask]);
+        command.env(name, &at).env("NO_PROXY", ".corp");
+        bed.run(command).code(0).tells(&["answer "]);
+    }
+    assert_eq!(bed.paid(), 3);
+    assert!(proxy.accept().is_err(), "nothing came");
+    let mut doctor = bed.outlast(&["doctor"]);
+    doctor.env("HTTP_PROXY", &at);
+    bed.run(doctor).tells(&["HTTP_PROXY is set", "export NO_PROXY=localhost,127.0.0.1,::1"]);
+}

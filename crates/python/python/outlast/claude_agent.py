@@ -156,7 +156,8 @@ def _through_the_proxy(env: dict[str, str]) -> dict[str, str]:
     if own or not around.get("ANTHROPIC_API_KEY") or any(around.get(name) for name in _CLOUDS):
         return env
     found = clients.endpoint()
-    return {**env, "ANTHROPIC_BASE_URL": found.url, "ANTHROPIC_API_KEY": found.token}
+    straight = ",".join(["localhost", "127.0.0.1", "::1", *filter(None, (around.get("no_proxy"), around.get("NO_PROXY")))])
+    return {**env, "ANTHROPIC_BASE_URL": found.url, "ANTHROPIC_API_KEY": found.token, "NO_PROXY": straight, "no_proxy": straight}
 
 
 class OutlastSessionStore:

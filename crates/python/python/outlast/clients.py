@@ -68,15 +68,16 @@ def gemini() -> dict[str, Any]:
     # No timeout, as in the SDK's own clients.
     options = types.HttpOptions(
         base_url=_base(),
-        httpx_client=httpx.Client(event_hooks=_hooks(False), timeout=None),
-        httpx_async_client=httpx.AsyncClient(event_hooks=_hooks(True), timeout=None),
+        httpx_client=httpx.Client(event_hooks=_hooks(False), mounts=_straight(), timeout=None),
+        httpx_async_client=httpx.AsyncClient(event_hooks=_hooks(True), mounts=_straight(), timeout=None),
     )
     return {"api_key": "outlast", "http_options": options}
 
 
 def _arguments(sdk: Any, aio: bool, max_retries: int) -> dict[str, Any]:
     client = sdk.DefaultAsyncHttpxClient if aio else sdk.DefaultHttpxClient
-    return {"api_key": "outlast", "http_client": client(event_hooks=_hooks(aio)), "max_retries": SdkRetries(max_retries)}
+    http_client = client(event_hooks=_hooks(aio), mounts=_straight())
+    return {"api_key": "outlast", "http_client": http_client, "max_retries": SdkRetries(max_retries)}
 
 
 class SdkRetries(int):
@@ -110,6 +111,11 @@ class SdkRetries(int):
 def _is_counted(current: Current | None) -> bool:
     """Whether Outlast counts the tries of the running code itself: inside a step or an item."""
     return current is not None and (current.step is not None or current.seq is not None)
+
+
+def _straight() -> dict[str, Any]:
+    """Ways of an httpx client by which a proxy of the environment is not asked for this machine's own addresses."""
+    return {f"all://{host}": None for host in ("localhost", "127.0.0.1", "[::1]")}
 
 
 def _hooks(aio: bool) -> dict[str, list[Any]]:

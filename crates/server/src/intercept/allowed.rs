@@ -20,7 +20,9 @@ pub struct Allowed {
 
 /// Error: a text that names no host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a host: {text:?} (wanted for example github.com, .github.com or registry.corp:8443)")]
+#[error(
+    "not a host: {text:?} (wanted for example github.com, .github.com or registry.corp:8443; or the path of a Unix socket)"
+)]
 pub struct BadHost {
     text: String,
 }

@@ -43,6 +43,10 @@ pub enum RunError {
     NotConfined { why: String },
     #[error("the agent's network cannot be confined: {why}")]
     NetNotConfined { why: String },
+    #[error("there is no directory {directory}, in which run {run} is to work")]
+    NoPlace { run: String, directory: String },
+    #[error("{option} gives the work to a background server, outside of this run")]
+    WorkLeaves { option: &'static str },
     #[error("the run cannot be intercepted: {why}")]
     NotIntercepted { why: String },
     #[error("the supervisor failed: {0}")]
@@ -77,6 +81,8 @@ impl RunError {
             RunError::NoCgroup(_) => "no_cgroup",
             RunError::NotConfined { .. } => "not_confined",
             RunError::NetNotConfined { .. } => "net_not_confined",
+            RunError::NoPlace { .. } => "no_directory",
+            RunError::WorkLeaves { .. } => "work_leaves_the_run",
             RunError::NotIntercepted { .. } => "not_intercepted",
             RunError::Supervisor(_) => "supervisor",
             RunError::Strays { .. } => "strays",
@@ -116,6 +122,12 @@ impl RunError {
             RunError::NotConfined { .. } => "give the store a directory of its own; without root, user namespaces have to be \
                  allowed (see docs/guides/guards.md); as root, name another user: --confine=USER"
                 .into(),
+            RunError::NoPlace { run, .. } => format!(
+                "when it is back: `outlast resume {run}`; where it has moved: `outlast resume {run} --cd DIR`"
+            ),
+            RunError::WorkLeaves { option, .. } => {
+                format!("leave {option} out; `outlast run --detach -- CMD` works in the background, and is this run's")
+            }
             RunError::NetNotConfined { .. } => {
                 "user namespaces have to be allowed (`unshare -Urn true` shows it); --intercept alone needs none".into()
             }
@@ -146,6 +158,8 @@ impl RunError {
             | RunError::NoCgroup(_)
             | RunError::NotConfined { .. }
             | RunError::NetNotConfined { .. }
+            | RunError::NoPlace { .. }
+            | RunError::WorkLeaves { .. }
             | RunError::NotIntercepted { .. }
             | RunError::Supervisor(_)
             | RunError::Strays { .. } => exit_code::UNAVAILABLE,

@@ -17,6 +17,7 @@ use crate::{
         Choice,
         capture::Capture,
         conduct::{AgentCommand, Conduct},
+        daemons,
     },
     mcp::serving::Serving,
     notify::Delivering,
@@ -40,7 +41,7 @@ use crate::{
         front::Behind,
         intercept::Interception,
         kill_point::KillPoint,
-        net::Net,
+        net::{self, Net},
         outage,
         patient::Patient,
         questions,
@@ -110,9 +111,13 @@ impl Driver {
         };
         let face = interception.on(face);
         let port = address.port();
-        let confined_net = command.supervision.net.is_some();
-        let net =
-            confined_net.then(|| Net::begin(face.clone(), port, context.entropy.as_ref())).transpose()?;
+        let net = match &command.supervision.net {
+            Some(allowed) => {
+                let ways = net::ways(allowed, &context.around, Path::new(&command.directory))?;
+                Some(Net::begin(face.clone(), port, ways, context.entropy.as_ref())?)
+            }
+            None => None,
+        };
         let (shutdown, stop) = tokio::sync::oneshot::channel::<()>();
         let proxy = face.clone();
         let serving = tokio::spawn(face.serve(
@@ -128,6 +133,10 @@ impl Driver {
             AgentCommand { name: None, argv: &command.argv, directory: Path::new(&command.directory) };
         let choice = command.agent.as_deref().map(Choice::read).unwrap_or_default();
         let conduct = Conduct::of(&view, &choice, place, Some(&providers), &context)?;
+        let program = conduct.as_ref().map(|conduct| conduct.adapter().name());
+        if net.is_none() && through.is_none() {
+            tell_daemons(program, command.supervision.intercept, &context)?;
+        }
         let stdin = stdin::kept(store.as_ref(), &view, &command)?;
         let mark = Mark::new(&view, &store.token_keys()?);
         if show.is_behind {
@@ -186,6 +195,22 @@ impl Driver {
             providers,
         })
     }
+}
+
+/// Names the background servers of CLI agents that live outside of the run, where its programs may meet them: `program`,
+/// and whatever a run that is intercepted starts.
+fn tell_daemons(program: Option<&str>, intercepted: bool, context: &Context) -> Result<(), CliError> {
+    for daemon in daemons::alive(&context.around)? {
+        let (name, directory) = (daemon.program, daemon.directory.display());
+        if intercepted || program == Some(name) {
+            say(&format!(
+                "note: a background server of {name} lives outside of this run ({directory}); what a script hands over to it \
+                 is not metered"
+            ));
+            say(&format!("hint: `{}` ends it; `--confine-net` hides it", daemon.ended_by));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the run's own directory. If that fails, the failure is reported and the run goes on without.
