@@ -19,7 +19,7 @@ pub enum Verdict {
 /// Reason why another attempt would be futile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Futile {
-    /// The agent exited with 2 or 64 to 78 (sysexits.h): wrong usage or configuration.
+    /// The agent exited with 2 or 64 to 78 (sysexits.h) but for what passes ([`PASSING`]): wrong usage or configuration.
     Usage,
     /// Exit code 126: the command was found and is not executable.
     NotExecutable,
@@ -39,6 +39,10 @@ pub enum Death {
     Killed,
 }
 
+/// Codes of sysexits.h for what passes: a service that is away, a system short of something, an error of a disk, and
+/// "try again".
+const PASSING: [i32; 4] = [69, 71, 74, 75];
+
 /// Decides the consequence of an agent's exit. `stop_asked`: the supervisor had sent it a signal to stop before.
 pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
     if stop_asked {
@@ -46,6 +50,7 @@ pub fn judge(exit: Exit, stop_asked: bool) -> Verdict {
     }
     match (exit.code, exit.signal) {
         (Some(0), _) => Verdict::Done,
+        (Some(code), _) if PASSING.contains(&code) => Verdict::Restart(Death::Failed),
         (Some(2 | 64..=78), _) => Verdict::Stop(Futile::Usage),
         (Some(126), _) => Verdict::Stop(Futile::NotExecutable),
         (Some(127), _) => Verdict::Stop(Futile::NotFound),
@@ -70,6 +75,12 @@ mod tests {
             (Exit::code(3), Restart(Failed)),
             (Exit::code(63), Restart(Failed)),
             (Exit::code(64), Stop(Usage)),
+            (Exit::code(69), Restart(Failed)),
+            (Exit::code(70), Stop(Usage)),
+            (Exit::code(71), Restart(Failed)),
+            (Exit::code(73), Stop(Usage)),
+            (Exit::code(74), Restart(Failed)),
+            (Exit::code(75), Restart(Failed)),
             (Exit::code(78), Stop(Usage)),
             (Exit::code(79), Restart(Failed)),
             (Exit::code(126), Stop(NotExecutable)),

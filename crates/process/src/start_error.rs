@@ -40,6 +40,15 @@ impl Error {
         }
     }
 
+    /// Returns whether the same command may start later: its directory or its input is away, or the machine was short of
+    /// something.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Error::NoDirectory { .. } | Error::Stdin { .. } | Error::Start { .. } => true,
+            Error::NoCommand | Error::NotFound { .. } | Error::NotExecutable { .. } => false,
+        }
+    }
+
     /// Returns the exit code that a shell would return: 127 for not found, 126 for not executable. `None`: the cause is
     /// not the command itself.
     pub fn exit_code(&self) -> Option<i32> {

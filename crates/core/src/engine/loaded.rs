@@ -176,7 +176,7 @@ pub struct Loaded {
     pub numbers: Option<Numbers>,
     pub instances: Vec<Row<Instance>>,
     pub runs: Vec<Row<Run>>,
-    /// Specs to write: of a run that is created or repriced.
+    /// Specs to write: of a run that is created or amended.
     pub specs: Vec<(RunNo, Spec)>,
     /// Specs as stored, read by the decision and not written back.
     pub known_specs: Vec<(RunNo, Spec)>,

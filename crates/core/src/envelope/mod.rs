@@ -309,6 +309,9 @@ impl Refusal {
         if let Some(Outage { upstream, cause }) = &self.outage {
             return match cause {
                 Cause::KeyRefused(_) => format!("set a key that {upstream} takes, then {resume}"),
+                Cause::Untrusted => {
+                    format!("set SSL_CERT_FILE to a file that has {upstream}'s authority, then {resume}")
+                }
                 Cause::QuotaEnded(_) => {
                     format!("add credit at {upstream}: it goes on by itself then, or at once with {resume}")
                 }

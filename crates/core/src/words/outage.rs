@@ -14,6 +14,8 @@ pub enum Cause {
     NoName,
     /// The TLS handshake failed.
     NoTls,
+    /// The certificate that the provider shows is not trusted.
+    Untrusted,
     /// The connection ends before an answer begins.
     Lost,
     /// A status of 500 or above.
@@ -28,7 +30,9 @@ impl Cause {
     /// Returns the stable code, the same in HTTP, `show` and `ls`.
     pub fn code(self) -> &'static str {
         match self {
-            Cause::NoConnection | Cause::NoName | Cause::NoTls | Cause::Lost => "provider_unreachable",
+            Cause::NoConnection | Cause::NoName | Cause::NoTls | Cause::Untrusted | Cause::Lost => {
+                "provider_unreachable"
+            }
             Cause::Failing(_) => "provider_failing",
             Cause::KeyRefused(_) => "key_refused",
             Cause::QuotaEnded(_) => "quota_ended",
@@ -44,14 +48,14 @@ impl Cause {
     /// Returns whether no connection was made, so that the first one that is made ends the outage.
     pub fn is_no_connection(self) -> bool {
         match self {
-            Cause::NoConnection | Cause::NoName | Cause::NoTls => true,
+            Cause::NoConnection | Cause::NoName | Cause::NoTls | Cause::Untrusted => true,
             Cause::Lost | Cause::Failing(_) | Cause::KeyRefused(_) | Cause::QuotaEnded(_) => false,
         }
     }
 
     /// Returns whether an outage of this cause lasts until a person does something about it.
     pub fn needs_a_person(self) -> bool {
-        matches!(self, Cause::KeyRefused(_) | Cause::QuotaEnded(_))
+        matches!(self, Cause::KeyRefused(_) | Cause::QuotaEnded(_) | Cause::Untrusted)
     }
 }
 
@@ -62,6 +66,7 @@ impl fmt::Display for Cause {
             Cause::NoConnection => f.write_str("cannot be reached"),
             Cause::NoName => f.write_str("cannot be reached: its name is not found (DNS)"),
             Cause::NoTls => f.write_str("cannot be reached: the TLS handshake fails"),
+            Cause::Untrusted => f.write_str("cannot be reached: its certificate is not trusted"),
             Cause::Lost => f.write_str("closes connections without an answer"),
             Cause::Failing(status) => write!(f, "fails with {status}"),
             Cause::KeyRefused(status) => write!(f, "refuses the key ({status})"),

@@ -2,7 +2,7 @@
 
 use outlast_core::{
     envelope::{Whose, unit::Unit},
-    journal::Entry,
+    journal::{Entry, Kind},
     reads::resume,
     run::status::Status,
     store::RunView,
@@ -32,9 +32,17 @@ pub fn is_unmetered(view: &RunView) -> bool {
     ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
 }
 
+/// Returns whether a model's call is among the entries, though it cost nothing.
+pub fn has_called(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| entry.kind == Kind::Call)
+}
+
 /// Returns the next step for the run; for one that called no model, with the work that its entries record. `are_all`:
 /// whether these are all of its entries.
 pub fn next_with(view: &RunView, entries: &[Entry], are_all: bool) -> Next {
+    if view.run.status == Status::Completed && is_unmetered(view) && has_called(entries) {
+        return told("no call answered", "it is done; no call of it was answered", Vec::new());
+    }
     match did::words(entries).filter(|_| view.run.status == Status::Completed && is_unmetered(view)) {
         Some(did) => {
             let did = if are_all { did } else { format!("at least {did}") };
@@ -118,6 +126,10 @@ fn awaits_provider(view: &RunView, resume: Vec<String>) -> Option<Next> {
     let (Outage { upstream, cause }, _) = view.run.awaited_outage()?;
     let (brief, text) = match cause {
         Cause::KeyRefused(_) => (format!("a key for {upstream}"), "set a key that is taken, then resume it"),
+        Cause::Untrusted => (
+            format!("trust in {upstream}'s certificate"),
+            "set SSL_CERT_FILE to a file that has its authority, then resume it",
+        ),
         Cause::QuotaEnded(_) => (
             format!("credit at {upstream}"),
             "add credit: it goes on by itself then, or at once when resumed",

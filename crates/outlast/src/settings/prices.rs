@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use outlast_core::{
-    engine::run::reprice::Reprice,
+    engine::run::amend::Amend,
     price::PriceTable,
     run::{PriceFile, Prices, Spec, status::Status},
     store::{Ask as _, Durability, RunView, Store},
@@ -87,7 +87,7 @@ pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs, free: bool) ->
     if free {
         let (run, spec) = (view.run.no, view.spec.clone());
         say(&format!("{} goes on: models without a known price count as free from now on", view.run.id));
-        store.ask(Reprice { run, spec, free }, Durability::Synced).wait()?;
+        store.ask(Amend { run, spec, free }, Durability::Synced).wait()?;
         return Ok(store.run(run)?.unwrap_or(view));
     }
     let prices = to_keep(args)?;
@@ -102,7 +102,7 @@ pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs, free: bool) ->
     };
     say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
     let spec = Spec { prices: Some(prices), ..view.spec.clone() };
-    store.ask(Reprice { run, spec, free: false }, Durability::Synced).wait()?;
+    store.ask(Amend { run, spec, free: false }, Durability::Synced).wait()?;
     Ok(store.run(run)?.unwrap_or(view))
 }
 

@@ -39,6 +39,11 @@ use outlast_process::{
 /// any case.
 const STOPPED_READER: Duration = Duration::from_secs(2);
 
+/// Time that an agent has to end when the machine asks for it, and then what it started. `docker stop` kills after 10 s,
+/// and whoever is killed cannot end anything.
+const MACHINE_GRACE: Duration = Duration::from_secs(7);
+const LEFT_GRACE: Duration = Duration::from_secs(1);
+
 /// Interval at which the supervisor checks whether orphans have finished.
 const LOOK_FOR_ORPHANS: Duration = Duration::from_millis(200);
 
@@ -261,7 +266,13 @@ pub async fn run(
     // Nobody asks about the tools of an agent that has finished.
     let finished = child.try_wait()? == Some(Exit::code(0));
     let tools = if finished { Vec::new() } else { truth::look(&tree)? };
-    let ending = ladder(tree, Some(child.clone()), ask, Graces::default(), force.clone());
+    let graces = match by {
+        EndedBy::Machine => {
+            Graces { main: watch.grace.unwrap_or(MACHINE_GRACE), all: LEFT_GRACE, ..Graces::default() }
+        }
+        _ => Graces::default(),
+    };
+    let ending = ladder(tree, Some(child.clone()), ask, graces, force.clone());
     let mut ending = std::pin::pin!(ending);
     let ended = loop {
         tokio::select! {

@@ -34,7 +34,7 @@ pub use choose::current_umask;
 use std::{
     ffi::OsString,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -44,6 +44,7 @@ use outlast_core::{
         self,
         act::InName,
         run::{
+            amend::Amend,
             hold::Hold,
             tell::{Tell, Word},
         },
@@ -51,7 +52,7 @@ use outlast_core::{
     },
     envelope::unit::Unit,
     reads::{entries, runs},
-    run::{Run, Unpriced, status::Status},
+    run::{Command, Run, Spec, Unpriced, status::Status},
     store::{self, Ask as _, Durability, RunFilter, RunView, Store},
     words::id::RunNo,
 };
@@ -185,7 +186,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
             say_what_is_missing(&view, &context);
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let grace = args.grace_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+        let grace = grace(args.grace_ms);
         let served =
             Served { proxy: args.proxy, free: false, grpc, kill_at: args.kill_at, grace, through, show };
         go_on(view, node, &keys, served, context)
@@ -241,6 +242,7 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         all_keys_are_there(&view, &keys)?;
         let view = take_over(&node, &by, view)?;
         say_what_is_missing(&view, &context);
+        let view = moved(store.as_ref(), view, args.cd.as_deref())?;
         let view = raised(store.as_ref(), &by, view, args.add)?;
         let was_stopped = view.run.stop_requested || view.run.status == Status::Halted;
         let view = say_yes(store.as_ref(), &by, view)?;
@@ -254,8 +256,8 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let free = args.unpriced == Some(Unpriced::Free);
-        let served =
-            Served { proxy: args.proxy, free, grpc, kill_at: None, grace: None, through: None, show };
+        let grace = grace(args.grace_ms);
+        let served = Served { proxy: args.proxy, free, grpc, kill_at: None, grace, through: None, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -266,6 +268,26 @@ fn raised(store: &dyn Store, by: &str, view: RunView, add: AddArgs) -> Result<Ru
     let budget = BudgetArgs { add, ..BudgetArgs::default() };
     let Some(raise) = budget.change(view.run.no)? else { return Ok(view) };
     store.ask(InName::of(by, raise), Durability::Synced).wait()?;
+    find::view(store, view.run.no)
+}
+
+fn grace(ms: Option<i64>) -> Option<Duration> {
+    ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
+}
+
+/// Records the directory in which the run works from now on; `None`: it stays where it is.
+fn moved(store: &dyn Store, view: RunView, to: Option<&Path>) -> Result<RunView, CliError> {
+    let (Some(to), Some(command)) = (to, view.spec.command.clone()) else { return Ok(view) };
+    let is_directory = |path: &PathBuf| path.is_dir();
+    let whole = to.canonicalize().ok().filter(is_directory);
+    let whole = whole.ok_or_else(|| RunError::NoPlace {
+        run: view.run.id.to_string(),
+        directory: to.display().to_string(),
+    })?;
+    let directory = whole.to_string_lossy().into_owned();
+    let command = Command { directory, ..command };
+    let spec = Spec { command: Some(command), ..view.spec.clone() };
+    store.ask(Amend { run: view.run.no, spec, free: false }, Durability::Synced).wait()?;
     find::view(store, view.run.no)
 }
 
@@ -307,8 +329,12 @@ fn go_on(
     if view.run.status == Status::Halted {
         return Err(halted(&view));
     }
-    if view.spec.command.is_none() {
+    let Some(command) = &view.spec.command else {
         return Err(RunError::NoCommand { run: id.to_string() }.into());
+    };
+    // A disk that is mounted late: nothing is claimed, and the run stays what it is.
+    if !Path::new(&command.directory).is_dir() {
+        return Err(RunError::NoPlace { run: id.to_string(), directory: command.directory.clone() }.into());
     }
     all_keys_are_there(&view, keys)?;
     still_logged_in(&view, keys, &context)?;

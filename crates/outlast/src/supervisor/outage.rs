@@ -94,6 +94,9 @@ impl CurrentOutage {
 fn waiting(outage: &Outage, since: Micros) -> String {
     let then = match outage.cause {
         Cause::KeyRefused(_) => "set another key, then `outlast resume` the run",
+        Cause::Untrusted => {
+            "set SSL_CERT_FILE to a file that has its authority's certificate, then `outlast resume` the run"
+        }
         Cause::QuotaEnded(_) => "add credit there; it goes on by itself then",
         _ => "its calls are held until it answers again",
     };

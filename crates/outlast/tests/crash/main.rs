@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agents;
+mod away;
 mod bad_input;
 mod bed;
 mod busy_waiting;

@@ -73,6 +73,19 @@ fn usage_limit_is_a_sleep_and_no_death() {
     });
 }
 
+// Bug: an agent that told its person of the limit and exited with 0 was completed. Consequence: its task was lost. Cause:
+// its exit code was judged, and not the limit that stood.
+#[test]
+fn agent_that_exits_with_0_at_a_limit_has_not_completed() {
+    let bed = Bed::new();
+    let program = ONE_CALL.replace("sys.exit(1)", "sys.exit(0)");
+    bed.run(script(&bed, &["--run", "r"], &program, &["limit 1s 1", "openai"]))
+        .code(0)
+        .tells(&["usage limit: r sleeps until"]);
+    assert_eq!((bed.status("r").as_str(), bed.text("lives").as_str()), ("completed", "x\nx\n"));
+    assert_eq!(bed.text("told"), "429 1\n200 None\n");
+}
+
 #[test]
 fn run_whose_supervisor_is_killed_while_it_sleeps_goes_on_at_its_time_once() {
     let bed = Bed::new();

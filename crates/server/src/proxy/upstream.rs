@@ -268,14 +268,26 @@ impl Pool {
 
 /// Returns why no connection was made. The connector names the step that failed, except for TLS, which comes last.
 fn cause(e: &(dyn std::error::Error + 'static)) -> Cause {
-    let mut steps = std::iter::successors(Some(e), |e| e.source()).map(ToString::to_string);
+    let mut steps = std::iter::successors(Some(e), |e| e.source());
     steps
-        .find_map(|step| match step.as_str() {
+        .find_map(|step| match step.to_string().as_str() {
             "dns error" => Some(Cause::NoName),
             step if step.starts_with("tcp ") => Some(Cause::NoConnection),
+            _ if is_untrusted(step) => Some(Cause::Untrusted),
             _ => None,
         })
         .unwrap_or(Cause::NoTls)
+}
+
+/// Returns whether an error says that a server's certificate is not taken.
+fn is_untrusted(e: &(dyn std::error::Error + 'static)) -> bool {
+    if let Some(tls) = e.downcast_ref::<rustls::Error>() {
+        return matches!(tls, rustls::Error::InvalidCertificate(_));
+    }
+    // An error of I/O is no step of its own where it wraps another.
+    e.downcast_ref::<std::io::Error>()
+        .and_then(std::io::Error::get_ref)
+        .is_some_and(|inner| is_untrusted(inner))
 }
 
 /// Returns an error's text with its causes. hyper's own text names none of them.
@@ -288,4 +300,23 @@ fn chain(e: &dyn std::error::Error) -> String {
         source = e.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use rustls::{AlertDescription, CertificateError, Error};
+
+    use super::*;
+
+    #[test]
+    fn an_untrusted_certificate_is_told_apart_from_other_failures_of_tls() {
+        let untrusted = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let alert = Error::AlertReceived(AlertDescription::HandshakeFailure);
+        for (error, wanted) in [(untrusted, Cause::Untrusted), (alert, Cause::NoTls)] {
+            let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error.clone()));
+            assert_eq!((cause(&error), cause(&wrapped)), (wanted, wanted), "{error}");
+        }
+    }
 }

@@ -151,7 +151,7 @@ impl Line {
     fn failed(&self, posts: bool, e: SendFailed) -> Error {
         let server = &self.server;
         let hint = match &e {
-            SendFailed::Unreachable(_, Cause::NoTls) => {
+            SendFailed::Unreachable(_, Cause::NoTls | Cause::Untrusted) => {
                 "where its certificate is of an authority of your own, name its file in SSL_CERT_FILE"
             }
             _ => "see that `outlast serve` runs there, and that --server or OUTLAST_SERVER names it",

@@ -112,12 +112,12 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     s.refuses("run_halted", agent.process.claiming(run));
     let prices = Some(Prices { hash: "new".into(), file: None });
     let spec = Spec { prices: prices.clone(), ..s.view(run).spec };
-    let reprice = outlast_core::engine::run::reprice::Reprice { run, spec: spec.clone(), free: false };
-    assert_eq!(s.ask(reprice.clone()).unwrap(), Status::Interrupted);
+    let amend = outlast_core::engine::run::amend::Amend { run, spec: spec.clone(), free: false };
+    assert_eq!(s.ask(amend.clone()).unwrap(), Status::Interrupted);
     s.reopen();
     assert_eq!(s.view(run).spec, spec);
     agent.process.claim(run).call("priced now");
-    assert_eq!(s.ask(reprice).unwrap(), Status::Running, "twice is once");
+    assert_eq!(s.ask(amend).unwrap(), Status::Running, "twice is once");
 }
 
 pub fn a_run_tells_why_it_sleeps_until_it_is_woken(s: &Stage) {

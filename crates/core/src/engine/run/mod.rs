@@ -1,6 +1,7 @@
 //! Verbs on runs, their attempts and their processes.
 
 pub mod adopt;
+pub mod amend;
 pub mod await_provider;
 pub mod begin_iteration;
 pub mod claim;
@@ -17,7 +18,6 @@ pub mod recount;
 pub mod register;
 pub mod renew;
 pub mod reopen;
-pub mod reprice;
 pub mod snapshot;
 pub mod start;
 pub mod tell;

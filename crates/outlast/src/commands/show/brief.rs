@@ -11,7 +11,7 @@ use crate::render::{
     amount::{some, usd},
     did, entry,
     look::{self, Look, Paint, clean, clean_line, exact_line},
-    next::{is_unmetered, next_with},
+    next::{has_called, is_unmetered, next_with},
     short::short,
     table::{Cell, Side, Table},
     text::wrapped,
@@ -183,6 +183,12 @@ impl Story {
                 )
             })
             .collect();
+        out.extend(
+            self.refusal
+                .iter()
+                .take(room.saturating_sub(out.len()))
+                .map(|said| clean_line(&format!("  {said}"), WIDTH)),
+        );
         let lines = evidence.lines.as_deref().unwrap_or_default();
         let count = self.lines.min(PRINTED).min(room.saturating_sub(out.len() + 1)).min(lines.len());
         if count > 0 {
@@ -223,6 +229,9 @@ impl Story {
     /// Tells that no model was called, and what the run did instead.
     fn no_call(&self, of: &str) -> String {
         let so_far = if self.view.run.status.is_ended() { "" } else { " so far" };
+        if has_called(&self.entries) {
+            return format!("no call was answered{so_far}; 0 usd{of}");
+        }
         match (is_unmetered(&self.view), did::words(&self.entries)) {
             (true, None) => "NOTHING METERED: no call came through the proxy, and none was limited".into(),
             (true, Some(did)) => {

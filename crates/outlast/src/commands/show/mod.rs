@@ -13,13 +13,16 @@ use std::{
 };
 
 use outlast_core::{
-    journal::{Entry, approval},
+    journal::{Entry, Kind, approval},
     reads,
     reads::entries,
     run::{Run, attempt::Attempt, instance::Instance},
     store::{RunView, Store, filter::ApprovalFilter as Filter},
     words::id::{AttemptNo, Micros, RunId, Seq},
 };
+
+use outlast_server::read::exchange::Exchange;
+use serde_json::Value;
 
 use self::money::Calls;
 use super::{
@@ -104,6 +107,8 @@ struct Story {
     tools: Vec<tool::ToolLine>,
     /// Names and entries of tool calls in doubt, oldest first.
     doubted: Vec<(String, Seq)>,
+    /// Provider's last words to the newest attempt, if they are an error that the attempt may have died of.
+    refusal: Option<String>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
     still_since: Option<Micros>,
     now: Micros,
@@ -116,6 +121,28 @@ fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, 
     }
     let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
     Ok(reads::approvals::list(store, &filter, Some(approval::Status::Pending))?)
+}
+
+/// Returns the error with which a provider answered the newest call of `attempt`, in the provider's own words; `None` if
+/// that call has another end.
+fn refusal(
+    store: &dyn Store,
+    attempt: Option<&Attempt>,
+    entries: &[Entry],
+) -> Result<Option<String>, CliError> {
+    let is_its = |entry: &&Entry| entry.kind == Kind::Call && attempt.is_some_and(|a| a.no == entry.attempt);
+    let newest = entries.iter().rev().find(is_its);
+    let status = newest.and_then(|entry| entry.call.as_ref()?.http_status).filter(|status| *status >= 400);
+    let (Some(entry), Some(status)) = (newest, status) else { return Ok(None) };
+    let answer = Exchange::read(store, entry.clone())?.answer.unwrap_or_default();
+    let parsed: Value = serde_json::from_slice(&answer).unwrap_or_default();
+    // Gemini answers some of its calls with a list.
+    let error = parsed.get(0).unwrap_or(&parsed);
+    let own =
+        [&error["error"]["message"], &error["error"], &error["message"]].into_iter().find_map(Value::as_str);
+    let own = own.map_or_else(|| String::from_utf8_lossy(&answer).into_owned(), str::to_owned);
+    let own = if own.trim().is_empty() { "no words".to_owned() } else { own };
+    Ok(Some(format!("its provider said last, in entry {}: {status}, {}", entry.seq, own.trim())))
 }
 
 impl Story {
@@ -141,6 +168,7 @@ impl Story {
         let evidence = attempts.iter().map(|a| Evidence::of(a, &entries, logs));
         Ok(Story {
             evidence: evidence.collect::<Result<_, _>>()?,
+            refusal: refusal(store, attempts.last(), &entries)?,
             lines,
             parent: parent.map(|p| p.run.id.to_string()),
             drivers,

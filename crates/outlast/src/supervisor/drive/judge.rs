@@ -9,7 +9,7 @@ use outlast_core::{
         },
     },
     envelope::unit::Unit,
-    run::{Run, status::Status},
+    run::{Run, attempt::Attempt, status::Status},
     store::{self, Ask as _, Durability},
     words::{
         clock::random,
@@ -27,6 +27,7 @@ use crate::{
         exit_code,
         say::say,
     },
+    render::next::has_called,
     supervisor::{
         attempt::{AttemptError, Outcome},
         ended_by::EndedBy,
@@ -81,13 +82,21 @@ impl Driver {
             Ok(outcome) => outcome,
             Err(AttemptError::Start(e)) => {
                 let exit = Exit { code: e.exit_code(), signal: None };
-                self.end_of(life, exit, Then::Fail(e.to_string())).await?;
+                let then = match e.is_passing() || ran_before(&attempts, life) {
+                    true => Then::Interrupt { by_person: false },
+                    false => Then::Fail(e.to_string()),
+                };
+                self.end_of(life, exit, then).await?;
                 story::end(&story::view(self.store.as_ref(), &self.view)?, &[]);
                 return Err(RunError::NotStarted(e).into());
             }
             Err(AttemptError::Limits(e)) => {
                 let e = RunError::NoCgroup(e);
-                self.end_of(life, Exit { code: None, signal: None }, Then::Fail(e.to_string())).await?;
+                let then = match ran_before(&attempts, life) {
+                    true => Then::Interrupt { by_person: false },
+                    false => Then::Fail(e.to_string()),
+                };
+                self.end_of(life, Exit { code: None, signal: None }, then).await?;
                 return Err(e.into());
             }
             Err(AttemptError::Io(e)) => {
@@ -173,7 +182,12 @@ impl Driver {
                     }
                     Futile::NotFound => ("the command was not found".to_owned(), exit_code::NOT_FOUND),
                 };
-                let status = self.end_of(life, exit, Then::Fail(text.clone())).await?;
+                let is_away = why != Futile::Usage && ran_before(&attempts, life);
+                let then = match is_away {
+                    true => Then::Interrupt { by_person: false },
+                    false => Then::Fail(text.clone()),
+                };
+                let status = self.end_of(life, exit, then).await?;
                 say(&format!("not restarted: {text}"));
                 self.finish(status)?;
                 Ok(Next::Exit(code))
@@ -198,6 +212,9 @@ impl Driver {
         let metered = self.asked > 0 || view.envelope.spent[Unit::Calls] > 0 || view.run.replayed > 0;
         if !metered && self.conduct.is_none() {
             let entries = truth::newest_entries(self.store.as_ref(), self.view.run.no)?;
+            if has_called(&entries) {
+                return Ok(());
+            }
             story::nothing_metered(&view, entries.iter().filter(|e| e.tool.is_some()).count());
         }
         Ok(())
@@ -326,11 +343,11 @@ impl Driver {
     }
 }
 
-/// Returns whether a usage limit ended the attempt. An agent that exits with 0 got past the limit.
+/// Returns whether a usage limit that stands may have ended the attempt. Many an agent exits with 0 there; one that got
+/// past the limit has had an answer since, which cleared it.
 fn is_end_at_limit(outcome: &Outcome) -> bool {
     match outcome.by {
-        EndedBy::Limit => true,
-        EndedBy::Itself => outcome.exit != Exit::code(0),
+        EndedBy::Limit | EndedBy::Itself => true,
         EndedBy::Person | EndedBy::Machine | EndedBy::Halt(_) | EndedBy::Outage | EndedBy::LostLease => false,
     }
 }
@@ -355,6 +372,14 @@ fn too_large(outcome: &Outcome, run: &Run) -> Option<String> {
 fn gave_up(outcome: &Outcome) -> bool {
     outcome.by == EndedBy::Itself
         && matches!(exit_policy::judge(outcome.exit, false), Verdict::Restart(exit_policy::Death::Failed))
+}
+
+/// Returns whether the command was executed in an earlier attempt. That it is not found now may pass: a disk that is not
+/// mounted, another PATH.
+fn ran_before(attempts: &[Attempt], life: &Life) -> bool {
+    let ran =
+        |attempt: &Attempt| attempt.exit.as_ref().is_none_or(|exit| !matches!(exit.code, Some(126 | 127)));
+    attempts.iter().any(|attempt| attempt.no < life.attempt && ran(attempt))
 }
 
 fn death(at_us: i64, closed: i64) -> Death {

@@ -1,4 +1,4 @@
-//! Reprice: replaces the prices that a run began with.
+//! Amend: replaces prices or the directory that a run began with.
 
 use crate::{
     engine::{
@@ -13,20 +13,20 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Writes the run's spec with new prices, or lets models without a price count as free from now on. A run that was
-/// halted for an unknown price may then go on.
+/// Writes the run's spec with new prices or another directory of its command, or lets models without a price count as free
+/// from now on. A run that was halted for an unknown price may then go on.
 ///
-/// `spec` must equal the old one except for its prices. Calls settled before keep their cost: each names the table
+/// `spec` must equal the old one except for these two. Calls settled before keep their cost: each names the table
 /// it was priced by. Synced. Idempotent. Errors: `RunEnded`.
 #[derive(Clone, Debug)]
-pub struct Reprice {
+pub struct Amend {
     pub run: RunNo,
     pub spec: Spec,
     /// Whether models without a known price are free from now on.
     pub free: bool,
 }
 
-impl Reprice {
+impl Amend {
     pub fn needs(&self) -> Vec<Need> {
         vec![Need::Run(self.run), Need::OpenAttempts(self.run)]
     }
