@@ -32,6 +32,18 @@ pub struct Exit {
     /// the agent ended: this is no death.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub relieved: bool,
+    /// Number of requests of the attempt that passed unread on opened hosts.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unread: i64,
+}
+
+fn is_zero(count: &i64) -> bool {
+    *count == 0
+}
+
+/// Returns the number of requests that passed unread on opened hosts, over the ended ones of `attempts`.
+pub fn unread(attempts: &[Attempt]) -> i64 {
+    attempts.iter().filter_map(|attempt| attempt.exit.as_ref()).map(|exit| exit.unread).sum()
 }
 
 /// One attempt of a run. An attempt that an HTTP header began (labelled or implicit) has no instance and no fence: a

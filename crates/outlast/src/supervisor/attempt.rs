@@ -70,6 +70,8 @@ pub struct Outcome {
     pub tools: Vec<Left>,
     /// Number of calls that the agent made through the proxy: paid, replayed or refused.
     pub asked: u64,
+    /// Number of the attempt's requests that passed unread on opened hosts.
+    pub unread: i64,
     /// Whether the kernel killed the agent because memory ran out (OOM).
     pub oom: bool,
 }
@@ -160,7 +162,7 @@ pub async fn run(
     let mut word = watch.beat.word();
     let mut by = EndedBy::Itself;
     let mut halting: Option<(Instant, Status)> = None;
-    let mut asked_for = 0;
+    let (mut asked_for, mut unread) = (0, 0);
     let mut limited = Limited::default();
     let ask = loop {
         tokio::select! {
@@ -216,6 +218,7 @@ pub async fn run(
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
                 asked_for += u64::from(is_metered(&seen));
+                unread += i64::from(seen == Seen::Passed);
                 limited.note(&seen);
                 watch.outage.note(&seen).iter().for_each(|news| say(news));
                 if watch.kill_at.as_mut().is_some_and(|k| k.is_now(&seen)) {
@@ -245,6 +248,7 @@ pub async fn run(
     // The cause of the end may still be queued: the proxy reports it before the agent gets its answer.
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
+        unread += i64::from(seen == Seen::Passed);
         limited.note(&seen);
         watch.outage.note(&seen).iter().for_each(|news| say(news));
     }
@@ -312,6 +316,7 @@ pub async fn run(
     };
     while let Ok(seen) = watch.seen.try_recv() {
         asked_for += u64::from(is_metered(&seen));
+        unread += i64::from(seen == Seen::Passed);
     }
     // If our own kill ended the agent, another process killed there for memory does not count as the agent's
     // OOM.
@@ -331,6 +336,7 @@ pub async fn run(
         seen_at,
         tools,
         asked: asked_for,
+        unread,
         oom,
     })
 }

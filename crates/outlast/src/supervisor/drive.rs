@@ -154,6 +154,8 @@ struct Driver {
     ground: Option<ParentGroup>,
     /// Whether the agent of the attempt being judged was killed because memory ran out.
     oom: bool,
+    /// Number of requests of the attempt being judged that passed unread on opened hosts.
+    unread: i64,
     /// Socket at which others attach to watch; `None` if there is none.
     listening: Option<Listening>,
     shutdown: Option<tokio::sync::oneshot::Sender<()>>,
@@ -291,7 +293,7 @@ impl Driver {
                 self.begin(iteration, &claims, instance).await?;
             }
             self.let_watch();
-            self.oom = false;
+            (self.oom, self.unread) = (false, 0);
             self.beat.open(attempt, instance);
             let began = Instant::now();
             if let Some(state) = &self.state {

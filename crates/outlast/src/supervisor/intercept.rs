@@ -223,7 +223,10 @@ impl Given {
 
     /// Returns whether an entry of a `NO_PROXY` list leads around the proxy to an opened host.
     pub fn is_bypassed_by(&self, entry: &str) -> bool {
-        entry == "*" || self.hosts.iter().any(|host| is_excepted(host, &[entry]))
+        let name = entry.split(':').next().unwrap_or_default().to_lowercase();
+        // Hosts below an opened one are `*.HOST`.
+        let is_below = |host: &str| host.strip_prefix('*').is_some_and(|below| name.ends_with(below));
+        entry == "*" || self.hosts.iter().any(|host| is_excepted(host, &[entry]) || is_below(host))
     }
 }
 
@@ -233,8 +236,9 @@ mod tests {
 
     #[test]
     fn nothing_leads_around_the_proxy_to_an_opened_host() {
-        let given = Given { hosts: vec!["api.openai.com".into()], ..Given::default() };
-        for entry in ["*", "openai.com", ".openai.com", "api.openai.com:443"] {
+        let hosts = vec!["api.openai.com".into(), "*.api.openai.com".into()];
+        let given = Given { hosts, ..Given::default() };
+        for entry in ["*", "openai.com", ".openai.com", "api.openai.com:443", "eu.api.openai.com:443"] {
             assert!(given.is_bypassed_by(entry), "{entry}");
         }
         for entry in ["localhost", ".corp", "open.ai"] {

@@ -3,7 +3,7 @@
 use outlast_core::{
     envelope::unit::Unit,
     reads::entries,
-    run::attempt::Attempt,
+    run::attempt::{self, Attempt},
     store::{RunView, Store},
     words::{id::RunNo, money::NanoUsd},
 };
@@ -56,6 +56,10 @@ pub fn end(view: &RunView, attempts: &[Attempt]) {
     let doubt = view.envelope.doubt.cost();
     if doubt > 0 {
         parts.push(format!("{} usd in doubt", NanoUsd(doubt)));
+    }
+    let unread = attempt::unread(attempts);
+    if unread > 0 {
+        parts.push(format!("{} passed unread", some(unread, "request")));
     }
     if attempts.len() > 1 {
         parts.push(some(attempts.len() as i64, "attempt"));
@@ -129,6 +133,7 @@ pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool
     let found = resume_tax::resumptions(store, &view, &attempts, &entries::all(store, run.no)?)?;
     resume_tax::put(&Tax::of(&found), &mut o);
     o.insert("replayed_answers".into(), run.replayed.into());
+    o.insert("unread_requests".into(), attempt::unread(&attempts).into());
     o.insert("halt_code".into(), run.halt.as_ref().map(|halt| halt.code.clone()).into());
     o.insert("next".into(), json!(next(&view)));
     let told = Value::Object(o).to_string();

@@ -26,6 +26,7 @@ pub mod request;
 pub mod route;
 pub mod says;
 mod service_tier;
+pub mod spelling;
 pub mod sse;
 pub mod talk;
 pub mod tool_calls;
@@ -41,7 +42,7 @@ pub use plan::{account, plan_windows};
 pub use rate_limits::rate_limits;
 pub use refusal::{error_element, error_frame, refusal_body, usage_limit_body};
 pub use request::{BadRequest, Request};
-pub use route::{HeaderFacts, Route, route};
+pub use route::{HeaderFacts, Route, is_geminis, route};
 pub use usage_limit::usage_limit;
 
 /// Provider family whose base URL, credential and error shape a path belongs to.

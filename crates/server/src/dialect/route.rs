@@ -2,8 +2,13 @@
 //! refused.
 
 use super::{
-    Dialect, Upstream, anthropic_messages::AnthropicMessages, gemini::Gemini, openai_chat::OpenAiChat,
-    openai_embeddings::OpenAiEmbeddings, openai_responses::OpenAiResponses,
+    Dialect, Upstream,
+    anthropic_messages::AnthropicMessages,
+    gemini::Gemini,
+    openai_chat::OpenAiChat,
+    openai_embeddings::OpenAiEmbeddings,
+    openai_responses::OpenAiResponses,
+    spelling::{ambiguous, loose},
 };
 
 /// Headers of a request that distinguish two providers which have a path in common.
@@ -54,7 +59,11 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
         return Route::Bad(reason);
     }
     let path = path_and_query.split_once('?').map_or(path_and_query, |(path, _)| path);
-    let segments: Vec<&str> = path[1..].split('/').collect();
+    let mut segments: Vec<&str> = path[1..].split('/').collect();
+    // Google's preview version has the same methods.
+    if segments[0] == "v1alpha" {
+        segments[0] = "v1beta";
+    }
     let shared = match headers {
         HeaderFacts { anthropic_version: false, x_api_key: false } => Upstream::OpenAi,
         _ => Upstream::Anthropic,
@@ -73,7 +82,7 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
         ("GET", ["v1", "models"]) => Route::Free { upstream: shared },
         ("GET", ["v1", "models", id]) if !id.is_empty() => Route::Free { upstream: shared },
         ("GET", ["v1beta", "models"]) => Route::Free { upstream: Upstream::Gemini },
-        ("GET", ["v1beta", "models", id]) if !id.is_empty() && !id.contains(':') => {
+        ("GET", ["v1beta", "models", id]) if !id.is_empty() && !loose(id).contains(':') => {
             Route::Free { upstream: Upstream::Gemini }
         }
         ("POST", ["v1beta" | "v1", "models", last]) if last.contains(':') => gemini(last),
@@ -85,6 +94,11 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
             None => Route::Unknown,
         },
     }
+}
+
+/// Returns whether a path is in a version that only Gemini's API has.
+pub fn is_geminis(path: &str) -> bool {
+    ["/v1beta/", "/v1alpha/"].iter().any(|version| path.starts_with(version))
 }
 
 /// Routes a method of a Gemini model: `last` is a path segment such as `gemini-3:generateContent`.
@@ -105,36 +119,6 @@ fn gemini(last: &str) -> Route<'static> {
         Some((_, "bidiGenerateContent")) => refused("realtime sessions are not metered yet"),
         Some(_) => Route::Unknown,
     }
-}
-
-/// Returns the reason why two servers could read this target differently, if there is one.
-fn ambiguous(target: &str) -> Option<&'static str> {
-    if !target.starts_with('/') {
-        return Some("the target must be a path, not a whole URL");
-    }
-    if target.bytes().any(|b| b <= b' ' || b == 0x7f || b == b'\\' || b == b'#') {
-        return Some("the target holds a character that a path cannot hold");
-    }
-    let path = target.split_once('?').map_or(target, |(path, _)| path);
-    let mut segments = path[1..].split('/').peekable();
-    while let Some(segment) = segments.next() {
-        match segment {
-            "." | ".." => return Some("the path holds a dot segment"),
-            "" if segments.peek().is_some() => return Some("the path holds an empty segment"),
-            _ => {}
-        }
-    }
-    path.match_indices('%').find_map(|(at, _)| {
-        let code = path.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match code {
-            None => Some("the path holds a % that encodes nothing"),
-            Some(b'/' | b'\\') => Some("the path holds an encoded slash"),
-            Some(b'.') => Some("the path holds an encoded dot"),
-            Some(b'%') => Some("the path is encoded twice"),
-            Some(0..=0x1f | 0x7f) => Some("the path holds an encoded control character"),
-            Some(_) => None,
-        }
-    })
 }
 
 #[derive(Clone, Copy)]
@@ -261,9 +245,20 @@ mod tests {
             ("POST", "/v1beta/models/gemini-3:generateContent?alt=sse", "metered gemini.generate_content"),
             ("POST", "/v1/models/gemini-3:streamGenerateContent", "metered gemini.generate_content"),
             ("POST", "/v1beta/models/gemini-3:countTokens", "free Gemini"),
+            ("POST", "/v1alpha/models/gemini-3:generateContent", "metered gemini.generate_content"),
+            ("POST", "/v1alpha/models/gemini-3:predict", "refused Gemini"),
+            ("POST", "/v1alpha/cachedContents", "refused Gemini"),
+            ("POST", "/batch", "unknown"),
+            (
+                "POST",
+                "/$rpc/google.ai.generativelanguage.v1beta.GenerativeService/GenerateContent",
+                "unknown",
+            ),
             ("GET", "/v1beta/models", "free Gemini"),
+            ("GET", "/v1alpha/models/gemini-3", "free Gemini"),
             ("GET", "/v1beta/models/gemini-3", "free Gemini"),
             ("GET", "/v1beta/models/gemini-3:generateContent", "refused Gemini"),
+            ("GET", "/v1beta/models/gemini-3%3AgenerateContent", "refused Gemini"),
             ("POST", "/v1beta/models/:generateContent", "unknown"),
             ("POST", "/v1beta/models/imagen-4:predict", "refused Gemini"),
             ("POST", "/v1beta/models/gemini-3:batchEmbedContents", "refused Gemini"),
@@ -316,6 +311,10 @@ mod tests {
             ("GET", "/v1/models/a%00", "bad"),
             ("GET", "/v1/models\\..\\x", "bad"),
             ("GET", "/v1/models#x", "bad"),
+            ("POST", "/v1/m%65ssages", "bad"),
+            ("POST", "/v1/messages;a=b", "bad"),
+            ("POST", "/v1/messages%3Ba", "bad"),
+            ("GET", "/v1/responses/%3Fa", "bad"),
             ("GET", "/v1/models/ft%3Agpt", "free OpenAi"),
             ("GET", "/v1/models?after=../%2e%2f", "free OpenAi"),
         ]);

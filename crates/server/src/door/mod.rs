@@ -65,7 +65,7 @@ pub use upwards::TOO_LARGE;
 use self::upwards::Upwards;
 use crate::{
     compat::riskkernel::{self, RiskKernel},
-    dialect::{HeaderFacts, Upstream},
+    dialect::{HeaderFacts, Upstream, is_geminis},
     http::StateRoutes,
     intercept::Intercept,
     mcp::front::Front,
@@ -283,7 +283,7 @@ impl Proxy {
             x_api_key: request.headers().contains_key("x-api-key"),
         };
         let is_google = request.headers().contains_key("x-goog-api-key")
-            || crate::wire::who::path(request.uri()).starts_with("/v1beta");
+            || is_geminis(crate::wire::who::path(request.uri()));
         let shape = match facts {
             HeaderFacts { anthropic_version: true, .. } => Upstream::Anthropic,
             _ if is_google => Upstream::Gemini,

@@ -4,7 +4,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, Uri};
+use http::{Request, Response, Uri};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,12 +15,11 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{Proxy, upwards::Upwards};
 use crate::{
-    dialect::{HeaderFacts, Route, Upstream, route},
-    intercept::{Intercept, allowed::dial_public, onward::Onward, opened::Destination},
+    dialect::Upstream,
+    intercept::{Fate, Intercept, allowed::dial_public, facts, onward::Onward, opened::Destination},
     proxy::{config::Seen, host::Host, named::To, seat},
     wire::{
         body::AnswerBody,
-        headers::{CREDENTIALS, text},
         refuse::Refusal,
         socket::{Socket, Wire},
         ways::bare,
@@ -49,15 +48,6 @@ struct Inside {
     port: u16,
     intercept: Arc<Intercept>,
     onward: Onward,
-}
-
-/// Decision about a request in an opened connection.
-enum Fate {
-    /// The request is passed on as it came, unread and unrecorded.
-    Passes,
-    /// The request goes to an API that the proxy knows, and is handled as on the proxy's own routes.
-    Known(Destination),
-    Refused(Refusal),
 }
 
 impl Proxy {
@@ -152,7 +142,7 @@ impl Proxy {
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_secs(60))
             .preserve_header_case(true);
-        let _ = server.serve_connection(TokioIo::new(socket), service).with_upgrades().await;
+        let _ = server.serve_connection(TokioIo::new(socket), service).await;
     }
 
     /// Reports to the person that a program did not accept the run's certificate, so that its calls do not
@@ -169,17 +159,20 @@ impl Proxy {
     async fn in_tunnel(&self, inside: &Inside, request: Request<Incoming>, wire: Wire) -> Response<Body> {
         let host = self.host();
         host.saw(Seen::Request);
-        let answered = match fate(inside, &request) {
-            Fate::Passes => match inside.onward.send(request).await {
-                Ok(response) => return response.map(|body| body.map_err(Error::from).boxed_unsync()),
-                Err(refusal) => Err((refusal, None)),
-            },
+        let answered = match inside.intercept.fate(&inside.host, inside.port, &request) {
+            Fate::Passes => {
+                host.saw(Seen::Passed);
+                match inside.onward.send(request).await {
+                    Ok(response) => return response.map(|body| body.map_err(Error::from).boxed_unsync()),
+                    Err(refusal) => Err((refusal, None)),
+                }
+            }
             Fate::Known(place) => self.known(&host, inside, place, request, wire).await,
             Fate::Refused(refusal) => Err((refusal, None)),
         };
         let response = answered.unwrap_or_else(|(refusal, shape): (Refusal, Option<Upstream>)| {
             host.metrics.refused(refusal.code());
-            refusal.response(shape.unwrap_or(Upstream::OpenAi))
+            refusal.response(shape.unwrap_or_else(|| inside.intercept.shape(&inside.host, inside.port)))
         });
         response.map(|body| body.map_err(Error::from).boxed_unsync())
     }
@@ -207,11 +200,18 @@ impl Proxy {
         let caller = who::in_tunnel(access, &host.token_keys, inside.claims, &parts.uri, &parts.headers)
             .map_err(|e| shaped(e.into()))?;
         let facts = facts(&place.to);
-        let named = match place.to {
-            To::Named(named) => Some(named),
-            To::Own(_) => None,
+        let (named, own) = match place.to {
+            To::Named(named) => (Some(named), None),
+            To::Own(upstream) => (None, Some(upstream)),
         };
-        self.upstream(host, Upwards { caller, named, facts }, parts, body, wire).await
+        let upwards = Upwards { caller, named, facts };
+        match own.zip(place.base) {
+            Some((upstream, base)) => {
+                let regional = host.under(host.config.at(upstream, base));
+                self.upstream(&regional, upwards, parts, body, wire).await
+            }
+            None => self.upstream(host, upwards, parts, body, wire).await,
+        }
     }
 }
 
@@ -260,81 +260,6 @@ async fn hello(from: &mut TokioIo<Upgraded>, host: &str) -> Option<Vec<u8>> {
                 accepted.client_hello().server_name().is_some_and(|name| name.eq_ignore_ascii_case(host));
             return is_it.then_some(begun);
         }
-    }
-}
-
-/// Returns the facts that tell apart providers which share a path: in an opened connection the host decides.
-fn facts(to: &To) -> HeaderFacts {
-    let is_anthropic = matches!(to, To::Own(Upstream::Anthropic));
-    HeaderFacts { anthropic_version: is_anthropic, x_api_key: false }
-}
-
-/// Decides on a request in an opened connection. What costs money, or may be read as something that does, never passes
-/// unread.
-fn fate(inside: &Inside, request: &Request<Incoming>) -> Fate {
-    let had = text(request.headers(), "host").unwrap_or_default();
-    let wanted = format!("{}:{}", inside.host, inside.port);
-    let with_port = if had.contains(':') { had.to_owned() } else { format!("{had}:443") };
-    if !with_port.eq_ignore_ascii_case(&wanted) || request.headers().get_all("host").iter().count() != 1 {
-        return Fate::Refused(Refusal::OtherHost { had: had.chars().take(80).collect(), wanted });
-    }
-    if request.uri().scheme().is_some() {
-        return Fate::Refused(Refusal::AbsoluteTarget);
-    }
-    let target = request.uri().path_and_query().map_or("/", |p| p.as_str());
-    let Some(place) = inside.intercept.place(&inside.host, inside.port, target) else {
-        return passes(request);
-    };
-    let is_upgrade = request.headers().contains_key("upgrade");
-    let facts = facts(&place.to);
-    let routed = route(request.method().as_str(), &place.target, facts);
-    if matches!(routed, Route::Unknown) {
-        // Other servers may take these for the path of a call: another method, other letters, a slash behind.
-        let (path, _) = place.target.split_once('?').unwrap_or((&place.target, ""));
-        let plain = path.trim_end_matches('/').to_ascii_lowercase();
-        let near = [route(Method::POST.as_str(), &plain, facts), route("GET", &plain, facts)];
-        let is_near = near.iter().any(|r| matches!(r, Route::Metered(_) | Route::Refused { .. }));
-        return match is_near {
-            true if is_upgrade => Fate::Refused(Refusal::NoWebSocket),
-            true if request.method() == Method::OPTIONS => passes(request),
-            true => Fate::Refused(Refusal::UnknownPath {
-                method: request.method().to_string(),
-                path: path.chars().take(120).collect(),
-            }),
-            false => passes(request),
-        };
-    }
-    if is_upgrade {
-        return Fate::Refused(Refusal::NoWebSocket);
-    }
-    let own = match &place.to {
-        To::Own(upstream) => *upstream,
-        To::Named(_) => Upstream::OpenAi,
-    };
-    if routed.upstream().is_some_and(|upstream| upstream != own) {
-        let reason = format!("this part of the API of {} is not metered", inside.host);
-        return Fate::Refused(Refusal::NotMetered { reason });
-    }
-    // What costs nothing needs no reading, where it is meant for the upstream itself and shows a key of its own.
-    match routed {
-        Route::Free { .. } if place.is_at_home && shows_own_key(request) => Fate::Passes,
-        _ => Fate::Known(place),
-    }
-}
-
-fn shows_own_key(request: &Request<Incoming>) -> bool {
-    let is_key = CREDENTIALS.iter().any(|name| request.headers().contains_key(*name));
-    is_key && matches!(who::bears_token(request.uri(), request.headers()), Ok(false))
-}
-
-/// Lets a request pass, unless it shows a run token: that is for no other host.
-fn passes(request: &Request<Incoming>) -> Fate {
-    match who::bears_token(request.uri(), request.headers()) {
-        Ok(false) => Fate::Passes,
-        _ => Fate::Refused(Refusal::UnknownPath {
-            method: request.method().to_string(),
-            path: request.uri().path().chars().take(120).collect(),
-        }),
     }
 }
 

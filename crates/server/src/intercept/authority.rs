@@ -84,7 +84,13 @@ fn issue(permitted: &[String], named: &[String], now: Micros) -> Result<Issued, 
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     authority.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     authority.name_constraints = Some(NameConstraints {
-        permitted_subtrees: permitted.iter().cloned().map(GeneralSubtree::DnsName).collect(),
+        // What is permitted for a host is permitted for those below it.
+        permitted_subtrees: permitted
+            .iter()
+            .filter(|host| !host.starts_with("*."))
+            .cloned()
+            .map(GeneralSubtree::DnsName)
+            .collect(),
         // Names of DNS constrain no addresses.
         excluded_subtrees: vec![
             GeneralSubtree::IpAddress(CidrSubnet::V4([0; 4], [0; 4])),
@@ -139,8 +145,11 @@ mod tests {
     #[test]
     fn an_authority_vouches_for_the_opened_hosts_and_for_no_other() {
         let hosts = ["api.openai.com", "api.anthropic.com"];
-        let (good, said) = openssl(&hosts, &hosts, "api.anthropic.com");
-        assert!(good, "{said}");
+        let named = ["api.openai.com", "api.anthropic.com", "*.api.openai.com"];
+        for host in ["api.anthropic.com", "eu.api.openai.com"] {
+            let (good, said) = openssl(&named, &named, host);
+            assert!(good, "{host}: {said}");
+        }
         for (named, host) in
             [("bank.example", "bank.example"), ("openai.com", "openai.com"), ("127.0.0.1", "127.0.0.1")]
         {

@@ -1,10 +1,11 @@
 //! Interception: a run's programs reach every host through its proxy, which opens the connections to providers' hosts.
 //!
-//! `opened` knows the hosts, `authority` has the certificates for them, `onward` sends on what is no model's call. The
-//! door answers `CONNECT`.
+//! `opened` knows the hosts, `authority` has the certificates for them, `fate` decides on each request, `onward` sends on
+//! what is no model's call. The door answers `CONNECT`.
 
 pub mod allowed;
 pub mod authority;
+mod fate;
 pub mod onward;
 pub mod opened;
 
@@ -14,19 +15,24 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::Request;
 use hyper_rustls::ConfigBuilderExt as _;
 use outlast_core::words::id::Micros;
 use rustls::{ClientConfig, ServerConfig, crypto::ring};
 
+pub use self::fate::{Fate, facts};
 use self::{
     allowed::Allowed,
     authority::{Authority, Error},
     onward::Onward,
-    opened::{Destination, Opened},
+    opened::Opened,
 };
 pub use crate::wire::ways::{BadProxy, Ways, is_excepted, is_loopback};
 
-use crate::proxy::{named::Providers, upstream::Pool};
+use crate::{
+    dialect::Upstream,
+    proxy::{named::Providers, upstream::Pool},
+};
 
 /// Interception of one run's connections.
 pub struct Intercept {
@@ -69,9 +75,14 @@ impl Intercept {
         self.opened.has(host, port)
     }
 
-    /// Returns the upstream and target for a request to an opened host; `None` if its path belongs to no known API.
-    pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Destination> {
-        self.opened.place(host, port, path_and_query)
+    /// Returns the provider whose error format the clients of a host expect.
+    pub fn shape(&self, host: &str, port: u16) -> Upstream {
+        self.opened.shape(host, port)
+    }
+
+    /// Decides on a request in an opened connection to a host.
+    pub fn fate<B>(&self, host: &str, port: u16, request: &Request<B>) -> Fate {
+        fate::fate(&self.opened, host, port, request)
     }
 
     /// Returns the TLS server whose certificate the newest authority has signed.

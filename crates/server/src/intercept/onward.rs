@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use hyper::{
     body::Incoming,
     client::conn::http1::{self, SendRequest},
@@ -29,8 +29,7 @@ impl Onward {
         Onward { host, port, ways, tls, open: Mutex::new(None) }
     }
 
-    /// Sends a request as it came, without headers of Outlast's, and returns the answer as it comes. A changed protocol
-    /// (101) is carried, too.
+    /// Sends a request as it came, without headers of Outlast's, and returns the answer as it comes.
     ///
     /// Errors: `upstream_unreachable`, `upstream_broke_off`.
     pub async fn send(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Refusal> {
@@ -41,21 +40,7 @@ impl Onward {
                 request.headers_mut().append(name, value.clone());
             }
         }
-        let theirs = request.headers().contains_key("upgrade").then(|| hyper::upgrade::on(&mut request));
-        let mut response = self.answer(request).await?;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(theirs) = theirs
-        {
-            let ours = hyper::upgrade::on(&mut response);
-            tokio::spawn(async move {
-                if let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) {
-                    let (mut theirs, mut ours) = (TokioIo::new(theirs), TokioIo::new(ours));
-                    // Either side that goes ends the other.
-                    let _ = tokio::io::copy_bidirectional(&mut theirs, &mut ours).await;
-                }
-            });
-        }
-        Ok(response)
+        self.answer(request).await
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Incoming>, Refusal> {
@@ -89,7 +74,7 @@ impl Onward {
             .handshake(TokioIo::new(tls))
             .await
             .map_err(|e| unreachable(&e))?;
-        tokio::spawn(connection.with_upgrades());
+        tokio::spawn(connection);
         Ok(sender)
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use http::Uri;
 
 use crate::{
-    dialect::Upstream,
+    dialect::{Upstream, spelling::loose},
     proxy::{
         named::{AuthHeader, Named, Providers, To},
         upstream::Provider,
@@ -18,7 +18,11 @@ pub const CHATGPT: &str = "chatgpt";
 /// API of Codex behind a ChatGPT login.
 const CHATGPT_BASE: &str = "https://chatgpt.com/backend-api/codex";
 
-/// Hosts of providers that client programs call by default.
+/// The same API under other names of its host.
+const CHATGPT_ALIASES: [&str; 2] =
+    ["https://chat.openai.com/backend-api/codex", "https://gov.chatgpt.com/backend-api/codex"];
+
+/// Hosts of providers that client programs call by default. The hosts below each are those of its regions.
 const KNOWN: [(&str, Upstream); 3] = [
     ("api.openai.com", Upstream::OpenAi),
     ("api.anthropic.com", Upstream::Anthropic),
@@ -33,6 +37,8 @@ pub struct Opened {
 /// An API on an opened host: its requests' paths begin with `path`.
 struct Origin {
     host: String,
+    /// Whether every host below `host` has the same API, for a region.
+    has_regions: bool,
     port: u16,
     path: String,
     to: To,
@@ -46,6 +52,11 @@ pub struct Destination {
     pub target: String,
     /// Whether the upstream is the same host that the request was made to.
     pub is_at_home: bool,
+    /// Base URL in place of the upstream's: that of the region to which the request was made; `None`: the upstream's.
+    pub base: Option<String>,
+    /// Whether the path begins letter for letter as the API's do. A path that only some servers would take for one of
+    /// the API is not spelled.
+    pub is_spelled: bool,
 }
 
 impl Opened {
@@ -57,6 +68,7 @@ impl Opened {
             .into_iter()
             .map(|(host, upstream)| Origin {
                 host: host.into(),
+                has_regions: true,
                 port: 443,
                 path: String::new(),
                 to: To::Own(upstream),
@@ -69,18 +81,22 @@ impl Opened {
         for named in &providers.named {
             origins.extend(Origin::of(&named.provider.base, To::Named(named.clone())));
         }
-        let chatgpt = providers.named(CHATGPT).cloned().unwrap_or_else(chatgpt);
+        let chatgpt = providers.named(CHATGPT).cloned().unwrap_or_else(|| chatgpt(CHATGPT_BASE));
         let is_home = is_at(&chatgpt.provider.base, "chatgpt.com");
-        let chatgpt = Origin::of(CHATGPT_BASE, To::Named(chatgpt));
-        origins.extend(chatgpt.map(|origin| Origin { is_home, ..origin }));
+        for base in [CHATGPT_BASE].into_iter().chain(CHATGPT_ALIASES) {
+            let named = if is_home && base != CHATGPT_BASE { self::chatgpt(base) } else { chatgpt.clone() };
+            origins.extend(Origin::of(base, To::Named(named)).map(|origin| Origin { is_home, ..origin }));
+        }
         // The longest path first; of equal ones the first that was named.
         origins.sort_by_key(|origin| std::cmp::Reverse(origin.path.len()));
         Opened { origins }
     }
 
-    /// Returns the names of all opened hosts, each once.
+    /// Returns the names of all opened hosts, each once; `*.HOST` stands for those below a host.
     pub fn hosts(&self) -> Vec<String> {
         let mut hosts: Vec<String> = self.origins.iter().map(|origin| origin.host.clone()).collect();
+        let regions = self.origins.iter().filter(|origin| origin.has_regions);
+        hosts.extend(regions.map(|origin| format!("*.{}", origin.host)));
         hosts.sort();
         hosts.dedup();
         hosts
@@ -90,16 +106,23 @@ impl Opened {
         self.origins.iter().any(|origin| origin.is_at(host, port))
     }
 
-    /// Returns the upstream and target for a request to an opened host; `None` if its path belongs to no known API.
+    /// Returns the provider whose error format the clients of a host expect.
+    pub fn shape(&self, host: &str, port: u16) -> Upstream {
+        self.origins.iter().find(|o| o.is_at(host, port)).map_or(Upstream::OpenAi, |origin| origin.to.shape())
+    }
+
+    /// Returns the upstream and target for an unambiguous request to an opened host; `None` if no server would take its
+    /// path for one of a known API.
     pub fn place(&self, host: &str, port: u16, path_and_query: &str) -> Option<Destination> {
         self.origins.iter().filter(|origin| origin.is_at(host, port)).find_map(|origin| {
-            let below = path_and_query.strip_prefix(&origin.path)?;
+            let (below, is_spelled) = origin.below(path_and_query)?;
             let target = match &origin.to {
-                _ if !below.starts_with('/') => return None,
                 To::Own(_) => below.to_owned(),
                 To::Named(_) => format!("/v1{below}"),
             };
-            Some(Destination { to: origin.to.clone(), target, is_at_home: origin.is_home })
+            let is_regional = origin.is_home && !host.eq_ignore_ascii_case(&origin.host);
+            let base = is_regional.then(|| format!("https://{host}"));
+            Some(Destination { to: origin.to.clone(), target, is_at_home: origin.is_home, base, is_spelled })
         })
     }
 }
@@ -113,11 +136,31 @@ impl Origin {
             return None;
         }
         let path = uri.path().trim_end_matches('/').to_owned();
-        Some(Origin { host, port: uri.port_u16().unwrap_or(443), path, to, is_home: true })
+        let port = uri.port_u16().unwrap_or(443);
+        Some(Origin { host, has_regions: false, port, path, to, is_home: true })
     }
 
     fn is_at(&self, host: &str, port: u16) -> bool {
-        self.port == port && self.host.eq_ignore_ascii_case(host)
+        let host = host.to_ascii_lowercase();
+        let is_region =
+            || self.has_regions && host.strip_suffix(&self.host).is_some_and(|h| h.ends_with('.'));
+        self.port == port && (host == self.host || is_region())
+    }
+
+    /// Returns the part of a target below the origin's path, and whether the path begins letter for letter like the
+    /// origin's; `None` if it begins otherwise.
+    fn below<'t>(&self, target: &'t str) -> Option<(&'t str, bool)> {
+        let (mut rest, mut is_spelled) = (target, true);
+        for wanted in self.path.split('/').skip(1) {
+            let segment = rest.strip_prefix('/')?;
+            let (had, below) = segment.split_at(segment.find(['/', '?']).unwrap_or(segment.len()));
+            if loose(had) != loose(wanted) {
+                return None;
+            }
+            is_spelled &= had == wanted;
+            rest = below;
+        }
+        rest.starts_with('/').then_some((rest, is_spelled))
     }
 }
 
@@ -127,10 +170,10 @@ fn is_at(base: &str, host: &str) -> bool {
 }
 
 /// Returns the upstream of Codex's calls under a ChatGPT login. The caller's login is passed on: there is no key.
-fn chatgpt() -> Arc<Named> {
+fn chatgpt(base: &str) -> Arc<Named> {
     Arc::new(Named {
         name: CHATGPT.into(),
-        provider: Provider { base: CHATGPT_BASE.into(), key: None },
+        provider: Provider { base: base.into(), key: None },
         auth: AuthHeader::Bearer,
         wants_key: None,
         models: BTreeMap::new(),
@@ -152,7 +195,7 @@ mod tests {
         let groq = Named {
             name: "groq".into(),
             provider: Named::provider("https://api.groq.test/openai/v1", None).unwrap(),
-            ..Named::clone(&chatgpt())
+            ..Named::clone(&chatgpt(CHATGPT_BASE))
         };
         let local = Named {
             name: "local".into(),
@@ -172,6 +215,8 @@ mod tests {
         };
         check("api.openai.com", 443, "/v1/responses?x=1", Some(("openai", "/v1/responses?x=1")));
         check("API.OpenAI.com", 443, "/v1/responses", Some(("openai", "/v1/responses")));
+        check("eu.api.openai.com", 443, "/v1/responses", Some(("openai", "/v1/responses")));
+        check("gov.chatgpt.com", 443, "/backend-api/codex/responses", Some(("chatgpt", "/v1/responses")));
         check("gateway.corp", 8443, "/openai/v1/responses", Some(("openai", "/v1/responses")));
         check("gateway.corp", 8443, "/login", None);
         check("api.anthropic.com", 443, "/v1/messages", Some(("anthropic", "/v1/messages")));
@@ -186,6 +231,14 @@ mod tests {
             is_home("api.anthropic.com", "/v1/models") && is_home("chatgpt.com", "/backend-api/codex/models")
         );
         assert!(!is_home("api.openai.com", "/v1/models"), "calls go to the gateway");
+        let base = |host: &str| opened.place(host, 443, "/v1/models").unwrap().base;
+        assert_eq!(base("eu.api.openai.com"), None, "calls go to the gateway");
+        assert_eq!(base("eu.api.anthropic.com").as_deref(), Some("https://eu.api.anthropic.com"));
+        assert_eq!(base("api.anthropic.com"), None);
+        assert!(opened.has("us.api.openai.com", 443) && !opened.has("evilapi.openai.com", 443));
+        let is_spelled = |path: &str| opened.place("chatgpt.com", 443, path).map(|place| place.is_spelled);
+        assert_eq!(is_spelled("/backend-api/codex/responses"), Some(true));
+        assert_eq!(is_spelled("/Backend-API/codex/responses"), Some(false));
         assert!(opened.has("chatgpt.com", 443) && !opened.has("chatgpt.com", 80));
         assert!(!opened.has("gateway.corp", 443) && !opened.has("example.com", 443));
         assert!(opened.hosts().iter().all(|host| !host.contains("127.0.0.1")));

@@ -14,7 +14,7 @@ use outlast_core::{
 };
 
 use super::{judged::Groups, named::Providers};
-use crate::wire::access::Access;
+use crate::{dialect::Upstream, wire::access::Access};
 
 /// Configuration of the proxy.
 #[derive(Clone)]
@@ -63,10 +63,21 @@ pub struct Config {
     pub look_pause: Duration,
 }
 
+impl Config {
+    /// Returns this configuration with another address of a provider.
+    pub fn at(&self, upstream: Upstream, base: String) -> Config {
+        let mut config = self.clone();
+        config.providers.of_mut(upstream).base = base;
+        config
+    }
+}
+
 /// Event of the proxy that an observer gets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Request,
+    /// A request on an opened host is passed on unread and unrecorded.
+    Passed,
     /// A new call was admitted, and is about to be sent.
     Opened {
         seq: Seq,

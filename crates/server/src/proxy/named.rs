@@ -117,6 +117,14 @@ impl Providers {
         }
     }
 
+    pub fn of_mut(&mut self, upstream: Upstream) -> &mut Provider {
+        match upstream {
+            Upstream::OpenAi => &mut self.openai,
+            Upstream::Anthropic => &mut self.anthropic,
+            Upstream::Gemini => &mut self.gemini,
+        }
+    }
+
     pub fn named(&self, name: &str) -> Option<&Arc<Named>> {
         self.named.iter().find(|named| &*named.name == name)
     }

@@ -130,6 +130,7 @@ pub fn attempt(a: &Attempt) -> Value {
             "at_limit": e.at_limit,
             "for_room": e.for_room,
             "outage": e.outage.as_ref().map(ToString::to_string),
+            "unread": e.unread,
         })),
         "untaken": a.untaken,
         "diverged_at": a.diverged,

@@ -22,6 +22,7 @@ use super::{
     headers::CREDENTIALS,
     origin, sessions,
 };
+use crate::dialect::is_geminis;
 
 /// Caller of a request, as the request names it.
 #[derive(Clone, Debug, PartialEq)]
@@ -291,8 +292,7 @@ fn split_query(target: &str) -> (Vec<String>, String) {
 /// Errors: `credentials_disagree` when the header has another key already.
 pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
     let Some(target) = parts.uri.path_and_query() else { return Ok(()) };
-    let of_gemini =
-        |path: &str| path.starts_with("/v1beta/") || (path.contains("/models/") && path.contains(':'));
+    let of_gemini = |path: &str| is_geminis(path) || (path.contains("/models/") && path.contains(':'));
     let Some(query) = target.query().filter(|_| of_gemini(path(&parts.uri))) else { return Ok(()) };
     let plain = |value: &str| !value.is_empty() && !value.contains('%') && !token::looks_like_token(value);
     let is_key = |pair: &&str| pair.strip_prefix("key=").is_some_and(plain);

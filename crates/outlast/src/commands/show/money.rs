@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use outlast_core::{
     envelope::unit::{Amounts, Unit},
     journal::{Entry, Kind, State},
+    run::attempt,
     words::id::AttemptNo,
 };
 
@@ -109,6 +110,13 @@ impl Story {
         if !self.calls.overrun.is_zero() {
             let over = bill(self.calls.overrun);
             out.push(format!("overrun   {over}: billed beyond the bound, recorded in full"));
+        }
+        let unread = attempt::unread(&self.attempts);
+        if unread > 0 {
+            let count = some(unread, "request");
+            out.push(format!(
+                "unread    {count} to providers' hosts that no model answers: logins, settings, lists"
+            ));
         }
         if !self.calls.unbacked.is_zero() {
             let unbacked = bill(self.calls.unbacked);

@@ -106,7 +106,7 @@ impl Driver {
             }
         };
         let exit = outcome.exit;
-        self.oom = outcome.oom;
+        (self.oom, self.unread) = (outcome.oom, outcome.unread);
         self.asked += outcome.asked;
         if outcome.oom {
             say("the kernel killed the agent for its memory (OOM)");
@@ -332,6 +332,7 @@ impl Driver {
             stopped: matches!(then, Then::Interrupt { .. }),
             at_limit: matches!(then, Then::Sleep { .. }),
             for_room: matches!(then, Then::Wait),
+            unread: self.unread,
             ..outlast_core::run::attempt::Exit::default()
         };
         // The next attempt's claim syncs this record as well. If power fails before that, the attempt is

@@ -157,6 +157,7 @@ impl Driver {
             show,
             ground: ParentGroup::find().inspect(|ground| ground.tidy(environment::GROUPS)).ok(),
             oom: false,
+            unread: 0,
             listening: None,
             mark,
             stdin,
