@@ -27,6 +27,17 @@ pub fn cost(price: &Price, usage: &Usage, tier: ServiceTier) -> NanoUsd {
     nano_from_pico(pico.into_iter().fold(0, i128::saturating_add))
 }
 
+/// Returns the least that `usage` can cost at `price`: all input read from a cache, in the cheapest tier, and without searches.
+pub fn least_cost(price: &Price, usage: &Usage) -> NanoUsd {
+    let cached = Usage {
+        cache_read: usage.input_total(),
+        output: usage.output,
+        reasoning: usage.reasoning,
+        ..Usage::default()
+    };
+    ServiceTier::ALL.iter().map(|tier| cost(price, &cached, *tier)).min().unwrap_or(NanoUsd::ZERO)
+}
+
 #[cfg(test)]
 mod tests {
     use ServiceTier::*;

@@ -18,7 +18,7 @@ mod usual;
 use std::collections::BTreeMap;
 
 pub use bound::{Bound, CostFactors, OUTPUT_CAP_UNKNOWN, RequestedTier};
-pub use cost::cost;
+pub use cost::{cost, least_cost};
 pub use lookup::{Found, Source};
 pub use overrides::PriceError;
 pub use table::PriceTable;

@@ -66,7 +66,8 @@ impl<'a> Scanner<'a> {
         Ok(Self { text, at: 0, depth: 0, keys: Some(Vec::new()) })
     }
 
-    /// Makes a scanner for the body of an upstream's answer, in which duplicate keys are accepted.
+    /// Makes a scanner for the body of an upstream's answer, in which duplicate keys and the numbers `NaN`
+    /// and `Infinity` are accepted.
     pub fn lenient(body: &'a [u8]) -> Result<Self> {
         Ok(Self { keys: None, ..Self::new(body)? })
     }
@@ -89,9 +90,11 @@ impl<'a> Scanner<'a> {
             Some(b'{') => Ok(Kind::Object),
             Some(b'[') => Ok(Kind::Array),
             Some(b'"') => Ok(Kind::String),
+            Some(b'-') if self.keys.is_none() && self.rest().starts_with(b"-I") => Ok(Kind::Null),
             Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
             Some(b't' | b'f') => Ok(Kind::Bool),
             Some(b'n') => Ok(Kind::Null),
+            Some(b'N' | b'I') if self.keys.is_none() => Ok(Kind::Null),
             _ => Err(self.wanted("a value")),
         }
     }
@@ -213,11 +216,14 @@ impl<'a> Scanner<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Reads `true`, `false` or `null` and returns its text.
+    /// Reads `true`, `false` or `null` and returns its text. In an answer also the numbers that Python writes and JSON
+    /// does not have.
     pub fn literal(&mut self) -> Result<&'static str> {
         self.whitespace();
-        let rest = &self.text.as_bytes()[self.at..];
-        match ["null", "true", "false"].into_iter().find(|word| rest.starts_with(word.as_bytes())) {
+        let words = ["null", "true", "false", "NaN", "Infinity", "-Infinity"];
+        let known = if self.keys.is_none() { &words[..] } else { &words[..3] };
+        let rest = self.rest();
+        match known.iter().copied().find(|word| rest.starts_with(word.as_bytes())) {
             Some(word) => {
                 self.at += word.len();
                 Ok(word)
@@ -305,7 +311,11 @@ impl<'a> Scanner<'a> {
     }
 
     fn byte(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
+        self.rest().first().copied()
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        &self.text.as_bytes()[self.at..]
     }
 
     fn wanted(&self, wanted: &'static str) -> BadRequest {

@@ -14,6 +14,7 @@ pub mod gemini;
 pub mod json_array;
 pub mod json_spans;
 pub mod json_text;
+pub(crate) mod lenient;
 pub mod openai_chat;
 pub mod openai_embeddings;
 pub mod openai_responses;

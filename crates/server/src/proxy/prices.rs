@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlast_core::{
     engine::call::settle::Bill,
-    price::{Bound, CostFactors, Price, PriceTable, RequestedTier, cost},
+    price::{Bound, CostFactors, Price, PriceTable, RequestedTier, cost, least_cost},
     words::usage::{ServiceTier, Usage},
 };
 
@@ -88,10 +88,21 @@ impl Priced {
     pub fn bill(&self, outcome: &Outcome) -> Option<Bill> {
         let usage: Usage = outcome.usage?;
         let tier = outcome.tier.or(self.tier).unwrap_or_default();
-        // A cost that the upstream reports itself takes precedence over tokens times price.
-        let cost_nano_usd = outcome
-            .cost
-            .map_or_else(|| self.price.as_ref().map_or(0, |p| cost(p, &usage, tier).0), |told| told.0);
+        let by_tokens = |price: &Arc<Price>| cost(price, &usage, tier).0;
+        let cost_nano_usd = match (&self.price, outcome.cost) {
+            // What is told is less than the tokens can cost: it is one part of the cost, such as the fee beside what
+            // the caller's own key is billed for.
+            (Some(price), Some(told)) if told < least_cost(price, &usage) => {
+                tracing::warn!(
+                    told_nano_usd = told.0,
+                    "a told cost is below what its tokens cost at least: both are charged"
+                );
+                by_tokens(price).saturating_add(told.0)
+            }
+            // Otherwise a cost that the upstream reports itself takes precedence over tokens times price.
+            (_, Some(told)) => told.0,
+            (price, None) => price.as_ref().map_or(0, by_tokens),
+        };
         Some(Bill::Usage { usage, tier, cost_nano_usd, price_hash: self.hash.to_string() })
     }
 }
@@ -106,6 +117,8 @@ fn surcharge(base: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use outlast_core::words::money::NanoUsd;
+
     use super::*;
     use crate::{
         dialect::{Upstream, by_name},
@@ -131,6 +144,29 @@ mod tests {
             assert_eq!(priced.is_known(), known, "{model} {options}");
             assert_eq!(priced.bound(&request, 10).input_tokens > 10, !known, "{model} {options}");
         }
+    }
+
+    /// Bug: OpenRouter with the caller's own key tells `cost: 0`, and that was settled. Consequence: a limit in USD never
+    /// halted the run. Cause: a part of the cost (the reseller's fee) was taken for the whole.
+    #[test]
+    fn a_told_cost_below_what_its_tokens_cost_is_charged_beside_them() {
+        let usage = Usage { input: 2000, output: 1000, ..Usage::default() };
+        let check = |model: Option<&str>, told: Option<i64>, nano: i64| {
+            let price = model.map(|model| PriceTable::builtin().lookup(model).unwrap().price);
+            let priced = Priced { price, hash: Arc::from("hash"), tier: None };
+            let outcome = Outcome { usage: Some(usage), cost: told.map(NanoUsd), ..Outcome::default() };
+            let Some(Bill::Usage { cost_nano_usd, .. }) = priced.bill(&outcome) else { panic!("no bill") };
+            assert_eq!(cost_nano_usd, nano, "{model:?} {told:?}");
+        };
+        let mini = Some("gpt-4o-mini");
+        // By tokens 900,000; read from a cache and in a batch, they would cost 450,000.
+        check(mini, None, 900_000);
+        check(mini, Some(0), 900_000);
+        check(mini, Some(45_000), 945_000);
+        check(mini, Some(449_999), 1_349_999);
+        check(mini, Some(450_000), 450_000);
+        check(mini, Some(9_000_000), 9_000_000);
+        check(None, Some(45_000), 45_000);
     }
 
     #[test]
