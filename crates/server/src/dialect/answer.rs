@@ -14,6 +14,7 @@ use outlast_core::{
 use super::{
     CostField,
     json_array::{ArrayFramer, element},
+    lenient::parse_json,
     sse::{Event, Framer},
 };
 
@@ -64,7 +65,8 @@ pub enum FrameKind {
     Data,
     /// First frame with a stop or finish reason. The proxy holds it and later frames back until the call is settled.
     Stop,
-    /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`. The proxy holds it back too, if
+    /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`; or the end of a body whose answer is
+    /// whole. The proxy holds it back too, if
     /// there was no `Stop`.
     Terminal,
     /// Event that the upstream sent only because the proxy asked for usage. The client does not get it.
@@ -110,6 +112,10 @@ impl From<FrameKind> for Reading {
 pub(super) trait EventReader: Send + std::fmt::Debug {
     /// Reads an event, and records its facts in `outcome`.
     fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
+
+    /// Takes the clean end of a body without a terminal event. Returns whether the answer is whole all the same; then
+    /// its usage in `outcome` is complete, if one was told.
+    fn ends(&mut self, outcome: &mut Outcome) -> bool;
 }
 
 /// Splits a stream into frames.
@@ -125,8 +131,6 @@ enum Cutter {
 pub struct AnswerStream {
     framer: Cutter,
     reader: Box<dyn EventReader>,
-    /// The dialect has no terminal event: the clean end of the body after a stop reason counts as one.
-    ends_with_body: bool,
     cost_field: Option<CostField>,
     outcome: Outcome,
     stop_seen: bool,
@@ -138,16 +142,11 @@ impl AnswerStream {
         Self {
             framer: Cutter::Events(Framer::default()),
             reader: Box::new(reader),
-            ends_with_body: false,
             cost_field: None,
             outcome: Outcome::default(),
             stop_seen: false,
             terminal_seen: false,
         }
-    }
-
-    pub(super) fn ending_with_its_body(reader: impl EventReader + 'static) -> Self {
-        Self { ends_with_body: true, ..Self::new(reader) }
     }
 
     /// Returns the reader set up for a stream that is one JSON array.
@@ -169,49 +168,45 @@ impl AnswerStream {
         frames.into_iter().map(|bytes| self.frame(bytes)).collect()
     }
 
-    /// Ends the stream. Returns the remaining bytes as a frame; `None` if there are none.
+    /// Takes the clean end of the body. Returns the remaining bytes as a frame; `None` if there are none and the end
+    /// means nothing.
     ///
-    /// Some servers end without the last blank line, so a terminal event counts without it. Any other rest is
-    /// `Partial`, or `Data` if it is blank lines only.
+    /// A body that ends where its answer is whole needs no terminal event, and a last event no blank line behind it.
+    /// Otherwise a rest is `Partial`, or `Data` if it is blank lines only.
     pub fn finish(&mut self) -> Option<Frame> {
-        let (rest, whole) = match &mut self.framer {
-            Cutter::Events(framer) => framer.finish(),
+        let (mut frame, is_closed) = match &mut self.framer {
+            Cutter::Events(framer) => {
+                let (rest, ended) = framer.finish();
+                (self.last_event(rest), ended)
+            }
             Cutter::Elements(framer) => {
-                let (rest, closed) = framer.finish();
-                return self.end_of_body(rest, closed);
+                let (bytes, closed) = framer.finish();
+                (Frame { bytes, kind: FrameKind::Data }, closed)
             }
         };
-        if self.ends_with_body && rest.iter().all(|b| matches!(b, b'\n' | b'\r')) {
-            return self.end_of_body(rest, true);
+        let may_end = is_closed || matches!(self.framer, Cutter::Events(_));
+        let is_open = !self.terminal_seen && self.outcome.error.is_none();
+        if may_end && is_open && self.reader.ends(&mut self.outcome) {
+            self.terminal_seen = true;
+            if frame.kind == FrameKind::Swallowed || !is_readable(&frame.bytes) {
+                frame.bytes.clear();
+            }
+            frame.kind = FrameKind::Terminal;
+            return Some(frame);
         }
-        if rest.is_empty() {
-            return None;
-        }
-        if rest.iter().all(|b| matches!(b, b'\n' | b'\r')) {
-            return Some(Frame { bytes: rest, kind: FrameKind::Data });
-        }
-        let mut frame = self.frame(rest);
-        if self.ends_with_body && (whole || frame.kind == FrameKind::Stop) {
-            return match self.end_of_body(Bytes::new(), true) {
-                Some(end) => Some(Frame { bytes: frame.bytes, ..end }),
-                None => Some(frame),
-            };
-        }
-        if !whole && !matches!(frame.kind, FrameKind::Terminal | FrameKind::Swallowed) {
+        let is_blank = frame.bytes.iter().all(|b| matches!(b, b'\n' | b'\r'));
+        if !is_closed && !is_blank && !matches!(frame.kind, FrameKind::Terminal | FrameKind::Swallowed) {
             frame.kind = FrameKind::Partial;
         }
-        Some(frame)
+        (!frame.bytes.is_empty()).then_some(frame)
     }
 
-    /// Handles the end of a body that has no terminal event. After a stop reason the end counts as one.
-    fn end_of_body(&mut self, rest: Bytes, clean: bool) -> Option<Frame> {
-        if clean && self.stop_seen && self.outcome.error.is_none() {
-            self.outcome.usage = self.outcome.usage_so_far;
-            self.terminal_seen = true;
-            return Some(Frame { bytes: rest, kind: FrameKind::Terminal });
+    /// Reads the bytes behind the last blank line.
+    fn last_event(&mut self, rest: Bytes) -> Frame {
+        if rest.iter().all(|b| matches!(b, b'\n' | b'\r')) {
+            return Frame { bytes: rest, kind: FrameKind::Data };
         }
-        let kind = if clean { FrameKind::Data } else { FrameKind::Partial };
-        (!rest.is_empty()).then_some(Frame { bytes: rest, kind })
+        self.frame(rest)
     }
 
     /// Returns the number of bytes of the event that is not complete yet.
@@ -249,7 +244,8 @@ impl AnswerStream {
         };
         let reading = self.reader.read(&event, &mut self.outcome);
         if let (Some(field), Some(data)) = (&self.cost_field, event.data.as_deref()) {
-            self.outcome.cost = field.read(data).or(self.outcome.cost);
+            // Several events may tell a cost, each of all that was spent so far.
+            self.outcome.cost = self.outcome.cost.max(field.read(data));
         }
         let kind = match reading.kind {
             FrameKind::Stop if std::mem::replace(&mut self.stop_seen, true) => FrameKind::Data,
@@ -280,6 +276,20 @@ pub(super) fn carries(part: &serde_json::Value) -> bool {
         Value::Object(members) => {
             members.iter().any(|(name, part)| !LABELS.contains(&name.as_str()) && carries(part))
         }
+    }
+}
+
+/// Returns whether an event without a blank line behind it is all there, so that a client can read it.
+fn is_readable(bytes: &[u8]) -> bool {
+    let data = Event::read(bytes).data;
+    data.is_none_or(|data| data.starts_with(b"[DONE]") || parse_json(&data).is_some())
+}
+
+/// Returns the usage after an event that told `now`. Counts only grow: a report of fewer tokens than before leaves some out.
+pub(super) fn grown(before: Option<Usage>, now: Option<Usage>) -> Option<Usage> {
+    match (before, now) {
+        (Some(before), Some(now)) if now.total() < before.total() => Some(before),
+        (before, now) => now.or(before),
     }
 }
 

@@ -3,7 +3,7 @@
 mod answer;
 mod request;
 
-use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
+use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream, lenient::parse_json};
 
 const MAX_TOKENS: &str = "max_tokens";
 
@@ -24,7 +24,7 @@ impl Dialect for AnthropicMessages {
     }
 
     fn read_json(&self, body: &[u8]) -> Outcome {
-        serde_json::from_slice(body).map(|body| answer::read(&body)).unwrap_or_default()
+        parse_json(body).map(|body| answer::read(&body)).unwrap_or_default()
     }
 
     fn read_stream(&self, _request: &Request) -> AnswerStream {

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::sse::{Event, Framer};
+use super::{
+    lenient::parse_json,
+    sse::{Event, Framer},
+};
 
 /// Turn of a conversation: one speaker's message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +77,7 @@ pub fn tools(body: &Value) -> Vec<String> {
 pub fn answer(body: &[u8]) -> Vec<Turn> {
     let whole = body.trim_ascii_start();
     if whole.starts_with(b"{") || whole.starts_with(b"[") {
-        let value: Value = serde_json::from_slice(body).unwrap_or_default();
+        let value: Value = parse_json(body).unwrap_or_default();
         let chunks = value.as_array().cloned().unwrap_or_else(|| vec![value]);
         return joined(chunks.iter().flat_map(of_whole));
     }
@@ -83,7 +86,7 @@ pub fn answer(body: &[u8]) -> Vec<Turn> {
     events.push(framer.finish().0);
     let data = events.iter().map(|event| Event::read(event).data.unwrap_or_default());
     let mut stream = Stream::default();
-    for event in data.filter_map(|data| serde_json::from_slice(&data).ok()) {
+    for event in data.filter_map(|data| parse_json(&data)) {
         stream.take(&event);
     }
     stream.turns()

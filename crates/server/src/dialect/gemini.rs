@@ -4,7 +4,7 @@
 mod answer;
 mod request;
 
-use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
+use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream, lenient::parse_json};
 
 const MAX_OUTPUT_TOKENS: &str = "maxOutputTokens";
 
@@ -30,11 +30,11 @@ impl Dialect for Gemini {
     }
 
     fn read_json(&self, body: &[u8]) -> Outcome {
-        serde_json::from_slice(body).map(|body| answer::read(&body)).unwrap_or_default()
+        parse_json(body).map(|body| answer::read(&body)).unwrap_or_default()
     }
 
     fn read_stream(&self, request: &Request) -> AnswerStream {
-        let stream = AnswerStream::ending_with_its_body(answer::ChunkReader::new(request.choices));
+        let stream = AnswerStream::new(answer::ChunkReader::new(request.choices));
         if request.array_stream { stream.of_an_array() } else { stream }
     }
 }

@@ -30,6 +30,7 @@ mod service_tier;
 pub mod spelling;
 pub mod sse;
 pub mod talk;
+pub mod told_time;
 pub mod tool_calls;
 mod usage_limit;
 

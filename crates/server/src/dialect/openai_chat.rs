@@ -4,7 +4,7 @@ mod answer;
 mod request;
 
 pub(super) use self::{answer::read_usage, request::reasons_by_name};
-use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
+use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream, lenient::parse_json};
 
 const MAX_TOKENS: &str = "max_tokens";
 const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
@@ -27,7 +27,7 @@ impl Dialect for OpenAiChat {
 
     fn read_json(&self, body: &[u8]) -> Outcome {
         let mut outcome = Outcome::default();
-        if let Ok(body) = serde_json::from_slice(body) {
+        if let Some(body) = parse_json(body) {
             outcome.usage = answer::note(&body, &mut outcome);
         }
         outcome

@@ -8,6 +8,7 @@ use super::{
     AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream,
     answer::{EventReader, FrameKind, Reading, text, upstream_error},
     json_spans::{Kind, Scanner, wrong_type},
+    lenient::parse_json,
     request::read_body,
     sse::Event,
 };
@@ -54,7 +55,7 @@ impl Dialect for OpenAiEmbeddings {
     }
 
     fn read_json(&self, body: &[u8]) -> Outcome {
-        serde_json::from_slice(body).map(|body| read(&body)).unwrap_or_default()
+        parse_json(body).map(|body| read(&body)).unwrap_or_default()
     }
 
     fn read_stream(&self, _request: &Request) -> AnswerStream {
@@ -89,7 +90,7 @@ fn input(json: &mut Scanner<'_>, request: &mut Request) -> Result<u64, BadReques
 }
 
 fn read(answer: &Value) -> Outcome {
-    let usage = answer["usage"]["prompt_tokens"].as_u64().or(answer["usage"]["total_tokens"].as_u64());
+    let usage = answer["usage"]["prompt_tokens"].as_u64().max(answer["usage"]["total_tokens"].as_u64());
     let usage = usage.map(|input| Usage { input, ..Usage::default() });
     Outcome {
         usage,
@@ -108,6 +109,10 @@ struct NoEvents;
 impl EventReader for NoEvents {
     fn read(&mut self, _event: &Event<'_>, _outcome: &mut Outcome) -> Reading {
         FrameKind::Data.into()
+    }
+
+    fn ends(&mut self, _outcome: &mut Outcome) -> bool {
+        false
     }
 }
 

@@ -3,7 +3,7 @@
 mod answer;
 mod request;
 
-use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream};
+use super::{AnswerStream, BadRequest, Dialect, Outcome, Request, Upstream, lenient::parse_json};
 
 const MAX_OUTPUT_TOKENS: &str = "max_output_tokens";
 
@@ -28,7 +28,7 @@ impl Dialect for OpenAiResponses {
     }
 
     fn read_json(&self, body: &[u8]) -> Outcome {
-        serde_json::from_slice(body).map(|body| answer::read(&body)).unwrap_or_default()
+        parse_json(body).map(|body| answer::read(&body)).unwrap_or_default()
     }
 
     fn read_stream(&self, _request: &Request) -> AnswerStream {

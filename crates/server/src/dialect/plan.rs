@@ -7,10 +7,7 @@ use outlast_core::{
 };
 use serde::Deserialize;
 
-use super::{
-    Upstream,
-    says::{Says, seconds},
-};
+use super::{Upstream, says::Says};
 
 /// Longest account name that is accepted, in bytes.
 const LONGEST: usize = 128;
@@ -29,7 +26,7 @@ fn anthropic(says: &Says<'_>) -> Vec<WindowUse> {
     let windows = [("5h", Length(300)), ("7d", Length::WEEK)];
     let told = windows.into_iter().map(|(name, window)| {
         let used = says.text(&format!("anthropic-ratelimit-unified-{name}-utilization"))?.parse().ok()?;
-        let resets_at = says.moment(&format!("anthropic-ratelimit-unified-{name}-reset"));
+        let resets_at = says.time(&format!("anthropic-ratelimit-unified-{name}-reset"));
         Some(WindowUse { window, used: Share::of_fraction(used)?, resets_at })
     });
     told.flatten().collect()
@@ -43,8 +40,8 @@ fn codex(says: &Says<'_>) -> Vec<WindowUse> {
         let minutes = text("window-minutes").and_then(|n| n.parse().ok()).filter(|n| *n > 0);
         // Older backends told the time that is left.
         let resets_at = says
-            .moment(&format!("x-codex-{name}-reset-at"))
-            .or_else(|| says.after(seconds(text("reset-after-seconds")?)?));
+            .time(&format!("x-codex-{name}-reset-at"))
+            .or_else(|| says.time(&format!("x-codex-{name}-reset-after-seconds")));
         Some(WindowUse { window: minutes.map_or(usual, Length), used: Share::of_percent(used)?, resets_at })
     });
     told.flatten().collect()

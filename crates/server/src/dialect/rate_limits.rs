@@ -2,7 +2,7 @@
 
 use outlast_core::call::rate::{Level, Levels};
 
-use super::says::{Says, seconds, span_ms};
+use super::says::Says;
 
 /// Longest reset of a rate limit that a call waits for, in milliseconds. A longer one is that of a daily or
 /// monthly quota.
@@ -25,13 +25,13 @@ pub fn rate_limits(status: u16, says: &Says<'_>) -> Levels {
 
 fn openai(says: &Says<'_>, what: &str) -> Option<Level> {
     let text = |name: &str| says.text(&format!("x-ratelimit-{name}-{what}"));
-    let reset = text("reset")?;
-    level(text("remaining")?, text("limit"), span_ms(reset).or_else(|| seconds(reset))?)
+    let reset = says.time(&format!("x-ratelimit-reset-{what}"))?;
+    level(text("remaining")?, text("limit"), reset.ms_since(says.now))
 }
 
 fn anthropic(says: &Says<'_>, what: &str) -> Option<Level> {
     let text = |name: &str| says.text(&format!("anthropic-ratelimit-{what}-{name}"));
-    let reset = says.moment(&format!("anthropic-ratelimit-{what}-reset"))?;
+    let reset = says.time(&format!("anthropic-ratelimit-{what}-reset"))?;
     level(text("remaining")?, text("limit"), reset.ms_since(says.now))
 }
 

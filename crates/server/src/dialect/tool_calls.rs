@@ -5,7 +5,10 @@
 use outlast_core::words::digest::Digest;
 use serde_json::Value;
 
-use super::sse::{Event, Framer};
+use super::{
+    lenient::parse_json,
+    sse::{Event, Framer},
+};
 
 /// Tool call in a model's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,10 +40,10 @@ fn read(body: &[u8]) -> Calls {
     let mut calls = Calls::default();
     let start = body.trim_ascii_start();
     if start.starts_with(b"{") {
-        calls.of_whole(&serde_json::from_slice(body).unwrap_or_default());
+        calls.of_whole(&parse_json(body).unwrap_or_default());
     } else if start.starts_with(b"[") {
         // Gemini streams one array, unless events are asked for.
-        let chunks: Value = serde_json::from_slice(body).unwrap_or_default();
+        let chunks: Value = parse_json(body).unwrap_or_default();
         items(&chunks).for_each(|chunk| calls.of_candidates(chunk));
     } else {
         let mut framer = Framer::default();
@@ -48,7 +51,7 @@ fn read(body: &[u8]) -> Calls {
         events.push(framer.finish().0);
         for event in &events {
             let data = Event::read(event).data.unwrap_or_default();
-            calls.of_event(&serde_json::from_slice(&data).unwrap_or_default());
+            calls.of_event(&parse_json(&data).unwrap_or_default());
         }
     }
     calls
@@ -56,7 +59,7 @@ fn read(body: &[u8]) -> Calls {
 
 /// Returns the ids of the tool calls whose results are in a request's body.
 pub fn answered(body: &[u8]) -> Vec<String> {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let body: Value = parse_json(body).unwrap_or_default();
     let messages = items(&body["messages"]);
     let blocks = messages.clone().flat_map(|m| items(&m["content"])).filter(|b| b["type"] == "tool_result");
     let anthropic = blocks.filter_map(|b| b["tool_use_id"].as_str());
@@ -82,7 +85,7 @@ pub fn answered(body: &[u8]) -> Vec<String> {
 
 /// Returns the text of a tool call's result in a request's body, for the APIs whose calls have ids of their own.
 pub fn result(body: &[u8], id: &str) -> Option<String> {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let body: Value = parse_json(body).unwrap_or_default();
     let messages = items(&body["messages"]);
     let blocks = messages.clone().flat_map(|m| items(&m["content"]));
     let anthropic = blocks.filter(|b| b["tool_use_id"] == id).map(|b| &b["content"]);

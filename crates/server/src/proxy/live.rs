@@ -34,7 +34,7 @@ use super::{
     call::Call, config::Config, frames::Frames, host::Host, log::Live, or_never, upstream::SendFailed,
 };
 use crate::{
-    dialect::{self, AnswerStream, says::Says},
+    dialect::{self, AnswerStream, UpstreamError, says::Says, sse},
     wire::{encoding::Decoder, growth::append, headers},
 };
 
@@ -162,9 +162,14 @@ impl Carry {
         self.learn(response.status(), response.headers());
         let (head, mut body) = response.into_parts();
         let encoding = headers::text(&head.headers, "content-encoding");
-        let decoder = Decoder::of(encoding);
-        let decoded = decoder.as_ref().is_some_and(Decoder::decodes);
-        let mut decoder = decoder.unwrap_or(Decoder::Plain);
+        // In an encoding that is not known the answer passes as it came: its client may know it.
+        let mut decoder = match Decoder::of(encoding, self.host.config.max_answer) {
+            Ok(decoder) => Some(decoder),
+            Err(e) => {
+                self.answer.unreadable = Some(e.to_string());
+                None
+            }
+        };
         self.answer.request_id = ["x-request-id", "request-id"]
             .iter()
             .find_map(|n| headers::text(&head.headers, n))
@@ -172,11 +177,12 @@ impl Carry {
         let streamed = headers::text(&head.headers, header::CONTENT_TYPE.as_str()).is_some_and(|t| {
             t.starts_with("text/event-stream")
                 || (self.call.request.array_stream && t.starts_with("application/json"))
-        }) && head.status.is_success();
+        }) && head.status.is_success()
+            && decoder.is_some();
         {
             let mut log = self.live.log();
             log.status = head.status;
-            log.headers = headers::client(&head.headers, decoded);
+            log.headers = headers::client(&head.headers, decoder.is_some());
             if let Some(cap) = self.cap {
                 // Stored with the answer, and so replayed.
                 log.headers.insert("x-outlast-clamped", cap.into());
@@ -215,8 +221,18 @@ impl Carry {
                     Err(_trailers) => continue,
                 },
             };
-            let Ok(chunk) = decoder.push(chunk) else {
-                return self.on(Event::UpstreamError(Failure::AfterSend));
+            let decoded = match &mut decoder {
+                Some(decoder) => decoder.push(chunk),
+                None => Ok(chunk),
+            };
+            let chunk = match decoded {
+                Ok(chunk) => chunk,
+                Err(e) => {
+                    tracing::warn!(run = %self.call.seat.id, error = %e, "an answer cannot be decoded");
+                    self.answer.outcome.error =
+                        Some(UpstreamError { message: e.to_string(), ..Default::default() });
+                    return self.on(Event::UpstreamError(Failure::AfterSend));
+                }
             };
             taken += chunk.len();
             if taken > self.host.config.max_answer {
@@ -256,9 +272,12 @@ impl Carry {
     fn whole(&mut self, body: Vec<u8>, status: StatusCode) {
         self.answer.outcome = self.call.dialect.read_json(&body);
         self.answer.outcome.cost = self.call.to.cost_field().and_then(|field| field.read(&body));
+        if let Some(message) = self.answer.unreadable.take() {
+            self.answer.outcome.error = Some(UpstreamError { message, ..Default::default() });
+        }
         // Some upstreams answer 200 with an error in the body.
         let readable = !status.is_success() || (is_json_object(&body) && self.answer.outcome.error.is_none());
-        if status == StatusCode::TOO_MANY_REQUESTS {
+        if !status.is_success() || self.answer.outcome.error.is_some() {
             self.answer.limited = self.usage_limit(&body);
         }
         let (upstream, is_own_key) = (self.call.dialect.upstream(), self.call.is_own_key());
@@ -279,11 +298,11 @@ impl Carry {
         cause.filter(|_| self.host.config.outage_pause.is_some())
     }
 
-    /// Returns until when a 429 says that all calls are refused. `None` also when the store's clock cannot be read.
-    fn usage_limit(&self, body: &[u8]) -> Option<Micros> {
+    /// Returns until when the answer with this `error` says that all calls are refused. `None` also when the store's clock
+    /// cannot be read.
+    fn usage_limit(&self, error: &[u8]) -> Option<Micros> {
         let now = self.host.store.now().ok()?;
-        let upstream = self.call.dialect.upstream();
-        dialect::usage_limit(upstream, 429, &self.live.log().headers, body, now)
+        dialect::usage_limit(self.answer.status?, &self.live.log().headers, error, now)
     }
 
     fn frames(&mut self, reader: &mut AnswerStream, frames: Vec<dialect::Frame>) {
@@ -298,7 +317,11 @@ impl Carry {
             let len = frame.bytes.len() as u64;
             let bytes = match kind {
                 Frame::Swallowed => Bytes::new(),
-                Frame::Error => self.masked(frame.bytes),
+                Frame::Error => {
+                    let data = sse::Event::read(&frame.bytes).data;
+                    self.answer.limited = self.usage_limit(data.as_deref().unwrap_or(&frame.bytes));
+                    self.masked(frame.bytes)
+                }
                 _ => frame.bytes,
             };
             self.live.log().frames.push(&bytes);
@@ -349,6 +372,7 @@ fn read_on(mut body: Incoming) {
 
 /// Returns whether a body is a JSON object. Any other body cannot be read as an answer, and is not replayed.
 fn is_json_object(body: &[u8]) -> bool {
-    serde_json::from_slice::<&serde_json::value::RawValue>(body)
-        .is_ok_and(|raw| raw.get().trim_start().starts_with('{'))
+    let quick = serde_json::from_slice::<&serde_json::value::RawValue>(body);
+    quick.is_ok_and(|raw| raw.get().trim_start().starts_with('{'))
+        || dialect::lenient::parse_json(body).is_some_and(|body| body.is_object())
 }

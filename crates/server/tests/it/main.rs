@@ -7,6 +7,7 @@ mod bad_input;
 mod budget;
 mod chaos;
 mod client;
+mod endings;
 mod failing;
 mod faithful;
 mod faults;

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::dialect::{
     answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
+    lenient::parse_json,
     sse::Event,
 };
 
@@ -32,13 +33,8 @@ impl EventReader for MessageReader {
         let Some(data) = event.data.as_deref() else {
             return FrameKind::Ping.into();
         };
-        let Ok(data) = serde_json::from_slice::<Value>(data) else {
-            let kind = if event.name == b"error" { FrameKind::Error } else { FrameKind::Data };
-            if kind == FrameKind::Error {
-                outcome.error = Some(Default::default());
-            }
-            return kind.into();
-        };
+        // What cannot be read has come all the same: the event's name tells what it was.
+        let data = parse_json(data).unwrap_or_default();
         // The SDK goes by the event's name and the data repeats it; some servers leave the name out.
         let kind = if event.name.is_empty() {
             data["type"].as_str().unwrap_or_default()
@@ -75,10 +71,16 @@ impl EventReader for MessageReader {
                 FrameKind::Error
             }
             "content_block_start" | "content_block_stop" => FrameKind::Data,
-            _ if carries(&data) => FrameKind::Data,
+            _ if data.is_null() || carries(&data) => FrameKind::Data,
             _ => FrameKind::Ping,
         }
         .into()
+    }
+
+    /// Some compatible servers send no `message_stop` behind the stop reason.
+    fn ends(&mut self, outcome: &mut Outcome) -> bool {
+        self.settle(outcome);
+        outcome.finish.is_some()
     }
 }
 
@@ -116,8 +118,8 @@ fn note_tier(usage: &Value, outcome: &mut Outcome) {
     }
 }
 
-/// Anthropic's token counts reported so far. In a stream they are cumulative: the latest wins, nothing is
-/// added.
+/// Anthropic's token counts reported so far. In a stream they are cumulative: the largest wins, nothing is added. Some
+/// compatible servers report a count at one end of the stream and zero at the other.
 #[derive(Debug, Default)]
 struct Counts {
     input: Option<u64>,
@@ -134,9 +136,9 @@ struct Counts {
 
 impl Counts {
     fn update(&mut self, usage: &Value) {
-        let set = |field: &mut u64, value: &Value| *field = value.as_u64().unwrap_or(*field);
-        self.input = usage["input_tokens"].as_u64().or(self.input);
-        self.output = usage["output_tokens"].as_u64().or(self.output);
+        let set = |field: &mut u64, value: &Value| *field = value.as_u64().unwrap_or(0).max(*field);
+        self.input = usage["input_tokens"].as_u64().max(self.input);
+        self.output = usage["output_tokens"].as_u64().max(self.output);
         set(&mut self.cache_read, &usage["cache_read_input_tokens"]);
         set(&mut self.cache_creation, &usage["cache_creation_input_tokens"]);
         set(&mut self.thinking, &usage["output_tokens_details"]["thinking_tokens"]);

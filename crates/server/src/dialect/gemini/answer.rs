@@ -4,7 +4,8 @@ use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use crate::dialect::{
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, grown, text, upstream_error},
+    lenient::parse_json,
     sse::Event,
 };
 
@@ -25,11 +26,17 @@ pub(super) struct ChunkReader {
     choices: u64,
     /// Indices of the candidates that have reported their finish reason.
     finished: Vec<u64>,
+    /// Whether the prompt was refused, so that no candidate comes.
+    is_blocked: bool,
 }
 
 impl ChunkReader {
     pub(super) fn new(choices: u64) -> Self {
-        Self { choices, finished: Vec::new() }
+        Self { choices, finished: Vec::new(), is_blocked: false }
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.is_blocked || self.finished.len() as u64 >= self.choices
     }
 }
 
@@ -38,7 +45,7 @@ impl EventReader for ChunkReader {
         let Some(data) = event.data.as_deref() else {
             return FrameKind::Ping.into();
         };
-        let Ok(chunk) = serde_json::from_slice::<Value>(data) else {
+        let Some(chunk) = parse_json(data) else {
             return FrameKind::Data.into();
         };
         let known = outcome.usage_so_far;
@@ -53,16 +60,20 @@ impl EventReader for ChunkReader {
                 self.finished.push(index);
             }
         }
-        let blocked = text(&chunk["promptFeedback"]["blockReason"]).is_some();
-        if blocked || self.finished.len() as u64 >= self.choices {
-            FrameKind::Stop.into()
-        } else if outcome.usage_so_far != known
-            || candidates().any(|candidate| carries(&candidate["content"]))
-        {
-            FrameKind::Data.into()
-        } else {
-            FrameKind::Ping.into()
+        self.is_blocked |= text(&chunk["promptFeedback"]["blockReason"]).is_some();
+        let gets_on =
+            outcome.usage_so_far != known || candidates().any(|candidate| carries(&candidate["content"]));
+        match (self.has_stopped(), gets_on) {
+            (true, _) => FrameKind::Stop,
+            (false, true) => FrameKind::Data,
+            (false, false) => FrameKind::Ping,
         }
+        .into()
+    }
+
+    fn ends(&mut self, outcome: &mut Outcome) -> bool {
+        outcome.usage = outcome.usage_so_far;
+        self.has_stopped()
     }
 }
 
@@ -78,7 +89,7 @@ fn note(answer: &Value, outcome: &mut Outcome) {
         outcome.finish.get_or_insert(finish);
     }
     // Cumulative: the latest wins.
-    outcome.usage_so_far = read_usage(&answer["usageMetadata"]).or(outcome.usage_so_far);
+    outcome.usage_so_far = grown(outcome.usage_so_far, read_usage(&answer["usageMetadata"]));
 }
 
 /// Converts Google's counts: cached tokens are part of the prompt, thoughts are not part of the candidates. A
@@ -86,12 +97,12 @@ fn note(answer: &Value, outcome: &mut Outcome) {
 fn read_usage(usage: &Value) -> Option<Usage> {
     let prompt = usage["promptTokenCount"].as_u64()?;
     let count = |field: &str| usage[field].as_u64().unwrap_or(0);
-    let cache_read = count("cachedContentTokenCount").min(prompt);
+    let cache_read = count("cachedContentTokenCount");
     let (by_tools, reasoning) = (count("toolUsePromptTokenCount"), count("thoughtsTokenCount"));
     let input = prompt.saturating_add(by_tools);
     let output = count("candidatesTokenCount").saturating_add(reasoning);
     Some(Usage {
-        input: input - cache_read,
+        input: input.checked_sub(cache_read).unwrap_or(input),
         cache_read,
         output: output.max(count("totalTokenCount").saturating_sub(input)),
         reasoning,

@@ -6,8 +6,9 @@ use outlast_core::words::usage::Usage;
 use serde_json::Value;
 
 use crate::dialect::{
-    answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
+    answer::{EventReader, FrameKind, Outcome, Reading, carries, grown, text, upstream_error},
     json_spans::Scanner,
+    lenient::parse_json,
     service_tier::read_tier,
     sse::Event,
 };
@@ -19,12 +20,14 @@ pub(super) struct ChatReader {
     choices: usize,
     /// Indices of the choices that have reported their finish reason.
     finished: Vec<u64>,
+    /// Whether the chunk came that has only the usage, after all choices.
+    usage_told: bool,
 }
 
 impl ChatReader {
     pub(super) fn new(client_asked_usage: bool, choices: u64) -> Self {
         let choices = usize::try_from(choices).unwrap_or(usize::MAX);
-        Self { client_asked_usage, choices, finished: Vec::new() }
+        Self { client_asked_usage, choices, finished: Vec::new(), usage_told: false }
     }
 
     /// Records the choices that finish in `chunk`; returns whether there was one.
@@ -52,7 +55,7 @@ impl EventReader for ChatReader {
             outcome.usage = outcome.usage.or(outcome.usage_so_far);
             return FrameKind::Terminal.into();
         }
-        let Ok(chunk) = serde_json::from_slice::<Value>(data) else {
+        let Some(chunk) = parse_json(data) else {
             return FrameKind::Data.into();
         };
         let stops = self.note_finished(&chunk);
@@ -62,8 +65,9 @@ impl EventReader for ChatReader {
         // A usage before the last finish reason (some servers send running counts) can still grow.
         let all_told = self.finished.len() >= self.choices || (no_choices && !self.finished.is_empty());
         if usage.is_some() && all_told {
-            outcome.usage = usage;
+            outcome.usage = outcome.usage_so_far;
         }
+        self.usage_told |= no_choices && usage.is_some();
         if upstream_error(&chunk["error"]).is_some() {
             return FrameKind::Error.into();
         }
@@ -82,6 +86,12 @@ impl EventReader for ChatReader {
             (false, false) => FrameKind::Ping,
         };
         Reading { kind, cut }
+    }
+
+    /// Many compatible servers send no `[DONE]`, and some no finish reason either. A usage without choices comes last.
+    fn ends(&mut self, outcome: &mut Outcome) -> bool {
+        outcome.usage = outcome.usage.or(outcome.usage_so_far);
+        self.usage_told || self.finished.len() >= self.choices
     }
 }
 
@@ -104,7 +114,7 @@ pub(super) fn note(answer: &Value, outcome: &mut Outcome) -> Option<Usage> {
         outcome.finish.get_or_insert(reason);
     }
     let usage = read_usage(&answer["usage"], COUNTS);
-    outcome.usage_so_far = usage.or(outcome.usage_so_far);
+    outcome.usage_so_far = grown(outcome.usage_so_far, usage);
     usage
 }
 
@@ -116,7 +126,7 @@ const COUNTS: [&str; 4] =
 /// names: input, its details, output, its details.
 ///
 /// `None` unless both input and output are there. Some servers leave reasoning out of the output but count it in
-/// `total_tokens`, so the difference is output.
+/// `total_tokens`, so the difference is output. A detail that is larger than its whole is no part of it.
 pub(in crate::dialect) fn read_usage(
     usage: &Value,
     [input, input_details, output, output_details]: [&str; 4],
@@ -125,15 +135,14 @@ pub(in crate::dialect) fn read_usage(
     let input = usage[input].as_u64()?;
     let output = usage[output].as_u64()?.max(count(&usage["total_tokens"]).saturating_sub(input));
     let details = &usage[input_details];
-    let cache_read = count(&details["cached_tokens"]).min(input);
-    let cache_write = count(&details["cache_write_tokens"]).min(input - cache_read);
+    let (cache_read, cache_write) = (count(&details["cached_tokens"]), count(&details["cache_write_tokens"]));
     let reasoning = count(&usage[output_details]["reasoning_tokens"]);
     Some(Usage {
-        input: input - cache_read - cache_write,
+        input: input.checked_sub(cache_read.saturating_add(cache_write)).unwrap_or(input),
         cache_read,
         cache_write_5m: cache_write,
-        output,
-        reasoning: reasoning.min(output),
+        output: if reasoning > output { output.saturating_add(reasoning) } else { output },
+        reasoning,
         ..Usage::default()
     })
 }

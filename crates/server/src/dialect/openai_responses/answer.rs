@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::dialect::{
     answer::{EventReader, FrameKind, Outcome, Reading, carries, text, upstream_error},
+    lenient::parse_json,
     openai_chat::read_usage,
     service_tier::read_tier,
     sse::Event,
@@ -36,9 +37,8 @@ impl EventReader for ResponseReader {
         let Some(data) = event.data.as_deref() else {
             return FrameKind::Ping.into();
         };
-        let Ok(data) = serde_json::from_slice::<Value>(data) else {
-            return FrameKind::Data.into();
-        };
+        // What cannot be read has come all the same: the event's name tells what it was.
+        let data = parse_json(data).unwrap_or_default();
         // The data repeats the event's name, and the SDKs go by the data; some servers leave it out there.
         let kind = match data["type"].as_str() {
             Some(kind) => kind,
@@ -76,11 +76,16 @@ impl EventReader for ResponseReader {
             // They repeat the response as far as it is.
             "response.queued" | "response.in_progress" => FrameKind::Ping,
             // A delta may be padded, and names its item.
+            _ if data.is_null() => FrameKind::Data,
             _ if kind.ends_with(".delta") && !carries(&data["delta"]) => FrameKind::Ping,
             _ if carries(&data) => FrameKind::Data,
             _ => FrameKind::Ping,
         }
         .into()
+    }
+
+    fn ends(&mut self, _outcome: &mut Outcome) -> bool {
+        false
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Answered {
     pub head_at: Option<Instant>,
     pub request_id: Option<String>,
     pub outcome: Outcome,
+    /// Reason why the answer's text cannot be read; `None` if it can be.
+    pub unreadable: Option<String>,
     /// Time at which the upstream's usage limit ends; `None` if it reported none.
     pub limited: Option<Micros>,
     /// Cause of the outage that the failure may belong to; `None` if there is none.
