@@ -3,10 +3,13 @@
 //! The provider's answers to the proxy take precedence: an agent may print anything, for example what its
 //! tools found.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use outlast_core::words::id::Micros;
+use outlast_server::dialect::told_time::Reader;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
-use crate::render::time::{self, When};
+use crate::render::time;
 
 /// Longest part of a line that is searched, in bytes.
 const LONGEST_LINE: usize = 4096;
@@ -25,8 +28,8 @@ const FARTHEST_MS: i64 = 32 * 86_400_000;
 pub struct Patterns {
     /// Pattern of the session id: its first group, or else the whole match.
     pub session: Option<Regex>,
-    /// Pattern of a usage limit. Group `at` is its end (seconds since 1970, or RFC 3339 in UTC); `days`,
-    /// `hours`, `minutes` and `seconds` give its length instead.
+    /// Pattern of a usage limit. Group `at` is its end, as [`Reader::read`] reads it; `days`, `hours`, `minutes` and
+    /// `seconds` give its length instead.
     pub limit: Option<Regex>,
 }
 
@@ -36,6 +39,40 @@ pub enum Sight {
     Session(String),
     /// A usage limit, with the time at which it ends.
     Limit(Micros),
+    /// A line of other text.
+    Text,
+}
+
+/// Most lines of other text behind a usage limit that belongs to an agent's last words: a box to type in, and a hint.
+const LAST_WORDS: usize = 5;
+
+/// Usage limits among what an agent prints last. A program also prints what its tools have read, which may quote a limit:
+/// an agent that goes on printing was not stopped by it.
+#[derive(Debug)]
+pub struct LastWords {
+    /// Number of lines since the newest limit; `LAST_WORDS` or more: it counts no more, or there was none.
+    lines: AtomicUsize,
+}
+
+impl Default for LastWords {
+    fn default() -> Self {
+        LastWords { lines: AtomicUsize::new(LAST_WORDS) }
+    }
+}
+
+impl LastWords {
+    /// Takes the next sight of any of the agent's streams. Returns the new state, if there is one: the end of the limit in
+    /// the last words, or `None` when the limit is no longer among them.
+    pub fn note(&self, sight: &Sight) -> Option<Option<Micros>> {
+        match sight {
+            Sight::Session(_) => None,
+            Sight::Limit(until) => {
+                self.lines.store(0, Ordering::Relaxed);
+                Some(Some(*until))
+            }
+            Sight::Text => (self.lines.fetch_add(1, Ordering::Relaxed) + 1 == LAST_WORDS).then_some(None),
+        }
+    }
 }
 
 /// Compiles a pattern of `outlast.toml`. Bytes that are no UTF-8 can match; letter classes are ASCII.
@@ -52,11 +89,13 @@ impl Patterns {
         let session =
             self.session.as_ref().and_then(|pattern| pattern.captures(line)).and_then(|found| id(&found));
         let limit = self.limit.as_ref().and_then(|pattern| pattern.captures(line));
+        let is_text = self.limit.is_some() && limit.is_none() && line.iter().any(u8::is_ascii_alphanumeric);
         let until = limit.map(|found| until(&found, now)).filter(|until| {
             let left = until.ms_since(now);
             left > 0 && left <= FARTHEST_MS
         });
-        session.map(Sight::Session).into_iter().chain(until.map(Sight::Limit)).collect()
+        let text = (is_text && session.is_none()).then_some(Sight::Text);
+        session.map(Sight::Session).into_iter().chain(until.map(Sight::Limit)).chain(text).collect()
     }
 }
 
@@ -71,23 +110,14 @@ fn id(found: &Captures<'_>) -> Option<String> {
 fn until(found: &Captures<'_>, now: Micros) -> Micros {
     let text = |name: &str| found.name(name).and_then(|group| std::str::from_utf8(group.as_bytes()).ok());
     if let Some(at) = text("at") {
-        return moment(at).unwrap_or_else(|| now.plus_ms(UNSAID_MS));
+        let reader = Reader { now, zones: &time::zone_named };
+        return reader.read(at).unwrap_or_else(|| now.plus_ms(UNSAID_MS));
     }
     let units = [("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000)];
     let spans =
         units.iter().filter_map(|(name, ms)| Some(text(name)?.parse::<i64>().ok()?.saturating_mul(*ms)));
     let whole = spans.fold(0, i64::saturating_add);
     now.plus_ms(if whole > 0 { whole.min(FARTHEST_MS + 1) } else { UNSAID_MS })
-}
-
-fn moment(text: &str) -> Option<Micros> {
-    match text.parse::<i64>() {
-        Ok(seconds) => seconds.checked_mul(1_000_000).map(Micros),
-        Err(_) => match time::parse_when(text).ok()? {
-            When::At(at) => Some(at),
-            _ => None,
-        },
-    }
 }
 
 /// Lines of one output stream as a person sees them. Escape sequences are not text, and whatever moves the
@@ -129,11 +159,14 @@ impl Screen {
     /// Ends the current line, and returns the matches in it.
     pub fn end(&mut self, patterns: &Patterns, now: Micros) -> Vec<Sight> {
         let line = std::mem::take(&mut self.line);
-        if line.is_empty() || line == self.last {
+        if line.is_empty() {
             return Vec::new();
         }
-        let sights = patterns.see(&line, now);
-        if !sights.is_empty() {
+        let mut sights = patterns.see(&line, now);
+        if line == self.last {
+            // A limit that is drawn again is still on the screen; a session is reported once.
+            sights.retain(|sight| matches!(sight, Sight::Limit(_)));
+        } else if sights.iter().any(|sight| *sight != Sight::Text) {
             self.last = line;
         }
         sights
@@ -238,5 +271,34 @@ mod tests {
         check(&span, b"resets in a while\n", &seen(UNSAID_MS));
         check(&span, b"resets in 99999999999999999h\n", &[]);
         check(&patterns("", "(?i)usage limit"), b"Usage Limit!\n", &seen(UNSAID_MS));
+        let words = patterns("", "(?i)limit will reset at (?<at>[^.]+)");
+        for text in
+            ["9am (UTC)", "09:00 (GMT)", "6pm JST", "Nov 20, 9:00 AM UTC", "2026-11-20 18:00 +09:00", "3600"]
+        {
+            check(&words, format!("Your limit will reset at {text}.\n").as_bytes(), &seen(3_600_000));
+        }
+    }
+
+    /// Bug: a usage limit that a tool's output quoted, and a crash minutes later, were a sleep of five hours. Cause: a match
+    /// anywhere in the output was taken for the agent's own word.
+    #[test]
+    fn only_a_limit_among_the_last_words_counts() {
+        let limit = patterns("", "limit reached, resets in (?<hours>\\d+) h");
+        let check = |printed: &str, wanted: Option<i64>| {
+            let (mut screen, words, mut state) = (Screen::default(), LastWords::default(), None);
+            for sight in screen.print(printed.as_bytes(), &limit, NOW) {
+                state = words.note(&sight).unwrap_or(state);
+            }
+            assert_eq!(state, wanted.map(|hours| NOW.plus_ms(hours * 3_600_000)), "{printed:?}");
+        };
+        let quote = "README: on \"limit reached, resets in 5 h\" wait\n";
+        check(quote, Some(5));
+        check(&format!("{quote}---\nbye\n\n{}", "> \n".repeat(9)), Some(5));
+        check(&format!("{quote}{}", "more\n".repeat(LAST_WORDS - 1)), Some(5));
+        check(&format!("{quote}{}", "more\n".repeat(LAST_WORDS)), None);
+        check(&format!("{quote}{}{quote}", "more\n".repeat(LAST_WORDS)), Some(5));
+        // A screen that is drawn again and again, with the limit at its top.
+        check(&format!("{quote}a\nb\nc\n").repeat(3), Some(5));
+        check("nothing\nof\nthe\nkind\nat\nall\n", None);
     }
 }

@@ -39,6 +39,23 @@ pub fn zone_of(around: &Surroundings) -> TimeZone {
     zone.unwrap_or(TimeZone::UTC)
 }
 
+/// Returns the time zone of a name such as `Asia/Tokyo`, for an empty one that in which people are shown times; `None`
+/// if this machine does not know it.
+pub fn zone_named(name: &str) -> Option<TimeZone> {
+    if name.is_empty() {
+        return ZONE.get().cloned();
+    }
+    let is_name = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-+".contains(&b))
+    };
+    let path = Path::new(ZONES).join(name);
+    name.split('/')
+        .all(is_name)
+        .then(|| fs::read(path).ok())
+        .flatten()
+        .and_then(|tzif| TimeZone::tzif(name, &tzif).ok())
+}
+
 fn offset_at(at: Micros) -> Offset {
     let at = Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::UNIX_EPOCH);
     ZONE.get().unwrap_or(&TimeZone::UTC).to_offset(at)

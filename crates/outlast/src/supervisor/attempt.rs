@@ -97,8 +97,9 @@ pub struct Watch<'a> {
     pub goes_on_itself: bool,
     /// Whether an agent that waits at a usage limit is stopped, to be started again when the limit is over.
     pub stop_at_limit: bool,
-    /// Ends of usage limits that are read off the agent's output; `None` if the output is not searched.
-    pub printed: Option<mpsc::UnboundedReceiver<Micros>>,
+    /// Ends of usage limits in the agent's last words, and `None` each time that it went on printing; `None` if the output
+    /// is not searched.
+    pub printed: Option<mpsc::UnboundedReceiver<Option<Micros>>>,
     /// Death of the attempt before, which this attempt follows; `None` if no attempt died before it.
     pub after: Option<Death>,
 }
@@ -214,7 +215,7 @@ pub async fn run(
                 by = EndedBy::Outage;
                 break Some(Ask::Stop(Some(Signal::TERM)));
             }
-            until = heard_of(&mut watch.printed) => limited.read(until),
+            printed = heard_of(&mut watch.printed) => limited.read(printed),
             seen = watch.seen.recv() => {
                 let Some(seen) = seen else { continue };
                 asked_for += u64::from(is_metered(&seen));
@@ -322,6 +323,9 @@ pub async fn run(
     // OOM.
     let oom = by == EndedBy::Itself && is_killed(exit) && oom_kills.grew();
     let (left, all_gone) = (ended.left.len(), ended.all_gone);
+    if by == EndedBy::Itself {
+        limited.ended(exit);
+    }
     let (until, ceiling, no_room) = (limited.until(), limited.why(), limited.no_room());
     let for_good = limited.for_good().cloned();
     Ok(Outcome {
@@ -429,8 +433,8 @@ async fn over(halting: Option<(Instant, Status)>) -> Status {
     }
 }
 
-/// Resolves with the next usage limit that the agent prints; never if nothing is read.
-async fn heard_of(printed: &mut Option<mpsc::UnboundedReceiver<Micros>>) -> Micros {
+/// Resolves with the next news of usage limits in what the agent prints; never if nothing is read.
+async fn heard_of(printed: &mut Option<mpsc::UnboundedReceiver<Option<Micros>>>) -> Option<Micros> {
     match printed {
         Some(receiver) => match receiver.recv().await {
             Some(until) => until,

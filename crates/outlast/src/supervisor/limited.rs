@@ -6,11 +6,15 @@ use outlast_core::{
     envelope::Refusal,
     words::id::{Micros, Seq},
 };
+use outlast_process::exit::Exit;
 use outlast_server::door::{Seen, TOO_LARGE};
 use tokio::time::Instant;
 
 /// Time that an agent at a usage limit has to end by itself before it is stopped. Most end on the provider's error.
 pub const GRACE: Duration = Duration::from_secs(10);
+
+/// First exit code that is not a program's own: `timeout` leaves with 124, a shell with 126, 127 and 128 + a signal.
+const FIRST_FOREIGN_CODE: i32 = 124;
 
 /// Usage limit, or ceiling on a plan, at which an attempt waits, if any.
 #[derive(Clone, Debug, Default)]
@@ -75,10 +79,19 @@ impl Limited {
         });
     }
 
-    /// Records a usage limit that the agent printed. `until`: time at which the limit ends.
-    pub fn read(&mut self, until: Micros) {
+    /// Records a usage limit that the agent printed. `until`: time at which the limit ends; `None`: the agent went on
+    /// printing, so that it was not stopped by a limit.
+    pub fn read(&mut self, until: Option<Micros>) {
         let heard_at = self.printed.map_or_else(Instant::now, |(_, heard_at)| heard_at);
-        self.printed = Some((until, heard_at));
+        self.printed = until.map(|until| (until, heard_at));
+    }
+
+    /// Takes the exit of an agent that ended by itself. At a limit an agent leaves with a code of its own; a signal, a
+    /// time-out or a program that cannot be run has another cause, whatever was printed before.
+    pub fn ended(&mut self, exit: Exit) {
+        if !matches!(exit.code, Some(0..FIRST_FOREIGN_CODE)) {
+            self.printed = None;
+        }
     }
 
     /// Returns whether the agent's last call was refused because other calls in flight held the budget.
@@ -196,12 +209,32 @@ mod tests {
             failed: None,
         };
         let mut heard = Limited::default();
-        heard.read(Micros(50));
-        heard.read(Micros(60));
+        heard.read(Some(Micros(50)));
+        heard.read(Some(Micros(60)));
         assert_eq!((heard.until(), heard.patience(GRACE).is_some()), (Some(Micros(60)), true));
         heard.note(&limited);
         assert_eq!(heard.until(), Some(Micros(90)));
         heard.note(&settled);
         assert_eq!((heard.until(), heard.patience(GRACE).is_some()), (None, false));
+        heard.read(Some(Micros(50)));
+        heard.read(None);
+        assert_eq!(heard.until(), None);
+    }
+
+    #[test]
+    fn a_printed_limit_counts_where_the_agent_left_with_a_code_of_its_own() {
+        for (code, signal, counts) in [
+            (Some(1), None, true),
+            (Some(123), None, true),
+            (Some(124), None, false),
+            (Some(127), None, false),
+            (Some(139), None, false),
+            (None, Some(11), false),
+        ] {
+            let mut heard = Limited::default();
+            heard.read(Some(Micros(50)));
+            heard.ended(Exit { code, signal });
+            assert_eq!(heard.until().is_some(), counts, "{code:?} {signal:?}");
+        }
     }
 }

@@ -13,7 +13,13 @@ use tokio::sync::mpsc;
 
 use super::Driver;
 use crate::{
-    agent::{capture::Capture, conduct::Launch, eyes::Sight, open_calls::SearchScope, truth},
+    agent::{
+        capture::Capture,
+        conduct::Launch,
+        eyes::{LastWords, Sight},
+        open_calls::SearchScope,
+        truth,
+    },
     logs::AttemptLog,
     loops::task_context::mirror::Mirror,
     program::{context::CONFINED, error::CliError, say::say},
@@ -241,17 +247,22 @@ impl Driver {
 
     /// Returns the readers of a declared agent's output. A session's id is on disk before the output is
     /// passed on.
-    fn eyes(&self, attempt: AttemptNo) -> (Option<Eyes>, Option<mpsc::UnboundedReceiver<Micros>>) {
+    fn eyes(&self, attempt: AttemptNo) -> (Option<Eyes>, Option<mpsc::UnboundedReceiver<Option<Micros>>>) {
         let patterns = self.conduct.as_ref().map(|conduct| conduct.adapter().patterns()).unwrap_or_default();
         if patterns.is_empty() {
             return (None, None);
         }
         let (sender, printed) = mpsc::unbounded_channel();
         let (store, run) = (self.store.clone(), self.view.run.no);
-        let tell = move |sight: Sight| match sight {
-            Sight::Session(id) => Capture::read(store.as_ref(), run, attempt, &id),
-            // At the very end nobody receives.
-            Sight::Limit(until) => drop(sender.send(until)),
+        let words = LastWords::default();
+        let tell = move |sight: Sight| {
+            if let Some(limit) = words.note(&sight) {
+                // At the very end nobody receives.
+                let _ = sender.send(limit);
+            }
+            if let Sight::Session(id) = sight {
+                Capture::read(store.as_ref(), run, attempt, &id);
+            }
         };
         let eyes = Eyes { patterns, clock: self.context.clock.clone(), tell: Box::new(tell) };
         (Some(eyes), Some(printed))
