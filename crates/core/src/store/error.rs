@@ -1,6 +1,6 @@
 //! Errors of a store.
 
-use crate::{engine, run::masks::BadMask};
+use crate::{engine, run::masks::BadMask, words::class::Class};
 
 /// Reasons why a store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,33 +51,34 @@ pub enum Error {
     OpenAtFork { place: String, opener: u32 },
     /// The store is behind another machine's server, which did not do what was asked. Nothing was written.
     #[error("{message}")]
-    Server { code: &'static str, message: String, hint: Option<String> },
+    Server { code: &'static str, class: Class, message: String, hint: Option<String> },
+}
+
+crate::error_facts! {
+    Error {
+        Error::Open { .. } | Error::Absent { .. } => "store_open" Unavailable,
+        Error::Newer { .. } => "store_newer" Internal,
+        Error::Older { .. } => "store_older" Internal,
+        Error::Corrupt { .. } | Error::Shorter { .. } => "store_corrupt" Internal,
+        Error::Full { .. } => "store_full" Unavailable,
+        Error::Io { .. } => "store_io" Unavailable,
+        Error::Refused { .. } => "store_refused" Unavailable,
+        Error::Unavailable { .. } => "store_unavailable" Unavailable,
+        Error::CommitUnknown { .. } => "commit_unknown" Unknown,
+        Error::Closed => "store_closed" Unavailable,
+        Error::Vanished { .. } => "store_vanished" Unavailable,
+        Error::OpenAtFork { .. } => "store_forked" Internal,
+    }
+    through {
+        Error::Engine(e) => e.fact(),
+        Error::Server { code, class, .. } => (*code, *class),
+    }
 }
 
 impl Error {
     /// Returns whether the store is away and comes back by itself: callers wait for it, and end nothing.
     pub fn is_away(&self) -> bool {
         matches!(self, Error::Unavailable { .. } | Error::CommitUnknown { .. })
-    }
-
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Error::Engine(e) => e.code(),
-            Error::Open { .. } | Error::Absent { .. } => "store_open",
-            Error::Newer { .. } => "store_newer",
-            Error::Older { .. } => "store_older",
-            Error::Corrupt { .. } | Error::Shorter { .. } => "store_corrupt",
-            Error::Full { .. } => "store_full",
-            Error::Io { .. } => "store_io",
-            Error::Refused { .. } => "store_refused",
-            Error::Unavailable { .. } => "store_unavailable",
-            Error::CommitUnknown { .. } => "commit_unknown",
-            Error::Closed => "store_closed",
-            Error::Vanished { .. } => "store_vanished",
-            Error::OpenAtFork { .. } => "store_forked",
-            Error::Server { code, .. } => code,
-        }
     }
 
     /// Returns the hint for a caller over HTTP or gRPC. See [`engine::Error::callers_hint`].

@@ -1,6 +1,7 @@
 //! Words shared by every other module: ids, times, sizes, money, digests.
 
 pub mod calendar;
+pub mod class;
 pub mod clock;
 pub mod digest;
 pub mod duration;

@@ -11,6 +11,7 @@ use std::io;
 use outlast_core::{
     engine,
     store::{self, RunView},
+    words::class::Class,
     words::id::Micros,
 };
 use serde_json::json;
@@ -184,8 +185,11 @@ impl CliError {
                 _ => exit_code::REFUSED,
             },
             // What a server refuses is refused; one that is not reached is away.
-            CliError::Store(store::Error::Server { code, .. })
-                if !matches!(*code, "server_unreachable" | "server_denied" | "server_differs") =>
+            CliError::Store(store::Error::Server { class, .. })
+                if !matches!(
+                    class,
+                    Class::Unavailable | Class::NoCredential | Class::Unknown | Class::Internal
+                ) =>
             {
                 exit_code::REFUSED
             }

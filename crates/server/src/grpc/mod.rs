@@ -24,7 +24,7 @@ pub use generated::*;
 
 use self::{service::Statehouse, statehouse_service_server::StatehouseServiceServer};
 use crate::{
-    state::{Error, StateDesk},
+    state::{Error, StateDesk, grpc_code},
     wire::{access::NotLetIn, tokens::ApiTokens},
 };
 
@@ -74,7 +74,7 @@ fn status(error: Error) -> Status {
         Some(hint) => format!("{error} (hint: {hint})"),
         None => error.to_string(),
     };
-    let mut status = Status::new(error.kind().grpc(), text);
+    let mut status = Status::new(grpc_code(error.class()), text);
     status.metadata_mut().insert("outlast-code", MetadataValue::from_static(error.code()));
     status
 }

@@ -100,7 +100,7 @@ fn refused_with(error: &Error, mut body: Value) -> Response<AnswerBody> {
         "message": error.to_string(),
         "hint": error.hint(),
     });
-    let mut response = response(error.kind().http(), JSON, body.to_string());
+    let mut response = response(error.class().http(), JSON, body.to_string());
     response.headers_mut().insert("x-outlast-code", HeaderValue::from_static(error.code()));
     response
 }

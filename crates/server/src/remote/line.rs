@@ -5,12 +5,17 @@ use std::{fmt, net::IpAddr, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
-use outlast_core::{store::Error, words::outage::Cause};
+use outlast_core::{
+    engine::{self, state::transaction},
+    store::Error,
+    words::{class::Class, outage::Cause},
+};
 use serde_json::Value;
 
 use crate::{
     intercept,
     proxy::upstream::{Key, Pool, SendFailed},
+    state,
     wire::ways::Ways,
 };
 
@@ -198,7 +203,7 @@ impl Line {
                     Some(hint.into()),
                 )
             }
-            404 if !KNOWN.contains(&code.as_str()) => no_route(server, target),
+            404 if own_code(&code).is_none() => no_route(server, target),
             300..=399 => refused(
                 "server_differs",
                 format!("{server} answered {status}, and redirects are not followed"),
@@ -206,7 +211,7 @@ impl Line {
             ),
             500.. => refused("server_unreachable", format!("{server} answered {status}{said}"), word("hint")),
             _ => refused(
-                known(&code),
+                own_code(&code).map_or("server_refused", |(code, _)| code),
                 if message.is_empty() { format!("{server} answered {status}") } else { message },
                 word("hint"),
             ),
@@ -231,29 +236,22 @@ pub fn differs(server: &dyn fmt::Display, why: &dyn fmt::Display) -> Error {
     )
 }
 
+/// Error of a request that the server did not do. `code` has its class from here, or from the server's own table.
 pub fn refused(code: &'static str, message: String, hint: Option<String>) -> Error {
-    Error::Server { code, message, hint }
+    let class = match code {
+        "server_unreachable" => Class::Unavailable,
+        "server_denied" => Class::NoCredential,
+        "server_differs" => Class::Internal,
+        code => own_code(code).map_or(Class::Invalid, |(_, class)| class),
+    };
+    Error::Server { code, class, message, hint }
 }
 
-/// Error codes of the server that are passed on unchanged. Any other becomes `server_refused`.
-const KNOWN: [&str; 13] = [
-    "unknown_run",
-    "unknown_budget",
-    "unknown_entry",
-    "unknown_approval",
-    "approval_expired",
-    "already_decided",
-    "other_arguments",
-    "run_ended",
-    "run_held",
-    "run_halted",
-    "bad_limit",
-    "bad_request",
-    "too_many",
-];
-
-fn known(code: &str) -> &'static str {
-    KNOWN.into_iter().find(|known| *known == code).unwrap_or("server_refused")
+/// Returns the row of a code that a server of this version answers; `None` for any other, and for a route that it does
+/// not have.
+fn own_code(code: &str) -> Option<(&'static str, Class)> {
+    let lists = [engine::Error::CODES, transaction::Error::CODES, state::Error::CODES];
+    lists.into_iter().flatten().copied().find(|(known, _)| *known == code && *known != "no_route")
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use crate::{
 };
 
 pub use commits::{Commits, PAGE};
-pub use error::{Error, Kind};
+pub use error::{Error, grpc_code};
 
 /// Bytes above which a value is compressed on a blocking thread, so that other requests do not wait.
 const LARGE: usize = 64 << 10;

@@ -65,34 +65,22 @@ pub enum NotLetIn {
     BadHeader(&'static str),
 }
 
-impl NotLetIn {
-    pub fn status(&self) -> u16 {
-        match self {
-            NotLetIn::BadRunId(_) | NotLetIn::BadHeader(_) | NotLetIn::BadScope { .. } => 400,
-            NotLetIn::NoToken | NotLetIn::BadToken(_) | NotLetIn::RunTokenWanted | NotLetIn::SessionOver => {
-                401
-            }
-            _ => 403,
-        }
-    }
-
-    pub fn code(&self) -> &'static str {
-        match self {
-            NotLetIn::ForeignHost { .. } => "foreign_host",
-            NotLetIn::ForeignOrigin { .. } => "foreign_origin",
-            NotLetIn::Disagree => "credentials_disagree",
-            NotLetIn::BadToken(_) => "bad_token",
-            NotLetIn::ForeignRun => "foreign_run",
-            NotLetIn::NoToken => "no_token",
-            NotLetIn::SessionOver => "session_over",
-            NotLetIn::OnlyLooks => "page_only_looks",
-            NotLetIn::OthersRun { .. } => "others_run",
-            NotLetIn::RunTokenWanted => "run_token_wanted",
-            NotLetIn::BadRunId(_) => "bad_run_id",
-            NotLetIn::NoRun => "no_run",
-            NotLetIn::ScopeWithoutToken => "scope_without_token",
-            NotLetIn::BadScope { .. } => "bad_scope",
-            NotLetIn::BadHeader(_) => "bad_header",
-        }
+outlast_core::error_facts! {
+    NotLetIn {
+        NotLetIn::ForeignHost { .. } => "foreign_host" Forbidden,
+        NotLetIn::ForeignOrigin { .. } => "foreign_origin" Forbidden,
+        NotLetIn::Disagree => "credentials_disagree" Forbidden,
+        NotLetIn::BadToken(_) => "bad_token" NoCredential,
+        NotLetIn::ForeignRun => "foreign_run" Forbidden,
+        NotLetIn::NoToken => "no_token" NoCredential,
+        NotLetIn::SessionOver => "session_over" NoCredential,
+        NotLetIn::OnlyLooks => "page_only_looks" Forbidden,
+        NotLetIn::OthersRun { .. } => "others_run" Forbidden,
+        NotLetIn::RunTokenWanted => "run_token_wanted" NoCredential,
+        NotLetIn::BadRunId(_) => "bad_run_id" Invalid,
+        NotLetIn::NoRun => "no_run" Forbidden,
+        NotLetIn::ScopeWithoutToken => "scope_without_token" Forbidden,
+        NotLetIn::BadScope { .. } => "bad_scope" Invalid,
+        NotLetIn::BadHeader(_) => "bad_header" Invalid,
     }
 }

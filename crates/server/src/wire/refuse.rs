@@ -100,7 +100,7 @@ impl Refusal {
     pub fn status(&self) -> u16 {
         match self {
             Refusal::Call { refused, .. } => refused.status(),
-            Refusal::NotLetIn(e) => e.status(),
+            Refusal::NotLetIn(e) => e.class().http(),
             Refusal::BadRequest(e) => e.status(),
             Refusal::BadEncoding(e) => e.status(),
             Refusal::AbsoluteTarget

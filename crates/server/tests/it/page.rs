@@ -327,6 +327,12 @@ async fn an_act_that_is_not_understood_changes_nothing() {
         ("fork", json!({ "seq": 99 }), 400, "bad_request"),
         ("fork", json!({ "seq": 0, "attempt": 1 }), 400, "bad_request"),
         ("fork", json!({ "seq": 0, "id": "a b" }), 400, "bad_request"),
+        // What is not there, or not in this state, is no defect of the server: a client would repeat a 500.
+        ("fork", json!({ "attempt": 0 }), 404, "unknown_snapshot"),
+        ("fork", json!({ "attempt": 99 }), 404, "unknown_snapshot"),
+        ("fork", json!({ "seq": 0, "id": "r" }), 409, "run_exists"),
+        ("retry", json!({ "keys": ["a"] }), 409, "not_a_job"),
+        ("retry", json!({ "failed": true, "keys": ["a"] }), 409, "not_a_job"),
     ] {
         let answer = with(&server, &bearer, "POST", &format!("/v1/runs/r/{verb}"), body).await;
         refused(&answer, status, code);

@@ -75,17 +75,14 @@ pub enum Error {
     Full { wanted: usize, limit: usize },
 }
 
-impl Error {
-    /// Returns the stable code, the same in HTTP, gRPC and Python.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Error::NotFound { .. } => "transaction_not_found",
-            Error::Forgotten { .. } => "transaction_forgotten",
-            Error::Expired { .. } => "transaction_expired",
-            Error::Exists { .. } => "transaction_exists",
-            Error::TooManyOpen { .. } | Error::Full { .. } => "too_many_transactions",
-            Error::TooManyChanges { .. } | Error::TooLarge { .. } => "transaction_too_large",
-        }
+crate::error_facts! {
+    Error {
+        Error::NotFound { .. } => "transaction_not_found" NotFound,
+        Error::Forgotten { .. } => "transaction_forgotten" NotFound,
+        Error::Expired { .. } => "transaction_expired" NotFound,
+        Error::Exists { .. } => "transaction_exists" Exists,
+        Error::TooManyOpen { .. } | Error::Full { .. } => "too_many_transactions" TooMany,
+        Error::TooManyChanges { .. } | Error::TooLarge { .. } => "transaction_too_large" TooLarge,
     }
 }
 

@@ -60,13 +60,16 @@ fn body(text: &str) -> &str {
     &text[begin..]
 }
 
-/// Codes in the sources: in functions named `code`, in fields `code`, beside a status.
+/// Codes in the sources: in tables of facts, in functions named `code`, in fields `code`, beside a status.
 fn coined() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for text in sources(&["rs"]) {
         for rest in text.split("fn code(").skip(1).filter(|r| r.lines().next().unwrap_or("").contains("str"))
         {
             found.extend(body(rest).split('"').skip(1).step_by(2).filter(|c| is_code(c)).map(str::to_owned));
+        }
+        for rows in text.split("error_facts!").skip(1).map(body) {
+            found.extend(rows.split('"').skip(1).step_by(2).filter(|c| is_code(c)).map(str::to_owned));
         }
         for before in ["code: ", "Refusal::new(", "Failure::new("] {
             let codes = text.split(before).skip(1).filter_map(literal).filter(|c| is_code(c));

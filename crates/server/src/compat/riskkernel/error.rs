@@ -1,9 +1,9 @@
 //! Errors of RiskKernel's routes, in the shape that its clients read: `{"code", "message"}`.
 
-use outlast_core::{engine, envelope::Refusal, store};
+use outlast_core::{engine, envelope::Refusal, store, words::class::Class};
 
 use crate::{
-    state::{self, Kind},
+    state,
     wire::{access::NotLetIn, refuse},
 };
 
@@ -71,14 +71,14 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Error::Halted { .. } | Error::Cancelled { .. } => 402,
-            Error::State(e) => e.kind().http(),
+            Error::State(e) => e.class().http(),
             Error::NoCheckpoint { .. } | Error::NoMemory { .. } | Error::NoRoute { .. } => {
-                Kind::NotFound.http()
+                Class::NotFound.http()
             }
-            Error::NoPendingApproval { .. } | Error::AmbiguousApproval { .. } => Kind::Conflict.http(),
-            Error::BadRequest(_) => Kind::Invalid.http(),
-            Error::Unwritable(_) => Kind::Internal.http(),
-            Error::Draining => Kind::Unavailable.http(),
+            Error::NoPendingApproval { .. } | Error::AmbiguousApproval { .. } => Class::Conflict.http(),
+            Error::BadRequest(_) => Class::Invalid.http(),
+            Error::Unwritable(_) => Class::Internal.http(),
+            Error::Draining => Class::Unavailable.http(),
             Error::Body(e) => e.status(),
         }
     }
