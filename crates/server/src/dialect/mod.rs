@@ -124,8 +124,9 @@ mod tests {
     /// The events that providers and gateways send while there is nothing to tell, and the smallest that tell something.
     #[test]
     fn an_event_gets_on_if_it_carries_a_part_of_the_answer() {
+        let request = Request { choices: 1, ..Request::default() };
         let kinds = |dialect: &dyn Dialect, text: &str| {
-            let frames = dialect.read_stream(&Request::default()).push(text.to_owned().into());
+            let frames = dialect.read_stream(&request).push(text.to_owned().into());
             frames.into_iter().map(|frame| frame.kind).collect::<Vec<_>>()
         };
         let chat = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");

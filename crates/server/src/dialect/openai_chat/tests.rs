@@ -299,7 +299,8 @@ fn a_client_that_did_not_ask_gets_the_stream_it_would_have_got() {
     use FrameKind::*;
     let (sent, kinds, answer) = read(false, stream(true), &[]);
     assert_eq!(sent, stream(false));
-    assert_eq!(kinds, [Data, Data, Stop, Swallowed, Terminal]);
+    // The first chunk says who speaks, and nothing else.
+    assert_eq!(kinds, [Ping, Data, Stop, Swallowed, Terminal]);
     assert!(answer.is_complete());
     let outcome = answer.outcome();
     assert_eq!(outcome.usage, Some(COUNTED));
@@ -313,7 +314,7 @@ fn a_client_that_asked_gets_every_byte() {
     use FrameKind::*;
     let (sent, kinds, answer) = read(true, stream(true), &[]);
     assert_eq!(sent, stream(true));
-    assert_eq!(kinds, [Data, Data, Stop, Data, Terminal]);
+    assert_eq!(kinds, [Ping, Data, Stop, Data, Terminal]);
     assert_eq!(answer.usage(), Some(COUNTED));
 }
 
