@@ -235,6 +235,18 @@ def test_a_call_whose_server_was_killed_is_told(face, bed):
     assert len(bed.effects()) == 1
 
 
+def test_a_stream_of_notices_ends_with_outlast(home, sdk_server):
+    face = Face(home, f'[mcp.away]\nurl = "{sdk_server}"').serve()
+    params = alone({"notifications": {"toolsListChanged": True}})
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {}
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
+    listening = HttpClient(face.address, "away").begin("subscriptions/listen", params, **headers)
+    while b"acknowledged" not in (line := listening.readline()):
+        assert line
+    face.end()
+    assert b'"error"' in listening.read()
+
+
 AGENT = """
 import json, os, sys, urllib.request
 

@@ -99,12 +99,16 @@ impl Resumption {
             e.kind == Kind::Call && (e.attempt == self.attempt || e.delivered_to == Some(self.attempt))
         };
         for entry in entries.iter().filter(is_its) {
-            let Some((tools, results)) = self.request(store, entry)? else { continue };
-            if let Some(had) = self.had.get(&tools) {
-                return Ok(Some(had.difference(&results).count()));
+            if let Some(lost) = self.request(store, entry)?.and_then(|request| self.lost_by(&request)) {
+                return Ok(Some(lost));
             }
         }
         Ok(None)
+    }
+
+    /// Counts the results that a request has lost; `None` if no request before it had its tools.
+    fn lost_by(&self, (tools, results): &(Tools, HashSet<String>)) -> Option<usize> {
+        Some(self.had.get(tools)?.difference(results).count())
     }
 
     /// Reads the tools and the results of a request; `None` if it is not kept, is another session's, or has no tools:
@@ -148,5 +152,29 @@ mod tests {
         for other in ["{}", r#"{"tools":[]}"#, "no json"] {
             assert_eq!(read(other.as_bytes()), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_result_is_lost_if_no_note_tells_of_it_and_the_first_request_has_it_not() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<HashSet<_>>();
+        let tools = || vec!["Bash".to_owned()];
+        let mut resumption = Resumption {
+            run: RunNo(1),
+            attempt: AttemptNo(2),
+            session: None,
+            had: HashMap::from([(tools(), ids(&["t1", "t2", "t3"]))]),
+            compared: AtomicBool::new(false),
+        };
+        resumption.told(&[InFlight {
+            id: "t3".into(),
+            name: "Bash".into(),
+            input: "{}".into(),
+            asked_at: outlast_core::words::id::Micros(0),
+            outcome: truth::Outcome::Unknown,
+            lost: None,
+        }]);
+        assert_eq!(resumption.lost_by(&(tools(), ids(&["t1", "t2"]))), Some(0));
+        assert_eq!(resumption.lost_by(&(tools(), ids(&["t2", "t9"]))), Some(1));
+        assert_eq!(resumption.lost_by(&(vec!["look".to_owned()], ids(&[]))), None, "a sub-agent's");
     }
 }

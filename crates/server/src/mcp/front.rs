@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request
 use outlast_core::words::clock::{self, Entropy};
 use serde_json::json;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time,
 };
 
@@ -51,6 +51,8 @@ pub struct Front {
     recorders: Arc<dyn Recorders>,
     entropy: Arc<dyn Entropy>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// Sender whose news ends the requests that stand alone.
+    closing: watch::Sender<()>,
 }
 
 /// Returns the server's name in a path; `None` for any other path.
@@ -60,12 +62,13 @@ pub fn name(path: &str) -> Option<&str> {
 
 impl Front {
     pub fn new(recorders: Arc<dyn Recorders>, entropy: Arc<dyn Entropy>) -> Front {
-        Front { recorders, entropy, sessions: Mutex::default() }
+        Front { recorders, entropy, sessions: Mutex::default(), closing: watch::Sender::default() }
     }
 
-    /// Ends all sessions. The recorder of each session then ends by itself.
+    /// Ends all sessions, and all requests that stand alone. The recorder of each then ends by itself.
     pub fn close(&self) {
         self.sessions().clear();
+        self.closing.send_replace(());
     }
 
     fn sessions(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Session>>> {
@@ -198,12 +201,16 @@ impl Front {
             let asked = Asked { id, era: Era::Alone, form, to: to.clone(), head: Some(decided) };
             session.ask(asked, &message, line.clone());
         }
+        let mut closing = self.closing.subscribe();
         tokio::spawn(async move {
-            // Closed by the response's end, and by a client that hangs up, also before its response has begun.
-            while time::timeout(QUIET, to.closed()).await.is_err() {
-                session.keep_open();
+            loop {
+                tokio::select! {
+                    // Closed by the response's end, and by a client that hangs up, also before its response has begun.
+                    () = to.closed() => return session.hung_up(),
+                    _ = closing.changed() => return,
+                    () = time::sleep(QUIET) => session.keep_open(),
+                }
             }
-            session.hung_up();
         });
         // A session answers all that it was asked before it ends.
         let head = head.await.unwrap_or((500, Form::Json));
