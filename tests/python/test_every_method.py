@@ -74,7 +74,7 @@ def asked_of(home, *words):
 
 
 def nameless(told):
-    """Without the names that follow from a request to which the proxy added what ARCHITECTURE.md, "The proxy", says it adds."""
+    """Without the names that follow from a request to which the proxy added what docs/design/proxy.md says it adds."""
     if told["method"] not in ASKED_FOR_USAGE:
         return told
     return json.loads(re.sub(r"(chatcmpl-|answer |\")[0-9a-f]{12,24}(?=[_ ])", r"\1", json.dumps(told)))

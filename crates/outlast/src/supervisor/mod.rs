@@ -1,5 +1,5 @@
-//! The supervisor: `outlast run` and `outlast resume`. One process per run, no daemon. ARCHITECTURE.md, "The
-//! supervisor".
+//! The supervisor: `outlast run` and `outlast resume`. One process per run, no daemon. See
+//! docs/design/supervisor.md.
 
 mod all;
 mod attempt;

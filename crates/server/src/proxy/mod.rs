@@ -1,4 +1,4 @@
-//! The LLM proxy: byte-faithful, budgeted, journaled, replaying. See ARCHITECTURE.md, "The proxy".
+//! The LLM proxy: byte-faithful, budgeted, journaled, replaying. See docs/design/proxy.md.
 //!
 //! [`call`] reads a request into a `Call`, [`drive`] drives its connection, and [`live`] carries the exchange of a new
 //! call upstream. All decisions are in the core: the engine and the call machine.

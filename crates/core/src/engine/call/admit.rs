@@ -1,6 +1,6 @@
 //! Admit: decides whether an LLM request may go out, and under which reservation.
 //!
-//! Order of the checks (ARCHITECTURE.md, "The proxy"): replay, queue, fits, inherits, waits, clamps, refuses.
+//! Order of the checks (docs/design/proxy.md): replay, queue, fits, inherits, waits, clamps, refuses.
 
 use std::sync::Arc;
 
