@@ -271,7 +271,7 @@ impl Found {
         let zone = self.zone.clone().or_else(|| (reader.zones)("")).unwrap_or(TimeZone::UTC);
         let now = Timestamp::from_microsecond(reader.now.0).ok()?;
         let here = now.to_zoned(zone.clone());
-        let time = self.time.unwrap_or(Time::midnight());
+        let time = self.time.unwrap_or_default();
         let on = |date: Date| date.to_datetime(time).to_zoned(zone.clone()).ok().map(|at| at.timestamp());
         let is_ahead = |at: &Timestamp| *at >= now;
         let today = here.date();
