@@ -27,6 +27,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::settings::trust;
 
     fn load_texts(local: &str, own: &str) -> Result<Option<Masks>, String> {
         let home = tempfile::tempdir().unwrap();
@@ -37,6 +38,7 @@ mod tests {
             fs::write(at.join("outlast.toml"), text).unwrap();
         }
         let around = Surroundings::new(&[("HOME", home.path().to_str().unwrap())], &directory);
+        trust::give(&around, &directory.join("outlast.toml"), local).unwrap();
         load(&around).map_err(|e| e.to_string())
     }
 
