@@ -53,6 +53,8 @@ pub struct Oracle {
     receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq, usize)>,
     /// Entries of connections that no longer receive an answer, whose process has not told the store yet.
     untold: BTreeMap<u64, (Key, InstanceNo)>,
+    /// Connections whose client left. One that is admitted all the same has taken its entry until the store is told.
+    left: HashSet<u64>,
     /// Instances of processes that have died. What they were sending stays taken until that is found out.
     dead: HashSet<InstanceNo>,
     /// Entries of which a loss of power took what the store had been told of who receives them.
@@ -79,6 +81,12 @@ impl Oracle {
     /// Notes that the client of `connection` is receiving the answer of an entry.
     pub fn receives(&mut self, connection: u64, run: RunNo, attempt: AttemptNo, seq: Seq, process: usize) {
         self.receiving.insert(connection, (run, attempt, seq, process));
+    }
+
+    /// Notes that the client of `connection` left.
+    pub fn leaves(&mut self, connection: u64) {
+        self.gives_back(connection);
+        self.left.insert(connection);
     }
 
     /// Notes that `connection` no longer receives the answer that it took as `instance`, and that the store is about to be
@@ -310,7 +318,10 @@ impl Oracle {
         | Admission::Replay { seq }
         | Admission::Join { seq, .. } = admission
         {
-            self.receives(admit.connection, run, attempt, *seq, process);
+            match self.left.contains(&admit.connection) {
+                true => self.gives_back_from(admit.connection, (run, *seq), admit.actor.instance),
+                false => self.receives(admit.connection, run, attempt, *seq, process),
+            }
         }
     }
 

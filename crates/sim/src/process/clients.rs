@@ -31,7 +31,7 @@ impl Process {
             self.clients.remove(&c);
             return;
         }
-        out.oracle.gives_back(c);
+        out.oracle.leaves(c);
         out.oracle.moved(out.now_ms());
         match out.bug {
             Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, ToProcess::ClientGoneLate(c)),
