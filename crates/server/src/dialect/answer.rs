@@ -66,8 +66,7 @@ pub enum FrameKind {
     /// First frame with a stop or finish reason. The proxy holds it and later frames back until the call is settled.
     Stop,
     /// Event that completes a stream: `[DONE]`, `message_stop`, `response.completed`; or the end of a body whose answer is
-    /// whole. The proxy holds it back too, if
-    /// there was no `Stop`.
+    /// whole. The proxy holds it back too, if there was no `Stop`.
     Terminal,
     /// Event that the upstream sent only because the proxy asked for usage. The client does not get it.
     Swallowed,
@@ -113,8 +112,8 @@ pub(super) trait EventReader: Send + std::fmt::Debug {
     /// Reads an event, and records its facts in `outcome`.
     fn read(&mut self, event: &Event<'_>, outcome: &mut Outcome) -> Reading;
 
-    /// Takes the clean end of a body without a terminal event. Returns whether the answer is whole all the same; then
-    /// its usage in `outcome` is complete, if one was told.
+    /// Takes the clean end of a body without a terminal event. Returns whether the answer is whole all the same; only
+    /// then its usage in `outcome` is complete, if one was told.
     fn ends(&mut self, outcome: &mut Outcome) -> bool;
 }
 
@@ -172,12 +171,13 @@ impl AnswerStream {
     /// means nothing.
     ///
     /// A body that ends where its answer is whole needs no terminal event, and a last event no blank line behind it.
-    /// Otherwise a rest is `Partial`, or `Data` if it is blank lines only.
+    /// Otherwise a rest is `Partial`, or `Data` if it is blank lines only. An event that was cut says nothing, and may have
+    /// told another usage.
     pub fn finish(&mut self) -> Option<Frame> {
         let (mut frame, is_closed) = match &mut self.framer {
             Cutter::Events(framer) => {
-                let (rest, ended) = framer.finish();
-                (self.last_event(rest), ended)
+                let (rest, is_closed) = framer.finish();
+                (self.last_event(rest, is_closed), is_closed)
             }
             Cutter::Elements(framer) => {
                 let (bytes, closed) = framer.finish();
@@ -186,9 +186,13 @@ impl AnswerStream {
         };
         let may_end = is_closed || matches!(self.framer, Cutter::Events(_));
         let is_open = !self.terminal_seen && self.outcome.error.is_none();
+        let usage = self.outcome.usage;
         if may_end && is_open && self.reader.ends(&mut self.outcome) {
             self.terminal_seen = true;
-            if frame.kind == FrameKind::Swallowed || !is_readable(&frame.bytes) {
+            if frame.kind == FrameKind::Partial {
+                self.outcome.usage = usage;
+            }
+            if matches!(frame.kind, FrameKind::Swallowed | FrameKind::Partial) {
                 frame.bytes.clear();
             }
             frame.kind = FrameKind::Terminal;
@@ -202,9 +206,12 @@ impl AnswerStream {
     }
 
     /// Reads the bytes behind the last blank line.
-    fn last_event(&mut self, rest: Bytes) -> Frame {
+    fn last_event(&mut self, rest: Bytes, is_closed: bool) -> Frame {
         if rest.iter().all(|b| matches!(b, b'\n' | b'\r')) {
             return Frame { bytes: rest, kind: FrameKind::Data };
+        }
+        if !is_closed && !is_readable(&rest) {
+            return Frame { bytes: rest, kind: FrameKind::Partial };
         }
         self.frame(rest)
     }

@@ -51,7 +51,7 @@ async fn check(name: &str, api: Api, body: &[u8], transport: Transport, wanted: 
     let upstream = Scripted::start_bytes(move |_| (all.clone(), Then::Close)).await;
     let rig = Rig::in_memory(mock::Options::default()).await;
     let server = rig.serve_with(towards(&rig, &upstream)).await;
-    let first = ask(api).to(&server).await;
+    let first = ask(api).label("a").to(&server).await;
     let entry = server.closed("r", 1).await;
     let second: Answer = ask(api).label("b").to(&server).await;
     let asked = upstream.requests().len();

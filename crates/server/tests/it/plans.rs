@@ -39,7 +39,7 @@ async fn a_call_whose_place_in_the_plan_is_in_doubt_holds_nobody_back() {
     let options = mock::Options { plan: vec!["5h:1000000".parse().unwrap()], ..mock::Options::default() };
     let (rig, store) = Rig::on_mock(options, Failing::new).await;
     let server = serve(&rig).await;
-    store.let_fail("Put", Fate::InDoubt);
+    store.let_fail("PutRow", Fate::InDoubt);
     let refused = ask(&server, "one").await;
     assert_eq!((refused.status.as_u16(), refused.code()), (503, "commit_unknown".into()));
     store.mend();

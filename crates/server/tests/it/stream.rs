@@ -258,7 +258,7 @@ async fn a_life_that_joins_an_answer_that_does_not_get_on_asks_anew() {
     let urged_idle_timeout = Duration::from_millis(80);
     let server = rig.serve_with(Config { urged_idle_timeout, ..towards(&rig, &upstream) }).await;
     let ask = Api::Chat.streams("x");
-    let mut first = ask.open(server.addr).await;
+    let mut first = ask.clone().label("a").open(server.addr).await;
     first.read_until("The answer is").await;
     drop(first);
     let joined = ask.clone().label("b").to(&server).await;

@@ -79,7 +79,7 @@ impl EventReader for MessageReader {
 
     /// Some compatible servers send no `message_stop` behind the stop reason.
     fn ends(&mut self, outcome: &mut Outcome) -> bool {
-        self.settle(outcome);
+        // The usage was taken over with it.
         outcome.finish.is_some()
     }
 }

@@ -265,7 +265,7 @@ fn a_stream_that_breaks_before_its_output_is_counted_has_no_usage() {
     assert_eq!(broken.outcome().usage_so_far.map(|u| (u.input_total(), u.output)), Some((4912, 2)));
     let (before_stop, stop) = STREAM.split_at(STREAM.find("event: message_stop").unwrap());
     let (_, _, counted) = read(before_stop, &[]);
-    assert_eq!((counted.usage(), counted.is_complete()), (Some(COUNTED), false));
+    assert_eq!((counted.usage(), counted.is_complete()), (Some(COUNTED), true), "its stop reason came");
     let (_, _, uncounted) = read(&format!("{before_delta}{stop}"), &[]);
     assert_eq!((uncounted.usage(), uncounted.is_complete()), (None, true));
 }
@@ -279,8 +279,10 @@ fn later_counts_replace_earlier_ones() {
     };
     let (start, _) = STREAM.split_at(STREAM.find("event: content_block_start").unwrap());
     let (_, kinds, answer) = read(&format!("{start}{}{}", delta("null", 50), delta("\"tool_use\"", 80)), &[]);
-    assert_eq!(kinds, [FrameKind::Data, FrameKind::Data, FrameKind::Stop]);
+    assert_eq!(kinds, [FrameKind::Data, FrameKind::Data, FrameKind::Stop, FrameKind::Terminal]);
     assert_eq!(answer.usage().map(|u| (u.input, u.output)), Some((12, 80)));
+    let (_, _, broken) = read(&format!("{start}{}", delta("null", 50)), &[]);
+    assert_eq!((broken.usage(), broken.is_complete()), (None, false), "its count may still grow");
 }
 
 #[test]

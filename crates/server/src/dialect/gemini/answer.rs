@@ -72,8 +72,11 @@ impl EventReader for ChunkReader {
     }
 
     fn ends(&mut self, outcome: &mut Outcome) -> bool {
-        outcome.usage = outcome.usage_so_far;
-        self.has_stopped()
+        let is_whole = self.has_stopped();
+        if is_whole {
+            outcome.usage = outcome.usage_so_far;
+        }
+        is_whole
     }
 }
 

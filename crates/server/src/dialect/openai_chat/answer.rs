@@ -20,7 +20,7 @@ pub(super) struct ChatReader {
     choices: usize,
     /// Indices of the choices that have reported their finish reason.
     finished: Vec<u64>,
-    /// Whether the chunk came that has only the usage, after all choices.
+    /// Whether the chunk that has only the usage came, and none of a choice behind it.
     usage_told: bool,
 }
 
@@ -67,7 +67,7 @@ impl EventReader for ChatReader {
         if usage.is_some() && all_told {
             outcome.usage = outcome.usage_so_far;
         }
-        self.usage_told |= no_choices && usage.is_some();
+        self.usage_told = no_choices && (self.usage_told || usage.is_some_and(|usage| usage.output > 0));
         if upstream_error(&chunk["error"]).is_some() {
             return FrameKind::Error.into();
         }
@@ -90,8 +90,11 @@ impl EventReader for ChatReader {
 
     /// Many compatible servers send no `[DONE]`, and some no finish reason either. A usage without choices comes last.
     fn ends(&mut self, outcome: &mut Outcome) -> bool {
-        outcome.usage = outcome.usage.or(outcome.usage_so_far);
-        self.usage_told || self.finished.len() >= self.choices
+        let is_whole = self.usage_told || self.finished.len() >= self.choices;
+        if is_whole {
+            outcome.usage = outcome.usage.or(outcome.usage_so_far);
+        }
+        is_whole
     }
 }
 

@@ -359,8 +359,16 @@ fn usage_counts_only_when_nothing_can_follow() {
     assert_eq!(broken.outcome().usage_so_far.map(|u| u.output), Some(2));
     let (.., whole) = read(true, counting_along.clone() + &chunk("\"stop\"", 3), &[]);
     assert_eq!(whole.usage().map(|u| u.output), Some(3));
-    let (.., done) = read(true, counting_along + "data: [DONE]\n\n", &[]);
+    let (.., done) = read(true, counting_along.clone() + "data: [DONE]\n\n", &[]);
     assert_eq!(done.usage().map(|u| u.output), Some(2));
+    // The usage that counts may have been in the event that was cut.
+    let stop = "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}\n\n";
+    let (.., cut) = read(true, counting_along + stop + "data: {\"choices\":[],\"usa", &[]);
+    assert_eq!((cut.usage(), cut.is_complete()), (None, true));
+    // A usage that came first is not the last.
+    let first = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n";
+    let (.., broken) = read(true, first.to_owned() + &chunk("null", 2), &[]);
+    assert_eq!((broken.usage(), broken.is_complete()), (None, false));
 }
 
 #[test]
@@ -368,12 +376,16 @@ fn only_a_terminal_event_without_an_error_completes_a_stream() {
     use FrameKind::*;
     let whole = stream(true);
     let without_done = whole.strip_suffix("data: [DONE]\n\n").unwrap();
+    let begun: String = whole.split_inclusive("\n\n").take(2).collect();
     let error = "data: {\"error\":{\"message\":\"boom\",\"type\":\"server_error\",\"code\":500}}\n\n";
     for (stream, last, complete) in [
         (whole.clone(), Terminal, true),
-        (without_done.to_owned(), Data, false),
+        // The finish reason and the usage say that nothing follows.
+        (without_done.to_owned(), Terminal, true),
         (format!("{without_done}data: [DONE]"), Terminal, true),
-        (format!("{without_done}data: {{\"choi"), Partial, false),
+        (format!("{without_done}data: {{\"choi"), Terminal, true),
+        (format!("{begun}data: {{\"choi"), Partial, false),
+        (begun, Data, false),
         (format!("{whole}\n"), Data, true),
         (format!("{error}data: [DONE]\n\n"), Terminal, false),
         (format!("{}: OPENROUTER PROCESSING\n\n", ""), Ping, false),

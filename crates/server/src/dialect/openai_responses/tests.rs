@@ -316,6 +316,9 @@ fn each_end_of_a_stream_has_its_kind() {
     }
     let (_, _, broken) = read(begun, &[]);
     assert_eq!((broken.usage(), broken.is_complete()), (None, false));
+    let cut = format!("{begun}event: response.completed\ndata: {{\"type\":\"response.compl");
+    let (_, kinds, broken) = read(&cut, &[]);
+    assert_eq!((kinds.last(), broken.is_complete()), (Some(&FrameKind::Partial), false), "its end was cut");
     let (_, kinds, _) = read("event: response.completed\ndata: {\"response\":{}}\n\n", &[]);
     assert_eq!(kinds, [FrameKind::Terminal], "data without a type goes by the event's name");
 }
@@ -334,7 +337,8 @@ fn whole_answers_are_read_in_every_shape() {
         (r#"{"input_tokens":5,"output_tokens":2,"total_tokens":11}"#, Some((5, 0, 6, 0))),
         (
             r#"{"input_tokens":5,"input_tokens_details":{"cached_tokens":9},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":9}}"#,
-            Some((0, 5, 2, 2)),
+            // A detail that is larger than its whole is no part of it.
+            Some((5, 9, 11, 9)),
         ),
     ] {
         let had = read(&format!(r#"{{"id":"resp_1","usage":{usage}}}"#)).usage;
