@@ -156,10 +156,27 @@ pub fn ask(at: &str, method: &str, target: &str, headers: &[(&str, &str)], body:
     let _ = stream.read_to_end(&mut all);
     let all = String::from_utf8_lossy(&all).into_owned();
     let (head, text) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
+    let is_chunked = head.to_ascii_lowercase().contains("\r\ntransfer-encoding: chunked");
+    let text = if is_chunked { unframed(text) } else { text.to_owned() };
     let mut lines = head.lines();
     let status = lines.next().and_then(|l| l.split(' ').nth(1)?.parse().ok()).unwrap_or(0);
     let header = |line: &str| line.split_once(": ").map(|(n, v)| (n.to_ascii_lowercase(), v.to_owned()));
-    Answer { status, headers: lines.filter_map(header).collect(), text: text.to_owned() }
+    Answer { status, headers: lines.filter_map(header).collect(), text }
+}
+
+/// Returns what the chunks of a body carry. Where a chunk ends is a matter of the connection, and no part of an answer.
+#[track_caller]
+fn unframed(mut chunks: &str) -> String {
+    let mut text = String::new();
+    loop {
+        let (length, rest) = chunks.split_once("\r\n").expect("a chunk's length");
+        let length = usize::from_str_radix(length, 16).unwrap();
+        if length == 0 {
+            return text;
+        }
+        text += &rest[..length];
+        chunks = rest[length..].strip_prefix("\r\n").expect("a chunk's end");
+    }
 }
 
 impl Answer {
