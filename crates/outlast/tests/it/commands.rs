@@ -20,7 +20,7 @@ use outlast_core::{
         tell::{Tell, Word},
     },
     run::{attempt::Exit, status::Status},
-    words::id::RunId,
+    words::id::{RunId, Seq},
 };
 
 use crate::story::{Story, printed};
@@ -372,8 +372,12 @@ fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
     assert_eq!(rm("research-43").unwrap_err().code(), "unknown_run");
     assert!(!kept.path().join("research-43").exists());
     assert_eq!(status(&story, "research-42"), Status::Halted);
-    // The newest run holds the place of the next one's number.
     shown(&story, "outlast cancel 0190");
+    assert_eq!(rm("0190").unwrap_err().code(), "call_in_flight");
+    let run = story.store.run_no(&RunId::new("run_0190-web").unwrap()).unwrap().unwrap();
+    let instance = story.store.entry(run, Seq(1)).unwrap().unwrap().instance.unwrap();
+    story.ask(DeclareDead { instance, heartbeat_seen: 0, left: false });
+    // The newest run holds the place of the next one's number.
     assert_eq!(rm("0190").unwrap_err().code(), "run_stays");
 }
 
