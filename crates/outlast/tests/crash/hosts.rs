@@ -13,6 +13,10 @@ use std::{
     thread,
 };
 
+use outlast::program::host::{OsEntropy, SystemClock};
+use outlast_core::store::Store;
+use outlast_store::Options;
+
 use crate::{
     bed::{Bed, Proc},
     stopped::unseen,
@@ -96,10 +100,26 @@ impl Hosts {
         Hosts { bed, network: Network::to(&server), schema, server }
     }
 
+    /// Address of the store, as one host reaches it.
+    fn address(&self, socket: &Path) -> String {
+        format!("postgres://postgres@/postgres?host={}&schema={}", socket.display(), self.schema)
+    }
+
+    /// Opens the store beside the processes of the test.
+    pub fn store(&self) -> Arc<dyn Store> {
+        let options = Options {
+            durability: Default::default(),
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(OsEntropy),
+            create: false,
+            store_wait: outlast_store::STORE_WAIT,
+        };
+        outlast_store::open(&self.address(&self.server), options).unwrap()
+    }
+
     /// The command with the store's address, as one host reaches it.
     fn on(&self, socket: &Path, mut command: Command) -> Command {
-        let (socket, schema) = (socket.display(), &self.schema);
-        command.env("OUTLAST_STORE", format!("postgres://postgres@/postgres?host={socket}&schema={schema}"));
+        command.env("OUTLAST_STORE", self.address(socket));
         command
     }
 
