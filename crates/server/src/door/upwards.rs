@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
+use outlast_core::{call::Refused, engine};
 
 use super::{Proxy, Seen, unknown_path};
 use crate::{
@@ -124,7 +125,15 @@ async fn metered(
     // Nothing of it was admitted. Its clients do not repeat such a refusal, so the run is entered again here.
     let (caller, to, headers, raw) = again;
     seat::forget(host, &seat, &caller.who);
-    let (response, seat) = ask(host, caller.clone(), dialect, to, headers, raw, wire).await?;
+    let (response, seat) = match ask(host, caller.clone(), dialect, to, headers, raw, wire).await {
+        // The run itself is over: there is nothing to enter, and the refusal of its attempt's admission stands.
+        Err(Refusal::Call { refused, .. })
+            if matches!(*refused, Refused::NotAllowed(engine::Error::RunEnded { .. })) =>
+        {
+            return Ok(response);
+        }
+        asked => asked?,
+    };
     if is_stale(&response, &seat) {
         seat::forget(host, &seat, &caller.who);
     }
