@@ -305,9 +305,11 @@ impl Oracle {
                 let wrong = wrong.min().unwrap_or_else(|| Some("a group without a transaction".to_owned()));
                 let key = (run, *seq);
                 let is_widowed = trail.first().is_some_and(|t| self.is_widowed(t, &key));
-                match receiving.elsewhere.contains(seq) && (wrong.is_none() || is_widowed) {
+                let is_untold = self.untold.values().any(|(of, _)| *of == key);
+                let is_late = receiving.elsewhere.contains(seq) && (wrong.is_none() || is_widowed);
+                match is_late || is_untold && is_widowed {
                     // Two connections have one answer: the other process may hear late that its own is gone, or was taken
-                    // for dead.
+                    // for dead, also before its mark is written.
                     true => drop(self.unmarked.insert(key)),
                     false => self.find_if(wrong),
                 }

@@ -106,10 +106,11 @@ impl Process {
         let (index, life) = (self.index, self.life);
         let is_gone = |who: &Identity| (who.pid as usize == index).then_some(who.start_time != life);
         let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
-        if out.bug != Some(Bug::FarewellForgotten) {
-            let row = |no| self.store.read(|disk| disk.instance(no));
-            verdicts.extend(self.membership.farewell(row).ok().flatten());
-        }
+        let row = |no| self.store.read(|disk| disk.instance(no));
+        let farewell = self.membership.farewell(row).ok().flatten();
+        // What the instance was sending stays taken until the store is told.
+        farewell.iter().for_each(|former| out.oracle.died(former.instance));
+        verdicts.extend(farewell.filter(|_| out.bug != Some(Bug::FarewellForgotten)));
         for verdict in verdicts {
             self.queue(verdict, Durability::Synced, Then::Declared, out);
         }
