@@ -61,8 +61,8 @@ pub async fn serve(
 fn let_in(request: Request<()>, api_token: Option<&ApiTokens>) -> Result<Request<()>, Status> {
     let Some(wanted) = api_token else { return Ok(request) };
     let had = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
-    let had = had.map_or("", crate::wire::who::bare);
-    match wanted.find(had) {
+    let had = had.map(crate::wire::who::bare).unwrap_or_default();
+    match wanted.find(&had) {
         Some(_) => Ok(request),
         None => Err(status(Error::NotLetIn(NotLetIn::NoToken))),
     }

@@ -240,7 +240,7 @@ impl Call {
         }
         for name in headers::CREDENTIALS {
             for value in self.headers.get_all(name).iter().filter_map(|v| v.to_str().ok()) {
-                masked = Key::new(bare(value).to_owned()).masked_text(&masked);
+                masked = Key::new(bare(value).into_owned()).masked_text(&masked);
             }
         }
         masked
@@ -273,12 +273,12 @@ pub fn credential(
                 for value in came.get_all(name) {
                     let ours = value.to_str().is_ok_and(|v| {
                         let bare = bare(v);
-                        outlast_core::run::token::looks_like_token(bare)
+                        outlast_core::run::token::looks_like_token(&bare)
                             || config
                                 .access
                                 .api_token
                                 .as_ref()
-                                .is_some_and(|tokens| tokens.find(bare).is_some())
+                                .is_some_and(|tokens| tokens.find(&bare).is_some())
                     });
                     if !ours {
                         let mut value: HeaderValue = value.clone();

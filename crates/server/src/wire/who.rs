@@ -126,7 +126,7 @@ fn read(
     let mut tokens: Vec<&str> = Vec::new();
     tokens.extend(path_token.as_deref());
     tokens.extend(query_tokens.iter().map(String::as_str));
-    tokens.extend(credentials.iter().map(|c| c.1).filter(|v| token::looks_like_token(v)));
+    tokens.extend(credentials.iter().map(|c| &*c.1).filter(|v| token::looks_like_token(v)));
     let mut claims = connected;
     for t in tokens {
         let one = token::verify(t, keys).map_err(|e| NotLetIn::BadToken(e.to_string()))?;
@@ -137,8 +137,8 @@ fn read(
     }
     let api = access.api_token.as_ref();
     let is_api = |v: &str| api.is_some_and(|tokens| tokens.find(v).is_some());
-    let has_api_token = credentials.iter().any(|c| is_api(c.1));
-    let own = credentials.iter().find(|c| !token::looks_like_token(c.1) && !is_api(c.1));
+    let has_api_token = credentials.iter().any(|c| is_api(&c.1));
+    let own = credentials.iter().find(|c| !token::looks_like_token(&c.1) && !is_api(&c.1));
     let credential = match own {
         Some((header, value)) => Credential::Passed { header, digest: digest_of(header, value) },
         None => Credential::Ours,
@@ -164,7 +164,7 @@ fn read(
 pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
     let (in_path, target) = split_path(uri.path_and_query().map_or("/", |p| p.as_str()));
     let (in_query, _) = split_query(&target);
-    let in_header = credentials(headers)?.iter().any(|c| token::looks_like_token(c.1));
+    let in_header = credentials(headers)?.iter().any(|c| token::looks_like_token(&c.1));
     Ok(in_path.is_some() || !in_query.is_empty() || in_header)
 }
 
@@ -193,11 +193,11 @@ pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
         return Err(NotLetIn::RunTokenWanted);
     }
     if let Some(bearer) = of_page(headers)? {
-        let known = access.sessions.as_ref().is_some_and(|sessions| sessions.knows(bearer));
+        let known = access.sessions.as_ref().is_some_and(|sessions| sessions.knows(&bearer));
         return if known { Ok(Shown::Page) } else { Err(NotLetIn::SessionOver) };
     }
     match &access.api_token {
-        Some(tokens) if credentials(headers)?.iter().any(|c| tokens.find(c.1).is_some()) => {
+        Some(tokens) if credentials(headers)?.iter().any(|c| tokens.find(&c.1).is_some()) => {
             Ok(Shown::ApiToken)
         }
         None if access.loopback => Ok(Shown::Nothing),
@@ -218,7 +218,7 @@ pub fn actor(access: &Access, headers: &HeaderMap) -> String {
         Ok(Shown::ApiToken) => {
             let shown = credentials(headers).unwrap_or_default();
             let tokens = access.api_token.as_ref();
-            let token = shown.iter().find_map(|c| tokens.and_then(|tokens| tokens.find(c.1)));
+            let token = shown.iter().find_map(|c| tokens.and_then(|tokens| tokens.find(&c.1)));
             format!("api:{}", token.and_then(|token| token.name.as_deref()).unwrap_or("token"))
         }
         _ => "api".to_owned(),
@@ -237,7 +237,7 @@ pub fn may_change(access: &Access, headers: &HeaderMap) -> Result<(), NotLetIn> 
 }
 
 /// Returns the bearer that a request shows as a session of the page, known or not; `None` if it shows none.
-fn of_page(headers: &HeaderMap) -> Result<Option<&str>, NotLetIn> {
+fn of_page(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, NotLetIn> {
     Ok(credentials(headers)?.into_iter().map(|c| c.1).find(|value| value.starts_with(sessions::PREFIX)))
 }
 
@@ -311,17 +311,30 @@ pub fn move_key(parts: &mut http::request::Parts) -> Result<(), NotLetIn> {
 }
 
 /// Returns a credential without its `Bearer` scheme, however it is capitalised. A run token is found after any other
-/// scheme, too.
-pub fn bare(value: &str) -> &str {
+/// scheme, too, and as the user or the password of `Basic`; a password without a user is the credential.
+pub fn bare(value: &str) -> Cow<'_, str> {
     let value = value.trim();
     match value.split_once(char::is_whitespace) {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => rest.trim(),
-        Some(_) => value.split_whitespace().find(|word| token::looks_like_token(word)).unwrap_or(value),
-        None => value,
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => rest.trim().into(),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("basic") => {
+            of_basic(rest.trim()).map_or(value.into(), Cow::Owned)
+        }
+        Some(_) => {
+            value.split_whitespace().find(|word| token::looks_like_token(word)).unwrap_or(value).into()
+        }
+        None => value.into(),
     }
 }
 
-fn credentials(headers: &HeaderMap) -> Result<Vec<(&'static str, &str)>, NotLetIn> {
+/// Returns the one secret that a `Basic` credential holds; `None` if it holds a user and a password.
+fn of_basic(encoded: &str) -> Option<String> {
+    let decoded = String::from_utf8(STANDARD.decode(encoded).ok()?).ok()?;
+    let (user, password) = decoded.split_once(':')?;
+    let token = [user, password].into_iter().find(|part| token::looks_like_token(part));
+    token.or(user.is_empty().then_some(password)).map(str::to_owned)
+}
+
+fn credentials(headers: &HeaderMap) -> Result<Vec<(&'static str, Cow<'_, str>)>, NotLetIn> {
     let mut found = Vec::new();
     for name in CREDENTIALS {
         for value in headers.get_all(name) {
@@ -419,11 +432,34 @@ mod tests {
         }
     }
 
+    fn basic(text: &str) -> String {
+        format!("basic {}", STANDARD.encode(text))
+    }
+
+    /// Bug: a run token as the password of `Basic` went to the provider. Consequence: whoever reads the provider's log
+    /// can spend the run's budget. Cause: a credential was looked at as it is written, and `Basic` encodes it.
+    #[test]
+    fn a_credential_of_basic_is_read() {
+        for (text, wanted) in
+            [(":ol_x", "ol_x"), ("ol_x:", "ol_x"), ("ann:ol_x", "ol_x"), (":secret", "secret")]
+        {
+            assert_eq!(bare(&basic(text)), wanted, "{text}");
+        }
+        for text in ["ann:secret", "secret"] {
+            assert_eq!(bare(&basic(text)), basic(text), "{text}");
+        }
+        assert_eq!(bare("Basic ???"), "Basic ???");
+    }
+
     #[test]
     fn a_token_is_found_wherever_clients_put_their_key_and_goes_nowhere() {
         let t = token::mint(&key(), &claims(1));
         let bearer = format!("Bearer {t}");
+        // curl's `-u :TOKEN`, and its `-u TOKEN:`.
+        let (password, user) = (basic(&format!(":{t}")), basic(&format!("{t}:")));
         for (target, headers) in [
+            ("/v1/x".to_owned(), vec![("authorization", password.as_str())]),
+            ("/v1/x".to_owned(), vec![("authorization", user.as_str())]),
             ("/v1/x".to_owned(), vec![("authorization", bearer.as_str())]),
             ("/v1/x".to_owned(), vec![("x-api-key", t.as_str())]),
             ("/v1/x".to_owned(), vec![("api-key", t.as_str())]),
