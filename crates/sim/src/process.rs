@@ -55,7 +55,7 @@ enum Then {
     Settled(Key),
     MayLeave(Key),
     Noted,
-    /// What a connection received is delivered or given back, and the store knows it.
+    /// The answer of a connection is delivered or given back, and the store knows it.
     GivenBack(u64),
     Claimed {
         agent: usize,

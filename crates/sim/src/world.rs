@@ -348,7 +348,7 @@ fn recorder(seed: u64, bug: Option<Bug>) -> Option<program::Waves> {
     (wanted || rng.chance(25)).then(|| program::tool_calls(&rng))
 }
 
-/// Has a balancer spread the requests of agents that name their attempts themselves, for some seeds. Its draws are its own,
+/// Lets a balancer spread the requests of agents that name their attempts themselves, for some seeds. Its draws are its own,
 /// as the recorder's are.
 fn spread(scene: &mut Scene, seed: u64, bug: Option<Bug>) {
     let is_wanted = matches!(bug, Some(Bug::TakerUntold | Bug::GiveBackUntold));

@@ -1,4 +1,4 @@
-//! What is kept of a base's body: all of it, or of a large one an outline that tells how much another body shares.
+//! Outline of a base's body: a small one is kept whole, of a large one what tells how much another body shares.
 
 use std::{cell::RefCell, cmp::Ordering};
 

@@ -78,7 +78,7 @@ pub struct Conduct {
     key: checkpoint::Name,
     session: Option<Session>,
     resumed: bool,
-    /// What the resumed attempt's first request has to have; `None` for an attempt that resumes nothing.
+    /// Requirements on the resumed attempt's first request; `None` for an attempt that resumes nothing.
     resumption: Option<Arc<Resumption>>,
     futile: u32,
     remarked: bool,

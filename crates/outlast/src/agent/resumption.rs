@@ -33,7 +33,7 @@ const EVERY: Duration = Duration::from_secs(3);
 /// Names of the tools that a request offers. An agent and its sub-agents offer different ones.
 type Tools = Vec<String>;
 
-/// What a resumed attempt's first request has to have.
+/// Requirements on a resumed attempt's first request.
 pub struct Resumption {
     run: RunNo,
     attempt: AttemptNo,

@@ -1,6 +1,6 @@
 //! Variables that Outlast tells the programs of a run and of a loop.
 //!
-//! What configures Outlast is named the same way, by `OUTLAST_` and a flag. No flag has a name of this table, so that an
+//! Settings of Outlast are named the same way, by `OUTLAST_` and a flag. No flag has a name of this table, so that an
 //! `outlast` inside a run or a loop is not configured by what the programs there were told.
 
 pub const AGENT_GIT: &str = "OUTLAST_AGENT_GIT";

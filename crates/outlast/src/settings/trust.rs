@@ -12,7 +12,7 @@ use outlast_core::words::digest::Digest;
 
 use crate::{program::file, settings::surroundings::Surroundings};
 
-/// What the user said of a settings file.
+/// Trust of the user in a settings file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// The file is the user's own.

@@ -1,4 +1,4 @@
-//! What a run needs and what is away for a while: its directory, its program. Nothing of that is a verdict on the run.
+//! A directory or a program of a run that is away for a while is no verdict on the run.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 

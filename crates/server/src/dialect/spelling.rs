@@ -4,7 +4,7 @@ use percent_encoding::percent_decode_str;
 
 /// Returns the reason why two servers could read this target differently, if there is one.
 ///
-/// What is left open after this are letters' case, a slash at the end, and encoded signs such as `%3A`: see [`loose`].
+/// Other spellings stay open: letters of another case, a slash at the end, and encoded signs such as `%3A`: see [`loose`].
 pub fn ambiguous(target: &str) -> Option<&'static str> {
     if !target.starts_with('/') {
         return Some("the target must be a path, not a whole URL");

@@ -18,7 +18,7 @@ use crate::{
 
 /// Requests other than reads that pass unread: host, method and path. A path that ends in a slash stands for all below.
 ///
-/// These are what known clients send for logins, settings and telemetry. They ask no model, and buy nothing.
+/// Known clients send these for logins, settings and telemetry. None asks a model or buys anything.
 const PASSING: [(&str, &str, &str); 15] = [
     ("api.anthropic.com", "POST", "/api/auth/trusted_devices"),
     ("api.anthropic.com", "POST", "/api/claude_cli_feedback"),
