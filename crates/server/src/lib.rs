@@ -3,19 +3,17 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod compat;
+pub mod api;
 pub mod dialect;
 pub mod door;
 pub mod grpc;
 pub mod hints;
-pub mod http;
 pub mod intercept;
 pub mod mcp;
 pub mod node;
 pub mod notify;
 pub mod page;
 pub mod proxy;
-pub mod read;
 pub mod remote;
 pub mod state;
 mod trouble;

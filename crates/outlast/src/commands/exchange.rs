@@ -9,7 +9,7 @@ use outlast_core::{
     store::{self, RunView, Store},
     words::id::{RunNo, Seq},
 };
-use outlast_server::{dialect::conversation, read::exchange};
+use outlast_server::{api::read::exchange, dialect::conversation};
 use serde_json::{Map, Value, json};
 
 use crate::{

@@ -6,8 +6,8 @@ use outlast_core::{
     run::attempt::Attempt,
     store::{RunView, Store},
 };
-use outlast_server::read::resume_tax::{self, difference};
-pub use outlast_server::read::resume_tax::{Resumption, Tax};
+use outlast_server::api::read::resume_tax::{self, difference};
+pub use outlast_server::api::read::resume_tax::{Resumption, Tax};
 use serde_json::{Map, Value, json};
 
 use crate::{

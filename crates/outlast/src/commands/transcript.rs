@@ -11,11 +11,11 @@ use outlast_core::{
     store::Store,
 };
 use outlast_server::{
+    api::read::exchange::{self, Exchange},
     dialect::{
         conversation::{Part, Turn},
         prompt::Prompt,
     },
-    read::exchange::{self, Exchange},
 };
 use serde_json::{Value, json};
 

@@ -32,8 +32,8 @@ use outlast_core::{
     },
 };
 use outlast_server::{
+    api::approvals::decided,
     hints::Hints,
-    http::approvals::decided,
     mcp::message::{self, ToolCall},
     node::Node,
 };

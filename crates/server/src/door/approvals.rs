@@ -7,7 +7,7 @@ use outlast_core::engine::{actor::Actor, approval::request_approval::Asker};
 
 use super::Proxy;
 use crate::{
-    http::approvals::{self, ApprovalsRequest, By, Does, Route, refused},
+    api::approvals::{self, ApprovalsRequest, By, Does, Route, refused},
     proxy::{host::Host, seat},
     state::Error,
     wire::{

@@ -3,14 +3,11 @@
 //! The path of a request decides who answers: the LLM proxy, the state's REST, approvals, budgets and spend,
 //! RiskKernel's routes, probes or metrics.
 
-mod acts;
 mod approvals;
 mod budget_metrics;
-mod fleet;
 mod idle;
 mod mcp;
 pub(crate) mod metrics;
-mod named_budgets;
 mod plan_metrics;
 mod probes;
 mod read;
@@ -56,22 +53,23 @@ pub use crate::{
         who::bare,
     },
 };
-pub use acts::ACTS;
-pub use fleet::FLEET;
 pub use probes::PROBES;
 pub use tunnel::NOT_OPENED;
 pub use upwards::TOO_LARGE;
 
 use self::upwards::Upwards;
 use crate::{
-    compat::riskkernel::{self, RiskKernel},
+    api::{
+        acts, fleet,
+        riskkernel::{self, RiskKernel},
+        state::StateRoutes,
+    },
     dialect::{HeaderFacts, Upstream, is_geminis},
-    http::StateRoutes,
     intercept::Intercept,
     mcp::front::Front,
     node::{HEARTBEAT, Node},
     page,
-    proxy::host::Host,
+    proxy::{host::Host, stamp::Speaks},
     state::StateDesk,
     trouble::Trouble,
     wire::{
@@ -289,7 +287,7 @@ impl Proxy {
             _ if is_google => Upstream::Gemini,
             _ => Upstream::OpenAi,
         };
-        let speaks = riskkernel::Speaks::of(request.headers());
+        let speaks = Speaks::of(request.headers());
         if let Some(intercept) = self.intercept.as_ref().filter(|_| request.method() == Method::CONNECT) {
             return self.connect(intercept, &host, request).await;
         }
@@ -361,7 +359,7 @@ impl Proxy {
                     let body = self.body(host, body).await.map_err(bare)?;
                     rest.answer(writer, &parts, body).await
                 }
-                Err(e) => crate::http::refused(&e),
+                Err(e) => crate::api::state::refused(&e),
             });
         }
         if self.page == Some(Shows::Alone) {

@@ -6,7 +6,7 @@ use outlast_core::{
 };
 
 use super::metrics::{family, labels, line};
-use crate::read::plans;
+use crate::api::read::plans;
 
 /// A gauge of a window: name, help text, value; `None` if the window has none.
 type Gauge = (&'static str, &'static str, fn(&Window) -> Option<f64>);

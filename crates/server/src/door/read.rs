@@ -5,9 +5,11 @@ use std::sync::Arc;
 use http::{HeaderValue, Response, request::Parts};
 
 use crate::{
-    http::refused,
+    api::{
+        read::{self, Reader},
+        state::refused,
+    },
     proxy::{host::Host, seat},
-    read::{self, Reader},
     state::Error,
     wire::{
         access::NotLetIn,

@@ -4,7 +4,7 @@ use http::request::Parts;
 use outlast_core::engine::actor::Actor;
 
 use crate::{
-    http::StateRoutes,
+    api::state::StateRoutes,
     proxy::{host::Host, seat},
     state::{Error, Writer},
     wire::who::{self, Who},

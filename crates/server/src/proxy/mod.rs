@@ -31,6 +31,7 @@ pub(crate) mod seat;
 pub(crate) mod seated;
 pub(crate) mod shares;
 pub(crate) mod sleep;
+pub(crate) mod stamp;
 pub(crate) mod upstream;
 
 /// Waits for a future; never returns for `None`.

@@ -32,8 +32,8 @@ use serde_json::Value;
 pub use self::line::{Address, BadAddress};
 use self::line::{Line, differs, refused};
 use crate::{
+    api::read::rows::{self, RunRow},
     proxy::upstream::Key,
-    read::rows::{self, RunRow},
 };
 
 /// Most rows that one request asks for.

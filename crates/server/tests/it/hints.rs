@@ -18,7 +18,7 @@ use outlast_core::{
     store::{Ask as _, Durability, News},
     words::id::Seq,
 };
-use outlast_server::http::approvals::decided;
+use outlast_server::api::approvals::decided;
 
 use crate::{
     client::{Api, Ask},

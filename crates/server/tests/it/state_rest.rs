@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use outlast_core::{envelope::unit::Limits, run::Policy, state::own::Table};
 use outlast_mock as mock;
 use outlast_server::{
-    compat::riskkernel,
-    door::{ACTS, Access, Config, FLEET, PROBES},
-    http::{ROUTES, Route, approvals},
+    api::{
+        acts::ACTS,
+        approvals,
+        fleet::FLEET,
+        read, riskkernel,
+        state::{ROUTES, Route},
+    },
+    door::{Access, Config, PROBES},
     mcp::front,
-    read,
 };
 use serde_json::{Value, json};
 

@@ -21,7 +21,7 @@ use outlast_core::{
     words::id::{AttemptNo, Micros, RunId, Seq},
 };
 
-use outlast_server::read::exchange::Exchange;
+use outlast_server::api::read::exchange::Exchange;
 use serde_json::Value;
 
 use self::money::Calls;

@@ -18,7 +18,7 @@ use outlast_core::{
         state::{Event, EventRange},
     },
 };
-use outlast_server::http::show::{By, Runs, Version, value_text};
+use outlast_server::api::state::show::{By, Runs, Version, value_text};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 

@@ -17,7 +17,7 @@ use outlast_core::{
     words::id::Micros,
 };
 use outlast_server::{
-    http::show::{self, Runs},
+    api::state::show::{self, Runs},
     state::{Commits, PAGE},
 };
 use serde_json::Map;

@@ -1,7 +1,7 @@
 //! `outlast state namespaces | agents`: shows where anything is kept.
 
 use outlast_core::{reads::places, store::Store};
-use outlast_server::http::show;
+use outlast_server::api::state::show;
 use serde_json::json;
 
 use super::WIDTH;

@@ -8,7 +8,6 @@ use outlast_core::call::{Broken, ConnectionId, Visible};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    compat::riskkernel::Stamped,
     dialect::{error_element, error_frame},
     proxy::{
         call::Call,
@@ -16,6 +15,7 @@ use crate::{
         log::Live,
         record::Answer,
         seated::Seat,
+        stamp::Stamped,
     },
     wire::{
         body::{AnswerBody, Driver, Piece},

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use crate::http::segments;
+use crate::api::segments;
 
 /// Operation that a route serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

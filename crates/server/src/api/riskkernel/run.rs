@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{Act, Error, RiskKernelRequest, amount, answered, show::Shown};
-use crate::{http::approvals::By, proxy::seat::forget_run, state, wire::body::AnswerBody};
+use crate::{api::approvals::By, proxy::seat::forget_run, state, wire::body::AnswerBody};
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

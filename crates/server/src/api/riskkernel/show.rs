@@ -18,7 +18,7 @@ use super::{
     approval::pending,
     tokens::{Counted, Tokens},
 };
-use crate::http::approvals::show::{Approval, approval};
+use crate::api::approvals::show::{Approval, approval};
 
 /// Run with its budget and usage, in the shape of RiskKernel's JSON.
 #[derive(Debug, Serialize)]

@@ -27,9 +27,11 @@ use outlast_core::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::named_budgets;
+use super::{
+    named_budgets, query, segments,
+    state::{answered, refused},
+};
 use crate::{
-    http::{answered, refused, segments},
     proxy::host::Host,
     state::Error,
     wire::{body::AnswerBody, refuse::Refusal, who},
@@ -120,7 +122,7 @@ pub async fn answer(
 }
 
 fn carry_out(store: &dyn Store, by: String, act: Act, of: &str, body: &Bytes) -> Result<Value, Error> {
-    let of = crate::http::decoded(of)?;
+    let of = query::decode(of)?;
     let run = || find(store, &of);
     match act {
         Act::Stop => tell(store, by, &run()?, Word::Stop, body),

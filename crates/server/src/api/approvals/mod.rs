@@ -29,7 +29,10 @@ use serde_json::json;
 pub use ask::{ApprovalBody, ask};
 pub use wait::decided;
 
-use super::{Query, query};
+use super::{
+    query::{self, Query},
+    state,
+};
 use crate::{state::Error, wire::body::AnswerBody};
 
 /// Operation that a route serves.
@@ -132,7 +135,7 @@ pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
         Some(hint) => format!("{error} ({hint})"),
         None => error.to_string(),
     };
-    super::refused_with(error, json!({ "code": error.code(), "message": message }))
+    state::refused_with(error, json!({ "code": error.code(), "message": message }))
 }
 
 async fn list(route: &Route, asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
@@ -267,7 +270,7 @@ async fn read<T: Send + 'static>(
 }
 
 fn answered(status: StatusCode, body: &impl Serialize) -> Result<Response<AnswerBody>, Error> {
-    let mut response = super::answered(body)?;
+    let mut response = state::answered(body)?;
     *response.status_mut() = status;
     Ok(response)
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use outlast_core::{state::At, store::state::Moment, words::id::Micros};
 use percent_encoding::percent_decode_str;
 
-use super::routes::Route;
+use super::state::Route;
 use crate::state::Error;
 
 /// Query parameters of a request, each at most once.
@@ -124,7 +124,7 @@ pub fn decode(text: &str) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::routes::ROUTES, *};
+    use super::{super::state::ROUTES, *};
 
     #[test]
     fn any_text_can_be_written_in_a_path() {

@@ -3,14 +3,11 @@
 //!
 //! Times are microseconds since the Unix epoch.
 
-pub mod approvals;
 mod item;
 mod keep;
 mod list;
-pub(crate) mod query;
 mod replay;
 mod routes;
-pub(crate) mod segments;
 pub mod show;
 mod transaction;
 
@@ -21,9 +18,8 @@ use http::{HeaderValue, Response, request::Parts};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::query::Query;
-pub(crate) use self::query::decode as decoded;
 pub use self::routes::{ROUTES, Route, Verb};
+use super::query::{self, Query};
 use crate::{
     state::{Error, StateDesk, Writer},
     wire::body::{AnswerBody, JSON, response, unkept},
@@ -94,7 +90,7 @@ pub(crate) fn refused(error: &Error) -> Response<AnswerBody> {
 }
 
 /// Returns the response for an error, whose JSON has the members of `body` too.
-fn refused_with(error: &Error, mut body: Value) -> Response<AnswerBody> {
+pub(crate) fn refused_with(error: &Error, mut body: Value) -> Response<AnswerBody> {
     body["error"] = json!({
         "code": error.code(),
         "message": error.to_string(),

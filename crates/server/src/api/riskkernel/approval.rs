@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::{Act, Error, RiskKernelRequest, answered, run::shown};
 use crate::{
-    http::approvals::{ApprovalBody, ask, may_decide, read_decision, show},
+    api::approvals::{ApprovalBody, ask, may_decide, read_decision, show},
     wire::body::AnswerBody,
 };
 

@@ -16,8 +16,8 @@ use outlast_core::{
 use serde_json::{Map, Value, json};
 
 use crate::{
+    api::{query, read::plans},
     proxy::host::Host,
-    read::plans,
     wire::{
         body::{AnswerBody, JSON, unkept},
         refuse::Refusal,
@@ -69,7 +69,7 @@ fn query(text: &str, words: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
         if found.iter().any(|(n, _)| n == name) {
             return Err(Refusal::BadQuery(format!("the parameter {name:?} is there twice")));
         }
-        let value = crate::http::decoded(value).map_err(|e| Refusal::BadQuery(e.to_string()))?;
+        let value = query::decode(value).map_err(|e| Refusal::BadQuery(e.to_string()))?;
         found.push((name.to_owned(), value));
     }
     Ok(found)

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Error, RiskKernelRequest, answered, unknown};
-use crate::{http::show::Runs, state::Writer, wire::body::AnswerBody};
+use crate::{api::state::show::Runs, state::Writer, wire::body::AnswerBody};
 
 /// Agent under whose name facts are kept in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";

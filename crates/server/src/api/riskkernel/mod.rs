@@ -11,7 +11,6 @@ mod memory;
 mod routes;
 mod run;
 mod show;
-mod stamp;
 mod tokens;
 
 use std::sync::Arc;
@@ -30,14 +29,16 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::json;
 
-pub(crate) use self::stamp::{Speaks, Stamped};
+use self::tokens::Tokens;
 pub use self::{
     error::Error,
     routes::{ROUTES, Route, Verb},
 };
-use self::{query::Query, tokens::Tokens};
 use crate::{
-    http::{approvals::By, query},
+    api::{
+        approvals::By,
+        query::{self, Query},
+    },
     proxy::{
         host::Host,
         seat::{self, Act},

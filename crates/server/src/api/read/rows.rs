@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{ReadRequest, Reader, json, of_type};
-use crate::{http::query::Query, state::Error, version, wire::body::AnswerBody};
+use crate::{api::query::Query, state::Error, version, wire::body::AnswerBody};
 
 /// Number of the rows' shapes. A server and a client have to have the same.
 pub const SHAPES: i64 = 1;

@@ -29,7 +29,11 @@ use outlast_core::{
 use serde_json::Value;
 
 use crate::{
-    http::{query, query::Query, refused, segments},
+    api::{
+        query::{self, Query},
+        segments,
+        state::refused,
+    },
     proxy::host::Host,
     state::Error,
     wire::body::{AnswerBody, JSON, unkept},

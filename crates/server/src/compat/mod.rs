@@ -1,3 +1,0 @@
-//! Routes of other systems, for their unmodified clients. Translation only.
-
-pub mod riskkernel;
