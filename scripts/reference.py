@@ -176,8 +176,12 @@ def homes() -> dict[str, str]:
     raise SystemExit("outlast/__init__.py has no table of its public names")
 
 
+def source_of(home: str) -> Path:
+    return PACKAGE / f"{home.replace('.', '/')}.py"
+
+
 def find(name: str, home: str) -> ast.AST:
-    source = PACKAGE / f"{home.replace('.', '/')}.py"
+    source = source_of(home)
     for node in ast.parse(source.read_text()).body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
             return node
@@ -188,6 +192,23 @@ def find(name: str, home: str) -> ast.AST:
 
 def is_property(node: ast.AST) -> bool:
     return any(getattr(d, "id", None) == "property" for d in getattr(node, "decorator_list", []))
+
+
+def with_hidden_bases(node: ast.ClassDef, home: str) -> ast.ClassDef:
+    """The class with the members that it has from a base of ours that is no public name; those bases are not shown."""
+    bases, body = [], []
+    for base in node.bases:
+        name = ast.unparse(base).partition("[")[0]
+        places = {alias.name: n for n in ast.parse(source_of(home).read_text()).body if isinstance(n, ast.ImportFrom) for alias in n.names}
+        place = places.get(name)
+        if place is not None and place.level and name not in homes():
+            up = home.split(".")[: -place.level]
+            body += with_hidden_bases(find(name, ".".join([*up, place.module])), ".".join([*up, place.module])).body
+        elif name != "Generic":
+            bases.append(base)
+    about = [item for item in node.body[:1] if described(node)]
+    node.bases, node.body = bases, about + body + node.body[len(about) :]
+    return node
 
 
 def class_entry(node: ast.ClassDef) -> str:
@@ -217,7 +238,7 @@ def python_page() -> str:
         if isinstance(node, ast.Assign):
             groups["Errors and warnings"].append(f"### `{name}`\n\nAnother name of `{ast.unparse(node.value)}`.\n")
         elif isinstance(node, ast.ClassDef):
-            groups["Errors and warnings" if home == "errors" else "Classes"].append(class_entry(node))
+            groups["Errors and warnings" if home == "errors" else "Classes"].append(class_entry(with_hidden_bases(node, home)))
         else:
             about = described(node)
             groups["Functions"].append(f"### `{name}`\n\n{signature(node)}" + (f"\n{about}\n" if about else ""))

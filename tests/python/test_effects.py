@@ -7,8 +7,9 @@ import threading
 import pytest
 
 import outlast
-from outlast import _native, effects, errors, steps
+from outlast import _native, effects, errors
 from outlast.effects import Effect
+from outlast.steps import spec
 
 
 class Answer(Effect):
@@ -61,7 +62,7 @@ def test_a_process_gets_answers_and_errors_where_it_waits_for_them(drive):
 def entries(rt, name, run="r"):
     """The state of a step's newest entry, and what is recorded of it."""
     no = int(rt.get(run).raw["no"])
-    seq, state = rt._engine.recorded(no, 0).find(steps.key_of(name, (), {}))
+    seq, state = rt._engine.recorded(no, 0).find(spec.key_of(name, (), {}))
     raw = rt._engine.value(no, seq)
     return state, json.loads(raw) if raw else None
 
@@ -167,7 +168,7 @@ def test_a_step_that_is_refused_leaves_its_place_to_the_next_equal_one(rt):
             run.step("s", lambda n: n, 2)
         assert [run.step("s", lambda n: n, n) for n in (1, 2)] == [1, 2]
     recorded = rt._engine.recorded(int(rt.get("r").raw["no"]), 0)
-    assert recorded.find(steps.key_of("s", (2,), {}))[1] == "done"
+    assert recorded.find(spec.key_of("s", (2,), {}))[1] == "done"
 
 
 # Bug: the store refused the record of an input's failure, and that error came out in place of the generator's.

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 import outlast
-from outlast import _native, codec, scope, steps
+from outlast import _native, codec
+from outlast.steps import spec
 
 
 @dataclasses.dataclass
@@ -59,7 +60,7 @@ def test_a_key_is_that_of_the_arguments_as_codec_knows_them(rt):
         for value in TEXTS + NUMBERS + OTHERS + ["\udc80", Odd("x"), b"bytes", {1, 2}, Plan, object()]:
             for args, kwargs in (((value,), {}), ((), {"k": value}), ((1, value, "z"), {})):
                 try:
-                    base = steps.key_of("s", args, kwargs)
+                    base = spec.key_of("s", args, kwargs)
                 except UnicodeEncodeError:
                     continue
                 assert _native.enter(recorded, "s", args, kwargs, False) == (None, base, None), value
@@ -74,7 +75,7 @@ def test_many_and_long_arguments_are_shown_by_their_start():
 def test_the_state_a_late_thread_changes_is_refused_when_its_step_is_over(rt):
     late = []
     with rt.run("r", budget=outlast.Budget(usd=1)) as run:
-        run.step("s", lambda: late.append(scope.current()) or "done")
+        run.step("s", lambda: late.append(outlast.current()) or "done")
         (here,) = late
         assert (here.step is not None, here.is_open, here.try_) == (True, True, 1)
         failed = []

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import outlast
-from outlast import steps
+from outlast.steps import spec
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_recursion_of_steps_has_keys_that_do_not_grow_with_it(lives):
     assert lives(lambda run: down(run, 30), lambda run: down(run, 30)) == [30, 30]
     key = "down"
     for _ in range(100):
-        key = steps.nested(f"{key}(0123456789abcdef)", "down")
+        key = spec.nested(f"{key}(0123456789abcdef)", "down")
     assert len(key) < 200
 
 

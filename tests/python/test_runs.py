@@ -324,13 +324,13 @@ def test_ctrl_c_when_the_run_is_just_open_leaves_it(rt, monkeypatch):
 
 def test_a_handle_whose_opening_failed_leaves_the_run_to_others(rt, monkeypatch):
     interrupted(rt, "r")
-    from outlast import steps
+    from outlast.steps import memory
 
     def fail(*_):
         raise OSError("the store went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(steps.Memory, "begin", fail)
+        patched.setattr(memory.Memory, "begin", fail)
         run = rt.run("r")
         with pytest.raises(OSError):
             run.__enter__()

@@ -316,7 +316,7 @@ def test_the_parts_of_a_name_are_never_joined(client):
         put(client, key, key, agent="odd")
         assert client.get_state("odd", key).value == key
     assert client.list_keys("odd") == sorted(("", "\0", "%_é/", "🍵"), key=str.encode)
-    other = Statehouse(store=client._backend._runtime, namespace="elsewhere")
+    other = Statehouse(store=client._backend._store, namespace="elsewhere")
     assert not other.get_state("a", "b:c").exists and other.get_state("a", "b:c", namespace="default").exists
 
 

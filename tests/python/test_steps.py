@@ -12,7 +12,8 @@ import pydantic
 import pytest
 
 import outlast
-from outlast import codec, effects, retry, scope, steps
+from outlast import codec, effects, retry, scope
+from outlast.steps import spec
 
 
 @dataclasses.dataclass
@@ -172,7 +173,7 @@ def test_an_exception_is_journaled_with_its_traceback(rt):
         with rt.run("r") as run:
             run.step("parse", broken_parser)
     recorded = rt._engine.recorded(int(rt.get("r").raw["no"]), 0)
-    seq, state = recorded.find(steps.key_of("parse", (), {}))
+    seq, state = recorded.find(spec.key_of("parse", (), {}))
     assert state == "failed"
     error = json.loads(rt._engine.value(int(rt.get("r").raw["no"]), seq))["error"]
     assert (error["type"], error["message"]) == ("builtins.ValueError", "no JSON")
@@ -307,7 +308,7 @@ def test_an_exception_without_a_text_is_raised_and_journaled(rt):
             with rt.run(f"r{len(options)}") as run:
                 run.step("s", fail, **options)
         no = int(rt.get(f"r{len(options)}").raw["no"])
-        seq, state = rt._engine.recorded(no, 0).find(steps.key_of("s", (), {}))
+        seq, state = rt._engine.recorded(no, 0).find(spec.key_of("s", (), {}))
         assert state == "failed" and "NoText" in json.loads(rt._engine.value(no, seq))["error"]["type"]
 
 

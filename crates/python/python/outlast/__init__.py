@@ -31,7 +31,7 @@ _HOMES = {
     "Retry": "retry",
     "step": "steps.decorator",
     "tool": "tools",
-    "current": "scope",
+    "current": "runs",
     "Current": "scope",
     "openai": "clients",
     "anthropic": "clients",
@@ -108,13 +108,13 @@ if TYPE_CHECKING:
     from .clients import Endpoint as Endpoint, anthropic as anthropic, endpoint as endpoint, gemini as gemini, openai as openai
     from .steps.decorator import step as step
     from .tools import tool as tool
-    from .scope import Current as Current, current as current
+    from .scope import Current as Current
     from .errors import *  # noqa: F403
     from .reservation import Reservation as Reservation, reserve as reserve, settle as settle
     from .generators.jsonl import JsonlStore as JsonlStore
     from .generators.resume import AsyncResults as AsyncResults, Results as Results, resume_or_start as resume_or_start
     from .retry import Retry as Retry
-    from .runs import Run as Run
+    from .runs import Run as Run, current as current
     from .runtime import Runtime as Runtime, connect as connect
     from .state.statehouse import Statehouse as Statehouse, Transaction as Transaction
     from .versions import Operation as Operation, ReplayEvent as ReplayEvent, ResumePoint as ResumePoint, StateResult as StateResult

@@ -6,14 +6,12 @@ import dataclasses
 import datetime
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _native
 from .effects import Look, Process, Sleep, drive, drive_async
 from .errors import ApprovalDenied, NotSerializable
-
-if TYPE_CHECKING:
-    from .runs import Run
+from .opening import RunHandle
 
 #: Seconds until a question expires, where the caller gives none: a day.
 EXPIRES = 24 * 60 * 60.0
@@ -61,13 +59,13 @@ class Question:
         self.expires_ms = int(min(seconds * 1000, 2**60)) or 1
 
 
-def ask(run: "Run", question: Question, is_async: bool) -> Any:
+def ask(run: RunHandle, question: Question, is_async: bool) -> Any:
     """Asks for the approval, and waits until a person has decided or the question has expired. Awaitable if `is_async`."""
     process = _asked(run, question)
     return drive_async(process) if is_async else drive(process)
 
 
-def _asked(run: "Run", question: Question) -> Process[Approval]:
+def _asked(run: RunHandle, question: Question) -> Process[Approval]:
     what = f"the approval of {question.tool}"
 
     def request() -> "_native.Ticket":
@@ -91,7 +89,7 @@ def _asked(run: "Run", question: Question) -> Process[Approval]:
     return _answer(question.tool, told)
 
 
-def _recalled(run: "Run", question: Question) -> Any:
+def _recalled(run: RunHandle, question: Question) -> Any:
     """The answer that a completed run has recorded for a question. Errors: `RunCompleted` where none is recorded."""
     told: Any = _native.recalled_approval(
         run._engine, run._no, question.tool, question.side_effect, question.raw, question.key

@@ -32,14 +32,14 @@ from claude_agent_sdk import (  # type: ignore[import-not-found,unused-ignore]
 )
 from claude_agent_sdk import query as sdk_query  # type: ignore[import-not-found,unused-ignore]
 
-from . import clients, runtime, scope
+from . import clients, runs, runtime
 from .errors import Conflict
 from .state.table import Change, Table
 from .tools import Effect, ToolSpec
 
 if TYPE_CHECKING:
     from .runs import Run
-    from .runtime import Runtime
+    from .opening import Store
 
 __all__ = ["OutlastSessionStore", "ToolHooks", "options", "query", "session_id"]
 
@@ -74,7 +74,7 @@ async def query(
     had its result gives that `ResultMessage` alone, also in a completed run. A query is known by its prompt, and its
     place among equal ones. `options` and `effects` are those of `outlast.claude_agent.options`. Errors: its own, and the SDK's.
     """
-    run = scope.current().run
+    run = runs.current().run
     asked = _asked.setdefault(run, Counter())
     place, asked[prompt] = asked[prompt], asked[prompt] + 1
     key = f"claude_agent/query/{hashlib.sha256(prompt.encode()).hexdigest()[:32]}/{place}"
@@ -111,10 +111,10 @@ def options(given: ClaudeAgentOptions, *, effects: Mapping[str, Effect] | None =
 
 
 def _options(given: ClaudeAgentOptions, effects: Mapping[str, Effect] | None) -> ClaudeAgentOptions:
-    run = scope.current().run
+    run = runs.current().run
     if given.session_store is not None or given.resume is not None or given.session_id is not None or given.continue_conversation:
         raise ValueError("options wants no session_store, resume, session_id or continue_conversation: they are the run's")
-    store = OutlastSessionStore(run._runtime)
+    store = OutlastSessionStore(run._store)
     id = session_id(run)
     life, begun = _life(), run.state.get(_SESSION)
     place = _place(given.cwd, id)
@@ -166,7 +166,7 @@ class OutlastSessionStore:
     What `delete` deletes is erased.
     """
 
-    def __init__(self, store: "str | os.PathLike[str] | Runtime | None" = None) -> None:
+    def __init__(self, store: "str | os.PathLike[str] | Store | None" = None) -> None:
         self._table = Table(runtime.of(store), "claude_agent")
         # By session and subpath: the number of entries, the version of that word, and the uuids.
         self._known: dict[tuple[str, str], tuple[dict[str, Any], int, set[str]]] = {}

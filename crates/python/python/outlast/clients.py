@@ -108,7 +108,7 @@ class SdkRetries(int):
     __index__ = __int__
 
 
-def _is_counted(current: Current | None) -> bool:
+def _is_counted(current: Current[Any] | None) -> bool:
     """Whether Outlast counts the tries of the running code itself: inside a step or an item."""
     return current is not None and (current.step is not None or current.seq is not None)
 
@@ -160,7 +160,7 @@ def _answered(response: Any) -> None:
 
 def _where() -> tuple[str, str, int | None]:
     """The proxy's URL, the token, and the open step of the context that a request is made in."""
-    current: Current | None = variable.get()
+    current: Current[Any] | None = variable.get()
     supervisor, token = os.environ.get("OUTLAST_URL"), os.environ.get("OUTLAST_TOKEN")
     if current is None:
         if supervisor and token:

@@ -129,7 +129,7 @@ class Work:
     kwargs: dict[str, Any]
     #: Seconds, None without a limit.
     timeout: float | None
-    current: scope.Current
+    current: scope.Current[Any]
     #: The thread in which a late function still runs.
     late: threading.Thread | None
 

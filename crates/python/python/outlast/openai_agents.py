@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from agents import FunctionTool, RunState  # type: ignore[import-not-found,unused-ignore]
 
-from . import codec, runtime, scope, steps
+from . import codec, runs, runtime, scope
 from .errors import ApprovalDenied, NotSerializable
 from .state.statehouse import Statehouse, Transaction
-from .steps import StepSpec
+from .steps.life import begin
+from .steps.spec import StepSpec
 from .tools import Effect, InDoubt, ToolSpec
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class OutlastSession:
     async def _step(self, what: str, fn: Any, *args: Any) -> Any:
         current = scope.variable.get()
         run = current.run if current is not None else None
-        if run is None or run._runtime is not self._runtime:
+        if run is None or run._store is not self._runtime:
             return fn(*args)
 
         async def done(*args: Any) -> Any:
@@ -132,7 +133,7 @@ class OutlastSession:
 
         # A model decides what a session is told next: a restarted one may tell it something else.
         spec = StepSpec(f"session {self.session_id}: {what}", done, None, None, None, False, may_diverge=True)
-        return await steps.begin(run, spec, args, {})
+        return await begin(run, spec, args, {})
 
     # --- what is stored: `item/N` and the number of the next one
 
@@ -208,10 +209,10 @@ def pause(result: Any, name: str = "openai_agents") -> None:
     A result that is not interrupted ends the pause.
     """
     state = result.to_state().to_json() if result.interruptions else None
-    scope.current().run.checkpoint(name, None if state is None else json.dumps(state))
+    runs.current().run.checkpoint(name, None if state is None else json.dumps(state))
 
 
 async def resumed(agent: Any, name: str = "openai_agents") -> RunState | None:
     """The state that `pause` kept, also in an earlier life of the run, to be approved and run on; None without one."""
-    kept = scope.current().run.latest_checkpoint(name)
+    kept = runs.current().run.latest_checkpoint(name)
     return None if kept is None else await RunState.from_json(agent, json.loads(kept))

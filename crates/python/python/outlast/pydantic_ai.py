@@ -25,8 +25,9 @@ from pydantic_ai.durable_exec import (  # type: ignore[import-not-found,unused-i
     ToolsetCallToolId,
 )
 
-from . import scope, steps
-from .steps import StepSpec
+from . import scope
+from .steps.life import begin
+from .steps.spec import StepSpec
 from .tools import Effect, ToolSpec
 
 __all__ = ["OutlastDurability"]
@@ -92,7 +93,7 @@ class _Backend(JournalCallableOperationBackend[Any]):  # type: ignore[misc,unuse
         if isinstance(operation_id, ToolsetCallToolId):
             id = next((part.tool_call_id for part in cache_key if getattr(part, "tool_call_id", None)), None)
             return _payload(await ToolSpec(name, config).call(body, (), {}, id=id))
-        return await steps.begin(current.run, StepSpec(name, body, None, None, None, False, may_diverge=True), (), {})
+        return await begin(current.run, StepSpec(name, body, None, None, None, False, may_diverge=True), (), {})
 
 
 def _payload(outcome: object) -> object:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .budget import _nano
 from .errors import Error
-from .scope import current
+from .runs import current
 
 if TYPE_CHECKING:
     from . import _native

@@ -9,33 +9,18 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from . import _native, scope
 from .budget import Budget
-from .opening import RunSpec
+from .opening import RunSpec, Store
 from .runs import Run
-from .views import RunView
 
-if TYPE_CHECKING:
-    from .batch.core import Core
-
-# One engine for each store in a process, so that all connections share one instance and heartbeat.
-_open: dict[str, "Runtime"] = {}
-_lock = threading.Lock()
 _newest: "weakref.ref[Runtime] | None" = None
 
 
-class Runtime:
+class Runtime(Store):
     """An open store. `outlast.connect()` gives the same runtime for the same store."""
-
-    place: str
-    _engine: _native.Engine
-    # Runs that are open here, by id, and batches.
-    _live: "weakref.WeakValueDictionary[str, Run]"
-    _batches: "weakref.WeakSet[Core]"
-    # Held to look at the open runs, or to change them.
-    _opening: threading.Lock
 
     def __new__(cls, store: str | os.PathLike[str] | None = None) -> "Runtime":
         global _newest
@@ -43,13 +28,13 @@ class Runtime:
         if not isinstance(asked, str) and asked is not None:
             asked = os.fsdecode(asked)
         place = _native.Engine.resolve(asked)
-        gone = _open.get(place)
+        gone = cls._open.get(place)
         if gone is not None and not gone._engine.is_there():
             # The store's file was removed or replaced, for a fresh start: the path now holds another store.
             with contextlib.suppress(Exception):
                 gone.close()
-        with _lock:
-            found = _open.get(place)
+        with cls._open_lock:
+            found: Any = cls._open.get(place)
             if found is None:
                 found = super().__new__(cls)
                 found._engine = _native.Engine.open(asked)
@@ -57,9 +42,9 @@ class Runtime:
                 found._live = weakref.WeakValueDictionary()
                 found._batches = weakref.WeakSet()
                 found._opening = threading.Lock()
-                _open[place] = found
+                cls._open[place] = found
             _newest = weakref.ref(found)
-            return found
+            return found  # type: ignore[no-any-return]
 
     def run(
         self,
@@ -103,25 +88,6 @@ class Runtime:
         self._engine.view(id)
         return Run(self, RunSpec(id, if_held=if_held), lazy=True)
 
-    def get(self, id: str) -> RunView:
-        """The run as the store has it. Claims nothing. Errors: `UnknownRun`."""
-        return RunView.parse(self._engine.view(id))
-
-    def close(self) -> None:
-        """Leaves open runs as `interrupted` and closes the store. Idempotent. The end of the process does the same."""
-        with _lock:
-            if _open.get(self.place) is self:
-                del _open[self.place]
-        for run in list(self._live.values()):
-            run._leave("interrupt", quiet=True)
-        for batch in list(self._batches):
-            batch.drain()
-        self._engine.close()
-
-    def _is_in_use(self) -> bool:
-        """Returns whether a run or a batch of this store is open in this process."""
-        return bool(self._live) or bool(self._batches)
-
     def __enter__(self) -> "Runtime":
         return self
 
@@ -152,7 +118,7 @@ def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
 def default() -> Runtime:
     """The runtime that was opened last; without one, that of the default store."""
     found = _newest() if _newest is not None else None
-    if found is not None and _open.get(found.place) is found:
+    if found is not None and Store._open.get(found.place) is found:
         return found
     return connect()
 
@@ -164,13 +130,8 @@ def of(store: Any) -> Runtime:
     return default() if store is None else connect(store)
 
 
-def is_any_run_open() -> bool:
-    """Whether a run or a batch of any store is open in this process."""
-    return any(runtime._is_in_use() for runtime in _open.values())
-
-
 def _close_all() -> None:
-    for runtime in list(_open.values()):
+    for runtime in list(Store._open.values()):
         try:
             runtime.close()
         except Exception:
@@ -180,10 +141,9 @@ def _close_all() -> None:
 
 def _after_fork() -> None:
     # The child has the parent's handles, and none of its threads: they are told apart by their pid.
-    global _lock
-    _lock = threading.Lock()
+    Store._open_lock = threading.Lock()
     scope.OpenStep._lock = threading.Lock()
-    _open.clear()
+    Store._open.clear()
 
 
 atexit.register(_close_all)

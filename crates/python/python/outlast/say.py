@@ -1,8 +1,12 @@
-"""Messages to people on standard error. A closed or missing standard error is ignored."""
+"""Messages to people: lines on standard error, where a closed or missing one is ignored, and warnings at the program's own line."""
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def say(text: str) -> None:
@@ -22,3 +26,11 @@ def is_terminal() -> bool:
         return sys.stderr is not None and sys.stderr.isatty()
     except (OSError, ValueError):
         return False
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Gives a warning that names the innermost line of code outside the package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

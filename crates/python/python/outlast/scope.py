@@ -1,27 +1,86 @@
-"""The run, step and try that a piece of code runs in. A context variable: tasks do not mix."""
+"""The run, step and try that a piece of code runs in, with the changes of the state that commit with it. A context variable:
+tasks do not mix."""
 
 from __future__ import annotations
 
 import contextvars
 import hashlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .errors import NoRun, RunHalted
+from .errors import AlreadySettled, Conflict, ReadOnlyNamespace, RunHalted
+from .opening import RunHandle
 
 if TYPE_CHECKING:
     from ._native import Change
-    from .runs import Run
-    from .state.changes import Changes
+
+#: The run: for programs `outlast.Run`.
+R = TypeVar("R", bound=RunHandle)
+
+Place = tuple[str, str, str]
 
 
-class Current:
+class Changes:
+    """The changes of one try of one step of the run `run_id`, in order. Any thread may add to them."""
+
+    def __init__(self, run_id: str) -> None:
+        self._own = f"run:{run_id}"
+        self._lock = threading.Lock()
+        self._changes: list[Change] = []
+        self._last: dict[Place, tuple[int, bytes | None]] = {}
+        self._sealed = False
+
+    def add(self, changes: list[Change]) -> None:
+        """Adds changes, all or none. An expected version counts the step's earlier changes.
+
+        Errors: `Conflict`; `ReadOnlyNamespace`; `AlreadySettled` when the step is over, as after its timeout.
+        """
+        with self._lock:
+            if self._sealed:
+                raise AlreadySettled("the step that changes the state here is over: nothing more commits with it")
+            made = [self._rebased(change) for change in changes]
+            for namespace, agent, key, value, _ in made:
+                place = (namespace, agent, key)
+                self._last[place] = (self.last(*place)[0] + 1, value)
+            self._changes += made
+
+    def _rebased(self, change: "Change") -> "Change":
+        """Lowers the expected version by the step's own earlier changes: for the engine, they are one transaction."""
+        namespace, agent, key, value, expected = change
+        if namespace.startswith("run:") and namespace != self._own:
+            raise ReadOnlyNamespace(
+                f'namespace "{namespace}" is written by its own run only',
+                hint="write it from within the run, or use another namespace",
+            )
+        mine = self.last(namespace, agent, key)[0]
+        if expected is None or not mine:
+            return change
+        if expected < mine:
+            raise Conflict(
+                f'key "{key}" of agent "{agent}" in namespace "{namespace}" was expected at version {expected}, '
+                f"and is at {mine} or above: this step alone has changed it {mine} times",
+                hint="read the key again and decide anew",
+            )
+        return (namespace, agent, key, value, expected - mine)
+
+    def last(self, namespace: str, agent: str, key: str) -> tuple[int, bytes | None]:
+        """The number of changes of a key, and the value of the last one (None: deleted, or no change)."""
+        return self._last.get((namespace, agent, key), (0, None))
+
+    def seal(self) -> list[Change]:
+        """Returns all changes and refuses further ones."""
+        with self._lock:
+            self._sealed = True
+            return self._changes
+
+
+class Current(Generic[R]):
     """The run, the step and the try that a piece of code runs in: what `outlast.current()` gives."""
 
     __slots__ = ("run", "step", "try_", "_seq", "_changes")
 
     def __init__(
-        self, run: "Run", step: str | None = None, seq: int | None = None, try_: int = 0, changes: "Changes | None" = None
+        self, run: R, step: str | None = None, seq: int | None = None, try_: int = 0, changes: Changes | None = None
     ) -> None:
         #: The run; in an item of a batch, the item's view of the job's run.
         self.run = run
@@ -46,7 +105,7 @@ class Current:
         return self._seq
 
     @property
-    def changes(self) -> "Changes | None":
+    def changes(self) -> Changes | None:
         """Changes of the state that commit with the result of the open step or item; None outside of both."""
         return self._changes
 
@@ -57,7 +116,7 @@ class Current:
         return hashlib.sha256(f"{self.run._identity}\0{self.step or ''}".encode()).hexdigest()[:32]
 
 
-class OpenStep(Current):
+class OpenStep(Current[R]):
     """`Current` inside a step. Values that few steps use are made on first use."""
 
     __slots__ = ("is_ahead", "_is_over")
@@ -65,7 +124,7 @@ class OpenStep(Current):
     # One lock for all steps: it is held for a moment.
     _lock = threading.Lock()
 
-    def __init__(self, run: "Run", key: str, number: int, tried: int, is_ahead: bool) -> None:
+    def __init__(self, run: R, key: str, number: int, tried: int, is_ahead: bool) -> None:
         self.run = run
         self.step = key
         self._seq = number
@@ -94,9 +153,7 @@ class OpenStep(Current):
         return self._seq  # type: ignore[return-value]
 
     @property
-    def changes(self) -> "Changes":
-        from .state.changes import Changes
-
+    def changes(self) -> Changes:
         with OpenStep._lock:
             if self._changes is None:
                 self._changes = Changes(self.run.id)
@@ -104,7 +161,7 @@ class OpenStep(Current):
                     self._changes.seal()
             return self._changes
 
-    def seal(self) -> "list[Change]":
+    def seal(self) -> list[Change]:
         """Returns all changes of the step and refuses further ones."""
         # In this order: changes that another thread makes at this moment are seen here, or sealed there.
         self._is_over = True
@@ -112,15 +169,4 @@ class OpenStep(Current):
         return [] if changes is None else changes.seal()
 
 
-variable: contextvars.ContextVar[Current | None] = contextvars.ContextVar("outlast", default=None)
-
-
-def current() -> Current:
-    """The run, the step and the try that the caller runs in. Errors: `NoRun` outside of a run."""
-    found = variable.get()
-    if found is None:
-        raise NoRun(
-            "outlast.current() was called outside of a run",
-            hint="call it inside `with rt.run(…):`; a new thread needs contextvars.copy_context().run(…)",
-        )
-    return found
+variable: contextvars.ContextVar[Current[Any] | None] = contextvars.ContextVar("outlast", default=None)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
+from typing import Any, Callable, Literal, TypeVar, overload
 
-from . import approvals, classes, scope, steps
+from . import approvals, classes, scope
 from .errors import Error, NotSerializable, Skip, StepInDoubt, ToolFailed
-from .steps import StepSpec, is_async
+from .opening import RunHandle
+from .runs import current
 from .steps.decorator import warn_if_lost
-from .steps.spec import stand_in
-
-if TYPE_CHECKING:
-    from .runs import Run
+from .steps.life import begin, resolve
+from .steps.spec import StepSpec, is_async, stand_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -168,7 +167,7 @@ def _by_name(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 class ToolCall:
     """One call of a tool in a run. Two methods do the same for threads and for tasks."""
 
-    def __init__(self, spec: ToolSpec, run: "Run", fn: Callable[..., Any], id: str | None) -> None:
+    def __init__(self, spec: ToolSpec, run: RunHandle, fn: Callable[..., Any], id: str | None) -> None:
         self._spec = spec
         self._run = run
         self._fn = fn
@@ -188,7 +187,7 @@ class ToolCall:
         if self._spec.approve:
             approvals.ask(self._run, self._question(asked), False)
         try:
-            outcome = steps.begin(self._run, self._step(self._sync), args, kwargs)
+            outcome = begin(self._run, self._step(self._sync), args, kwargs)
         except Exception as e:
             return self._failed(e)
         return self._outcome(outcome)
@@ -199,7 +198,7 @@ class ToolCall:
         if self._spec.approve:
             await approvals.ask(self._run, self._question(asked), True)
         try:
-            outcome = await steps.begin(self._run, self._step(self._async), args, kwargs)
+            outcome = await begin(self._run, self._step(self._async), args, kwargs)
         except Exception as e:
             return self._failed(e)
         return self._outcome(outcome)
@@ -215,14 +214,14 @@ class ToolCall:
 
     def _sync(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            self._begun = scope.current().step
+            self._begun = current().step
             return self._fn(*args, **kwargs)
         except Exception as e:
             return self._raised(e)
 
     async def _async(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            self._begun = scope.current().step
+            self._begun = current().step
             return await self._fn(*args, **kwargs)
         except Exception as e:
             return self._raised(e)
@@ -256,7 +255,7 @@ class ToolCall:
     def _failed(self, error: Exception) -> Any:
         if self._paused and self._spec.effect == "once" and self._begun is not None:
             # The framework calls the tool again from its top: that is no doubt.
-            self._run.resolve(self._spec.name, key=self._begun, rerun=True)
+            resolve(self._run, self._spec.name, (), {}, self._begun, True, None, None)
         if isinstance(error, StepInDoubt) and self._spec.in_doubt == "tell":
             return IN_DOUBT.format(self._spec.name)
         if isinstance(error, NotSerializable) and self._begun is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import RepeatedFailure
-from ..steps import journal
+from ..steps import life as journal
 from .options import MOST_EQUAL_FAILURES
 
 

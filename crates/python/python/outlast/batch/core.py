@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
 from ..errors import Error, LeaseLost, RunEnded, RunHalted, StopRequested
+from ..opening import Store
 from ..say import say
 from . import limits, plan as plans, progress, telling
 from .alike import Alike
@@ -26,7 +27,6 @@ from .width import Width
 
 if TYPE_CHECKING:
     from .. import _native
-    from ..runtime import Runtime
 
 #: Seconds between looks at whether this attempt still drives, and at who died.
 _LOOK_S = 1.0
@@ -39,12 +39,12 @@ class Core:
     outcomes: Outcomes
     open_run: "_native.OpenRun"
 
-    def __init__(self, runtime: "Runtime", fn: Callable[[Any], Any], options: Options, aio: bool) -> None:
-        self.runtime = runtime
-        self.engine = runtime._engine
+    def __init__(self, store: Store, fn: Callable[[Any], Any], options: Options, aio: bool) -> None:
+        self.store = store
+        self.engine = store._engine
         self.fn = fn
         self.options = options
-        self.run = JobRun(runtime, options.job, options.budget, options.tags, from_snapshot=options.from_snapshot)
+        self.run = JobRun(store, options.job, options.budget, options.tags, from_snapshot=options.from_snapshot)
         self.lock = threading.RLock()
         self.bell: Any = AsyncBell() if aio else Bell(self.lock)
         self.stopping = threading.Event()
@@ -115,11 +115,11 @@ class Core:
         )
         self._before = self.stats.ended
         self.engine.expect_items(self.run._no, self.stats.total)
-        for line in telling.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.runtime.place, resumes):
+        for line in telling.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
             say(line)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
-        # The runtime's end drains what still runs.
-        self.runtime._batches.add(self)
+        # The store's end drains what still runs.
+        self.store._batches.add(self)
 
     def give_up(self) -> None:
         """Ends a batch that `open` begins in another thread: the caller no longer waits for the batch."""
@@ -356,12 +356,12 @@ class Core:
                 self.error = e
         with self.lock:
             self._show(last=True)
-            self.runtime._batches.discard(self)
+            self.store._batches.discard(self)
             self.over = True
             self.bell.ring()
 
     def drain(self) -> None:
-        """Claims no more items and waits until the running ones are finished: the runtime closes."""
+        """Claims no more items and waits until the running ones are finished: the store closes."""
         self.stop(None)
         if isinstance(self.bell, Bell) and not self.abandoned:
             if not self.over and not self._is_dropped:

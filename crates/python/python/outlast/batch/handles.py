@@ -14,7 +14,7 @@ from ..budget import Budget
 from ..effects import drive, drive_async
 from ..retry import Retry
 from ..say import say
-from ..steps import is_async
+from ..steps.spec import is_async
 from . import options as asked, telling, work
 from .core import Core
 from .progress import Stats

@@ -7,16 +7,16 @@ import datetime
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .. import scope, steps
+from .. import scope
 from ..budget import Budget
 from ..errors import Error, RunEnded, RunHalted
-from ..opening import RunSpec
+from ..opening import RunSpec, Store
 from ..runs import Run
 from ..state.run_state import Context, State
+from ..steps.memory import Memory
 
 if TYPE_CHECKING:
     from .. import _native
-    from ..runtime import Runtime
 
 
 #: The header with the code of a refusal by Outlast itself.
@@ -28,7 +28,7 @@ class JobRun(Run):
 
     def __init__(
         self,
-        runtime: "Runtime",
+        store: Store,
         job: str,
         budget: Budget | None,
         tags: dict[str, str],
@@ -38,7 +38,7 @@ class JobRun(Run):
         from_snapshot: "int | str | datetime.datetime | None" = None,
     ) -> None:
         """`job`: the name of the job, and the run's id unless `id` is given."""
-        super().__init__(runtime, RunSpec(id or job, budget, tags, name, job=job, from_snapshot=from_snapshot))
+        super().__init__(store, RunSpec(id or job, budget, tags, name, job=job, from_snapshot=from_snapshot))
 
     def create(self) -> str:
         """Creates the job's run, or finds an existing one, and gives the run's status. Errors: `BudgetChanged`; code
@@ -78,7 +78,7 @@ class ItemRun(Run):
 
     def __init__(self, job: JobRun, open_run: "_native.OpenRun", key: str, seq: int, steps_scope: str) -> None:
         # Without `Run.__init__`, which would cost too much for each of many items; the claim has opened the item.
-        self._runtime = job._runtime
+        self._store = job._store
         self._engine = job._engine
         self._id = job.id
         self._no = job._no
@@ -92,7 +92,7 @@ class ItemRun(Run):
         self.key = key
         self._within = seq
         self._scope = steps_scope
-        self._steps: steps.Memory | None = None
+        self._steps: Memory | None = None
         #: The code with which a limit refused a call: the item then goes back.
         self.refused: str | None = None
         #: Answers of this try that came through the proxy.
@@ -112,10 +112,10 @@ class ItemRun(Run):
         return True
 
     @property
-    def steps(self) -> steps.Memory:  # type: ignore[override]
+    def steps(self) -> Memory:  # type: ignore[override]
         with self._lock:
             if self._steps is None:
-                self._steps = steps.Memory(self)
+                self._steps = Memory()
                 # Recorded steps are looked up when a step begins, not read ahead for each item.
                 self._steps.begin(self._engine.unrecorded(self._no))
             return self._steps

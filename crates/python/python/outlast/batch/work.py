@@ -11,8 +11,8 @@ from .. import _native, codec, scope
 from ..effects import Process, Work
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import header, retry_after, status_of
-from ..state.changes import Changes
-from ..steps import journal
+from ..scope import Changes
+from ..steps import life as journal
 from . import limits
 from .jobrun import CODE_HEADER, ItemRun
 from .width import CROWDED
@@ -45,7 +45,7 @@ class Call(Work):
 
     __slots__ = ()
 
-    def __init__(self, core: "Core", item: Any, current: scope.Current) -> None:
+    def __init__(self, core: "Core", item: Any, current: scope.Current[Any]) -> None:
         self.fn = core.fn
         self.args = (item,)
         self.kwargs = {}

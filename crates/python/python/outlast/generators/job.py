@@ -15,9 +15,8 @@ from typing import Any, Awaitable
 from .. import _native, codec, scope
 from ..effects import Effect, Process, drive
 from ..errors import Error, OtherShape, RunHeld, WouldRepay
-from ..say import say
-from ..steps import journal
-from ..warned import warn
+from ..say import say, warn
+from ..steps import life as journal
 from . import opening
 from .leaving import is_left_out
 from .inputs import END, Inputs, Watch, digest
@@ -390,7 +389,7 @@ class GeneratorJob:
             self.started = made if hasattr(made, "__anext__") else iter(made)
         return self.started
 
-    def current(self) -> scope.Current:
+    def current(self) -> scope.Current[Any]:
         """The current run and item, in which the generator's code finds the job for steps and clients."""
         taken = self._hand or self._current
         return scope.Current(self.run, None, None if taken is None else taken.seq)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Conflict
+from ..opening import Store
 from ..state.table import Table
 from . import rows
 from .delta import applied, difference, without_further
-
-if TYPE_CHECKING:
-    from ..runtime import Runtime
 
 # A chain of differences is as long as this before its length alone asks for the whole value.
 _CHAIN = 512
@@ -26,8 +24,8 @@ _STEPS = 4
 class Rows(Table):
     """The rows of all threads in a store."""
 
-    def __init__(self, runtime: "Runtime") -> None:
-        super().__init__(runtime, rows.NAMESPACE)
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, rows.NAMESPACE)
 
     def get(self, thread: str, key: str) -> tuple[int, Any]:
         """A row's version and value. The value is None for a deleted row, whose version still counts, and for one never

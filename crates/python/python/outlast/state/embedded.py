@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import Any, Iterator
 
 from .. import _native, scope, versions
 from ..errors import CompactedWarning
+from ..opening import RunHandle, Store
+from ..scope import Changes
 from ..versions import Operation, Raw, ReplayEvent, ResumePoint, StateResult
-from .changes import Changes
-
-if TYPE_CHECKING:
-    from ..runs import Run
-    from ..runtime import Runtime
 
 _KEYS = 5_000
 _VALUES = 500
@@ -27,14 +24,14 @@ _EVENTS = 1_000
 class Embedded:
     """The backend of a `Statehouse` on a store that is opened in this process."""
 
-    def __init__(self, runtime: "Runtime", first_committer: bool) -> None:
-        self._runtime = runtime
-        self._states = _native.States.of(runtime._engine)
+    def __init__(self, store: Store, first_committer: bool) -> None:
+        self._store = store
+        self._states = _native.States.of(store._engine)
         self._first_committer = first_committer
         self._run_ids: dict[int, str | None] = {}
 
     def __repr__(self) -> str:
-        return self._runtime.place
+        return self._store.place
 
     def close(self) -> None:
         """Does nothing. The store stays open until the process ends."""
@@ -103,9 +100,9 @@ class Embedded:
 
     # --- the run and the step around
 
-    def _run(self) -> "Run | None":
+    def _run(self) -> RunHandle | None:
         current = scope.variable.get()
-        return current.run if current is not None and current.run._runtime is self._runtime else None
+        return current.run if current is not None and current.run._store is self._store else None
 
     def _changes(self) -> Changes | None:
         current = scope.variable.get()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _native, codec, scope, versions
+from ..opening import RunHandle
+from ..scope import Changes
 from ..versions import StateResult
-
-if TYPE_CHECKING:
-    from ..runs import Run
-    from .changes import Changes
 
 _PAGE = 500
 
@@ -24,7 +22,7 @@ class State:
 
     _AGENT = ""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: RunHandle) -> None:
         self._run = run
         self._states: _native.States | None = None
 
@@ -82,7 +80,7 @@ class State:
         by, moment = versions.which(version, commit, time)
         return self._result(key, self._read().at(self._namespace, self._AGENT, key, by, moment))
 
-    def _result(self, key: str, raw: "versions.Raw | None") -> StateResult:
+    def _result(self, key: str, raw: versions.Raw | None) -> StateResult:
         # Nobody else writes here.
         return versions.result(key, raw, lambda _: self._run.id, codec.decode)
 
@@ -91,7 +89,7 @@ class State:
             self._states = _native.States.of(self._run._engine)
         return self._states
 
-    def _open_step(self) -> "Changes | None":
+    def _open_step(self) -> Changes | None:
         current = scope.variable.get()
         return current.changes if current is not None and current.run is self._run else None
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator
+from typing import Iterator
 
 from .. import _native, scope
-
-if TYPE_CHECKING:
-    from ..runtime import Runtime
+from ..opening import Store
 
 #: A key and its new value; None deletes it. The last is the version that the key must have.
 Change = tuple[str, bytes | None, int | None]
@@ -22,11 +20,11 @@ _KEYS = 5_000
 class Table:
     """The rows of one namespace, below its agents. Values are JSON texts."""
 
-    def __init__(self, runtime: "Runtime", namespace: str) -> None:
-        self.runtime = runtime
+    def __init__(self, store: Store, namespace: str) -> None:
+        self.store = store
         self._namespace = namespace
-        self._states = _native.States.of(runtime._engine)
-        runtime._engine.keep_newest(namespace)
+        self._states = _native.States.of(store._engine)
+        store._engine.keep_newest(namespace)
 
     def row(self, agent: str, key: str) -> tuple[int, bytes | None, int]:
         """A row's version, value and time (milliseconds since the Unix epoch). A row that was deleted has a version, and no value."""
@@ -63,8 +61,8 @@ class Table:
         made = [(self._namespace, agent, key, value, expected) for key, value, expected in changes]
         current = scope.variable.get()
         run = current.run if current is not None else None
-        open_run = run._open_run if run is not None and run._runtime is self.runtime else None
-        return self.runtime._engine.put(made) if open_run is None else open_run.put(made)
+        open_run = run._open_run if run is not None and run._store is self.store else None
+        return self.store._engine.put(made) if open_run is None else open_run.put(made)
 
     def commit(self, agent: str, changes: list[Change]) -> None:
         """Commits the changes of an agent's rows: on disk before `commit` returns. Errors: `Conflict`, `LeaseLost`."""

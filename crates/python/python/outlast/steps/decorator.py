@@ -7,8 +7,9 @@ from typing import Any, Callable, TypeVar, overload
 
 from .. import scope
 from ..errors import UnrecordedWarning
+from ..opening import Store
 from ..retry import Retry
-from ..warned import warn
+from ..say import warn
 from .life import begin
 from .spec import StepSpec, stand_in
 
@@ -60,9 +61,7 @@ def step(
 
 
 def warn_if_lost(name: str) -> None:
-    from ..runtime import is_any_run_open
-
-    if threading.current_thread() is not threading.main_thread() and is_any_run_open():
+    if threading.current_thread() is not threading.main_thread() and Store._is_any_run_open():
         warn(
             f"{name}() was called in a thread that has no current run: it is not recorded. "
             "Start the thread's work with contextvars.copy_context().run(…), or use run.step(…)",
