@@ -194,6 +194,17 @@ def is_property(node: ast.AST) -> bool:
     return any(getattr(d, "id", None) == "property" for d in getattr(node, "decorator_list", []))
 
 
+def with_options(node: ast.FunctionDef, home: str) -> ast.FunctionDef:
+    """The function with the fields of the class whose values it takes by their names: see `taking` of the batches."""
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "taking":
+            fields = [f for f in find(decorator.args[0].id, f"{home.rpartition('.')[0]}.options").body if isinstance(f, ast.AnnAssign)]
+            node.args.args.pop()
+            node.args.kwonlyargs = [ast.arg(f.target.id, f.annotation) for f in fields]
+            node.args.kw_defaults = [f.value for f in fields]
+    return node
+
+
 def with_hidden_bases(node: ast.ClassDef, home: str) -> ast.ClassDef:
     """The class with the members that it has from a base of ours that is no public name; those bases are not shown."""
     bases, body = [], []
@@ -241,7 +252,7 @@ def python_page() -> str:
             groups["Errors and warnings" if home == "errors" else "Classes"].append(class_entry(with_hidden_bases(node, home)))
         else:
             about = described(node)
-            groups["Functions"].append(f"### `{name}`\n\n{signature(node)}" + (f"\n{about}\n" if about else ""))
+            groups["Functions"].append(f"### `{name}`\n\n{signature(with_options(node, home))}" + (f"\n{about}\n" if about else ""))
     head = (
         "# Python API\n\nEach public name of the package `outlast`, with its signature and its docstring. To learn the package, read the\n"
         "[guide](../guides/python.md) first.\n\nThis page is made from the sources by `scripts/reference.py`.\n"

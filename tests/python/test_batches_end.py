@@ -15,7 +15,7 @@ import pytest
 import outlast
 from batches import Work, batch, until
 from conftest import SOURCES
-from outlast.batch import progress, telling
+from outlast.batch import progress
 
 
 def test_the_start_is_told_in_one_line(rt, capfd):
@@ -39,14 +39,12 @@ def test_progress_tells_rate_time_left_and_cost():
 
 
 def test_a_store_that_does_not_last_is_warned_of(monkeypatch, tmp_path):
-    from outlast.batch import fleeting
-
     mounts = tmp_path / "mounts"
     mounts.write_text("d / ext4 rw 0 0\nt /dev/shm tmpfs rw 0 0\no /box overlay rw 0 0\n")
     real = open
     monkeypatch.setattr("builtins.open", lambda path, *a, **k: real(mounts if path == "/proc/self/mounts" else path, *a, **k))
     for place, kind in (("/home/x.db", None), ("/dev/shm/x.db", "tmpfs"), ("/box/a/x.db", "overlay"), ("postgres://h/d", None)):
-        assert fleeting.kind(place) == kind
+        assert progress.fleeting(place) == kind
 
 
 def test_ctrl_c_finishes_what_runs_and_raises(rt, capfd):
@@ -241,5 +239,5 @@ def test_a_batch_runs_where_nobody_can_be_told(home, close):
 )
 def test_how_to_go_on_is_told_as_it_is_typed(monkeypatch, argv, wanted):
     monkeypatch.setattr(sys, "argv", argv)
-    hint = telling.resume_hint()
+    hint = progress.resume_hint()
     assert hint == "start it again to go on" if wanted is None else hint.endswith(wanted)

@@ -7,7 +7,7 @@ import pytest
 
 import outlast
 from batches import Work, batch
-from outlast.batch import code, options
+from outlast.batch import options, plan
 
 
 def test_keys_that_are_equal_are_an_error_before_any_call(rt):
@@ -97,13 +97,13 @@ def test_code_is_known_without_its_lines_and_comments():
     def made(source):
         scope = {}
         exec(source, scope)
-        return code.digest(scope["f"])
+        return plan.code_digest(scope["f"])
 
     plain = made("def f(x):\n    return [x for y in {1, 2}]")
     assert plain == made("\n\n# why\ndef f(x):\n    'says what'\n\n    return [x for y in {1, 2}]")
     others = ["def f(x):\n    return [x for y in {1, 3}]", "def f(x, n=2):\n    return [x for y in {1, 2}]", "def f(x):\n    return [g for y in {1, 2}]"]
     assert len({plain, *map(made, others)}) == 4
-    assert code.digest(functools.partial(test_code_is_known_without_its_lines_and_comments, 1)) != plain
+    assert plan.code_digest(functools.partial(test_code_is_known_without_its_lines_and_comments, 1)) != plain
 
 
 def test_resume_modes(rt):
@@ -257,4 +257,4 @@ def test_code_is_that_under_all_decorators():
         return i * 2
 
     for made in (decorated, lambda fn: decorated(decorated(fn)), lambda fn: functools.partial(decorated(decorated(fn)))):
-        assert code.digest(made(one)) == code.digest(made(one)) != code.digest(made(other))
+        assert plan.code_digest(made(one)) == plan.code_digest(made(one)) != plan.code_digest(made(other))

@@ -3,11 +3,11 @@
 import pytest
 
 import outlast
-from outlast.batch import queue, width, work
+from outlast.batch import queue, work
 
 
 def test_suspects_run_alone_after_all_others_and_held_ones_are_asked_for_again():
-    q = queue.Queue(iter([0, 1, 2]), width.Width(9))
+    q = queue.Queue(iter([0, 1, 2]), queue.Width(9))
     assert [q.take(0.0) for _ in range(3)] == [queue.Take(0), queue.Take(1), queue.Take(2)]
     q.ended(), q.suspect(0), q.ended(), q.held(1, 0.0)
     assert q.take(0.0) == queue.Wait(None), "2 runs yet"
@@ -39,7 +39,7 @@ def test_what_a_limit_refused_goes_back_whatever_its_function_did(error, refused
 
 
 def test_a_crowded_provider_gets_half_as_many_and_more_again_as_items_go_well():
-    at = width.Width(16)
+    at = queue.Width(16)
     assert at.now == 16
     for began in (1.0, 1.5, 0.0):
         at.crowded(began, 2.0)
@@ -59,7 +59,7 @@ def test_a_crowded_provider_gets_half_as_many_and_more_again_as_items_go_well():
 
 
 def test_no_item_is_taken_beyond_the_width():
-    at = width.Width(3)
+    at = queue.Width(3)
     q = queue.Queue(iter(range(9)), at)
     assert [q.take(0.0) for _ in range(4)] == [queue.Take(0), queue.Take(1), queue.Take(2), queue.Wait(None)]
     at.crowded(0.0, 1.0)

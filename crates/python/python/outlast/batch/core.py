@@ -2,34 +2,103 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
-from ..errors import Error, LeaseLost, RunEnded, RunHalted, StopRequested
+from ..errors import Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
 from ..opening import Store
 from ..say import say
-from . import limits, plan as plans, progress, telling
-from .alike import Alike
-from .bell import AsyncBell, Bell
+from ..steps import life
+from . import plan as plans, progress
 from .jobrun import JobRun
-from .outcomes import Outcomes
+from .options import METERED_AFTER, MOST_EQUAL_FAILURES, Options
 from .outfile import OutFile
-from .options import METERED_AFTER, Options
-from .plan import LEFT_OUT
+from .plan import LEFT_OUT, Source
 from .progress import Stats
-from .queue import Gate, Queue, Take, Wait
-from .results import Result
-from .source import Source
-from .width import Width
+from .queue import Gate, Queue, Take, Wait, Width
+from .results import Outcomes, Result
 
 if TYPE_CHECKING:
     from .. import _native
 
 #: Seconds between looks at whether this attempt still drives, and at who died.
 _LOOK_S = 1.0
+
+
+class Bell:
+    """Wakes threads that wait for a change."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self.condition = threading.Condition(lock)
+
+    def ring(self) -> None:
+        self.condition.notify_all()
+
+
+class AsyncBell:
+    """Wakes tasks of one event loop that wait for a change. Any thread may ring."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._wake()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def ring_or(self, seconds: float | None) -> None:
+        """Waits until somebody calls `ring`, for at most so many seconds."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.add(future)
+        try:
+            await asyncio.wait([future], timeout=seconds)
+        finally:
+            self._waiting.discard(future)
+
+
+class Alike:
+    """Counter of equal failures in a row."""
+
+    def __init__(self) -> None:
+        self._shape = ""
+        self._count = 0
+
+    def ended(self) -> None:
+        """Restarts the count, because an item ended without failing."""
+        self._count = 0
+
+    def failed(self, error: BaseException | None) -> RepeatedFailure | None:
+        """Counts a failed item. Returns the error that stops the batch when too many failed alike in a row."""
+        says = f"{type(error).__name__}: {'' if error is None else life.message(error)}"
+        # Numbers and addresses are masked: they differ between items with the same fault.
+        shape = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", says[:300])
+        self._count = self._count + 1 if shape == self._shape else 1
+        self._shape = shape
+        if self._count < MOST_EQUAL_FAILURES:
+            return None
+        stop = RepeatedFailure(
+            f"{self._count} items in a row failed alike: {says}",
+            hint="repair it and start again: failed items run again",
+        )
+        stop.__cause__ = error
+        return stop
 
 
 class Core:
@@ -44,7 +113,7 @@ class Core:
         self.engine = store._engine
         self.fn = fn
         self.options = options
-        self.run = JobRun(store, options.job, options.budget, options.tags, from_snapshot=options.from_snapshot)
+        self.run = JobRun(store, options.job, options.budget, dict(options.tags or {}), from_snapshot=options.from_snapshot)
         self.lock = threading.RLock()
         self.bell: Any = AsyncBell() if aio else Bell(self.lock)
         self.stopping = threading.Event()
@@ -78,7 +147,7 @@ class Core:
             status = self.run.create()
             self.engine.sweep()
             view = self.run.view()
-            expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl)
+            expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl_s)
             recorded = self.engine.recorded_items(self.run._no)
             self.plan = plans.make(source, self.fn, options, recorded, expired)
             self.outcomes = Outcomes(self.run, self.plan, options.order)
@@ -115,7 +184,7 @@ class Core:
         )
         self._before = self.stats.ended
         self.engine.expect_items(self.run._no, self.stats.total)
-        for line in telling.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
+        for line in progress.start(self.run.id, self.stats, plan, round(spent_usd * NANO), self.store.place, resumes):
             say(line)
         self.shown = progress.make(options.progress, self.stats.total, self._before, self._spent_before, options.job)
         # The store's end drains what still runs.
@@ -219,7 +288,7 @@ class Core:
         Where calls in flight hold the room, it comes back by itself, and fewer items run until then. Where a budget above the
         job's own is used up, only a person or the next period brings room: that stops the batch.
         """
-        barred = limits.barred(self.run)
+        barred = self.run.barred()
         with self.lock:
             self.queue.ended()
             if barred is not None:
@@ -271,7 +340,7 @@ class Core:
             if not self._metered and self._worked >= METERED_AFTER:
                 self._metered = True
                 # Under the lock, so that nothing begins before the answer is known.
-                unmetered = limits.unmetered(self.run)
+                unmetered = self.run.unmetered()
                 if unmetered is not None:
                     self.stop(unmetered)
 
@@ -308,7 +377,7 @@ class Core:
         with self.lock:
             self.queue.ended()
             if isinstance(error, RunHalted):
-                error = limits.refusal(self.run, error, None)
+                error = self.run.refusal(error, None)
             elif isinstance(error, RunEnded):
                 error = RunEnded(error.message, hint="give the batch another name: job=…")
             self.stop(error)
@@ -375,7 +444,7 @@ class Core:
         with self.lock:
             if not self.over and not self.stopping.is_set() and self.stats.pending:
                 self._is_dropped = True
-                say(telling.dropped(self.run.id, self.stats))
+                say(progress.dropped(self.run.id, self.stats))
         self.stop(None)
         self.drop_out()
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import asyncio
-import os
 import threading
 import weakref
-from typing import Any, AsyncIterator, Callable, Generator, Iterable, Iterator, Literal, Mapping
+from typing import Any, AsyncIterator, Callable, Generator, Iterable, Iterator
 
-from .. import runtime as runtimes
-from ..budget import Budget
+from .. import runtime
 from ..effects import drive, drive_async
-from ..retry import Retry
 from ..say import say
 from ..steps.spec import is_async
-from . import options as asked, telling, work
+from . import progress, work
 from .core import Core
+from .options import Options, taking
 from .progress import Stats
 from .queue import Take, Wait
 from .results import Result
@@ -88,7 +85,7 @@ class Batch:
         except KeyboardInterrupt:
             core.abandoned = True
             raise
-        say(telling.resume_hint())
+        say(progress.resume_hint())
 
 
 def _mind(batch: "Batch | AsyncBatch", core: Core) -> None:
@@ -218,7 +215,7 @@ class AsyncBatch:
                 # Cancelled again: leave now. Running items are given back.
                 for task in waiting:
                     task.cancel()
-        say(telling.resume_hint())
+        say(progress.resume_hint())
 
 
 async def _work_async(core: Core) -> None:
@@ -244,32 +241,8 @@ async def _work_async(core: Core) -> None:
         core.worker_left()
 
 
-def map(  # noqa: A001 (it is what it is called)
-    items: Iterable[Any],
-    fn: Callable[[Any], Any],
-    *,
-    job: str,
-    key: Callable[[Any], Any] | None = None,
-    content: Callable[[Any], Any] | None = None,
-    version: object | None = None,
-    concurrency: int = 16,
-    rate: str | float | None = None,
-    retries: Retry | int | None = None,
-    on_error: Literal["collect", "raise"] = "collect",
-    dedupe: Literal["error", "first", "ordinal"] = "error",
-    budget: Budget | None = None,
-    timeout: float | None = None,
-    ttl: Any = None,
-    resume: Literal["always", "if_unchanged", "never"] = "always",
-    on_change: Literal["rerun", "keep", "fail"] = "rerun",
-    order: Literal["input", "completion"] = "input",
-    out: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
-    store: Any = None,
-    rerun: bool = False,
-    tags: Mapping[str, str] | None = None,
-    from_snapshot: int | str | datetime.datetime | None = None,
-) -> Batch:
+@taking(Options)
+def map(items: Iterable[Any], fn: Callable[[Any], Any], options: Options) -> Batch:  # noqa: A001 (it is what it is called)
     """Calls `fn` on each item, in threads: each item once over all lives of `job`. Started again, the job goes on.
 
     What an item is:
@@ -303,56 +276,21 @@ def map(  # noqa: A001 (it is what it is called)
         raise TypeError(f"outlast.map wants a function of an item, had {fn!r}")
     if is_async(fn):
         raise TypeError("outlast.map wants a plain function, had an async one: use outlast.amap")
-    options = asked.make(
-        job=job, key=key, content=content, version=version, concurrency=concurrency, rate=rate, retries=retries,
-        on_error=on_error, dedupe=dedupe, budget=budget, timeout=timeout, ttl=ttl, resume=resume, on_change=on_change,
-        order=order, out=out, progress=progress, rerun=rerun, tags=tags, from_snapshot=from_snapshot,
-    )  # fmt: skip
-    core = Core(runtimes.of(store), fn, options, aio=False)
+    core = Core(runtime.of(options.store), fn, options, aio=False)
     core.open(items)
     return Batch(core)
 
 
-def amap(
-    items: Any,
-    fn: Callable[[Any], Any],
-    *,
-    job: str,
-    key: Callable[[Any], Any] | None = None,
-    content: Callable[[Any], Any] | None = None,
-    version: object | None = None,
-    concurrency: int = 16,
-    rate: str | float | None = None,
-    retries: Retry | int | None = None,
-    on_error: Literal["collect", "raise"] = "collect",
-    dedupe: Literal["error", "first", "ordinal"] = "error",
-    budget: Budget | None = None,
-    timeout: float | None = None,
-    ttl: Any = None,
-    resume: Literal["always", "if_unchanged", "never"] = "always",
-    on_change: Literal["rerun", "keep", "fail"] = "rerun",
-    order: Literal["input", "completion"] = "input",
-    out: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
-    store: Any = None,
-    rerun: bool = False,
-    tags: Mapping[str, str] | None = None,
-    from_snapshot: int | str | datetime.datetime | None = None,
-) -> AsyncBatch:
+@taking(Options)
+def amap(items: Any, fn: Callable[[Any], Any], options: Options) -> AsyncBatch:
     """Calls an async `fn` on each item, in tasks: `map` for asyncio, with the same parameters.
 
     The batch begins when it is first awaited: `async for result in batch`, or `await batch` for its end. Items may come from
     an async iterable. A late try is cancelled. A cancelled batch finishes what runs; cancelled again, it gives items back.
     """
     if not callable(fn):
-        raise TypeError(f"outlast.amap wants an async function of an item, had {fn!r}")
+        raise TypeError(f"outlast.amap wants an async function, had {fn!r}")
     if not is_async(fn):
         raise TypeError("outlast.amap wants an async function, had a plain one: use outlast.map")
-    options = asked.make(
-        job=job, key=key, content=content, version=version, concurrency=concurrency, rate=rate, retries=retries,
-        on_error=on_error, dedupe=dedupe, budget=budget, timeout=timeout, ttl=ttl, resume=resume, on_change=on_change,
-        order=order, out=out, progress=progress, rerun=rerun, tags=tags, from_snapshot=from_snapshot,
-    )  # fmt: skip
-    runtime = runtimes.of(store)
-    return AsyncBatch(items, lambda: Core(runtime, fn, options, aio=True))
-
+    store = runtime.of(options.store)
+    return AsyncBatch(items, lambda: Core(store, fn, options, aio=True))

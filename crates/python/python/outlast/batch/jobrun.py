@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import scope
 from ..budget import Budget
-from ..errors import Error, RunEnded, RunHalted
+from ..errors import BudgetExceeded, Error, NothingMetered, RunEnded, RunHalted, of
 from ..opening import RunSpec, Store
 from ..runs import Run
 from ..state.run_state import Context, State
 from ..steps.memory import Memory
+from .options import METERED_AFTER
 
 if TYPE_CHECKING:
     from .. import _native
@@ -71,6 +72,40 @@ class JobRun(Run):
             raise self._halted(e) from None
         except RunEnded as e:
             raise RunEnded(e.message, hint="give the batch another name: job=…") from None
+
+    # --- the errors by which limits stop a batch
+
+    def refusal(self, error: BaseException | None, refused: str | None) -> BaseException:
+        """The error that stops the batch where a limit refused something. `refused`: the code of a call's refusal."""
+        found = self.barred()
+        if found is not None:
+            return found
+        if isinstance(error, Error):
+            return error
+        code = refused or "budget_exceeded"
+        cls = BudgetExceeded if "budget" in code else RunHalted
+        hint = f"raise it with `outlast budget {self.id} --add-usd 1`, then start the program again"
+        return cls(f"job {self.id}: a call was refused with {code}", hint=hint, code=code)
+
+    def barred(self) -> Error | None:
+        """The limit or rule that keeps the job from starting more items, as an error; None if there is none."""
+        found = self._engine.barred(self._no)
+        if found is None:
+            return None
+        status, code, message, hint = found
+        text = f"job {self.id} {'is halted' if status == 'halted' else 'waits for room'}: {message}"
+        return of(code, text, hint) if "budget" in code else RunHalted(text, hint=hint, code=code)
+
+    def unmetered(self) -> NothingMetered | None:
+        """The error for a batch whose calls do not come through Outlast, once items are finished under a limit."""
+        spent = self.view().raw["spent"]
+        assert isinstance(spent, dict)
+        if spent["calls"] or spent["cost_nano_usd"]:
+            return None
+        return NothingMetered(
+            f"{METERED_AFTER} items of job {self.id} are finished and nothing was metered: its budget limits nothing",
+            hint="make clients with outlast.openai(), .anthropic(), .gemini() or .endpoint(); or give no limit of usd or tokens",
+        )
 
 
 class ItemRun(Run):

@@ -1,13 +1,15 @@
-"""The arguments of `outlast.map`, checked before anything happens."""
+"""The options of a batch, checked before anything happens: the one list of what `outlast.map` and `outlast.amap` take."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import inspect
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Callable, Literal
+from typing import Any, Callable, Concatenate, Literal, ParamSpec, TypeVar
 
 from .. import budget as budgets
 from ..budget import Budget
@@ -29,34 +31,53 @@ _PERIOD = {
     for word in (letter, *words.split(), *(f"{w}s" for w in words.split()))
 }
 
+P = ParamSpec("P")
+B = TypeVar("B")
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(kw_only=True)
 class Options:
-    """The arguments of `outlast.map`; times in seconds."""
+    """What `outlast.map` takes beside the items and the function. Errors: `TypeError`, `ValueError`, `BadLimit`."""
 
     job: str
-    key: Callable[[Any], Any] | None
-    content: Callable[[Any], Any] | None
-    version: object | None
-    concurrency: int
-    #: Seconds between starts; None: no limit.
-    interval: float | None
-    retry: Retry
-    on_error: Literal["collect", "raise"]
-    dedupe: Literal["error", "first", "ordinal"]
-    budget: Budget | None
-    timeout: float | None
-    ttl: float | None
-    resume: Literal["always", "if_unchanged", "never"]
-    on_change: Literal["rerun", "keep", "fail"]
-    order: Literal["input", "completion"]
-    out: str | None
-    progress: bool | None
-    rerun: bool
-    tags: dict[str, str]
-    from_snapshot: int | str | datetime.datetime | None
+    key: Callable[[Any], Any] | None = None
+    content: Callable[[Any], Any] | None = None
+    version: object | None = None
+    concurrency: int = 16
+    rate: str | float | None = None
+    retries: Retry | int | None = None
+    on_error: Literal["collect", "raise"] = "collect"
+    dedupe: Literal["error", "first", "ordinal"] = "error"
+    budget: Budget | None = None
+    timeout: float | None = None
+    ttl: Any = None
+    resume: Literal["always", "if_unchanged", "never"] = "always"
+    on_change: Literal["rerun", "keep", "fail"] = "rerun"
+    order: Literal["input", "completion"] = "input"
+    out: str | os.PathLike[str] | None = None
+    progress: bool | None = None
+    store: Any = None
+    rerun: bool = False
+    tags: Mapping[str, str] | None = None
+    from_snapshot: int | str | datetime.datetime | None = None
 
     def __post_init__(self) -> None:
+        if self.retries is not None and (isinstance(self.retries, bool) or not isinstance(self.retries, (int, Retry))):
+            raise TypeError(f"retries wants a whole number or outlast.Retry(…), had {self.retries!r}")
+        if self.timeout is not None and (
+            isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or not self.timeout > 0
+        ):
+            raise ValueError(f"timeout wants seconds above 0, had {self.timeout!r}")
+        if self.tags is not None and not isinstance(self.tags, Mapping):
+            raise TypeError(f"tags wants a dict of texts, had {self.tags!r}")
+        #: Seconds between starts; None: no limit.
+        self.interval = interval(self.rate)
+        self.retry = Retry.of(self.retries) or Retry(0)
+        #: Seconds for which the results of a completed job count.
+        self.ttl_s = None if self.ttl is None else budgets._ms("ttl", self.ttl) / 1000
+        self._check()
+
+    def _check(self) -> None:
         if not isinstance(self.job, str) or not self.job:
             raise TypeError(f"job wants a name, had {self.job!r}: the same name resumes the batch")
         if not isinstance(self.concurrency, int) or self.concurrency < 1:
@@ -69,7 +90,7 @@ class Options:
             raise TypeError(f"budget wants outlast.Budget(usd=…), had {self.budget!r}")
         if type(self.version).__repr__ is object.__repr__:
             raise TypeError(f"version wants a text or a number, had {self.version!r}: it would be another one in each life")
-        for key, value in self.tags.items():
+        for key, value in (self.tags or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise TypeError(f"tags wants texts, had {key!r}: {value!r}")
         for name, allowed in (
@@ -89,32 +110,24 @@ class Options:
         return self.budget is not None and (self.budget.usd is not None or self.budget.tokens is not None)
 
 
-def make(
-    *,
-    rate: str | float | None,
-    retries: Retry | int | None,
-    ttl: Any,
-    out: str | os.PathLike[str] | None,
-    timeout: float | None,
-    tags: Any,
-    **given: Any,
-) -> Options:
-    """Checks the arguments as the caller gave them, and makes the options. Errors: `TypeError`, `ValueError`, `BadLimit`."""
-    if retries is not None and (isinstance(retries, bool) or not isinstance(retries, (int, Retry))):
-        raise TypeError(f"retries wants a whole number or outlast.Retry(…), had {retries!r}")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise ValueError(f"timeout wants seconds above 0, had {timeout!r}")
-    if tags is not None and not isinstance(tags, Mapping):
-        raise TypeError(f"tags wants a dict of texts, had {tags!r}")
-    return Options(
-        interval=interval(rate),
-        retry=Retry.of(retries) or Retry(0),
-        ttl=None if ttl is None else budgets._ms("ttl", ttl) / 1000,
-        out=None if out is None else os.fsdecode(out),
-        timeout=None if timeout is None else float(timeout),
-        tags=dict(tags or {}),
-        **given,
-    )
+def taking(options: Callable[P, Options]) -> Callable[[Callable[[Any, Callable[[Any], Any], Options], B]], Callable[Concatenate[Any, Callable[[Any], Any], P], B]]:
+    """Makes a function of items, a function and options one that takes the options by their names, for callers, for their
+    editors and for `help`."""
+
+    def decorate(make: Callable[[Any, Callable[[Any], Any], Options], B]) -> Callable[Concatenate[Any, Callable[[Any], Any], P], B]:
+        own = inspect.signature(make)
+        named = inspect.signature(options).parameters.values()
+        shown = own.replace(parameters=[*list(own.parameters.values())[:2], *named])
+
+        @functools.wraps(make)
+        def called(*args: Any, **given: Any) -> B:
+            bound = shown.bind(*args, **given).arguments
+            return make(bound.pop("items"), bound.pop("fn"), options(**bound))  # type: ignore[call-arg]
+
+        called.__signature__ = shown  # type: ignore[attr-defined]
+        return called
+
+    return decorate
 
 
 def interval(rate: str | float | None) -> float | None:

@@ -25,7 +25,8 @@ class OutFile:
 
     _file: IO[str] | None
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        path = os.fsdecode(path)
         self._path = os.path.realpath(path)
         mode = _mode(self._path, path)
         for left in glob.glob(f"{glob.escape(self._path)}.partial.*"):

@@ -1,22 +1,131 @@
-"""The input held against what is recorded: what is done, what is left, and whether that is as it was."""
+"""The input of a batch, held against what is recorded: what is done, what is left, and whether that is as it was. Whatever is
+wrong with the input is told before any call."""
 
 from __future__ import annotations
 
 import array
 import dataclasses
+import dis
+import functools
+import hashlib
+import json
+import operator
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
-from ..errors import JobChanged
-from . import code
+from .. import classes, identity
+from ..errors import DuplicateKey, JobChanged, Unkeyable
 from .options import FREE_RERUNS, Options
-from .source import Source
 
 if TYPE_CHECKING:
     from .. import _native
 
 #: States of an item, one byte each.
 FRESH, RECORDED, ENDED, LEFT_OUT, EMITTED = range(5)
+
+
+class Source:
+    """The items with a key each, read once.
+
+    A sequence that makes its items when they are asked for (a dataset) is used where it is. Anything else is listed first:
+    a list may change while the batch runs, and one that is indexed by its labels has other items at its numbers.
+    """
+
+    def __init__(self, items: Iterable[Any], options: Options) -> None:
+        if hasattr(items, "__aiter__"):
+            raise TypeError("outlast.map wants a plain iterable, had an async one: use outlast.amap")
+        if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
+            raise TypeError(f"a batch wants its items as something to go through, had {items!r}")
+        indexed = hasattr(items, "__getitem__") and hasattr(items, "__len__")
+        listed = isinstance(items, (list, Mapping)) or hasattr(items, "iloc")
+        in_place = not listed and (isinstance(items, Sequence) or indexed)
+        self.items: Any = items if in_place else list(items)
+        self._options = options
+        #: Keys by index. None for an item that is left out because an earlier one has the same key.
+        self.keys: list[str | None] = []
+        # Digests of their contents, 32 bytes each.
+        self._contents = bytearray()
+        self._read()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def _read(self) -> None:
+        key_of, dedupe = self._options.key, self._options.dedupe
+        seen: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        for index, item in enumerate(self.items):
+            content = self._content(item, index)
+            if key_of is not None:
+                key: str | None = _text(_asked("key", key_of, item, index), index)
+            elif self._options.content is None:
+                key = content.hex()[:32]
+            else:
+                key = self._digest(item, index).hex()[:32]
+            assert key is not None
+            self._contents += content
+            if key in seen:
+                if dedupe == "error":
+                    own = "give each a key of its own" if key_of else "name each by key=…, which is a digest of the item without"
+                    raise DuplicateKey(
+                        f"items {seen[key]} and {index} have the same key {key!r}",
+                        hint=f'{own}; dedupe="first" leaves the later ones out, "ordinal" numbers them',
+                    )
+                if dedupe == "first":
+                    self.keys.append(None)
+                    continue
+                base = key
+                while key in seen:
+                    counts[base] = counts.get(base, 1) + 1
+                    key = f"{base}#{counts[base]}"
+            seen[key] = index
+            self.keys.append(key)
+
+    def content(self, index: int) -> bytes:
+        """Returns the digest of the item's content, 32 bytes. Another content under the same key is other work."""
+        return bytes(self._contents[32 * index : 32 * index + 32])
+
+    def _content(self, item: Any, index: int) -> bytes:
+        content_of = self._options.content
+        return self._digest(item if content_of is None else _asked("content", content_of, item, index), index)
+
+    def _digest(self, value: Any, index: int) -> bytes:
+        options = self._options
+        try:
+            return identity.digest(value)
+        except Unkeyable as e:
+            if options.key is None:
+                lacks, hint = "key", "name each item with key=…, and say with content=… what counts of it; or give data: dicts, dataclasses"
+            elif options.content is not None:
+                lacks, hint = "content", "let content=… give data: a text, a dict, a dataclass"
+            elif options.on_change == "keep":
+                # The key alone counts.
+                return bytes(32)
+            else:
+                lacks, hint = "content", 'say with content=… what counts of an item beside its key; or on_change="keep": the key alone'
+            raise Unkeyable(f"item {index} of job {options.job} has no {lacks} to know it by: {e.message}", hint=hint) from None
+
+
+def _asked(what: str, fn: Callable[[Any], Any], item: Any, index: int) -> Any:
+    try:
+        return fn(item)
+    except Exception as e:
+        if hasattr(e, "add_note"):
+            e.add_note(f"outlast: {what}= raised it for item {index}, before any item was run")
+        raise
+
+
+def _text(key: Any, index: int) -> str:
+    if isinstance(key, str):
+        if not key.isascii() and any("\ud800" <= c <= "\udfff" for c in key):
+            raise ValueError(f"key wants a text that is Unicode for each item, had {key!r} for item {index}")
+        return key
+    # Accepts integers of other types, too, such as numpy's.
+    if hasattr(key, "__index__") and not isinstance(key, bool):
+        return str(operator.index(key))
+    raise TypeError(f"key wants a text or a whole number for each item, had {key!r} for item {index}: str(…) makes it a text")
 
 
 @dataclasses.dataclass
@@ -63,7 +172,7 @@ def make(source: Source, fn: Callable[..., Any], options: Options, recorded: "_n
     With `expired`, or `resume="never"`, nothing that is recorded counts: it is for the caller to reset.
     """
     explicit = options.version is not None
-    version = code.of_version(options.version) if explicit else code.digest(fn)
+    version = version_digest(options.version) if explicit else code_digest(fn)
     plan = Plan(
         source=source,
         state=bytearray(len(source)),
@@ -134,3 +243,70 @@ def is_expired(ended_at_us: int | None, status: str, ttl: float | None) -> bool:
     if ttl is None or status != "completed" or ended_at_us is None:
         return False
     return time.time() - ended_at_us / 1e6 > ttl
+
+
+# --- the digest of a function
+
+
+def code_digest(fn: Callable[..., Any]) -> bytes:
+    """The digest of a function, 32 bytes: equal while the function does the same under the same Python.
+
+    It is of the bytecode without line numbers. Functions that it calls and prompts that it reads do not count: `version=` is
+    for them.
+    """
+    return hashlib.sha256("\n".join(_function(fn)).encode("utf-8", "replace")).digest()
+
+
+def version_digest(version: object) -> bytes:
+    """The digest of a version that the caller gives, 32 bytes."""
+    return hashlib.sha256(f"version {version}".encode("utf-8", "replace")).digest()
+
+
+def _function(fn: Any) -> list[str]:
+    if isinstance(fn, functools.partial):
+        return [*_function(fn.func), _bound(fn.args, fn.keywords)]
+    fn = _unwrapped(fn)
+    if isinstance(fn, functools.partial):
+        return _function(fn)
+    if not hasattr(fn, "__code__"):
+        # A callable object is digested by its class's `__call__`.
+        fn = _unwrapped(getattr(type(fn), "__call__", fn))
+    fn = getattr(fn, "__func__", fn)
+    found = getattr(fn, "__code__", None)
+    if found is None:
+        return [f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', repr(type(fn)))}"]
+    return [*_code(found), _bound(tuple(fn.__defaults__ or ()), dict(fn.__kwdefaults__ or {}))]
+
+
+def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """A text for the arguments that are bound to a function, such as its defaults. Objects such as clients count only by
+    their class: they are not the function's input."""
+    try:
+        return identity.identity(args, kwargs)
+    except Unkeyable:
+        return json.dumps([args, kwargs] if kwargs else args, default=lambda v: [classes.shown(type(v))], skipkeys=True)
+
+
+def _unwrapped(fn: Any) -> Any:
+    """Returns the function under all its decorators."""
+    seen = set()
+    while (under := getattr(fn, "__wrapped__", None)) is not None and id(fn) not in seen:
+        seen.add(id(fn))
+        fn = under
+    return fn
+
+
+def _code(code: CodeType) -> list[str]:
+    # Uses what each instruction refers to, because indexes into tables change with a docstring.
+    parts = [repr(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])]
+    for instruction in dis.get_instructions(code):
+        value = instruction.argval
+        parts.append(instruction.opname)
+        if isinstance(value, CodeType):
+            parts += _code(value)
+        elif isinstance(value, frozenset):
+            # The order of a set differs between processes.
+            parts.append(repr(sorted(map(repr, value))))
+        else:
+            parts.append(repr(value))
+    return parts

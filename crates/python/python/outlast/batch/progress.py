@@ -1,14 +1,21 @@
-"""The progress of a batch, for people: by tqdm or rich where they are installed, else in plain lines."""
+"""What people are told of a batch: at its start, its progress (by tqdm or rich where they are installed, else in plain lines),
+and when it is left."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
 import sys
 import time
 from typing import Any, Protocol
 
 from .. import budget
 from ..say import is_terminal, say
+from .plan import Plan
+
+#: File systems that lose their files with the machine or the container.
+FLEETING = {"tmpfs": "is in memory", "ramfs": "is in memory", "overlay": "goes with its container"}
 
 #: Seconds between two lines, or two looks at a bar.
 _LINE_S = 5.0
@@ -40,6 +47,67 @@ class Stats:
     @property
     def pending(self) -> int:
         return self.total - self.ended
+
+
+def start(job: str, stats: Stats, plan: Plan, spent_nano: int, place: str, resumes: bool) -> list[str]:
+    """The lines printed when a batch starts: one that is always printed, and warnings before anything is paid for."""
+    where = f"store {place}"
+    if not resumes:
+        lines = [f"new job {job}: {some(stats.total, 'item')}, {where}"]
+    else:
+        text = f"resuming: {stats.done:,} of {stats.total:,} done, {budget.about(spent_nano)} usd spent, {where}"
+        others = [(stats.dead, "dead"), (stats.skipped, "skipped"), (plan.vanished, "not in the input any more")]
+        lines = [text + "".join(f"; {count:,} {what}" for count, what in others if count)]
+    if plan.old_code:
+        keep = "1 item keeps" if plan.old_code == 1 else f"{plan.old_code:,} items keep"
+        run = "1 runs" if plan.left == 1 else f"{plan.left:,} run"
+        lines.append(f"the function changed: {keep} the result of its old code, and {run} with the new (version=… decides it)")
+    kind = fleeting(place)
+    if kind is not None:
+        lines.append(f"the store is on {kind}, which {FLEETING[kind]}: name another with store=…")
+    return lines
+
+
+def dropped(job: str, stats: Stats) -> str:
+    """The message for a batch whose handle was dropped before the batch was over."""
+    return (
+        f"job {job} stops with {stats.pending:,} of {some(stats.total, 'item')} not done: nobody holds its results any more. "
+        "Start it again to go on; out.wait() waits for all of them"
+    )
+
+
+def resume_hint() -> str:
+    """The command that continues the job, for people at a terminal."""
+    if not sys.argv or not os.path.isfile(sys.argv[0]) or "ipykernel" in sys.argv[0]:
+        # No script to name: a notebook, an interactive interpreter, or python -c.
+        return "start it again to go on"
+    return "start it again to go on: " + shlex.join([os.path.basename(sys.executable or "python"), *sys.argv])
+
+
+def some(count: int, one: str) -> str:
+    return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
+
+
+def fleeting(place: str) -> str | None:
+    """The file system that holds a store's file, if files there do not survive a reboot or the container: tmpfs, ramfs or
+    overlay. None for any other."""
+    if "://" in place:
+        return None
+    path = os.path.realpath(place)
+    best, found = "", None
+    try:
+        with open("/proc/self/mounts") as mounts:
+            for mount in mounts:
+                _, at, fs = mount.split(" ")[:3]
+                at = at.replace("\\040", " ")
+                if len(at) >= len(best) and (path == at or path.startswith(at.rstrip("/") + "/")):
+                    best, found = at, fs
+    except OSError:
+        return None
+    return found if found in FLEETING else None
+
+
+# --- while it runs
 
 
 class Shown(Protocol):

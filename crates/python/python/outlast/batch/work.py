@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import Any, Sequence
 
 from .. import _native, codec, scope
 from ..effects import Process, Work
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import header, retry_after, status_of
 from ..scope import Changes
-from ..steps import life as journal
-from . import limits
+from ..steps import life
+from .core import Core
 from .jobrun import CODE_HEADER, ItemRun
-from .width import CROWDED
-
-if TYPE_CHECKING:
-    from .core import Core
+from .queue import CROWDED
 
 
 class Pause:
@@ -26,7 +23,7 @@ class Pause:
 
     __slots__ = ("_core", "_seconds")
 
-    def __init__(self, core: "Core", seconds: float) -> None:
+    def __init__(self, core: Core, seconds: float) -> None:
         self._core = core
         self._seconds = seconds
 
@@ -45,7 +42,7 @@ class Call(Work):
 
     __slots__ = ()
 
-    def __init__(self, core: "Core", item: Any, current: scope.Current[Any]) -> None:
+    def __init__(self, core: Core, item: Any, current: scope.Current[Any]) -> None:
         self.fn = core.fn
         self.args = (item,)
         self.kwargs = {}
@@ -102,7 +99,7 @@ def goes_back(error: BaseException | None, refused: str | None, answers: int, is
     return is_halted and (error is not None or answers == 0)
 
 
-def one(core: "Core", index: int, alone: bool) -> Process[None]:
+def one(core: Core, index: int, alone: bool) -> Process[None]:
     """Claims an item, runs the function on it, and records the outcome."""
     open_run = core.open_run
     options, plan = core.options, core.plan
@@ -149,7 +146,7 @@ def one(core: "Core", index: int, alone: bool) -> Process[None]:
         run.close()
 
 
-def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process[None]:
+def _tries(core: Core, open_run: "_native.OpenRun", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process[None]:
     first = True
     while True:
         wait = 0.0 if first else core.gate_delay()
@@ -178,7 +175,7 @@ def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, 
             return
         if goes_back(error, refused, run.answers, is_halted):
             yield from _return(core, open_run, index, seq)
-            core.stop(limits.refusal(core.run, error, refused))
+            core.stop(core.run.refusal(error, refused))
             return
         if error is None:
             try:
@@ -188,7 +185,7 @@ def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, 
                 # Another writer changed what the item read: the try failed, and left nothing.
                 error = e
         if isinstance(error, Skip):
-            reason = journal.message(error)
+            reason = life.message(error)
             yield from _record(core, open_run, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
             return
         # No further try beside a late thread: the item would run twice at once.
@@ -198,7 +195,7 @@ def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, 
         if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
             core.hold(delay)
         if delay is None:
-            told = json.dumps({"error": journal.described(error)}).encode()
+            told = json.dumps({"error": life.described(error)}).encode()
             yield from _record(core, open_run, index, seq, "failed", told, error)
             if call.late is not None:
                 # The late thread keeps its slot until it ends.
@@ -213,7 +210,7 @@ def _tries(core: "Core", open_run: "_native.OpenRun", run: ItemRun, index: int, 
 
 
 def _record(
-    core: "Core",
+    core: Core,
     open_run: "_native.OpenRun",
     index: int,
     seq: int,
@@ -231,7 +228,7 @@ def _record(
     core.ended(index, seq, standing, tries, nano, raw, error)
 
 
-def _return(core: "Core", open_run: "_native.OpenRun", index: int, seq: int, no_room_since: float | None = None) -> Process[None]:
+def _return(core: Core, open_run: "_native.OpenRun", index: int, seq: int, no_room_since: float | None = None) -> Process[None]:
     try:
         yield _native.return_item(open_run, seq)
     except (AlreadyTaken, AlreadySettled):
