@@ -51,7 +51,6 @@ _HOMES = {
     "CompactedWarning": "errors",
     "NoServer": "errors",
     "StatehouseError": "errors",
-    "NotOnTheWire": "errors",
     "ReadOnlyNamespace": "errors",
     "TransactionError": "errors",
     "resume_or_start": "generators.resume",

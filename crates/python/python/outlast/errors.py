@@ -169,13 +169,6 @@ class Compacted(Error):
     code = "compacted"
 
 
-class NotOnTheWire(Error):
-    """The gRPC protocol of the Statehouse client has no request for this. A store that is opened in the process can do
-    it."""
-
-    code = "not_on_wire"
-
-
 class NoServer(Error):
     """The server of a `Statehouse(url=…)` cannot be reached."""
 

@@ -25,9 +25,9 @@ class StateResult:
     commit_ts: int
     exists: bool
     key: str = ""
-    #: The time of the commit, in UTC. None before the commit, and over gRPC, which has no times.
+    #: The time of the commit, in UTC. None before the commit.
     at: datetime.datetime | None = None
-    #: The id of the run that wrote the version; None for a writer without a run, and over gRPC.
+    #: The id of the run that wrote the version; None for a writer without a run.
     run: str | None = None
     #: The number of the attempt in that run that wrote the version.
     attempt: int | None = None
@@ -52,7 +52,7 @@ class ReplayEvent:
     #: The number of the commit in its namespace.
     commit_ts: int
     operations: list[Operation]
-    #: The time of the commit, in UTC; None over gRPC.
+    #: The time of the commit, in UTC.
     at: datetime.datetime | None = None
 
 
@@ -99,8 +99,8 @@ def result(
 
 
 def line(event: ReplayEvent, operation: Operation, agent: str, verbose: bool, width: int = 80) -> str:
-    """A change for people, in the columns of the Statehouse client. Over gRPC, which has no times, with the commit's number."""
-    when = f"commit {event.commit_ts}" if event.at is None else f"{event.at:%H:%M:%SZ}"
+    """A change for people, in the columns of the Statehouse client."""
+    when = "" if event.at is None else f"{event.at:%H:%M:%SZ}"
     text = "" if operation.deleted else json.dumps(operation.value, ensure_ascii=False, separators=(",", ":"))
     text = text if verbose or len(text) <= width else text[: width - 1] + "…"
     ids = [f"txn={event.txn_id or '-'}", f"commit={event.commit_ts}"] if verbose else []

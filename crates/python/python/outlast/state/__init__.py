@@ -1,5 +1,5 @@
 """State of agents: versioned JSON by (namespace, agent, key).
 
 `run_state` is a run's own part (`run.state`, `run.context`), `statehouse` the client of all of it, over a store that is opened
-here (`embedded`) or a server (`remote`, which speaks `wire`). `changes` are those of an open step, which commit with its result.
+here (`embedded`) or a server (`remote`). `table` has the rows of plug-ins.
 """

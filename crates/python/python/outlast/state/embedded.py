@@ -77,13 +77,6 @@ class Embedded:
         changes.add(taken)
         return 0
 
-    def compares(self) -> None:
-        """Checks that commits can fail when another writer was first: they always can here."""
-
-    def expected(self, version: int) -> int | None:
-        """The version that a write expects, so that the write fails if another writer was first."""
-        return version
-
     def abort(self, id: str) -> None:
         self._states.abort(id)
 

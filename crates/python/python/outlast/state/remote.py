@@ -1,272 +1,340 @@
-"""The state of a server, over the gRPC of the Statehouse client: `outlast serve --grpc`.
+"""The state of a server, over REST: `outlast serve`, or `OUTLAST_URL` under `outlast run`.
 
-The wire has no expected versions and no times, and its numbers are doubles. Whatever it has no words for raises `NotOnTheWire`.
+A transaction is kept here and sent when it commits, whole and under its id: sent again, it is not applied again.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import http.client
 import json
+import os
+import time
+import uuid
+import warnings
 from typing import Any, Iterator
+from urllib.parse import quote, urlencode, urlsplit
 
 from .. import versions
-from ..errors import Conflict, Error, NoServer, NotOnTheWire, of
+from ..errors import CompactedWarning, Error, NoServer, of
 from ..versions import Operation, ReplayEvent, ResumePoint, StateResult
-from . import wire
 
-_SERVICE = "/statehouse.v1.StatehouseService/"
-# No limit on the length of a message, because values may be larger than gRPC's default of 4 MiB.
-_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_ROOT = "/v1/state/"
+_EXPIRES_MS = 30_000
+_KEYS = 10_000
+_VALUES = 1_000
+
+Place = tuple[str, str, str]
 
 
-class Id(str):
-    """Id of a transaction, with the transaction's own changes kept here: the protocol has no reads within a transaction."""
+@dataclasses.dataclass
+class _Transaction:
+    """A transaction that is not committed yet."""
 
-    own: dict[tuple[str, str, str], tuple[int, Any]]
+    #: On the monotonic clock, in seconds.
+    expires: float
+    changes: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    #: The number of changes of each key, and the last one.
+    own: dict[Place, tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    #: The version at which each key was first seen.
+    seen: dict[Place, int] = dataclasses.field(default_factory=dict)
 
 
 class Remote:
-    """The backend of a `Statehouse` on a server."""
+    """The backend of a `Statehouse` on a server. Threads share its connections."""
 
     def __init__(self, url: str, first_committer: bool) -> None:
-        try:
-            import grpc  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        except ImportError as e:
-            raise Error(
-                "outlast.Statehouse(url=…) needs the package grpcio, which is not installed",
-                hint="pip install 'outlast[grpc]'; without a url the store is opened here, and nothing is needed",
-                code="no_grpcio",
-            ) from e
-        self._grpc = grpc
-        self._url = url.removeprefix("http://")
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url wants the address of `outlast serve`, such as http://127.0.0.1:7077, had {url!r}")
+        self._host, self._is_tls = parts.netloc, parts.scheme == "https"
+        self._url = f"{parts.scheme}://{parts.netloc}"
         self._first_committer = first_committer
-        self._channel: Any = grpc.insecure_channel(self._url, options=_OPTIONS)
-        self._calls: dict[str, Any] = {}
+        token = _token(self._url)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._transactions: dict[str, _Transaction] = {}
+        # Ids of transactions that were committed without a change: the server never heard of them.
+        self._empty: set[str] = set()
+        # Connections that wait for a request, of this process: a forked child has its own.
+        self._idle: list[http.client.HTTPConnection] = []
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return self._url
 
     def close(self) -> None:
-        self._channel.close()
+        while self._idle:
+            self._idle.pop().close()
 
     def health(self) -> str:
-        return _text(self._ask("Health", b""), 1)
+        self._ask("GET", "namespaces", limit=1)
+        return "ok"
 
     def version(self) -> str:
-        return _text(self._ask("Version", b""), 1)
+        return f"outlast {self._exchange('GET', '/version')['version']}"
 
-    def _ask(self, name: str, request: bytes) -> dict[int, list[Any]]:
-        call = self._calls.get(name)
-        if call is None:
-            call = self._calls[name] = self._channel.unary_unary(_SERVICE + name)
+    # --- the line
+
+    def _ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        return self._exchange(method, _path(path, query), body)
+
+    def _exchange(self, method: str, path: str, body: Any = None) -> Any:
+        connection, response = self._sent(method, path, body)
         try:
-            return wire.fields(call(request))
-        except self._grpc.RpcError as e:
-            raise self._error(e) from None
+            return json.loads(response.read())
+        except ValueError:
+            raise NoServer(f"{self._url} answers {method} {path} with what is no JSON", hint=_HINT) from None
+        finally:
+            self._done(connection, response)
 
-    def _error(self, e: Any) -> Error:
-        told = {name: value for name, value in e.trailing_metadata() or ()}
-        code, details = told.get("outlast-code"), e.details() or ""
-        message, _, hint = details.removesuffix(")").partition(" (hint: ") if "(hint: " in details else (details, "", "")
-        if code is not None:
-            return of(code, message, hint or None)
-        status = e.code()
-        if status == self._grpc.StatusCode.UNAVAILABLE:
-            return NoServer(f"no server at {self._url}: {message}", hint="start one: outlast serve --grpc 127.0.0.1:50051")
-        if status == self._grpc.StatusCode.ABORTED:
-            return Conflict(message, hint=hint or None)
-        if "transaction" in message and ("not found" in message or "expired" in message):
-            return of("transaction_expired" if "expired" in message else "transaction_not_found", message, hint or None)
-        return Error(message, hint=hint or None, code=str(status.name).lower())
+    def _sent(self, method: str, path: str, body: Any = None) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """Sends a request. Returns its answer, to be read, and the connection. Errors: the server's, `NoServer`."""
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        if self._pid != os.getpid():
+            self._idle, self._pid = [], os.getpid()
+        while True:
+            is_kept = bool(self._idle)
+            connect = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
+            connection = self._idle.pop() if is_kept else connect(self._host)
+            try:
+                connection.request(method, path, data, self._headers)
+                response = connection.getresponse()
+                break
+            except (OSError, http.client.HTTPException) as e:
+                connection.close()
+                # The server may have closed a connection that waited. Every request here may be sent twice.
+                if not is_kept:
+                    raise NoServer(f"no server at {self._url}: {e}", hint=_HINT) from None
+        if response.status >= 400:
+            try:
+                raise _refusal(response)
+            finally:
+                self._done(connection, response)
+        return connection, response
+
+    def _done(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        if response.isclosed():
+            self._idle.append(connection)
+        else:
+            # The rest of an answer that nobody reads.
+            connection.close()
 
     # --- transactions
 
     def begin(self, timeout_ms: int | None) -> str:
-        id = Id(_text(self._ask("BeginTransaction", wire.number(1, timeout_ms)), 1))
-        id.own = {}
+        now = time.monotonic()
+        for id in [id for id, begun in self._transactions.items() if begun.expires < now - _EXPIRES_MS]:
+            self._transactions.pop(id, None)
+        id = f"txn_{uuid.uuid4().hex}"
+        self._transactions[id] = _Transaction(now + (_EXPIRES_MS if timeout_ms is None else timeout_ms) / 1000)
         return id
 
+    def _begun(self, id: str) -> _Transaction:
+        begun = self._transactions.get(id)
+        if begun is None:
+            raise of("transaction_not_found", f"transaction not found: {id}")
+        if begun.expires <= time.monotonic():
+            raise of("transaction_expired", f"transaction {id} has expired: nothing of it is written")
+        return begun
+
     def write(self, id: str, namespace: str, agent: str, key: str, value: Any, expected: int | None) -> None:
-        _not_said(expected)
-        place = (namespace, agent, key)
-        self._ask("Write", wire.text(1, id) + _place(2, *place) + wire.text(5, wire.to_struct(value)))
-        _note(id, place, json.loads(versions.encode(value)))
+        self._change(id, (namespace, agent, key), {"value": json.loads(versions.encode(value))}, expected)
 
     def delete(self, id: str, namespace: str, agent: str, key: str, expected: int | None) -> None:
-        _not_said(expected)
-        self._ask("Delete", wire.text(1, id) + _place(2, namespace, agent, key))
-        _note(id, (namespace, agent, key), None)
+        self._change(id, (namespace, agent, key), {"delete": True}, expected)
+
+    def _change(self, id: str, place: Place, what: dict[str, Any], expected: int | None) -> None:
+        begun = self._begun(id)
+        if expected is None and self._first_committer:
+            if place not in begun.seen:
+                begun.seen[place] = self.get(*place).version
+            expected = begun.seen[place]
+        begun.changes.append({**dict(zip(("namespace", "agent", "key"), place)), **what, "expected_version": expected})
+        begun.own[place] = (begun.own.get(place, (0, what))[0] + 1, what)
 
     def see(self, id: str, namespace: str, agent: str, key: str) -> StateResult:
         """Reads a key with the transaction's own changes over the committed state.
 
         With `first-committer`, a stale read of a key that the transaction writes makes its commit fail.
         """
-        found = self.get(namespace, agent, key)
-        changes, value = _own(id).get((namespace, agent, key), (0, None))
-        if not changes:
+        begun, place = self._begun(id), (namespace, agent, key)
+        found = self.get(*place)
+        begun.seen.setdefault(place, found.version)
+        if place not in begun.own:
             return found
-        return StateResult(value, found.version + changes, 0, value is not None, key)
+        changes, last = begun.own[place]
+        return StateResult(last.get("value"), found.version + changes, 0, "delete" not in last, key)
 
     def commit(self, id: str) -> int:
-        return int(_number(self._ask("Commit", wire.text(1, id)), 1))
+        changes = self._begun(id).changes
+        self.abort(id)
+        if not changes:
+            self._empty.add(id)
+            return 0
+        return int(self._ask("POST", "transaction", {"id": id, "changes": changes})["commit"])
 
     def abort(self, id: str) -> None:
-        self._ask("Abort", wire.text(1, id))
+        self._transactions.pop(id, None)
 
     def outcome(self, id: str) -> int | None:
-        # Commit is idempotent on the wire: asked again, it gives the same answer.
+        if id in self._empty:
+            return 0
         try:
-            return int(_number(self._ask("Commit", wire.text(1, id)), 1))
+            return int(self._ask("GET", "transaction", id=id)["commit"])
         except Error as e:
             if e.code in ("transaction_not_found", "transaction_expired"):
                 return None
             raise
 
-    def compares(self) -> None:
-        if not self._first_committer:
-            raise NotOnTheWire(
-                "an update would lose others' updates: the Statehouse wire has no expected versions",
-                hint='start the server with --grpc-conflicts first-committer, and say so: Statehouse(url, conflicts="first-committer")',
-            )
-
-    def expected(self, version: int) -> int | None:
-        return None
-
     # --- reads
 
     def get(self, namespace: str, agent: str, key: str) -> StateResult:
-        return _result(key, self._ask("GetState", _place(1, namespace, agent, key)))
+        return self.at(namespace, agent, key, "", 0)
 
     def at(self, namespace: str, agent: str, key: str, by: str, moment: int) -> StateResult:
-        if by == "time":
-            raise NotOnTheWire("the Statehouse wire has no times", hint="ask by version or commit, or `outlast state get --at`")
-        if by == "version":
-            return _result(key, self._ask("GetStateAtVersion", _place(1, namespace, agent, key) + wire.number(4, moment)))
-        found = StateResult(None, 0, 0, False, key)
-        for event in self._replay(namespace, agent, None, moment):
-            for op in event.operations:
-                if op.key == key:
-                    found = StateResult(op.value, op.version, event.commit_ts, not op.deleted, key)
-        return found
+        """A key as it was at a version, commit or time; as it is now without `by`."""
+        try:
+            return _result(self._ask("GET", _item(namespace, agent, key), **({by: moment} if by else {})))
+        except Error as e:
+            if e.code != "no_such_key":
+                raise
+        # Never written by then, or deleted: the history has the version that deleted it.
+        last = StateResult(None, 0, 0, False, key)
+        for found in self._history(namespace, agent, key, moment - 1 if by == "version" else 0):
+            if _is_after(found, by, moment):
+                break
+            last = found
+        return last
 
     def history(self, namespace: str, agent: str, key: str) -> list[StateResult]:
-        newest = self.get(namespace, agent, key).version
-        return [self.at(namespace, agent, key, "version", version) for version in range(1, newest + 1)]
+        return list(self._history(namespace, agent, key, 0))
+
+    def _history(self, namespace: str, agent: str, key: str, after: int | None) -> Iterator[StateResult]:
+        while after is not None:
+            page = self._ask("GET", f"{_item(namespace, agent, key)}/history", after=max(0, after), limit=_VALUES)
+            yield from map(_result, page["versions"])
+            after = page["after"]
 
     def namespaces(self) -> list[str]:
-        raise _no_places()
+        return self._names("namespaces")
 
     def agents(self, namespace: str) -> list[str]:
-        raise _no_places()
+        return self._names("agents", namespace=namespace)
+
+    def _names(self, what: str, **query: Any) -> list[str]:
+        names: list[str] = []
+        while True:
+            page = self._ask("GET", what, after=names[-1] if names else None, limit=_KEYS, **query)[what]
+            names += [row if isinstance(row, str) else row["namespace"] for row in page]
+            if len(page) < _KEYS:
+                return names
 
     def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
-        reply = self._ask("ListKeys", wire.text(1, namespace) + wire.text(2, agent))
-        return [key.decode() for key in reply.get(1, []) if key.startswith(prefix.encode())]
+        return [found["key"] for found in self._pages("keys", "keys", _KEYS, namespace, agent, prefix)]
 
     def scan(self, namespace: str, agent: str, prefix: str) -> Iterator[StateResult]:
-        for entry in self._ask("ScanPrefix", _place(1, namespace, agent, prefix)).get(1, []):
-            e = wire.fields(entry)
-            value = wire.from_struct(e.get(2, [b""])[-1])
-            yield StateResult(value, int(_number(e, 3)), int(_number(e, 4)), True, _text(e, 1))
+        return map(_result, self._pages("scan", "items", _VALUES, namespace, agent, prefix))
+
+    def _pages(self, path: str, what: str, limit: int, namespace: str, agent: str, prefix: str) -> Iterator[Any]:
+        """The rows of all pages, which show one moment."""
+        cursor = ""
+        while cursor is not None:
+            page = self._ask("GET", path, namespace=namespace, agent=agent, prefix=prefix, limit=limit, cursor=cursor or None)
+            yield from page[what]
+            cursor = page["cursor"]
 
     def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
-        """Finds the resume point by reading all steps, since the protocol has no request for it."""
-        last: dict[str, tuple[int, str]] = {"done": (-1, ""), "pending": (-1, "")}
-        for found in self.scan(namespace, agent, prefix):
-            n = found.key[len(prefix) :]
-            status = found.value.get("status")
-            if isinstance(status, str) and status in last and n.isascii() and n.isdigit():
-                last[status] = max(last[status], (int(n), found.key))
-        (done, _), (pending, key) = last["done"], last["pending"]
-        return ResumePoint(done) if pending < 0 else ResumePoint(done, pending, key)
+        return ResumePoint(**self._ask("GET", "resume_point", namespace=namespace, agent=agent, prefix=prefix))
 
-    def events(
-        self, namespace: str, agent: str, start: tuple[str, int] | None, end: tuple[str, int] | None
-    ) -> "Events":
-        if any(at is not None and at[0] == "time" for at in (start, end)):
-            raise NotOnTheWire("the Statehouse wire has no times", hint="replay by commit, or `outlast state replay`")
-        return Events(self, namespace, agent, start[1] if start else None, end[1] if end else None)
+    def events(self, namespace: str, agent: str, start: tuple[str, int] | None, end: tuple[str, int] | None) -> "Events":
+        ends = {f"{word}_{moment[0]}": moment[1] for word, moment in (("from", start), ("to", end)) if moment is not None}
+        return Events(self, {"namespace": namespace, "agent": agent, **ends})
 
-    def _replay(self, namespace: str, agent: str, start: int | None, end: int | None) -> Iterator[ReplayEvent]:
-        request = wire.text(1, namespace) + wire.text(2, agent) + wire.number(3, start) + wire.number(4, end)
+    def told(self, path: str, **query: Any) -> Iterator[tuple[str, int, Any]]:
+        """The server-sent events of a route: kind, position and data."""
+        connection, response = self._sent("GET", _path(path, query))
+        kind, position = "", 0
         try:
-            for reply in self._channel.unary_stream(_SERVICE + "Replay")(request):
-                yield _event(wire.fields(reply))
-        except self._grpc.RpcError as e:
-            raise self._error(e) from None
+            for line in response:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name == "event":
+                    kind = value
+                elif name == "id":
+                    position = int(value)
+                elif name == "data":
+                    yield kind, position, json.loads(value)
+        except (OSError, http.client.HTTPException) as e:
+            raise NoServer(f"the server at {self._url} was lost: {e}", hint=_HINT) from None
+        finally:
+            self._done(connection, response)
 
 
 class Events:
     """An agent's commits in order. Iterated again after the end, it gives the commits made since."""
 
-    def __init__(self, remote: Remote, namespace: str, agent: str, start: int | None, end: int | None) -> None:
+    def __init__(self, remote: Remote, query: dict[str, Any]) -> None:
         self._remote = remote
-        self._place = (namespace, agent)
-        self._next, self._end = start, end
+        self._query = query
+        self._after = 0
         #: Number of the last commit that was returned.
         self.head = 0
+        self._warned = False
 
     def until_now(self) -> Iterator[ReplayEvent]:
         """The commits up to the newest that were not given yet."""
-        event: ReplayEvent | None = None
-        for part in self._remote._replay(*self._place, self._next, self._end):
-            if event is not None and event.commit_ts == part.commit_ts:
-                # A commit too long for one message comes in several.
-                event.operations += part.operations
-                continue
-            if event is not None:
-                yield self._given(event)
-            event = part
-        if event is not None:
-            yield self._given(event)
-
-    def _given(self, event: ReplayEvent) -> ReplayEvent:
-        self.head, self._next = event.commit_ts, event.commit_ts + 1
-        return event
+        for kind, position, data in self._remote.told("replay", after=self._after, **self._query):
+            if kind == "error":
+                raise of(data["code"], data["message"])
+            if kind == "compacted" and not self._warned:
+                self._warned = True
+                warnings.warn("the replay is not whole: compaction has removed some of its versions", CompactedWarning, stacklevel=3)
+            if kind == "commit":
+                self._after, self.head = position, data["commit"]
+                operations = [Operation(o["key"], o.get("value"), o["version"], o.get("deleted", False)) for o in data["operations"]]
+                yield ReplayEvent(data.get("transaction") or "", self.head, operations, _time(data["at"]))
 
 
-def _place(first: int, *parts: str) -> bytes:
-    return b"".join(wire.text(first + i, part) for i, part in enumerate(parts))
+_HINT = "start one: outlast serve --listen 127.0.0.1:7077 (url= is that address, and not the one of --grpc)"
 
 
-def _own(id: str) -> dict[tuple[str, str, str], tuple[int, Any]]:
-    return id.own if isinstance(id, Id) else {}
+def _token(url: str) -> str | None:
+    """The token to show to a server: the run's to the run's own, the API token to the server that OUTLAST_SERVER names."""
+    if os.environ.get("OUTLAST_URL", "").rstrip("/") == url:
+        return os.environ.get("OUTLAST_TOKEN")
+    return os.environ.get("OUTLAST_API_TOKEN") if os.environ.get("OUTLAST_SERVER", "").rstrip("/") == url else None
 
 
-def _note(id: str, place: tuple[str, str, str], value: Any) -> None:
-    own = _own(id)
-    own[place] = (own.get(place, (0, None))[0] + 1, value)
+def _path(path: str, query: dict[str, Any]) -> str:
+    given = urlencode({name: value for name, value in query.items() if value is not None})
+    return f"{_ROOT}{path}{'?' if given else ''}{given}"
 
 
-def _not_said(expected: int | None) -> None:
-    if expected is not None:
-        raise NotOnTheWire(
-            "the Statehouse wire has no expected versions",
-            hint="open the store here, or start the server with --grpc-conflicts first-committer and read what is written",
-        )
+def _item(namespace: str, agent: str, key: str) -> str:
+    return "/".join(quote(part, safe="") for part in (namespace, agent, key))
 
 
-def _no_places() -> NotOnTheWire:
-    hint = "open the store here, or GET /v1/state/namespaces and /v1/state/agents"
-    return NotOnTheWire("the Statehouse wire lists neither namespaces nor agents", hint=hint)
+def _refusal(response: http.client.HTTPResponse) -> Error:
+    try:
+        told = json.loads(response.read())["error"]
+        return of(told["code"], told["message"], told["hint"])
+    except (ValueError, LookupError, TypeError):
+        return NoServer(f"the server answers {response.status} {response.reason}", hint=_HINT)
 
 
-def _text(reply: dict[int, list[Any]], field: int) -> str:
-    return str(reply.get(field, [b""])[-1].decode())
+def _is_after(found: StateResult, by: str, moment: int) -> bool:
+    if by == "time":
+        return found.at is not None and found.at > versions.moment(moment)
+    return bool(by) and (found.version if by == "version" else found.commit_ts) > moment
 
 
-def _number(reply: dict[int, list[Any]], field: int) -> int:
-    return int(reply.get(field, [0])[-1])
+def _time(at: int | str) -> datetime.datetime:
+    # Microseconds since the Unix epoch, or RFC 3339.
+    return versions.moment(at) if isinstance(at, int) else datetime.datetime.fromisoformat(at.replace("Z", "+00:00"))
 
 
-def _result(key: str, reply: dict[int, list[Any]]) -> StateResult:
-    value = wire.from_struct(reply[1][-1]) if 1 in reply else None
-    return StateResult(value, _number(reply, 2), _number(reply, 3), bool(_number(reply, 4)), key)
-
-
-def _event(reply: dict[int, list[Any]]) -> ReplayEvent:
-    operations = []
-    for op in map(wire.fields, reply.get(3, [])):
-        value = wire.from_struct(op[2][-1]) if 2 in op else None
-        operations.append(Operation(_text(op, 1), value, _number(op, 3), 2 not in op))
-    return ReplayEvent(_text(reply, 1), _number(reply, 2), operations)
+def _result(row: dict[str, Any]) -> StateResult:
+    return StateResult(
+        row.get("value"), row["version"], row["commit"], not row.get("deleted", False), row["key"], _time(row["at"]),
+        row.get("run"), row.get("attempt"),
+    )  # fmt: skip

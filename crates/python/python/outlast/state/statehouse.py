@@ -33,13 +33,13 @@ class Statehouse:
     """The versioned, transactional state of agents: (namespace, agent, key) to JSON.
 
     Without arguments, the client works on the default store, opened in this process. `path` is a file; `store` is a file, a
-    `postgres://` URL or a `Runtime`; `url` is the gRPC address of `outlast serve --grpc` (`pip install 'outlast[grpc]'`).
+    `postgres://` URL or a `Runtime`; `url` is the address of `outlast serve`, or `OUTLAST_URL` under `outlast run`.
 
     Inside `rt.run()` of the same store, writes carry the run, its attempt and its fence: a process that lost the run
     writes nothing. Inside a step, writes commit with the step's result. Threads may share a client.
 
-    `conflicts="first-committer"`: a commit also fails when a key that it writes was written since the transaction began.
-    With `url`, this says that the server was started with `--grpc-conflicts first-committer`.
+    `conflicts="first-committer"`: a commit also fails when a key that it writes was written since the transaction began; with
+    `url`, since the transaction first read or wrote the key.
     """
 
     def __init__(
@@ -103,10 +103,8 @@ class Statehouse:
         """Sets a key to `fn(value)`, where `value` is None for a key that is not there, and loses no update.
 
         `fn` is called again when another writer was first: it should have no other effect. An exception of `fn` ends the
-        update. Inside a step, the step fails with `Conflict`, and `retries=` tries it again. Errors: `NotOnTheWire` with a
-        `url` whose server does not compare.
+        update. Inside a step, the step fails with `Conflict`, and `retries=` tries it again.
         """
-        self._backend.compares()
         tried = 0
         while True:
             tx = self.begin_transaction(namespace=namespace)
@@ -114,7 +112,7 @@ class Statehouse:
                 with tx:
                     found = tx.get(agent_id=agent_id, key=key)
                     value = fn(found.value)
-                    tx.write(agent_id=agent_id, key=key, value=value, expect_version=self._backend.expected(found.version))
+                    tx.write(agent_id=agent_id, key=key, value=value, expect_version=found.version)
                     commit = tx.commit()
                 return StateResult(value, found.version + 1, commit, True, key)
             except Conflict:
@@ -157,11 +155,11 @@ class Statehouse:
         return self._backend.history(self._in(namespace), agent_id, key)
 
     def list_namespaces(self) -> list[str]:
-        """All namespaces of the store, in the order of their UTF-8 bytes. Errors: `NotOnTheWire` with a `url`."""
+        """All namespaces of the store, in the order of their UTF-8 bytes."""
         return self._backend.namespaces()
 
     def list_agents(self, namespace: str | None = None) -> list[str]:
-        """A namespace's agents, in the order of their UTF-8 bytes. Errors: `NotOnTheWire` with a `url`."""
+        """A namespace's agents, in the order of their UTF-8 bytes."""
         return self._backend.agents(self._in(namespace))
 
     def list_keys(self, agent_id: str, namespace: str | None = None, *, prefix: str = "") -> list[str]:
