@@ -171,8 +171,8 @@ def described(node: ast.AST) -> str:
 
 def homes() -> dict[str, str]:
     for node in ast.parse((PACKAGE / "__init__.py").read_text()).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "_HOMES":
-            return ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "_MODULES":
+            return {name: module for module, names in ast.literal_eval(node.value).items() for name in names.split()}
     raise SystemExit("outlast/__init__.py has no table of its public names")
 
 

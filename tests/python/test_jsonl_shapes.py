@@ -109,7 +109,7 @@ def test_an_input_that_is_left_out_by_continue_is_no_other_shape(bed, fail_at):
 
 
 def test_what_may_be_carried_from_turn_to_turn_is_not_told_apart():
-    from outlast.generators.leaving import is_left_out
+    from outlast.generators.inputs import is_left_out
 
     queue, held = [], types.SimpleNamespace(queue=[], last=None)
 

@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from . import _native
-from .effects import Look, Process, Sleep, drive, drive_async
+from .effects import Process, beside, drive, drive_async, sleep
 from .errors import ApprovalDenied, NotSerializable
 from .opening import RunHandle
 
@@ -83,8 +83,8 @@ def _asked(run: RunHandle, question: Question) -> Process[Approval]:
     for pause in _pauses():
         if told[2] != "pending":
             break
-        yield Sleep(pause)
-        if not (yield Look(is_pending)):
+        yield sleep(pause)
+        if not (yield beside(is_pending)):
             told = yield request()
     return _answer(question.tool, told)
 

@@ -88,34 +88,24 @@ async def drive_async(process: Process[T]) -> T:
         del answer
 
 
-class Sleep:
+class Do:
+    """An effect that a thread has by one function, and a task by another."""
+
+    __slots__ = ("wait", "awaited")
+
+    def __init__(self, wait: Callable[[], Any], awaited: Callable[[], Awaitable[Any]]) -> None:
+        self.wait = wait
+        self.awaited = awaited
+
+
+def sleep(seconds: float) -> Do:
     """Waits for some seconds."""
-
-    __slots__ = ("_seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def wait(self) -> None:
-        _sleep(self._seconds)
-
-    def awaited(self) -> Awaitable[None]:
-        return asyncio.sleep(self._seconds)
+    return Do(lambda: _sleep(seconds), lambda: asyncio.sleep(seconds))
 
 
-class Look:
+def beside(fn: Callable[[], Any]) -> Do:
     """Calls a function that blocks for a moment: in a task, in a thread beside the event loop."""
-
-    __slots__ = ("_fn",)
-
-    def __init__(self, fn: Callable[[], Any]) -> None:
-        self._fn = fn
-
-    def wait(self) -> Any:
-        return self._fn()
-
-    def awaited(self) -> Awaitable[Any]:
-        return asyncio.to_thread(self._fn)
+    return Do(fn, lambda: asyncio.to_thread(fn))
 
 
 class Work:

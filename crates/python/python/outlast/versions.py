@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from .errors import NotSerializable
+from .waiting import paged
 
-#: A version as the engine gives it: key, version, value, commit, microseconds, run and attempt by number.
-Raw = tuple[str, int, "bytes | None", int, int, "int | None", "int | None"]
+if TYPE_CHECKING:
+    from . import _native
+
+# Rows and keys of one page.
+_ROWS = 500
+_KEYS = 5_000
 
 
 @dataclasses.dataclass
@@ -85,7 +90,7 @@ def encode(value: Any) -> bytes:
 
 
 def result(
-    key: str, raw: Raw | None, run_id: Callable[[int], str | None], decode: Callable[[bytes], Any] = json.loads
+    key: str, raw: "_native.Item | None", run_id: Callable[[int], str | None], decode: Callable[[bytes], Any] = json.loads
 ) -> StateResult:
     """Makes the `StateResult` of one version of a key, from the row that the engine returns. `run_id` maps a run's number to
     its id."""
@@ -96,6 +101,23 @@ def result(
         None if value is None else decode(value), version, commit, value is not None, key,
         moment(at_us), None if run is None else run_id(run), attempt,
     )  # fmt: skip
+
+
+def history(states: "_native.States", namespace: str, agent: str, key: str) -> "Iterator[_native.Item]":
+    """All kept versions of a key, oldest first."""
+    return paged(lambda last: states.history(namespace, agent, key, last[1] if last else 0, _ROWS)[1], _ROWS)
+
+
+def keys(states: "_native.States", namespace: str, agent: str, prefix: str) -> list[str]:
+    """An agent's keys below a prefix, all at one moment."""
+    position = states.position()
+    return list(paged(lambda last: states.keys(namespace, agent, prefix, last, position, _KEYS), _KEYS))
+
+
+def scan(states: "_native.States", namespace: str, agent: str, prefix: str) -> "Iterator[_native.Item]":
+    """An agent's keys below a prefix with their newest versions, all at one moment."""
+    position = states.position()
+    return paged(lambda last: states.scan(namespace, agent, prefix, last[0] if last else None, position, _ROWS), _ROWS)
 
 
 def line(event: ReplayEvent, operation: Operation, agent: str, verbose: bool, width: int = 80) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import Any, Iterator
 
 from .. import codec
-from ..errors import Error, UnknownRun
-
-if TYPE_CHECKING:
-    from ..runtime import Runtime
-    from ..views import RunView
+from ..errors import Error
+from ..runtime import Runtime, of
+from ..views import RunView
+from ..waiting import paged
 
 _PAGE = 1024
 
@@ -55,7 +54,7 @@ class Item:
 class Job:
     """A batch job, read without running it. Made by `outlast.job(name)`."""
 
-    def __init__(self, runtime: "Runtime", id: str) -> None:
+    def __init__(self, runtime: Runtime, id: str) -> None:
         self._runtime = runtime
         self.id = id
         view = self.view()
@@ -63,7 +62,7 @@ class Job:
             raise Error(f"run {id} is no batch job", hint="read it with rt.get(id)", code="not_a_job")
         self._no = int(view.raw["no"])  # type: ignore[call-overload]
 
-    def view(self) -> "RunView":
+    def view(self) -> RunView:
         """The job as a run: status, budget. Errors: `UnknownRun`."""
         return self._runtime.get(self.id)
 
@@ -82,16 +81,11 @@ class Job:
         known = ("open", "done", "failed", "dead", "skipped")
         if status is not None and status not in known:
             raise ValueError(f"status wants one of {', '.join(known)}, had {status!r}")
-        after = 0
-        while True:
-            page = self._runtime._engine.items(self._no, after, _PAGE)
-            for row in page:
-                item = self._item(row)
-                if status is None or item.status == status:
-                    yield item
-            if len(page) < _PAGE:
-                return
-            after = page[-1][0]
+        engine = self._runtime._engine
+        for row in paged(lambda last: engine.items(self._no, last[0] if last else 0, _PAGE), _PAGE):
+            item = self._item(row)
+            if status is None or item.status == status:
+                yield item
 
     def item(self, key: str) -> Item | None:
         """The item with this key; None where there is none."""
@@ -116,9 +110,4 @@ class Job:
 
 def job(id: str, *, store: Any = None) -> Job:
     """The batch job of this name, to be read without running it. Errors: `UnknownRun`; code `not_a_job` for another run."""
-    from ..runtime import of
-
     return Job(of(store), id)
-
-
-__all__ = ["Item", "Job", "UnknownRun", "job"]

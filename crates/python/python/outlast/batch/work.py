@@ -8,7 +8,7 @@ import time
 from typing import Any, Sequence
 
 from .. import _native, codec, scope
-from ..effects import Process, Work
+from ..effects import Do, Process, Work
 from ..errors import AlreadySettled, AlreadyTaken, Conflict, Error, LeaseLost, RunHalted, Skip, StepTimeout, StopRequested
 from ..retry import header, retry_after, status_of
 from ..scope import Changes
@@ -18,23 +18,16 @@ from .jobrun import CODE_HEADER, ItemRun
 from .queue import CROWDED
 
 
-class Pause:
+def pause(core: Core, seconds: float) -> Do:
     """Waits for some seconds. Gives True if the batch is stopped meanwhile."""
 
-    __slots__ = ("_core", "_seconds")
-
-    def __init__(self, core: Core, seconds: float) -> None:
-        self._core = core
-        self._seconds = seconds
-
-    def wait(self) -> bool:
-        return self._core.stopping.wait(self._seconds)
-
-    async def awaited(self) -> bool:
-        core, until = self._core, time.monotonic() + self._seconds
+    async def awaited() -> bool:
+        until = time.monotonic() + seconds
         while not core.stopping.is_set() and (left := until - time.monotonic()) > 0:
             await core.bell.ring_or(left)
         return core.stopping.is_set()
+
+    return Do(lambda: core.stopping.wait(seconds), awaited)
 
 
 class Call(Work):
@@ -108,7 +101,7 @@ def one(core: Core, index: int, alone: bool) -> Process[None]:
     on_change = "rerun" if options.on_change == "rerun" else "keep"
     # Waits before the claim: meanwhile, other processes may take the item, and a death does not count against it.
     wait = core.gate_delay()
-    if wait > 0 and (yield Pause(core, wait)):
+    if wait > 0 and (yield pause(core, wait)):
         core.returned(index)
         return
     try:
@@ -150,7 +143,7 @@ def _tries(core: Core, open_run: "_native.OpenRun", run: ItemRun, index: int, it
     first = True
     while True:
         wait = 0.0 if first else core.gate_delay()
-        if wait > 0 and (yield Pause(core, wait)):
+        if wait > 0 and (yield pause(core, wait)):
             yield from _return(core, open_run, index, seq)
             return
         first = False
@@ -204,7 +197,7 @@ def _tries(core: Core, open_run: "_native.OpenRun", run: ItemRun, index: int, it
         yield _native.next_try(open_run, seq)
         tries += 1
         run.begin_try()
-        if (yield Pause(core, delay)):
+        if (yield pause(core, delay)):
             yield from _return(core, open_run, index, seq)
             return
 

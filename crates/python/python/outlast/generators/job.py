@@ -10,60 +10,17 @@ import json
 import sys
 import time
 from collections import deque
-from typing import Any, Awaitable
+from typing import Any
 
 from .. import _native, codec, scope
-from ..effects import Effect, Process, drive
+from ..effects import Do, Process, drive, drive_async
 from ..errors import Error, OtherShape, RunHeld, WouldRepay
 from ..say import say, warn
-from ..steps import life as journal
+from ..steps import life
 from . import opening
-from .leaving import is_left_out
-from .inputs import END, Inputs, Watch, digest
+from .inputs import END, Inputs, Watch, digest, is_left_out
 from .jsonl import plain
-from .opening import Found, JobSpec, Way
-from .record import Record, Row, mark
-
-
-class Pull:
-    """Takes the next input from the given iterable; gives `END` after the last one."""
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: "GeneratorJob") -> None:
-        self._job = job
-
-    def wait(self) -> Any:
-        return next(self._job.source(), END)
-
-    def awaited(self) -> Awaitable[Any]:
-        return self._job.pull_async()
-
-
-class Resume:
-    """Runs the generator, inside the job, up to its next result; gives `END` after the last one."""
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: "GeneratorJob") -> None:
-        self._job = job
-
-    def wait(self) -> Any:
-        token = scope.variable.set(self._job.current())
-        try:
-            return next(self._job.generator(), END)
-        finally:
-            scope.variable.reset(token)
-
-    async def awaited(self) -> Any:
-        token = scope.variable.set(self._job.current())
-        try:
-            return await anext(self._job.generator(), END)
-        finally:
-            scope.variable.reset(token)
-
-
-_PULL: Any = object()
+from .opening import Found, JobSpec, Record, Row, Way, mark
 
 
 class Taken:
@@ -95,7 +52,11 @@ class GeneratorJob:
         self.id = spec.id
         self.store = spec.store
         self._source: Any = None
-        self._watch = Watch(spec.given, self._take, self._take_async, self._other)
+        self._watch = Watch(spec.given, lambda: drive(self._take()), lambda: drive_async(self._take()), self._other)
+        #: Takes the next input from the given iterable; gives `END` after the last one.
+        self._pull = Do(lambda: next(self.source(), END), self._pull_async)
+        #: Runs the generator, inside the job, up to its next result; gives `END` after the last one.
+        self._resume = Do(self._resumed, self._resumed_async)
         # Results that wait to be given out: recorded ones, and computed ones behind those.
         self._ready: deque[Row | Computed] = deque()
         self._hand: Taken | None = None
@@ -160,7 +121,7 @@ class GeneratorJob:
             if self._way is Way.REPLAY:
                 return self._finish()
             if self._note.shape is None and self._hand is None and not self._drained:
-                value = yield Pull(self)
+                value = yield self._pull
                 if value is END:
                     self._drained = True
                 elif (yield from self._hand_out(value)):
@@ -168,7 +129,7 @@ class GeneratorJob:
             if self._drained and self.started is None and self._used:
                 # Nothing is left to do, and nothing of the generator is run.
                 return self._finish()
-            value = yield Resume(self)
+            value = yield self._resume
             if value is END:
                 yield from self._ended()
                 return self._finish()
@@ -292,49 +253,31 @@ class GeneratorJob:
 
     # --- what the generator does
 
-    def _next_ready(self) -> Any:
-        """The input that is in hand, or the end; `_PULL` where an input has to be pulled first."""
+    def _take(self) -> Process[Any]:
+        """The input that the generator takes: the one in hand, or the next without a result; `END` after the last one."""
         if self._hand is not None:
             self._current, self._hand = self._hand, None
             return self._current.value
-        self._pass_over()
-        return END if self._drained else _PULL
-
-    def _take(self) -> Any:
-        ready = self._next_ready()
-        if ready is not _PULL:
-            return ready
-        while True:
-            value = next(self.source(), END)
+        yield from self._pass_over()
+        while not self._drained:
+            value = yield self._pull
             if value is END:
                 self._drained = True
-                return END
-            if self._unhanded(value):
+            elif (yield from self._is_unhanded(value)):
                 return value
+        return END
 
-    async def _take_async(self) -> Any:
-        ready = self._next_ready()
-        if ready is not _PULL:
-            return ready
-        while True:
-            value = await self.pull_async()
-            if value is END:
-                self._drained = True
-                return END
-            if self._unhanded(value):
-                return value
-
-    def _unhanded(self, value: Any) -> bool:
+    def _is_unhanded(self, value: Any) -> Process[bool]:
         """Whether an input that the generator pulls by itself has no result yet, so that it is handed out."""
         taken = self._known(value)
         if taken is not None and self._note.shape is None:
             # The loop goes on with it after one that it left out.
-            taken.seq = drive(self._claim(taken))
+            taken.seq = yield from self._claim(taken)
             taken = taken if taken.seq is not None else None
         self._current = taken
         return taken is not None
 
-    def _pass_over(self) -> None:
+    def _pass_over(self) -> Process[None]:
         """Notes that an input was taken and no result came of it: it was left out, or the generator looks ahead."""
         taken, self._current = self._current, None
         if taken is None:
@@ -344,7 +287,7 @@ class GeneratorJob:
             self._other("takes another input before it gives the result of the last one")
         if taken.seq is not None:
             reason = "the generator took its input and gave no result before the next one"
-            _native.record_item(self._open_run(), taken.seq, "skipped", reason.encode()).wait()
+            yield _native.record_item(self._open_run(), taken.seq, "skipped", reason.encode())
 
     def _other(self, what: str) -> None:
         """Notes that results do not belong to one input each: from now on no resume leaves inputs out."""
@@ -369,7 +312,7 @@ class GeneratorJob:
             self._source = iter(self._spec.given)
         return self._source
 
-    async def pull_async(self) -> Any:
+    async def _pull_async(self) -> Any:
         """The next input of the given iterable, plain or asynchronous; `END` after the last one."""
         if hasattr(self._spec.given, "__aiter__"):
             if self._source is None:
@@ -389,7 +332,21 @@ class GeneratorJob:
             self.started = made if hasattr(made, "__anext__") else iter(made)
         return self.started
 
-    def current(self) -> scope.Current[Any]:
+    def _resumed(self) -> Any:
+        token = scope.variable.set(self._scope())
+        try:
+            return next(self.generator(), END)
+        finally:
+            scope.variable.reset(token)
+
+    async def _resumed_async(self) -> Any:
+        token = scope.variable.set(self._scope())
+        try:
+            return await anext(self.generator(), END)
+        finally:
+            scope.variable.reset(token)
+
+    def _scope(self) -> scope.Current[Any]:
         """The current run and item, in which the generator's code finds the job for steps and clients."""
         taken = self._hand or self._current
         return scope.Current(self.run, None, None if taken is None else taken.seq)
@@ -401,7 +358,7 @@ class GeneratorJob:
 
     def _ended(self) -> Process[None]:
         if self._current is not None:
-            self._pass_over()
+            yield from self._pass_over()
         if self._hand is not None:
             seq, self._hand = self._hand.seq, None
             self._other("ends before its inputs do")
@@ -433,7 +390,7 @@ class GeneratorJob:
                 open_run = self.run._open_run
                 failed = isinstance(error, Exception) and not isinstance(error, (WouldRepay, RunHeld))
                 if failed and self.run.view().status != "halted":
-                    told = json.dumps({"error": journal.described(error)}).encode()
+                    told = json.dumps({"error": life.described(error)}).encode()
                     yield _native.record_item(open_run, taken.seq, "failed", told)
                 else:
                     yield _native.return_item(open_run, taken.seq)

@@ -1,4 +1,5 @@
-"""Opening a generator's job: its run is found or made in the record, and judged what this life does again."""
+"""Opening a generator's job: its run is found or made in the record, with what earlier lives left there (a note of the generator's
+shape, results), and judged what this life does again."""
 
 from __future__ import annotations
 
@@ -8,19 +9,25 @@ import enum
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
-from .. import _native, opening as runs, runtime as runtimes
+from .. import _native, runtime as runtimes
 from ..batch.jobrun import JobRun
 from ..budget import Budget
 from ..errors import WouldRepay
+from ..opening import Store, fork
 from ..say import say
+from ..waiting import paged
 from . import inputs
 from .jsonl import JsonlStore, Scan
-from .note import Note, inherit
 
-if TYPE_CHECKING:
-    from ..runtime import Runtime
+# Where the note is kept in the state, below the namespace of the run.
+_AGENT, _KEY = "python", "resume"
+
+# Values up to this length are kept in memory between the start and their turn.
+_SMALL = 4096
+
+_PAGE = 2048
 
 
 @dataclasses.dataclass
@@ -44,6 +51,71 @@ class JobSpec:
         self.given: Any = ()
         if self.place is not None:
             self.given = self.kwargs[self.place] if isinstance(self.place, str) else self.args[self.place]
+
+
+class Note:
+    """Facts about one job's run that are kept in the state beside the run."""
+
+    def __init__(self, engine: _native.Engine, run: str) -> None:
+        self._engine = engine
+        self._namespace = f"resume:{run}"
+        #: The number of the newest drive over all inputs, from 1.
+        self.drive = 1
+        #: Why results do not follow one plain pull each; None while they do.
+        self.shape: str | None = None
+        #: The digest of all inputs of the last life that ended; None while nobody needs it.
+        self.inputs: str | None = None
+        kept = engine.state(self._namespace, _AGENT, _KEY)
+        if kept is not None:
+            found = json.loads(kept[1])
+            self.drive, self.shape, self.inputs = found["drive"], found["shape"], found["inputs"]
+
+    def keep(self) -> None:
+        """Writes the note to the state. On disk before `keep` returns."""
+        text = json.dumps({"drive": self.drive, "shape": self.shape, "inputs": self.inputs})
+        self._engine.put([(self._namespace, _AGENT, _KEY, text.encode(), None)]).wait()
+
+
+def inherit(engine: _native.Engine, origin: str, fork: str) -> None:
+    """Copies the note of a fork's origin to the fork, once."""
+    kept = engine.state(f"resume:{origin}", _AGENT, _KEY)
+    if kept is not None and engine.state(f"resume:{fork}", _AGENT, _KEY) is None:
+        engine.put([(f"resume:{fork}", _AGENT, _KEY, kept[1], None)]).wait()
+
+
+class Row:
+    """A recorded result. `value` is None if the value is read from the store when it is given out."""
+
+    __slots__ = ("seq", "index", "attempt", "at_us", "value")
+
+    def __init__(self, seq: int, index: int, attempt: int, at_us: int, value: bytes | None) -> None:
+        self.seq, self.index, self.attempt, self.at_us, self.value = seq, index, attempt, at_us, value
+
+
+class Record:
+    """The results of the job's newest drive, and which lines of an older library's file are imported."""
+
+    def __init__(self, run: JobRun, version: bytes) -> None:
+        self.rows: dict[str, Row] = {}
+        #: Keys of inputs that the generator left out.
+        self.left_out: set[str] = set()
+        #: Digests of `mark`.
+        self.imported: set[str] = set()
+        wanted = hashlib.sha256(version).hexdigest()
+        rows = paged(lambda last: _native.results(run._engine, run._no, last[0] if last else 0, _PAGE), _PAGE)
+        for seq, key, attempt, closed, _, index, content, has, standing, value in rows:
+            if content is not None:
+                self.imported.add(content)
+            if standing == "done" and has == wanted:
+                kept = value if value is not None and len(value) <= _SMALL else None
+                self.rows[key] = Row(seq, index, attempt, closed or 0, kept)
+            elif standing == "skipped" and has == wanted:
+                self.left_out.add(key)
+
+
+def mark(index: int) -> bytes:
+    """The content of an item that is imported from line `index`: its digest says so in every life. 32 bytes."""
+    return hashlib.sha256(f"imported line {index}".encode()).digest()
 
 
 class Way(enum.Enum):
@@ -73,7 +145,7 @@ class Found:
         return self.newest is None or self.run.id != self.newest["id"]
 
 
-def connect(record: str) -> "Runtime":
+def connect(record: str) -> runtimes.Runtime:
     """Opens the store of the job's record. The store that other work uses by default stays the same."""
     newest = runtimes._newest
     runtime = runtimes.connect(record)
@@ -81,16 +153,16 @@ def connect(record: str) -> "Runtime":
     return runtime
 
 
-def find(spec: JobSpec, runtime: "Runtime") -> Found:
+def find(spec: JobSpec, opened: Store) -> Found:
     """Finds the run of a job, or names a new one. Forks it first, where a snapshot was asked for.
 
     A fork has a file of its own: without `from_snapshot`, the job goes on in the file and the run that it had.
     """
-    engine, store = runtime._engine, spec.store
+    engine, store = opened._engine, spec.store
     jobs = json.loads(_native.jobs(engine, spec.id))
     newest = next((job for job in jobs if job["parent"] is None), None)
     if spec.from_snapshot is not None and newest is not None:
-        id = runs.fork(engine, newest["id"], spec.from_snapshot, spec.budget.limits() if spec.budget else {})
+        id = fork(engine, newest["id"], spec.from_snapshot, spec.budget.limits() if spec.budget else {})
         inherit(engine, newest["id"], id)
         store = store._of_fork(id.removeprefix(f"{newest['id']}:"))
         newest = next(job for job in json.loads(_native.jobs(engine, spec.id)) if job["id"] == id)
@@ -98,7 +170,7 @@ def find(spec: JobSpec, runtime: "Runtime") -> Found:
         begun = newest is not None and sum(newest["counts"].values()) > 0
         is_over = newest is None or (begun and not store.exists())
         id = _run_id(spec.id, len(jobs)) if is_over else newest["id"]  # type: ignore[index]
-    run = JobRun(runtime, spec.id, spec.budget, {}, id=id, name=spec.id)
+    run = JobRun(opened, spec.id, spec.budget, {}, id=id, name=spec.id)
     return Found(run, Note(engine, id), newest, store)
 
 

@@ -14,10 +14,8 @@ from .. import _native, scope, versions
 from ..errors import CompactedWarning
 from ..opening import RunHandle, Store
 from ..scope import Changes
-from ..versions import Operation, Raw, ReplayEvent, ResumePoint, StateResult
+from ..versions import Operation, ReplayEvent, ResumePoint, StateResult
 
-_KEYS = 5_000
-_VALUES = 500
 _EVENTS = 1_000
 
 
@@ -105,7 +103,7 @@ class Embedded:
         changes = self._changes()
         return (0, None) if changes is None else changes.last(namespace, agent, key)
 
-    def _over(self, key: str, before: Raw | None, own: int, value: bytes | None) -> StateResult:
+    def _over(self, key: str, before: _native.Item | None, own: int, value: bytes | None) -> StateResult:
         """The key as a transaction sees it: as it was before, with `own` changes over it, of which the last set `value`."""
         if not own:
             return versions.result(key, before, self._run_id)
@@ -126,13 +124,7 @@ class Embedded:
         return versions.result(key, self._states.at(namespace, agent, key, by, moment), self._run_id)
 
     def history(self, namespace: str, agent: str, key: str) -> list[StateResult]:
-        found: list[StateResult] = []
-        while True:
-            after = found[-1].version if found else 0
-            _, page = self._states.history(namespace, agent, key, after, _VALUES)
-            found += [versions.result(key, raw, self._run_id) for raw in page]
-            if len(page) < _VALUES:
-                return found
+        return [versions.result(key, raw, self._run_id) for raw in versions.history(self._states, namespace, agent, key)]
 
     def namespaces(self) -> list[str]:
         return self._states.namespaces()
@@ -141,23 +133,10 @@ class Embedded:
         return self._states.agents(namespace)
 
     def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
-        position = self._states.position()
-        found: list[str] = []
-        while True:
-            page = self._states.keys(namespace, agent, prefix, found[-1] if found else None, position, _KEYS)
-            found += page
-            if len(page) < _KEYS:
-                return found
+        return versions.keys(self._states, namespace, agent, prefix)
 
     def scan(self, namespace: str, agent: str, prefix: str) -> Iterator[StateResult]:
-        position, after = self._states.position(), None
-        while True:
-            page = self._states.scan(namespace, agent, prefix, after, position, _VALUES)
-            for raw in page:
-                yield versions.result(raw[0], raw, self._run_id)
-            if len(page) < _VALUES:
-                return
-            after = page[-1][0]
+        return (versions.result(raw[0], raw, self._run_id) for raw in versions.scan(self._states, namespace, agent, prefix))
 
     def resume_point(self, namespace: str, agent: str, prefix: str) -> ResumePoint:
         return ResumePoint(*self._states.resume_point(namespace, agent, prefix))

@@ -10,8 +10,6 @@ from ..opening import RunHandle
 from ..scope import Changes
 from ..versions import StateResult
 
-_PAGE = 500
-
 
 class State:
     """`run.state`: the run's own values by key, in the namespace `run:<id>`. A write is on disk before it returns.
@@ -58,13 +56,7 @@ class State:
 
     def history(self, key: str) -> list[StateResult]:
         """All kept versions of `key`, oldest first, deletes among them."""
-        found: list[StateResult] = []
-        while True:
-            after = found[-1].version if found else 0
-            _, page = self._read().history(self._namespace, self._AGENT, key, after, _PAGE)
-            found += [self._result(key, raw) for raw in page]
-            if len(page) < _PAGE:
-                return found
+        return [self._result(key, raw) for raw in versions.history(self._read(), self._namespace, self._AGENT, key)]
 
     def at(
         self,
@@ -80,7 +72,7 @@ class State:
         by, moment = versions.which(version, commit, time)
         return self._result(key, self._read().at(self._namespace, self._AGENT, key, by, moment))
 
-    def _result(self, key: str, raw: versions.Raw | None) -> StateResult:
+    def _result(self, key: str, raw: _native.Item | None) -> StateResult:
         # Nobody else writes here.
         return versions.result(key, raw, lambda _: self._run.id, codec.decode)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from .. import _native, scope
+from .. import _native, scope, versions
 from ..opening import Store
 
 #: A key and its new value; None deletes it. The last is the version that the key must have.
@@ -12,9 +12,6 @@ Change = tuple[str, bytes | None, int | None]
 
 # Changes of one commit, where many rows go.
 _AT_ONCE = 5_000
-# Rows and keys of one page.
-_ROWS = 500
-_KEYS = 5_000
 
 
 class Table:
@@ -33,24 +30,12 @@ class Table:
 
     def scan(self, agent: str, prefix: str) -> Iterator[tuple[str, int, bytes]]:
         """Keys, versions and values of all rows below a prefix, in the order of their keys, at one moment."""
-        position, after = self._states.position(), None
-        while True:
-            page = self._states.scan(self._namespace, agent, prefix, after, position, _ROWS)
-            for key, version, value, *_ in page:
-                if value is not None:
-                    yield key, version, value
-            if len(page) < _ROWS:
-                return
-            after = page[-1][0]
+        for key, version, value, *_ in versions.scan(self._states, self._namespace, agent, prefix):
+            if value is not None:
+                yield key, version, value
 
     def keys(self, agent: str, prefix: str) -> list[str]:
-        position = self._states.position()
-        found: list[str] = []
-        while True:
-            page = self._states.keys(self._namespace, agent, prefix, found[-1] if found else None, position, _KEYS)
-            found += page
-            if len(page) < _KEYS:
-                return found
+        return versions.keys(self._states, self._namespace, agent, prefix)
 
     def agents(self) -> list[str]:
         """All agents, also those whose rows are all deleted."""

@@ -13,7 +13,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from .. import _native, codec, scope
-from ..effects import Process, Sleep, Work, drive, drive_async
+from ..effects import Process, Work, drive, drive_async, sleep
 from ..errors import AlreadySettled, Conflict, Error, RunHalted, StepDiverged, StepFailed, StepInDoubt, StepTimeout, Unkeyable
 from .spec import StepSpec, is_async, key_of, nested, unkeyed
 
@@ -152,7 +152,7 @@ def life(call: "Call") -> Process[Any]:
                 finally:
                     # Breaks the cycle between the exception and this frame.
                     del error
-            yield Sleep(delay)
+            yield sleep(delay)
     except BaseException:
         call.memory.give_back(call.key, spec.key is not None)
         raise
