@@ -135,8 +135,7 @@ impl Output {
             let (kept, over) = (kept.clone(), output.over.clone());
             let look = eyes.clone().map(|eyes| (eyes, Screen::default()));
             let pump = Pump { from: File::from(from), onward, kept, look, over };
-            let thread = std::thread::Builder::new().name("outlast-output".into());
-            output.threads.push(thread.stack_size(256 << 10).spawn(move || pump.run())?);
+            output.threads.push(in_thread(move || pump.run())?);
         }
         Ok(output)
     }
@@ -293,5 +292,31 @@ impl Way {
             }
         }
         true
+    }
+}
+
+/// Starts a thread that reads an agent's output. It has a stack of the usual size: whoever looks at the words parses zones
+/// and regular expressions in it, and what is not touched costs nothing.
+fn in_thread<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().name("outlast-output".into()).spawn(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: a printed limit that names a zone, "4am (Asia/Tokyo)", ended the supervisor by SIGABRT. Cause: the thread that
+    /// reads the output had 256 KiB of stack, and the parser of zones needs more.
+    #[test]
+    fn a_thread_that_reads_output_has_room_to_parse_a_zone() {
+        let mut tzif = [b"TZif" as &[u8], &[0; 16]].concat();
+        for count in [0_u32, 0, 0, 0, 1, 4] {
+            tzif.extend(count.to_be_bytes());
+        }
+        tzif.extend(32_400_i32.to_be_bytes());
+        tzif.extend(b"\0\0JST\0");
+        let zone = in_thread(move || jiff::tz::TimeZone::tzif("Asia/Tokyo", &tzif)).unwrap();
+        let offset = zone.join().unwrap().unwrap().to_offset(jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(offset.seconds(), 32_400);
     }
 }
