@@ -289,3 +289,36 @@ def test_an_effect_in_doubt_inside_of_a_step_is_resolved_by_its_name_or_by_what_
         run.resolve("pay", key=key, result="paid")
         raise ZeroDivisionError
     assert [life(id, int) for id in ("in-python", "at-a-terminal")] == ["paid", "paid"]
+
+
+def test_a_race_whose_loser_was_cancelled_replays_in_a_completed_run(rt):
+    """Bug: a completed run with a cancelled step raised `RunCompleted` instead of its replay. Cause: a step that was begun and
+    never ended was taken for a new one."""
+    made = []
+
+    async def quick():
+        made.append("quick")
+        return 1
+
+    async def slow():
+        made.append("slow")
+        await asyncio.Event().wait()
+
+    async def race():
+        async with rt.run("race") as run:
+            tasks = [asyncio.ensure_future(run.step(fn.__name__, fn)) for fn in (slow, quick)]
+            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+            return [task.result() for task in done], len(pending)
+
+    assert [asyncio.run(race()) for _ in range(3)] == [([1], 1)] * 3
+    assert sorted(made) == ["quick", "slow"]
+
+    async def awaits_the_loser():
+        async with rt.run("race") as run:
+            await run.step("slow", slow)
+
+    with pytest.raises(outlast.RunCompleted, match="step slow"):
+        asyncio.run(awaits_the_loser())
+    assert len(made) == 2

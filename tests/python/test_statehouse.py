@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import json
 import signal
 import threading
 
@@ -420,7 +421,15 @@ def test_what_is_written_against_the_published_client_runs_with_its_import_chang
         begun.write(agent_id=ME, key="step:1", value={})
     except outlast.StatehouseError as e:
         assert isinstance(e, outlast.TransactionError)
+    from outlast.errors import ConnectionError, NotFoundError, StatehouseError, TransactionError
+
+    assert all(issubclass(e, StatehouseError) for e in (ConnectionError, NotFoundError, TransactionError))
     (event,) = client.replay_events(ME, commit, commit, "default")
+    assert f"agent_id={ME!r}" in repr(event)
+    told = json.loads(json.dumps(event.to_dict()))
+    assert (told["txn_id"], told["commit_ts"], told["agent_id"]) == (begun.id, commit, ME)
+    assert told["operations"][1] == {"key": "gone", "value": None, "version": 1, "deleted": True}
+    assert datetime.datetime.fromisoformat(told["at"].replace("Z", "+00:00")) == event.at
     assert [op.key for op in event.operations] == ["step:0", "gone"]
     when = f"{event.at:%H:%M:%SZ}"
     short, gone = client.replay_pretty(ME)

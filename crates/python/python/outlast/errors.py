@@ -334,3 +334,8 @@ def of(code: str, message: str, hint: str | None = None) -> Error:
 
 
 __all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]
+
+# Names of the Statehouse client's `exceptions`, for code whose import alone is changed. `from .errors import *` leaves them
+# out: one of them is a name of Python's own.
+ConnectionError = NoServer
+NotFoundError = UnknownRun

@@ -308,6 +308,11 @@ class RunHandle:
             hint="open a run with another id, to do more",
         )
 
+    def _lasted(self) -> float:
+        """Seconds from the creation of a completed run to its end."""
+        view = self.view()
+        return ((view.ended_at or view.created_at) - view.created_at).total_seconds()
+
 
 def create(run: RunHandle, parent: int | None) -> tuple[int, str, str]:
     """Creates or finds the run. Returns its number, id and status. `parent`: the run whose budget it also spends.

@@ -59,6 +59,12 @@ class ReplayEvent:
     operations: list[Operation]
     #: The time of the commit, in UTC.
     at: datetime.datetime | None = None
+    #: The agent whose keys were changed.
+    agent_id: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as JSON has it: a dict by the names of the fields, with the time in RFC 3339."""
+        return {**dataclasses.asdict(self), "at": None if self.at is None else self.at.isoformat().replace("+00:00", "Z")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,14 +126,14 @@ def scan(states: "_native.States", namespace: str, agent: str, prefix: str) -> "
     return paged(lambda last: states.scan(namespace, agent, prefix, last[0] if last else None, position, _ROWS), _ROWS)
 
 
-def line(event: ReplayEvent, operation: Operation, agent: str, verbose: bool, width: int = 80) -> str:
+def line(event: ReplayEvent, operation: Operation, verbose: bool, width: int = 80) -> str:
     """A change for people, in the columns of the Statehouse client."""
     when = "" if event.at is None else f"{event.at:%H:%M:%SZ}"
     text = "" if operation.deleted else json.dumps(operation.value, ensure_ascii=False, separators=(",", ":"))
     text = text if verbose or len(text) <= width else text[: width - 1] + "…"
     ids = [f"txn={event.txn_id or '-'}", f"commit={event.commit_ts}"] if verbose else []
     did = "DEL" if operation.deleted else "WRITE"
-    return "  ".join(filter(None, [when, f"agent={agent}", did, f"key={operation.key}", f"v={operation.version}", text, *ids]))
+    return "  ".join(filter(None, [when, f"agent={event.agent_id}", did, f"key={operation.key}", f"v={operation.version}", text, *ids]))
 
 
 def moment(at_us: int) -> datetime.datetime:

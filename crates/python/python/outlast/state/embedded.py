@@ -179,7 +179,7 @@ class Events:
                     yield event
                     event = None
                 if event is None:
-                    event = ReplayEvent(transaction or "", commit, [], versions.moment(at_us))
+                    event = ReplayEvent(transaction or "", commit, [], versions.moment(at_us), self._range[1])
                 decoded = None if value is None else json.loads(value)
                 event.operations.append(Operation(key, decoded, version, value is None))
                 self._after = position

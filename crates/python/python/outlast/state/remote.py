@@ -292,7 +292,7 @@ class Events:
             if kind == "commit":
                 self._after, self.head = position, data["commit"]
                 operations = [Operation(o["key"], o.get("value"), o["version"], o.get("deleted", False)) for o in data["operations"]]
-                yield ReplayEvent(data.get("transaction") or "", self.head, operations, _time(data["at"]))
+                yield ReplayEvent(data.get("transaction") or "", self.head, operations, _time(data["at"]), self._query["agent"])
 
 
 _HINT = "start one: outlast serve --listen 127.0.0.1:7077 (url= is that address, and not the one of --grpc)"

@@ -223,7 +223,7 @@ class Statehouse:
         """
         for event in self.replay(agent_id, start_ts, end_ts, namespace):
             for operation in event.operations:
-                yield versions.line(event, operation, agent_id, verbose)
+                yield versions.line(event, operation, verbose)
 
     def _in(self, namespace: str | None) -> str:
         return self._namespace if namespace is None else namespace

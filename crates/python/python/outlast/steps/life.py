@@ -92,7 +92,9 @@ def _found_closely(call: "Call") -> Any:
         if run._open_run_or_replay() is None:
             if found is not None and found[1] == "failed":
                 raise call.failed_before(found[0])
-            raise run._completed(f"step {call.shown()}")
+            if found is None or not is_async(spec.fn):
+                raise run._completed(f"step {call.shown()}")
+            return call
         if spec.at_most_once and found is not None:
             check_doubt(run, call.shown(), call.key, *found)
         if found is None and spec.key is None and not spec.may_diverge:
@@ -107,6 +109,11 @@ def life(call: "Call") -> Process[Any]:
     """Runs a step whose key is taken: tries the step until it is recorded, or given up."""
     run, spec = call.run, call.spec
     try:
+        if run._open_run is None:
+            # A completed run has the step begun and not ended: its task was cancelled, and so it is here. A program that does
+            # not cancel it in the time that the run took is another one.
+            yield Sleep(run._lasted())
+            raise run._completed(f"step {call.shown()}")
         while True:
             opening = _opening(call)
             try:
