@@ -84,7 +84,8 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             let address = listener.local_addr()?;
             tell(&format!("serving the state over gRPC on {address}"));
             let stopped = async { drop(stopped.await) };
-            serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, token, stopped)));
+            let admission = token.map_or(grpc::Admission::Everybody, grpc::Admission::ApiToken);
+            serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, admission, stopped)));
         }
         let telling = notify::Delivering::start(told, node.store().clone(), node.clone());
         let beat = tokio::spawn(node.clone().keep_alive());

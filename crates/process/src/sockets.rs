@@ -1,9 +1,11 @@
-//! Unix sockets of processes outside a confinement. A network namespace does not part those who name one file.
+//! Sockets as the kernel lists them: Unix sockets of processes outside a confinement, since a network namespace does not
+//! part those who name one file, and the users who own the other ends of TCP connections.
 
 use std::{
     collections::BTreeSet,
     ffi::OsString,
     fs, io,
+    net::{IpAddr, SocketAddr},
     os::unix::{ffi::OsStringExt as _, fs::FileTypeExt as _},
     path::{Path, PathBuf},
 };
@@ -30,6 +32,43 @@ pub fn bound() -> io::Result<Vec<PathBuf>> {
 /// Returns whether a socket's file is at `path`, as far as this process may look.
 pub fn is_socket(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
+/// Returns the number of the user who owns the `peer` end of a TCP connection to `here`, an address of this machine; `None`
+/// if no socket of this network is that end.
+///
+/// Errors: the kernel lists none.
+pub fn tcp_owner(peer: SocketAddr, here: SocketAddr) -> io::Result<Option<u32>> {
+    // Who connects to an IPv4 address may do so from a socket of IPv6, as gRPC's clients do.
+    let mapped = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => SocketAddr::from((ip.to_ipv6_mapped(), address.port())),
+        IpAddr::V6(_) => address,
+    };
+    let of_v6 =
+        || owner_in(&fs::read_to_string("/proc/net/tcp6").unwrap_or_default(), mapped(peer), mapped(here));
+    Ok(owner_in(&fs::read_to_string("/proc/net/tcp")?, peer, here).or_else(of_v6))
+}
+
+/// Reads the owner of the socket from `local` to `remote` in the kernel's table of TCP sockets.
+fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    let (local, remote) = (as_listed(local), as_listed(remote));
+    table.lines().find_map(|line| {
+        let mut columns = line.split_ascii_whitespace().skip(1);
+        let is_it = columns.next()? == local && columns.next()? == remote;
+        // Between them: state, queues, timer, retransmissions.
+        if is_it { columns.nth(4)?.parse().ok() } else { None }
+    })
+}
+
+/// Returns an address as the kernel's tables have it: 32-bit words of the machine's own byte order.
+fn as_listed(address: SocketAddr) -> String {
+    let bytes = match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let words = bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap_or_default()));
+    let words: String = words.map(|word| format!("{word:08X}")).collect();
+    format!("{words}:{:04X}", address.port())
 }
 
 /// Reads the absolute paths in the kernel's table of sockets. Abstract names begin with `@`.
@@ -74,7 +113,10 @@ fn below(directory: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::{
+        net::{TcpListener, TcpStream},
+        os::unix::net::UnixListener,
+    };
 
     use super::*;
 
@@ -90,6 +132,31 @@ mod tests {
         let mounts = b"22 1 0:20 / / rw,relatime - ext4 /dev/vda rw\n\
             23 22 0:21 /x /run/docker\\040sock rw shared:1 - tmpfs tmpfs rw\n";
         assert_eq!(mount_points(mounts), ["/", "/run/docker sock"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_owner_of_a_connections_other_end_is_told_by_the_kernel() {
+        for (address, by_v6) in [("127.0.0.1:0", false), ("127.0.0.1:0", true), ("[::1]:0", true)] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let here = listener.local_addr().unwrap();
+            let to = match here.ip() {
+                IpAddr::V4(ip) if by_v6 => SocketAddr::from((ip.to_ipv6_mapped(), here.port())),
+                _ => here,
+            };
+            let Ok(_client) = TcpStream::connect(to) else { continue };
+            let (_server, peer) = listener.accept().unwrap();
+            let us = rustix::process::geteuid().as_raw();
+            assert_eq!(tcp_owner(peer, here).unwrap(), Some(us));
+            assert_eq!(tcp_owner(here, here).unwrap(), None, "nobody connected from {here}");
+        }
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     7        0 1 1 0 100 0 0 10 0\n\
+            1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 2 1 0 20 4 30 10 -1\n";
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        if cfg!(target_endian = "little") {
+            assert_eq!(owner_in(table, at(50_000), at(8080)), Some(1000));
+        }
+        assert_eq!(owner_in(table, at(50_001), at(8080)), None);
     }
 
     #[test]

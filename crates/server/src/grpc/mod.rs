@@ -1,6 +1,6 @@
 //! gRPC: the service of the published Statehouse client, and the health service.
 //!
-//! Plain HTTP/2 without TLS. On loopback, or with an API token as `authorization: Bearer`.
+//! Plain HTTP/2 without TLS. On loopback, or with a token as `authorization: Bearer`.
 
 mod replay;
 mod service;
@@ -10,14 +10,17 @@ mod structs;
 #[allow(clippy::all, clippy::pedantic, clippy::unwrap_used, missing_docs)]
 mod generated;
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use tokio::net::TcpListener;
 use tonic::{
     Request, Status,
     metadata::MetadataValue,
     service::interceptor::InterceptedService,
-    transport::{self, Server, server::TcpIncoming},
+    transport::{
+        self, Server,
+        server::{TcpConnectInfo, TcpIncoming},
+    },
 };
 
 pub use generated::*;
@@ -32,21 +35,32 @@ use crate::{
 /// with a less helpful error.
 pub const MAX_REPLY: usize = 4 << 20;
 
+/// Who may call the service.
+pub enum Admission {
+    /// Everybody who reaches the listener, which has to be on loopback: the caller of [`serve`] ensures it.
+    Everybody,
+    /// Who shows one of these tokens.
+    ApiToken(ApiTokens),
+    /// Whom the function lets in.
+    By(Box<LetsIn>),
+}
+
+/// Decides on a caller by the token that it shows (empty for none) and the address that it calls from.
+pub type LetsIn = dyn Fn(&str, Option<SocketAddr>) -> bool + Send + Sync;
+
 /// Serves gRPC until `shutdown` resolves.
-///
-/// Every call needs `api_token` when it is set. Without one the listener has to be on loopback, which the caller of
-/// this function ensures.
 pub async fn serve(
     desk: Arc<StateDesk>,
     listener: TcpListener,
-    api_token: Option<ApiTokens>,
+    admission: Admission,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), transport::Error> {
     let expiring = tokio::spawn(desk.clone().keep_expiring());
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<StatehouseServiceServer<Statehouse>>().await;
     let service = StatehouseServiceServer::new(Statehouse::new(desk));
-    let guarded = InterceptedService::new(service, move |request| let_in(request, api_token.as_ref()));
+    let admission = Arc::new(admission);
+    let guarded = InterceptedService::new(service, move |request| let_in(request, &admission));
     // A small reply must not wait for an acknowledgement.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let served = Server::builder()
@@ -58,14 +72,17 @@ pub async fn serve(
     served
 }
 
-fn let_in(request: Request<()>, api_token: Option<&ApiTokens>) -> Result<Request<()>, Status> {
-    let Some(wanted) = api_token else { return Ok(request) };
-    let had = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
-    let had = had.map(crate::wire::who::bare).unwrap_or_default();
-    match wanted.find(&had) {
-        Some(_) => Ok(request),
-        None => Err(status(Error::NotLetIn(NotLetIn::NoToken))),
-    }
+fn let_in(request: Request<()>, admission: &Admission) -> Result<Request<()>, Status> {
+    let shown = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
+    let shown = shown.map(crate::wire::who::bare).unwrap_or_default();
+    let is_in = match admission {
+        Admission::Everybody => true,
+        Admission::ApiToken(tokens) => tokens.find(&shown).is_some(),
+        Admission::By(lets_in) => {
+            lets_in(&shown, request.extensions().get().and_then(TcpConnectInfo::remote_addr))
+        }
+    };
+    if is_in { Ok(request) } else { Err(status(Error::NotLetIn(NotLetIn::NoToken))) }
 }
 
 /// Returns the gRPC status of an error. The metadata `outlast-code` has the stable code.

@@ -10,8 +10,8 @@ use outlast_core::{
 use outlast_mock as mock;
 use outlast_server::{
     grpc::{
-        self, BeginTransactionRequest, CommitRequest, GetStateRequest, ReplayRequest, ScanPrefixRequest,
-        WriteRequest, statehouse_service_client::StatehouseServiceClient,
+        self, Admission, BeginTransactionRequest, CommitRequest, GetStateRequest, ReplayRequest,
+        ScanPrefixRequest, WriteRequest, statehouse_service_client::StatehouseServiceClient,
     },
     state::Writer,
 };
@@ -24,10 +24,14 @@ type Client = StatehouseServiceClient<Channel>;
 
 /// Serves the server's state on a port of its own.
 async fn client(server: &Server, token: Option<&str>) -> Client {
+    let admission = token.map_or(Admission::Everybody, |token| Admission::ApiToken(token.to_owned().into()));
+    admitting(server, admission).await
+}
+
+async fn admitting(server: &Server, admission: Admission) -> Client {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let token = token.map(str::to_owned);
-    tokio::spawn(grpc::serve(server.desk.clone(), listener, token.map(Into::into), std::future::pending()));
+    tokio::spawn(grpc::serve(server.desk.clone(), listener, admission, std::future::pending()));
     Client::connect(url).await.unwrap()
 }
 
@@ -158,6 +162,24 @@ async fn the_token_is_wanted_from_every_call() {
         let mut request = tonic::Request::new(BeginTransactionRequest { timeout_ms: None });
         request.metadata_mut().insert("authorization", token.parse().unwrap());
         assert_eq!(client.begin_transaction(request).await.err().map(|s| s.code()), want);
+    }
+}
+
+/// Bug: `outlast run --grpc` asked for no credential. Consequence: a process of any user of the machine wrote in the run's
+/// name.
+#[tokio::test]
+async fn a_caller_without_a_token_is_known_by_the_address_it_calls_from() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve().await;
+    for is_ours in [true, false] {
+        let lets_in = move |shown: &str, peer: Option<std::net::SocketAddr>| {
+            shown == "the-runs" || is_ours && peer.is_some_and(|peer| peer.ip().is_loopback())
+        };
+        let mut client = admitting(&server, Admission::By(Box::new(lets_in))).await;
+        assert_eq!(begin(&mut client).await.is_ok(), is_ours);
+        let mut request = tonic::Request::new(BeginTransactionRequest { timeout_ms: None });
+        request.metadata_mut().insert("authorization", "Bearer the-runs".parse().unwrap());
+        client.begin_transaction(request).await.unwrap();
     }
 }
 

@@ -93,9 +93,9 @@ impl Driver {
             let _ = sender.send(s.clone());
         });
         let state = match grpc {
-            Some((address, conflicts)) => {
-                Some(StateFace::start(&view.run.id, address, conflicts, &node, &context).await?)
-            }
+            Some((address, conflicts)) => Some(
+                StateFace::start((view.run.no, &view.run.id), address, conflicts, &node, &context).await?,
+            ),
             None => None,
         };
         let directory = own_directory(&view, &context);
