@@ -33,6 +33,9 @@ _NOT_OURS = frozenset({"unknown_entry", "already_taken", "already_settled"})
 # From this length on, a result may be written in parts.
 _LONG = 256 << 10
 
+# Seconds for a busy event loop to come to what it cancels.
+_BUSY_S = 5.0
+
 
 def begin(run: "RunHandle", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Implements `Run.step`: gives the recorded result, or runs the step. Awaitable for an async function."""
@@ -112,7 +115,7 @@ def life(call: "Call") -> Process[Any]:
         if run._open_run is None:
             # A completed run has the step begun and not ended: its task was cancelled, and so it is here. A program that does
             # not cancel it in the time that the run took is another one.
-            yield Sleep(run._lasted())
+            yield sleep(run._lasted() + _BUSY_S)
             raise run._completed(f"step {call.shown()}")
         while True:
             opening = _opening(call)
