@@ -23,11 +23,7 @@ use crate::{
         unit::Unit,
     },
     events::{self, Event, EventQuery, Mark, delivery::Delivery},
-    journal::{
-        Entry, Kind, Role, State,
-        job::ItemRow,
-        payload::{PART_LEN, Payload},
-    },
+    journal::{Entry, Kind, Role, State, job::ItemRow, payload::Payload},
     run::{
         Admission, Run, Spec,
         attempt::Attempt,
@@ -250,7 +246,7 @@ impl Tables {
         for p in l.payloads {
             let old = self.payloads.insert((p.run, p.seq, p.role, p.payload.part), p.payload);
             // A step that is begun anew after a death may find parts of a result that was not completely stored.
-            let was_part = |old: Payload| old.bytes.len() == PART_LEN;
+            let was_part = |old: Payload| old.decode().is_err();
             assert!(old.is_none_or(was_part), "payload {:?} of entry {} written twice", p.role, p.seq);
         }
     }

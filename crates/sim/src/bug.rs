@@ -73,6 +73,10 @@ pub enum Bug {
     EndUnnoted,
     /// The end of a call is noted without what the head of its answer told, which may be noted later.
     EndWithoutItsHead,
+    /// A run that has ended is forgotten, whatever is in flight.
+    ForgottenInFlight,
+    /// A result in parts is recorded although a part was not stored.
+    PartMissing,
     /// A dead server's calls stay in flight in the plan.
     DeadNotBuried,
     /// A hold does not look at what its call waits for.

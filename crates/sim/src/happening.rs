@@ -101,6 +101,8 @@ pub enum ToProcess {
     },
     /// Operation of a person, who does not wait for its outcome.
     Person(Op),
+    /// A person removes a run.
+    Forget(RunNo),
     /// A person gives an order, drawn by lot.
     Order(Runs),
 }

@@ -59,7 +59,12 @@ pub struct Oracle {
     dead: HashSet<InstanceNo>,
     /// Entries of which a loss of power took what the store had been told of who receives them.
     undone: HashSet<Key>,
+    /// Amounts billed beyond what calls had reserved, with the envelopes that they are charged to. Those of calls whose
+    /// run was removed stay.
+    beyond: BTreeMap<Key, (Vec<EnvelopeNo>, Amounts)>,
     /// Number of commits when the tables were last checked.
+    /// Tables before each run was removed. What was on its way then is judged by them.
+    removed: BTreeMap<RunNo, Arc<Tables>>,
     checked: i64,
     /// Monotonic time of the last change that waiters may wait for, in milliseconds.
     moved_ms: u64,
@@ -175,9 +180,18 @@ impl Oracle {
     }
 
     /// Checks invariants 1 (intent before effect) and 8 (fail closed) of a request that the upstream received.
+    /// Notes the runs that a group removed. `trail`: the tables as its operations left them, one after the other.
+    pub fn removals(&mut self, trail: &[Arc<Tables>]) {
+        for pair in trail.windows(2) {
+            let gone = pair[0].runs.keys().filter(|run| !pair[1].runs.contains_key(run));
+            self.removed.extend(gone.map(|run| (*run, pair[0].clone())));
+        }
+    }
+
     pub fn sent(&mut self, disk: &MemoryStore, asked: &UpstreamRequest) {
         disk.inspect(|_, synced| {
             let Some(e) = synced.entries.get(&(asked.run, asked.seq)) else {
+            let synced = self.with_run(synced, asked.run);
                 return self.find(format!("1: {:?} left without an entry on disk", asked.seq));
             };
             // A process that slept between its commit and its send was swept meanwhile: the entry is charged as
@@ -222,7 +236,7 @@ impl Oracle {
         if !shows_end {
             return;
         }
-        disk.inspect(|_, synced| match synced.entries.get(&(run, seq)) {
+        let stored = |synced: &Tables| match synced.entries.get(&(run, seq)) {
             Some(e) if e.state == State::Failed => {}
             Some(e) if e.state == State::Done => {
                 let stored = synced.payloads.get(&(run, seq, Role::Answer, 0)).and_then(|p| p.decode().ok());
@@ -235,7 +249,8 @@ impl Oracle {
                 let state = e.map_or("missing", |e| e.state.name());
                 self.find(format!("2: the end of entry {seq} was shown while it is {state} on disk"));
             }
-        });
+        };
+        disk.inspect(|_, synced| stored(self.with_run(synced, run)));
     }
 
     /// Checks that an answer received whole belongs to the agent's own request.
@@ -329,6 +344,12 @@ impl Oracle {
 
     /// Returns whether the store holds the taker of an entry for dead, or has lost it with its power.
     fn is_widowed(&self, t: &Tables, key: &Key) -> bool {
+    /// Returns the synced tables or, if the run was removed from them, those before that.
+    fn with_run<'a>(&'a self, synced: &'a Tables, run: RunNo) -> &'a Tables {
+        let removed = self.removed.get(&run).filter(|_| !synced.runs.contains_key(&run));
+        removed.map_or(synced, |before| &**before)
+    }
+
         let taker = t.entries.get(key).and_then(|e| e.taken);
         taker.is_some_and(|taker| !lives(t, taker.instance)) || self.undone.contains(key)
     }
@@ -405,14 +426,20 @@ impl Oracle {
 
     /// Checks invariant 3: spent and reserved amounts exceed no limit, except by amounts that were billed beyond what
     /// calls had reserved. In an envelope that several runs share, these amounts add up.
-    fn limits(&self, t: &Tables) {
-        let mut over: BTreeMap<EnvelopeNo, Amounts> = BTreeMap::new();
+    fn limits(&mut self, t: &Tables) {
+        self.beyond.retain(|(run, _), _| !t.runs.contains_key(run));
         for e in t.entries.values().filter(|e| is_call(e)) {
             let beyond = beyond(e);
             if e.call.as_ref().is_some_and(|c| c.overrun() != c.overrun().least(&beyond)) {
                 self.find(format!("3: entry {} of run {} tells an overrun beyond {beyond:?}", e.seq, e.run));
             }
-            t.charges(e).for_each(|envelope| *over.entry(envelope).or_default() += beyond);
+            if !beyond.is_zero() {
+                self.beyond.insert((e.run, e.seq), (t.charges(e).collect(), beyond));
+            }
+        }
+        let mut over: BTreeMap<EnvelopeNo, Amounts> = BTreeMap::new();
+        for (charges, beyond) in self.beyond.values() {
+            charges.iter().for_each(|envelope| *over.entry(*envelope).or_default() += *beyond);
         }
         for envelope in t.envelopes.values() {
             let over = over.get(&envelope.no).copied().unwrap_or_default();

@@ -199,6 +199,7 @@ impl Process {
             ToProcess::WorkerClaims { worker, life, run } => self.worker_claims(worker, life, run, out),
             ToProcess::Work { whose, op, how } => self.work(whose, op, how, out),
             ToProcess::Person(op) => self.queue(op, Durability::Synced, Then::Raised, out),
+            ToProcess::Forget(run) => self.forget(run, out),
             ToProcess::Order(runs) => {
                 let op = person::order(runs, self.instance, out);
                 self.queue(op, Durability::Synced, Then::Raised, out);

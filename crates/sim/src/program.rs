@@ -87,7 +87,8 @@ pub fn tasks(rng: &Rng) -> Waves {
         match rng.below(10) {
             0..=4 => {
                 let (at_most_once, retries) = (rng.chance(25), rng.chance(25));
-                Task::Step { key, at_most_once, retries: retries && !at_most_once, writes: rng.chance(30) }
+                let (retries, long) = (retries && !at_most_once, false);
+                Task::Step { key, at_most_once, retries, writes: rng.chance(30), long }
             }
             5..=6 => Task::Item { key },
             7..=8 => Task::Swap { key: format!("s{}", rng.below(2)) },
@@ -105,6 +106,8 @@ pub enum Task {
         at_most_once: bool,
         retries: bool,
         writes: bool,
+        /// Whether the result is stored in two parts.
+        long: bool,
     },
     Item {
         key: String,
@@ -134,6 +137,15 @@ impl Task {
             Task::Step { key, .. } | Task::Item { key } | Task::Swap { key } | Task::Approval { key } => key,
         }
     }
+}
+
+/// Draws a program of steps with long results.
+pub fn long_results(rng: &Rng) -> Waves {
+    let step = |wave: u64, n: u64| {
+        let (key, at_most_once) = (format!("l{wave}.{n}"), rng.chance(25));
+        Task::Step { key, at_most_once, retries: false, writes: rng.chance(30), long: true }
+    };
+    (0..rng.between(2, 5)).map(|wave| (0..rng.between(1, 3)).map(|n| step(wave, n)).collect()).collect()
 }
 
 /// Tool call of a worker's program.

@@ -11,6 +11,7 @@ use outlast_core::{
             decide_approval::DecideApproval,
             request_approval::{Asker, RequestApproval},
         },
+        call::store_part::StorePart,
         item::{
             claim_item::ClaimItem,
             record_item::{ItemEnd, RecordItem},
@@ -29,7 +30,7 @@ use outlast_core::{
         },
     },
     journal::{
-        Opening,
+        Opening, Role,
         approval::Status,
         iteration_scope,
         job::{ItemClaim, OnChange},
@@ -42,6 +43,7 @@ use outlast_core::{
 };
 
 use crate::{
+    bug::Bug,
     happening::{How, ToProcess, ToWorker, Whose},
     outside::Outside,
     program::{Mood, Task, Waves},
@@ -61,6 +63,8 @@ struct Doing {
     expected: i64,
     alone: bool,
     decision_asked: bool,
+    /// Record of the task's result, which waits until the first part of that is stored; `None` if it waits for nothing.
+    record: Option<Record>,
     is_over: bool,
 }
 
@@ -230,6 +234,8 @@ impl Worker {
         let Some(doing) = self.doing.get_mut(task) else { return };
         let key = doing.task.key().to_owned();
         match result {
+            Ok(Outcome::Kept(())) => self.record(task, out),
+            Err(_) if doing.record.is_some() && out.bug == Some(Bug::PartMissing) => self.record(task, out),
             Ok(outcome) if doing.task.is_tool() => self.tool_did(task, outcome, out),
             // Its client is told that the call was not made, or not recorded; the next life asks again.
             Err(_) if doing.task.is_tool() => self.restart_in(out.rng.between(1_000, 5_000), out),
@@ -330,13 +336,13 @@ impl Worker {
     }
 
     /// Records what the function of a task returned, or begins its next try.
-    fn returns(&mut self, task: usize, out: &mut Outside) {
+    fn returns(&mut self, task_no: usize, out: &mut Outside) {
         let (actor, slot) = (self.actor, Slot::DRIVER);
-        let Some(doing) = self.doing.get_mut(task) else { return };
+        let Some(doing) = self.doing.get_mut(task_no) else { return };
         let (run, opening) = (self.run, doing.opening);
         if matches!(doing.task, Task::Step { retries: true, .. }) && doing.try_no < 4 && out.rng.chance(40) {
             let how = How::Submitted(Durability::Committed);
-            return self.ask(Some(task), NextTry { actor, slot, opening }, how, out);
+            return self.ask(Some(task_no), NextTry { actor, slot, opening }, how, out);
         }
         let key = doing.task.key();
         let text = out.fresh(key);
@@ -349,11 +355,29 @@ impl Worker {
                 let name = Name::new(out.namespace_of(run), "", key);
                 let writes = matches!(task, Task::Step { writes: true, .. });
                 let changes = writes.then(|| Change::set(name, text.as_bytes())).into_iter().collect();
-                Record { opening, value, failed: false, again: false, changes }.into()
+                let record = Record { opening, value, failed: false, again: false, changes };
+                match task {
+                    Task::Step { long: true, .. } => {
+                        let (part, last) = in_two_parts(&record.value);
+                        doing.record = Some(Record { value: last, ..record });
+                        let how = How::Submitted(Durability::Committed);
+                        let part = StorePart { opening, role: Role::Value, part };
+                        doing.value = Some(text);
+                        return self.ask(Some(task_no), part, how, out);
+                    }
+                    _ => record.into(),
+                }
             }
         };
         doing.value = Some(text);
-        self.ask(Some(task), op, How::Submitted(Durability::Synced), out);
+        self.ask(Some(task_no), op, How::Submitted(Durability::Synced), out);
+    }
+
+    /// Records a long result, whose first part is stored.
+    fn record(&mut self, task: usize, out: &mut Outside) {
+        if let Some(record) = self.doing.get_mut(task).and_then(|doing| doing.record.take()) {
+            self.ask(Some(task), record, How::Submitted(Durability::Synced), out);
+        }
     }
 
     fn again(&self, task: usize, ms: u64, out: &mut Outside) {
@@ -371,6 +395,13 @@ impl Worker {
     }
 }
 
+/// Splits a payload as one is split that is longer than a part.
+fn in_two_parts(payload: &Payload) -> (Payload, Payload) {
+    let middle = payload.bytes.len() / 2;
+    let part = |part: u32, bytes| Payload { part, bytes, ..payload.clone() };
+    (part(0, payload.bytes.slice(..middle)), part(1, payload.bytes.slice(middle..)))
+}
+
 impl Doing {
     fn new(task: Task) -> Doing {
         Doing {
@@ -382,6 +413,7 @@ impl Doing {
             expected: 0,
             alone: false,
             decision_asked: false,
+            record: None,
             is_over: false,
         }
     }

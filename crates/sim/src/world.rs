@@ -8,7 +8,10 @@ use std::{
 use outlast_core::{
     engine::{
         budget::set_budget::{SetBudget, Source},
-        run::start::Start,
+        run::{
+            start::Start,
+            tell::{Tell, Word},
+        },
     },
     envelope::{
         budget::{Name, Per, Terms},
@@ -122,7 +125,7 @@ impl World {
             out.to_agent(100, i, 0, ToAgent::Begin);
         }
         let mut workers = Vec::new();
-        for (i, waves) in scene.workers.into_iter().chain(recorder(seed, bug)).enumerate() {
+        for (i, waves) in scene.workers.into_iter().chain(further(seed, bug)).enumerate() {
             let run = job(&out, &format!("job-{i}"), parent, None);
             out.say(|| format!("{run}: {waves:?}"));
             workers.push(Worker::new(i, run, waves));
@@ -141,6 +144,7 @@ impl World {
         for i in 0..scene.processes {
             out.to_process(0, i, ToProcess::Start);
         }
+        removal(seed, &agents, &mut out);
         for (ms, trouble) in scene.troubles {
             out.at(ms, Happening::Trouble(trouble));
         }
@@ -337,15 +341,36 @@ impl World {
     }
 }
 
-/// Draws the program of a client that makes tool calls, for some seeds. Its draws are its own, so that worlds without one
-/// are as they would be if there were none.
-fn recorder(seed: u64, bug: Option<Bug>) -> Option<program::Waves> {
-    let wanted = matches!(
+/// Draws the programs of a client that makes tool calls, and of one whose steps have long results, each for some seeds.
+/// Their draws are their own, so that worlds without one are as they would be if there were none.
+fn further(seed: u64, bug: Option<Bug>) -> impl Iterator<Item = program::Waves> {
+    let of_tools = matches!(
         bug,
         Some(Bug::ToolSentAgain | Bug::ToolUnmarked | Bug::ToolIdOfTheLife | Bug::ToolKeyOfTheLife)
     );
     let rng = Rng::new(seed ^ 0x7001_7001_7001_7001);
-    (wanted || rng.chance(25)).then(|| program::tool_calls(&rng))
+    let tools = (of_tools || rng.chance(25)).then(|| program::tool_calls(&rng));
+    let rng = Rng::new(seed ^ 0x9a27_9a27_9a27_9a27);
+    let long = (bug == Some(Bug::PartMissing) || rng.chance(20)).then(|| program::long_results(&rng));
+    tools.into_iter().chain(long)
+}
+
+/// Lets a person cancel the run of an agent of the team while it works, and remove it, again and again until it is gone;
+/// for some seeds, with draws of their own. Nobody drives the run but header callers, so that it ends at once.
+fn removal(seed: u64, agents: &[Agent], out: &mut Outside) {
+    let rng = Rng::new(seed ^ 0xf027_f027_f027_f027);
+    let of_team = |a: &&Agent| a.cast.of_team && !a.cast.supervised && !a.cast.under_parent;
+    let Some(agent) = agents.iter().find(of_team) else { return };
+    if out.bug != Some(Bug::ForgottenInFlight) && !rng.chance(20) {
+        return;
+    }
+    let (run, process) = (agent.run, rng.below(out.processes as u64) as usize);
+    let ms = rng.between(1_000, 20_000);
+    let cancel = Tell { run, word: Word::Cancel { reason: None } };
+    out.to_process(ms, process, ToProcess::Person(cancel.into()));
+    for n in 1..100 {
+        out.to_process(ms + n * rng.between(50, 400), process, ToProcess::Forget(run));
+    }
 }
 
 /// Lets a balancer spread the requests of agents that name their attempts themselves, for some seeds. Its draws are its own,

@@ -4,7 +4,7 @@
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    journal::{Entry, Kind, Role, State},
+    journal::{Entry, Kind, Role, State, payload::Payload},
     memory::{MemoryStore, Tables},
     state::{Committed, Name},
     words::id::{RunNo, Seq},
@@ -90,8 +90,10 @@ impl Work {
                 continue;
             }
             let key = e.key.as_deref().unwrap_or_default();
-            if let Some(value) = value(t, e.run, e.seq).filter(|value| !is_of(value, key)) {
-                self.find(format!("entry {at:?} is step {key}, and its result is {value:?}"));
+            match value(t, e.run, e.seq) {
+                Some(value) if is_of(&value, key) => {}
+                Some(value) => self.find(format!("entry {at:?} is step {key}, and its result is {value:?}")),
+                None => self.find(format!("entry {at:?} is step {key}, and its result cannot be read")),
             }
         }
         let durable: BTreeMap<(RunNo, &str), Seq> = synced
@@ -122,7 +124,8 @@ impl Work {
 }
 
 fn value(t: &Tables, run: RunNo, seq: Seq) -> Option<String> {
-    let payload = t.payloads.get(&(run, seq, Role::Value, 0))?;
+    let parts = t.payloads.range((run, seq, Role::Value, 0)..=(run, seq, Role::Value, u32::MAX));
+    let payload = Payload::join(parts.map(|(_, part)| part.clone()).collect())?;
     Some(String::from_utf8_lossy(&payload.decode().ok()?).into_owned())
 }
 

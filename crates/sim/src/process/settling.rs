@@ -14,10 +14,12 @@ use outlast_core::{
             admit::Admission,
             settle::{Bill, Close},
         },
+        loaded::Loaded,
         op::{Op, Outcome},
         run::{
             await_provider::ProviderAnswered,
             claim::{Claim, Claimed},
+            forget::{Forget, Forgot},
             raise::Raise,
             register::Register,
         },
@@ -26,9 +28,11 @@ use outlast_core::{
     journal::{Entry, State},
     memory::Tables,
     run::{
+        Run,
         instance::{Identity, Life},
         status::Status,
     },
+    state::run_namespace,
     store::{Durability, Error, Store},
     words::{
         clock::Clock as _,
@@ -134,6 +138,21 @@ impl Process {
         self.queue(raise, Durability::Synced, Then::Raised, out);
     }
 
+    /// Removes a run that has ended, as `outlast rm` does.
+    pub(super) fn forget(&mut self, run: RunNo, out: &mut Outside) {
+        let (tables, _) = out.disk.snapshot();
+        let Some((row, newest)) = tables.runs.get(&run).zip(tables.runs.keys().last()) else { return };
+        if tables.envelopes[&row.envelope()].has_calls_in_flight() {
+            out.saw("removed in flight");
+        }
+        if out.bug == Some(Bug::ForgottenInFlight) && row.status.is_ended() {
+            return forget_whatever_is_open(row, &tables, out);
+        }
+        let ended_before = out.clock_now().plus_ms(1);
+        let forget = Forget { run, above: Vec::new(), ended_before, seen: *newest };
+        self.queue(forget, Durability::Synced, Then::Raised, out);
+    }
+
     /// Runs the writer's next group. A crash in the middle ends the process, and the rest is lost.
     pub(super) fn commit(&mut self, out: &mut Outside) {
         self.commit_at = None;
@@ -149,6 +168,7 @@ impl Process {
         let resting = self.pending.iter().any(|p| leaves_resting(&p.op, out));
         let (step, trail) = self.store.step(out.now_ms());
         if self.store.is_torn() {
+        out.oracle.removals(&trail);
             out.oracle.torn(self.index);
         }
         if !self.pending.iter().all(|p| matches!(p.op, Op::Renew(_))) {
@@ -298,6 +318,14 @@ impl Process {
     }
 }
 
+/// Plants a defect: removes the run without a look at its calls.
+fn forget_whatever_is_open(run: &Run, tables: &Tables, out: &Outside) {
+    let mut forgotten = tables.clone();
+    let which = (run.no, run.envelope(), run_namespace(&run.id));
+    forgotten.apply(Loaded { forgotten: vec![which], ..Loaded::default() });
+    out.disk.commit(Arc::new(forgotten), Durability::Synced);
+}
+
 /// Returns whether `op` is the verdict on a process that has a call between two tries.
 fn leaves_resting(op: &Op, out: &Outside) -> bool {
     let Op::DeclareDead(verdict) = op else { return false };
@@ -359,6 +387,8 @@ fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
             }
         }
         Ok(Outcome::Declared(swept)) if swept.unknown_calls > 0 => out.saw("swept to unknown"),
+        Ok(Outcome::Forgotten(Forgot::Gone)) => out.saw("removed"),
+        Ok(Outcome::Kept(())) => out.saw("part stored"),
         Ok(_) => {}
     }
 }

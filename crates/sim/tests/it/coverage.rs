@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlast_core::run::status::{Event, Status, next};
 
 /// Things that happen.
-const MET: [&str; 60] = [
+const MET: [&str; 63] = [
     "new call",
     "clamped",
     "retry of a lost call",
@@ -44,6 +44,9 @@ const MET: [&str; 60] = [
     "store_closed",
     "commit_unknown",
     "conflict",
+    "part stored",
+    "removed",
+    "removed in flight",
     "tool reserved",
     "tool taken over",
     "tool sent",

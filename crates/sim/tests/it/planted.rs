@@ -51,6 +51,8 @@ planted! {
     fn a_tool_that_leaves_without_its_mark_is_found: ToolUnmarked within 400, "on disk does not say so";
     fn a_tools_answer_that_is_not_given_again_is_found: ToolIdOfTheLife within 400, "was made";
     fn a_tools_key_that_changes_is_found: ToolKeyOfTheLife within 400, "had the key";
+    fn a_run_forgotten_with_a_call_in_flight_is_found: ForgottenInFlight within 400, "its entries add up to";
+    fn a_result_without_one_of_its_parts_is_found: PartMissing within 2000, "cannot be read";
     fn a_plan_written_over_what_another_server_wrote_is_found: PlanWrittenBlind within 400, "P4: a call of run";
     fn a_plan_that_forgets_the_calls_under_way_is_found: PlanCallsForgotten within 400, "P1: the window";
     fn a_calls_end_that_is_noted_once_is_found: EndUnnoted within 400, "P4: a call of run";
