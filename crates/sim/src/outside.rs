@@ -117,6 +117,12 @@ impl Outside {
                 self.troubled_ms = self.now_ms();
                 return stubborn(at, Why::Full);
             }
+            // Only an entry that nobody knows of needs its instance's farewell.
+            let is_unknown = self.bug == Some(Bug::FarewellForgotten) && matches!(op, Op::Admit(_));
+            if is_unknown && self.faults > 0 && self.rng.chance(20) {
+                self.troubled_ms = self.now_ms();
+                return vec![Some(Fault::Unclear { committed: true, told: false })];
+            }
             if self.rng.chance(self.faults) {
                 self.troubled_ms = self.now_ms();
                 return draw_fault(&self.rng, at);

@@ -78,7 +78,9 @@ pub struct Scene {
 impl Scene {
     /// Draws a scene. A planted defect may need troubles that are otherwise out of reach.
     pub fn draw(rng: &Rng, bug: Option<Bug>) -> Scene {
-        let processes = rng.between(1, 2) as usize;
+        // A second process would declare an abandoned instance dead, for its silence.
+        let most = if bug == Some(Bug::FarewellForgotten) { 1 } else { 2 };
+        let processes = rng.between(1, most) as usize;
         let casts: Vec<Cast> = (0..rng.between(1, 3)).map(|_| cast(bug, rng)).collect();
         let all: i64 = casts.iter().map(|c| full_cost(&c.program)).sum();
         let mut parent_limits = Limits::default();
