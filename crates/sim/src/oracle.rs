@@ -51,8 +51,9 @@ pub struct Oracle {
     /// Entry whose answer each connection is receiving, and at which process. A client that left or has the whole answer
     /// receives nothing.
     receiving: BTreeMap<u64, (RunNo, AttemptNo, Seq, usize)>,
-    /// Entries of connections that no longer receive an answer, whose process has not told the store yet.
-    untold: BTreeMap<u64, (Key, InstanceNo)>,
+    /// Entries of connections that no longer receive an answer, whose process, which took it as that instance, has not told
+    /// the store yet.
+    untold: BTreeMap<u64, (Key, InstanceNo, usize)>,
     /// Connections whose client left. One that is admitted all the same has taken its entry until the store is told.
     left: HashSet<u64>,
     /// Instances of processes that have died. What they were sending stays taken until that is found out.
@@ -62,9 +63,9 @@ pub struct Oracle {
     /// Amounts billed beyond what calls had reserved, with the envelopes that they are charged to. Those of calls whose
     /// run was removed stay.
     beyond: BTreeMap<Key, (Vec<EnvelopeNo>, Amounts)>,
-    /// Number of commits when the tables were last checked.
     /// Tables before each run was removed. What was on its way then is judged by them.
     removed: BTreeMap<RunNo, Arc<Tables>>,
+    /// Number of commits when the tables were last checked.
     checked: i64,
     /// Monotonic time of the last change that waiters may wait for, in milliseconds.
     moved_ms: u64,
@@ -94,11 +95,11 @@ impl Oracle {
         self.left.insert(connection);
     }
 
-    /// Notes that `connection` no longer receives the answer that it took as `instance`, and that the store is about to be
-    /// told.
-    pub fn gives_back_from(&mut self, connection: u64, key: Key, instance: InstanceNo) {
+    /// Notes that `connection` no longer receives the answer that its process took as `instance`, and that the store is
+    /// about to be told.
+    pub fn gives_back_from(&mut self, connection: u64, key: Key, (instance, process): (InstanceNo, usize)) {
         self.receiving.remove(&connection);
-        self.untold.insert(connection, (key, instance));
+        self.untold.insert(connection, (key, instance, process));
     }
 
     /// Notes that the store knows that `connection` no longer receives its answer.
@@ -179,7 +180,6 @@ impl Oracle {
         self.unmarked.extend(lost);
     }
 
-    /// Checks invariants 1 (intent before effect) and 8 (fail closed) of a request that the upstream received.
     /// Notes the runs that a group removed. `trail`: the tables as its operations left them, one after the other.
     pub fn removals(&mut self, trail: &[Arc<Tables>]) {
         for pair in trail.windows(2) {
@@ -188,10 +188,11 @@ impl Oracle {
         }
     }
 
+    /// Checks invariants 1 (intent before effect) and 8 (fail closed) of a request that the upstream received.
     pub fn sent(&mut self, disk: &MemoryStore, asked: &UpstreamRequest) {
         disk.inspect(|_, synced| {
-            let Some(e) = synced.entries.get(&(asked.run, asked.seq)) else {
             let synced = self.with_run(synced, asked.run);
+            let Some(e) = synced.entries.get(&(asked.run, asked.seq)) else {
                 return self.find(format!("1: {:?} left without an entry on disk", asked.seq));
             };
             // A process that slept between its commit and its send was swept meanwhile: the entry is charged as
@@ -320,9 +321,10 @@ impl Oracle {
                 let wrong = wrong.min().unwrap_or_else(|| Some("a group without a transaction".to_owned()));
                 let key = (run, *seq);
                 let is_widowed = trail.first().is_some_and(|t| self.is_widowed(t, &key));
-                let is_untold = self.untold.values().any(|(of, _)| *of == key);
                 let is_late = receiving.elsewhere.contains(seq) && (wrong.is_none() || is_widowed);
-                match is_late || is_untold && is_widowed {
+                let is_gone = |no| trail.first().is_some_and(|t| !lives(t, no)) || self.undone.contains(&key);
+                let mut untold = self.untold.values().filter(|(of, _, at)| *of == key && *at != process);
+                match is_late || untold.any(|(_, instance, _)| is_gone(*instance)) {
                     // Two connections have one answer: the other process may hear late that its own is gone, or was taken
                     // for dead, also before its mark is written.
                     true => drop(self.unmarked.insert(key)),
@@ -336,28 +338,30 @@ impl Oracle {
         | Admission::Join { seq, .. } = admission
         {
             match self.left.contains(&admit.connection) {
-                true => self.gives_back_from(admit.connection, (run, *seq), admit.actor.instance),
+                true => self.gives_back_from(admit.connection, (run, *seq), (admit.actor.instance, process)),
                 false => self.receives(admit.connection, run, attempt, *seq, process),
             }
         }
     }
 
-    /// Returns whether the store holds the taker of an entry for dead, or has lost it with its power.
-    fn is_widowed(&self, t: &Tables, key: &Key) -> bool {
     /// Returns the synced tables or, if the run was removed from them, those before that.
     fn with_run<'a>(&'a self, synced: &'a Tables, run: RunNo) -> &'a Tables {
         let removed = self.removed.get(&run).filter(|_| !synced.runs.contains_key(&run));
         removed.map_or(synced, |before| &**before)
     }
 
+    /// Returns whether the store holds the taker of an entry for dead, or has lost it with its power.
+    fn is_widowed(&self, t: &Tables, key: &Key) -> bool {
         let taker = t.entries.get(key).and_then(|e| e.taken);
         taker.is_some_and(|taker| !lives(t, taker.instance)) || self.undone.contains(key)
     }
 
-    /// Returns whether the store holds an entry for taken, and nobody receives its answer: the store was not told yet.
-    fn is_held(&self, t: &Tables, key: &Key) -> bool {
-        let untold = self.untold.values().any(|(of, instance)| of == key && lives(t, *instance));
-        let taker = t.entries.get(key).and_then(|e| e.taken).filter(|taker| lives(t, taker.instance));
+    /// Returns whether the store holds an entry for taken, and nobody receives its answer: the store was not told yet. The
+    /// instance that asks, `own`, knows that of its own connections.
+    fn is_held(&self, t: &Tables, key: &Key, own: InstanceNo) -> bool {
+        let is_elsewhere = |instance| instance != own && lives(t, instance);
+        let untold = self.untold.values().any(|(of, no, _)| of == key && is_elsewhere(*no));
+        let taker = t.entries.get(key).and_then(|e| e.taken).filter(|taker| is_elsewhere(taker.instance));
         let is_dead = taker.is_some_and(|taker| self.dead.contains(&taker.instance));
         untold || is_dead || taker.is_some() && self.undone.contains(key)
     }
@@ -366,7 +370,8 @@ impl Oracle {
     fn new_call(&mut self, t: &Tables, now: Micros, admit: &Admit, receiving: &Receiving, seq: Seq) {
         let run = admit.actor.run;
         let same: Vec<&Entry> = t.entries_of(run).filter(|e| e.seq != seq && is_same(e, admit)).collect();
-        let serves = |e: &&&Entry| is_free(t, e, admit, receiving) && !self.is_held(t, &(run, e.seq));
+        let own = admit.actor.instance;
+        let serves = |e: &&&Entry| is_free(t, e, admit, receiving) && !self.is_held(t, &(run, e.seq), own);
         if let Some(e) = same.iter().find(serves) {
             self.find(format!("4: entry {seq} was bought, and entry {} would have served", e.seq));
         }

@@ -100,7 +100,7 @@ impl Process {
             ForClient::GiveBack { .. } if out.bug == Some(Bug::GiveBackUntold) => {}
             ForClient::GiveBack { seq, instance } => {
                 let Some(attempt) = client.attempt else { return };
-                out.oracle.gives_back_from(c, (run, seq), instance);
+                out.oracle.gives_back_from(c, (run, seq), (instance, self.index));
                 let give_back = GiveBack { run, seq, attempt, instance, connection: c };
                 self.queue(give_back, Durability::Committed, Then::GivenBack(c), out);
             }
@@ -136,6 +136,7 @@ impl Process {
         let Some(client) = self.clients.get_mut(&c) else { return };
         let Some(attempt) = client.attempt else { return };
         client.asked += 1;
+        client.asked_as = admitting.instance;
         client.lacks_turn = admitting.later.is_some();
         if let Some(later) = &admitting.later {
             out.saw("no turn");
@@ -201,7 +202,7 @@ impl Process {
         match result {
             // Its mark may reach the store later than a request for the same at another process.
             Some(ToAgent::Answer { .. }) => {
-                out.oracle.gives_back_from(c, (request.run, seq), self.instance);
+                out.oracle.gives_back_from(c, (request.run, seq), (client.asked_as, self.index));
             }
             _ => out.oracle.gives_back(c),
         }

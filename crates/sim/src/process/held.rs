@@ -13,7 +13,7 @@ use outlast_core::{
     journal::Opening,
     words::{
         digest::MatchKey,
-        id::{AttemptNo, Seq},
+        id::{AttemptNo, InstanceNo, Seq},
     },
 };
 
@@ -31,6 +31,8 @@ pub struct Client {
     /// begun.
     pub(super) source: Option<Rc<RefCell<Carried>>>,
     pub(super) receiving: Option<Seq>,
+    /// Instance that asked for admission last, in whose name the answer is taken.
+    pub(super) asked_as: InstanceNo,
     /// Result that the agent is given at the end; `None` until it is known.
     pub(super) result: Option<ToAgent>,
     /// Delivery mark of the answer until the mark is submitted; `None` if there is none.
@@ -53,6 +55,7 @@ impl Client {
             attempt: None,
             source: None,
             receiving: None,
+            asked_as: InstanceNo::default(),
             result: None,
             mark: None,
             wait: 0,

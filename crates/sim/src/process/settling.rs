@@ -112,8 +112,6 @@ impl Process {
         let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
         let row = |no| self.store.read(|disk| disk.instance(no));
         let farewell = self.membership.farewell(row).ok().flatten();
-        // What the instance was sending stays taken until the store is told.
-        farewell.iter().for_each(|former| out.oracle.died(former.instance));
         verdicts.extend(farewell.filter(|_| out.bug != Some(Bug::FarewellForgotten)));
         for verdict in verdicts {
             self.queue(verdict, Durability::Synced, Then::Declared, out);
@@ -168,9 +166,9 @@ impl Process {
         let resting = self.pending.iter().any(|p| leaves_resting(&p.op, out));
         let (step, trail) = self.store.step(out.now_ms());
         if self.store.is_torn() {
-        out.oracle.removals(&trail);
             out.oracle.torn(self.index);
         }
+        out.oracle.removals(&trail);
         if !self.pending.iter().all(|p| matches!(p.op, Op::Renew(_))) {
             out.oracle.check_tables(&out.disk, &out.provider);
         }
@@ -229,6 +227,10 @@ impl Process {
         let Some((then, as_whom, result)) = self.resolved.pop_front() else { return };
         if let Err(e) = &result {
             self.membership.failed(as_whom, e);
+            if self.membership.instance().is_none() {
+                // Given up. What it was sending stays taken until the store is told.
+                out.oracle.died(self.instance);
+            }
         }
         match then {
             Then::Registered => {
