@@ -107,7 +107,7 @@ def test_a_tool_that_needs_an_approval_asks_by_the_run(rt):
         model = script()
         tool = durable(charge)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("outlast.tools.approvals.ask", deny)
+            patch.setattr("outlast.tools.approvals.asked", deny)
             assert Runner.run_sync(Agent("a", tools=[tool], model=model), "charge").final_output == "done"
     assert json.loads(asked[0][1].raw) == {"cents": 5}
     assert "denied by ann: too much" in str(model.last_call.input)

@@ -137,10 +137,11 @@ def test_a_job_is_not_another_run(rt):
 def test_a_resume_is_linear_in_what_is_done_and_asks_for_none_of_it(rt, monkeypatch):
     from outlast import _native
     from outlast.batch.jobrun import JobRun
+    from outlast.opening import RunSpec
 
     most = 100_000 if os.environ.get("OUTLAST_TEST_ALL_KILLS") else 8_000
     source = [{"i": i} for i in range(most)]
-    job = JobRun(rt, "j", None, {})
+    job = JobRun(rt, RunSpec("j", job="j"))
     job.create()
     open_run = job.join()
     open_ = [_native.claim_item(open_run, str(i), i, None, None, "keep", "keep", False) for i in range(most)]

@@ -1,6 +1,8 @@
 """The package from outside: its import, its types, its command, its guide."""
 
 import ast
+import graphlib
+import importlib.util
 import json
 import os
 import re
@@ -29,6 +31,23 @@ def test_every_public_name_is_there_and_documented():
         assert value.__doc__, name
     with pytest.raises(AttributeError):
         outlast.nothing
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Neither when it runs nor for its types; the table of public names in `__init__` names all of them, and counts for none."""
+    files = {".".join(f.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__"): f for f in (SOURCES / "outlast").rglob("*.py")}
+    imports = {}
+    for name, file in files.items():
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        found = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in files else base for alias in node.names}
+        imports[name] = found & files.keys() - {"outlast", name}
+    del imports["outlast"]
+    order = list(graphlib.TopologicalSorter(imports).static_order())
+    assert order.index("outlast.errors") < order.index("outlast.opening") < order.index("outlast.runs") < order.index("outlast.runtime")
 
 
 def test_the_stub_names_what_the_extension_has():

@@ -61,14 +61,15 @@ class Question:
 
 def ask(run: RunHandle, question: Question, is_async: bool) -> Any:
     """Asks for the approval, and waits until a person has decided or the question has expired. Awaitable if `is_async`."""
-    process = _asked(run, question)
+    process = asked(run, question)
     return drive_async(process) if is_async else drive(process)
 
 
-def _asked(run: RunHandle, question: Question) -> Process[Approval]:
+def asked(run: RunHandle, question: Question) -> Process[Approval]:
+    """Asks for the approval, within another process."""
     what = f"the approval of {question.tool}"
 
-    def request() -> "_native.Ticket":
+    def request() -> "_native.Ticket[_native.Approval]":
         # Each request also checks that this process still drives the run.
         open_run = run._open_run_or_raise(what)
         return _native.request_approval(

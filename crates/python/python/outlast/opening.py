@@ -106,27 +106,30 @@ class RunHandle:
         self._engine = store._engine
         self._spec = spec
         self._id = spec.id if spec.id is not None else os.environ.get("OUTLAST_RUN_ID") or None
-        # Whether the first step or loop opens the run.
         self._lazy = lazy
         self._on_divergence = spec.on_divergence
-        # Scope in which an item of a batch records its steps; None for the run's own steps.
-        self._scope: str | None = None
-        self._within: int | None = None
         self._lock = threading.RLock()
-        self._state: Literal["new", "open", "left"] = "new"
-        self._open_run: _native.OpenRun | None = None
-        self._no = 0
-        # Number of the supervisor's run, if this one is its child.
-        self._parent: int | None = None
-        self._below: bool | None = None
         self.steps = Memory()
 
+    _state: Literal["new", "open", "left"] = "new"
+    _open_run: _native.OpenRun | None = None
+    _no = 0
+    # Whether the first step or loop opens the run.
+    _lazy = False
+    _on_divergence: Literal["live", "halt"] | None = None
+    # Entry and scope in which an item of a batch records its steps; None for the run's own steps.
+    _within: int | None = None
+    _scope: str | None = None
+    # Number of the supervisor's run, if this one is its child.
+    _parent: int | None = None
+    _below: bool | None = None
     # Whether the run was opened by `async with`.
     _is_async = False
     # Whether the task that opens the run was cancelled meanwhile.
     _unwanted = False
     # Attempt that was left. Steps under way in it are still recorded; new ones cannot begin.
     _left: _native.OpenRun | None = None
+
     # --- what it is
 
     @property
@@ -182,7 +185,7 @@ class RunHandle:
             open_run = None
             try:
                 open_run = None if status == "completed" else claim(self)
-                iteration = open_run.iteration if open_run else int(self.view().raw["iteration"])  # type: ignore[call-overload]
+                iteration = open_run.iteration if open_run else int(self.view().raw["iteration"])
                 self.steps.begin(self._engine.recorded(self._no, iteration))
             except BaseException:
                 self._unregister()
@@ -229,7 +232,7 @@ class RunHandle:
         """Creates the run, or finds an existing one, and gives the run's status."""
         if self._lazy:
             raw = self.view().raw
-            self._no = int(raw["no"])  # type: ignore[call-overload]
+            self._no = int(raw["no"])
             return str(raw["status"])
         self._parent = supervisor_of(self._store, self._id)
         # A run of this process is the nearer parent: it is itself a child of the supervisor's run.
@@ -247,7 +250,7 @@ class RunHandle:
     def _heard(self, response: Any) -> None:
         """Records that a request of this run was answered."""
 
-    def _leave(self, how: str, quiet: bool = False) -> None:
+    def _leave(self, how: "_native.End", quiet: bool = False) -> None:
         with self._lock:
             if self._state != "open":
                 if self._state == "new":
@@ -282,19 +285,24 @@ class RunHandle:
         open_run = self._open_run
         if open_run is not None:
             word = open_run.word()
-            if word == "stop":
-                raise StopRequested(f"run {self._id} was asked to stop", hint="open it again to go on")
-            if word == "lost":
-                raise LeaseLost(
+            if word != "go on":
+                raise self._may_not_go_on(word)
+        return open_run
+
+    def _may_not_go_on(self, word: Literal["stop", "lost", "away"]) -> StopRequested | LeaseLost:
+        match word:
+            case "stop":
+                return StopRequested(f"run {self._id} was asked to stop", hint="open it again to go on")
+            case "lost":
+                return LeaseLost(
                     f"the lease of run {self._id} is lost: this process was declared dead",
                     hint="another attempt may drive the run now; open it again",
                 )
-            if word == "away":
-                raise LeaseLost(
+            case "away":
+                return LeaseLost(
                     f"run {self._id} begins nothing now: its store has taken no heartbeat of this process for a while, and another one may drive the run",
                     hint="try again when the store answers: the run goes on if its lease is still held; what is open is recorded then",
                 )
-        return open_run
 
     def _open_run_or_raise(self, what: str) -> _native.OpenRun:
         open_run = self._open_run_or_replay()
@@ -341,7 +349,7 @@ def _compare(store: Store, no: int, id: str, budget: Budget, status: str) -> str
     change."""
     wanted = budget.limits()
     view = store.get(id)
-    has: dict[str, int | None] = view.raw["limits"]  # type: ignore[assignment]
+    has: dict[str, int | None] = view.raw["limits"]
     other = {unit: value for unit, value in wanted.items() if has[unit] != value}
     if not other:
         return status
@@ -349,7 +357,7 @@ def _compare(store: Store, no: int, id: str, budget: Budget, status: str) -> str
     is_persons = "OUTLAST_MARK" not in os.environ
     if budget.amend and is_persons:
         return store._engine.amend(no, other)
-    asked: dict[str, int | None] | None = view.raw["asked"]  # type: ignore[assignment]
+    asked: dict[str, int | None] | None = view.raw["asked"]
     if asked is not None and {unit: value for unit, value in asked.items() if value is not None} == wanted:
         # The script asks for the same limits as at first; a person has raised them since.
         return status
@@ -388,7 +396,7 @@ def halted(run: RunHandle, error: RunHalted) -> RunHalted:
     view = run.view()
     if view.halt_reason is None:
         return error
-    halt: dict[str, str] = view.raw["halt"]  # type: ignore[assignment]
+    halt: dict[str, str] = view.raw["halt"]
     made = of(view.halt_reason, f"run {run.id} is halted: {view.halt_message}", halt["hint"])
     return made if isinstance(made, RunHalted) else error
 
@@ -403,7 +411,7 @@ def supervisor_of(store: Store, id: str | None) -> int | None:
     except UnknownRun:
         # The run is in another store than the supervisor's, and is no child of its run.
         return None
-    return int(raw["no"]) if raw["status"] in ("running", "waiting") else None  # type: ignore[call-overload]
+    return int(raw["no"]) if raw["status"] in ("running", "waiting") else None
 
 
 def fork(engine: _native.Engine, run: str, point: int | str | datetime.datetime, limits: dict[str, int]) -> str:

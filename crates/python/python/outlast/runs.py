@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any, Awaitable, Callable, TypeVar, overload
 
 from . import _native, approvals, codec, scope
@@ -32,8 +33,14 @@ class Run(RunHandle):
     def __init__(self, store: Store, spec: RunSpec, *, lazy: bool = False) -> None:
         super().__init__(store, spec, lazy=lazy)
         self._tokens: list[Any] = []
-        self.state = State(self)
-        self.context = Context(self)
+
+    @functools.cached_property
+    def state(self) -> State:
+        return State(self)
+
+    @functools.cached_property
+    def context(self) -> Context:
+        return Context(self)
 
     def __enter__(self) -> "Run":
         try:
@@ -151,7 +158,7 @@ class Run(RunHandle):
             # Refused where its text is another one in the next life.
             identity((key,), {})
         try:
-            return open_run.count_loop(None if key is None else str(key)).wait()  # type: ignore[no-any-return]
+            return open_run.count_loop(None if key is None else str(key)).wait()
         except RunHalted as e:
             raise self._halted(e) from None
 
@@ -199,7 +206,7 @@ class Run(RunHandle):
         return codec.decode(value)
 
 
-def _how(kind: type[BaseException] | None) -> str:
+def _how(kind: type[BaseException] | None) -> "_native.End":
     if kind is None:
         return "complete"
     return "stopped" if issubclass(kind, (KeyboardInterrupt, StopRequested)) else "interrupt"

@@ -12,12 +12,13 @@ import json
 from typing import Any, Callable, Literal, TypeVar, overload
 
 from . import approvals, classes, scope
+from .effects import Process, drive, drive_async
 from .errors import Error, NotSerializable, Skip, StepInDoubt, ToolFailed
 from .opening import RunHandle
 from .runs import current
 from .steps.decorator import warn_if_lost
-from .steps.life import begin, resolve
-from .steps.spec import StepSpec, is_async, stand_in
+from .steps.life import begun, resolve
+from .steps.spec import StepSpec, is_async, label_of, stand_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,12 +67,7 @@ def tool(
     """
 
     def decorate(fn: F) -> F:
-        if not callable(fn):
-            raise TypeError(f"outlast.tool wants a function, had {fn!r}; its parameters have names: @outlast.tool(effect=…)")
-        label = name or getattr(fn, "__name__", None)
-        if not isinstance(label, str):
-            raise TypeError(f"outlast.tool wants a name for {fn!r}: outlast.tool(name=…)(…)")
-        return ToolSpec(label, effect, approve, in_doubt, timeout).wrap(fn)
+        return ToolSpec(label_of(fn, name, "tool", "effect"), effect, approve, in_doubt, timeout).wrap(fn)
 
     return decorate(fn) if fn is not None else decorate
 
@@ -165,7 +161,7 @@ def _by_name(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 class ToolCall:
-    """One call of a tool in a run. Two methods do the same for threads and for tasks."""
+    """One call of a tool in a run, for threads and for tasks."""
 
     def __init__(self, spec: ToolSpec, run: RunHandle, fn: Callable[..., Any], id: str | None) -> None:
         self._spec = spec
@@ -182,33 +178,35 @@ class ToolCall:
         self._paused = False
 
     def waited(self, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Any) -> Any:
-        if self._known():
-            return self._given()
-        if self._spec.approve:
-            approvals.ask(self._run, self._question(asked), False)
-        try:
-            outcome = begin(self._run, self._step(self._sync), args, kwargs)
-        except Exception as e:
-            return self._failed(e)
-        return self._outcome(outcome)
+        return self._given(drive(self._life(self._sync, args, kwargs, asked)))
 
     async def awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Any) -> Any:
-        if self._known():
-            return self._given()
+        return self._given(await drive_async(self._life(self._async, args, kwargs, asked)))
+
+    def _life(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], asked: Any) -> Process[Any]:
+        """The outcome of the call, from its approval to its record."""
+        outcomes = self._run.steps.outcomes
+        if self._key is not None and self._key in outcomes:
+            return outcomes[self._key]
         if self._spec.approve:
-            await approvals.ask(self._run, self._question(asked), True)
+            yield from approvals.asked(self._run, approvals.Question(self._spec.name, asked, None, None, self._key))
         try:
-            outcome = await begin(self._run, self._step(self._async), args, kwargs)
+            outcome = yield from begun(self._run, self._step(fn), args, kwargs)
         except Exception as e:
             return self._failed(e)
-        return self._outcome(outcome)
+        if self._key is not None:
+            outcomes[self._key] = outcome
+        return outcome
+
+    def _given(self, outcome: Any) -> Any:
+        if not isinstance(outcome, Raised):
+            return outcome
+        error, self._error = self._error, None
+        raise outcome.again() if error is None else error
 
     def _step(self, fn: Callable[..., Any]) -> StepSpec:
         spec = self._spec
         return StepSpec(spec.name, fn, self._key, None, spec.timeout, spec.effect == "once", spec.effect != "once")
-
-    def _question(self, asked: Any) -> approvals.Question:
-        return approvals.Question(self._spec.name, asked, None, None, self._key)
 
     # --- the tool itself
 
@@ -234,23 +232,6 @@ class ToolCall:
             raise error
         self._error = error
         return Raised.of(error)
-
-    # --- what came of it
-
-    def _known(self) -> bool:
-        return self._key is not None and self._key in self._run.steps.outcomes
-
-    def _given(self) -> Any:
-        assert self._key is not None
-        return self._outcome(self._run.steps.outcomes[self._key])
-
-    def _outcome(self, outcome: Any) -> Any:
-        if self._key is not None:
-            self._run.steps.outcomes[self._key] = outcome
-        if not isinstance(outcome, Raised):
-            return outcome
-        error, self._error = self._error, None
-        raise outcome.again() if error is None else error
 
     def _failed(self, error: Exception) -> Any:
         if self._paused and self._spec.effect == "once" and self._begun is not None:

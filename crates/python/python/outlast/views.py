@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from typing import Any
 
 from .budget import NANO
 
@@ -54,7 +55,7 @@ class RunView:
     ended_at: datetime.datetime | None
     attempts: int
     budget: Envelope
-    raw: dict[str, object] = dataclasses.field(repr=False)
+    raw: dict[str, Any] = dataclasses.field(repr=False)
 
     @property
     def loops(self) -> int:

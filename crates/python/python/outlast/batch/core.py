@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..budget import NANO
 from ..errors import Error, LeaseLost, RepeatedFailure, RunEnded, RunHalted, StopRequested
-from ..opening import Store
+from ..opening import RunSpec, Store
 from ..say import say
 from ..steps import life
 from . import plan as plans, progress
@@ -113,7 +113,8 @@ class Core:
         self.engine = store._engine
         self.fn = fn
         self.options = options
-        self.run = JobRun(store, options.job, options.budget, dict(options.tags or {}), from_snapshot=options.from_snapshot)
+        spec = RunSpec(options.job, options.budget, dict(options.tags or {}), job=options.job, from_snapshot=options.from_snapshot)
+        self.run = JobRun(store, spec)
         self.lock = threading.RLock()
         self.bell: Any = AsyncBell() if aio else Bell(self.lock)
         self.stopping = threading.Event()
@@ -147,7 +148,7 @@ class Core:
             status = self.run.create()
             self.engine.sweep()
             view = self.run.view()
-            expired = options.resume == "never" or plans.is_expired(_us(view.raw["ended_at_us"]), status, options.ttl_s)
+            expired = options.resume == "never" or plans.is_expired(view.raw["ended_at_us"], status, options.ttl_s)
             recorded = self.engine.recorded_items(self.run._no)
             self.plan = plans.make(source, self.fn, options, recorded, expired)
             self.outcomes = Outcomes(self.run, self.plan, options.order)
@@ -415,7 +416,7 @@ class Core:
         """Ends the attempt, when the last worker has ended."""
         stats = self.stats
         whole = self.error is None and not self.stopping.is_set() and stats.failed == 0 and stats.pending == 0
-        how = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
+        how: _native.End = "complete" if whole else "stopped" if isinstance(self.error, (KeyboardInterrupt, StopRequested)) else "interrupt"
         try:
             self.open_run.end(how)
         except RunHalted:
@@ -473,7 +474,3 @@ class Core:
                 self.out.drop()
         if self.error is not None:
             raise self.error
-
-
-def _us(value: object) -> int | None:
-    return value if isinstance(value, int) else None

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
-from ..budget import Budget
 from ..errors import BudgetExceeded, Error, NothingMetered, RunEnded, RunHalted, of
-from ..opening import RunSpec, Store
 from ..runs import Run
-from ..state.run_state import Context, State
 from ..steps.memory import Memory
 from .options import METERED_AFTER
 
@@ -26,20 +22,6 @@ CODE_HEADER = "x-outlast-code"
 
 class JobRun(Run):
     """The run of a job. A completed one can be opened again, since the job may be given more items."""
-
-    def __init__(
-        self,
-        store: Store,
-        job: str,
-        budget: Budget | None,
-        tags: dict[str, str],
-        *,
-        id: str | None = None,
-        name: str | None = None,
-        from_snapshot: "int | str | datetime.datetime | None" = None,
-    ) -> None:
-        """`job`: the name of the job, and the run's id unless `id` is given."""
-        super().__init__(store, RunSpec(id or job, budget, tags, name, job=job, from_snapshot=from_snapshot))
 
     def create(self) -> str:
         """Creates the job's run, or finds an existing one, and gives the run's status. Errors: `BudgetChanged`; code
@@ -99,7 +81,6 @@ class JobRun(Run):
     def unmetered(self) -> NothingMetered | None:
         """The error for a batch whose calls do not come through Outlast, once items are finished under a limit."""
         spent = self.view().raw["spent"]
-        assert isinstance(spent, dict)
         if spent["calls"] or spent["cost_nano_usd"]:
             return None
         return NothingMetered(
@@ -119,19 +100,17 @@ class ItemRun(Run):
         self._no = job._no
         self._parent = job._parent
         self._below = job._is_child
-        self._on_divergence = None
-        self._lazy = False
         self._lock = threading.RLock()
         self._state = "open"
         self._open_run = open_run
         self.key = key
         self._within = seq
         self._scope = steps_scope
-        self._steps: Memory | None = None
         #: The code with which a limit refused a call: the item then goes back.
         self.refused: str | None = None
         #: Answers of this try that came through the proxy.
         self.answers = 0
+        self.begin_try()
 
     @property
     def _identity(self) -> str:
@@ -146,27 +125,12 @@ class ItemRun(Run):
             return False
         return True
 
-    @property
-    def steps(self) -> Memory:  # type: ignore[override]
-        with self._lock:
-            if self._steps is None:
-                self._steps = Memory()
-                # Recorded steps are looked up when a step begins, not read ahead for each item.
-                self._steps.begin(self._engine.unrecorded(self._no))
-            return self._steps
-
-    @property
-    def state(self) -> State:  # type: ignore[override]
-        return State(self)
-
-    @property
-    def context(self) -> Context:  # type: ignore[override]
-        return Context(self)
-
     def begin_try(self) -> None:
         """Begins another try of the item. Unfinished steps begin anew; finished ones give their recorded results."""
-        self._steps = None
         self.answers = 0
+        self.steps = Memory()
+        # Recorded steps are looked up when a step begins, not read ahead for each item.
+        self.steps.begin(self._engine.unrecorded(self._no))
 
     def _heard(self, response: Any) -> None:
         code = response.headers.get(CODE_HEADER)

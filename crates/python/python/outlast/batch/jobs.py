@@ -60,7 +60,7 @@ class Job:
         view = self.view()
         if view.raw["job"] is None:
             raise Error(f"run {id} is no batch job", hint="read it with rt.get(id)", code="not_a_job")
-        self._no = int(view.raw["no"])  # type: ignore[call-overload]
+        self._no = int(view.raw["no"])
 
     def view(self) -> RunView:
         """The job as a run: status, budget. Errors: `UnknownRun`."""
@@ -73,8 +73,7 @@ class Job:
     @property
     def counts(self) -> dict[str, int]:
         """The number of items by status: open, done, failed, dead, skipped."""
-        job: Any = self.view().raw["job"]
-        return dict(job["counts"])
+        return dict(self.view().raw["job"]["counts"])
 
     def items(self, status: str | None = None) -> Iterator[Item]:
         """The items, in the order in which they were first claimed, read page by page. `status` picks those of one status."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import Any, Sequence
 
@@ -105,24 +104,23 @@ def one(core: Core, index: int, alone: bool) -> Process[None]:
         core.returned(index)
         return
     try:
-        claim = yield _native.claim_item(open_run, key, index, plan.source.content(index), plan.version, on_change, plan.on_version, alone)
+        claim: _native.Claim = yield _native.claim_item(open_run, key, index, plan.source.content(index), plan.version, on_change, plan.on_version, alone)
     except LeaseLost as e:
         core.lost(open_run, index, e)
         return
-    kind, seq = claim[0], claim[1]
-    if kind != "run":
+    if claim[0] != "run":
         core.not_started()
-    if kind == "held":
-        core.held(index)
+        match claim:
+            case "held", _:
+                core.held(index)
+            case "suspect", _, _:
+                core.suspect(index)
+            case "ended", seq, standing:
+                core.recorded(index, seq, standing)
+            case "changed", seq:
+                core.recorded(index, seq, "done")
         return
-    if kind == "suspect":
-        core.suspect(index)
-        return
-    if kind != "run":
-        standing = claim[2] if kind == "ended" else "done"
-        core.recorded(index, seq, standing)
-        return
-    _, _, tries, _, _, steps_scope = claim
+    _, seq, tries, _, _, steps_scope = claim
     run = ItemRun(core.run, open_run, key, seq, steps_scope)
     try:
         yield from _tries(core, open_run, run, index, item, seq, tries)
@@ -188,8 +186,7 @@ def _tries(core: Core, open_run: "_native.OpenRun", run: ItemRun, index: int, it
         if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
             core.hold(delay)
         if delay is None:
-            told = json.dumps({"error": life.described(error)}).encode()
-            yield from _record(core, open_run, index, seq, "failed", told, error)
+            yield from _record(core, open_run, index, seq, "failed", life.failed(error), error)
             if call.late is not None:
                 # The late thread keeps its slot until it ends.
                 core.late(call.late)
@@ -207,7 +204,7 @@ def _record(
     open_run: "_native.OpenRun",
     index: int,
     seq: int,
-    how: str,
+    how: _native.ItemEnd,
     raw: bytes,
     error: BaseException | None,
     changes: "Sequence[_native.Change]" = (),

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import sys
 import time
 from collections import deque
+from operator import attrgetter
 from typing import Any
 
 from .. import _native, codec, scope
@@ -23,22 +25,21 @@ from .jsonl import plain
 from .opening import Found, JobSpec, Record, Row, Way, mark
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Taken:
     """An input that was taken from the given iterable, and whose result is not recorded yet."""
 
-    __slots__ = ("value", "index", "key", "seq")
+    value: Any
+    index: int
+    key: str
+    seq: int | None
 
-    def __init__(self, value: Any, index: int, key: str, seq: int | None) -> None:
-        self.value, self.index, self.key, self.seq = value, index, key, seq
 
-
+@dataclasses.dataclass(slots=True, eq=False)
 class Computed:
     """A result that was just computed, and is given out after recorded results of earlier inputs."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 class GeneratorJob:
@@ -105,7 +106,7 @@ class GeneratorJob:
         self._version = hashlib.sha256(version).digest()
         self._record = Record(self.run, version)
         if self._way is Way.REPLAY:
-            self._ready.extend(sorted(self._record.rows.values(), key=lambda row: row.index))
+            self._ready.extend(sorted(self._record.rows.values(), key=attrgetter("index")))
         scan = self.store.mend()
         self._lines = scan.jobs.get(self.id, {})
         imported = 0 if self._record.imported else sum(line.old for line in self._lines.values())
@@ -175,25 +176,24 @@ class GeneratorJob:
     def _claim(self, taken: Taken) -> Process[int | None]:
         open_run = self._open_run()
         while True:
-            claim = yield self._claiming(taken, None)
-            what, seq, rest = claim[0], claim[1], claim[2:]
-            if what == "run":
-                deaths = rest[2]
-                if deaths:
-                    say(f"input {taken.index} of {self.id} runs again: its process died in it {_times(deaths)}")
-                return int(seq)
-            standing = rest[0] if what == "ended" else what
-            if standing == "dead":
-                # A dead input runs again: later inputs need its result first, and a person has started the script again.
-                say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
-                yield self._engine.reset_item(self.run._no, taken.key, False)
-                continue
-            if standing == "done":
-                self._ready.append(Row(seq, taken.index, open_run.attempt, _now_us(), None))
-                return None
-            raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {standing}")
+            claim: _native.Claim = yield self._claiming(taken, None)
+            match claim:
+                case "run", seq, _, _, deaths, _:
+                    if deaths:
+                        say(f"input {taken.index} of {self.id} runs again: its process died in it {_times(deaths)}")
+                    return seq
+                case "ended", seq, "done":
+                    self._ready.append(Row(seq, taken.index, open_run.attempt, _now_us(), None))
+                    return None
+                case "ended", _, "dead":
+                    # A dead input runs again: later inputs need its result first, and a person has started the script again.
+                    say(f"input {taken.index} of {self.id} failed in its last three starts, and runs again")
+                    yield self._engine.reset_item(self.run._no, taken.key, False)
+                case _:
+                    standing = claim[2] if claim[0] == "ended" else claim[0]
+                    raise Error(f"input {taken.index} of job {self.id} cannot be claimed: it is {standing}")
 
-    def _claiming(self, taken: Taken, content: bytes | None) -> "_native.Ticket":
+    def _claiming(self, taken: Taken, content: bytes | None) -> "_native.Ticket[_native.Claim]":
         # Claimed as alone, because this worker never has more than one input.
         return _native.claim_item(self._open_run(), taken.key, taken.index, content, self._version, "keep", "rerun", True)
 
@@ -362,7 +362,8 @@ class GeneratorJob:
         if self._hand is not None:
             seq, self._hand = self._hand.seq, None
             self._other("ends before its inputs do")
-            yield _native.return_item(self._open_run(), seq)  # type: ignore[arg-type]
+            if seq is not None:
+                yield _native.return_item(self._open_run(), seq)
 
     def _finish(self) -> Any:
         if self._way is not Way.REPLAY:
@@ -390,8 +391,7 @@ class GeneratorJob:
                 open_run = self.run._open_run
                 failed = isinstance(error, Exception) and not isinstance(error, (WouldRepay, RunHeld))
                 if failed and self.run.view().status != "halted":
-                    told = json.dumps({"error": life.described(error)}).encode()
-                    yield _native.record_item(open_run, taken.seq, "failed", told)
+                    yield _native.record_item(open_run, taken.seq, "failed", life.failed(error))
                 else:
                     yield _native.return_item(open_run, taken.seq)
         except Exception:

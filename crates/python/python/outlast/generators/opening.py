@@ -15,7 +15,7 @@ from .. import _native, runtime as runtimes
 from ..batch.jobrun import JobRun
 from ..budget import Budget
 from ..errors import WouldRepay
-from ..opening import Store, fork
+from ..opening import RunSpec, Store, fork
 from ..say import say
 from ..waiting import paged
 from . import inputs
@@ -83,13 +83,15 @@ def inherit(engine: _native.Engine, origin: str, fork: str) -> None:
         engine.put([(f"resume:{fork}", _AGENT, _KEY, kept[1], None)]).wait()
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Row:
     """A recorded result. `value` is None if the value is read from the store when it is given out."""
 
-    __slots__ = ("seq", "index", "attempt", "at_us", "value")
-
-    def __init__(self, seq: int, index: int, attempt: int, at_us: int, value: bytes | None) -> None:
-        self.seq, self.index, self.attempt, self.at_us, self.value = seq, index, attempt, at_us, value
+    seq: int
+    index: int
+    attempt: int
+    at_us: int
+    value: bytes | None
 
 
 class Record:
@@ -170,7 +172,7 @@ def find(spec: JobSpec, opened: Store) -> Found:
         begun = newest is not None and sum(newest["counts"].values()) > 0
         is_over = newest is None or (begun and not store.exists())
         id = _run_id(spec.id, len(jobs)) if is_over else newest["id"]  # type: ignore[index]
-    run = JobRun(opened, spec.id, spec.budget, {}, id=id, name=spec.id)
+    run = JobRun(opened, RunSpec(id, spec.budget, name=spec.id, job=spec.id))
     return Found(run, Note(engine, id), newest, store)
 
 

@@ -24,8 +24,7 @@ from .. import runtime
 from ..errors import Conflict
 from ..state.table import Change
 from . import prune, rows
-from .lately import Lately, Stored
-from .thread import SMALL, Blob, History, Rows, read_blob
+from .thread import SMALL, Blob, History, Lately, Rows, Stored, read_blob
 
 if TYPE_CHECKING:
     from ..runtime import Runtime

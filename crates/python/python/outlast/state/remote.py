@@ -94,9 +94,7 @@ class Remote:
         if self._pid != os.getpid():
             self._idle, self._pid = [], os.getpid()
         while True:
-            is_kept = bool(self._idle)
-            connect = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
-            connection = self._idle.pop() if is_kept else connect(self._host)
+            connection, is_kept = self._connection()
             try:
                 connection.request(method, path, data, self._headers)
                 response = connection.getresponse()
@@ -112,6 +110,13 @@ class Remote:
             finally:
                 self._done(connection, response)
         return connection, response
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        """A connection, and whether it was used before."""
+        try:
+            return self._idle.pop(), True
+        except IndexError:
+            return (http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection)(self._host), False
 
     def _done(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         if response.isclosed():
@@ -159,12 +164,12 @@ class Remote:
         With `first-committer`, a stale read of a key that the transaction writes makes its commit fail.
         """
         begun, place = self._begun(id), (namespace, agent, key)
-        found = self.get(*place)
-        begun.seen.setdefault(place, found.version)
+        committed = self.get(*place)
+        begun.seen.setdefault(place, committed.version)
         if place not in begun.own:
-            return found
+            return committed
         changes, last = begun.own[place]
-        return StateResult(last.get("value"), found.version + changes, 0, "delete" not in last, key)
+        return StateResult(last.get("value"), committed.version + changes, 0, "delete" not in last, key)
 
     def commit(self, id: str) -> int:
         changes = self._begun(id).changes
@@ -201,10 +206,10 @@ class Remote:
                 raise
         # Never written by then, or deleted: the history has the version that deleted it.
         last = StateResult(None, 0, 0, False, key)
-        for found in self._history(namespace, agent, key, moment - 1 if by == "version" else 0):
-            if _is_after(found, by, moment):
+        for version in self._history(namespace, agent, key, moment - 1 if by == "version" else 0):
+            if _is_after(version, by, moment):
                 break
-            last = found
+            last = version
         return last
 
     def history(self, namespace: str, agent: str, key: str) -> list[StateResult]:
@@ -231,7 +236,7 @@ class Remote:
                 return names
 
     def keys(self, namespace: str, agent: str, prefix: str) -> list[str]:
-        return [found["key"] for found in self._pages("keys", "keys", _KEYS, namespace, agent, prefix)]
+        return [row["key"] for row in self._pages("keys", "keys", _KEYS, namespace, agent, prefix)]
 
     def scan(self, namespace: str, agent: str, prefix: str) -> Iterator[StateResult]:
         return map(_result, self._pages("scan", "items", _VALUES, namespace, agent, prefix))
@@ -251,7 +256,7 @@ class Remote:
         ends = {f"{word}_{moment[0]}": moment[1] for word, moment in (("from", start), ("to", end)) if moment is not None}
         return Events(self, {"namespace": namespace, "agent": agent, **ends})
 
-    def told(self, path: str, **query: Any) -> Iterator[tuple[str, int, Any]]:
+    def server_sent(self, path: str, **query: Any) -> Iterator[tuple[str, int, Any]]:
         """The server-sent events of a route: kind, position and data."""
         connection, response = self._sent("GET", _path(path, query))
         kind, position = "", 0
@@ -283,7 +288,7 @@ class Events:
 
     def until_now(self) -> Iterator[ReplayEvent]:
         """The commits up to the newest that were not given yet."""
-        for kind, position, data in self._remote.told("replay", after=self._after, **self._query):
+        for kind, position, data in self._remote.server_sent("replay", after=self._after, **self._query):
             if kind == "error":
                 raise of(data["code"], data["message"])
             if kind == "compacted" and not self._warned:
@@ -316,16 +321,16 @@ def _item(namespace: str, agent: str, key: str) -> str:
 
 def _refusal(response: http.client.HTTPResponse) -> Error:
     try:
-        told = json.loads(response.read())["error"]
-        return of(told["code"], told["message"], told["hint"])
+        error = json.loads(response.read())["error"]
+        return of(error["code"], error["message"], error["hint"])
     except (ValueError, LookupError, TypeError):
         return NoServer(f"the server answers {response.status} {response.reason}", hint=_HINT)
 
 
-def _is_after(found: StateResult, by: str, moment: int) -> bool:
+def _is_after(version: StateResult, by: str, moment: int) -> bool:
     if by == "time":
-        return found.at is not None and found.at > versions.moment(moment)
-    return bool(by) and (found.version if by == "version" else found.commit_ts) > moment
+        return version.at is not None and version.at > versions.moment(moment)
+    return bool(by) and (version.version if by == "version" else version.commit_ts) > moment
 
 
 def _time(at: int | str) -> datetime.datetime:

@@ -41,7 +41,7 @@ class Table:
         """All agents, also those whose rows are all deleted."""
         return self._states.agents(self._namespace)
 
-    def submit(self, agent: str, changes: list[Change]) -> "_native.Ticket":
+    def submit(self, agent: str, changes: list[Change]) -> "_native.Ticket[int]":
         """Begins a commit. Inside a run of the same store it carries the run's fence: a process that lost the run writes nothing."""
         made = [(self._namespace, agent, key, value, expected) for key, value, expected in changes]
         current = scope.variable.get()

@@ -11,7 +11,7 @@ from ..opening import Store
 from ..retry import Retry
 from ..say import warn
 from .life import begin
-from .spec import StepSpec, stand_in
+from .spec import StepSpec, label_of, stand_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,11 +39,7 @@ def step(
     """
 
     def decorate(fn: F) -> F:
-        label = name or getattr(fn, "__name__", None)
-        if not callable(fn):
-            raise TypeError(f"outlast.step wants a function, had {fn!r}; its parameters have names: @outlast.step(name=…)")
-        if not isinstance(label, str):
-            raise TypeError(f"outlast.step wants a name for {fn!r}: outlast.step(name=…)(…)")
+        label = label_of(fn, name, "step", "name")
         spec = StepSpec(label, fn, None, Retry.of(retries), timeout, at_most_once)
 
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -39,15 +39,26 @@ _BUSY_S = 5.0
 
 def begin(run: "RunHandle", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Implements `Run.step`: gives the recorded result, or runs the step. Awaitable for an async function."""
-    name, around = spec.name, scope.variable.get()
-    if around is not None and around.step is not None and around.run is run and spec.key is None:
-        name = nested(around.step, name)
+    name = _name(run, spec)
     if is_async(spec.fn):
         if not run._is_async:
             run.steps.promise(spec.name)
         return _awaited(run, spec, name, args, kwargs)
     found = find(run, spec, name, args, kwargs)
     return drive(life(found)) if type(found) is Call else found
+
+
+def begun(run: "RunHandle", spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Process[Any]:
+    """A step within another process: gives the recorded result, or runs the step."""
+    found = find(run, spec, _name(run, spec), args, kwargs)
+    return (yield from life(found)) if type(found) is Call else found
+
+
+def _name(run: "RunHandle", spec: StepSpec) -> str:
+    around = scope.variable.get()
+    if around is not None and around.step is not None and around.run is run and spec.key is None:
+        return nested(around.step, spec.name)
+    return spec.name
 
 
 async def _awaited(run: "RunHandle", spec: StepSpec, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -168,7 +179,7 @@ def life(call: "Call") -> Process[Any]:
         raise
 
 
-def _opening(call: "Call") -> "_native.Ticket":
+def _opening(call: "Call") -> "_native.Ticket[tuple[int, bool, bool, int]]":
     """Opens the step's entry. The answer: its number, whether it was begun before, whether it is done, and the try.
 
     In a thread, a plain step is answered ahead of its commit, which is that of its result, or comes within 100 ms: a
@@ -330,7 +341,7 @@ def resolve(
 # --- its records in the journal
 
 
-def _failure(call: "Call", seq: int, error: BaseException, again: bool) -> "_native.Ticket":
+def _failure(call: "Call", seq: int, error: BaseException, again: bool) -> "_native.Ticket[int]":
     """Records the exception of a step's try. `again`: another try follows, possibly in a later life."""
     whole = {"args": codec.shown(call.args, call.kwargs), "error": described(error)}
     return open_run_of_entry(call.run, call.name).record(seq, json.dumps(whole).encode(), True, [], again)
@@ -353,6 +364,11 @@ def described(error: BaseException) -> dict[str, str]:
     cls = type(error)
     text = "".join(traceback.format_exception(cls, error, error.__traceback__))
     return {"type": f"{cls.__module__}.{cls.__qualname__}", "message": message(error)[:4096], "traceback": text[-_TRACEBACK:]}
+
+
+def failed(error: BaseException) -> bytes:
+    """The record of an item that failed."""
+    return json.dumps({"error": described(error)}).encode()
 
 
 def message(error: BaseException) -> str:

@@ -79,6 +79,16 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
 
 
+def label_of(fn: Any, name: str | None, decorator: str, parameter: str) -> str:
+    """The name of a decorated function: `name`, else its own. Errors: `TypeError`."""
+    if not callable(fn):
+        raise TypeError(f"outlast.{decorator} wants a function, had {fn!r}; its parameters have names: @outlast.{decorator}({parameter}=…)")
+    label = name or getattr(fn, "__name__", None)
+    if not isinstance(label, str):
+        raise TypeError(f"outlast.{decorator} wants a name for {fn!r}: outlast.{decorator}(name=…)(…)")
+    return label
+
+
 def stand_in(fn: F, call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> F:
     """A function that looks like `fn`, a coroutine function if `fn` is one, and whose calls go to `call`."""
 
