@@ -194,8 +194,9 @@ def test_another_shape_is_told_in_the_first_run_and_not_paid_for_again(bed, shap
     clean = list(shape(Bed(bed.path.parent))(DOCUMENTS))
     with pytest.warns(outlast.OtherShape, match="cannot be resumed without") as warned:
         before = bed.life(fn=shape(bed), fail_at=14)
-    # At the program's own line: the generator's, or its consumer's.
-    assert [w.filename for w in warned] in ([__file__], [jsonl_bed.__file__])
+    # At the program's own line: the generator's, or its consumer's. Python itself may warn meanwhile, of what it collects.
+    told = [w.filename for w in warned if w.category is outlast.OtherShape]
+    assert told in ([__file__], [jsonl_bed.__file__])
     assert before == clean[: len(before)] and len(before) >= 8
     calls = bed.calls.copy()
     with pytest.raises(outlast.WouldRepay) as told:
