@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from .. import budget
 from ..say import is_terminal, say
@@ -110,12 +110,8 @@ def fleeting(place: str) -> str | None:
 # --- while it runs
 
 
-class Shown(Protocol):
-    def update(self, stats: Stats, last: bool = False) -> None: ...
-
-
-def make(wanted: bool | None, total: int, before: int, spent_usd: float, name: str) -> Shown | None:
-    """Makes the display of the progress; None where nothing is to be shown. `wish` None: on a terminal only."""
+def make(wanted: bool | None, total: int, before: int, spent_usd: float, name: str) -> "_Display | None":
+    """Makes the display of the progress; None where nothing is to be shown. `wanted` None: on a terminal only."""
     tty = is_terminal()
     if wanted is False or (wanted is None and not tty):
         return None
@@ -150,53 +146,61 @@ def _time(seconds: float) -> str:
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
 
 
-class _Lines:
+class _Display:
+    """A display that is drawn anew every so many seconds, and at the end."""
+
+    _every_s = _BAR_S
+
     def __init__(self, total: int, before: int, spent_usd: float, name: str) -> None:
-        self._before, self._spent, self._name = before, spent_usd, name
-        self._next = time.monotonic() + _LINE_S
+        self._before, self._spent, self._name, self._next = before, spent_usd, name, 0.0
+        self._begin(total)
 
     def update(self, stats: Stats, last: bool = False) -> None:
         now = time.monotonic()
         if last or now >= self._next:
-            self._next = now + _LINE_S
-            say(f"{self._name}: {line(stats, self._before, self._spent)}")
+            self._next = now + self._every_s
+            self._draw(stats, line(stats, self._before, self._spent), last)
+
+    def _begin(self, total: int) -> None:
+        raise NotImplementedError
+
+    def _draw(self, stats: Stats, text: str, last: bool) -> None:
+        raise NotImplementedError
 
 
-class _Tqdm:
-    def __init__(self, total: int, before: int, spent_usd: float, name: str) -> None:
+class _Lines(_Display):
+    _every_s = _LINE_S
+
+    def _begin(self, total: int) -> None:
+        self._next = time.monotonic() + _LINE_S
+
+    def _draw(self, stats: Stats, text: str, last: bool) -> None:
+        say(f"{self._name}: {text}")
+
+
+class _Tqdm(_Display):
+    def _begin(self, total: int) -> None:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
-        self._before, self._spent, self._next = before, spent_usd, 0.0
-        self._bar = tqdm(total=total, initial=before, desc=name, file=sys.stderr, dynamic_ncols=True)
+        self._bar = tqdm(total=total, initial=self._before, desc=self._name, file=sys.stderr, dynamic_ncols=True)
 
-    def update(self, stats: Stats, last: bool = False) -> None:
-        now = time.monotonic()
-        if not last and now < self._next:
-            return
-        self._next = now + _BAR_S
+    def _draw(self, stats: Stats, text: str, last: bool) -> None:
         self._bar.n = stats.ended
-        told = line(stats, self._before, self._spent).split(", ")[3:]
-        self._bar.set_postfix_str(", ".join(told), refresh=True)
+        self._bar.set_postfix_str(", ".join(text.split(", ")[3:]), refresh=True)
         if last:
             self._bar.close()
 
 
-class _Rich:
-    def __init__(self, total: int, before: int, spent_usd: float, name: str) -> None:
+class _Rich(_Display):
+    def _begin(self, total: int) -> None:
         from rich.console import Console  # type: ignore[import-not-found,unused-ignore]
         from rich.progress import Progress  # type: ignore[import-not-found,unused-ignore]
 
-        self._before, self._spent, self._next = before, spent_usd, 0.0
         self._progress: Any = Progress(console=Console(stderr=True))
-        self._task = self._progress.add_task(name, total=total, completed=before)
+        self._task = self._progress.add_task(self._name, total=total, completed=self._before)
         self._progress.start()
 
-    def update(self, stats: Stats, last: bool = False) -> None:
-        now = time.monotonic()
-        if not last and now < self._next:
-            return
-        self._next = now + _BAR_S
-        told = line(stats, self._before, self._spent)
-        self._progress.update(self._task, completed=stats.ended, description=told)
+    def _draw(self, stats: Stats, text: str, last: bool) -> None:
+        self._progress.update(self._task, completed=stats.ended, description=text)
         if last:
             self._progress.stop()
