@@ -201,13 +201,19 @@ def test_a_connection_that_the_server_closed_is_made_again(tmp_path):
 def test_under_a_run_writes_carry_it_and_other_servers_see_no_token(tmp_path):
     agent = tmp_path / "agent.py"
     agent.write_text(
-        "import os\nfrom outlast import Statehouse\nfrom outlast.state import remote\n"
+        "import os\nfrom outlast import Statehouse\n"
         "client = Statehouse(url=os.environ['OUTLAST_URL'], namespace='run:r')\n"
         "client.update('a', 'k', lambda old: [*(old or []), int(os.environ['OUTLAST_ATTEMPT'])])\n"
         "assert client.get_state('a', 'k').run == 'r'\n"
         "os.environ.update(OUTLAST_SERVER='https://far.example', OUTLAST_API_TOKEN='secret')\n"
         "assert Statehouse(url='http://127.0.0.1:1')._backend._headers == {}\n"
         "assert Statehouse(url='https://far.example')._backend._headers == {'Authorization': 'Bearer secret'}\n"
+        "os.environ.update(OUTLAST_SERVER='http://far.example')\n"
+        "assert Statehouse(url='http://far.example')._backend._headers == {}\n"
+        "open('token', 'w').write('of a file\\n')\n"
+        "os.environ.update(OUTLAST_SERVER='http://127.0.0.1:1', OUTLAST_API_TOKEN_FILE='token')\n"
+        "del os.environ['OUTLAST_API_TOKEN']\n"
+        "assert Statehouse(url='127.0.0.1:1')._backend._headers == {'Authorization': 'Bearer of a file'}\n"
     )
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "OUTLAST_STORE": str(tmp_path / "runs.db"), "PYTHONPATH": str(SOURCES)}
     line = [outlast_program(), "run", "--run", "r", "--", sys.executable, str(agent)]

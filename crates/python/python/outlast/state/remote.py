@@ -13,6 +13,7 @@ import os
 import time
 import uuid
 import warnings
+from pathlib import Path
 from typing import Any, Iterator
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -304,10 +305,15 @@ _HINT = "start one: outlast serve --listen 127.0.0.1:7077 (url= is that address,
 
 
 def _token(url: str) -> str | None:
-    """The token to show to a server: the run's to the run's own, the API token to the server that OUTLAST_SERVER names."""
+    """The token to show to a server: the run's to the run's own, the API token to the one that OUTLAST_SERVER names. The latter
+    is read as the command line reads it, and crosses no network in the clear."""
     if os.environ.get("OUTLAST_URL", "").rstrip("/") == url:
         return os.environ.get("OUTLAST_TOKEN")
-    return os.environ.get("OUTLAST_API_TOKEN") if os.environ.get("OUTLAST_SERVER", "").rstrip("/") == url else None
+    is_safe = url.startswith("https:") or urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+    if not is_safe or os.environ.get("OUTLAST_SERVER", "").rstrip("/") != url:
+        return None
+    token, file = os.environ.get("OUTLAST_API_TOKEN"), os.environ.get("OUTLAST_API_TOKEN_FILE")
+    return token.strip() if token is not None else Path(file).read_text().strip() if file else None
 
 
 def _path(path: str, query: dict[str, Any]) -> str:
