@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
-use outlast_server::dialect::tool_calls;
+use outlast_server::dialect::conversation::Reader;
 use serde_json::Value;
 
 use super::{
@@ -263,13 +263,10 @@ impl Adapter for Claude {
     }
 
     fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
-        let mut kept = KeptCalls::default();
+        let (mut kept, mut reader) = (KeptCalls::default(), Reader::default());
         let rows = transcript.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         for row in chain::loaded(rows) {
-            let message = row["message"].to_string();
-            kept.calls.extend(tool_calls::called(message.as_bytes()));
-            let request = format!(r#"{{"messages":[{message}]}}"#);
-            kept.results.extend(tool_calls::answered(request.as_bytes()));
+            kept.take(&reader.turn(&row["message"], ""));
         }
         Some(kept)
     }
@@ -343,7 +340,7 @@ pub(super) fn is_uuid(text: &str) -> bool {
 mod tests {
     use std::collections::HashSet;
 
-    use outlast_server::dialect::tool_calls::ToolCall;
+    use outlast_server::dialect::conversation::ToolCall;
 
     use super::*;
 

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 
-use outlast_server::dialect::tool_calls;
+use outlast_server::dialect::conversation::Reader;
 use serde_json::Value;
 
 use super::{
@@ -293,12 +293,11 @@ impl Adapter for Codex {
             let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
             if line["type"] == "response_item" {
                 let item = &line["payload"];
-                kept.calls.extend(tool_calls::called(format!(r#"{{"output":[{item}]}}"#).as_bytes()));
-                let ids = tool_calls::answered(format!(r#"{{"input":[{item}]}}"#).as_bytes());
+                let turn = Reader::default().turn(item, "");
                 if item["output"].as_str().is_some_and(|output| output.ends_with(ABORTED)) {
-                    kept.aborted.extend(ids.iter().cloned());
+                    kept.aborted.extend(turn.results().flat_map(|result| result.ids.clone()));
                 }
-                kept.results.extend(ids);
+                kept.take(&turn);
             }
         }
         Some(kept)
@@ -335,7 +334,7 @@ fn toml_text(text: &str) -> String {
 mod tests {
     use std::collections::HashSet;
 
-    use outlast_server::dialect::tool_calls::ToolCall;
+    use outlast_server::dialect::conversation::ToolCall;
 
     use super::*;
 

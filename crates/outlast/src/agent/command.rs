@@ -13,7 +13,7 @@ use outlast_core::{
     words::digest::Digest,
 };
 
-use outlast_server::dialect::tool_calls::ToolCall;
+use outlast_server::dialect::conversation::ToolCall;
 
 use super::{
     Choice,

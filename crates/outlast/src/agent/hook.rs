@@ -6,7 +6,7 @@ use outlast_core::{
     engine::step::tool::Tool,
     store::{Ask as _, Durability},
 };
-use outlast_server::dialect::tool_calls::ToolCall;
+use outlast_server::dialect::conversation::ToolCall;
 use serde_json::{Value, json};
 
 use super::{

@@ -42,7 +42,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use outlast_server::dialect::tool_calls::ToolCall;
+use outlast_server::dialect::conversation::{ToolCall, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -128,6 +128,13 @@ pub struct KeptCalls {
     pub results: HashSet<String>,
     /// Ids of those whose result says only that the program was ended, whatever became of the tool.
     pub aborted: HashSet<String>,
+}
+
+impl KeptCalls {
+    fn take(&mut self, turn: &Turn) {
+        self.calls.extend(turn.calls().filter(|call| !call.id.is_empty()).cloned());
+        self.results.extend(turn.results().flat_map(|result| result.ids.clone()));
+    }
 }
 
 /// Adapter of one CLI agent program. All methods are pure, except `servers` and `logins`, which read the program's files.

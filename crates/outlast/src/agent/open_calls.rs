@@ -15,7 +15,7 @@ use outlast_core::{
     words::id::{AttemptNo, Micros, RunNo, Seq},
 };
 use outlast_server::{
-    dialect::tool_calls::{self, ToolCall},
+    dialect::conversation::{self, ToolCall},
     door::StoredAnswer,
 };
 use serde_json::{Value, json};
@@ -154,18 +154,19 @@ impl Answers {
     /// Reads the results in a request. Those that the session's file has not are lost: an agent may have sent a result to
     /// its model, and die before it is on disk.
     fn read_results(&mut self, body: &[u8], kept: Option<&KeptCalls>) {
-        let given = tool_calls::answered(body);
+        let given = conversation::results(body);
         // A sub-agent's conversation is in a file of its own: nothing of it is in this one.
         let kept = kept.map(|kept| &kept.results);
-        let is_of_session =
-            |kept: &&HashSet<String>| kept.is_empty() || given.iter().any(|id| kept.contains(id));
-        let Some(kept) = kept.filter(is_of_session) else { return self.answered.extend(given) };
-        for id in given {
-            if kept.contains(&id) {
-                self.answered.insert(id);
-            } else {
-                let result = tool_calls::result(body, &id);
-                self.lost.entry(id).or_insert_with(|| result.unwrap_or_default());
+        let is_in =
+            |kept: &HashSet<String>| given.iter().flat_map(|result| &result.ids).any(|id| kept.contains(id));
+        let kept = kept.filter(|kept| kept.is_empty() || is_in(kept));
+        for result in given {
+            for id in result.ids {
+                if kept.is_none_or(|kept| kept.contains(&id)) {
+                    self.answered.insert(id);
+                } else {
+                    self.lost.entry(id).or_insert_with(|| result.text.clone());
+                }
             }
         }
     }
@@ -191,16 +192,16 @@ fn answers(store: &dyn Store, entries: &[Entry], of: &SearchScope<'_>) -> Result
                 let bytes = kept.and_then(|kept| kept.decode().ok());
                 // `outlast verify` reports payloads that cannot be read; here they are only skipped.
                 let answer = bytes.and_then(|bytes| StoredAnswer::from_bytes(bytes.to_vec().into()).ok());
-                tool_calls::called(&answer.map(|a| a.body).unwrap_or_default())
+                conversation::called(&answer.map(|a| a.body).unwrap_or_default())
             }
-            (_, Some(so_far)) => tool_calls::called_so_far(so_far),
+            (_, Some(so_far)) => conversation::called_so_far(so_far),
             _ => Vec::new(),
         };
         calls.retain(|call| !out.answered.contains(&call.id));
         calls.reverse();
         // The same function with the same arguments may be called again: an id that the model did not give is made one
         // of this answer's.
-        for call in calls.iter_mut().filter(|call| call.id.starts_with(tool_calls::MADE_UP)) {
+        for call in calls.iter_mut().filter(|call| call.id.starts_with(conversation::MADE_UP)) {
             call.id = format!("{}@{}", call.id, entry.seq);
         }
         let at = entry.closed_at.unwrap_or(entry.opened_at);

@@ -18,7 +18,7 @@ use outlast_core::{
     store::{self, Store},
     words::id::{AttemptNo, RunNo},
 };
-use outlast_server::dialect::tool_calls;
+use outlast_server::dialect::conversation;
 use serde_json::Value;
 
 use super::truth::{self, InFlight};
@@ -129,13 +129,10 @@ impl Resumption {
 
 fn read(body: &[u8]) -> Option<(Tools, HashSet<String>)> {
     let request: Value = serde_json::from_slice(body).ok()?;
-    let tools = request["tools"].as_array().filter(|tools| !tools.is_empty())?;
-    let name = |tool: &Value| {
-        [&tool["name"], &tool["function"]["name"], &tool["type"]]
-            .into_iter()
-            .find_map(|name| name.as_str().map(str::to_owned))
-    };
-    Some((tools.iter().filter_map(name).collect(), tool_calls::answered(body).into_iter().collect()))
+    let tools = conversation::tools(&request);
+    let results = conversation::request(&request);
+    let ids = results.iter().flat_map(|turn| turn.results()).flat_map(|result| result.ids.clone()).collect();
+    (!tools.is_empty()).then_some((tools, ids))
 }
 
 #[cfg(test)]

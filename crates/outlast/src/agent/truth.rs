@@ -22,7 +22,7 @@ use outlast_core::{
         id::{AttemptNo, Micros, RunNo, Seq, Slot},
     },
 };
-use outlast_server::dialect::tool_calls::ToolCall;
+use outlast_server::dialect::conversation::ToolCall;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -3,8 +3,6 @@
 //! Conversations are read off the recorded requests and answers, whatever the agent was. A conversation is told once, as its last
 //! call had it, with that call's answer.
 
-use std::fmt::Write as _;
-
 use outlast_core::{
     journal::{Entry, Kind, State},
     reads::entries,
@@ -95,23 +93,26 @@ impl Conversation {
     fn markdown(&self) -> String {
         let (calls, at) = (some(self.calls as i64, "call"), time::rfc3339(self.last.opened_at));
         let mut out = format!("\n## {}, {calls}, the last at {at}\n", one_line(self.model()));
-        for turn in &self.turns {
-            let _ = write!(out, "\n### {}\n", one_line(&turn.role));
-            for part in &turn.parts {
-                let text = match part {
-                    Part::Text(text) => format!("\n{}\n", clean(text).trim_end()),
-                    Part::Thinking(text) => format!("\n*Thinking:*\n\n{}\n", fenced(text)),
-                    Part::Call { name, input, .. } => {
-                        format!("\n**{}**\n\n{}\n", one_line(name), fenced(input))
-                    }
-                    Part::Result { text, .. } => format!("\n*Result:*\n\n{}\n", fenced(text)),
-                    Part::Other { what, bytes } => format!("\n*{}, {bytes} bytes*\n", one_line(what)),
-                };
-                out.push_str(&text);
-            }
-        }
+        self.turns.iter().for_each(|turn| out.push_str(&markdown(turn)));
         out
     }
+}
+
+fn markdown(turn: &Turn) -> String {
+    let mut out = format!("\n### {}\n", one_line(&turn.role));
+    for part in &turn.parts {
+        let text = match part {
+            Part::Text(text) => format!("\n{}\n", clean(text).trim_end()),
+            Part::Thinking(text) => format!("\n*Thinking:*\n\n{}\n", fenced(text)),
+            Part::Call(call) | Part::Served(call) => {
+                format!("\n**{}**\n\n{}\n", one_line(&call.name), fenced(&call.input))
+            }
+            Part::Result(result) => format!("\n*Result:*\n\n{}\n", fenced(&result.text)),
+            Part::Other { what, bytes } => format!("\n*{}, {bytes} bytes*\n", one_line(what)),
+        };
+        out.push_str(&text);
+    }
+    out
 }
 
 /// Sets a text between fences longer than any run of backticks in it, so that it cannot end its block.
@@ -128,7 +129,38 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outlast_server::dialect::conversation;
+
     use super::*;
+    use crate::render::talk;
+
+    /// Every kind of turn of every dialect, with the table that the reader of conversations is held to.
+    #[test]
+    fn every_kind_of_turn_is_shown_in_the_journal_and_in_the_transcript() {
+        let kinds = include_str!("../../../server/src/dialect/conversation/kinds.json");
+        let kinds: Vec<(String, String, Value, Vec<String>)> = serde_json::from_str(kinds).unwrap();
+        for (dialect, side, body, _) in kinds {
+            let turns = match side.as_str() {
+                "request" => conversation::request(&body),
+                _ => conversation::answer(body.to_string().as_bytes()),
+            };
+            for turn in turns {
+                let (journal, transcript) = (talk::lines(&turn).join("\n"), markdown(&turn));
+                for part in &turn.parts {
+                    let wanted = match part {
+                        Part::Text(text) | Part::Thinking(text) => vec![text.as_str()],
+                        Part::Call(call) | Part::Served(call) => vec![call.name.as_str(), &call.input],
+                        Part::Result(result) => result.text.lines().collect(),
+                        Part::Other { what, .. } => vec![what.as_str()],
+                    };
+                    for text in wanted {
+                        assert!(journal.contains(text), "{dialect}: {text:?} in {journal}");
+                        assert!(transcript.contains(text), "{dialect}: {text:?} in {transcript}");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_text_with_fences_of_its_own_stays_one_block() {

@@ -11,18 +11,19 @@ pub fn lines(turn: &Turn) -> Vec<String> {
         let text = match part {
             Part::Text(text) => text.clone(),
             Part::Thinking(text) => format!("(thinking) {text}"),
-            Part::Call { id, name, input } => format!("→ {name} {input}{}", of(id)),
-            Part::Result { id, text } if id.is_empty() => format!("← {text}"),
-            Part::Result { id, text } => format!("← ({id}) {text}"),
+            Part::Call(call) | Part::Served(call) => match call.shown_id() {
+                "" => format!("→ {} {}", call.name, call.input),
+                id => format!("→ {} {}  ({id})", call.name, call.input),
+            },
+            Part::Result(result) => match result.shown_id() {
+                "" => format!("← {}", result.text),
+                id => format!("← ({id}) {}", result.text),
+            },
             Part::Other { what, bytes } => format!("[{what}, {}]", size(*bytes)),
         };
         out.extend(clean(&text).lines().map(|line| format!("    {line}").trim_end().to_owned()));
     }
     out
-}
-
-fn of(id: &str) -> String {
-    if id.is_empty() { String::new() } else { format!("  ({id})") }
 }
 
 /// Formats a size as people read it: `812 bytes`, `12.3 kB`, `4.0 MB`.

@@ -31,7 +31,6 @@ pub mod spelling;
 pub mod sse;
 pub mod talk;
 pub mod told_time;
-pub mod tool_calls;
 mod usage_limit;
 
 use std::borrow::Cow;

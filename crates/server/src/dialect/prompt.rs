@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde_json::Value;
 
+use super::conversation;
+
 /// Length in bytes of an excerpt around a difference; `BEFORE`: the part of it before the difference.
 const EXCERPT: usize = 120;
 const BEFORE: usize = 30;
@@ -163,23 +165,10 @@ impl fmt::Display for Difference {
 /// Returns the texts of the user's messages before the model's first. Texts that a program adds for the model begin with
 /// a tag; other conversations begin with the same ones.
 fn opening(body: &Value) -> Vec<String> {
-    let items = ["messages", "input", "contents"].iter().find_map(|name| body[*name].as_array());
-    let is_model = |item: &&Value| {
-        let role = item["role"].as_str();
-        !matches!(role, Some("assistant" | "model")) && (role.is_some() || item["content"].is_array())
-    };
-    let users = items.into_iter().flatten().take_while(is_model).filter(|item| item["role"] == "user");
-    let texts = users.flat_map(|message| match &message["content"] {
-        Value::String(text) => vec![text.as_str()],
-        Value::Array(blocks) => blocks.iter().filter_map(|block| block["text"].as_str()).collect(),
-        _ => message["parts"].as_array().into_iter().flatten().filter_map(|p| p["text"].as_str()).collect(),
-    });
-    let mut texts: Vec<String> = texts.map(|text| text.trim().to_owned()).collect();
-    if let Value::String(text) = &body["input"] {
-        texts.push(text.trim().to_owned());
-    }
-    texts.retain(|text| !text.is_empty() && !text.starts_with('<'));
-    texts
+    let said =
+        conversation::turns(body).take_while(|turn| !turn.is_models()).filter(|turn| turn.role == "user");
+    let texts = said.flat_map(|turn| turn.texts().map(|text| text.trim().to_owned()).collect::<Vec<_>>());
+    texts.filter(|text| !text.is_empty() && !text.starts_with('<')).collect()
 }
 
 /// Removes the marks of what is to be cached, which an agent moves from turn to turn.

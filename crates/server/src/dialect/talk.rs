@@ -2,7 +2,7 @@
 //!
 //! Items are cut apart without being read, because each call of a long conversation passes here.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use outlast_core::{
@@ -12,12 +12,13 @@ use outlast_core::{
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
-use super::conversation::{self, Part};
+use super::conversation::{Part, Reader, ToolCall};
 
 /// Texts of which one is in every request body that carries a tool's result, whatever the dialect. A conversation
 /// without tool results does not wait for a tool.
-static RESULTS: LazyLock<[Finder<'static>; 4]> =
-    LazyLock::new(|| ["tool_result", "_call_output", "tool_call_id", "functionResponse"].map(Finder::new));
+static RESULTS: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
+    ["tool_result", "_call_output", "tool_call_id", "functionResponse", "function_response"].map(Finder::new)
+});
 
 /// Most items that a waiting turn adds to its conversation. A turn that adds more does not count as waiting.
 const MOST: usize = 64;
@@ -53,11 +54,8 @@ impl<'a> Talk<'a> {
         // Programs begin all their conversations with the same system text.
         for item in items.iter().take(OPENING) {
             let item: Value = serde_json::from_str(item.get()).ok()?;
-            let turn = conversation::message_of(&item, "user");
-            opening.extend(turn.parts.iter().filter_map(|part| match part {
-                Part::Text(text) => Some(text.as_str()),
-                _ => None,
-            }));
+            let turn = Reader::default().turn(&item, "user");
+            opening.extend(turn.texts());
             if turn.role == "user" {
                 break;
             }
@@ -80,21 +78,21 @@ impl<'a> Talk<'a> {
     pub fn since(&self, before: usize) -> Turn {
         let mut turn = Turn::default();
         let Some(added) = self.items.get(before..).filter(|added| added.len() <= MOST) else { return turn };
-        let mut calls: HashMap<String, (String, String)> = HashMap::new();
+        let (mut calls, mut reader): (Vec<ToolCall>, _) = (Vec::new(), Reader::default());
         for item in added {
             let item: Value = serde_json::from_str(item.get()).unwrap_or_default();
-            let said = conversation::message_of(&item, "user");
-            let by_model = matches!(said.role.as_str(), "assistant" | "model");
+            let said = reader.turn(&item, "user");
+            let by_model = said.is_models();
             for part in said.parts {
                 match part {
-                    Part::Call { id, name, input } => {
-                        let id = if id.is_empty() { name.clone() } else { id };
-                        calls.insert(id, (name, input));
-                    }
-                    Part::Result { id, text } => {
+                    Part::Call(call) => calls.push(call),
+                    Part::Result(result) => {
                         // A result of a call that was made before tells something new.
-                        match calls.remove(&id) {
-                            Some((name, input)) => turn.uses.push(ToolUse { name, input, result: text }),
+                        match calls.iter().position(|call| result.ids.contains(&call.id)) {
+                            Some(at) => {
+                                let ToolCall { name, input, .. } = calls.remove(at);
+                                turn.uses.push(ToolUse { name, input, result: result.text });
+                            }
                             None => turn.is_told = true,
                         }
                     }
@@ -103,7 +101,7 @@ impl<'a> Talk<'a> {
                         turn.is_told |= !text.trim().is_empty() && !text.trim_start().starts_with('<');
                         turn.texts.push(text);
                     }
-                    Part::Other { .. } => turn.is_told = true,
+                    Part::Served(_) | Part::Other { .. } => turn.is_told = true,
                     Part::Text(_) | Part::Thinking(_) => {}
                 }
             }
@@ -152,7 +150,10 @@ mod tests {
             {"role": "model", "parts": [{"functionCall": {"name": "Bash", "args": {"command": "ls"}}}]},
             {"role": "user", "parts": [{"functionResponse": {"name": "Bash", "response": "a"}}]},
         ]});
-        for body in [anthropic, chat, responses, gemini] {
+        let spelled =
+            gemini.to_string().replace("functionC", "function_c").replace("functionR", "function_r");
+        let spelled = serde_json::from_str(&spelled).unwrap();
+        for body in [anthropic, chat, responses, gemini, spelled] {
             let wanted = vec![used("Bash", r#"{"command":"ls"}"#, "a")];
             assert_eq!(turn(&body, 1), Turn { uses: wanted, ..Turn::default() }, "{body}");
         }

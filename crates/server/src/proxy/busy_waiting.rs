@@ -26,7 +26,7 @@ use super::{
     judged::{Groups, Judged},
 };
 use crate::{
-    dialect::{talk::Talk, tool_calls},
+    dialect::{conversation, talk::Talk},
     wire::refuse::Refusal,
 };
 
@@ -83,7 +83,7 @@ pub fn answered(host: &Host, call: &Call, body: impl FnOnce() -> Vec<u8>) {
     let Some(judged) = call.judged.as_ref().filter(|_| call.seat.no_progress == NoProgress::Hold) else {
         return;
     };
-    if tool_calls::called(&body()).is_empty() {
+    if conversation::called(&body()).is_empty() {
         host.memories.of(call.seat.run).lock().conversations.ended(judged.conversation);
     }
 }

@@ -95,8 +95,10 @@ pub fn turn(turn: &Turn) -> Value {
     let part = |part: &Part| match part {
         Part::Text(text) => json!({ "type": "text", "text": text }),
         Part::Thinking(text) => json!({ "type": "thinking", "text": text }),
-        Part::Call { id, name, input } => json!({ "type": "call", "id": id, "name": name, "input": input }),
-        Part::Result { id, text } => json!({ "type": "result", "id": id, "text": text }),
+        Part::Call(call) | Part::Served(call) => {
+            json!({ "type": "call", "id": call.shown_id(), "name": call.name, "input": call.input })
+        }
+        Part::Result(result) => json!({ "type": "result", "id": result.shown_id(), "text": result.text }),
         Part::Other { what, bytes } => json!({ "type": "other", "what": what, "bytes": bytes }),
     };
     json!({ "role": turn.role, "parts": turn.parts.iter().map(part).collect::<Vec<_>>() })
