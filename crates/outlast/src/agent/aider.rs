@@ -7,130 +7,30 @@
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
+    sync::LazyLock,
 };
 
 use super::{
     Adapter, Names, Reading, With,
     line::Line,
-    options::{self, Piece, Takes, has},
+    options::{Piece, has},
+    row::{self, Row},
 };
 
 pub struct Aider;
 
 const HISTORY: &[&str] = &["--chat-history-file"];
 
-/// Options that carry a prompt. The program answers the prompt and ends.
-const PROMPTS: &[&str] = &["-m", "--message", "--msg", "-f", "--message-file"];
-
-/// Options with which the program starts no conversation.
-const SESSIONLESS: &[&str] = &[
-    "-h",
-    "--help",
-    "--version",
-    "--list-models",
-    "--models",
-    "--just-check-update",
-    "--install-main-branch",
-    "--upgrade",
-    "--update",
-    "--gui",
-    "--browser",
-    "--apply",
-    "--apply-clipboard-edits",
-    "--commit",
-    "--lint",
-    "--test",
-    "--exit",
-    "--show-repo-map",
-    "--show-prompts",
-    "--shell-completions",
-];
-
-fn takes(name: &str) -> Option<Takes> {
-    Some(match name {
-        "--model"
-        | "--openai-api-key"
-        | "--anthropic-api-key"
-        | "--openai-api-base"
-        | "--openai-api-type"
-        | "--openai-api-version"
-        | "--openai-api-deployment-id"
-        | "--openai-organization-id"
-        | "--set-env"
-        | "--api-key"
-        | "--list-models"
-        | "--models"
-        | "--model-settings-file"
-        | "--model-metadata-file"
-        | "--alias"
-        | "--reasoning-effort"
-        | "--thinking-tokens"
-        | "--timeout"
-        | "--edit-format"
-        | "--chat-mode"
-        | "--weak-model"
-        | "--editor-model"
-        | "--editor-edit-format"
-        | "--max-chat-history-tokens"
-        | "--cache-keepalive-pings"
-        | "--map-tokens"
-        | "--map-refresh"
-        | "--map-multiplier-no-files"
-        | "--input-history-file"
-        | "--chat-history-file"
-        | "--llm-history-file"
-        | "--user-input-color"
-        | "--tool-output-color"
-        | "--tool-error-color"
-        | "--tool-warning-color"
-        | "--assistant-output-color"
-        | "--completion-menu-color"
-        | "--completion-menu-bg-color"
-        | "--completion-menu-current-color"
-        | "--completion-menu-current-bg-color"
-        | "--code-theme"
-        | "--aiderignore"
-        | "--commit-prompt"
-        | "--lint-cmd"
-        | "--test-cmd"
-        | "--analytics-log"
-        | "--analytics-posthog-host"
-        | "--analytics-posthog-project-api-key"
-        | "-m"
-        | "--message"
-        | "--msg"
-        | "-f"
-        | "--message-file"
-        | "--apply"
-        | "--voice-format"
-        | "--voice-language"
-        | "--voice-input-device"
-        | "--file"
-        | "--read"
-        | "--chat-language"
-        | "--commit-language"
-        | "--load"
-        | "--encoding"
-        | "--line-endings"
-        | "-c"
-        | "--config"
-        | "--env-file"
-        | "--notifications-command"
-        | "--editor"
-        | "--shell-completions" => Takes::One,
-        // All others are switches. A word behind one is a file to edit.
-        _ => Takes::Nothing,
-    })
-}
+static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("aider"));
 
 fn pieces(line: &Line) -> Vec<Piece> {
-    options::read(&line.tail, takes)
+    ROW.pieces(line)
 }
 
 /// Returns the option that gives the session a file of its own, where the person names none.
 fn history(pieces: &[Piece], with: &With, session: Option<&str>) -> Vec<String> {
     match (&with.files, session) {
-        (Some(files), Some(session)) if !has(pieces, HISTORY) && !has(pieces, SESSIONLESS) => {
+        (Some(files), Some(session)) if !has(pieces, HISTORY) && ROW.converses(pieces) => {
             let file = files.join(format!("aider-{session}.md"));
             ["--chat-history-file".to_owned(), file.to_string_lossy().into_owned()].into()
         }
@@ -139,14 +39,14 @@ fn history(pieces: &[Piece], with: &With, session: Option<&str>) -> Vec<String> 
 }
 
 impl Adapter for Aider {
-    fn name(&self) -> &str {
-        "aider"
+    fn row(&self) -> &Row {
+        &ROW
     }
 
     fn read(&self, line: &Line, _piped: bool) -> Reading {
         let pieces = pieces(line);
-        let names = if has(&pieces, SESSIONLESS) { Names::Nothing } else { Names::Ours };
-        Reading { names, headless: has(&pieces, PROMPTS) }
+        let names = if ROW.converses(&pieces) { Names::Ours } else { Names::Nothing };
+        Reading { names, headless: has(&pieces, &ROW.prompts) }
     }
 
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String> {
@@ -159,8 +59,9 @@ impl Adapter for Aider {
         let mut out = history(&pieces, with, Some(session));
         out.push("--restore-chat-history".into());
         // Words are files to edit.
-        let gone = [PROMPTS, &["--load", "--restore-chat-history", "--no-restore-chat-history"]].concat();
-        out.extend(pieces.iter().filter(|piece| !piece.is(&gone)).flat_map(Piece::words));
+        let gone = ["--load", "--restore-chat-history", "--no-restore-chat-history"];
+        let stays = |piece: &&Piece| !piece.is(&gone) && !piece.is(&ROW.prompts);
+        out.extend(pieces.iter().filter(stays).flat_map(Piece::words));
         if self.read(line, with.piped).headless {
             // Its file quotes the command line, and of more lines than one it reads the rest as an answer.
             out.extend(["--message".to_owned(), note.replace('\n', " ")]);
@@ -182,10 +83,6 @@ impl Adapter for Aider {
 
     fn keeps_session_with_run(&self) -> bool {
         true
-    }
-
-    fn names_session_in_bodies(&self) -> bool {
-        false
     }
 }
 

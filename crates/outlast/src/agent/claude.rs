@@ -4,18 +4,18 @@
 //! its history after kill -9; a run token in ANTHROPIC_API_KEY makes the interactive program ask for
 //! permission.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+use std::{collections::BTreeMap, ffi::OsString, sync::LazyLock};
 
 use outlast_server::dialect::conversation::Reader;
 use serde_json::Value;
 
 use super::{
-    Adapter, KeptCalls, Names, Reading, ToolProcess, With, chain,
+    Adapter, KeptCalls, Names, Reading, With, chain,
     line::Line,
-    options::{self, Piece, Takes, has, value},
+    options::{Piece, has, value},
+    row::{self, Row},
     servers::{self, Servers},
 };
-use crate::settings::surroundings::Surroundings;
 
 pub struct Claude;
 
@@ -26,114 +26,10 @@ const SMALL_MODEL: &str = "claude-haiku-4-5";
 /// Ending of a model's name that asks for its long context. Requests name the model without it.
 const LONG_CONTEXT: &str = "[1m]";
 
-/// First words of a command line that are subcommands, not a prompt.
-const SUBCOMMANDS: [&str; 23] = [
-    "agents",
-    "attach",
-    "auth",
-    "auto-mode",
-    "config",
-    "daemon",
-    "doctor",
-    "gateway",
-    "help",
-    "install",
-    "kill",
-    "logs",
-    "mcp",
-    "migrate-installer",
-    "plugin",
-    "plugins",
-    "project",
-    "respawn",
-    "rm",
-    "setup-token",
-    "stop",
-    "ultrareview",
-    "update",
-];
-
-fn takes(name: &str) -> Option<Takes> {
-    Some(match name {
-        "--agent"
-        | "--agents"
-        | "--append-system-prompt"
-        | "--append-system-prompt-file"
-        | "--debug-file"
-        | "--effort"
-        | "--fallback-model"
-        | "--input-format"
-        | "--json-schema"
-        | "--max-budget-usd"
-        | "--max-turns"
-        | "--model"
-        | "--name"
-        | "-n"
-        | "--output-format"
-        | "--permission-mode"
-        | "--permission-prompt-tool"
-        | "--plugin-dir"
-        | "--plugin-url"
-        | "--remote-control-session-name-prefix"
-        | "--session-id"
-        | "--setting-sources"
-        | "--settings"
-        | "--system-prompt"
-        | "--system-prompt-file" => Takes::One,
-        "-d"
-        | "--debug"
-        | "--from-pr"
-        | "--prompt-suggestions"
-        | "--remote-control"
-        | "-r"
-        | "--resume"
-        | "-w"
-        | "--worktree" => Takes::Perhaps,
-        "--add-dir" | "--allowedTools" | "--allowed-tools" | "--betas" | "--disallowedTools"
-        | "--disallowed-tools" | "--file" | "--mcp-config" | "--tools" => Takes::Many,
-        "--allow-dangerously-skip-permissions"
-        | "--ax-screen-reader"
-        | "--bg"
-        | "--background"
-        | "--bare"
-        | "--brief"
-        | "--chrome"
-        | "-c"
-        | "--continue"
-        | "--dangerously-skip-permissions"
-        | "--disable-slash-commands"
-        | "--exclude-dynamic-system-prompt-sections"
-        | "--fork-session"
-        | "-h"
-        | "--help"
-        | "--ide"
-        | "--include-hook-events"
-        | "--include-partial-messages"
-        | "--no-chrome"
-        | "--no-session-persistence"
-        | "-p"
-        | "--print"
-        | "--replay-user-messages"
-        | "--safe-mode"
-        | "--strict-mcp-config"
-        | "--tmux"
-        | "--verbose"
-        | "-v"
-        | "--version" => Takes::Nothing,
-        _ => return None,
-    })
-}
+static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("claude"));
 
 fn pieces(line: &Line) -> Vec<Piece> {
-    options::read(&line.tail, takes)
-}
-
-/// Returns whether the command line is a conversation at all.
-fn converses(pieces: &[Piece]) -> bool {
-    let first = pieces.iter().find_map(Piece::word);
-    !first.is_some_and(|word| SUBCOMMANDS.contains(&word))
-        && !has(pieces, &["-h", "--help", "-v", "--version"])
-        && background(pieces).is_none()
+    ROW.pieces(line)
 }
 
 /// Returns the option that gives the session to Claude Code's background server.
@@ -142,27 +38,17 @@ fn background(pieces: &[Piece]) -> Option<&'static str> {
 }
 
 impl Adapter for Claude {
-    fn name(&self) -> &str {
-        "claude"
+    fn row(&self) -> &Row {
+        &ROW
     }
 
     fn read(&self, line: &Line, piped: bool) -> Reading {
         let pieces = pieces(line);
-        let headless = piped || has(&pieces, &["-p", "--print"]);
+        let headless = piped || has(&pieces, &ROW.prompts);
         // Messages that come over standard input cannot be followed by a note.
         let is_fed = value(&pieces, &["--input-format"]).is_some_and(|format| format != "text");
-        let names = if !converses(&pieces) || is_fed || has(&pieces, &["--no-session-persistence"]) {
-            Names::Nothing
-        } else if let Some(id) = value(&pieces, &["--session-id"]) {
-            Names::Session(id)
-        } else if has(&pieces, &["--fork-session", "-c", "--continue", "--from-pr"]) {
-            Names::Theirs
-        } else if has(&pieces, &["-r", "--resume"]) {
-            // A value that is no id is a search word.
-            value(&pieces, &["-r", "--resume"]).filter(|id| is_uuid(id)).map_or(Names::Theirs, Names::Resumed)
-        } else {
-            Names::Ours
-        };
+        let is_unkept = is_fed || has(&pieces, &["--no-session-persistence"]);
+        let names = if is_unkept { Names::Nothing } else { ROW.names(&pieces) };
         Reading { names, headless }
     }
 
@@ -172,7 +58,7 @@ impl Adapter for Claude {
             added.extend(["--session-id".to_owned(), id.to_owned()]);
         }
         let pieces = pieces(line);
-        if (with.settings.is_none() && with.servers.is_empty()) || !converses(&pieces) {
+        if (with.settings.is_none() && with.servers.is_empty()) || !ROW.converses(&pieces) {
             return line.with(added.into_iter().chain(line.tail.iter().cloned()));
         }
         added.extend(settings(with));
@@ -187,10 +73,10 @@ impl Adapter for Claude {
         added.extend(settings(with));
         added.extend(mcp_config(with, &pieces));
         added.extend(with.model.iter().flat_map(|model| ["--model".to_owned(), model.clone()]));
-        let gone = ["--session-id", "-r", "--resume", "-c", "--continue", "--fork-session", "--from-pr"];
+        let gone = [&ROW.begins, &ROW.resumes, &ROW.finds];
         let kept = pieces.iter().filter(|piece| match piece {
             Piece::Word(_) => false,
-            option => !is_ours(option, with) && !option.is(&gone),
+            option => !is_ours(option, with) && !gone.iter().any(|gone| option.is(gone)),
         });
         let prompt: &[String] = &[note.to_owned()];
         let prompt = if self.read(line, with.piped).headless { prompt } else { &[] };
@@ -226,7 +112,7 @@ impl Adapter for Claude {
 
     fn has_hooks(&self, line: &Line) -> bool {
         let pieces = pieces(line);
-        converses(&pieces) && !has(&pieces, &["--bare", "--safe-mode"])
+        ROW.converses(&pieces) && !has(&pieces, &["--bare", "--safe-mode"])
     }
 
     fn settings(&self, line: &Line) -> Option<String> {
@@ -235,7 +121,7 @@ impl Adapter for Claude {
 
     fn servers(&self, line: &Line, place: servers::StartContext<'_>) -> Servers {
         let pieces = pieces(line);
-        if !converses(&pieces) || has(&pieces, &["--safe-mode"]) {
+        if !ROW.converses(&pieces) || has(&pieces, &["--safe-mode"]) {
             return Servers::default();
         }
         let asked = servers::claude::ServerOptions {
@@ -249,17 +135,6 @@ impl Adapter for Claude {
 
     fn hands_over(&self, line: &Line) -> Option<&'static str> {
         background(&pieces(line))
-    }
-
-    fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
-        Some(around.named_or_home("CLAUDE_CONFIG_DIR", ".claude")?.join("projects"))
-    }
-
-    fn is_begun(&self, transcript: &str) -> bool {
-        let is_user = |line: &str| {
-            serde_json::from_str::<Value>(line).is_ok_and(|v| v["type"] == "user" || v["type"] == "assistant")
-        };
-        transcript.lines().any(is_user)
     }
 
     fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
@@ -281,10 +156,6 @@ impl Adapter for Claude {
         let system = request["system"].as_array()?;
         let is_long = system.iter().any(|block| block["text"].as_str().is_some_and(|t| t.contains(&long)));
         is_long.then_some(long)
-    }
-
-    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
-        variable("CLAUDECODE").map(|_| ToolProcess::Some)
     }
 }
 
@@ -330,10 +201,6 @@ fn written<'p>(pieces: impl Iterator<Item = &'p Piece>, more: &[String]) -> Vec<
         out.extend(words);
     }
     out
-}
-
-pub(super) fn is_uuid(text: &str) -> bool {
-    text.len() == 36 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
 #[cfg(test)]
@@ -503,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_session_that_only_has_a_file_has_not_begun() {
-        assert!(!Claude.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":"));
-        assert!(Claude.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":\"user\",\"message\":{}}\n"));
+        assert!(!ROW.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":"));
+        assert!(ROW.is_begun("{\"type\":\"queue-operation\"}\n{\"type\":\"user\",\"message\":{}}\n"));
     }
 }

@@ -4,18 +4,18 @@
 //! after kill -9 its history has the unfinished call with the result "aborted", whatever had become of it;
 //! each process of a tool has the call's id in CODEX_TOOL_CALL_ID.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+use std::{collections::BTreeMap, ffi::OsString, sync::LazyLock};
 
 use outlast_server::dialect::conversation::Reader;
 use serde_json::Value;
 
 use super::{
-    Adapter, KeptCalls, Names, Reading, ToolProcess, With,
+    Adapter, KeptCalls, Names, Reading, With,
     line::Line,
-    options::{self, Piece, Takes, has},
+    options::{self, Piece, has},
+    row::{self, Row},
     servers::{self, Servers},
 };
-use crate::settings::surroundings::Surroundings;
 
 pub struct Codex;
 
@@ -35,94 +35,10 @@ enum Mode {
     Other,
 }
 
-const SUBCOMMANDS: [&str; 29] = [
-    "agents",
-    "exec",
-    "e",
-    "review",
-    "login",
-    "logout",
-    "mcp",
-    "plugin",
-    "app-server",
-    "remote-control",
-    "completion",
-    "update",
-    "doctor",
-    "sandbox",
-    "debug",
-    "apply",
-    "a",
-    "resume",
-    "queue",
-    "archive",
-    "delete",
-    "migrate-rollouts",
-    "migrate-nfs-db",
-    "unarchive",
-    "fork",
-    "cloud",
-    "exec-server",
-    "features",
-    "help",
-];
-
-fn takes(name: &str) -> Option<Takes> {
-    Some(match name {
-        "-c"
-        | "--config"
-        | "--enable"
-        | "--disable"
-        | "-m"
-        | "--model"
-        | "--local-provider"
-        | "-p"
-        | "--profile"
-        | "-s"
-        | "--sandbox"
-        | "-a"
-        | "--ask-for-approval"
-        | "-C"
-        | "--cd"
-        | "--add-dir"
-        | "--thread-source"
-        | "--cyber-access-program"
-        | "--output-schema"
-        | "--color"
-        | "-o"
-        | "--output-last-message"
-        | "--remote"
-        | "--remote-auth-token-env" => Takes::One,
-        "-i" | "--image" => Takes::Many,
-        "--oss"
-        | "--approve-for-me"
-        | "--full-auto"
-        | "--dangerously-bypass-approvals-and-sandbox"
-        | "--dangerously-bypass-hook-trust"
-        | "--yolo"
-        | "--worktree"
-        | "--skip-git-repo-check"
-        | "--trust"
-        | "--ephemeral"
-        | "--ignore-user-config"
-        | "--ignore-rules"
-        | "--strict-config"
-        | "--json"
-        | "--last"
-        | "--all"
-        | "--search"
-        | "--no-alt-screen"
-        | "--include-non-interactive"
-        | "-h"
-        | "--help"
-        | "-V"
-        | "--version" => Takes::Nothing,
-        _ => return None,
-    })
-}
+static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("codex"));
 
 fn pieces(line: &Line) -> Vec<Piece> {
-    options::read(&line.tail, takes)
+    ROW.pieces(line)
 }
 
 /// Returns whether a `-c KEY=…` option sets `key`.
@@ -139,13 +55,13 @@ fn configures(pieces: &[Piece], key: &str) -> bool {
 fn mode(pieces: &[Piece]) -> (Mode, Vec<&str>) {
     let words = options::words(pieces);
     match words.split_first() {
-        _ if has(pieces, &["-h", "--help", "-V", "--version"]) => (Mode::Other, words),
+        _ if has(pieces, &ROW.sessionless) => (Mode::Other, words),
         Some((&("exec" | "e"), rest)) if matches!(rest.first(), Some(&("review" | "help"))) => {
             (Mode::Other, rest.to_vec())
         }
         Some((&("exec" | "e"), rest)) => (Mode::Exec, rest.to_vec()),
         Some((&("resume" | "fork"), _)) => (Mode::Interactive, words),
-        Some((first, _)) if SUBCOMMANDS.contains(first) => (Mode::Other, words),
+        Some(_) if !ROW.converses(pieces) => (Mode::Other, words),
         _ => (Mode::Interactive, words),
     }
 }
@@ -158,7 +74,9 @@ fn place(line: &Line, pieces: &[Piece]) -> usize {
     if mode(pieces).0 != Mode::Exec || !has(behind, &["-c", "--config"]) {
         return 0;
     }
-    let is_read = |n: &usize| options::read(&line.tail[..*n], takes).iter().any(|p| p.word().is_some());
+    let is_read = |n: &usize| {
+        options::read(&line.tail[..*n], |name| ROW.options.takes(name)).iter().any(|p| p.word().is_some())
+    };
     (1..=line.tail.len()).find(is_read).unwrap_or(0)
 }
 
@@ -206,8 +124,8 @@ impl Codex {
 const ABORTED: &str = "aborted by user";
 
 impl Adapter for Codex {
-    fn name(&self) -> &str {
-        "codex"
+    fn row(&self) -> &Row {
+        &ROW
     }
 
     fn read(&self, line: &Line, _piped: bool) -> Reading {
@@ -283,10 +201,6 @@ impl Adapter for Codex {
         servers::codex::servers(&asked, place)
     }
 
-    fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
-        Some(around.named_or_home("CODEX_HOME", ".codex")?.join("sessions"))
-    }
-
     fn kept_calls(&self, transcript: &str) -> Option<KeptCalls> {
         let mut kept = KeptCalls::default();
         for line in transcript.lines().filter(|line| line.contains("_call")) {
@@ -301,10 +215,6 @@ impl Adapter for Codex {
             }
         }
         Some(kept)
-    }
-
-    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
-        variable("CODEX_TOOL_CALL_ID").map(ToolProcess::Of)
     }
 
     fn remarks(&self, line: &Line, with: &With) -> Vec<String> {

@@ -242,7 +242,7 @@ impl Conduct {
 
     /// Returns where the tool calls of an attempt are searched for: in the calls of `session`, where its requests name it.
     fn searched<'s>(&self, attempt: AttemptNo, session: &'s str) -> SearchScope<'s> {
-        let is_named = self.adapter.names_session_in_bodies() && !session.is_empty();
+        let is_named = self.adapter.row().bodies_name_session && !session.is_empty();
         SearchScope::new(self.run, attempt, is_named.then_some(session))
     }
 
@@ -356,7 +356,7 @@ impl Conduct {
         let begun = match &self.transcripts {
             Some(directory) => super::transcript(directory, id)
                 .and_then(|path| std::fs::read(path).ok())
-                .is_some_and(|bytes| self.adapter.is_begun(&String::from_utf8_lossy(&bytes))),
+                .is_some_and(|bytes| self.adapter.row().is_begun(&String::from_utf8_lossy(&bytes))),
             // If the agent has printed its session id itself, the session has begun, wherever its calls went.
             None => called || self.adapter.patterns().session.is_some(),
         };

@@ -1,8 +1,5 @@
-//! Copilot CLI: `copilot`, with a key of the person's own for OpenAI's or Anthropic's API ("bring your own key"). We
-//! choose its session id, and it is resumed by `--resume=ID`.
-//!
-//! Measured with 1.0.102: a provider is chosen by variables alone; without them calls go to GitHub, with a login that is
-//! no provider's key; after kill -9 its history has the unfinished call with a result that says so, and advises to check.
+//! Copilot CLI's variables. It is used with a key of the person's own for OpenAI's or Anthropic's API ("bring your own
+//! key"); what else is known of it is in its file.
 
 use std::{
     collections::BTreeMap,
@@ -11,45 +8,7 @@ use std::{
 
 use outlast_core::run::token::looks_like_token;
 
-use super::{With, flagged::Flagged, options::Takes};
 use crate::settings::keys;
-
-pub const COPILOT: Flagged = Flagged {
-    name: "copilot",
-    takes,
-    subcommands: &[
-        "app",
-        "login",
-        "help",
-        "init",
-        "config",
-        "update",
-        "version",
-        "workflow",
-        "sessions",
-        "memories",
-        "plugin",
-        "mcp",
-        "skill",
-        "instruction",
-        "lsp",
-        "sandbox",
-        "completion",
-    ],
-    prompts: &["-p", "--prompt"],
-    talks: &["-i", "--interactive"],
-    ends_after_words: false,
-    finds: &["--continue", "--connect"],
-    sessionless: &["--acp", "--environment-host"],
-    starts: &["-n", "--name", "--attachment"],
-    files: ("COPILOT_HOME", ".copilot", "session-state"),
-    begun: &["user.message"],
-    tool: "COPILOT_CLI",
-    environment,
-    leads: |_, _| Vec::new(),
-    logins: |_| Vec::new(),
-    remarks: |_| Vec::new(),
-};
 
 const URL: &str = "COPILOT_PROVIDER_BASE_URL";
 const KIND: &str = "COPILOT_PROVIDER_TYPE";
@@ -61,91 +20,8 @@ const OTHER_KEYS: [&str; 2] = ["COPILOT_PROVIDER_API_KEY_COMMAND", "COPILOT_PROV
 /// Hosts whose calls the proxy can take instead.
 const HOSTS: [&str; 2] = ["https://api.openai.com", "https://api.anthropic.com"];
 
-fn takes(name: &str) -> Option<Takes> {
-    Some(match name {
-        "-i"
-        | "--interactive"
-        | "-p"
-        | "--prompt"
-        | "--model"
-        | "--reasoning-effort"
-        | "--context"
-        | "--auto-tier"
-        | "--agent"
-        | "-n"
-        | "--name"
-        | "--session-id"
-        | "-C"
-        | "--log-dir"
-        | "--extension-sdk-path"
-        | "--log-level"
-        | "--stream"
-        | "--output-format"
-        | "--add-dir"
-        | "--attachment"
-        | "--disable-mcp-server"
-        | "--add-github-mcp-toolset"
-        | "--add-github-mcp-tool"
-        | "--plugin-dir"
-        | "--additional-mcp-config"
-        | "--mcp-github-auth"
-        | "--max-autopilot-continues"
-        | "--mode"
-        | "--environment-host"
-        | "--environment-compute-id"
-        | "--dynamic-retrieval"
-        | "--enable-mcp-server"
-        | "--max-ai-credits"
-        | "--usage-output-file" => Takes::One,
-        "-r" | "--resume" | "--connect" | "--share" | "--bash-env" | "--mouse" => Takes::Perhaps,
-        "--allow-tool" | "--deny-tool" | "--available-tools" | "--excluded-tools" | "--secret-env-vars"
-        | "--allow-url" | "--deny-url" => Takes::Many,
-        "-v"
-        | "--version"
-        | "--fleet"
-        | "--trust-folder"
-        | "-s"
-        | "--silent"
-        | "--disable-client-telemetry"
-        | "--enable-memory"
-        | "--continue"
-        | "--allow-all-tools"
-        | "--allow-all-paths"
-        | "--disallow-temp-dir"
-        | "--banner"
-        | "--screen-reader"
-        | "--plain-diff"
-        | "--share-gist"
-        | "--disable-builtin-mcps"
-        | "--enable-all-github-mcp-tools"
-        | "--allow-all-mcp-server-instructions"
-        | "--allow-all-urls"
-        | "--allow-all"
-        | "--yolo"
-        | "--autopilot"
-        | "--plan"
-        | "--experimental"
-        | "--acp"
-        | "--remote"
-        | "--remote-export"
-        | "--assisted-approval"
-        | "--no-custom-instructions"
-        | "--no-auto-update"
-        | "--no-ask-user"
-        | "--no-color"
-        | "--no-experimental"
-        | "--no-bash-env"
-        | "--no-mouse"
-        | "--no-remote"
-        | "--no-remote-export"
-        | "-h"
-        | "--help" => Takes::Nothing,
-        _ => return None,
-    })
-}
-
 /// Points a provider that the person has chosen at the proxy. Nobody's GitHub plan is exchanged for a key.
-fn environment(env: &mut BTreeMap<OsString, OsString>, _with: &With) {
+pub fn environment(env: &mut BTreeMap<OsString, OsString>) {
     let text = |name: &str| env.get(OsStr::new(name)).and_then(|v| v.to_str()).filter(|v| !v.is_empty());
     let url = text(URL);
     let is_chosen = url.is_some() || text(KIND).is_some() || text(KEY).is_some();
@@ -174,49 +50,6 @@ fn is_at(url: &str, host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::{
-        Adapter as _, Names,
-        flagged::tests::{ID, check, line},
-    };
-
-    #[test]
-    fn its_session_is_chosen_once_and_resumed_with_everything_else_the_person_said() {
-        check(
-            &COPILOT,
-            "copilot --allow-tool=shell(git:*) write --model gpt-5 -p hello",
-            Names::Ours,
-            true,
-            "copilot --session-id OURS --allow-tool=shell(git:*) write --model gpt-5 -p hello",
-            "copilot --resume=OURS --allow-tool shell(git:*) --model gpt-5 -p NOTE",
-        );
-        check(
-            &COPILOT,
-            "npx -y @github/copilot -n fix -i hello",
-            Names::Ours,
-            false,
-            "npx -y @github/copilot --session-id OURS -n fix -i hello",
-            "npx -y @github/copilot --resume=OURS -i NOTE",
-        );
-        check(
-            &COPILOT,
-            "copilot --resume=ID --yolo",
-            Names::Resumed(ID.into()),
-            false,
-            "copilot --resume=ID --yolo",
-            "copilot --resume=OURS --yolo -i NOTE",
-        );
-        check(
-            &COPILOT,
-            "copilot --continue -p go",
-            Names::Theirs,
-            true,
-            "copilot --continue -p go",
-            "copilot --resume=OURS -p NOTE",
-        );
-        for text in ["copilot mcp", "copilot --version", "copilot --acp"] {
-            assert_eq!(COPILOT.read(&line(text), false).names, Names::Nothing, "{text}");
-        }
-    }
 
     #[test]
     fn only_a_provider_that_the_person_chose_is_pointed_at_the_proxy() {
@@ -225,7 +58,7 @@ mod tests {
                 set.iter().map(|(name, value)| (name.into(), value.into())).collect();
             env.insert("OPENAI_BASE_URL".into(), "http://p/v1".into());
             env.insert("ANTHROPIC_BASE_URL".into(), "http://p".into());
-            environment(&mut env, &With::default());
+            environment(&mut env);
             let get = |name: &str| env.get(OsStr::new(name)).map(|v| v.to_string_lossy().into_owned());
             (get(URL), get(KEY), get(OTHER_KEYS[1]))
         };

@@ -31,9 +31,9 @@ pub fn all(around: &Surroundings) -> Vec<Daemon> {
         directory: format!("/tmp/cc-daemon-{user}").into(),
         ended_by: "claude daemon stop --any",
     };
-    let codex = around.named_or_home("CODEX_HOME", ".codex").map(|home| Daemon {
+    let codex = around.expand("${CODEX_HOME:-~/.codex}/app-server-control").map(|directory| Daemon {
         program: "codex",
-        directory: home.join("app-server-control"),
+        directory,
         ended_by: "codex app-server daemon stop",
     });
     [claude].into_iter().chain(codex).collect()

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString};
 
-use super::{Adapter, Names, Reading, With, eyes::Patterns, line::Line};
+use super::{Adapter, Names, Reading, With, eyes::Patterns, line::Line, row::Row};
 use crate::settings::declared::{Declared, holds};
 
 fn filled(words: &[String], line: &Line, session: &str, note: &str) -> Vec<String> {
@@ -37,8 +37,8 @@ fn fill(word: &str, session: &str, note: &str) -> String {
 }
 
 impl Adapter for Declared {
-    fn name(&self) -> &str {
-        &self.name
+    fn row(&self) -> &Row {
+        &self.row
     }
 
     fn matches(&self, program: &str) -> bool {

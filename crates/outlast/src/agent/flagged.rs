@@ -1,71 +1,25 @@
 //! Agents that take the id of a new session by one option and resume it by another: Gemini CLI, Qwen Code, Copilot CLI.
-//! Each is a table of its options, in a file of its own.
+//! What is known of each is in its file.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
-
-use serde_json::Value;
+use std::{collections::BTreeMap, ffi::OsString};
 
 use super::{
-    Adapter, Names, Reading, ToolProcess, With,
-    claude::is_uuid,
+    Adapter, Names, Reading, With,
     line::Line,
-    options::{self, Piece, Takes, has, value},
+    options::{Piece, has},
+    row::Row,
 };
-use crate::settings::surroundings::Surroundings;
 
 /// Adapter of a program that begins a session by `--session-id ID` and resumes it by `--resume=ID`.
 pub struct Flagged {
-    pub name: &'static str,
-    pub takes: fn(&str) -> Option<Takes>,
-    /// First words that are subcommands without a conversation.
-    pub subcommands: &'static [&'static str],
-    /// Options that carry a prompt which the program answers before it ends. The note to the model is given by the
-    /// first option of this list.
-    pub prompts: &'static [&'static str],
-    /// Options that carry the first prompt of a conversation with a person. The note to the model is given by the first
-    /// option of this list.
-    pub talks: &'static [&'static str],
-    /// Whether the program also ends after the answer to a prompt that is given without an option.
-    pub ends_after_words: bool,
-    /// Options that make the program choose the session itself, such as its newest one.
-    pub finds: &'static [&'static str],
-    /// Options with which the program starts without a session, or starts no conversation.
-    pub sessionless: &'static [&'static str],
-    /// Options that are given only when a session begins, besides those for prompts and sessions.
-    pub starts: &'static [&'static str],
-    /// Places of the program's own files: the environment variable that names their directory, the directory below the
-    /// home directory if that variable is not set, and the directory of sessions below either.
-    pub files: (&'static str, &'static str, &'static str),
-    /// Values of the field `type` in those lines of a session's file that belong to a conversation. A session with such
-    /// a line can be resumed.
-    pub begun: &'static [&'static str],
-    /// Environment variable that all processes of the program's tools have.
-    pub tool: &'static str,
-    pub environment: fn(&mut BTreeMap<OsString, OsString>, &With),
-    /// Function that returns the options which make the program call the proxy, given the options that the person
-    /// typed.
-    pub leads: fn(&[Piece], &With) -> Vec<String>,
-    /// Function that reads, from the program's own files, by which methods the program authenticates.
-    pub logins: fn(&Surroundings) -> Vec<String>,
-    pub remarks: fn(&With) -> Vec<String>,
+    pub row: &'static Row,
+    /// Points the program at the proxy by variables that are its own.
+    pub environment: fn(&mut BTreeMap<OsString, OsString>),
 }
 
-const SESSION: &[&str] = &["--session-id"];
-const RESUME: &[&str] = &["--resume", "-r"];
-
 impl Flagged {
-    fn pieces(&self, line: &Line) -> Vec<Piece> {
-        options::read(&line.tail, self.takes)
-    }
-
-    fn is_conversation(&self, pieces: &[Piece]) -> bool {
-        !options::words(pieces).first().is_some_and(|word| self.subcommands.contains(word))
-            && !has(pieces, &["-h", "--help", "-v", "--version"])
-            && !has(pieces, self.sessionless)
-    }
-
     fn is_prompt(&self, piece: &Piece) -> bool {
-        piece.word().is_some() || piece.is(self.prompts) || piece.is(self.talks)
+        piece.word().is_some() || piece.is(&self.row.prompts) || piece.is(&self.row.talks)
     }
 
     /// Returns the arguments with `note` appended to the last prompt.
@@ -79,45 +33,32 @@ impl Flagged {
         }
         pieces.iter().flat_map(Piece::words).collect()
     }
-}
 
-/// Returns the authentication method that the first of these settings files chooses; empty if no file chooses one.
-pub fn selected_type<const N: usize>(files: [Option<PathBuf>; N]) -> Vec<String> {
-    let chosen = |file: PathBuf| {
-        let settings: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-        settings["security"]["auth"]["selectedType"].as_str().map(str::to_owned)
-    };
-    files.into_iter().flatten().find_map(chosen).into_iter().collect()
+    /// Returns the option that chooses a way to authenticate, where nothing else has chosen one.
+    fn login(&self, pieces: &[Piece], with: &With) -> Vec<String> {
+        let choose = &self.row.login.choose;
+        let is_chosen = !with.logins.is_empty() || has(pieces, choose) || !self.row.converses(pieces);
+        if is_chosen { Vec::new() } else { choose.clone() }
+    }
 }
 
 impl Adapter for Flagged {
-    fn name(&self) -> &str {
-        self.name
+    fn row(&self) -> &Row {
+        self.row
     }
 
     fn read(&self, line: &Line, piped: bool) -> Reading {
-        let pieces = self.pieces(line);
-        let ends = has(&pieces, self.prompts)
-            || self.ends_after_words && pieces.iter().any(|piece| piece.word().is_some());
-        let names = if !self.is_conversation(&pieces) {
-            Names::Nothing
-        } else if has(&pieces, self.finds) {
-            Names::Theirs
-        } else if let Some(id) = value(&pieces, SESSION) {
-            Names::Session(id)
-        } else if has(&pieces, RESUME) {
-            // Any other value is a place in a list, or a name.
-            value(&pieces, RESUME).filter(|id| is_uuid(id)).map_or(Names::Theirs, Names::Resumed)
-        } else {
-            Names::Ours
-        };
-        Reading { names, headless: (ends || piped) && !has(&pieces, self.talks) }
+        let pieces = self.row.pieces(line);
+        let ends = has(&pieces, &self.row.prompts)
+            || self.row.ends_after_words && pieces.iter().any(|piece| piece.word().is_some());
+        let headless = (ends || piped) && !has(&pieces, &self.row.talks);
+        Reading { names: self.row.names(&pieces), headless }
     }
 
     fn begin(&self, line: &Line, with: &With, session: Option<&str>) -> Vec<String> {
-        let pieces = self.pieces(line);
-        let mut added = if self.is_conversation(&pieces) { (self.leads)(&pieces, with) } else { Vec::new() };
-        if let Some(id) = session.filter(|_| self.read(line, with.piped).names == Names::Ours) {
+        let pieces = self.row.pieces(line);
+        let mut added = self.login(&pieces, with);
+        if let Some(id) = session.filter(|_| self.row.names(&pieces) == Names::Ours) {
             added.extend(["--session-id".to_owned(), id.to_owned()]);
         }
         match &with.note {
@@ -127,69 +68,71 @@ impl Adapter for Flagged {
     }
 
     fn takes_note_anew(&self, line: &Line) -> bool {
-        self.pieces(line).iter().any(|piece| self.is_prompt(piece))
+        self.row.pieces(line).iter().any(|piece| self.is_prompt(piece))
     }
 
     fn resume(&self, line: &Line, with: &With, session: &str, note: &str) -> Vec<String> {
-        let pieces = self.pieces(line);
-        let mut out = (self.leads)(&pieces, with);
+        let (row, pieces) = (self.row, self.row.pieces(line));
+        let mut out = self.login(&pieces, with);
         out.push(format!("--resume={session}"));
-        let gone = [self.prompts, self.talks, self.finds, self.starts, SESSION, RESUME].concat();
-        out.extend(pieces.iter().filter(|p| p.word().is_none() && !p.is(&gone)).flat_map(Piece::words));
-        let options = if self.read(line, with.piped).headless { self.prompts } else { self.talks };
-        out.extend(options.first().map(|option| (*option).to_owned()));
+        let gone = [&row.prompts, &row.talks, &row.finds, &row.starts, &row.begins, &row.resumes];
+        let stays = |piece: &&Piece| piece.word().is_none() && !gone.iter().any(|gone| piece.is(gone));
+        out.extend(pieces.iter().filter(stays).flat_map(Piece::words));
+        let options = if self.read(line, with.piped).headless { &row.prompts } else { &row.talks };
+        out.extend(options.first().cloned());
         out.push(note.to_owned());
         line.with(out)
     }
 
     fn environment(&self, _line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With) {
-        (self.environment)(env, with);
-    }
-
-    fn logins(&self, around: &Surroundings) -> Vec<String> {
-        (self.logins)(around)
-    }
-
-    fn names_session_in_bodies(&self) -> bool {
-        false
-    }
-
-    fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
-        let (variable, below_home, sessions) = self.files;
-        Some(around.named_or_home(variable, below_home)?.join(sessions))
-    }
-
-    fn is_begun(&self, transcript: &str) -> bool {
-        let is_said = |line: &str| {
-            serde_json::from_str::<Value>(line)
-                .is_ok_and(|line| line["type"].as_str().is_some_and(|kind| self.begun.contains(&kind)))
-        };
-        transcript.lines().any(is_said)
-    }
-
-    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
-        variable(self.tool).map(|_| ToolProcess::Some)
+        if with.is_intercepted {
+            self.row.unset_intercepted(env);
+        }
+        (self.environment)(env);
     }
 
     fn remarks(&self, line: &Line, with: &With) -> Vec<String> {
-        if self.is_conversation(&self.pieces(line)) { (self.remarks)(with) } else { Vec::new() }
+        let Row { name, login, .. } = self.row;
+        if with.is_intercepted || login.metered.is_empty() || !self.row.converses(&self.row.pieces(line)) {
+            return Vec::new();
+        }
+        match with.logins.first() {
+            Some(chosen) if *chosen == login.metered => Vec::new(),
+            None => vec![login.missing.clone()],
+            Some(other) => vec![format!(
+                "{name} authenticates by {other:?}, as its settings say: only with {:?} do its calls pass the proxy",
+                login.metered
+            )],
+        }
     }
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::{
+        agent::{copilot, row},
+        settings::surroundings::Surroundings,
+    };
 
-    pub const ID: &str = "11111111-1111-4111-8111-111111111111";
+    const ID: &str = "11111111-1111-4111-8111-111111111111";
 
-    pub fn line(text: &str) -> Line {
+    fn agent(name: &str) -> Flagged {
+        let environment = if name == "copilot" { copilot::environment } else { |_: &mut _| () };
+        Flagged { row: row::named(name), environment }
+    }
+
+    fn line(text: &str) -> Line {
         let words: Vec<String> = text.split_whitespace().map(|w| w.replace("ID", ID)).collect();
         Line::read(&words).unwrap()
     }
 
     /// Checks who chooses the session, whether the agent ends by itself, and both command lines.
-    pub fn check(agent: &Flagged, text: &str, names: Names, headless: bool, begun: &str, resumed: &str) {
+    fn check(text: &str, names: Names, headless: bool, begun: &str, resumed: &str) {
         let (line, with) = (line(text), With::default());
+        let agent = agent(&line.program);
         let had = agent.read(&line, false);
         assert_eq!(had, Reading { names, headless }, "{text}");
         let clear = |words: Vec<String>| words.join(" ").replace(ID, "ID");
@@ -198,5 +141,152 @@ pub mod tests {
         let is_noted = noted.iter().any(|word| word.ends_with("\n\nNOTE"));
         assert_eq!(is_noted, agent.takes_note_anew(&line), "{text}");
         assert_eq!(clear(agent.resume(&line, &with, "OURS", "NOTE")), resumed, "{text}");
+    }
+
+    #[test]
+    fn a_session_is_chosen_once_and_resumed_with_everything_else_the_person_said() {
+        check(
+            "gemini --yolo -m gemini-3-pro -p hello",
+            Names::Ours,
+            true,
+            "gemini --session-id OURS --yolo -m gemini-3-pro -p hello",
+            "gemini --resume=OURS --yolo -m gemini-3-pro -p NOTE",
+        );
+        check(
+            "npx @google/gemini-cli@0.61.0 hello",
+            Names::Ours,
+            false,
+            "npx @google/gemini-cli@0.61.0 --session-id OURS hello",
+            "npx @google/gemini-cli@0.61.0 --resume=OURS -i NOTE",
+        );
+        check(
+            "gemini --session-id ID -p hello",
+            Names::Session(ID.into()),
+            true,
+            "gemini --session-id ID -p hello",
+            "gemini --resume=OURS -p NOTE",
+        );
+        check(
+            "gemini -r ID -i hello",
+            Names::Resumed(ID.into()),
+            false,
+            "gemini -r ID -i hello",
+            "gemini --resume=OURS -i NOTE",
+        );
+        check(
+            "gemini -r latest -p go",
+            Names::Theirs,
+            true,
+            "gemini -r latest -p go",
+            "gemini --resume=OURS -p NOTE",
+        );
+        check(
+            "qwen --yolo -m qwen3-coder-plus hello",
+            Names::Ours,
+            true,
+            "qwen --auth-type openai --session-id OURS --yolo -m qwen3-coder-plus hello",
+            "qwen --auth-type openai --resume=OURS --yolo -m qwen3-coder-plus -p NOTE",
+        );
+        check(
+            "npx @qwen-code/qwen-code --auth-type anthropic -i hello",
+            Names::Ours,
+            false,
+            "npx @qwen-code/qwen-code --session-id OURS --auth-type anthropic -i hello",
+            "npx @qwen-code/qwen-code --resume=OURS --auth-type anthropic -i NOTE",
+        );
+        check(
+            "qwen --resume ID -p go",
+            Names::Resumed(ID.into()),
+            true,
+            "qwen --auth-type openai --resume ID -p go",
+            "qwen --auth-type openai --resume=OURS -p NOTE",
+        );
+        check(
+            "qwen -c go",
+            Names::Theirs,
+            true,
+            "qwen --auth-type openai -c go",
+            "qwen --auth-type openai --resume=OURS -p NOTE",
+        );
+        check(
+            "copilot --allow-tool=shell(git:*) write --model gpt-5 -p hello",
+            Names::Ours,
+            true,
+            "copilot --session-id OURS --allow-tool=shell(git:*) write --model gpt-5 -p hello",
+            "copilot --resume=OURS --allow-tool shell(git:*) --model gpt-5 -p NOTE",
+        );
+        check(
+            "npx -y @github/copilot -n fix -i hello",
+            Names::Ours,
+            false,
+            "npx -y @github/copilot --session-id OURS -n fix -i hello",
+            "npx -y @github/copilot --resume=OURS -i NOTE",
+        );
+        check(
+            "copilot --resume=ID --yolo",
+            Names::Resumed(ID.into()),
+            false,
+            "copilot --resume=ID --yolo",
+            "copilot --resume=OURS --yolo -i NOTE",
+        );
+        check(
+            "copilot --continue -p go",
+            Names::Theirs,
+            true,
+            "copilot --continue -p go",
+            "copilot --resume=OURS -p NOTE",
+        );
+        for text in [
+            "gemini mcp list",
+            "gemini --version",
+            "gemini --list-sessions",
+            "gemini --acp",
+            "qwen serve",
+            "qwen --help",
+            "qwen --acp",
+            "copilot mcp",
+            "copilot --version",
+            "copilot --acp",
+        ] {
+            let (agent, line) = (agent(&line(text).program), line(text));
+            assert_eq!(agent.read(&line, false).names, Names::Nothing, "{text}");
+            assert_eq!(agent.begin(&line, &With::default(), None).join(" "), text);
+        }
+        assert!(agent("gemini").read(&line("gemini hello"), true).headless, "nobody could answer");
+    }
+
+    #[test]
+    fn an_api_that_the_person_has_chosen_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let around = Surroundings::new(&[("HOME", home.path().to_str().unwrap())], Path::new("/none"));
+        let qwen = agent("qwen");
+        assert_eq!(qwen.logins(&around), Vec::<String>::new());
+        std::fs::create_dir(home.path().join(".qwen")).unwrap();
+        let settings = r#"{"security": {"auth": {"selectedType": "anthropic"}}}"#;
+        std::fs::write(home.path().join(".qwen/settings.json"), settings).unwrap();
+        let with = With { logins: qwen.logins(&around), ..With::default() };
+        assert_eq!(qwen.begin(&line("qwen hello"), &with, None).join(" "), "qwen hello");
+    }
+
+    #[test]
+    fn a_way_to_authenticate_that_does_not_obey_a_base_url_is_told() {
+        let home = tempfile::tempdir().unwrap();
+        let around = Surroundings::new(
+            &[("HOME", home.path().to_str().unwrap()), ("GEMINI_CLI_SYSTEM_SETTINGS_PATH", "/none")],
+            Path::new("/none"),
+        );
+        let gemini = agent("gemini");
+        let told = |is_intercepted| {
+            let with = With { logins: gemini.logins(&around), is_intercepted, ..With::default() };
+            gemini.remarks(&line("gemini hello"), &with).join("")
+        };
+        assert!(told(false).contains("/auth"), "{}", told(false));
+        assert_eq!(told(true), "");
+        std::fs::create_dir(home.path().join(".gemini")).unwrap();
+        for (kind, wanted) in [("gemini-api-key", ""), ("oauth-personal", "oauth-personal")] {
+            let settings = serde_json::json!({"security": {"auth": {"selectedType": kind}}}).to_string();
+            std::fs::write(home.path().join(".gemini/settings.json"), settings).unwrap();
+            assert!(told(false).contains(wanted) && told(false).is_empty() == wanted.is_empty(), "{kind}");
+        }
     }
 }

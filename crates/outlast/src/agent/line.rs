@@ -1,5 +1,7 @@
 //! Finds the agent's program in a command line. Pure.
 
+use super::row::rows;
+
 /// Command line split at the program: words that lead to it, and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
@@ -61,22 +63,10 @@ fn stem(word: &str) -> &str {
     [".exe", ".cjs", ".mjs", ".js"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 
-/// Parts of packages' names, and the program in each.
-const PACKAGES: [(&str, &str); 6] = [
-    ("claude-code", "claude"),
-    ("@openai/codex", "codex"),
-    ("opencode-ai", "opencode"),
-    ("@google/gemini-cli", "gemini"),
-    ("@qwen-code/qwen-code", "qwen"),
-    ("@github/copilot", "copilot"),
-];
-
 /// Returns the program that a word means. A package, and the scripts in it, are named after their program.
 fn named(word: &str) -> &str {
-    for (package, program) in PACKAGES {
-        if word.contains(package) {
-            return program;
-        }
+    if let Some(row) = rows().iter().find(|row| row.packages.iter().any(|package| word.contains(package))) {
+        return &row.name;
     }
     // `kimi@1.2`, as npx takes it.
     match stem(word).split_once('@') {

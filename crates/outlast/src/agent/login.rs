@@ -35,15 +35,15 @@ fn is_claude_ai(around: &Surroundings) -> bool {
     if others.iter().any(|name| around.var(name).is_some()) {
         return false;
     }
-    let home = around.named_or_home("CLAUDE_CONFIG_DIR", ".claude");
-    let kept = home.and_then(|home| json(&home.join(".credentials.json")));
+    let kept =
+        around.expand("${CLAUDE_CONFIG_DIR:-~/.claude}/.credentials.json").and_then(|file| json(&file));
     around.var("CLAUDE_CODE_OAUTH_TOKEN").is_some()
         || kept.is_some_and(|kept| kept["claudeAiOauth"].is_object())
 }
 
 fn is_chatgpt(around: &Surroundings) -> bool {
-    let home = around.named_or_home("CODEX_HOME", ".codex");
-    let Some(kept) = home.and_then(|home| json(&home.join("auth.json"))) else { return false };
+    let kept = around.expand("${CODEX_HOME:-~/.codex}/auth.json").and_then(|file| json(&file));
+    let Some(kept) = kept else { return false };
     // With a key beside it, Codex uses the key unless it says otherwise.
     let has_key = kept["OPENAI_API_KEY"].as_str().is_some_and(|key| !key.is_empty());
     kept["tokens"].is_object() && (kept["auth_mode"] == "chatgpt" || !has_key)

@@ -1,9 +1,9 @@
 //! Known CLI agents: how one is started under a run, and started again in its own session.
 //!
 //! Replays do not help an agent that keeps its conversation itself. When it is started again it must be told
-//! which session to resume, and the outcome of the tools it had begun (`truth`). Each program has a file of
-//! its own behind [`Adapter`]; `conduct` applies it to the attempts of a run, `seat` to an agent that a
-//! script of the run starts (`outlast agent`).
+//! which session to resume, and the outcome of the tools it had begun (`truth`). What is known of a program is a file
+//! (`row`), and what it does differently from others a file of Rust behind [`Adapter`]; `conduct` applies both to the
+//! attempts of a run, `command` to an agent that a script of the run starts (`outlast agent`).
 
 pub mod aider;
 pub mod capture;
@@ -17,20 +17,18 @@ pub mod daemons;
 pub mod declared;
 pub mod eyes;
 pub mod flagged;
-pub mod gemini;
 pub mod git;
 pub mod hook;
 pub mod hooks;
 pub mod inside;
 pub mod line;
 pub mod login;
-pub mod names;
 pub mod note;
 pub mod open_calls;
 pub mod opencode;
 pub mod options;
-pub mod qwen;
 mod resumption;
+pub mod row;
 pub mod servers;
 pub mod session;
 pub mod transcript;
@@ -46,7 +44,7 @@ use outlast_server::dialect::conversation::{ToolCall, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::{eyes::Patterns, line::Line, servers::Servers};
+use self::{eyes::Patterns, flagged::Flagged, line::Line, row::Row, servers::Servers};
 use crate::{
     program::error::{CliError, RunError},
     settings::{declared as declarations, surroundings::Surroundings},
@@ -139,7 +137,11 @@ impl KeptCalls {
 
 /// Adapter of one CLI agent program. All methods are pure, except `servers` and `logins`, which read the program's files.
 pub trait Adapter: Send + Sync {
-    fn name(&self) -> &str;
+    /// Returns what is known of the agent as data.
+    fn row(&self) -> &Row;
+    fn name(&self) -> &str {
+        &self.row().name
+    }
     /// Returns whether the adapter is for the program of this name.
     fn matches(&self, program: &str) -> bool {
         program == self.name()
@@ -163,13 +165,8 @@ pub trait Adapter: Send + Sync {
     fn environment(&self, line: &Line, env: &mut BTreeMap<OsString, OsString>, with: &With);
     /// Returns how the program authenticates, as its own files say: providers whose keys it keeps, or the way that was
     /// chosen, by its own names. Reads the program's files; no key is kept.
-    fn logins(&self, _around: &Surroundings) -> Vec<String> {
-        Vec::new()
-    }
-    /// Returns whether the bodies of the program's requests hold the session's id. If not, all calls of an attempt count
-    /// as its session's.
-    fn names_session_in_bodies(&self) -> bool {
-        true
+    fn logins(&self, around: &Surroundings) -> Vec<String> {
+        self.row().login.chosen(around)
     }
     /// Returns whether the agent takes Outlast's hooks, in a settings file of the run.
     fn has_hooks(&self, _line: &Line) -> bool {
@@ -189,12 +186,8 @@ pub trait Adapter: Send + Sync {
     }
     /// Returns the directory where the program keeps its session files; `None` if it is not known. A session's file
     /// name contains its id.
-    fn transcripts(&self, _around: &Surroundings) -> Option<PathBuf> {
-        None
-    }
-    /// Returns whether a session file's text is a conversation that can be resumed.
-    fn is_begun(&self, _transcript: &str) -> bool {
-        true
+    fn transcripts(&self, around: &Surroundings) -> Option<PathBuf> {
+        around.expand(&self.row().sessions)
     }
     /// Returns the tool calls in a session file's text; `None` if its format is not known.
     fn kept_calls(&self, _transcript: &str) -> Option<KeptCalls> {
@@ -210,8 +203,9 @@ pub trait Adapter: Send + Sync {
     }
     /// Returns the tool call to which a process belongs, according to the process's environment; `None` if no
     /// tool started it.
-    fn tool_process(&self, _variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
-        None
+    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
+        let value = variable(&self.row().tool)?;
+        Some(if self.row().tool_is_call { ToolProcess::Of(value) } else { ToolProcess::Some })
     }
     /// Returns the option by which the command line hands its work over to a background server, outside of every run.
     fn hands_over(&self, _line: &Line) -> Option<&'static str> {
@@ -252,17 +246,19 @@ impl Choice {
     }
 }
 
-/// Returns the adapters of the programs that Outlast knows.
+/// Returns the adapters of the programs that Outlast knows. An agent whose conduct is that of others needs only its file.
 pub fn built_in() -> Vec<Box<dyn Adapter>> {
-    vec![
-        Box::new(claude::Claude),
-        Box::new(codex::Codex),
-        Box::new(opencode::Opencode),
-        Box::new(aider::Aider),
-        Box::new(gemini::GEMINI),
-        Box::new(qwen::QWEN),
-        Box::new(copilot::COPILOT),
-    ]
+    let adapter = |row: &'static Row| -> Box<dyn Adapter> {
+        match row.name.as_str() {
+            "claude" => Box::new(claude::Claude),
+            "codex" => Box::new(codex::Codex),
+            "opencode" => Box::new(opencode::Opencode),
+            "aider" => Box::new(aider::Aider),
+            "copilot" => Box::new(Flagged { row, environment: copilot::environment }),
+            _ => Box::new(Flagged { row, environment: |_| () }),
+        }
+    };
+    row::rows().iter().map(adapter).collect()
 }
 
 /// Adapter, and the command line of its program.
@@ -363,11 +359,5 @@ mod tests {
         for line in ["claude -p bg", "claude -- --bg", "sh --bg"] {
             assert_eq!(code(line), None, "{line}");
         }
-    }
-
-    #[test]
-    fn names_are_those_of_the_built_in_adapters() {
-        let names: Vec<String> = super::built_in().iter().map(|adapter| adapter.name().to_owned()).collect();
-        assert_eq!(names, super::names::BUILT_IN);
     }
 }

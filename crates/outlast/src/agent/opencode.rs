@@ -8,15 +8,17 @@
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
+    sync::LazyLock,
 };
 
 use outlast_core::run::token::looks_like_token;
 use serde_json::{Value, json};
 
 use super::{
-    Adapter, Names, Reading, ToolProcess, With,
+    Adapter, Names, Reading, With,
     line::Line,
-    options::{self, Piece, Takes, has, value},
+    options::{self, Piece, has, value},
+    row::{self, Row},
 };
 use crate::settings::{keys, surroundings::Surroundings};
 
@@ -39,48 +41,10 @@ const PROVIDERS: [(&str, &[&str], &str, &str); 3] = [
     ),
 ];
 
-/// First words that are subcommands without a conversation of their own.
-const SUBCOMMANDS: [&str; 23] = [
-    "acp",
-    "agent",
-    "attach",
-    "auth",
-    "completion",
-    "db",
-    "debug",
-    "export",
-    "github",
-    "help",
-    "import",
-    "mcp",
-    "models",
-    "plug",
-    "plugin",
-    "pr",
-    "providers",
-    "serve",
-    "session",
-    "stats",
-    "uninstall",
-    "upgrade",
-    "web",
-];
-
-fn takes(name: &str) -> Option<Takes> {
-    Some(match name {
-        "--log-level" | "--command" | "-s" | "--session" | "-m" | "--model" | "--agent" | "--format"
-        | "--title" | "--attach" | "-p" | "--password" | "-u" | "--username" | "--dir" | "--port"
-        | "--variant" | "--prompt" | "--hostname" | "--mdns-domain" | "--replay-limit" => Takes::One,
-        "-f" | "--file" | "--cors" => Takes::Many,
-        "-h" | "--help" | "-v" | "--version" | "--print-logs" | "--pure" | "-c" | "--continue" | "--fork"
-        | "--share" | "--thinking" | "-i" | "--interactive" | "--auto" | "--mdns" | "--mini"
-        | "--no-replay" => Takes::Nothing,
-        _ => return None,
-    })
-}
+static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("opencode"));
 
 fn pieces(line: &Line) -> Vec<Piece> {
-    options::read(&line.tail, takes)
+    ROW.pieces(line)
 }
 
 fn runs(pieces: &[Piece]) -> bool {
@@ -88,15 +52,14 @@ fn runs(pieces: &[Piece]) -> bool {
 }
 
 impl Adapter for Opencode {
-    fn name(&self) -> &str {
-        "opencode"
+    fn row(&self) -> &Row {
+        &ROW
     }
 
     fn read(&self, line: &Line, _piped: bool) -> Reading {
         let pieces = pieces(line);
-        let is_other = options::words(&pieces).first().is_some_and(|word| SUBCOMMANDS.contains(word));
         // The session of `--attach` is kept by a server elsewhere.
-        let names = if is_other || has(&pieces, &["-h", "--help", "-v", "--version", "--attach"]) {
+        let names = if !ROW.converses(&pieces) {
             Names::Nothing
         } else if has(&pieces, &["--fork", "-c", "--continue"]) {
             Names::Theirs
@@ -180,20 +143,12 @@ impl Adapter for Opencode {
     }
 
     fn logins(&self, around: &Surroundings) -> Vec<String> {
-        let data = around.named_or_home("XDG_DATA_HOME", ".local/share");
-        let kept = data.and_then(|data| std::fs::read(data.join("opencode/auth.json")).ok());
+        let file = around.expand("${XDG_DATA_HOME:-~/.local/share}/opencode/auth.json");
+        let kept = file.and_then(|file| std::fs::read(file).ok());
         let kept: Value = kept.and_then(|kept| serde_json::from_slice(&kept).ok()).unwrap_or_default();
         // A subscription's login ("oauth") goes to an address of its own, whatever is configured.
         let with_key = kept.as_object().into_iter().flatten().filter(|(_, login)| login["type"] == "api");
         with_key.map(|(provider, _)| provider.clone()).collect()
-    }
-
-    fn names_session_in_bodies(&self) -> bool {
-        false
-    }
-
-    fn tool_process(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<ToolProcess> {
-        variable("OPENCODE").map(|_| ToolProcess::Some)
     }
 }
 

@@ -1,7 +1,10 @@
 //! Splits a program's arguments into options with their values, and words. Pure.
 
+use serde::Deserialize;
+
 /// Number of values that an option takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Takes {
     Nothing,
     One,
@@ -23,8 +26,8 @@ pub enum Piece {
 }
 
 impl Piece {
-    pub fn is(&self, names: &[&str]) -> bool {
-        matches!(self, Piece::Option { name, .. } if names.contains(&name.as_str()))
+    pub fn is(&self, names: &[impl AsRef<str>]) -> bool {
+        matches!(self, Piece::Option { name, .. } if names.iter().any(|known| known.as_ref() == name))
     }
 
     pub fn word(&self) -> Option<&str> {
@@ -44,12 +47,12 @@ impl Piece {
 }
 
 /// Returns whether one of the options `names` is among the pieces.
-pub fn has(pieces: &[Piece], names: &[&str]) -> bool {
+pub fn has(pieces: &[Piece], names: &[impl AsRef<str>]) -> bool {
     pieces.iter().any(|piece| piece.is(names))
 }
 
 /// Returns the first value of the first option of `names` that has one.
-pub fn value(pieces: &[Piece], names: &[&str]) -> Option<String> {
+pub fn value(pieces: &[Piece], names: &[impl AsRef<str>]) -> Option<String> {
     pieces.iter().find_map(|piece| match piece {
         Piece::Option { values, .. } if piece.is(names) => values.first().cloned(),
         _ => None,

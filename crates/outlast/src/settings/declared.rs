@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{
     agent::{
         eyes::{self, Patterns},
-        names::BUILT_IN,
+        row::{self, Row},
     },
     settings::{
         file::{self, Error},
@@ -41,7 +41,8 @@ pub fn read(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
 /// `{session}` and `{note}`, also within a word, stand for the session's id and the note to the model.
 #[derive(Clone, Debug)]
 pub struct Declared {
-    pub name: String,
+    /// What is known of the agent besides, which is its name.
+    pub row: Row,
     /// Name of the program for which the agent is recognized (`match`).
     pub program: String,
     pub new_args: Vec<String>,
@@ -71,12 +72,12 @@ impl Declared {
     /// Reads the table `[agents.NAME]`. Errors: the key that is wrong, and the reason.
     pub fn read(name: &str, table: &toml::Table) -> Result<Declared, (String, BadDeclaration)> {
         let bad = |key: &str, why| Err((key.to_owned(), why));
-        if BUILT_IN.contains(&name) || ["auto", "none"].contains(&name) {
+        if row::rows().iter().any(|row| row.name == name) || ["auto", "none"].contains(&name) {
             return bad("", BadDeclaration::BuiltIn(name.to_owned()));
         }
         let all = || vec!["{args}".to_owned()];
         let mut declared = Declared {
-            name: name.to_owned(),
+            row: Row { name: name.to_owned(), bodies_name_session: true, ..Row::default() },
             program: name.to_owned(),
             new_args: all(),
             resume_args: all(),

@@ -65,9 +65,20 @@ impl Surroundings {
         self.absolute("HOME")
     }
 
-    /// Returns the directory that the variable names, else `below_home` in the home directory; `None` if neither is set.
-    pub fn named_or_home(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
-        self.var(variable).map(PathBuf::from).or_else(|| Some(self.home()?.join(below_home)))
+    /// Returns the path that a text means: `~` is the home directory, `.` the working directory, and `${VARIABLE:-ELSE}/…`
+    /// begins with the variable's value, or with `ELSE` where it is not set. `None` if a part of it is not known.
+    pub fn expand(&self, path: &str) -> Option<PathBuf> {
+        if let Some((inside, below)) = path.strip_prefix("${").and_then(|rest| rest.split_once('}')) {
+            let (variable, otherwise) = inside.split_once(":-").unwrap_or((inside, ""));
+            let base = self.var(variable).map(PathBuf::from).or_else(|| self.expand(otherwise))?;
+            return Some(if below.is_empty() { base } else { base.join(below.trim_start_matches('/')) });
+        }
+        match path.split_once('/').unwrap_or((path, "")) {
+            ("", "") => None,
+            ("~", below) => Some(self.home()?.join(below)),
+            (".", below) => Some(self.directory.join(below)),
+            _ => Some(path.into()),
+        }
     }
 
     /// Returns `$XDG_CONFIG_HOME/outlast`, else `~/.config/outlast`; `None` if neither variable is set.
@@ -95,6 +106,23 @@ impl Surroundings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_names_a_variable_the_home_directory_or_where_the_command_was_typed() {
+        let around = Surroundings::new(&[("HOME", "/home/ann"), ("OWN", "/own")], Path::new("/here"));
+        for (text, wanted) in [
+            ("${OWN:-~/.own}/a/b", Some("/own/a/b")),
+            ("${OTHER:-~/.own}/a/b", Some("/home/ann/.own/a/b")),
+            ("${OTHER:-/etc/own.json}", Some("/etc/own.json")),
+            ("${OWN}", Some("/own")),
+            ("${OTHER}", None),
+            ("./a", Some("/here/a")),
+            ("", None),
+        ] {
+            assert_eq!(around.expand(text), wanted.map(PathBuf::from), "{text}");
+        }
+        assert_eq!(Surroundings::default().expand("~/a"), None);
+    }
 
     /// Bug: a file of variables that set XDG_CONFIG_HOME moved the user's own settings, endpoints and upstreams with it.
     /// Consequence: an agent that could write the file of `--env-file` chose what was run, and where calls went.

@@ -26,7 +26,7 @@ pub struct ServerOptions {
 /// Reads the servers that Codex would start, and those that are recorded.
 pub fn servers(asked: &ServerOptions, place: StartContext<'_>) -> Servers {
     let mut servers = Servers::default();
-    let Some(own) = place.around.named_or_home("CODEX_HOME", ".codex") else { return servers };
+    let Some(own) = place.around.expand("${CODEX_HOME:-~/.codex}") else { return servers };
     let machine = place.machine.join("codex");
     let read = |path: PathBuf| table(&path);
     let config = match read(own.join("config.toml")) {
