@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from typing import Any, Sequence
 
@@ -121,9 +122,10 @@ def one(core: Core, index: int, alone: bool) -> Process[None]:
                 core.recorded(index, seq, "done")
         return
     _, seq, tries, _, _, steps_scope = claim
+    claimed = Claimed(core, open_run, index, seq)
     run = ItemRun(core.run, open_run, key, seq, steps_scope)
     try:
-        yield from _tries(core, open_run, run, index, item, seq, tries)
+        yield from _tries(claimed, run, item, tries)
     except GeneratorExit:
         raise
     except BaseException:
@@ -137,12 +139,43 @@ def one(core: Core, index: int, alone: bool) -> Process[None]:
         run.close()
 
 
-def _tries(core: Core, open_run: "_native.OpenRun", run: ItemRun, index: int, item: Any, seq: int, tries: int) -> Process[None]:
-    first = True
+@dataclasses.dataclass(frozen=True)
+class Claimed:
+    """An item that this process has claimed: its outcome is recorded, or it is given back."""
+
+    core: Core
+    open_run: _native.OpenRun
+    index: int
+    seq: int
+
+    def record(
+        self, how: _native.ItemEnd, raw: bytes, error: BaseException | None, changes: Sequence[_native.Change] = ()
+    ) -> Process[None]:
+        try:
+            standing, tries, nano, _ = yield _native.record_item(self.open_run, self.seq, how, raw, True, list(changes))
+        except (AlreadyTaken, AlreadySettled):
+            # This process was declared dead, and another one has the item now, whose result counts.
+            self.core.held(self.index)
+            return
+        self.core.ended(self.index, self.seq, standing, tries, nano, raw, error)
+
+    def give_back(self, no_room_since: float | None = None) -> Process[None]:
+        try:
+            yield _native.return_item(self.open_run, self.seq)
+        except (AlreadyTaken, AlreadySettled):
+            pass
+        if no_room_since is None:
+            self.core.returned(self.index)
+        else:
+            self.core.no_room(self.index, no_room_since)
+
+
+def _tries(claimed: Claimed, run: ItemRun, item: Any, tries: int) -> Process[None]:
+    core, seq, first = claimed.core, claimed.seq, True
     while True:
         wait = 0.0 if first else core.gate_delay()
         if wait > 0 and (yield pause(core, wait)):
-            yield from _return(core, open_run, index, seq)
+            yield from claimed.give_back()
             return
         first = False
         changes, began = Changes(run.id), time.monotonic()
@@ -162,22 +195,22 @@ def _tries(core: Core, open_run: "_native.OpenRun", run: ItemRun, index: int, it
         is_halted = barred is not None and barred[0] == "halted"
         # Answers to a client made by hand are not seen here: it may have been refused for this reason.
         if refused == NO_ROOM or (barred is not None and not is_halted):
-            yield from _return(core, open_run, index, seq, began)
+            yield from claimed.give_back(began)
             return
         if goes_back(error, refused, run.answers, is_halted):
-            yield from _return(core, open_run, index, seq)
+            yield from claimed.give_back()
             core.stop(core.run.refusal(error, refused))
             return
         if error is None:
             try:
-                yield from _record(core, open_run, index, seq, "done", text.encode(), None, changed)
+                yield from claimed.record("done", text.encode(), None, changed)
                 return
             except Conflict as e:
                 # Another writer changed what the item read: the try failed, and left nothing.
                 error = e
         if isinstance(error, Skip):
             reason = life.message(error)
-            yield from _record(core, open_run, index, seq, "skipped", reason.encode("utf-8", "replace"), error)
+            yield from claimed.record("skipped", reason.encode("utf-8", "replace"), error)
             return
         # No further try beside a late thread: the item would run twice at once.
         delay = None if call.late else core.options.retry.delay(error, tries)
@@ -186,44 +219,14 @@ def _tries(core: Core, open_run: "_native.OpenRun", run: ItemRun, index: int, it
         if delay is not None and status_of(error) == 429 and retry_after(error) is not None:
             core.hold(delay)
         if delay is None:
-            yield from _record(core, open_run, index, seq, "failed", life.failed(error), error)
+            yield from claimed.record("failed", life.failed(error), error)
             if call.late is not None:
                 # The late thread keeps its slot until it ends.
                 core.late(call.late)
             return
-        yield _native.next_try(open_run, seq)
+        yield _native.next_try(claimed.open_run, seq)
         tries += 1
         run.begin_try()
         if (yield pause(core, delay)):
-            yield from _return(core, open_run, index, seq)
+            yield from claimed.give_back()
             return
-
-
-def _record(
-    core: Core,
-    open_run: "_native.OpenRun",
-    index: int,
-    seq: int,
-    how: _native.ItemEnd,
-    raw: bytes,
-    error: BaseException | None,
-    changes: "Sequence[_native.Change]" = (),
-) -> Process[None]:
-    try:
-        standing, tries, nano, _ = yield _native.record_item(open_run, seq, how, raw, True, list(changes))
-    except (AlreadyTaken, AlreadySettled):
-        # This process was declared dead, and another one has the item now, whose result counts.
-        core.held(index)
-        return
-    core.ended(index, seq, standing, tries, nano, raw, error)
-
-
-def _return(core: Core, open_run: "_native.OpenRun", index: int, seq: int, no_room_since: float | None = None) -> Process[None]:
-    try:
-        yield _native.return_item(open_run, seq)
-    except (AlreadyTaken, AlreadySettled):
-        pass
-    if no_room_since is None:
-        core.returned(index)
-    else:
-        core.no_room(index, no_room_since)
