@@ -81,6 +81,13 @@ def test_a_job_under_way_tells_how_many_items_its_input_has_and_how_long_the_res
     assert "10 of 10 items ended" in command("inspect", "j")
 
 
+def test_a_sound_job_is_no_damage(rt, command):
+    """Bug: `verify` called every job of a known length damaged, and `--repair` forgot the length. Cause: the number of the
+    input's items was compared as if the items told it."""
+    batch(rt, range(3), lambda i: i, job="j").wait()
+    assert command("verify").endswith("1 run, no damage\n")
+
+
 def test_what_is_reset_is_run_by_the_next_start(rt, command):
     batch(rt, ["a b", "c"], Work(lambda i: 1 / (i == "c"))).wait()
     assert "2 items will run again" in command("retry", "j", "--failed", "--key", "c", "--key", "c")

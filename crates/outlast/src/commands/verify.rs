@@ -177,7 +177,8 @@ fn value(store: &dyn Store, run: RunNo, seq: Seq, role: Role) -> Result<Option<S
 /// Checks a job's counts against its items. Returns what is wrong, and whether it was repaired.
 fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<String>, bool), CliError> {
     let Some(job) = &view.run.job else { return Ok((None, false)) };
-    let mut counts = Counts::default();
+    // How many items the input has stands nowhere else.
+    let mut counts = Counts { expected: job.counts.expected, ..Counts::default() };
     for row in each_item(store, view.run.no) {
         *counts.of_mut(row?.detail.standing) += 1;
     }
