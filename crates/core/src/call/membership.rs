@@ -99,6 +99,8 @@ struct Heart {
     /// Time, in milliseconds, at which the newest heartbeat was submitted. Other processes count this one's silence
     /// from then at the earliest.
     written_ms: u64,
+    /// Time, in milliseconds, at which the store had confirmed the newest heartbeat.
+    confirmed_ms: u64,
     /// Heartbeat that was submitted and not confirmed yet, and the time of its first submission; `None` if
     /// there is none. It is submitted again until the store has recorded it: a renewal that failed may have
     /// written it.
@@ -155,7 +157,8 @@ impl Membership {
     /// Notes that the process acts as instance `no` from now on and renews it. `heartbeat` is the one in the store.
     pub fn goes_on_as(&mut self, no: InstanceNo, heartbeat: i64, now_ms: u64) {
         self.instance = Some(no);
-        self.heart = Heart { written: [heartbeat].into(), written_ms: now_ms, next: None };
+        self.heart =
+            Heart { written: [heartbeat].into(), written_ms: now_ms, confirmed_ms: now_ms, next: None };
         self.contact.made(now_ms);
     }
 
@@ -166,7 +169,8 @@ impl Membership {
         let fresh = i64::try_from(fresh >> 1).unwrap_or_default();
         let (next, _) = *self.heart.next.get_or_insert((fresh, now_ms));
         let own = self.heart.written.iter().copied().collect();
-        let since_own_ms = Some(now_ms.saturating_sub(self.heart.written_ms));
+        let since = |ms: u64| now_ms.saturating_sub(ms);
+        let since_own_ms = Some((since(self.heart.confirmed_ms), since(self.heart.written_ms)));
         Some(Renew { instance, own, next, since_own_ms, active })
     }
 
@@ -178,6 +182,7 @@ impl Membership {
                 self.heart.written.pop_front();
             }
             self.heart.written_ms = submitted_ms;
+            self.heart.confirmed_ms = now_ms;
         }
         self.contact.made(now_ms);
     }
@@ -316,6 +321,15 @@ mod tests {
         (from_ms..=to_ms).step_by(HEARTBEAT_MS as usize).for_each(|now_ms| renew(m, now_ms));
         renew(m, to_ms);
         m.verdicts(&[live(ME, 0), live(OTHER, heartbeat)], |_| None, to_ms).len()
+    }
+
+    #[test]
+    fn a_renewal_tells_between_which_times_the_one_before_was_decided() {
+        let mut m = member();
+        let held = m.renewal(Vec::new(), 8, 1000).unwrap();
+        assert_eq!(held.since_own_ms, Some((1000, 1000)));
+        m.renewed(held.next, 605_000);
+        assert_eq!(m.renewal(Vec::new(), 9, 606_000).unwrap().since_own_ms, Some((1000, 605_000)));
     }
 
     #[test]

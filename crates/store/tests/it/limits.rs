@@ -340,7 +340,7 @@ pub fn a_clock_that_is_set_while_its_process_lives_takes_no_wall_time(s: &Stage)
     let a = agent(s, Unit::WallMs, 1000);
     let pulse = |elapsed_ms: u64| {
         let renewal = a.renewal(elapsed_ms as i64);
-        a.ask(Renew { since_own_ms: Some(elapsed_ms), ..renewal }).unwrap().remove(0).status
+        a.ask(Renew { since_own_ms: Some((elapsed_ms, elapsed_ms)), ..renewal }).unwrap().remove(0).status
     };
     for by_us in [-DAY_US, DAY_US, DAY_US, -DAY_US] {
         s.advance_ms(200);
@@ -351,6 +351,25 @@ pub fn a_clock_that_is_set_while_its_process_lives_takes_no_wall_time(s: &Stage)
     }
     s.advance_ms(200);
     assert_eq!(pulse(200), Status::Halted, "its time is over");
+}
+
+/// Bug: an outage of the store took its length from a run's wall time twice. Cause: the heartbeat that was written after the
+/// outage counted from its first submission, so that the store's clock looked as if it was set back since.
+pub fn an_outage_of_the_store_is_no_step_of_its_clock(s: &Stage) {
+    let a = agent(s, Unit::WallMs, 1_000_000);
+    let pulse = |least, most| {
+        let renewal = a.renewal(0);
+        a.ask(Renew { since_own_ms: Some((least, most)), ..renewal }).unwrap().remove(0).status
+    };
+    s.advance_ms(605_000);
+    // Submitted when the outage began, decided at its end.
+    assert_eq!(pulse(604_000, 605_000), Status::Running);
+    s.advance_ms(1000);
+    assert_eq!(pulse(1000, 606_000), Status::Running);
+    s.advance_ms(393_000);
+    assert_eq!(pulse(393_000, 393_000), Status::Running, "999 s of 1,000 have passed");
+    s.advance_ms(2000);
+    assert_eq!(pulse(2000, 2000), Status::Halted);
 }
 
 pub fn raising_the_wall_time_lets_the_run_go_on(s: &Stage) {

@@ -16,6 +16,7 @@ macro_rules! timed_stories {
                 a_heartbeat_halts_a_run_whose_wall_time_is_over,
                 a_clock_set_back_gives_no_wall_time_again,
                 a_clock_that_is_set_while_its_process_lives_takes_no_wall_time,
+                an_outage_of_the_store_is_no_step_of_its_clock,
                 raising_the_wall_time_lets_the_run_go_on,
             ;
             budgets:

@@ -59,8 +59,9 @@ pub struct Renew {
     pub own: Vec<i64>,
     /// Heartbeat to write: random, and the same again while it is not known whether it was written.
     pub next: i64,
-    /// Time since the newest of `own` was submitted, in milliseconds of CLOCK_BOOTTIME; `None` if it is not known.
-    pub since_own_ms: Option<u64>,
+    /// Least and greatest time that can have passed since the newest of `own` was decided, in milliseconds of
+    /// CLOCK_BOOTTIME: since its answer, and since it was first submitted. `None` if they are not known.
+    pub since_own_ms: Option<(u64, u64)>,
     pub active: Vec<Active>,
 }
 
@@ -97,8 +98,12 @@ impl Renew {
     /// Returns by how much the store's clock was set since `last_seen`; negative if it was set back.
     fn set_by_us(&self, is_newest: bool, last_seen: Micros, now: Micros) -> i64 {
         let passed = now.0.saturating_sub(last_seen.0);
-        let by_own_clock = self.since_own_ms.filter(|_| is_newest).and_then(|ms| i64::try_from(ms).ok());
-        let set_by = by_own_clock.map(|ms| passed.saturating_sub(ms.saturating_mul(1000)));
+        let us = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1000);
+        let by_own_clock = self.since_own_ms.filter(|_| is_newest);
+        // Through an outage of the store, both lie far apart: whatever passed between them is no step of the clock.
+        let set_by = by_own_clock.map(|(least, most)| {
+            passed.saturating_sub(us(most)).max(0) + passed.saturating_sub(us(least)).min(0)
+        });
         set_by.filter(|us| us.abs() >= SET_US).unwrap_or(passed.min(0))
     }
 }
