@@ -54,7 +54,9 @@ def tables(source: str) -> dict[str, list[str]]:
 
 def help_of(outlast: Path, *words: str) -> str:
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8"}
-    done = subprocess.run([outlast, *words, "--help"], env=env, cwd="/", capture_output=True, text=True, check=True)
+    # `run` has a shorter help, too.
+    flag = "--help-all" if words == ("run",) else "--help"
+    done = subprocess.run([outlast, *words, flag], env=env, cwd="/", capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
 
 

@@ -1,4 +1,7 @@
-//! Headings of `outlast --help`, below which its commands stand.
+//! How the help is laid out: headings of `outlast --help`, below which its commands stand, and what `outlast run --help`
+//! leaves to `--help-all`.
+
+use clap::{Arg, ArgAction, Command};
 
 /// Each heading with its commands, in the order in which they are shown.
 pub const HEADINGS: [(&str, &[&str]); 8] = [
@@ -32,7 +35,7 @@ pub const HEADINGS: [(&str, &[&str]); 8] = [
 const INDENT: usize = 15;
 
 /// Returns the definition with its commands listed below headings. clap has headings for flags only.
-pub fn with_headings(command: clap::Command) -> clap::Command {
+pub fn with_headings(command: Command) -> Command {
     let mut listed = String::new();
     for (heading, names) in HEADINGS {
         listed.push_str(&format!("\n{heading}:\n"));
@@ -57,4 +60,46 @@ pub fn with_headings(command: clap::Command) -> clap::Command {
     listed.push_str(&format!("  {:<23}Print help\n  {:<23}Print version\n", "-h, --help", "-V, --version"));
     command
         .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{listed}{{after-help}}"))
+}
+
+/// Options of `outlast run` that most people need, by their long flags.
+const OFTEN: [&str; 16] = [
+    "run",
+    "new",
+    "name",
+    "tag",
+    "env-file",
+    "detach",
+    "loop",
+    "until",
+    "stdin",
+    "usd",
+    "calls",
+    "wall",
+    "plan",
+    "policy",
+    "intercept",
+    "confine",
+];
+
+/// Returns the definition with a short help of `outlast run`, which has the options that most people need.
+pub fn with_short_help(command: Command) -> Command {
+    let of_help = |name: &'static str, action: ArgAction, about: &'static str| {
+        Arg::new(name).long(name).action(action).help(about)
+    };
+    command.mut_subcommand("run", |run| {
+        let count = run.get_arguments().filter(|arg| arg.get_long().is_some()).count();
+        let often = |arg: &Arg| arg.get_long().is_none_or(|long| OFTEN.contains(&long));
+        let examples = run.get_after_help().map(ToString::to_string).unwrap_or_default();
+        run.mut_args(|arg| if often(&arg) { arg } else { arg.hide_short_help(true) })
+            .disable_help_flag(true)
+            .next_help_heading(None)
+            .arg(
+                of_help("help", ArgAction::HelpShort, "Print the help of the options that most people need")
+                    .short('h'),
+            )
+            .arg(of_help("help-all", ArgAction::HelpLong, "Print the help of all options"))
+            .after_help(format!("`outlast run --help-all` tells all {count} options.\n\n{examples}"))
+            .after_long_help(examples)
+    })
 }
