@@ -8,7 +8,7 @@ use crate::{
     happening::{Credential, Logical, Request, ToAgent, ToProcess},
     outside::Outside,
     program::Mood,
-    scene::Cast,
+    setup::Cast,
 };
 
 /// State of one agent.
@@ -57,7 +57,7 @@ impl Agent {
             fresh: false,
             attempts_left: 10,
             raises_left: 4,
-            takes_notes: out.rng.chance(50),
+            takes_notes: out.engine.rng.chance(50),
             position: 0,
             notes: 0,
             open: BTreeMap::new(),
@@ -90,15 +90,16 @@ impl Agent {
             ToAgent::Vanish { connection, marked } => {
                 let Some((logical, process)) = self.open.remove(&connection) else { return };
                 let retry = logical.retry + u32::from(marked);
-                let at_once = out.rng.chance(50);
-                let delay = if at_once { out.rng.between(0, 20) } else { out.rng.between(1, 1_000) };
+                let at_once = out.engine.rng.chance(50);
+                let delay =
+                    if at_once { out.engine.rng.between(0, 20) } else { out.engine.rng.between(1, 1_000) };
                 match at_once {
                     true => out.to_process(0, process, ToProcess::ClientGone(connection)),
                     false => hang_up(connection, process, out),
                 }
                 out.to_agent(delay, self.index, self.life, ToAgent::Resend(Logical { retry, ..logical }));
             }
-            ToAgent::Die { .. } => self.restart_in(out.rng.between(500, 8_000), out),
+            ToAgent::Die { .. } => self.restart_in(out.engine.rng.between(500, 8_000), out),
         }
     }
 
@@ -120,7 +121,7 @@ impl Agent {
         self.attempts_left -= 1;
         // A life that dies before its claim leaves no ghost: it has not been told of an attempt.
         self.credential = None;
-        self.process = out.rng.below(out.processes as u64) as usize;
+        self.process = out.engine.rng.below(out.processes as u64) as usize;
         self.position = if self.takes_notes { self.notes } else { 0 };
         self.missing = 0;
         if self.cast.supervised {
@@ -142,7 +143,7 @@ impl Agent {
                 out.to_agent(5, self.index, self.life, ToAgent::Next);
             }
             // The holder is dead or asleep: the claim is tried again later, once that has been noticed.
-            None => self.restart_in(out.rng.between(4_000, 9_000), out),
+            None => self.restart_in(out.engine.rng.between(4_000, 9_000), out),
         }
     }
 
@@ -163,7 +164,7 @@ impl Agent {
         let Some(credential) = self.credential.clone() else { return };
         let connection = out.new_connection();
         let process = match self.cast.is_spread {
-            true => out.rng.below(out.processes as u64) as usize,
+            true => out.engine.rng.below(out.processes as u64) as usize,
             false => self.process,
         };
         self.open.insert(connection, (logical, process));
@@ -177,12 +178,16 @@ impl Agent {
             retry: logical.retry,
             key: logical.key.map(|key| format!("key-{key}")),
         };
-        let delay = out.rng.between(1, 4);
+        let delay = out.engine.rng.between(1, 4);
         out.to_process(delay, process, ToProcess::Request { connection, request });
-        if out.rng.chance(7) && !out.provider.behaves {
-            let vanish = ToAgent::Vanish { connection, marked: out.rng.chance(50) };
+        if out.engine.rng.chance(7) && !out.provider.behaves {
+            let vanish = ToAgent::Vanish { connection, marked: out.engine.rng.chance(50) };
             // Some clients leave while they are being admitted.
-            let after = if out.rng.chance(30) { out.rng.between(1, 15) } else { out.rng.between(5, 8_000) };
+            let after = if out.engine.rng.chance(30) {
+                out.engine.rng.between(1, 15)
+            } else {
+                out.engine.rng.between(5, 8_000)
+            };
             out.to_agent(after, self.index, self.life, vanish);
         }
     }
@@ -193,7 +198,11 @@ impl Agent {
         }
         self.position += 1;
         self.notes = self.notes.max(self.position);
-        let thinks = if out.rng.chance(30) { out.rng.between(0, 5) } else { out.rng.between(1, 2_000) };
+        let thinks = if out.engine.rng.chance(30) {
+            out.engine.rng.between(0, 5)
+        } else {
+            out.engine.rng.between(1, 2_000)
+        };
         out.to_agent(thinks, self.index, self.life, ToAgent::Next);
     }
 
@@ -218,11 +227,11 @@ impl Agent {
         if (code.ends_with("budget_exceeded") || code == "admission_timeout") && self.raises_left > 0 {
             self.raises_left -= 1;
             for run in [self.run, self.parent] {
-                let amount = out.rng.between(100, 1_500) as i64;
+                let amount = out.engine.rng.between(100, 1_500) as i64;
                 out.to_process(200, self.process, ToProcess::Raise { run, amount });
             }
         }
-        self.restart_in(out.rng.between(500, 5_000), out);
+        self.restart_in(out.engine.rng.between(500, 5_000), out);
     }
 
     fn restart_in(&mut self, ms: u64, out: &mut Outside) {
@@ -244,6 +253,10 @@ impl Agent {
 
 /// Drops a connection. The process learns of that at once, or late.
 fn hang_up(connection: u64, process: usize, out: &mut Outside) {
-    let delay = if out.rng.chance(80) { out.rng.between(0, 5) } else { out.rng.between(5, 4_000) };
+    let delay = if out.engine.rng.chance(80) {
+        out.engine.rng.between(0, 5)
+    } else {
+        out.engine.rng.between(5, 4_000)
+    };
     out.to_process(delay, process, ToProcess::ClientGone(connection));
 }

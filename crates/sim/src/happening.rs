@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outlast_core::{
-    call::desk::Key,
+    call::desk::{self, Key},
     engine::op::{Op, Outcome},
     store::{Durability, Error},
     words::{
@@ -12,10 +12,10 @@ use outlast_core::{
     },
 };
 
-use crate::{program::Ask, provider::Piece, scene::Trouble};
+use crate::{program::Ask, provider::Piece, setup::Trouble};
 
 /// Event in the world's queue.
-pub(crate) enum Happening {
+pub enum Happening {
     Process(usize, ToProcess),
     Agent {
         agent: usize,
@@ -49,8 +49,8 @@ pub enum ToProcess {
         request: Request,
     },
     ClientGone(u64),
-    /// Planted defect: the process notices only now that a client has left.
-    ClientGoneLate(u64),
+    /// A timer of the desk's, or a planted defect's late event.
+    Desk(desk::Event),
     WaitOver {
         connection: u64,
         wait: u64,
@@ -76,9 +76,7 @@ pub enum ToProcess {
         seq: Seq,
         piece: Piece,
     },
-    SettleSlow(Key),
     SettleAgain(Key),
-    Rested(Key),
     Claim {
         agent: usize,
         life: u32,

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{bug::Bug, seed::run, world::Outcome};
+use crate::{bug::Bug, engine::Outcome, seed::run};
 
 /// Number of failing seeds after which no further seeds are played.
 const ENOUGH: usize = 20;
@@ -32,23 +32,13 @@ pub struct Played {
 
 /// Plays seeds until all are played, or some have failed.
 pub fn play(seeds: Range<u64>) -> Played {
-    let next = AtomicU64::new(seeds.start);
     let played = Mutex::new(Played::default());
     let began = Instant::now();
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if !seeds.contains(&seed) || lock(&played).failed.len() >= ENOUGH {
-                return;
-            }
-            let outcome = catch_unwind(|| run(seed, None, false));
-            lock(&played).add(seed, outcome.ok());
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..cores() {
-            scope.spawn(work);
-        }
+    on_all_cores(seeds, |seed| {
+        let outcome = catch_unwind(|| run(seed, None, false));
+        let mut played = lock(&played);
+        played.add(seed, outcome.ok());
+        played.failed.len() < ENOUGH
     });
     let mut played = played.into_inner().unwrap_or_else(PoisonError::into_inner);
     played.took = began.elapsed();
@@ -57,29 +47,38 @@ pub fn play(seeds: Range<u64>) -> Played {
 }
 
 /// Plays up to `budget` seeds on all cores. Returns the first that finds the planted defect, and what it finds; `None`
-/// if none does. A panic counts as found.
+/// if none does.
 pub fn find(bug: Bug, budget: u64) -> Option<(u64, String)> {
-    let next = AtomicU64::new(0);
     let found = Mutex::new(None);
+    on_all_cores(0..budget, |seed| {
+        let violation = run(seed, Some(bug), false).violation;
+        let mut found = lock(&found);
+        let first: Option<(u64, String)> = found.take();
+        *found = first.into_iter().chain(violation.map(|what| (seed, what))).min();
+        found.is_none()
+    });
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hands the seeds out to all cores, until `goes_on` returns false for one.
+fn on_all_cores(seeds: Range<u64>, goes_on: impl Fn(u64) -> bool + Sync) {
+    let next = AtomicU64::new(seeds.start);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= budget || lock(&found).is_some() {
+            if !seeds.contains(&seed) {
                 return;
             }
-            if let Some(what) = run(seed, Some(bug), false).violation {
-                let mut found = lock(&found);
-                let first: Option<(u64, String)> = found.take();
-                *found = first.into_iter().chain([(seed, what)]).min();
+            if !goes_on(seed) {
+                next.store(seeds.end, Ordering::Relaxed);
             }
         }
     };
     thread::scope(|scope| {
-        for _ in 0..cores() {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(work);
         }
     });
-    found.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Played {
@@ -98,10 +97,6 @@ impl Played {
             None => self.failed.push((seed, "panicked".to_owned())),
         }
     }
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,24 +1,16 @@
-//! Surroundings of the processes and agents: the clock, the disk, the provider, and what is to happen when.
-
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+//! Surroundings of the processes and agents: the engine, the provider, the oracle, and which process is in trouble.
 
 use outlast_core::{
     call::{membership::LEASE_MS, rate::Rate},
     engine::{call::settle::Close, op::Op, run::declare_dead::DeclareDead},
-    memory::MemoryStore,
     state::run_namespace,
-    words::{
-        clock::{Clock, ManualClock},
-        id::{InstanceNo, Micros, RunNo, Seq},
-    },
+    words::id::{InstanceNo, RunNo, Seq},
 };
 
 use crate::{
     backend::{Fault, Why},
     bug::Bug,
+    engine::Engine,
     happening::{Happening, ToAgent, ToProcess, ToWorker},
     oracle::Oracle,
     provider::Provider,
@@ -27,20 +19,13 @@ use crate::{
 
 /// Everything in the world except the processes and agents, which are given access to it.
 pub struct Outside {
-    pub clock: Arc<ManualClock>,
-    pub disk: Arc<MemoryStore>,
-    pub rng: Rng,
+    pub engine: Engine<Happening>,
     pub provider: Provider,
     pub oracle: Oracle,
-    pub bug: Option<Bug>,
     pub processes: usize,
     /// Rate at which one process may ask the upstream.
     pub rate: Rate,
-    pub seen: BTreeMap<String, u64>,
-    pub(crate) queue: BTreeMap<(u64, u64), Happening>,
-    pub(crate) order: u64,
     pub(crate) connections: u64,
-    pub(crate) faults: u64,
     /// Time until which each process cannot reach the store, in simulated milliseconds.
     pub(crate) away_until_ms: Vec<u64>,
     /// Time until which each process may be unable to renew for another reason than an outage of the whole store.
@@ -50,33 +35,24 @@ pub struct Outside {
     /// Time of the last trouble or fault, in simulated milliseconds.
     pub troubled_ms: u64,
     pub(crate) died: Vec<usize>,
-    pub(crate) story: Option<Mutex<Vec<String>>>,
 }
 
 impl Outside {
-    pub fn now_ms(&self) -> u64 {
-        self.clock.monotonic_ms()
-    }
-
-    pub fn clock_now(&self) -> Micros {
-        self.clock.now()
-    }
-
     /// Returns the number of the current hour since the Unix epoch: the named budget has one window for each hour.
     pub fn hour(&self) -> i64 {
-        self.clock.now().0.div_euclid(3_600_000_000)
+        self.engine.now().0.div_euclid(3_600_000_000)
     }
 
     pub fn to_process(&mut self, after_ms: u64, process: usize, input: ToProcess) {
-        self.at(self.now_ms() + after_ms, Happening::Process(process, input));
+        self.engine.after(after_ms, Happening::Process(process, input));
     }
 
     pub fn to_agent(&mut self, after_ms: u64, agent: usize, life: u32, input: ToAgent) {
-        self.at(self.now_ms() + after_ms, Happening::Agent { agent, life, input });
+        self.engine.after(after_ms, Happening::Agent { agent, life, input });
     }
 
     pub fn to_worker(&mut self, after_ms: u64, worker: usize, life: u32, input: ToWorker) {
-        self.at(self.now_ms() + after_ms, Happening::Worker { worker, life, input });
+        self.engine.after(after_ms, Happening::Worker { worker, life, input });
     }
 
     /// Returns a value for `key` that no other call returns.
@@ -86,12 +62,12 @@ impl Outside {
 
     /// Returns the namespace of a run's own state.
     pub fn namespace_of(&self, run: RunNo) -> String {
-        self.disk.inspect(|t, _| t.runs.get(&run).map_or_else(String::new, |r| run_namespace(&r.id)))
+        self.engine.disk.inspect(|t, _| t.runs.get(&run).map_or_else(String::new, |r| run_namespace(&r.id)))
     }
 
     /// Returns whether the process cannot reach the store.
     pub fn is_away(&self, process: usize) -> bool {
-        self.away_until_ms[process] > self.now_ms()
+        self.away_until_ms[process] > self.engine.now_ms()
     }
 
     pub fn new_connection(&mut self) -> u64 {
@@ -101,31 +77,26 @@ impl Outside {
 
     /// Notes that a waiter was served only when its wait was over.
     pub fn overslept(&mut self, run: RunNo, seq: Seq) {
-        self.oracle.overslept(self.now_ms(), run, seq);
-    }
-
-    /// Counts an occurrence that a simulation should meet.
-    pub fn saw(&mut self, what: &str) {
-        *self.seen.entry(what.to_owned()).or_default() += 1;
+        self.oracle.overslept(self.engine.now_ms(), run, seq);
     }
 
     /// Draws the faults of the next group's transactions. The void of a call that was never sent fails often.
     pub fn draw_faults<'a>(&mut self, group: impl Iterator<Item = &'a Op>) -> Vec<Option<Fault>> {
         for (at, op) in group.enumerate() {
             let voids = matches!(op, Op::Settle(settle) if settle.close == Close::Void);
-            if voids && self.faults > 0 && self.rng.chance(30) {
-                self.troubled_ms = self.now_ms();
+            if voids && self.engine.faults > 0 && self.engine.rng.chance(30) {
+                self.troubled_ms = self.engine.now_ms();
                 return stubborn(at, Why::Full);
             }
             // Only an entry that nobody knows of needs its instance's farewell.
-            let is_unknown = self.bug == Some(Bug::FarewellForgotten) && matches!(op, Op::Admit(_));
-            if is_unknown && self.faults > 0 && self.rng.chance(20) {
-                self.troubled_ms = self.now_ms();
+            let is_unknown = self.engine.bug == Some(Bug::FarewellForgotten) && matches!(op, Op::Admit(_));
+            if is_unknown && self.engine.faults > 0 && self.engine.rng.chance(20) {
+                self.troubled_ms = self.engine.now_ms();
                 return vec![Some(Fault::Unclear { committed: true, told: false })];
             }
-            if self.rng.chance(self.faults) {
-                self.troubled_ms = self.now_ms();
-                return draw_fault(&self.rng, at);
+            if self.engine.rng.chance(self.engine.faults) {
+                self.troubled_ms = self.engine.now_ms();
+                return draw_fault(&self.engine.rng, at);
             }
         }
         Vec::new()
@@ -137,13 +108,13 @@ impl Outside {
     }
 
     pub(crate) fn clock_jumps(&self, by_ms: i64) {
-        self.say(|| format!("the clock jumps by {by_ms} ms"));
-        self.clock.set(self.clock.now().plus_ms(by_ms));
+        self.engine.say(|| format!("the clock jumps by {by_ms} ms"));
+        self.engine.clock.set(self.engine.now().plus_ms(by_ms));
     }
 
     /// Notes that something other than an outage of the whole store keeps a process from renewing.
     pub fn hampers(&mut self, process: usize, ms: u64) {
-        let until = self.now_ms() + ms + 2 * LEASE_MS;
+        let until = self.engine.now_ms() + ms + 2 * LEASE_MS;
         self.hampered_until_ms[process] = self.hampered_until_ms[process].max(until);
     }
 
@@ -154,19 +125,6 @@ impl Outside {
         if let Some(process) = who.filter(|p| !verdict.left && self.hampered_until_ms[*p] < given_ms) {
             self.oracle.dead_alive(process, verdict.instance);
         }
-    }
-
-    /// Adds a line to the story, if one is kept.
-    pub fn say(&self, line: impl FnOnce() -> String) {
-        if let Some(story) = &self.story {
-            let line = format!("{:>8} ms  {}", self.now_ms(), line());
-            story.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-        }
-    }
-
-    pub(crate) fn at(&mut self, ms: u64, what: Happening) {
-        self.order += 1;
-        self.queue.insert((ms, self.order), what);
     }
 }
 

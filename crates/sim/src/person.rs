@@ -50,13 +50,13 @@ use crate::{happening::Runs, outside::Outside};
 
 /// Draws the next order, given through the process with this instance.
 pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
-    let rng = &out.rng;
+    let rng = &out.engine.rng;
     let (run, slot) = (runs.own, Slot::DRIVER);
-    let newest = out.disk.inspect(|t, _| t.runs.get(&run).map_or(0, |r| r.next_attempt.0 - 1));
-    let entries = out.disk.inspect(|t, _| t.runs.get(&run).map_or(1, |r| r.next_seq.0));
+    let newest = out.engine.disk.inspect(|t, _| t.runs.get(&run).map_or(0, |r| r.next_attempt.0 - 1));
+    let entries = out.engine.disk.inspect(|t, _| t.runs.get(&run).map_or(1, |r| r.next_seq.0));
     let attempt = AttemptNo(if rng.chance(80) { newest } else { rng.below(3) as i64 });
     let actor = Actor { run, attempt, instance };
-    let begun = out.disk.inspect(|t, _| {
+    let begun = out.engine.disk.inspect(|t, _| {
         let open = |e: &&Entry| e.kind == Kind::Step && e.state == State::Open;
         t.entries_of(run).rev().find(open).map(|e| e.seq)
     });
@@ -70,7 +70,7 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
             Claim { run, slot, instance, label: None, fresh: rng.chance(30), restart: rng.chance(30) }.into()
         }
         5..=8 => {
-            let until = out.clock_now().plus_ms(rng.between(1, 60_000) as i64);
+            let until = out.engine.now().plus_ms(rng.between(1, 60_000) as i64);
             let then = match rng.below(9) {
                 0 => Then::Restart,
                 1 | 7 => Then::Sleep { until, why: None },
@@ -95,7 +95,7 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
         13..=14 => {
             let mut add = none();
             let amount = if rng.chance(80) { 3 } else { -10 };
-            add[Unit::Calls] = out.disk.inspect(|t, _| {
+            add[Unit::Calls] = out.engine.disk.inspect(|t, _| {
                 let envelope = t.runs.get(&run).map(|r| r.envelope())?;
                 t.envelopes.get(&envelope)?.limits[Unit::Calls].map(|_| amount)
             });
@@ -155,7 +155,7 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
         24 => {
             let id = out.fresh("fork").replace('#', "-");
             let id = RunId::new(&id).unwrap_or_else(|e| panic!("an id of a scene: {e:?}"));
-            let origin = Origin { run, seq, at: out.clock_now() };
+            let origin = Origin { run, seq, at: out.engine.now() };
             let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
             Fork { id, origin, limits: none(), spec, counts: Default::default(), state: Vec::new() }.into()
         }
@@ -199,14 +199,14 @@ pub fn order(runs: Runs, instance: InstanceNo, out: &mut Outside) -> Op {
 
 /// Returns the opening of an entry, as if `instance` had it.
 fn opening(out: &Outside, run: RunNo, seq: Seq, instance: InstanceNo) -> Opening {
-    let op = out.disk.inspect(|t, _| t.entries.get(&(run, seq)).map(|e| e.opened_by));
+    let op = out.engine.disk.inspect(|t, _| t.entries.get(&(run, seq)).map(|e| e.opened_by));
     Opening { run, seq, instance, op: op.unwrap_or_default() }
 }
 
 /// Draws an order that the engine refuses.
 fn misuse(runs: Runs, instance: InstanceNo, seq: Seq, attempt: AttemptNo, out: &Outside) -> Op {
     let run = runs.own;
-    let rng = &out.rng;
+    let rng = &out.engine.rng;
     match rng.below(5) {
         0 => {
             let mut limits = Limits::default();

@@ -133,7 +133,7 @@ impl Process {
 
     /// Returns the process's own monotonic clock.
     fn now_ms(&self, out: &Outside) -> u64 {
-        out.now_ms().saturating_sub(self.slept_ms)
+        out.engine.now_ms().saturating_sub(self.slept_ms)
     }
 
     pub fn is_idle(&self) -> bool {
@@ -169,9 +169,9 @@ impl Process {
             ToProcess::Reopen => self.reopen(out),
             ToProcess::Request { connection, request } => self.request(connection, request, out),
             ToProcess::ClientGone(c) => self.client_gone(c, out),
-            ToProcess::ClientGoneLate(c) => self.feed(c, Event::ClientGone, out),
+            ToProcess::Desk(event) => self.desk_on(event, out),
             ToProcess::WaitOver { connection, wait } => {
-                let just_woke = self.paused_until_ms + 1_000 > out.now_ms();
+                let just_woke = self.paused_until_ms + 1_000 > out.engine.now_ms();
                 if let Some(client) = self.clients.get_mut(&connection).filter(|c| c.wait == wait) {
                     // A process that slept over an hour's end, or over what made room, has not told its waiters yet.
                     client.waited_out = self.hour == out.hour() && !just_woke;
@@ -189,11 +189,7 @@ impl Process {
             ToProcess::Flushed(c) => self.flushed(c, out),
             ToProcess::Mark(c) => self.mark(c, out),
             ToProcess::Upstream { run, seq, piece } => self.upstream((run, seq), piece, out),
-            ToProcess::SettleSlow(key) => {
-                self.exchange(key, outlast_core::call::exchange::Event::SettleSlow, out);
-            }
             ToProcess::SettleAgain(key) => self.settle_again(key, out),
-            ToProcess::Rested(key) => self.exchange(key, outlast_core::call::exchange::Event::Rested, out),
             ToProcess::Claim { agent, life, run, fresh } => self.claim(agent, life, run, fresh, out),
             ToProcess::Raise { run, amount } => self.raise(run, amount, out),
             ToProcess::WorkerClaims { worker, life, run } => self.worker_claims(worker, life, run, out),
@@ -251,7 +247,7 @@ impl Process {
             patience_ms: 45_000,
         };
         let request = desk::Request {
-            place: client.place(attempt, out.bug),
+            place: client.place(attempt, out.engine.bug),
             retry_count: r.retry,
             has_idempotency_key: r.key.is_some(),
             patience: patience(out),
@@ -269,7 +265,7 @@ impl Process {
         let at = At { now_ms: self.now_ms(out), instance: self.instance };
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            out.say(|| format!("process {}: {event:?}", self.index));
+            out.engine.say(|| format!("process {}: {event:?}", self.index));
             for deed in self.desk.on(event, at) {
                 match deed {
                     Deed::Client(id, deed) => self.act(id.0, deed, out),
@@ -285,15 +281,15 @@ impl Process {
             Op::Admit(admit) => out.oracle.receiving(admit.actor.run, admit.actor.attempt),
             _ => Vec::new(),
         };
-        let ticket = self.store.submit(op.clone(), durability, out.now_ms());
-        let submitted_ms = out.now_ms();
+        let ticket = self.store.submit(op.clone(), durability, out.engine.now_ms());
+        let submitted_ms = out.engine.now_ms();
         self.pending.push(Pending { op, ticket, then, as_whom: self.instance, submitted_ms, receiving });
-        let wait = if durability == Durability::Lazy { 100 } else { out.rng.between(1, 8) };
+        let wait = if durability == Durability::Lazy { 100 } else { out.engine.rng.between(1, 8) };
         self.commit_in(wait, out);
     }
 
     fn commit_in(&mut self, wait: u64, out: &mut Outside) {
-        let at = out.now_ms() + wait;
+        let at = out.engine.now_ms() + wait;
         if self.commit_at.is_none_or(|planned| at < planned) {
             self.commit_at = Some(at);
             out.to_process(wait, self.index, ToProcess::Commit);
@@ -302,9 +298,9 @@ impl Process {
 }
 
 fn patience(out: &Outside) -> Patience {
-    let seed = out.rng.between(0, u64::MAX - 1);
-    let hold_ms = if out.rng.chance(70) { 60_000 } else { 0 };
-    Patience { tries: out.rng.between(1, 3) as u32, within_ms: 45_000, hold_ms, seed }
+    let seed = out.engine.rng.between(0, u64::MAX - 1);
+    let hold_ms = if out.engine.rng.chance(70) { 60_000 } else { 0 };
+    Patience { tries: out.engine.rng.between(1, 3) as u32, within_ms: 45_000, hold_ms, seed }
 }
 
 fn refuse(c: u64, request: &Request, code: &str, retry: bool, after_ms: u64, out: &mut Outside) {

@@ -104,7 +104,7 @@ impl Worker {
     pub fn on(&mut self, input: ToWorker, out: &mut Outside) {
         match input {
             ToWorker::Begin => {
-                self.process = out.rng.below(out.processes as u64) as usize;
+                self.process = out.engine.rng.below(out.processes as u64) as usize;
                 let (worker, life, run) = (self.index, self.life, self.run);
                 out.to_process(3, self.process, ToProcess::WorkerClaims { worker, life, run });
             }
@@ -116,14 +116,14 @@ impl Worker {
                     self.begin_wave(out);
                 }
                 Err(Error::Engine(Refused::RunEnded { .. })) => self.mood = Mood::Done,
-                _ => self.restart_in(out.rng.between(3_000, 9_000), out),
+                _ => self.restart_in(out.engine.rng.between(3_000, 9_000), out),
             },
             ToWorker::Open(task) => self.open(task, out),
             ToWorker::Did(task, result) => self.did(task, result, out),
             ToWorker::Returns(task) => self.returns(task, out),
             ToWorker::Sends(task) => self.sends(task, out),
             ToWorker::End(Ok(_)) => self.mood = Mood::Done,
-            ToWorker::End(Err(_)) | ToWorker::Die => self.restart_in(out.rng.between(500, 6_000), out),
+            ToWorker::End(Err(_)) | ToWorker::Die => self.restart_in(out.engine.rng.between(500, 6_000), out),
         }
     }
 
@@ -153,7 +153,11 @@ impl Worker {
         };
         self.doing = wave.into_iter().map(Doing::new).collect();
         for task in 0..self.doing.len() {
-            let after = if out.rng.chance(50) { out.rng.between(0, 40) } else { out.rng.between(0, 600) };
+            let after = if out.engine.rng.chance(50) {
+                out.engine.rng.between(0, 40)
+            } else {
+                out.engine.rng.between(0, 600)
+            };
             out.to_worker(after, self.index, self.life, ToWorker::Open(task));
         }
     }
@@ -162,10 +166,10 @@ impl Worker {
     fn open(&mut self, task: usize, out: &mut Outside) {
         let (actor, slot) = (self.actor, Slot::DRIVER);
         let Some(doing) = self.doing.get_mut(task) else { return };
-        doing.opened_ms = out.now_ms();
+        doing.opened_ms = out.engine.now_ms();
         match &doing.task {
             Task::Step { key, at_most_once, retries, .. } => {
-                let how = match (at_most_once, out.rng.chance(60)) {
+                let how = match (at_most_once, out.engine.rng.chance(60)) {
                     (true, _) => How::Submitted(Durability::Synced),
                     (false, true) => How::Ahead,
                     (false, _) => How::Submitted(Durability::Committed),
@@ -193,12 +197,17 @@ impl Worker {
                     on_version: OnChange::Keep,
                     alone: doing.alone,
                 };
-                let how = if out.rng.chance(50) { How::Ahead } else { How::Submitted(Durability::Committed) };
+                let how = if out.engine.rng.chance(50) {
+                    How::Ahead
+                } else {
+                    How::Submitted(Durability::Committed)
+                };
                 self.ask(Some(task), claim, how, out);
             }
             Task::Swap { key } => {
                 let name = Name::new("shared", "", key.clone());
-                doing.expected = out.disk.inspect(|t, _| t.state.keys.get(&name).map_or(0, |c| c.version));
+                doing.expected =
+                    out.engine.disk.inspect(|t, _| t.state.keys.get(&name).map_or(0, |c| c.version));
                 let value = out.fresh(key);
                 let change = Change::set(name, value.as_bytes()).expecting(doing.expected);
                 doing.value = Some(value);
@@ -226,7 +235,7 @@ impl Worker {
     fn ask(&self, task: Option<usize>, op: impl Into<Op>, how: How, out: &mut Outside) {
         let whose = Whose { worker: self.index, life: self.life, task };
         let work = ToProcess::Work { whose, op: op.into(), how };
-        out.to_process(out.rng.below(3), self.process, work);
+        out.to_process(out.engine.rng.below(3), self.process, work);
     }
 
     fn did(&mut self, task: usize, result: Result<Outcome, Error>, out: &mut Outside) {
@@ -235,28 +244,30 @@ impl Worker {
         let key = doing.task.key().to_owned();
         match result {
             Ok(Outcome::Kept(())) => self.record(task, out),
-            Err(_) if doing.record.is_some() && out.bug == Some(Bug::PartMissing) => self.record(task, out),
+            Err(_) if doing.record.is_some() && out.engine.bug == Some(Bug::PartMissing) => {
+                self.record(task, out)
+            }
             Ok(outcome) if doing.task.is_tool() => self.tool_did(task, outcome, out),
             // Its client is told that the call was not made, or not recorded; the next life asks again.
-            Err(_) if doing.task.is_tool() => self.restart_in(out.rng.between(1_000, 5_000), out),
+            Err(_) if doing.task.is_tool() => self.restart_in(out.engine.rng.between(1_000, 5_000), out),
             Ok(Outcome::Begun(Step::Run { opening, try_no, .. })) => {
                 if let Task::Step { at_most_once: true, .. } = doing.task {
                     out.oracle.work.runs_once(run, &key);
                 }
                 (doing.opening, doing.try_no) = (opening, try_no);
-                out.to_worker(out.rng.between(1, 800), index, life, ToWorker::Returns(task));
+                out.to_worker(out.engine.rng.between(1, 800), index, life, ToWorker::Returns(task));
             }
             Ok(Outcome::ItemClaimed(ItemClaim::Run(item))) => {
                 doing.opening = item.opening;
-                out.to_worker(out.rng.between(1, 800), index, life, ToWorker::Returns(task));
+                out.to_worker(out.engine.rng.between(1, 800), index, life, ToWorker::Returns(task));
             }
             Ok(Outcome::Tried(try_no)) => {
                 out.oracle.work.tried(run, &key, doing.try_no, try_no);
                 doing.try_no = try_no;
-                out.to_worker(out.rng.between(1, 300), index, life, ToWorker::Returns(task));
+                out.to_worker(out.engine.rng.between(1, 300), index, life, ToWorker::Returns(task));
             }
             Ok(Outcome::Begun(Step::Done { seq })) => {
-                out.oracle.work.found(&out.disk, run, &key, seq);
+                out.oracle.work.found(&out.engine.disk, run, &key, seq);
                 self.over(task, out);
             }
             Ok(Outcome::Begun(Step::InDoubt { seq })) => self.resolve(task, seq, out),
@@ -277,10 +288,10 @@ impl Worker {
             }
             Ok(Outcome::ApprovalAsked(answer)) if answer.status == Status::Pending => {
                 if let Some(id) = answer.id.filter(|_| !std::mem::replace(&mut doing.decision_asked, true)) {
-                    let approve = out.rng.chance(70);
+                    let approve = out.engine.rng.chance(70);
                     let decide =
                         DecideApproval { id, digest: None, approve, reason: None, by: "p".to_owned() };
-                    let after = out.rng.between(500, 20_000);
+                    let after = out.engine.rng.between(500, 20_000);
                     out.to_process(after, self.process, ToProcess::Person(decide.into()));
                 }
                 self.again(task, 3_000, out);
@@ -292,7 +303,7 @@ impl Worker {
                 | Refused::InstanceDead
                 | Refused::RunHalted { .. }
                 | Refused::NotRunning { .. },
-            )) => self.restart_in(out.rng.between(1_000, 5_000), out),
+            )) => self.restart_in(out.engine.rng.between(1_000, 5_000), out),
             // An instance that its process has left is declared dead by another process, after whatever was answered ahead.
             Err(Error::Engine(Refused::UnknownEntry { .. }))
                 if out.troubled_ms + 1_000 < doing.opened_ms
@@ -306,7 +317,7 @@ impl Worker {
             }
             // A claim that failed stops its batch. If the item is this attempt's after all, the next attempt has it.
             Err(e) if !matches!(e, Error::Engine(_)) && doing.task.is_item() => {
-                self.restart_in(out.rng.between(1_000, 5_000), out);
+                self.restart_in(out.engine.rng.between(1_000, 5_000), out);
             }
             // What was written, or not, is found when the task is opened again.
             Err(_) => self.again(task, 1_000, out),
@@ -317,12 +328,12 @@ impl Worker {
     fn resolve(&mut self, task: usize, seq: Seq, out: &mut Outside) {
         let Some(doing) = self.doing.get_mut(task) else { return };
         let key = doing.task.key().to_owned();
-        let failed = out.rng.chance(50);
+        let failed = out.engine.rng.chance(50);
         if failed {
             out.oracle.work.may_run_again(self.run, &key);
         }
         let value = out.fresh(&key);
-        let seen = out.disk.inspect(|t, _| t.entries.get(&(self.run, seq)).and_then(|e| e.instance));
+        let seen = out.engine.disk.inspect(|t, _| t.entries.get(&(self.run, seq)).and_then(|e| e.instance));
         let resolve = ResolveStep {
             run: self.run,
             scope: iteration_scope(self.iteration),
@@ -340,7 +351,10 @@ impl Worker {
         let (actor, slot) = (self.actor, Slot::DRIVER);
         let Some(doing) = self.doing.get_mut(task_no) else { return };
         let (run, opening) = (self.run, doing.opening);
-        if matches!(doing.task, Task::Step { retries: true, .. }) && doing.try_no < 4 && out.rng.chance(40) {
+        if matches!(doing.task, Task::Step { retries: true, .. })
+            && doing.try_no < 4
+            && out.engine.rng.chance(40)
+        {
             let how = How::Submitted(Durability::Committed);
             return self.ask(Some(task_no), NextTry { actor, slot, opening }, how, out);
         }

@@ -1,9 +1,4 @@
-//! World of the simulation: one clock, one queue of events, all agents and processes.
-
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+//! Scene of agents: their processes with a desk each, their workers, a person, and what goes wrong.
 
 use outlast_core::{
     engine::{
@@ -17,18 +12,15 @@ use outlast_core::{
         budget::{Name, Per, Terms},
         unit::{Limits, Unit},
     },
-    memory::MemoryStore,
     run::{InDoubt, Policy, Spec},
     store::{Ask, Durability},
-    words::{
-        clock::ManualClock,
-        id::{Micros, RunId, RunNo},
-    },
+    words::id::{Micros, RunId, RunNo},
 };
 
 use crate::{
     agent::Agent,
     bug::Bug,
+    engine::{AN_HOUR, Engine, Outcome, Play, Scene, play},
     happening::{Happening, Runs, ToAgent, ToProcess, ToWorker},
     oracle::Oracle,
     outside::Outside,
@@ -36,31 +28,14 @@ use crate::{
     program::{self, Mood},
     provider::Provider,
     rng::Rng,
-    scene::{Scene, Trouble},
+    setup::{Setup, Trouble},
     worker::Worker,
 };
 
 /// Time from which nothing new goes wrong, so that everything has to come to rest.
 const CALM_MS: u64 = 150_000;
-/// Simulated time, in milliseconds, by which every world that comes to rest has come to rest.
-const END_MS: u64 = 3_600_000;
-/// Time at which the first simulated hour ends: 20 November 2026, 09:00 UTC.
-const AN_HOUR: Micros = Micros(1_795_165_200_000_000);
 /// Time without events after which a world counts as at rest: several ticks and a lease.
 const REST_MS: u64 = 30_000;
-
-/// Result of playing a seed.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    pub seed: u64,
-    /// Violation that the oracle found, with the story up to it if that was asked for; `None` if it found none.
-    pub violation: Option<String>,
-    pub story: Vec<String>,
-    /// Simulated time at the end, in milliseconds.
-    pub ended_ms: u64,
-    /// Number of times each thing happened: a world in which nothing happens proves nothing.
-    pub seen: BTreeMap<String, u64>,
-}
 
 struct World {
     out: Outside,
@@ -71,48 +46,30 @@ struct World {
     quiet_since_ms: Option<u64>,
 }
 
-/// Simulates the world of a seed to its end, or to the first broken invariant. `bug` plants a known defect; `tell` keeps
-/// a line for each event, the story.
-pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
-    let mut world = World::new(seed, bug, tell);
-    let violation = world.play();
-    let out = world.out;
-    Outcome {
-        seed,
-        violation,
-        ended_ms: out.now_ms(),
-        story: out.story.map_or_else(Vec::new, |s| s.into_inner().unwrap_or_else(PoisonError::into_inner)),
-        seen: out.seen,
-    }
+/// Plays the scene of a seed to its end, or to the first broken invariant.
+pub fn run(seed: Play) -> Outcome {
+    play(seed.seed, World::new(seed))
 }
 
 impl World {
-    fn new(seed: u64, bug: Option<Bug>, tell: bool) -> World {
+    fn new(play: Play) -> World {
+        let Play { seed, bug, .. } = play;
         let rng = Rng::new(seed);
-        let mut scene = Scene::draw(&rng, bug);
+        let mut scene = Setup::draw(&rng, bug);
         spread(&mut scene, seed, bug);
-        let clock = Arc::new(ManualClock::new(Micros(AN_HOUR.0 - 1000 * scene.hour_ends_ms as i64)));
-        let disk = Arc::new(MemoryStore::new(clock.clone()));
+        let begin = Micros(AN_HOUR.0 - 1000 * scene.hour_ends_ms as i64);
         let mut out = Outside {
-            clock,
-            disk,
-            rng,
+            engine: Engine::new(play, rng, begin, scene.faults),
             provider: Provider::default(),
             oracle: Oracle::default(),
-            bug,
             processes: scene.processes,
             rate: scene.rate,
-            seen: BTreeMap::new(),
-            queue: BTreeMap::new(),
-            order: 0,
             connections: 0,
-            faults: scene.faults,
             away_until_ms: vec![0; scene.processes],
             hampered_until_ms: vec![0; scene.processes],
             instances: vec![None; scene.processes],
             troubled_ms: 0,
             died: Vec::new(),
-            story: tell.then(Mutex::default),
         };
         team(&out, scene.team_limits);
         let parent = start(&out, "parent", scene.parent_limits, None, InDoubt::AsRetry, false);
@@ -120,14 +77,14 @@ impl World {
         for (i, cast) in scene.casts.into_iter().enumerate() {
             let above = cast.under_parent.then_some(parent);
             let run = start(&out, &format!("run-{i}"), cast.limits, above, cast.in_doubt, cast.of_team);
-            out.say(|| format!("{run}: {cast:?}"));
+            out.engine.say(|| format!("{run}: {cast:?}"));
             agents.push(Agent::new(i, run, parent, cast, &out));
             out.to_agent(100, i, 0, ToAgent::Begin);
         }
         let mut workers = Vec::new();
         for (i, waves) in scene.workers.into_iter().chain(further(seed, bug)).enumerate() {
             let run = job(&out, &format!("job-{i}"), parent, None);
-            out.say(|| format!("{run}: {waves:?}"));
+            out.engine.say(|| format!("{run}: {waves:?}"));
             workers.push(Worker::new(i, run, waves));
             out.to_worker(150, i, 0, ToWorker::Begin);
         }
@@ -136,100 +93,30 @@ impl World {
         {
             let runs = Runs { own: job(&out, "person", parent, Some(6)), agents: agent.run };
             for ms in scene.orders {
-                let process = out.rng.below(scene.processes as u64) as usize;
+                let process = out.engine.rng.below(scene.processes as u64) as usize;
                 out.to_process(ms, process, ToProcess::Order(runs));
             }
         }
-        let processes = (0..scene.processes).map(|i| Process::new(i, 0, out.disk.clone(), bug)).collect();
+        let processes =
+            (0..scene.processes).map(|i| Process::new(i, 0, out.engine.disk.clone(), bug)).collect();
         for i in 0..scene.processes {
             out.to_process(0, i, ToProcess::Start);
         }
         removal(seed, &agents, &mut out);
         for (ms, trouble) in scene.troubles {
-            out.at(ms, Happening::Trouble(trouble));
+            out.engine.at(ms, Happening::Trouble(trouble));
         }
         World { out, processes, agents, workers, quiet_since_ms: None }
     }
 
-    /// Plays until the world is at rest. Returns the violation that the oracle found.
-    fn play(&mut self) -> Option<String> {
-        while let Some(((ms, order), what)) = self.out.queue.pop_first() {
-            self.out.clock.advance_ms(ms - self.out.now_ms());
-            if ms >= CALM_MS {
-                self.out.faults = 0;
-                self.out.provider.behaves = true;
-            }
-            self.happen(order, what);
-            for dead in std::mem::take(&mut self.out.died) {
-                self.kill(dead);
-            }
-            if let Some(violation) = self.out.oracle.violation() {
-                return Some(violation);
-            }
-            if self.is_at_rest() {
-                return self.out.oracle.at_rest(&self.out.disk);
-            }
-            if ms >= END_MS {
-                return Some(format!("9: the world never came to rest: {}", self.unrest()));
-            }
-        }
-        Some("nothing happens any more".to_owned())
-    }
-
-    fn happen(&mut self, order: u64, what: Happening) {
-        match what {
-            Happening::Process(i, input) => {
-                let until = self.processes[i].paused_until_ms;
-                if until > self.out.now_ms() {
-                    // Delivered in the order in which they were sent: the network keeps it.
-                    self.out.queue.insert((until, order), Happening::Process(i, input));
-                } else {
-                    self.processes[i].on(input, &mut self.out);
-                }
-            }
-            Happening::Worker { worker, life, input } => {
-                let at = &mut self.workers[worker];
-                let until = self.processes[at.process].paused_until_ms;
-                if at.life != life {
-                } else if until > self.out.now_ms() {
-                    self.out.queue.insert((until, order), Happening::Worker { worker, life, input });
-                } else {
-                    self.out.say(|| format!("worker {worker}: {input:?}"));
-                    at.on(input, &mut self.out);
-                }
-            }
-            Happening::Agent { agent, life, input } => {
-                if self.agents[agent].life != life {
-                    return;
-                }
-                self.out.say(|| format!("agent {agent}: {input:?}"));
-                if let ToAgent::Die { leaves_ghost: true } = input {
-                    let ghost = self.agents[agent].ghost(self.agents.len());
-                    let (index, life) = (ghost.index, ghost.life);
-                    self.agents.push(ghost);
-                    let delay = self.out.rng.between(10, 20_000);
-                    self.out.to_agent(delay, index, life, ToAgent::Next);
-                }
-                self.agents[agent].on(input, &mut self.out);
-            }
-            Happening::ClockSetRight { by_ms } => self.out.clock_jumps(-by_ms),
-            Happening::Trouble(_)
-                if {
-                    self.out.troubled_ms = self.out.now_ms();
-                    false
-                } => {}
-            Happening::Trouble(trouble) => self.trouble(trouble),
-        }
-    }
-
     fn trouble(&mut self, trouble: Trouble) {
-        self.out.troubled_ms = self.out.now_ms();
-        self.out.say(|| format!("{trouble:?}"));
+        self.out.troubled_ms = self.out.engine.now_ms();
+        self.out.engine.say(|| format!("{trouble:?}"));
         match trouble {
             Trouble::KillProcess(i) => self.kill(i),
             Trouble::PauseProcess(i, ms) => {
-                let until = self.out.now_ms() + ms;
-                self.out.hampers(i, until.saturating_sub(self.out.now_ms()));
+                let until = self.out.engine.now_ms() + ms;
+                self.out.hampers(i, until.saturating_sub(self.out.engine.now_ms()));
                 let process = &mut self.processes[i];
                 process.paused_until_ms = process.paused_until_ms.max(until);
             }
@@ -237,16 +124,18 @@ impl World {
                 for i in 0..self.processes.len() {
                     self.kill(i);
                 }
-                self.out.oracle.power_lost(&self.out.disk);
-                self.out.disk.lose_power();
+                self.out.oracle.power_lost(&self.out.engine.disk);
+                self.out.engine.disk.lose_power();
             }
             Trouble::StoreAway { process, ms, loses } => {
                 if loses {
-                    self.out.say(|| "the database starts anew, without what was not synced".to_owned());
-                    self.out.oracle.power_lost(&self.out.disk);
-                    self.out.disk.lose_power();
+                    self.out
+                        .engine
+                        .say(|| "the database starts anew, without what was not synced".to_owned());
+                    self.out.oracle.power_lost(&self.out.engine.disk);
+                    self.out.engine.disk.lose_power();
                 }
-                let until = self.out.now_ms() + ms;
+                let until = self.out.engine.now_ms() + ms;
                 let all = 0..self.processes.len();
                 for i in all.filter(|i| process.is_none_or(|p| p == *i)) {
                     if process.is_some() {
@@ -256,18 +145,18 @@ impl World {
                 }
             }
             Trouble::SuspendProcess(i, ms) => {
-                let now = self.out.now_ms();
+                let now = self.out.engine.now_ms();
                 let process = &mut self.processes[i];
                 process.slept_ms += (now + ms).saturating_sub(process.paused_until_ms.max(now));
                 self.trouble(Trouble::PauseProcess(i, ms));
             }
             Trouble::ClockJump { by_ms, ms } => {
                 self.out.clock_jumps(by_ms);
-                self.out.at(self.out.now_ms() + ms, Happening::ClockSetRight { by_ms });
+                self.out.engine.at(self.out.engine.now_ms() + ms, Happening::ClockSetRight { by_ms });
             }
             Trouble::KillAgent(i) => {
                 let life = self.agents[i].life;
-                let leaves_ghost = self.out.rng.chance(30);
+                let leaves_ghost = self.out.engine.rng.chance(30);
                 self.out.to_agent(0, i, life, ToAgent::Die { leaves_ghost });
             }
         }
@@ -279,11 +168,11 @@ impl World {
         if !self.processes[i].is_up {
             return;
         }
-        self.out.say(|| format!("process {i} is dead"));
+        self.out.engine.say(|| format!("process {i} is dead"));
         self.out.instances[i] = None;
-        self.out.troubled_ms = self.out.now_ms();
+        self.out.troubled_ms = self.out.engine.now_ms();
         let life = self.processes[i].life + 1;
-        let fresh = Process::new(i, life, self.out.disk.clone(), self.out.bug);
+        let fresh = Process::new(i, life, self.out.engine.disk.clone(), self.out.engine.bug);
         let dead = std::mem::replace(&mut self.processes[i], fresh);
         self.out.oracle.died(dead.instance());
         for (run, seq) in dead.pending_marks() {
@@ -311,8 +200,84 @@ impl World {
                 self.out.to_worker(1, worker.index, worker.life, ToWorker::Die);
             }
         }
-        let down = self.out.rng.between(200, 12_000);
+        let down = self.out.engine.rng.between(200, 12_000);
         self.out.to_process(down, i, ToProcess::Start);
+    }
+
+    fn is_at_rest(&mut self) -> bool {
+        let now = self.out.engine.now_ms();
+        let idle = self.agents.iter().all(|a| a.mood != Mood::Working)
+            && self.workers.iter().all(|w| w.mood != Mood::Working)
+            && self.processes.iter().all(|p| p.is_up && p.is_idle() && p.paused_until_ms <= now);
+        if !idle {
+            self.quiet_since_ms = None;
+            return false;
+        }
+        let since = *self.quiet_since_ms.get_or_insert(now);
+        now - since >= REST_MS
+    }
+}
+
+impl Scene for World {
+    type Event = Happening;
+    const END_MS: u64 = 3_600_000;
+
+    fn engine(&mut self) -> &mut Engine<Happening> {
+        &mut self.out.engine
+    }
+
+    fn on(&mut self, order: u64, what: Happening) {
+        let now_ms = self.out.engine.now_ms();
+        if now_ms >= CALM_MS {
+            self.out.engine.faults = 0;
+            self.out.provider.behaves = true;
+        }
+        match what {
+            Happening::Process(i, input) => {
+                let until = self.processes[i].paused_until_ms;
+                if until > now_ms {
+                    // Delivered in the order in which they were sent: the network keeps it.
+                    self.out.engine.put_off(until, order, Happening::Process(i, input));
+                } else {
+                    self.processes[i].on(input, &mut self.out);
+                }
+            }
+            Happening::Worker { worker, life, input } => {
+                let at = &mut self.workers[worker];
+                let until = self.processes[at.process].paused_until_ms;
+                if at.life != life {
+                } else if until > now_ms {
+                    self.out.engine.put_off(until, order, Happening::Worker { worker, life, input });
+                } else {
+                    self.out.engine.say(|| format!("worker {worker}: {input:?}"));
+                    at.on(input, &mut self.out);
+                }
+            }
+            Happening::Agent { agent, life, input } if self.agents[agent].life == life => {
+                self.out.engine.say(|| format!("agent {agent}: {input:?}"));
+                if let ToAgent::Die { leaves_ghost: true } = input {
+                    let ghost = self.agents[agent].ghost(self.agents.len());
+                    let (index, life) = (ghost.index, ghost.life);
+                    self.agents.push(ghost);
+                    let delay = self.out.engine.rng.between(10, 20_000);
+                    self.out.to_agent(delay, index, life, ToAgent::Next);
+                }
+                self.agents[agent].on(input, &mut self.out);
+            }
+            Happening::Agent { .. } => {}
+            Happening::ClockSetRight { by_ms } => self.out.clock_jumps(-by_ms),
+            Happening::Trouble(trouble) => self.trouble(trouble),
+        }
+        for dead in std::mem::take(&mut self.out.died) {
+            self.kill(dead);
+        }
+    }
+
+    fn verdict(&mut self) -> Option<Result<(), String>> {
+        let violation = self.out.oracle.violation().map(Err);
+        violation.or_else(|| {
+            self.is_at_rest().then(|| self.out.oracle.at_rest(&self.out.engine.disk).map_or(Ok(()), Err))
+        })
     }
 
     /// Returns as text which agents, workers and processes still have something to do.
@@ -324,20 +289,8 @@ impl World {
         let busy = |p: &&Process| !p.is_up || !p.is_idle();
         let processes = self.processes.iter().filter(busy);
         let processes = processes.map(|p| format!("process {} ({})", p.index, p.business()));
-        agents.chain(workers).chain(processes).collect::<Vec<_>>().join(", ")
-    }
-
-    fn is_at_rest(&mut self) -> bool {
-        let now = self.out.now_ms();
-        let idle = self.agents.iter().all(|a| a.mood != Mood::Working)
-            && self.workers.iter().all(|w| w.mood != Mood::Working)
-            && self.processes.iter().all(|p| p.is_up && p.is_idle() && p.paused_until_ms <= now);
-        if !idle {
-            self.quiet_since_ms = None;
-            return false;
-        }
-        let since = *self.quiet_since_ms.get_or_insert(now);
-        now - since >= REST_MS
+        let busy: Vec<String> = agents.chain(workers).chain(processes).collect();
+        format!("9: the world never came to rest: {}", busy.join(", "))
     }
 }
 
@@ -361,7 +314,7 @@ fn removal(seed: u64, agents: &[Agent], out: &mut Outside) {
     let rng = Rng::new(seed ^ 0xf027_f027_f027_f027);
     let of_team = |a: &&Agent| a.cast.of_team && !a.cast.supervised && !a.cast.under_parent;
     let Some(agent) = agents.iter().find(of_team) else { return };
-    if out.bug != Some(Bug::ForgottenInFlight) && !rng.chance(20) {
+    if out.engine.bug != Some(Bug::ForgottenInFlight) && !rng.chance(20) {
         return;
     }
     let (run, process) = (agent.run, rng.below(out.processes as u64) as usize);
@@ -375,7 +328,7 @@ fn removal(seed: u64, agents: &[Agent], out: &mut Outside) {
 
 /// Lets a balancer spread the requests of agents that name their attempts themselves, for some seeds. Its draws are its own,
 /// as the recorder's are.
-fn spread(scene: &mut Scene, seed: u64, bug: Option<Bug>) {
+fn spread(scene: &mut Setup, seed: u64, bug: Option<Bug>) {
     let is_wanted = matches!(bug, Some(Bug::TakerUntold | Bug::GiveBackUntold));
     let rng = Rng::new(seed ^ 0x5b4d_5b4d_5b4d_5b4d);
     for cast in scene.casts.iter_mut().filter(|cast| !cast.supervised && scene.processes > 1) {
@@ -388,7 +341,7 @@ fn team(out: &Outside, limits: Limits) {
     let terms = Terms { limits, per: Per::Hour, tag: Some(team_tag()) };
     let set = Name::new("team").map(|name| {
         let set = SetBudget { name, terms, source: Source::Command };
-        out.disk.ask(set, Durability::Synced).wait()
+        out.engine.disk.ask(set, Durability::Synced).wait()
     });
     assert!(matches!(set, Ok(Ok(_))), "a scene cannot set its budget: {set:?}");
 }
@@ -404,7 +357,7 @@ fn job(out: &Outside, id: &str, parent: RunNo, calls: Option<i64>) -> RunNo {
         limits[Unit::Calls] = calls;
         let spec = Spec { job: Some("job".to_owned()), ..Spec::default() };
         let start = Start { spec, limits, parent: Some(parent), ..Start::new(id) };
-        out.disk.ask(start, Durability::Synced).wait()
+        out.engine.disk.ask(start, Durability::Synced).wait()
     });
     match started {
         Ok(Ok(started)) => started.run,
@@ -429,7 +382,7 @@ fn start(
             parent,
             ..Start::new(id)
         };
-        out.disk.ask(start, Durability::Synced).wait()
+        out.engine.disk.ask(start, Durability::Synced).wait()
     });
     match started {
         Ok(Ok(started)) => started.run,

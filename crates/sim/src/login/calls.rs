@@ -7,8 +7,8 @@ use outlast_core::{
 };
 
 use super::{
-    CALM_MS, Event, World,
-    server::{Change, LOGIN, Whose},
+    CALM_MS, Event, Login,
+    plan::{Change, LOGIN, Whose},
     truth::Head,
     waiting::{LOOK_MS, Memory, Waiting},
 };
@@ -71,9 +71,9 @@ impl Agent {
     }
 }
 
-impl World {
+impl Login {
     pub(super) fn ask(&mut self, agent: usize, life: u32, tries: u32) {
-        let (now_ms, now) = (self.now_ms(), self.now());
+        let (now_ms, now) = (self.engine.now_ms(), self.engine.now());
         let at = &mut self.agents[agent];
         if at.life != life || at.is_done || at.under_way.is_some() {
             return;
@@ -82,55 +82,57 @@ impl World {
         if !server.is_up || server.instance.is_none() {
             at.server = (at.server + 1) % self.servers.len();
             at.memory = Memory::default();
-            return self.after(1_000, Event::Ask { agent, life, tries });
+            return self.engine.after(1_000, Event::Ask { agent, life, tries });
         }
         if tries >= MOST_TRIES {
             return self
+                .engine
                 .breaks(Some(format!("P3: a call of run {agent} is held for ever: asked {tries} times")));
         }
         if let Some(waits) = &at.waits
-            && at.memory.judge(waits, [agent as u64, u64::from(life)], self.ground.bug, (now_ms, now), tries)
+            && at.memory.judge(waits, [agent as u64, u64::from(life)], self.engine.bug, (now_ms, now), tries)
         {
             let patience_ms = waits.patience_ms;
-            self.saw("held");
-            self.after(LOOK_MS, Event::Look { agent, life, tries });
-            return self.after(patience_ms, Event::GivesUp { agent, life, tries });
+            self.engine.saw("held");
+            self.engine.after(LOOK_MS, Event::Look { agent, life, tries });
+            return self.engine.after(patience_ms, Event::GivesUp { agent, life, tries });
         }
         self.enter(agent);
     }
 
     pub(super) fn look(&mut self, agent: usize, life: u32, tries: u32) {
-        let (now_ms, bug) = (self.now_ms(), self.ground.bug);
+        let (now_ms, bug) = (self.engine.now_ms(), self.engine.bug);
         let at = &mut self.agents[agent];
         let Some(waits) = at.waits.as_ref().filter(|_| at.life == life && at.memory.is_held(tries)) else {
             return;
         };
         if !at.memory.is_over(waits, bug, now_ms) {
             let wrong = at.memory.wrong(waits, now_ms);
-            self.breaks(wrong);
-            return self.after(LOOK_MS, Event::Look { agent, life, tries });
+            self.engine.breaks(wrong);
+            return self.engine.after(LOOK_MS, Event::Look { agent, life, tries });
         }
         at.memory.goes_on();
-        self.saw("held, and went on");
+        self.engine.saw("held, and went on");
         self.enter(agent);
     }
 
     pub(super) fn give_up(&mut self, agent: usize, life: u32, tries: u32) {
-        let now_ms = self.now_ms();
+        let now_ms = self.engine.now_ms();
         let at = &mut self.agents[agent];
         let Some(waits) = at.waits.as_ref().filter(|_| at.life == life && at.memory.is_held(tries)) else {
             return;
         };
         let wrong = at.memory.wrong(waits, now_ms);
         at.memory.goes_on();
-        self.saw("held, and its client left");
-        self.breaks(wrong);
-        self.after(500, Event::Ask { agent, life, tries: tries + 1 });
+        self.engine.saw("held, and its client left");
+        self.engine.breaks(wrong);
+        self.engine.after(500, Event::Ask { agent, life, tries: tries + 1 });
     }
 
     /// Asks the plan whether the agent's call may leave.
     fn enter(&mut self, agent: usize) {
-        let call = self.new_call();
+        self.calls += 1;
+        let call = CallId(self.calls);
         let Agent { life, server, .. } = self.agents[agent];
         self.change(server, Whose { agent, life, call }, Change::Enter);
     }
@@ -140,48 +142,48 @@ impl World {
         let again = Event::Ask { agent, life, tries: 0 };
         match verdict {
             Ok(Verdict::Go) => {
-                self.saw("plan let go");
+                self.engine.saw("plan let go");
                 if self.truth.is_silent && self.is_answered {
                     let wrong =
                         format!("P5: a call of run {agent} goes, and an answer has told nothing of a plan");
-                    self.breaks(Some(wrong));
+                    self.engine.breaks(Some(wrong));
                 }
                 self.truth.went();
                 self.agents[agent].under_way = Some(whose.call);
-                let now_ms = self.now_ms();
-                self.servers[server].opens(whose, now_ms);
-                self.commit_soon(server);
+                self.opens(server, whose);
             }
             Ok(Verdict::Wait) => {
-                self.saw("plan waits");
-                let is_calm = self.stirred_ms + CALM_MS < self.now_ms();
+                self.engine.saw("plan waits");
+                let is_calm = self.stirred_ms + CALM_MS < self.engine.now_ms();
                 if is_calm && self.agents.iter().all(|agent| agent.under_way.is_none()) {
-                    let kept = plans::find(&*self.ground.disk, LOGIN);
-                    self.say(|_| format!("{kept:?}"));
+                    let kept = plans::find(&*self.engine.disk, LOGIN);
+                    self.engine.say(|| format!("{kept:?}"));
                     let wrong = format!("P4: a call of run {agent} waits for others, and none is under way");
-                    self.breaks(Some(wrong));
+                    self.engine.breaks(Some(wrong));
                 }
-                let ms = self.ground.rng.between(1_000, 4_000);
-                self.after(ms, again);
+                let ms = self.engine.rng.between(1_000, 4_000);
+                self.engine.after(ms, again);
             }
             Ok(Verdict::Rest(reached)) => {
-                self.saw("plan rests");
+                self.engine.saw("plan rests");
                 let wrong = self.truth.rests(&reached);
-                self.breaks(wrong);
-                let ms = u64::try_from(reached.until.ms_since(self.now())).unwrap_or(0);
-                let later = self.ground.rng.between(1_000, 5_000);
-                self.after(ms + later, again);
+                self.engine.breaks(wrong);
+                let ms = u64::try_from(reached.until.ms_since(self.engine.now())).unwrap_or(0);
+                let later = self.engine.rng.between(1_000, 5_000);
+                self.engine.after(ms + later, again);
             }
             Ok(Verdict::Untold) if self.truth.is_silent => {
-                self.saw("plan untold");
+                self.engine.saw("plan untold");
                 self.agents[agent].is_done = true;
             }
-            Ok(Verdict::Untold) => self.breaks(Some("P4: nothing is told, and answers tell".to_owned())),
+            Ok(Verdict::Untold) => {
+                self.engine.breaks(Some("P4: nothing is told, and answers tell".to_owned()))
+            }
             // The store may have taken it all the same.
             Err(_) => {
-                self.saw("plan not asked");
-                self.change_later(server, whose, Change::NeverLeft);
-                self.after(1_000, again);
+                self.engine.saw("plan not asked");
+                self.change_later(server, whose, Change::NeverLeft, 100);
+                self.engine.after(1_000, again);
             }
         }
     }
@@ -192,36 +194,36 @@ impl World {
             return;
         }
         // Its budget may have no room for it.
-        if !is_open || self.ground.rng.chance(5) {
-            self.saw("plan let go in vain");
+        if !is_open || self.engine.rng.chance(5) {
+            self.engine.saw("plan let go in vain");
             self.agents[agent].under_way = None;
-            self.stirred_ms = self.now_ms();
+            self.stirred_ms = self.engine.now_ms();
             self.change(server, whose, Change::NeverLeft);
-            return self.after(1_000, Event::Ask { agent, life, tries: 0 });
+            return self.engine.after(1_000, Event::Ask { agent, life, tries: 0 });
         }
         let at = &mut self.agents[agent];
         at.has_left = true;
         if let Some(waits) = &mut at.waits {
             at.memory.left(life, waits);
         }
-        let rng = &self.ground.rng;
+        let rng = &self.engine.rng;
         let head_ms = rng.between(200, 4_000);
         let end_ms = head_ms + rng.between(100, 15_000);
         let part = rng.between(500, 1_500) as i64;
         match rng.below(100) {
             // An error tells nothing, and costs nothing.
             0..=5 => {
-                self.after(head_ms, Event::Head(whose, None));
-                self.after(head_ms + 1, Event::End(whose, 0));
+                self.engine.after(head_ms, Event::Head(whose, None));
+                self.engine.after(head_ms + 1, Event::End(whose, 0));
             }
             // The connection breaks before an answer comes.
             6..=11 => {
                 let part = if rng.chance(50) { part } else { 0 };
-                self.after(end_ms, Event::End(whose, part));
+                self.engine.after(end_ms, Event::End(whose, part));
             }
             _ => {
-                self.after(head_ms, Event::Head(whose, Some(Head::default())));
-                self.after(end_ms, Event::End(whose, part));
+                self.engine.after(head_ms, Event::Head(whose, Some(Head::default())));
+                self.engine.after(end_ms, Event::End(whose, part));
             }
         }
     }
@@ -235,31 +237,31 @@ impl World {
         at.head = Some(head.clone());
         let server = at.server;
         // A task of its own: the call may be over before it begins.
-        match self.ground.rng.chance(10) {
-            true => self.change_later(server, whose, Change::Told(head)),
+        match self.engine.rng.chance(10) {
+            true => self.change_later(server, whose, Change::Told(head), 100),
             false => self.change(server, whose, Change::Told(head)),
         }
     }
 
     pub(super) fn end(&mut self, whose: Whose, part: i64) {
-        let (agent, life, now_ms) = (whose.agent, whose.life, self.now_ms());
+        let (agent, life, now_ms) = (whose.agent, whose.life, self.engine.now_ms());
         if self.agents[agent].under_way != Some(whose.call) {
             return;
         }
         let passed = self.truth.bill(part);
-        self.breaks(passed);
+        self.engine.breaks(passed);
         self.stirred_ms = now_ms;
         let at = &mut self.agents[agent];
         (at.under_way, at.has_left) = (None, false);
         let (server, head) = (at.server, at.head.take());
         self.is_answered |= matches!(head, Some(Some(_)));
         let at = &mut self.agents[agent];
-        if at.answered(now_ms, &self.ground.rng) {
+        if at.answered(now_ms, &self.engine.rng) {
             let ms = match &mut at.waits {
                 Some(waits) => waits.looks(now_ms) - now_ms,
-                None => self.ground.rng.between(10, 5_000),
+                None => self.engine.rng.between(10, 5_000),
             };
-            self.after(ms, Event::Ask { agent, life, tries: 0 });
+            self.engine.after(ms, Event::Ask { agent, life, tries: 0 });
         }
         self.change(server, whose, Change::Ended(head));
     }
@@ -267,25 +269,20 @@ impl World {
     /// Ends an agent with its server, and starts it again. What it had at its provider is billed as far as it came.
     pub(super) fn start_again(&mut self, agent: usize) {
         let servers = self.servers.len() as u64;
-        let (part, ms) = (self.ground.rng.between(0, 1_500) as i64, self.ground.rng.between(500, 8_000));
+        let (part, ms) = (self.engine.rng.between(0, 1_500) as i64, self.engine.rng.between(500, 8_000));
         let at = &mut self.agents[agent];
         at.life += 1;
         at.memory = Memory::default();
         (at.under_way, at.head) = (None, None);
         let has_left = std::mem::take(&mut at.has_left);
-        at.server = self.ground.rng.below(servers) as usize;
+        at.server = self.engine.rng.below(servers) as usize;
         let (life, is_done) = (at.life, at.is_done);
         if has_left {
             let passed = self.truth.bill(part);
-            self.breaks(passed);
+            self.engine.breaks(passed);
         }
         if !is_done {
-            self.after(ms, Event::Ask { agent, life, tries: 0 });
+            self.engine.after(ms, Event::Ask { agent, life, tries: 0 });
         }
-    }
-
-    fn change_later(&mut self, server: usize, whose: Whose, change: Change) {
-        let life = self.servers[server].life;
-        self.after(100, Event::Change { server, life, whose, change });
     }
 }

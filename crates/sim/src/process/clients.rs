@@ -32,9 +32,12 @@ impl Process {
             return;
         }
         out.oracle.leaves(c);
-        out.oracle.moved(out.now_ms());
-        match out.bug {
-            Some(Bug::LeftUnnoticed) => out.to_process(300, self.index, ToProcess::ClientGoneLate(c)),
+        out.oracle.moved(out.engine.now_ms());
+        match out.engine.bug {
+            Some(Bug::LeftUnnoticed) => {
+                let late = desk::Event::Client(ConnectionId(c), Event::ClientGone);
+                out.to_process(300, self.index, ToProcess::Desk(late));
+            }
             _ => self.feed(c, Event::ClientGone, out),
         }
     }
@@ -56,7 +59,7 @@ impl Process {
             }
             ForClient::Drop(opening) => self.open(c, opening, None, false, out),
             ForClient::Attach(seq) => {
-                out.saw("joined here");
+                out.engine.saw("joined here");
                 self.receives(c, seq, out);
                 let live = self.exchanges.get(&(run, seq)).cloned();
                 live.iter().for_each(|live| live.borrow_mut().quiet.iter_mut().for_each(Quiet::urge));
@@ -64,7 +67,7 @@ impl Process {
             }
             ForClient::Poll(seq) => {
                 self.receives(c, seq, out);
-                let pause = out.rng.between(100, 900);
+                let pause = out.engine.rng.between(100, 900);
                 out.to_process(pause, self.index, ToProcess::Poll { connection: c, seq });
             }
             ForClient::Load(seq) => {
@@ -75,18 +78,18 @@ impl Process {
                 let live = client.source.as_ref().map(|live| live.borrow());
                 let frames = live.as_ref().map(|live| live.frames.as_slice());
                 let seq = client.receiving.unwrap_or_default();
-                out.oracle.shown(&out.disk, &out.provider, run, seq, visible, frames);
+                out.oracle.shown(&out.engine.disk, &out.provider, run, seq, visible, frames);
             }
             ForClient::Finish => self.finish(c, out),
             ForClient::Refuse(refused) => {
                 let after = u64::from(refused.retry_after_s().unwrap_or(1)) * 1000;
                 let (code, retry) = (refused.code().to_owned(), refused.should_retry());
                 match refused {
-                    Refused::AdmissionTimeout(_) if client.lacks_turn => out.saw("no turn in time"),
+                    Refused::AdmissionTimeout(_) if client.lacks_turn => out.engine.saw("no turn in time"),
                     Refused::AdmissionTimeout(_) => {
-                        out.saw("admission timeout");
+                        out.engine.saw("admission timeout");
                         // Whoever stood behind it is served from now on, often at the end of the same wait.
-                        out.oracle.held_up(out.now_ms(), client.request.run);
+                        out.oracle.held_up(out.engine.now_ms(), client.request.run);
                     }
                     _ => {}
                 }
@@ -94,10 +97,10 @@ impl Process {
             }
             // The SDK does not retry a stream that broke, so the agent fails.
             ForClient::BreakOff(why) => {
-                out.saw("broke off");
+                out.engine.saw("broke off");
                 refuse(c, &client.request, why.code(), false, 0, out);
             }
-            ForClient::GiveBack { .. } if out.bug == Some(Bug::GiveBackUntold) => {}
+            ForClient::GiveBack { .. } if out.engine.bug == Some(Bug::GiveBackUntold) => {}
             ForClient::GiveBack { seq, instance } => {
                 let Some(attempt) = client.attempt else { return };
                 out.oracle.gives_back_from(c, (run, seq), (instance, self.index));
@@ -108,7 +111,7 @@ impl Process {
                 let Some(attempt) = client.attempt else { return };
                 client.mark = Some(Delivered { run, seq, attempt, count, replayed });
                 // The driver gets to it at once, or a little later.
-                let delay = if out.rng.chance(60) { 0 } else { out.rng.between(1, 60) };
+                let delay = if out.engine.rng.chance(60) { 0 } else { out.engine.rng.between(1, 60) };
                 out.to_process(delay, self.index, ToProcess::Mark(c));
             }
             ForClient::Over => {
@@ -139,12 +142,12 @@ impl Process {
         client.asked_as = admitting.instance;
         client.lacks_turn = admitting.later.is_some();
         if let Some(later) = &admitting.later {
-            out.saw("no turn");
-            out.oracle.held_up(out.now_ms(), client.request.run);
+            out.engine.saw("no turn");
+            out.oracle.held_up(out.engine.now_ms(), client.request.run);
             let ask = ToProcess::AskTurn { connection: c, asked: client.asked };
             out.to_process(later.after_ms.min(1_000), self.index, ask);
         }
-        let place = client.place(attempt, out.bug);
+        let place = client.place(attempt, out.engine.bug);
         let r = &client.request;
         let op = Admit {
             actor: Actor { run: r.run, attempt, instance: admitting.instance },
@@ -189,7 +192,7 @@ impl Process {
                 },
             });
         }
-        let delay = out.rng.between(1, 60);
+        let delay = out.engine.rng.between(1, 60);
         out.to_process(delay, self.index, ToProcess::Flushed(c));
     }
 
@@ -207,9 +210,9 @@ impl Process {
             _ => out.oracle.gives_back(c),
         }
         match result {
-            Some(ToAgent::Answer { .. }) if out.rng.chance(5) && !out.provider.behaves => {
-                out.saw("lost after its end");
-                let after = out.rng.between(0, 40);
+            Some(ToAgent::Answer { .. }) if out.engine.rng.chance(5) && !out.provider.behaves => {
+                out.engine.saw("lost after its end");
+                let after = out.engine.rng.between(0, 40);
                 refuse(c, &request, "connection reset", true, after, out);
             }
             Some(result) => {

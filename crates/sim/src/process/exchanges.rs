@@ -56,7 +56,7 @@ impl Process {
         let carried = Rc::new(RefCell::new(Carried {
             key,
             asked,
-            began_ms: out.now_ms(),
+            began_ms: out.engine.now_ms(),
             opening,
             attempt: client.attempt.unwrap_or_default(),
             status: None,
@@ -79,17 +79,17 @@ impl Process {
         let asked = carried.asked.clone();
         let is_first_try = std::mem::replace(&mut carried.is_first_try, false);
         drop(carried);
-        let now = out.now_ms();
+        let now = out.engine.now_ms();
         self.sign_ms = self.now_ms(out);
-        let unreachable = if out.bug == Some(Bug::ProbeKept) { 25 } else { 4 };
-        let pieces = if !out.provider.behaves && out.rng.chance(unreachable) {
+        let unreachable = if out.engine.bug == Some(Bug::ProbeKept) { 25 } else { 4 };
+        let pieces = if !out.provider.behaves && out.engine.rng.chance(unreachable) {
             Provider::unreachable()
         } else {
-            out.oracle.sent(&out.disk, &asked);
+            out.oracle.sent(&out.engine.disk, &asked);
             if is_first_try && out.provider.counts((self.index, self.life), now, out.rate) {
                 out.oracle.asked_too_fast(key, out.rate);
             }
-            out.provider.receive(asked, &out.rng)
+            out.provider.receive(asked, &out.engine.rng)
         };
         let mut at = 0;
         for (wait, piece) in pieces {
@@ -107,7 +107,7 @@ impl Process {
         }
         self.sign_ms = self.now_ms(out);
         let now = Duration::from_millis(self.sign_ms);
-        let pings_count = out.bug == Some(Bug::PingsCount);
+        let pings_count = out.engine.bug == Some(Bug::PingsCount);
         let event = match piece {
             Piece::Usage(bill) => {
                 live.metered = Some(bill);
@@ -127,7 +127,7 @@ impl Process {
                 Event::Timeout(Silence::Idle)
             }
             Piece::Wedged => {
-                out.saw("wedged");
+                out.engine.saw("wedged");
                 let next = ToProcess::Upstream { run: key.0, seq: key.1, piece: Piece::Wedged };
                 out.to_process(PING_MS, self.index, next);
                 live.frames.push(Frame::Ping);
@@ -162,48 +162,51 @@ impl Process {
         out: &mut Outside,
     ) -> Option<desk::Event> {
         let then = |event| Some(desk::Event::Exchange(key, event));
+        let timer = |event| ToProcess::Desk(desk::Event::Exchange(key, event));
         match deed {
             ForExchange::Settle { ending, error } => {
                 self.settle(key, ending, error, out);
-                out.to_process(30_000, self.index, ToProcess::SettleSlow(key));
-                if out.bug == Some(Bug::ShownBeforeDurable) {
+                out.to_process(30_000, self.index, timer(Event::SettleSlow));
+                if out.engine.bug == Some(Bug::ShownBeforeDurable) {
                     return then(Event::Settled(Ok(())));
                 }
             }
-            ForExchange::SettleAgain { ending: Ending::Void, .. } if out.bug == Some(Bug::VoidTriedOnce) => {
+            ForExchange::SettleAgain { ending: Ending::Void, .. }
+                if out.engine.bug == Some(Bug::VoidTriedOnce) =>
+            {
                 return then(Event::Settled(Ok(())));
             }
             ForExchange::SettleAgain { ending, .. } => {
-                out.saw(if ending == Ending::Void { "voided again" } else { "settled again" });
+                out.engine.saw(if ending == Ending::Void { "voided again" } else { "settled again" });
                 out.to_process(1_000, self.index, ToProcess::SettleAgain(key));
             }
             ForExchange::Rest { tries, pause_ms } => {
-                out.saw("rested");
+                out.engine.saw("rested");
                 let retry = self.retry(key, tries, true)?;
                 self.queue(retry, Durability::Committed, Then::Noted, out);
-                out.to_process(pause_ms, self.index, ToProcess::Rested(key));
+                out.to_process(pause_ms, self.index, timer(Event::Rested));
             }
             ForExchange::RestOn { pause_ms } => {
-                out.saw("rested on");
+                out.engine.saw("rested on");
                 if self.pending.is_empty() && self.resolved.is_empty() {
                     out.oracle.waits_for_probe(key, self.now_ms(out) - self.sign_ms);
                 }
-                out.to_process(pause_ms, self.index, ToProcess::Rested(key));
+                out.to_process(pause_ms, self.index, timer(Event::Rested));
             }
             ForExchange::Outage(cause) => {
-                out.saw("outage");
+                out.engine.saw("outage");
                 let outage = Outage { upstream: "sim".to_owned(), cause };
                 self.queue(AwaitProvider { run: key.0, outage }, Durability::Committed, Then::Noted, out);
             }
             ForExchange::AskAgain { tries } => {
                 let retry = self.retry(key, tries, false)?;
                 self.queue(retry, Durability::Synced, Then::MayLeave(key), out);
-                if out.bug == Some(Bug::TriedBeforeDurable) {
+                if out.engine.bug == Some(Bug::TriedBeforeDurable) {
                     return then(Event::MayLeave(Ok(true)));
                 }
             }
             ForExchange::SendAgain => {
-                out.saw("tried again");
+                out.engine.saw("tried again");
                 if let Some(live) = self.exchanges.get(&key) {
                     let mut live = live.borrow_mut();
                     live.frames.clear();
@@ -256,7 +259,7 @@ impl Process {
 }
 
 fn told(live: &Carried, cause: Option<Cause>, out: &Outside) -> FailedTry {
-    let elapsed_ms = out.now_ms() - live.began_ms;
-    let retry_after_ms = out.rng.chance(30).then(|| out.rng.between(0, 25_000));
-    FailedTry { elapsed_ms, retry_after_ms, lasting: out.rng.chance(10), cause, probe_ms: None }
+    let elapsed_ms = out.engine.now_ms() - live.began_ms;
+    let retry_after_ms = out.engine.rng.chance(30).then(|| out.engine.rng.between(0, 25_000));
+    FailedTry { elapsed_ms, retry_after_ms, lasting: out.engine.rng.chance(10), cause, probe_ms: None }
 }

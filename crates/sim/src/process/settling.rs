@@ -82,9 +82,9 @@ impl Process {
         match self.membership.instance() {
             Some(instance) => {
                 if self.pending.is_empty() && self.resolved.is_empty() {
-                    out.oracle.carries(&out.disk, instance, |key| self.exchanges.contains_key(&key));
+                    out.oracle.carries(&out.engine.disk, instance, |key| self.exchanges.contains_key(&key));
                 }
-                let fresh = out.rng.between(0, u64::MAX - 1);
+                let fresh = out.engine.rng.between(0, u64::MAX - 1);
                 if let Some(renew) = self.membership.renewal(Vec::new(), fresh, self.now_ms(out)) {
                     let then = Then::Renewed(renew.next);
                     self.queue(renew, Durability::Committed, then, out);
@@ -112,7 +112,7 @@ impl Process {
         let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
         let row = |no| self.store.read(|disk| disk.instance(no));
         let farewell = self.membership.farewell(row).ok().flatten();
-        verdicts.extend(farewell.filter(|_| out.bug != Some(Bug::FarewellForgotten)));
+        verdicts.extend(farewell.filter(|_| out.engine.bug != Some(Bug::FarewellForgotten)));
         for verdict in verdicts {
             self.queue(verdict, Durability::Synced, Then::Declared, out);
         }
@@ -127,7 +127,7 @@ impl Process {
     }
 
     pub(super) fn raise(&mut self, run: RunNo, amount: i64, out: &mut Outside) {
-        let Ok(Some(view)) = out.disk.run(run) else { return };
+        let Ok(Some(view)) = out.engine.disk.run(run) else { return };
         let mut add = Limits::default();
         for (unit, by) in [(Unit::CostNanoUsd, amount), (Unit::Tokens, amount), (Unit::Calls, 5)] {
             add[unit] = view.envelope.limits[unit].map(|_| by);
@@ -138,15 +138,15 @@ impl Process {
 
     /// Removes a run that has ended, as `outlast rm` does.
     pub(super) fn forget(&mut self, run: RunNo, out: &mut Outside) {
-        let (tables, _) = out.disk.snapshot();
+        let (tables, _) = out.engine.disk.snapshot();
         let Some((row, newest)) = tables.runs.get(&run).zip(tables.runs.keys().last()) else { return };
         if tables.envelopes[&row.envelope()].has_calls_in_flight() {
-            out.saw("removed in flight");
+            out.engine.saw("removed in flight");
         }
-        if out.bug == Some(Bug::ForgottenInFlight) && row.status.is_ended() {
+        if out.engine.bug == Some(Bug::ForgottenInFlight) && row.status.is_ended() {
             return forget_whatever_is_open(row, &tables, out);
         }
-        let ended_before = out.clock_now().plus_ms(1);
+        let ended_before = out.engine.now().plus_ms(1);
         let forget = Forget { run, above: Vec::new(), ended_before, seen: *newest };
         self.queue(forget, Durability::Synced, Then::Raised, out);
     }
@@ -157,20 +157,20 @@ impl Process {
         if self.store.has_crashed() {
             return out.process_died(self.index);
         }
-        if self.store.is_away() && out.rng.chance(70) {
+        if self.store.is_away() && out.engine.rng.chance(70) {
             // The writer goes on trying for a while before it reports that the store is away.
-            let wait = out.rng.between(200, 1_500);
+            let wait = out.engine.rng.between(200, 1_500);
             return self.commit_in(wait, out);
         }
         self.store.plan(out.draw_faults(self.pending.iter().map(|p| &p.op)));
         let resting = self.pending.iter().any(|p| leaves_resting(&p.op, out));
-        let (step, trail) = self.store.step(out.now_ms());
+        let (step, trail) = self.store.step(out.engine.now_ms());
         if self.store.is_torn() {
             out.oracle.torn(self.index);
         }
         out.oracle.removals(&trail);
         if !self.pending.iter().all(|p| matches!(p.op, Op::Renew(_))) {
-            out.oracle.check_tables(&out.disk, &out.provider);
+            out.oracle.check_tables(&out.engine.disk, &out.provider);
         }
         if self.store.has_crashed() {
             return out.process_died(self.index);
@@ -196,17 +196,17 @@ impl Process {
         trail: &[Arc<Tables>],
         out: &mut Outside,
     ) {
-        out.say(|| format!("process {} {}: {result:?}", self.index, p.op.name()));
+        out.engine.say(|| format!("process {} {}: {result:?}", self.index, p.op.name()));
         note(&p.op, &result, out);
         note_error(&result, out);
         if resting && matches!(result, Ok(Outcome::Declared(_))) {
-            out.saw("swept at rest");
+            out.engine.saw("swept at rest");
         }
         if result.is_ok() && !matches!(p.op, Op::Admit(_) | Op::Renew(_) | Op::Delivered(_) | Op::GiveBack(_))
         {
-            out.oracle.moved(out.now_ms());
+            out.oracle.moved(out.engine.now_ms());
         }
-        out.oracle.decided(trail, out.clock.now(), &p.op, (self.index, &p.receiving), &result);
+        out.oracle.decided(trail, out.engine.clock.now(), &p.op, (self.index, &p.receiving), &result);
         if let (Op::Delivered(d), Err(_)) = (&p.op, &result) {
             out.oracle.mark_lost(d.run, d.seq);
         }
@@ -242,7 +242,7 @@ impl Process {
                 }
             }
             Then::Renewed(next) => match result {
-                Err(_) if out.bug == Some(Bug::SilenceThroughOutage) => {
+                Err(_) if out.engine.bug == Some(Bug::SilenceThroughOutage) => {
                     self.membership.renewed(next, self.now_ms(out));
                 }
                 Ok(_) => self.membership.renewed(next, self.now_ms(out)),
@@ -274,7 +274,7 @@ impl Process {
                 });
                 self.exchange(key, exchange::Event::MayLeave(may), out);
             }
-            Then::Declared | Then::Raised if out.bug == Some(Bug::WakeLost) => {}
+            Then::Declared | Then::Raised if out.engine.bug == Some(Bug::WakeLost) => {}
             Then::Declared | Then::Raised => self.desk_on(desk::Event::Moved, out),
             Then::Noted => {}
             Then::GivenBack(c) if result.is_ok() => out.oracle.is_given_back(c),
@@ -325,7 +325,7 @@ fn forget_whatever_is_open(run: &Run, tables: &Tables, out: &Outside) {
     let mut forgotten = tables.clone();
     let which = (run.no, run.envelope(), run_namespace(&run.id));
     forgotten.apply(Loaded { forgotten: vec![which], ..Loaded::default() });
-    out.disk.commit(Arc::new(forgotten), Durability::Synced);
+    out.engine.disk.commit(Arc::new(forgotten), Durability::Synced);
 }
 
 /// Returns whether `op` is the verdict on a process that has a call between two tries.
@@ -335,7 +335,7 @@ fn leaves_resting(op: &Op, out: &Outside) -> bool {
         let resting = e.call.as_ref().is_some_and(|c| c.resting);
         e.instance == Some(verdict.instance) && e.state == State::Open && resting
     };
-    out.disk.inspect(|t, _| t.entries.values().any(rests))
+    out.engine.disk.inspect(|t, _| t.entries.values().any(rests))
 }
 
 /// Counts the changes of runs' statuses.
@@ -344,7 +344,7 @@ fn note_statuses(trail: &[Arc<Tables>], out: &mut Outside) {
         for run in pair[1].runs.values() {
             let before = pair[0].runs.get(&run.no).map_or(run.status, |before| before.status);
             if before != run.status {
-                out.saw(&format!("status {} -> {}", before.name(), run.status.name()));
+                out.engine.saw(&format!("status {} -> {}", before.name(), run.status.name()));
             }
         }
     }
@@ -353,29 +353,29 @@ fn note_statuses(trail: &[Arc<Tables>], out: &mut Outside) {
 /// Counts the outcome of a decision.
 fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
     match result {
-        Err(e) => out.saw(e.code()),
+        Err(e) => out.engine.saw(e.code()),
         Ok(Outcome::Admitted(admission)) => match admission {
             Admission::Go { cap, retry_of, diverged, .. } => {
-                out.saw("new call");
+                out.engine.saw("new call");
                 if cap.is_some() {
-                    out.saw("clamped");
+                    out.engine.saw("clamped");
                 }
                 if retry_of.is_some() {
-                    out.saw("retry of a lost call");
+                    out.engine.saw("retry of a lost call");
                 }
                 if diverged.is_some() {
-                    out.saw("diverged");
+                    out.engine.saw("diverged");
                 }
             }
-            Admission::Replay { .. } => out.saw("replay"),
-            Admission::Join { .. } => out.saw("join"),
-            Admission::Wait { refusal } if refusal.code == "queued" => out.saw("queued"),
-            Admission::Wait { .. } => out.saw("waits"),
-            Admission::Refused(_) => out.saw("refused"),
+            Admission::Replay { .. } => out.engine.saw("replay"),
+            Admission::Join { .. } => out.engine.saw("join"),
+            Admission::Wait { refusal } if refusal.code == "queued" => out.engine.saw("queued"),
+            Admission::Wait { .. } => out.engine.saw("waits"),
+            Admission::Refused(_) => out.engine.saw("refused"),
         },
         Ok(Outcome::Settled(_)) => {
             let Op::Settle(settle) = op else { return };
-            out.saw(match settle.close {
+            out.engine.saw(match settle.close {
                 Close::Done(Bill::Usage { .. }) => "done",
                 Close::Done(_) => "done, estimated",
                 Close::Failed(Bill::Nothing) => "refused upstream",
@@ -383,14 +383,14 @@ fn note(op: &Op, result: &Result<Outcome, Error>, out: &mut Outside) {
                 Close::Void => "void",
                 Close::Unknown => "unknown",
             });
-            let owner = out.disk.instance(settle.opening.instance).ok().flatten();
+            let owner = out.engine.disk.instance(settle.opening.instance).ok().flatten();
             if owner.is_some_and(|i| i.life != Life::Live) {
-                out.saw("late truth");
+                out.engine.saw("late truth");
             }
         }
-        Ok(Outcome::Declared(swept)) if swept.unknown_calls > 0 => out.saw("swept to unknown"),
-        Ok(Outcome::Forgotten(Forgot::Gone)) => out.saw("removed"),
-        Ok(Outcome::Kept(())) => out.saw("part stored"),
+        Ok(Outcome::Declared(swept)) if swept.unknown_calls > 0 => out.engine.saw("swept to unknown"),
+        Ok(Outcome::Forgotten(Forgot::Gone)) => out.engine.saw("removed"),
+        Ok(Outcome::Kept(())) => out.engine.saw("part stored"),
         Ok(_) => {}
     }
 }

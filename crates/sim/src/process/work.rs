@@ -34,7 +34,7 @@ impl Process {
             How::Submitted(durability) => (op, durability),
             How::Ahead => match self.ahead(op, out) {
                 Ok(result) => {
-                    out.saw("ahead");
+                    out.engine.saw("ahead");
                     note_error(&result, out);
                     self.commit_in(100, out);
                     return did(whose, result, out);
@@ -42,7 +42,7 @@ impl Process {
                 Err(op) => (op, Durability::Committed),
             },
         };
-        if durability == Durability::Synced && out.rng.chance(30) {
+        if durability == Durability::Synced && out.engine.rng.chance(30) {
             return self.here(op, Then::Worked(whose), out);
         }
         self.queue(op, durability, Then::Worked(whose), out);
@@ -51,23 +51,23 @@ impl Process {
     /// Submits an operation on the caller's own thread, which runs it at once if nothing else waits.
     fn here(&mut self, op: Op, then: Then, out: &mut Outside) {
         self.store.plan(out.draw_faults(std::iter::once(&op)));
-        let ticket = self.store.submit_here(op.clone(), Durability::Synced, out.now_ms());
-        let submitted_ms = out.now_ms();
+        let ticket = self.store.submit_here(op.clone(), Durability::Synced, out.engine.now_ms());
+        let submitted_ms = out.engine.now_ms();
         let receiving = Vec::new();
         self.pending.push(Pending { op, ticket, then, as_whom: self.instance, submitted_ms, receiving });
         self.commit(out);
     }
 
     fn ahead(&mut self, op: Op, out: &Outside) -> Result<Result<Outcome, Error>, Op> {
-        match out.bug {
-            Some(Bug::AheadLost) => self.store.ahead_and_forgotten(op, out.now_ms()),
-            _ => self.store.ahead(op, out.now_ms()),
+        match out.engine.bug {
+            Some(Bug::AheadLost) => self.store.ahead_and_forgotten(op, out.engine.now_ms()),
+            _ => self.store.ahead(op, out.engine.now_ms()),
         }
     }
 
     /// Changes a worker's operation as the planted defect demands.
     fn tampered(&mut self, mut op: Op, out: &mut Outside) -> Op {
-        match (&mut op, out.bug) {
+        match (&mut op, out.engine.bug) {
             (Op::Put(put), Some(Bug::SwapIgnored)) => {
                 put.changes.iter_mut().for_each(|change| change.expected = None);
             }
@@ -91,7 +91,8 @@ impl Process {
 
 /// Replaces an opening by the one that has its number now.
 fn by_number(opening: &mut Opening, out: &Outside) {
-    let here = out.disk.inspect(|t, _| t.entries.get(&(opening.run, opening.seq)).and_then(Opening::of));
+    let here =
+        out.engine.disk.inspect(|t, _| t.entries.get(&(opening.run, opening.seq)).and_then(Opening::of));
     *opening = here.unwrap_or(*opening);
 }
 
@@ -108,6 +109,6 @@ pub(super) fn did(whose: Whose, result: Result<Outcome, Error>, out: &mut Outsid
 pub(super) fn note_error(result: &Result<Outcome, Error>, out: &mut Outside) {
     if let Err(Error::Engine(e)) = result {
         let name: String = format!("{e:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
-        out.saw(&format!("error {name}"));
+        out.engine.saw(&format!("error {name}"));
     }
 }

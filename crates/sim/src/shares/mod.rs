@@ -1,63 +1,54 @@
-//! Another simulated world: servers on one store whose provider has limits, over all of them. They settle their shares of
-//! the limits by the real `call::shares` and the real compare-and-set, and their calls leave by the real lanes.
+//! Scene of shares: servers on one store whose provider has limits, over all of them. They settle their shares of the limits
+//! by the real `call::shares` and the real compare-and-set, and their calls leave by the real lanes.
 //!
 //! Invariants: **S1** the calls that are at the provider, and the requests and tokens that were sent to it within a minute,
 //! are never more than the limits, whatever server sent them, and whatever became of it; **S2** every call leaves. A server
 //! that dies is replaced at once if no other had a share beside it: what it had sent is then beside the point.
 
-mod server;
+mod lane;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeSet, VecDeque};
 
 use outlast_core::{
     call::shares::{Held, Pace, TAKEN_US},
-    engine::run::declare_dead::DeclareDead,
-    memory::MemoryStore,
+    engine::{self, op::Outcome},
     reads::shares,
-    run::instance::Life,
-    store::{Ask as _, Durability, Store as _},
-    words::{
-        clock::{Clock as _, ManualClock},
-        id::{InstanceNo, Micros},
-    },
+    store::{Ask as _, Durability, Error},
+    words::id::InstanceNo,
 };
 
-use self::server::{Around, Call, Server, UPSTREAM};
-use crate::{bug::Bug, rng::Rng, world::Outcome};
+use self::lane::{Call, Lane, Then, UPSTREAM};
+use crate::{
+    engine::{AN_HOUR, Engine, Play, Scene, play},
+    fleet::{Fleet, Server, ServerEvent},
+    rng::Rng,
+};
 
-/// Simulated time by which every call has left.
-const END_MS: u64 = 2 * 3_600_000;
 /// Time in which calls come and servers are troubled.
 const BUSY_MS: u64 = 300_000;
-/// Time without a heartbeat after which a server is declared dead.
-const LEASE_MS: u64 = 15_000;
 const MINUTE_MS: u64 = 60_000;
 /// Longest time that the provider works on a call. A call that takes longer than the share of a dead server stays taken
 /// is beyond what servers can know.
 const LONGEST_MS: u64 = 50_000;
-/// Start of the simulated time: 20 November 2026, 09:00 UTC.
-const BEGIN: Micros = Micros(1_795_165_200_000_000);
 
 enum Event {
-    Ask { server: usize, call: Call },
-    End { server: usize, life: u64, call: u64 },
-    Tick { server: usize, life: u64 },
-    Commit { server: usize, life: u64 },
-    Reopen { server: usize, life: u64 },
-    Start(usize),
-    Back { server: usize, life: u64 },
-    DeclareDead(InstanceNo),
-    Trouble(Trouble),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Trouble {
-    Kill(usize),
+    Ask {
+        server: usize,
+        call: Call,
+    },
+    End {
+        server: usize,
+        life: u64,
+        call: u64,
+    },
+    /// The server settles its share, as it does each second.
+    Tick {
+        server: usize,
+        life: u64,
+    },
+    /// The server gives its share up and leaves the store.
     Stop(usize),
-    Away(usize, u64),
+    Server(ServerEvent),
 }
 
 /// Provider of the calls: it counts those that reach it.
@@ -74,35 +65,26 @@ struct Sent {
     tokens: u64,
 }
 
-struct World {
-    clock: Arc<ManualClock>,
-    disk: Arc<MemoryStore>,
-    rng: Rng,
-    bug: Option<Bug>,
-    faults: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    order: u64,
+struct Sharing {
+    engine: Engine<Event>,
     provider: Provider,
-    servers: Vec<Server>,
+    servers: Vec<Server<Then>>,
+    /// Share and calls of each server.
+    lanes: Vec<Lane>,
     /// Instances that were ever seen to hold something.
     holders: BTreeSet<InstanceNo>,
     /// Number of calls that have not left yet.
     unsent: usize,
-    violation: Option<String>,
-    story: Option<Vec<String>>,
-    seen: BTreeMap<String, u64>,
 }
 
-/// Plays the world of a seed to its end, or to the first broken invariant. See [`crate::world::run`].
-pub fn run(seed: u64, bug: Option<Bug>, tell: bool) -> Outcome {
-    let mut world = World::new(seed, bug, tell);
-    world.play();
-    Outcome {
-        seed,
-        violation: world.violation.take(),
-        ended_ms: world.now_ms(),
-        story: world.story.unwrap_or_default(),
-        seen: world.seen,
+/// Plays the scene of a seed to its end, or to the first broken invariant.
+pub fn run(seed: Play) -> crate::Outcome {
+    play(seed.seed, Sharing::new(seed))
+}
+
+impl From<ServerEvent> for Event {
+    fn from(event: ServerEvent) -> Event {
+        Event::Server(event)
     }
 }
 
@@ -129,130 +111,68 @@ impl Provider {
     }
 }
 
-impl World {
-    fn new(seed: u64, bug: Option<Bug>, tell: bool) -> World {
-        let rng = Rng::new(seed ^ 0x5a4e_5a4e_5a4e_5a4e);
-        let clock = Arc::new(ManualClock::new(BEGIN));
-        let disk = Arc::new(MemoryStore::new(clock.clone()));
-        let servers = rng.between(1, 4);
+impl Sharing {
+    fn new(seed: Play) -> Sharing {
+        let rng = Rng::new(seed.seed ^ 0x5a4e_5a4e_5a4e_5a4e);
+        let servers = rng.between(1, 4) as usize;
         let drawn = |low, high| rng.chance(60).then(|| rng.between(low, high));
         let mut limit = Pace { calls: drawn(1, 8), requests: drawn(1, 30), tokens: drawn(1_200, 9_000) };
         if limit.is_unlimited() {
             limit.calls = Some(4);
         }
         let faults = if rng.chance(30) { rng.between(1, 4) } else { 0 };
-        let mut world = World {
+        let engine = Engine::new(seed, rng, AN_HOUR, faults);
+        let mut scene = Sharing {
             provider: Provider { limit, calls: VecDeque::new() },
-            servers: (0..servers as usize)
-                .map(|i| Server::new(i, 0, disk.clone(), VecDeque::new()))
-                .collect(),
-            clock,
-            disk,
-            rng,
-            bug,
-            faults,
-            queue: BTreeMap::new(),
-            order: 0,
+            servers: (0..servers).map(|i| Server::new(i, 0, engine.disk.clone())).collect(),
+            lanes: (0..servers).map(|_| Lane::new(VecDeque::new())).collect(),
+            engine,
             holders: BTreeSet::new(),
             unsent: 0,
-            violation: None,
-            story: tell.then(Vec::new),
-            seen: BTreeMap::new(),
         };
-        world.prepare(servers);
-        world
+        scene.prepare(servers);
+        scene
     }
 
-    fn prepare(&mut self, servers: u64) {
-        self.say(|w| format!("{:?} over {} servers", w.provider.limit, w.servers.len()));
-        for server in 0..servers as usize {
+    fn prepare(&mut self, servers: usize) {
+        let (engine, limit) = (&mut self.engine, self.provider.limit);
+        engine.say(|| format!("{limit:?} over {servers} servers"));
+        for server in 0..servers {
             // Some come later than others.
-            let ms = if self.rng.chance(50) { 0 } else { self.rng.below(BUSY_MS) };
-            self.after(ms, Event::Start(server));
+            let ms = if engine.rng.chance(50) { 0 } else { engine.rng.below(BUSY_MS) };
+            engine.after(ms, ServerEvent::Start(server));
         }
-        let limit = self.provider.limit;
+        let drawn = |engine: &Engine<Event>| engine.rng.below(servers as u64) as usize;
         // Smaller than any part of the limit: a larger one leaves alone, whatever the part.
         let largest = limit.tokens.unwrap_or(1_200) / 12;
-        self.unsent = self.rng.between(5, 80.min(8 * limit.requests.unwrap_or(10))) as usize;
+        self.unsent = engine.rng.between(5, 80.min(8 * limit.requests.unwrap_or(10))) as usize;
         for no in 0..self.unsent as u64 {
-            let (ms, server) = (self.rng.below(BUSY_MS), self.rng.below(servers) as usize);
-            let (tokens, takes_ms) = (self.rng.between(1, largest), self.rng.between(20, LONGEST_MS));
-            self.after(ms, Event::Ask { server, call: Call { no, tokens, takes_ms } });
+            let (ms, server) = (engine.rng.below(BUSY_MS), drawn(engine));
+            let (tokens, takes_ms) = (engine.rng.between(1, largest), engine.rng.between(20, LONGEST_MS));
+            engine.after(ms, Event::Ask { server, call: Call { no, tokens, takes_ms } });
         }
-        for _ in 0..self.rng.below(7) {
-            let (ms, server) = (self.rng.between(100, BUSY_MS), self.rng.below(servers) as usize);
-            let trouble = match self.rng.below(10) {
-                0..=4 => Trouble::Kill(server),
-                5 | 6 => Trouble::Stop(server),
-                _ => Trouble::Away(server, self.rng.between(100, 40_000)),
+        for _ in 0..engine.rng.below(7) {
+            let (ms, server) = (engine.rng.between(100, BUSY_MS), drawn(engine));
+            let trouble: Event = match engine.rng.below(10) {
+                0..=4 => ServerEvent::Kill(server).into(),
+                5 | 6 => Event::Stop(server),
+                _ => ServerEvent::StoreAway(server, engine.rng.between(100, 40_000)).into(),
             };
-            self.after(ms, Event::Trouble(trouble));
-        }
-    }
-
-    fn play(&mut self) {
-        while let Some(((ms, _), event)) = self.queue.pop_first() {
-            self.clock.advance_ms(ms - self.now_ms());
-            self.on(event);
-            if self.violation.is_some() || self.unsent == 0 {
-                return;
-            }
-            if ms > END_MS {
-                break;
-            }
-        }
-        self.violation = Some(format!("S2: {} calls never leave", self.unsent));
-    }
-
-    fn on(&mut self, event: Event) {
-        match event {
-            Event::Ask { server, call } => {
-                self.servers[server].waiting.push_back(call);
-                self.let_leave(server);
-            }
-            Event::End { server, life, call } if self.servers[server].life == life => {
-                self.servers[server].ended(call);
-                self.let_leave(server);
-            }
-            Event::Tick { server, life } if self.servers[server].life == life => {
-                self.settle(server);
-                self.after(1_000, Event::Tick { server, life });
-            }
-            Event::Commit { server, life } if self.servers[server].life == life => self.commit(server),
-            Event::Reopen { server, life } if self.servers[server].life == life => {
-                if let Some(left) = self.servers[server].instance {
-                    self.after(LEASE_MS, Event::DeclareDead(left));
-                }
-                let now_ms = self.now_ms();
-                self.servers[server].reopen(now_ms);
-                self.commit_soon(server);
-            }
-            Event::Start(server) => {
-                let (life, now_ms) = (self.servers[server].life, self.now_ms());
-                self.servers[server].register(now_ms);
-                self.commit_soon(server);
-                self.after(1, Event::Tick { server, life });
-            }
-            Event::Back { server, life } if self.servers[server].life == life => {
-                self.servers[server].store.set_away(false);
-            }
-            Event::DeclareDead(instance) => self.declare_dead(instance, false),
-            Event::Trouble(trouble) => self.trouble(trouble),
-            // Of an earlier life.
-            _ => {}
+            engine.after(ms, trouble);
         }
     }
 
     fn settle(&mut self, server: usize) {
-        let (now_ms, now, limit) = (self.now_ms(), self.clock.now(), self.provider.limit);
-        let around = Around { now_ms, now, rng: &self.rng, bug: self.bug, limit, faults: self.faults };
-        let before = shares::find(&*self.disk, UPSTREAM).map(|kept| kept.shares.held).unwrap_or_default();
-        let written = self.servers[server].settle(&around);
+        let now = self.engine.now();
+        let before =
+            shares::find(&*self.engine.disk, UPSTREAM).map(|kept| kept.shares.held).unwrap_or_default();
+        let limit = self.provider.limit;
+        let written = self.lanes[server].settle(&mut self.servers[server], limit, &self.engine);
         if let Some(shares) = written {
             self.replaces(&before, &shares.held);
             let is_gone = shares.held.iter().any(|h| h.gone_at.is_some_and(|at| now.0 - at.0 < TAKEN_US));
-            self.saw(if is_gone { "share of a gone server" } else { "share settled" });
-            self.say(|_| format!("server {server} settles: {:?}", shares.held));
+            self.engine.saw(if is_gone { "share of a gone server" } else { "share settled" });
+            self.engine.say(|| format!("server {server} settles: {:?}", shares.held));
         }
         self.commit_soon(server);
         self.let_leave(server);
@@ -268,134 +188,136 @@ impl World {
         {
             let only = Some(only.server);
             self.provider.calls.retain(|sent| sent.by != only);
-            self.saw("share of one that is replaced");
+            self.engine.saw("share of one that is replaced");
         }
     }
 
     fn let_leave(&mut self, server: usize) {
-        if !self.servers[server].is_up {
+        let (at, lane) = (&self.servers[server], &mut self.lanes[server]);
+        if !at.is_up {
             return;
         }
-        let (now_ms, now, limit) = (self.now_ms(), self.clock.now(), self.provider.limit);
-        let around = Around { now_ms, now, rng: &self.rng, bug: self.bug, limit, faults: self.faults };
-        let left = self.servers[server].leaving(&around);
-        let (life, by) = (self.servers[server].life, self.servers[server].instance);
-        for call in left {
+        let (now_ms, limit, by, life) = (self.engine.now_ms(), self.provider.limit, at.instance, at.life);
+        for call in lane.leaving(limit, now_ms) {
             self.unsent -= 1;
-            self.say(|_| format!("server {server} sends {call:?}"));
+            self.engine.say(|| format!("server {server} sends {call:?}"));
             let broken = self.provider.takes(by, &call, now_ms);
-            self.violation = self.violation.take().or(broken);
-            self.after(call.takes_ms, Event::End { server, life, call: call.no });
+            self.engine.breaks(broken);
+            self.engine.after(call.takes_ms, Event::End { server, life, call: call.no });
         }
-        if !self.servers[server].waiting.is_empty() && self.servers[server].part.now != self.provider.limit {
-            self.saw("share too small");
-        }
-    }
-
-    fn commit_soon(&mut self, server: usize) {
-        if self.servers[server].has_pending() {
-            let (life, ms) = (self.servers[server].life, self.rng.between(1, 8));
-            self.after(ms, Event::Commit { server, life });
-        }
-    }
-
-    fn commit(&mut self, server: usize) {
-        if !self.servers[server].has_pending() {
-            return;
-        }
-        let (now_ms, now, limit) = (self.now_ms(), self.clock.now(), self.provider.limit);
-        let around = Around { now_ms, now, rng: &self.rng, bug: self.bug, limit, faults: self.faults };
-        let (again, reopens) = self.servers[server].commit(&around);
-        if self.servers[server].store.has_crashed() {
-            return self.kill(server);
-        }
-        let life = self.servers[server].life;
-        if reopens {
-            self.saw("share in doubt");
-            self.after(2_000, Event::Reopen { server, life });
-        }
-        if again {
-            self.settle(server);
-        } else if self.servers[server].has_pending() {
-            self.after(100, Event::Commit { server, life });
-        }
-        self.let_leave(server);
-    }
-
-    fn trouble(&mut self, trouble: Trouble) {
-        self.say(|_| format!("{trouble:?}"));
-        match trouble {
-            Trouble::Kill(server) => self.kill(server),
-            Trouble::Stop(server) => self.stop(server),
-            Trouble::Away(server, ms) => {
-                let life = self.servers[server].life;
-                self.servers[server].store.set_away(true);
-                self.after(ms, Event::Back { server, life });
-                if let Some(instance) = self.servers[server].instance.filter(|_| ms > LEASE_MS) {
-                    self.after(LEASE_MS, Event::DeclareDead(instance));
-                }
-            }
+        if !lane.waiting.is_empty() && lane.part.now != limit {
+            self.engine.saw("share too small");
         }
     }
 
     /// Ends a server that gives its share up and leaves the store.
     fn stop(&mut self, server: usize) {
-        let Some(no) = self.servers[server].instance.filter(|_| !self.servers[server].store.is_away()) else {
-            return self.kill(server);
-        };
-        let used = self.servers[server].used(self.now_ms());
-        let left = shares::find(&*self.disk, UPSTREAM).and_then(|mut kept| {
-            kept.shares.leave(no, &used, self.clock.now());
+        let at = &self.servers[server];
+        let Some(no) = at.instance.filter(|_| !at.store.is_away()) else { return self.kill(server) };
+        let used = self.lanes[server].used(self.engine.now_ms());
+        let disk = &self.engine.disk;
+        let left = shares::find(&**disk, UPSTREAM).and_then(|mut kept| {
+            kept.shares.leave(no, &used, self.engine.now());
             let put = shares::put(UPSTREAM, &kept.shares, kept.version)?;
-            self.disk.ask(put, Durability::Synced).wait()
+            disk.ask(put, Durability::Synced).wait()
         });
         if left.is_ok() {
-            self.saw("share given back");
+            self.engine.saw("share given back");
             self.declare_dead(no, true);
         }
         self.kill(server);
     }
+}
 
-    /// Ends a server with all that it had in memory. Its calls stay at the provider.
-    fn kill(&mut self, server: usize) {
-        if !self.servers[server].is_up {
-            return;
+impl Scene for Sharing {
+    type Event = Event;
+    const END_MS: u64 = 2 * 3_600_000;
+
+    fn engine(&mut self) -> &mut Engine<Event> {
+        &mut self.engine
+    }
+
+    fn on(&mut self, _: u64, event: Event) {
+        match event {
+            Event::Ask { server, call } => {
+                self.lanes[server].waiting.push_back(call);
+                self.let_leave(server);
+            }
+            Event::End { server, life, call } if self.servers[server].life == life => {
+                self.lanes[server].ended(call);
+                self.let_leave(server);
+            }
+            Event::Tick { server, life } if self.servers[server].life == life => {
+                self.settle(server);
+                self.engine.after(1_000, Event::Tick { server, life });
+            }
+            // Of an earlier life.
+            Event::End { .. } | Event::Tick { .. } => {}
+            Event::Stop(server) => self.stop(server),
+            Event::Server(event) => {
+                self.on_server(event);
+                match event {
+                    ServerEvent::Start(server) => {
+                        self.lanes[server].in_contact(self.engine.now_ms());
+                        let life = self.servers[server].life;
+                        self.engine.after(1, Event::Tick { server, life });
+                    }
+                    ServerEvent::StoreAway(server, ms) if ms > Self::LEASE_MS => {
+                        self.gives_up(server, Self::LEASE_MS);
+                    }
+                    ServerEvent::Commit(server, _) => {
+                        match std::mem::take(&mut self.lanes[server].is_unsettled) {
+                            true => self.settle(server),
+                            false => self.let_leave(server),
+                        }
+                    }
+                    ServerEvent::StoreAway(..)
+                    | ServerEvent::Back(..)
+                    | ServerEvent::Reopen(..)
+                    | ServerEvent::Kill(_)
+                    | ServerEvent::DeclareDead(_) => {}
+                }
+            }
         }
-        if let Some(instance) = self.servers[server].instance {
-            let ms = self.rng.between(2_500, LEASE_MS);
-            self.after(ms, Event::DeclareDead(instance));
-        }
-        let (life, unsent) = (self.servers[server].life + 1, self.servers[server].unsent());
-        self.servers[server] = Server::new(server, life, self.disk.clone(), unsent);
-        let down = self.rng.between(200, 12_000);
-        self.after(down, Event::Start(server));
     }
 
-    fn declare_dead(&mut self, instance: InstanceNo, left: bool) {
-        let row = self.disk.instance(instance).ok().flatten();
-        if let Some(row) = row.filter(|row| row.life == Life::Live) {
-            let verdict = DeclareDead { instance, heartbeat_seen: row.heartbeat, left };
-            let _ = self.disk.ask(verdict, Durability::Synced).wait();
-        }
+    fn verdict(&mut self) -> Option<Result<(), String>> {
+        self.engine.verdict(self.unsent == 0)
     }
 
-    fn after(&mut self, ms: u64, event: Event) {
-        self.order += 1;
-        self.queue.insert((self.now_ms() + ms, self.order), event);
+    fn unrest(&self) -> String {
+        format!("S2: {} calls never leave", self.unsent)
+    }
+}
+
+impl Fleet for Sharing {
+    type Then = Then;
+    const LEASE_MS: u64 = 15_000;
+    const NAME: &'static str = "share";
+
+    fn servers(&mut self) -> &mut Vec<Server<Then>> {
+        &mut self.servers
     }
 
-    fn now_ms(&self) -> u64 {
-        self.clock.monotonic_ms()
-    }
-
-    fn saw(&mut self, what: &str) {
-        *self.seen.entry(what.to_owned()).or_default() += 1;
-    }
-
-    fn say(&mut self, line: impl FnOnce(&World) -> String) {
-        if self.story.is_some() {
-            let line = format!("{:>8} ms  {}", self.now_ms(), line(self));
-            self.story.iter_mut().for_each(|story| story.push(line.clone()));
+    fn did(&mut self, server: usize, then: Then, result: Result<Outcome, Error>) {
+        match result {
+            Ok(_) => self.lanes[server].settled(then),
+            Err(Error::Engine(engine::Error::Conflict { .. })) => self.lanes[server].is_unsettled = true,
+            Err(_) => {}
         }
     }
+
+    fn registered(&mut self, server: usize) {
+        self.lanes[server].is_unsettled = true;
+    }
+
+    /// The calls of a dead server stay at the provider, and those that it had not sent are its next life's.
+    fn began_anew(&mut self, server: usize, is_dead: bool) {
+        if is_dead {
+            let waiting = self.lanes[server].unsent();
+            self.lanes[server] = Lane::new(waiting);
+        }
+    }
+
+    fn troubled(&mut self, _: u64) {}
 }

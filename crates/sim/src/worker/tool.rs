@@ -55,34 +55,34 @@ impl Worker {
         let Task::Tool(call) = doing.task.clone() else { return };
         match outcome {
             Outcome::ToolReserved(Reserved::Send { opening, new }) => {
-                out.saw(if new { "tool reserved" } else { "tool taken over" });
+                out.engine.saw(if new { "tool reserved" } else { "tool taken over" });
                 doing.opening = opening;
                 // Whoever plants this defect sends a call that no death would leave in doubt.
-                if call.leaves || out.bug == Some(Bug::ToolUnmarked) {
-                    return out.to_worker(out.rng.below(200), self.index, life, ToWorker::Sends(task));
+                if call.leaves || out.engine.bug == Some(Bug::ToolUnmarked) {
+                    return out.to_worker(out.engine.rng.below(200), self.index, life, ToWorker::Sends(task));
                 }
                 let send = SendTool { opening, attempt: self.actor.attempt, slot: Slot::DRIVER };
                 self.ask(Some(task), send, How::Submitted(Durability::Synced), out);
             }
             Outcome::ToolSent(_) => {
-                out.to_worker(out.rng.below(200), self.index, life, ToWorker::Sends(task))
+                out.to_worker(out.engine.rng.below(200), self.index, life, ToWorker::Sends(task))
             }
             Outcome::ToolReserved(Reserved::InFlight { .. }) => {
-                out.saw("tool in flight");
+                out.engine.saw("tool in flight");
                 self.again(task, 500, out);
             }
             Outcome::ToolReserved(Reserved::Recorded { seq, .. }) => {
-                out.saw("tool replayed");
-                out.oracle.tools.replayed(&out.disk, run, &call, seq);
+                out.engine.saw("tool replayed");
+                out.oracle.tools.replayed(&out.engine.disk, run, &call, seq);
                 self.tool_answered(task, seq, out);
             }
             Outcome::ToolReserved(Reserved::InDoubt { seq }) => {
-                out.saw("tool in doubt");
+                out.engine.saw("tool in doubt");
                 out.oracle.tools.doubted(run, &call);
                 self.tool_answered(task, seq, out);
             }
             Outcome::ToolGivenUp(State::Unknown) => {
-                out.saw("tool given up");
+                out.engine.saw("tool given up");
                 self.tool_answered(task, doing_seq(self, task), out);
             }
             Outcome::Recorded(seq) => {
@@ -103,27 +103,31 @@ impl Worker {
         let Some(doing) = self.doing.get(task) else { return };
         let Task::Tool(call) = doing.task.clone() else { return };
         let opening = doing.opening;
-        let (refused, lost) = (out.rng.chance(5), out.rng.chance(10));
+        let (refused, lost) = (out.engine.rng.chance(5), out.engine.rng.chance(10));
         if !refused {
             let equal = self.waves.iter().flatten().filter(|t| t.key() == call.arguments).count();
-            let id = out.disk.inspect(|t, _| t.runs.get(&run).map(|r| r.id.to_string())).unwrap_or_default();
-            let key = match out.bug {
+            let id = out
+                .engine
+                .disk
+                .inspect(|t, _| t.runs.get(&run).map(|r| r.id.to_string()))
+                .unwrap_or_default();
+            let key = match out.engine.bug {
                 Some(Bug::ToolKeyOfTheLife) => format!("{id} {} {}", opening.seq, opening.instance),
                 _ => self.reservation(&call).idempotency_key(&id, opening.seq),
             };
-            out.saw("tool sent");
-            out.oracle.tools.sent(&out.disk, (run, opening.seq), &call, key, equal);
+            out.engine.saw("tool sent");
+            out.oracle.tools.sent(&out.engine.disk, (run, opening.seq), &call, key, equal);
         }
         if refused || lost {
             let give_up = GiveUpTool { opening, refused };
             return self.ask(Some(task), give_up, How::Submitted(Durability::Synced), out);
         }
-        out.to_worker(out.rng.between(1, 800), index, life, ToWorker::Returns(task));
+        out.to_worker(out.engine.rng.between(1, 800), index, life, ToWorker::Returns(task));
     }
 
     /// Marks the answer of an entry as delivered. Now and then the client goes away before the mark is made.
     fn tool_answered(&mut self, task: usize, seq: Seq, out: &mut Outside) {
-        if out.rng.chance(20) {
+        if out.engine.rng.chance(20) {
             return self.over(task, out);
         }
         let (run, attempt) = (self.run, self.actor.attempt);

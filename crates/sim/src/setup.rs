@@ -57,7 +57,7 @@ pub enum Trouble {
     KillAgent(usize),
 }
 
-pub struct Scene {
+pub struct Setup {
     pub processes: usize,
     pub casts: Vec<Cast>,
     pub workers: Vec<Waves>,
@@ -75,9 +75,9 @@ pub struct Scene {
     pub rate: Rate,
 }
 
-impl Scene {
-    /// Draws a scene. A planted defect may need troubles that are otherwise out of reach.
-    pub fn draw(rng: &Rng, bug: Option<Bug>) -> Scene {
+impl Setup {
+    /// Draws a setup. A planted defect may need troubles that are otherwise out of reach.
+    pub fn draw(rng: &Rng, bug: Option<Bug>) -> Setup {
         // A second process would declare an abandoned instance dead, for its silence.
         let most = if bug == Some(Bug::FarewellForgotten) { 1 } else { 2 };
         let processes = rng.between(1, most) as usize;
@@ -102,7 +102,7 @@ impl Scene {
         let hour_ends_ms = rng.between(1_000, 60_000);
         let requests = rng.chance(20).then(|| rng.between(3, 20));
         let rate = Rate { requests, tokens: None };
-        Scene {
+        Setup {
             processes,
             casts,
             workers,
