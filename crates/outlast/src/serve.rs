@@ -62,8 +62,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
         let node = proxy_setup::join(store, &context, "outlast serve")?;
         let desk = StateDesk::new(&node, context.entropy.clone(), args.grpc_conflicts, Writer::NoRun);
         let sessions = Sessions::new(context.clock.clone(), context.entropy.clone(), false);
-        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
-            .with_state(desk.clone())
+        let proxy = Proxy::new(node.clone(), &context.entropy, config, None)?
             .with_page(Shows::Beside, sessions.clone());
         let served = Serving::begin(servers, &context, node.store().clone());
         let proxy = match &served {

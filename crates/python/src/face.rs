@@ -14,8 +14,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// Starts the proxy on a free loopback port, and returns its address. It accepts run tokens only.
 pub fn start(core: &Core) -> Result<SocketAddr, Failure> {
-    let entropy = core.context.entropy.as_ref();
-    let secret: [u8; 32] = random(entropy);
+    let entropy = &core.context.entropy;
+    let secret: [u8; 32] = random(entropy.as_ref());
     let config = embedded::proxy(&core.context, secret.iter().map(|b| format!("{b:02x}")).collect())?;
     core.runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")

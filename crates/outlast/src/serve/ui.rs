@@ -9,10 +9,7 @@ use std::{
 };
 
 use outlast_core::words::clock::random;
-use outlast_server::{
-    door::{Access, Config, Provider, Providers, Proxy, Sessions, Shows},
-    state::{StateDesk, Writer},
-};
+use outlast_server::door::{Access, Config, Provider, Providers, Proxy, Sessions, Shows};
 use serde_json::json;
 
 use super::{Stops, listen, proxy_setup};
@@ -26,7 +23,7 @@ use crate::{
         say::say,
     },
 };
-use outlast_core::{engine::state::transaction::Conflicts, price::PriceTable};
+use outlast_core::price::PriceTable;
 
 /// Time for which requests of the page may go on after the stop.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -48,9 +45,7 @@ pub fn ui(args: &UiArgs, context: Context) -> Result<u8, CliError> {
     runtime.block_on(async {
         let listener = listen(args.listen, "--listen").await?;
         let node = proxy_setup::join(store, &context, "outlast ui")?;
-        let desk = StateDesk::new(&node, context.entropy.clone(), Conflicts::Expected, Writer::NoRun);
-        let proxy = Proxy::new(node.clone(), context.entropy.as_ref(), config, None)?
-            .with_state(desk)
+        let proxy = Proxy::new(node.clone(), &context.entropy, config, None)?
             .with_page(Shows::Alone, sessions.clone());
         let links = Links { sessions, address: listener.local_addr()?, json: context.look.json };
         let mut stops = Stops::new()?;

@@ -1,4 +1,4 @@
-//! The state under a run, over gRPC and REST. Writes carry the run, its attempt and its fence.
+//! The state under a run, over gRPC. Writes carry the run, its attempt and its fence.
 //!
 //! The published client of the state shows no credential. So a caller that shows none is known by the user who owns its
 //! end of the connection, as the kernel tells.
@@ -24,12 +24,6 @@ use crate::program::{
     error::{CliError, MachineError},
 };
 
-/// Returns the server of the store's state. No run can write through it before [`StateFace::drive`]. Over REST each
-/// change names its writer.
-pub fn desk(node: &Node, context: &Context, conflicts: Conflicts) -> Arc<StateDesk> {
-    StateDesk::new(node, context.entropy.clone(), conflicts, Writer::Run(None))
-}
-
 /// Server of a run's state over gRPC, which ends with the runtime.
 pub struct StateFace {
     desk: Arc<StateDesk>,
@@ -52,7 +46,7 @@ impl StateFace {
             |why: std::io::Error| MachineError::ListenForState { address, why, run: run.1.to_string() };
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let desk = desk(node, context, conflicts);
+        let desk = StateDesk::new(node, context.entropy.clone(), conflicts, Writer::Run(None));
         let (no, store) = (run.0, node.store().clone());
         let lets_in = move |shown: &str, peer| is_ours(peer, address) || is_runs(shown, no, &*store);
         let admission = grpc::Admission::By(Box::new(lets_in));

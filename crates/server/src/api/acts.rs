@@ -1,16 +1,11 @@
-//! Routes by which a person acts on a run: `POST /v1/runs/{id}/stop`, `wake`, `budget`, `retry` and `fork`; and on a named
-//! budget: see `named_budgets`.
-//!
-//! For callers with the API token or a page's session. Without either, any process of the machine could raise its own
-//! limit. Cancelling and deciding have routes of their own, which RiskKernel's clients know.
+//! Acts of a person on a run: stop it, wake it, change its limits, retry its items, fork it. Acts on named budgets have a
+//! file of their own; cancelling and deciding have routes of their own, which RiskKernel's clients know.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use http::{Response, request::Parts};
+use http::Response;
 use outlast_core::{
     engine::{
-        self,
         act::InName,
         item::reset_item::ResetItem,
         run::{
@@ -18,144 +13,73 @@ use outlast_core::{
             tell::{Tell, Word},
         },
     },
-    envelope::unit::{Limits, PerUnit, Unit},
+    envelope::{
+        budget::Name,
+        unit::{Limits, PerUnit, Unit},
+    },
     journal::job::Standing,
     reads::forks::{Point, id_of, prepare},
-    store::{self, Ask as _, Durability, Page, RunView, Store},
+    store::{Ask as _, Durability, Page, RunView, Store},
     words::id::{AttemptNo, Micros, RunId, Seq},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{
-    named_budgets, query, segments,
-    state::{answered, refused},
-};
-use crate::{
-    proxy::host::Host,
-    state::Error,
-    wire::{body::AnswerBody, refuse::Refusal, who},
-};
-
-/// Act of a person on a run, such as stopping it, or on a named budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    Stop,
-    Wake,
-    Budget,
-    Retry,
-    Fork,
-    SetBudget,
-    RaiseBudget,
-    RemoveBudget,
-}
-
-/// Routes of the acts, all of them POST. A test compares `docs/reference/openapi.json` with them.
-pub const ACTS: [(&str, Act); 8] = [
-    ("/v1/runs/{id}/stop", Act::Stop),
-    ("/v1/runs/{id}/wake", Act::Wake),
-    ("/v1/runs/{id}/budget", Act::Budget),
-    ("/v1/runs/{id}/retry", Act::Retry),
-    ("/v1/runs/{id}/fork", Act::Fork),
-    ("/v1/budgets/{name}/set", Act::SetBudget),
-    ("/v1/budgets/{name}/raise", Act::RaiseBudget),
-    ("/v1/budgets/{name}/remove", Act::RemoveBudget),
-];
+use super::request::{self, ApiRequest};
+use crate::{state::Error, wire::body::AnswerBody};
 
 /// Number of items that are read at once.
 const PAGE: usize = 1000;
 
-/// Finds the act of a request, and the run's id or the budget's name, not decoded; `None` for any other request.
-pub fn route(parts: &Parts) -> Option<(Act, String)> {
-    if parts.method != http::Method::POST {
-        return None;
-    }
-    ACTS.iter().find_map(|(route, act)| {
-        let open = segments::open(route, parts.uri.path())?;
-        Some((*act, open.first().filter(|id| !id.is_empty())?.to_string()))
-    })
+/// Act on `T`, as the request's body describes it, in the name of who acts. Answers with what became of it.
+type Act<T, B> = fn(&dyn Store, &str, &T, B) -> Result<Value, Error>;
+
+/// Carries out an act on the run that the path names.
+pub(super) async fn on_run<B: DeserializeOwned + Send + 'static>(
+    asked: ApiRequest,
+    act: Act<RunView, B>,
+) -> Result<Response<AnswerBody>, Error> {
+    let view = asked.run().await?;
+    carry_out(asked, view, act).await
 }
 
-/// Caller who may act, with the name under which the acts are recorded.
-pub struct LetIn(String);
-
-/// Checks whether the caller may act as a person, before the body is read. The inner error is answered in the shape of
-/// these routes: that of `who::api`, `NoRunDecides` for a run token, `only_the_command_decides` without a credential.
-/// The outer error is a refusal of the proxy.
-pub fn let_in(host: &Host, parts: &Parts) -> Result<Result<LetIn, Error>, Refusal> {
-    if host.is_draining() {
-        return Err(Refusal::Draining);
-    }
-    if who::bears_token(&parts.uri, &parts.headers)? {
-        return Ok(Err(Error::NoRunDecides));
-    }
-    Ok(match who::api(&host.config.access, &parts.headers) {
-        Ok(shown) if shown.is_a_persons() => Ok(LetIn(who::actor(&host.config.access, &parts.headers))),
-        Ok(_) => Err(Error::OnlyTheCommandDecides),
-        Err(e) => Err(e.into()),
-    })
+/// Carries out an act on the named budget that the path names.
+pub(super) async fn on_budget<B: DeserializeOwned + Send + 'static>(
+    asked: ApiRequest,
+    act: Act<Name, B>,
+) -> Result<Response<AnswerBody>, Error> {
+    let name = Name::new(asked.name()).map_err(|e| Error::BadRequest(e.to_string()))?;
+    carry_out(asked, name, act).await
 }
 
-/// Carries the act out on the run or budget `of`, and answers with what became of it.
-pub async fn answer(
-    host: &Arc<Host>,
-    let_in: Result<LetIn, Error>,
-    act: Act,
-    of: String,
-    body: &Bytes,
-) -> Response<AnswerBody> {
-    let body = body.clone();
-    let acting = host.clone();
-    // On a blocking thread: the reads of a store block.
-    let told = match let_in {
-        Ok(LetIn(by)) => {
-            tokio::task::spawn_blocking(move || carry_out(&*acting.store, by, act, &of, &body)).await
-        }
-        Err(e) => return refused(&e),
-    };
-    let told = told.unwrap_or_else(|_| Err(store::Error::Closed.into()));
-    if told.is_ok() {
-        // Calls that wait for room ask again.
-        host.wake();
-    }
-    told.and_then(|body| answered(&body)).unwrap_or_else(|e| refused(&e))
+async fn carry_out<T: Send + 'static, B: DeserializeOwned + Send + 'static>(
+    asked: ApiRequest,
+    on: T,
+    act: Act<T, B>,
+) -> Result<Response<AnswerBody>, Error> {
+    let (by, body) = (asked.actor(), asked.json()?);
+    let told = asked.read(move |store| Ok(act(store, &by, &on, body))).await??;
+    // Calls that wait for room ask again.
+    asked.host.wake();
+    request::json(&told)
 }
 
-fn carry_out(store: &dyn Store, by: String, act: Act, of: &str, body: &Bytes) -> Result<Value, Error> {
-    let of = query::decode(of)?;
-    let run = || find(store, &of);
-    match act {
-        Act::Stop => tell(store, by, &run()?, Word::Stop, body),
-        Act::Wake => tell(store, by, &run()?, Word::Wake, body),
-        Act::Budget => budget(store, by, &run()?, read(body)?),
-        Act::Retry => retry(store, &by, &run()?, read(body)?),
-        Act::Fork => fork(store, by, &run()?, read(body)?),
-        Act::SetBudget => named_budgets::set(store, by, &of, read(body)?),
-        Act::RaiseBudget => named_budgets::raise(store, by, &of, read(body)?),
-        Act::RemoveBudget => named_budgets::remove(store, by, &of, read(body)?),
-    }
-}
-
-fn find(store: &dyn Store, id: &str) -> Result<RunView, Error> {
-    let unknown = || store::Error::from(engine::Error::UnknownRun { id: id.chars().take(140).collect() });
-    let known = RunId::new(id).map_err(|_| unknown())?;
-    let no = store.run_no(&known)?.ok_or_else(unknown)?;
-    Ok(store.run(no)?.ok_or_else(unknown)?)
-}
-
-/// Parses the request's JSON body. An empty body counts as `{}`.
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Error> {
-    let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
-    serde_json::from_slice(body)
-        .map_err(|e| Error::BadRequest(format!("the body is not what is wanted here: {e}")))
-}
-
+/// Body of an act that needs no words.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
 
-fn tell(store: &dyn Store, by: String, view: &RunView, word: Word, body: &Bytes) -> Result<Value, Error> {
-    let Nothing {} = read(body)?;
+/// Asks the run's driver to stop it.
+pub(super) fn stop(store: &dyn Store, by: &str, view: &RunView, _: Nothing) -> Result<Value, Error> {
+    tell(store, by, view, Word::Stop)
+}
+
+/// Wakes a run that sleeps or waits.
+pub(super) fn wake(store: &dyn Store, by: &str, view: &RunView, _: Nothing) -> Result<Value, Error> {
+    tell(store, by, view, Word::Wake)
+}
+
+fn tell(store: &dyn Store, by: &str, view: &RunView, word: Word) -> Result<Value, Error> {
     store.ask(InName::of(by, Tell { run: view.run.no, word }), Durability::Synced).wait()?;
     status(store, view)
 }
@@ -175,13 +99,14 @@ fn status(store: &dyn Store, view: &RunView) -> Result<Value, Error> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]
-struct Change {
+pub(super) struct Change {
     add: BTreeMap<String, i64>,
     set: BTreeMap<String, i64>,
     lift: Vec<String>,
 }
 
-fn budget(store: &dyn Store, by: String, view: &RunView, change: Change) -> Result<Value, Error> {
+/// Changes limits of a run.
+pub(super) fn budget(store: &dyn Store, by: &str, view: &RunView, change: Change) -> Result<Value, Error> {
     let (add, set) = (limits(&change.add)?, limits(&change.set)?);
     let mut lift = PerUnit::<bool>::default();
     for name in &change.lift {
@@ -225,7 +150,7 @@ fn from_zero(name: &str, amount: i64) -> Result<i64, Error> {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Retry {
+pub(super) struct Retry {
     keys: Vec<String>,
     /// Whether every failed item is retried, besides `keys`.
     failed: bool,
@@ -233,7 +158,7 @@ struct Retry {
 }
 
 /// Makes items of a job pending again, each in a commit of its own: if one is refused, the others stay reset.
-fn retry(store: &dyn Store, by: &str, view: &RunView, wanted: Retry) -> Result<Value, Error> {
+pub(super) fn retry(store: &dyn Store, by: &str, view: &RunView, wanted: Retry) -> Result<Value, Error> {
     let run = view.run.no;
     let mut keys = wanted.keys;
     if wanted.failed {
@@ -273,7 +198,7 @@ fn failed(store: &dyn Store, view: &RunView) -> Result<Vec<String>, Error> {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct ForkAt {
+pub(super) struct ForkAt {
     /// Last entry that the fork shares with its origin; `None` if the point is named otherwise.
     seq: Option<i64>,
     /// Time at which the state is copied into the fork, in microseconds since the Unix epoch. Only with `seq`; `None`:
@@ -285,7 +210,8 @@ struct ForkAt {
     limit_nano_usd: Option<i64>,
 }
 
-fn fork(store: &dyn Store, by: String, view: &RunView, wanted: ForkAt) -> Result<Value, Error> {
+/// Forks a run at one of its entries, or after one of its attempts.
+pub(super) fn fork(store: &dyn Store, by: &str, view: &RunView, wanted: ForkAt) -> Result<Value, Error> {
     let last = view.run.next_seq.0 - 1;
     let point = match (wanted.seq, wanted.at, wanted.attempt) {
         (Some(seq), None, None) if (0..=last).contains(&seq) => Point::Seq(Seq(seq)),

@@ -1,85 +1,35 @@
-//! Read-only routes over all runs: budgets, plans and spend (`/v1/budgets`, `/v1/plans`, `/v1/spend`).
-//!
-//! For callers with the API token, or on an unprotected loopback listener. Clients cannot set limits. Amounts are whole
-//! numbers of their unit (dollars in nano-dollars), times are microseconds since the Unix epoch.
+//! Routes over all runs: named budgets, plans of logins, and spend. Amounts are whole numbers of their unit (dollars in
+//! nano-dollars), times are microseconds since the Unix epoch.
 
-use http::{Method, Response, request::Parts};
+use http::Response;
 use outlast_core::{
     envelope::budget::{BudgetView, UNITS},
     reads::{
         room,
-        spend::{self, Grouping, Sum},
+        spend::{self as ledger, Grouping, Sum},
     },
-    store::Store,
+    store::{self, Store},
     words::id::{Micros, RunId},
 };
 use serde_json::{Map, Value, json};
 
-use crate::{
-    api::{query, read::plans},
-    proxy::host::Host,
-    wire::{
-        body::{AnswerBody, JSON, unkept},
-        refuse::Refusal,
-        who,
-    },
+use super::{
+    read,
+    request::{self, ApiRequest},
 };
+use crate::{state::Error, wire::body::AnswerBody};
 
-/// Routes over all runs, with their query parameters. A test compares `docs/reference/openapi.json` with them.
-pub const FLEET: [(&str, &[&str]); 3] =
-    [("/v1/budgets", &[]), ("/v1/plans", &[]), ("/v1/spend", &["by", "since", "until"])];
-
-/// Answers a GET of the routes [`FLEET`]; `None` for any other path.
-pub async fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
-    let (path, words) = FLEET.iter().find(|(path, _)| *path == parts.uri.path())?;
-    Some(read(host, parts, path, words).await)
+/// Answers with all named budgets.
+pub(super) async fn budgets(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    request::json(&asked.read(all_budgets).await?)
 }
 
-async fn read(
-    host: &Host,
-    parts: &Parts,
-    path: &'static str,
-    words: &[&str],
-) -> Result<Response<AnswerBody>, Refusal> {
-    who::api(&host.config.access, &parts.headers)?;
-    if parts.method != Method::GET {
-        return Err(Refusal::ReadOnly { method: parts.method.to_string(), path });
-    }
-    let asked = query(parts.uri.query().unwrap_or_default(), words)?;
-    let store = host.store.clone();
-    // On a blocking thread: the ledger may be long.
-    let told = tokio::task::spawn_blocking(move || match path {
-        "/v1/budgets" => budgets(&*store),
-        "/v1/plans" => Ok(plans::all(&*store)?),
-        _ => spent(&*store, &asked),
-    });
-    let body = told.await.map_err(|e| Refusal::Internal(e.to_string()))??;
-    Ok(unkept(200, JSON, body.to_string()))
+/// Answers with the plans of all logins.
+pub(super) async fn plans(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    request::json(&asked.read(read::plans::all).await?)
 }
 
-/// Parses a query. Errors: `bad_request` for a parameter that is unknown or there twice.
-fn query(text: &str, words: &[&str]) -> Result<Vec<(String, String)>, Refusal> {
-    let mut found: Vec<(String, String)> = Vec::new();
-    for pair in text.split('&').filter(|p| !p.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !words.contains(&name) {
-            let known = if words.is_empty() { "none".to_owned() } else { words.join(", ") };
-            return Err(Refusal::BadQuery(format!("unknown parameter {name:?} (wanted some of: {known})")));
-        }
-        if found.iter().any(|(n, _)| n == name) {
-            return Err(Refusal::BadQuery(format!("the parameter {name:?} is there twice")));
-        }
-        let value = query::decode(value).map_err(|e| Refusal::BadQuery(e.to_string()))?;
-        found.push((name.to_owned(), value));
-    }
-    Ok(found)
-}
-
-fn word<'a>(asked: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    asked.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
-}
-
-fn budgets(store: &dyn Store) -> Result<Value, Refusal> {
+fn all_budgets(store: &dyn Store) -> Result<Value, store::Error> {
     let (now, waiting) = (store.now()?, room::waiting(store)?);
     let one = |view: &BudgetView| {
         let (budget, period, e) = (&view.budget, view.budget.period(now), view.envelope_at(now));
@@ -111,18 +61,25 @@ fn budgets(store: &dyn Store) -> Result<Value, Refusal> {
     Ok(json!({ "budgets": store.budgets()?.iter().map(one).collect::<Vec<Value>>() }))
 }
 
-fn spent(store: &dyn Store, asked: &[(String, String)]) -> Result<Value, Refusal> {
-    let moment = |name: &str, otherwise: Micros| match word(asked, name) {
-        None => Ok(otherwise),
-        Some(text) => text.parse().map(Micros).map_err(|_| {
-            Refusal::BadQuery(format!("{name} is {text:?}, and microseconds since the Unix epoch are wanted"))
-        }),
-    };
-    let by = word(asked, "by").unwrap_or("day").split(',').map(Grouping::parse);
-    let by = by.collect::<Result<Vec<_>, _>>().map_err(|e| Refusal::BadQuery(e.to_string()))?;
-    // The ledger's end is exclusive, and a call of this very moment has to count.
-    let (since, until) = (moment("since", Micros(0))?, moment("until", store.now()?.plus_ms(1))?);
-    let told = spend::spend(store, &by, since, until)?;
+/// Answers with what was spent in a span of time, in groups.
+pub(super) async fn spend(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    let by = asked.query.text("by").unwrap_or("day").split(',').map(Grouping::parse);
+    let by = by.collect::<Result<Vec<_>, _>>().map_err(|e| Error::BadRequest(e.to_string()))?;
+    let since = Micros(asked.query.number("since")?.unwrap_or(0));
+    let until = asked.query.number("until")?.map(Micros);
+    let told = asked.read(move |store| {
+        // The ledger's end is exclusive, and a call of this very moment has to count.
+        let until = match until {
+            Some(until) => until,
+            None => store.now()?.plus_ms(1),
+        };
+        spent(store, &by, since, until)
+    });
+    request::json(&told.await?)
+}
+
+fn spent(store: &dyn Store, by: &[Grouping], since: Micros, until: Micros) -> Result<Value, store::Error> {
+    let told = ledger::spend(store, by, since, until)?;
     let fill = |o: &mut Map<String, Value>, s: &Sum| {
         o.insert("calls".into(), s.calls.into());
         o.insert("tokens".into(), s.tokens.into());

@@ -1,4 +1,4 @@
-//! Acts of a person on a named budget: `POST /v1/budgets/{name}/set`, `raise` and `remove`.
+//! Acts of a person on a named budget: set it, raise its limits, remove it.
 //!
 //! The budget keeps the newest of them with who acted: no run's journal has a place for what concerns many runs.
 
@@ -41,7 +41,7 @@ pub(super) struct More {
 }
 
 /// Sets the budget, and charges the runs to it that were there before. A repeat changes nothing.
-pub(super) fn set(store: &dyn Store, by: String, name: &str, wanted: BudgetBody) -> Result<Value, Error> {
+pub(super) fn set(store: &dyn Store, by: &str, name: &Name, wanted: BudgetBody) -> Result<Value, Error> {
     let bad = |what: &str, had: &str, wanted: &str| {
         let had: String = had.chars().take(80).collect();
         Error::BadRequest(format!("{what} is {had:?}, and {wanted} is wanted"))
@@ -55,30 +55,26 @@ pub(super) fn set(store: &dyn Store, by: String, name: &str, wanted: BudgetBody)
         _ => Err(bad("tag", &text, "KEY=VALUE")),
     });
     let terms = Terms { limits: limits(&wanted.limits)?, per, tag: tag.transpose()? };
-    let set = SetBudget { name: named(name)?, terms, source: Source::Command };
-    let (told, charged) = budgets::set(store, set, Some(&by))?;
-    Ok(json!({ "budget": name, "no": told.no, "changed": told.changed, "charged_runs": charged }))
+    let set = SetBudget { name: name.clone(), terms, source: Source::Command };
+    let (told, charged) = budgets::set(store, set, Some(by))?;
+    Ok(json!({ "budget": name.as_str(), "no": told.no, "changed": told.changed, "charged_runs": charged }))
 }
 
 /// Adds to the limits of the current period.
-pub(super) fn raise(store: &dyn Store, by: String, name: &str, more: More) -> Result<Value, Error> {
+pub(super) fn raise(store: &dyn Store, by: &str, name: &Name, more: More) -> Result<Value, Error> {
     let add = limits(&more.add)?;
     if more.add.is_empty() {
         return Err(Error::BadRequest("no limit is named: give add".into()));
     }
     let after =
-        store.ask(InName::of(by, RaiseBudget { name: named(name)?, add }), Durability::Synced).wait()?;
+        store.ask(InName::of(by, RaiseBudget { name: name.clone(), add }), Durability::Synced).wait()?;
     let limits: Map<String, Value> =
         UNITS.into_iter().filter_map(|u| Some((u.name().to_owned(), after[u]?.into()))).collect();
-    Ok(json!({ "budget": name, "limits": limits }))
+    Ok(json!({ "budget": name.as_str(), "limits": limits }))
 }
 
 /// Removes the budget. Runs that wait for it go on.
-pub(super) fn remove(store: &dyn Store, by: String, name: &str, _: Nothing) -> Result<Value, Error> {
-    store.ask(InName::of(by, RemoveBudget { name: named(name)? }), Durability::Synced).wait()?;
-    Ok(json!({ "budget": name }))
-}
-
-fn named(text: &str) -> Result<Name, Error> {
-    Name::new(text).map_err(|e| Error::BadRequest(e.to_string()))
+pub(super) fn remove(store: &dyn Store, by: &str, name: &Name, _: Nothing) -> Result<Value, Error> {
+    store.ask(InName::of(by, RemoveBudget { name: name.clone() }), Durability::Synced).wait()?;
+    Ok(json!({ "budget": name.as_str() }))
 }

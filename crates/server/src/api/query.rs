@@ -5,35 +5,22 @@ use std::borrow::Cow;
 use outlast_core::{state::At, store::state::Moment, words::id::Micros};
 use percent_encoding::percent_decode_str;
 
-use super::state::Route;
 use crate::state::Error;
 
 /// Query parameters of a request, each at most once.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses a query. Errors: a parameter that `route` does not have, or that is there twice; text that is not UTF-8.
-    pub fn parse(text: &str, route: &Route) -> Result<Query, Error> {
-        Query::read(text, route.query)
-    }
-
-    /// Parses a query in which only the parameters in `known` are allowed. Errors as for [`Query::parse`].
-    pub fn read(text: &str, known: &[&str]) -> Result<Query, Error> {
-        let query = Query::words(text)?;
-        match query.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-            None => Ok(query),
-            Some((name, _)) => {
-                let known = known.join(", ");
-                Err(Error::BadRequest(format!("unknown parameter {name:?} (wanted some of: {known})")))
-            }
-        }
-    }
-
-    /// Parses a query and drops parameters that are not in `known`. Errors: a parameter that is there twice; text that
-    /// is not UTF-8.
-    pub fn known(text: &str, known: &[&str]) -> Result<Query, Error> {
+    /// Parses a query. Errors: a parameter that is there twice, or that is not `known`; text that is not UTF-8.
+    /// `is_lenient`: parameters that are not known are dropped.
+    pub fn parse(text: &str, known: &[&str], is_lenient: bool) -> Result<Query, Error> {
         let mut query = Query::words(text)?;
-        query.0.retain(|(name, _)| known.contains(&name.as_str()));
+        let is_known = |(name, _): &(String, String)| known.contains(&name.as_str());
+        if let (Some((name, _)), false) = (query.0.iter().find(|word| !is_known(word)), is_lenient) {
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Error::BadRequest(format!("unknown parameter {name:?} (wanted some of: {known})")));
+        }
+        query.0.retain(is_known);
         Ok(query)
     }
 
@@ -124,7 +111,7 @@ pub fn decode(text: &str) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::state::ROUTES, *};
+    use super::*;
 
     #[test]
     fn any_text_can_be_written_in_a_path() {
@@ -140,9 +127,9 @@ mod tests {
 
     #[test]
     fn a_query_is_read_whole_or_refused() {
-        let get = &ROUTES[0];
+        let known = ["version", "commit", "time"];
         let check = |text: &str, want: Option<At>| {
-            assert_eq!(Query::parse(text, get).and_then(|q| q.at()).ok(), want, "{text}");
+            assert_eq!(Query::parse(text, &known, false).and_then(|q| q.at()).ok(), want, "{text}");
         };
         check("", Some(At::Newest));
         check("commit=3", Some(At::Commit(3)));
@@ -152,5 +139,6 @@ mod tests {
         check("comit=3", None);
         check("commit=-1", None);
         check("commit=", None);
+        assert!(Query::parse("comit=3", &known, true).is_ok_and(|q| q.text("comit").is_none()));
     }
 }

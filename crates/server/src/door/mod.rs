@@ -1,18 +1,9 @@
 //! The HTTP listener and its routing.
 //!
-//! The path of a request decides who answers: the LLM proxy, the state's REST, approvals, budgets and spend,
-//! RiskKernel's routes, probes or metrics.
+//! The path of a request decides who answers: the page, our own routes, an MCP server, or the LLM proxy.
 
-mod approvals;
-mod budget_metrics;
 mod idle;
 mod mcp;
-pub(crate) mod metrics;
-mod plan_metrics;
-mod probes;
-mod read;
-mod run_metrics;
-mod state;
 mod tunnel;
 mod upwards;
 
@@ -23,12 +14,11 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{Method, Request, Response};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outlast_core::{
+    engine::state::transaction::Conflicts,
     store::Error,
     words::{
         clock::Entropy,
@@ -53,28 +43,23 @@ pub use crate::{
         who::bare,
     },
 };
-pub use probes::PROBES;
 pub use tunnel::NOT_OPENED;
 pub use upwards::TOO_LARGE;
 
 use self::upwards::Upwards;
 use crate::{
-    api::{
-        acts, fleet,
-        riskkernel::{self, RiskKernel},
-        state::StateRoutes,
-    },
+    api::{self, Api},
     dialect::{HeaderFacts, Upstream, is_geminis},
     intercept::Intercept,
     mcp::front::Front,
     node::{HEARTBEAT, Node},
     page,
     proxy::{host::Host, stamp::Speaks},
-    state::StateDesk,
+    state::{StateDesk, Writer},
     trouble::Trouble,
     wire::{
         body::AnswerBody,
-        growth::append,
+        incoming,
         refuse::Refusal,
         socket::{Socket, Wire},
         who,
@@ -86,8 +71,7 @@ use crate::{
 pub struct Proxy {
     host: Arc<RwLock<Arc<Host>>>,
     intercept: Option<Arc<Intercept>>,
-    rest: Option<StateRoutes>,
-    riskkernel: Option<RiskKernel>,
+    api: Api,
     page: Option<Shows>,
     mcp: Option<Arc<Front>>,
 }
@@ -96,16 +80,17 @@ impl Proxy {
     /// Creates a proxy on the store of `node`. `observer` gets every event of the proxy.
     pub fn new(
         node: Arc<Node>,
-        entropy: &dyn Entropy,
+        entropy: &Arc<dyn Entropy>,
         config: Config,
         observer: Option<Observer>,
     ) -> Result<Proxy, Error> {
-        let host = Host::new(node, entropy, config, observer)?;
+        // Over REST each request is a transaction of its own, so that no conflict of several can arise here.
+        let desk = StateDesk::new(&node, entropy.clone(), Conflicts::default(), Writer::NoRun);
+        let host = Host::new(node, &**entropy, config, observer)?;
         Ok(Proxy {
             host: Arc::new(RwLock::new(host)),
             intercept: None,
-            rest: None,
-            riskkernel: None,
+            api: Api::new(desk),
             page: None,
             mcp: None,
         })
@@ -130,12 +115,6 @@ impl Proxy {
 
     fn host(&self) -> Arc<Host> {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Adds the routes of the state, and RiskKernel's routes, which keep facts in the state.
-    pub fn with_state(self, desk: Arc<StateDesk>) -> Proxy {
-        let riskkernel = Some(RiskKernel::new(desk.clone()));
-        Proxy { rest: Some(StateRoutes::new(desk)), riskkernel, ..self }
     }
 
     /// Adds the page, for those who open a link of `sessions`.
@@ -291,7 +270,7 @@ impl Proxy {
         if let Some(intercept) = self.intercept.as_ref().filter(|_| request.method() == Method::CONNECT) {
             return self.connect(intercept, &host, request).await;
         }
-        let mut response = match self.pass(&host, request, facts, wire).await {
+        let mut response = match self.pass(&host, request, (facts, shape), wire).await {
             Ok(response) => response,
             Err((refusal, upstream)) => {
                 host.metrics.refused(refusal.code());
@@ -308,7 +287,7 @@ impl Proxy {
         &self,
         host: &Arc<Host>,
         request: Request<Incoming>,
-        facts: HeaderFacts,
+        (facts, shape): (HeaderFacts, Upstream),
         wire: Wire,
     ) -> Result<Response<AnswerBody>, (Refusal, Option<Upstream>)> {
         let (mut parts, body) = request.into_parts();
@@ -316,51 +295,25 @@ impl Proxy {
         if parts.uri.scheme().is_some() {
             return Err(bare(Refusal::AbsoluteTarget));
         }
-        if let Some(probe) = probes::answer(host, &parts) {
-            return probe.map_err(bare);
-        }
         if self.page.is_some() && page::takes(parts.uri.path()) {
             return self.page(host, &parts, body).await.map_err(bare);
         }
         if parts.method != Method::GET && parts.method != Method::HEAD {
             who::may_change(&host.config.access, &parts.headers).map_err(|e| bare(e.into()))?;
         }
-        if let Some(answer) = read::answer(host, &parts).await {
-            return Ok(answer);
-        }
-        if let Some(told) = fleet::answer(host, &parts).await {
-            return told.map_err(bare);
+        if let Some(found) =
+            api::routes::find(&parts.method, &parts.uri, host.config.access.only_run.is_some())
+        {
+            return Ok(self.api.answer(host, found, &parts, body, shape).await);
         }
         let _arriving = host.arrives();
-        if let Some((act, of)) = acts::route(&parts) {
-            let let_in = acts::let_in(host, &parts).map_err(bare)?;
-            let body = self.body(host, body).await.map_err(bare)?;
-            return Ok(acts::answer(host, let_in, act, of, &body).await);
-        }
-        if let Some(face) = self.riskkernel.as_ref().filter(|_| RiskKernel::takes(parts.uri.path())) {
-            return Ok(self.riskkernel(face, host, &parts, body).await);
-        }
         if host.is_draining() {
             return Err(bare(Refusal::Draining));
         }
-        if approvals::route(&parts).is_some() {
-            return approvals::answer(self, host, &parts, body).await.map_err(bare);
-        }
         if let Some((front, name)) = self.mcp.as_ref().and_then(|front| Some((front, mcp::name(&parts)?))) {
             let caller = mcp::caller(host, &parts).await.map_err(bare)?;
-            let body = self.body(host, body).await.map_err(bare)?;
+            let body = incoming::whole(body, host.config.max_body).await.map_err(bare)?;
             return Ok(front.answer(name, caller, &parts, body, wire).await);
-        }
-        if let Some(rest) = &self.rest
-            && let Some(asked) = state::asked(host, &parts)
-        {
-            return Ok(match asked {
-                Ok((writer, parts)) => {
-                    let body = self.body(host, body).await.map_err(bare)?;
-                    rest.answer(writer, &parts, body).await
-                }
-                Err(e) => crate::api::state::refused(&e),
-            });
         }
         if self.page == Some(Shows::Alone) {
             return Err(bare(unknown_path(&parts)));
@@ -399,39 +352,8 @@ impl Proxy {
         if !page::is_exchange(parts) {
             return page::answer(&host.config.access, parts);
         }
-        let body = self.body(host, body).await?;
+        let body = incoming::whole(body, host.config.max_body).await?;
         page::exchange(&host.config.access, parts, &body)
-    }
-
-    async fn riskkernel(
-        &self,
-        face: &RiskKernel,
-        host: &Arc<Host>,
-        parts: &http::request::Parts,
-        body: Incoming,
-    ) -> Response<AnswerBody> {
-        let let_in = match face.let_in(host, parts) {
-            Ok(let_in) => let_in,
-            Err(e) => return riskkernel::refused(&e),
-        };
-        match self.body(host, body).await {
-            Ok(body) => face.answer(host, let_in, body).await,
-            Err(e) => riskkernel::refused(&e.into()),
-        }
-    }
-
-    async fn body(&self, host: &Host, body: Incoming) -> Result<Bytes, Refusal> {
-        let limit = host.config.max_body;
-        let (mut body, mut whole) = (Limited::new(body, limit), Vec::new());
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| match e.downcast_ref::<LengthLimitError>() {
-                Some(_) => Refusal::BodyTooLarge { limit },
-                None => Refusal::BodyCutOff(e.to_string()),
-            })?;
-            frame.data_ref().into_iter().for_each(|data| append(&mut whole, data));
-        }
-        whole.shrink_to_fit();
-        Ok(whole.into())
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
     },
     wire::{
         body::AnswerBody,
-        headers,
+        headers, incoming,
         refuse::Refusal,
         socket::Wire,
         who::{self, Caller, Credential},
@@ -73,11 +73,12 @@ impl Proxy {
                     }
                     (r, Some(shape))
                 };
-                let raw = self.body(host, body).await.map_err(shaped)?;
+                let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
                 metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
             }
             Route::Free { upstream } => {
-                let raw = self.body(host, body).await.map_err(|r| (r, Some(upstream)))?;
+                let raw =
+                    incoming::whole(body, host.config.max_body).await.map_err(|r| (r, Some(upstream)))?;
                 free(host, caller, to(upstream), parts.method, parts.headers, raw)
                     .await
                     .map_err(|r| (r, Some(upstream)))
@@ -86,7 +87,7 @@ impl Proxy {
                 let shaped = |r: Refusal| (r, Some(upstream));
                 let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
                 kept::check(&host.memories, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
-                let raw = self.body(host, body).await.map_err(shaped)?;
+                let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
                 free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
             Route::Refused { upstream, reason } => {

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::{
     config::{Config, Observer, Seen, Watch},
     gates::Gates,
+    metrics::Metrics,
     plans::Plans,
     registry::Registry,
     remembered::Memories,
@@ -28,7 +29,7 @@ use super::{
     sleep::Reading,
     upstream::Pool,
 };
-use crate::{door::metrics::Metrics, hints::Ear, node::Node, wire::refuse::Refusal};
+use crate::{hints::Ear, node::Node, wire::refuse::Refusal};
 
 /// Proxy under one configuration, with the parts that requests share.
 ///

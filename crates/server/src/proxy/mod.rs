@@ -17,6 +17,7 @@ pub(crate) mod judged;
 pub(crate) mod kept;
 pub(crate) mod live;
 pub(crate) mod log;
+pub(crate) mod metrics;
 pub(crate) mod named;
 pub(crate) mod pattern;
 pub(crate) mod plans;

@@ -41,7 +41,7 @@ pub enum Error {
     NotKept { run: String, entry: i64, side: &'static str },
     #[error("a run token reads its own run only")]
     OwnRunOnly,
-    #[error("{method} {path} is no route of the state")]
+    #[error("{method} {path} is no route of this server")]
     NoRoute { method: String, path: String },
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod encoding;
 pub(crate) mod growth;
 pub(crate) mod headers;
+pub(crate) mod incoming;
 pub(crate) mod origin;
 pub(crate) mod refuse;
 pub(crate) mod sessions;

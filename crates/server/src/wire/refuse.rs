@@ -64,8 +64,6 @@ pub enum Refusal {
     Draining,
     #[error("{method} {path}: it can only be read")]
     ReadOnly { method: String, path: &'static str },
-    #[error("{0}")]
-    BadQuery(String),
     #[error(
         "the link is used, or older than a minute, or none of this server; `outlast ui` prints a new one"
     )]
@@ -106,8 +104,7 @@ impl Refusal {
             Refusal::AbsoluteTarget
             | Refusal::BadTarget(_)
             | Refusal::BodyCutOff(_)
-            | Refusal::BadHeader { .. }
-            | Refusal::BadQuery(_) => 400,
+            | Refusal::BadHeader { .. } => 400,
             Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } | Refusal::BadLink => 401,
             Refusal::Unpriced { .. } => 402,
             Refusal::NotMetered { .. } | Refusal::UnknownPath { .. } | Refusal::ForeignResponse { .. } => 403,
@@ -148,7 +145,6 @@ impl Refusal {
             Refusal::BadHeader { .. } => "bad_header",
             Refusal::Draining => "draining",
             Refusal::ReadOnly { .. } => "read_only",
-            Refusal::BadQuery(_) => "bad_request",
             Refusal::BadLink => "bad_link",
             Refusal::ForeignResponse { .. } => "foreign_response",
             Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } => "no_provider_key",
@@ -243,13 +239,8 @@ impl Refusal {
             Some(until_s) => usage_limit_body(shape, self.code(), &message, until_s),
             None => refusal_body(shape, self.status(), self.code(), &message),
         };
-        let mut response = response(self.status(), JSON, body);
+        let mut response = refused(self.status(), self.code(), body, self.should_retry());
         let headers = response.headers_mut();
-        let retry = if self.should_retry() { "true" } else { "false" };
-        headers.insert("x-should-retry", HeaderValue::from_static(retry));
-        if let Ok(code) = HeaderValue::from_str(self.code()) {
-            headers.insert("x-outlast-code", code);
-        }
         if matches!(self, Refusal::ProxyCredentials { .. }) {
             headers.insert(header::PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"outlast\""));
         }
@@ -263,6 +254,22 @@ impl Refusal {
         }
         response
     }
+}
+
+/// Returns the response for an error that is no refusal of a call, in the error shape that the SDKs of `shape` read.
+pub fn in_shape(shape: Upstream, status: u16, code: &str, message: &str) -> Response<AnswerBody> {
+    refused(status, code, refusal_body(shape, status, code, &token::mask(message)), false)
+}
+
+fn refused(status: u16, code: &str, body: Bytes, should_retry: bool) -> Response<AnswerBody> {
+    let mut response = response(status, JSON, body);
+    let headers = response.headers_mut();
+    let retry = if should_retry { "true" } else { "false" };
+    headers.insert("x-should-retry", HeaderValue::from_static(retry));
+    if let Ok(code) = HeaderValue::from_str(code) {
+        headers.insert("x-outlast-code", code);
+    }
+    response
 }
 
 impl From<store::Error> for Refusal {

@@ -169,21 +169,34 @@ pub fn bears_token(uri: &Uri, headers: &HeaderMap) -> Result<bool, NotLetIn> {
 }
 
 /// Credential that a caller of Outlast's own routes has shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    ApiToken,
-    /// Bearer of a session of the page, which a person has opened.
-    Page,
+    /// API token, by its name if it has one.
+    ApiToken(Option<String>),
+    /// Bearer of a session of the page, which a person has opened, by the beginning of its digest.
+    Page(String),
     /// No credential: the listener is on a loopback address, and has no API token.
     Nothing,
 }
 
 impl Shown {
-    /// Returns whether the caller is known to act for a person, because it has shown a credential.
-    pub fn is_a_persons(self) -> bool {
-        self != Shown::Nothing
+    /// Returns the name under which the caller's acts are recorded. What the caller says of itself stands beside it.
+    pub fn actor(&self, headers: &HeaderMap) -> String {
+        let shown = match self {
+            Shown::ApiToken(name) => format!("api:{}", name.as_deref().unwrap_or("token")),
+            Shown::Page(digest) => format!("page:{digest}"),
+            Shown::Nothing => "api".to_owned(),
+        };
+        let says = headers.get(BY).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
+        match says {
+            Some(says) => format!("{shown} ({})", says.chars().take(100).collect::<String>()),
+            None => shown,
+        }
     }
 }
+
+/// Header in which a caller says who it acts for. It is recorded beside what the caller has shown, as its own word.
+pub const BY: &str = "x-outlast-by";
 
 /// Checks a caller of Outlast's own routes, who must show the API token if one is set, or the bearer of a page's
 /// session; without an API token a loopback listener is enough. Returns what the caller has shown.
@@ -194,39 +207,17 @@ pub fn api(access: &Access, headers: &HeaderMap) -> Result<Shown, NotLetIn> {
     }
     if let Some(bearer) = of_page(headers)? {
         let known = access.sessions.as_ref().is_some_and(|sessions| sessions.knows(&bearer));
-        return if known { Ok(Shown::Page) } else { Err(NotLetIn::SessionOver) };
+        let digest = Digest::of(bearer.as_bytes()).to_string();
+        return if known { Ok(Shown::Page(digest[..8].to_owned())) } else { Err(NotLetIn::SessionOver) };
     }
     match &access.api_token {
-        Some(tokens) if credentials(headers)?.iter().any(|c| tokens.find(&c.1).is_some()) => {
-            Ok(Shown::ApiToken)
-        }
         None if access.loopback => Ok(Shown::Nothing),
-        _ => Err(NotLetIn::NoToken),
-    }
-}
-
-/// Header in which a caller says who it acts for. It is recorded beside what the caller has shown, as its own word.
-pub const BY: &str = "x-outlast-by";
-
-/// Returns the name under which a caller's acts are recorded. The caller was admitted before.
-pub fn actor(access: &Access, headers: &HeaderMap) -> String {
-    let shown = match api(access, headers) {
-        Ok(Shown::Page) => {
-            let bearer = of_page(headers).ok().flatten().unwrap_or_default();
-            format!("page:{}", &Digest::of(bearer.as_bytes()).to_string()[..8])
+        None => Err(NotLetIn::NoToken),
+        Some(tokens) => {
+            let shown = credentials(headers)?;
+            let token = shown.iter().find_map(|c| tokens.find(&c.1)).ok_or(NotLetIn::NoToken)?;
+            Ok(Shown::ApiToken(token.name.clone()))
         }
-        Ok(Shown::ApiToken) => {
-            let shown = credentials(headers).unwrap_or_default();
-            let tokens = access.api_token.as_ref();
-            let token = shown.iter().find_map(|c| tokens.and_then(|tokens| tokens.find(&c.1)));
-            format!("api:{}", token.and_then(|token| token.name.as_deref()).unwrap_or("token"))
-        }
-        _ => "api".to_owned(),
-    };
-    let says = headers.get(BY).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
-    match says {
-        Some(says) => format!("{shown} ({})", says.chars().take(100).collect::<String>()),
-        None => shown,
     }
 }
 
@@ -254,6 +245,12 @@ pub fn path(uri: &Uri) -> &str {
     let path = uri.path();
     let behind = path.strip_prefix("/run/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
     behind.unwrap_or(path)
+}
+
+/// Returns the query of a request without run tokens.
+pub fn query(uri: &Uri) -> String {
+    let (_, target) = split_query(uri.path_and_query().map_or("/", |p| p.as_str()));
+    target.split_once('?').map_or_else(String::new, |(_, query)| query.to_owned())
 }
 
 /// Splits `/run/TOKEN/v1/…` into the token and the rest. For agents that send a provider key of their own.

@@ -17,6 +17,7 @@ mod hints;
 mod intercept;
 mod masks;
 mod named;
+mod openapi;
 mod page;
 mod plans;
 mod probes;

@@ -35,7 +35,7 @@ use outlast_core::{
     },
     store::{Ask as _, Durability, RunView, Store},
     words::{
-        clock::{Clock, SeededEntropy},
+        clock::{Clock, Entropy, SeededEntropy},
         id::{Micros, RunId, RunNo, Seq, Slot},
     },
 };
@@ -294,12 +294,12 @@ impl Rig {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             let identity = Identity { pid, program: "outlast serve".into(), ..Identity::default() };
-            let entropy = Arc::new(SeededEntropy::new(u64::from(pid)));
+            let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(u64::from(pid)));
             let node = Node::join(store.clone(), clock, entropy.clone(), census, identity).unwrap();
             let observer = Arc::new(move |s: &Seen| theirs.lock().unwrap().push(s.clone()));
-            let proxy = Proxy::new(node.clone(), &*entropy, config, Some(observer)).unwrap();
+            let proxy = Proxy::new(node.clone(), &entropy, config, Some(observer)).unwrap();
             let desk = StateDesk::new(&node, entropy, conflicts, Writer::NoRun);
-            (runtime, store, node, made_with(proxy.with_state(desk.clone())), desk)
+            (runtime, store, node, made_with(proxy), desk)
         });
         let (runtime, store, node, proxy, desk) = made.await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use outlast_core::{engine::state::transaction::Conflicts, store::RunView};
+use outlast_core::store::RunView;
 use outlast_server::door::{Access, Observer, Proxy, Seen};
 use tokio::{net::TcpListener, sync::mpsc};
 
@@ -45,7 +45,7 @@ use crate::{
         outage,
         patient::Patient,
         questions,
-        state::{self, StateFace},
+        state::StateFace,
         stdin,
     },
 };
@@ -101,8 +101,7 @@ impl Driver {
         let directory = own_directory(&view, &context);
         let interception =
             Interception::begin(&providers, &command, directory.as_ref(), through.is_some(), &context)?;
-        let face = Proxy::new(node.clone(), context.entropy.as_ref(), config, Some(observer))?
-            .with_state(state::desk(&node, &context, Conflicts::default()));
+        let face = Proxy::new(node.clone(), &context.entropy, config, Some(observer))?;
         let servers = mcp::load(&context.around)?;
         let tools = Serving::begin(servers, &context, store.clone());
         let face = match &tools {

@@ -29,15 +29,6 @@ pub struct ApprovalBody {
     pub expires_in_seconds: Option<f64>,
 }
 
-impl ApprovalBody {
-    /// Parses the body of a request for an approval. Errors: `bad_request`.
-    pub fn read(body: &[u8]) -> Result<ApprovalBody, Error> {
-        serde_json::from_slice(body).map_err(|e| {
-            Error::BadRequest(format!("the body has to be {{\"tool\": …, \"arguments\": …}}: {e}"))
-        })
-    }
-}
-
 /// Requests an approval in the name of `asker`. Durable before it returns.
 ///
 /// Errors: those of `RequestApproval`; arguments that have a key twice.

@@ -1,18 +1,23 @@
 //! Routes of named policies: put, get, list. Never for a run.
 
-use http::{Response, StatusCode};
+use http::Response;
 use outlast_core::{
-    envelope::unit::{Limits, Unit},
     reads::policies::{self, NamedPolicy},
     run::rules::{Requirement, Rules},
     store::{Ask as _, Durability},
-    words::money::NanoUsd,
 };
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use super::{ApprovalsRequest, By, answered, may_decide, query, read, show};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::show;
+use crate::{
+    api::{
+        amount::{self, Budget},
+        gate::Caller,
+        request::{ApiRequest, created, json},
+    },
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 /// Body of a policy, with RiskKernel's names.
 #[derive(Debug, Default, Deserialize)]
@@ -23,16 +28,6 @@ struct Sent {
     tool_allowlist: Option<Vec<String>>,
     approval_policy: ApprovalPolicy,
     pause_wall: bool,
-}
-
-/// Limits of a policy. 0, like an absent member, means no limit.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Budget {
-    tokens: Option<i64>,
-    dollars: Option<Box<RawValue>>,
-    loops: Option<i64>,
-    seconds: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -46,30 +41,6 @@ struct ApprovalPolicy {
 struct Require {
     tool: Option<String>,
     side_effect: Option<String>,
-}
-
-impl Budget {
-    /// Returns the limits in the engine's units. Errors: an amount that is not a number, or is negative.
-    pub fn limits(&self) -> Result<Limits, Error> {
-        let mut limits = Limits::default();
-        let mut set = |unit: Unit, value: Option<i64>, times: i64| {
-            let Some(value) = value.filter(|v| *v != 0) else { return Ok(()) };
-            let scaled = value.checked_mul(times).filter(|v| *v > 0);
-            limits[unit] = Some(scaled.ok_or_else(|| {
-                Error::BadRequest(format!("the budget's {} is {value}, and 0 or more is wanted", unit.name()))
-            })?);
-            Ok::<_, Error>(())
-        };
-        set(Unit::Tokens, self.tokens, 1)?;
-        set(Unit::Loops, self.loops, 1)?;
-        set(Unit::WallMs, self.seconds, 1000)?;
-        let usd = match self.dollars.as_deref().map(RawValue::get) {
-            None | Some("null") => None,
-            Some(text) => Some(NanoUsd::parse(text).map_err(|e| Error::BadRequest(e.to_string()))?.0),
-        };
-        set(Unit::CostNanoUsd, usd, 1)?;
-        Ok(limits)
-    }
 }
 
 impl Sent {
@@ -87,43 +58,44 @@ impl Sent {
             .collect();
         // In RiskKernel an empty list allows any tool.
         let tools = self.tool_allowlist.filter(|tools| !tools.is_empty());
-        let limits = self.budget.limits()?;
+        let limits = amount::limits(&self.budget)?;
         let rules = Rules { policy: self.name, tools, require };
         Ok(NamedPolicy { limits, pause_wall: self.pause_wall, rules, ..NamedPolicy::default() })
     }
 }
 
-fn not_a_runs(by: &By) -> Result<(), Error> {
-    match by {
-        By::Api { .. } => Ok(()),
-        By::Run(_) => Err(Error::NoRunDecides),
+/// Checks that no run asks.
+fn not_a_runs(caller: &Caller) -> Result<(), Error> {
+    match caller {
+        Caller::Api(_) => Ok(()),
+        Caller::Run(_) => Err(Error::NoRunDecides),
     }
 }
 
-pub(super) async fn put(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
-    may_decide(&asked.by)?;
-    let sent: Sent = serde_json::from_slice(&asked.body)
-        .map_err(|e| Error::BadRequest(format!("the body has to be a policy: {e}")))?;
-    let policy = sent.policy()?;
+/// Puts a policy, which only a person may do.
+pub async fn put(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    asked.caller.must_be_a_person()?;
+    let policy = asked.json::<Sent>()?.policy()?;
     let name = policy.name().to_owned();
-    let put = read(asked.store, move |s| policies::put(s, &policy, s.now()?)).await?;
-    asked.store.ask(put, Durability::Synced).await?;
-    let kept = read(asked.store, move |s| policies::find(s, &name)).await?;
-    answered(StatusCode::CREATED, &kept.as_ref().map(show::policy))
+    let put = asked.read(move |s| policies::put(s, &policy, s.now()?)).await?;
+    asked.host.store.ask(put, Durability::Synced).await?;
+    let kept = asked.read(move |s| policies::find(s, &name)).await?;
+    created(&kept.as_ref().map(show::policy))
 }
 
-pub(super) async fn list(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
-    not_a_runs(&asked.by)?;
-    let found = read(asked.store, |s| policies::list(s)).await?;
-    answered(StatusCode::OK, &found.iter().map(show::policy).collect::<Vec<_>>())
+/// Answers with all policies.
+pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    not_a_runs(&asked.caller)?;
+    let found = asked.read(|s| policies::list(s)).await?;
+    json(&found.iter().map(show::policy).collect::<Vec<_>>())
 }
 
-pub(super) async fn get(asked: ApprovalsRequest<'_>) -> Result<Response<AnswerBody>, Error> {
-    not_a_runs(&asked.by)?;
-    let name = query::decode(asked.segment.unwrap_or_default())?;
-    let wanted = name.clone();
-    match read(asked.store, move |s| policies::find(s, &wanted)).await? {
-        Some(policy) => answered(StatusCode::OK, &show::policy(&policy)),
-        None => Err(Error::UnknownPolicy { name: name.chars().take(80).collect() }),
+/// Answers with one policy.
+pub async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    not_a_runs(&asked.caller)?;
+    let name = asked.name().to_owned();
+    match asked.read(move |s| policies::find(s, &name)).await? {
+        Some(policy) => json(&show::policy(&policy)),
+        None => Err(Error::UnknownPolicy { name: asked.name().chars().take(80).collect() }),
     }
 }

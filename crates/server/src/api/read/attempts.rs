@@ -6,11 +6,15 @@ use http::Response;
 use outlast_core::run::attempt::Attempt;
 use serde_json::{Value, json};
 
-use super::{ReadRequest, json, show};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::show;
+use crate::{
+    api::request::{ApiRequest, json},
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 /// Answers with all attempts of a run, oldest first; with `died=true` only with those that died.
-pub async fn list(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let died = asked.query.flag("died")?;
     let run = asked.run().await?.run;
     let found = asked.read(move |store| store.attempts(run.no)).await?;
@@ -19,7 +23,7 @@ pub async fn list(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error>
 }
 
 /// Answers with the iterations of a run, oldest first, each with its attempts.
-pub async fn iterations(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn iterations(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run;
     let attempts = asked.read(move |store| store.attempts(run.no)).await?;
     let mut turns: BTreeMap<i64, Vec<&Attempt>> = BTreeMap::new();

@@ -9,8 +9,12 @@ use outlast_core::{
 };
 use serde_json::{Value, json};
 
-use super::{ReadRequest, exchange::Exchange, json, of_type, show, unknown_entry, words};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::{exchange::Exchange, show, words};
+use crate::{
+    api::request::{ApiRequest, json, of_type, unknown_entry},
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 /// Default number of entries in a page. `MOST` is the largest.
 const PAGE: usize = 200;
@@ -18,7 +22,7 @@ const MOST: usize = 2_000;
 
 /// Answers with a page of entries after the one that `after` names, in order. The answer's `after` is the cursor of the
 /// next page, and null if no entry is left.
-pub async fn list(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let wanted = EntrySearch {
         kinds: words(query, "kind", &Kind::ALL, Kind::name)?,
@@ -34,7 +38,7 @@ pub async fn list(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error>
 }
 
 /// Reads the entry that the path names. Errors: `unknown_run`, `unknown_entry`.
-pub(super) async fn named(asked: &ReadRequest<'_>) -> Result<(RunView, Entry), Error> {
+pub(super) async fn named(asked: &ApiRequest) -> Result<(RunView, Entry), Error> {
     let view = asked.run().await?;
     let (run, seq) = (view.run.no, asked.seq(&view)?);
     let found = asked.read(move |store| store.entry(run, seq)).await?;
@@ -43,7 +47,7 @@ pub(super) async fn named(asked: &ReadRequest<'_>) -> Result<(RunView, Entry), E
 }
 
 /// Answers with one entry, its request and answer in a form for people, and the number of the call before it.
-pub async fn one(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn one(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (view, entry) = named(&asked).await?;
     let so_far = match entry.state {
         // Only what the client of the call could have received.
@@ -68,7 +72,7 @@ pub async fn one(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> 
 
 /// Answers with the bytes of an entry's request or answer, as they were sent. Browsers download them and never show
 /// them as a page.
-pub async fn raw(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn raw(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let answer = match asked.query.text("side") {
         None | Some("answer") => true,
         Some("request") => false,

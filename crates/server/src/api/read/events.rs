@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header, request::Parts};
+use http::{HeaderValue, Response, header};
 use outlast_core::{
     events::{Event, EventQuery, Kind, Mark},
     journal::{Entry, State},
@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    ReadRequest, Reader, json, of_type,
     progress::{self, Progress},
     show,
 };
 use crate::{
+    api::request::{ApiRequest, json, of_type},
     proxy::host::Host,
     state::Error,
     wire::body::{AnswerBody, Piece},
@@ -224,12 +224,12 @@ fn row(event: &Event, run: Option<String>) -> Value {
 }
 
 /// Answers with a page of events, or with a stream if the client accepts one.
-pub async fn events(asked: ReadRequest<'_>, parts: &Parts) -> Result<Response<AnswerBody>, Error> {
+pub async fn events(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
-    let run = match (asked.reader, query.text("run")) {
+    let run = match (asked.caller.only_run(), query.text("run")) {
         (_, Some(id)) => Some(asked.named(id).await?),
-        (Reader::Run(own), None) => asked.read(move |store| store.run(own)).await?,
-        (Reader::All, None) => None,
+        (Some(own), None) => asked.read(move |store| store.run(own)).await?,
+        (None, None) => None,
     };
     let names: Vec<&'static str> = Kind::ALL
         .iter()
@@ -237,12 +237,12 @@ pub async fn events(asked: ReadRequest<'_>, parts: &Parts) -> Result<Response<An
         .chain([OPENED, CLOSED, progress::RUN, progress::STATE])
         .collect();
     let kinds = super::words(query, "kind", &names, |name| name)?;
-    let streams = parts
+    let streams = asked
         .headers
         .get(header::ACCEPT)
         .and_then(|v| v.to_str().ok())
         .is_some_and(|v| v.contains("text/event-stream"));
-    let last = parts.headers.get("last-event-id").filter(|_| streams);
+    let last = asked.headers.get("last-event-id").filter(|_| streams);
     let last = last.map(|v| v.to_str().unwrap_or_default());
     let (cursor, from_now) = match last.or(query.text("after")) {
         None => (Cursor::default(), false),

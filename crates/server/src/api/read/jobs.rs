@@ -4,8 +4,12 @@ use http::Response;
 use outlast_core::{journal::Standing, store::Page, words::id::Seq};
 use serde_json::{Value, json};
 
-use super::{ReadRequest, exchange, json, show, words};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::{exchange, show, words};
+use crate::{
+    api::request::{ApiRequest, json},
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 /// Default number of items in a page. `MOST` is the largest.
 const PAGE: usize = 200;
@@ -13,7 +17,7 @@ const MOST: usize = 1_000;
 
 /// Answers with the newest entry of each item, in order. `standing` filters each page; pages are cut before that, so a
 /// page can be short.
-pub async fn items(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn items(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let standings = words(&asked.query, "standing", &Standing::ALL, Standing::name)?;
     let after = Seq(asked.query.number("after")?.unwrap_or(0));
     let (limit, values) = (asked.query.limit(PAGE, MOST)?, asked.query.flag("values")?);

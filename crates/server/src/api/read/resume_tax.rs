@@ -4,9 +4,12 @@ use http::Response;
 use outlast_core::{price::PriceTable, reads::entries, store::RunView};
 use serde_json::{Value, json};
 
-use super::ReadRequest;
 pub use crate::proxy::resume_tax::{Resumption, Tax, difference, find};
-use crate::{state, wire::body::AnswerBody};
+use crate::{
+    api::request::{ApiRequest, json},
+    state,
+    wire::body::AnswerBody,
+};
 
 /// Returns the prices that a run began with; the built-in ones if none are kept, or those are not understood.
 fn prices(view: &RunView) -> PriceTable {
@@ -15,7 +18,7 @@ fn prices(view: &RunView) -> PriceTable {
 }
 
 /// Answers with what each restart of a run bought again, and the total.
-pub(super) async fn of_run(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, state::Error> {
+pub(crate) async fn of_run(asked: ApiRequest) -> Result<Response<AnswerBody>, state::Error> {
     let view = asked.run().await?;
     let id = view.run.id.clone();
     let found = asked
@@ -25,5 +28,5 @@ pub(super) async fn of_run(asked: ReadRequest<'_>) -> Result<Response<AnswerBody
         })
         .await?;
     let each: Vec<Value> = found.iter().map(Resumption::object).collect();
-    super::json(&json!({ "run": id, "total": Tax::of(&found).object(), "resumptions": each }))
+    json(&json!({ "run": id, "total": Tax::of(&found).object(), "resumptions": each }))
 }

@@ -14,34 +14,18 @@ use outlast_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{ReadRequest, Reader, json, of_type};
-use crate::{api::query::Query, state::Error, version, wire::body::AnswerBody};
+use crate::{
+    api::{
+        query::Query,
+        request::{ApiRequest, json, of_type},
+    },
+    state::Error,
+    version,
+    wire::body::AnswerBody,
+};
 
 /// Number of the rows' shapes. A server and a client have to have the same.
 pub const SHAPES: i64 = 1;
-
-/// Parameters of the queries, over all reads.
-pub const QUERY: &[&str] = &[
-    "id",
-    "run",
-    "seq",
-    "after",
-    "before",
-    "limit",
-    "status",
-    "command_key",
-    "jobs",
-    "open",
-    "instance",
-    "role",
-    "kind",
-    "key",
-    "scope",
-    "done",
-    "upto",
-    "since",
-    "until",
-];
 
 /// Default number of rows in a page. `MOST` is the largest.
 const PAGE: usize = 500;
@@ -81,12 +65,12 @@ fn shown(view: RunView) -> RunRow {
 }
 
 /// Answers one read of the store. Errors: `foreign_run` for a run token; `bad_request` for a read that is not here.
-pub(super) async fn rows(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
-    if asked.reader != Reader::All {
+pub(crate) async fn rows(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    if asked.caller.only_run().is_some() {
         return Err(Error::OwnRunOnly);
     }
     let query = &asked.query;
-    match asked.path.first().map_or("", String::as_str) {
+    match asked.name() {
         "store" => {
             let told = asked.read(|store| Ok((store.now()?, store.place()))).await?;
             json(&json!({ "shapes": SHAPES, "version": version::line(), "now": told.0, "place": told.1 }))

@@ -9,8 +9,12 @@ use outlast_core::{
 };
 use serde_json::{Value, json};
 
-use super::{ReadRequest, Reader, json, show, words};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::{show, words};
+use crate::{
+    api::request::{ApiRequest, json},
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 /// Default number of runs in a list. `MOST` is the largest.
 const PAGE: usize = 100;
@@ -18,7 +22,7 @@ const MOST: usize = 1_000;
 
 /// Answers with a page of runs, newest first, or with `jobs` of batch jobs only. The cursor of the next page is null on
 /// the last one.
-pub async fn list(asked: ReadRequest<'_>, jobs: bool) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ApiRequest, jobs: bool) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let limit = query.limit(PAGE, MOST)?;
     let bad = || Error::BadRequest("the cursor is none that was given here".into());
@@ -36,13 +40,13 @@ pub async fn list(asked: ReadRequest<'_>, jobs: bool) -> Result<Response<AnswerB
         jobs,
         before,
     };
-    let reader = asked.reader;
+    let only = asked.caller.only_run();
     let (found, next) = asked
         .read(move |store| {
             let now = store.now()?;
-            let listed = match reader {
-                Reader::All => runs::page(store, &wanted, limit)?,
-                Reader::Run(own) => runs::Listed { runs: store.run(own)?.into_iter().collect(), next: None },
+            let listed = match only {
+                None => runs::page(store, &wanted, limit)?,
+                Some(own) => runs::Listed { runs: store.run(own)?.into_iter().collect(), next: None },
             };
             let mut above = Above::new(store, now);
             let shown = listed.runs.iter().map(|view| one(store, view, show::run(view, now), &mut above));
@@ -67,7 +71,7 @@ fn one(
 }
 
 /// Answers with one run: its status, budget, settings and parent.
-pub async fn summary(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn summary(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let view = asked.run().await?;
     let told = asked.read(move |store| told(store, &view)).await?;
     json(&told)

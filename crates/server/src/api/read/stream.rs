@@ -15,8 +15,9 @@ use outlast_core::{
 };
 use tokio::sync::mpsc;
 
-use super::{ReadRequest, entries::named, exchange::Exchange, of_type};
+use super::{entries::named, exchange::Exchange};
 use crate::{
+    api::request::{ApiRequest, of_type},
     proxy::{host::Host, log::Live},
     state::Error,
     wire::body::{AnswerBody, Piece},
@@ -35,7 +36,7 @@ const AHEAD: usize = 4;
 ///
 /// Errors: `unknown_entry`; `bad_request` for an entry that is no call, and for an offset behind a recorded answer's end;
 /// `not_kept`.
-pub(super) async fn stream(asked: ReadRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn stream(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let from = asked.query.number("from")?.unwrap_or(0);
     let from = usize::try_from(from).unwrap_or(usize::MAX);
     let (view, entry) = named(&asked).await?;

@@ -1,6 +1,6 @@
 //! Routes of checkpoints: save one, read the newest.
 
-use http::{Response, StatusCode};
+use http::Response;
 use outlast_core::{
     engine::step::checkpoint::{Checkpoint, Name, OURS, Used},
     journal::{Role, payload::Payload},
@@ -14,8 +14,11 @@ use outlast_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
-use super::{Act, Error, RiskKernelRequest, answered, show::Usage, tokens::Tokens};
-use crate::wire::body::AnswerBody;
+use super::{Act, Error, show::Usage, tokens::Tokens};
+use crate::{
+    api::request::{ApiRequest, created, json},
+    wire::body::AnswerBody,
+};
 
 /// Bytes above which a payload is compressed on a blocking thread, so that other requests do not wait.
 const LARGE: usize = 64 << 10;
@@ -27,17 +30,16 @@ struct CheckpointBody {
     payload: Option<Box<RawValue>>,
 }
 
-pub async fn save(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn save(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: CheckpointBody = asked.json()?;
     let name = wanted.name.unwrap_or_default();
-    let reserved = || {
-        Error::BadRequest(format!("the name {name:?} begins with {OURS}, under which Outlast keeps its own"))
-    };
+    let reserved =
+        || Error::bad(format!("the name {name:?} begins with {OURS}, under which Outlast keeps its own"));
     let name = Name::of_agent(&*name).ok_or_else(reserved)?;
     let text = wanted.payload.map_or_else(|| "{}".to_owned(), |raw| raw.get().trim().to_owned());
     if !text.starts_with('{') {
-        return Err(Error::BadRequest("payload has to be a JSON object".into()));
+        return Err(Error::bad("payload has to be a JSON object"));
     }
     let value = encoded(text).await?;
     let saved = async {
@@ -46,7 +48,7 @@ pub async fn save(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, 
         Ok(asked.host.store.ask(checkpoint, Durability::Synced).await?)
     };
     asked.working(run, saved.await).await?;
-    answered(StatusCode::CREATED, &json!({ "ok": true }))
+    created(&json!({ "ok": true }))
 }
 
 async fn encoded(text: String) -> Result<Payload, Error> {
@@ -70,11 +72,11 @@ struct Latest {
     created_at: String,
 }
 
-pub async fn latest(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn latest(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run;
     let id = run.id.to_string();
-    let found = asked.face.desk.read(move |store| read(store, run.no, run.id.to_string())).await?;
-    answered(StatusCode::OK, &found.ok_or(Error::NoCheckpoint { run: id })?)
+    let found = asked.read(move |store| read(store, run.no, run.id.to_string())).await?;
+    json(&found.ok_or(Error::NoCheckpoint { run: id })?)
 }
 
 fn read(store: &dyn Store, run: RunNo, run_id: String) -> Result<Option<Latest>, store::Error> {

@@ -1,20 +1,24 @@
 //! Routes of memory beyond a run: facts, which are kept in the state, and files, of which there are none.
 
-use http::{Response, StatusCode};
+use http::Response;
 use outlast_core::{
     reads::keys,
     state::{At, Item, Name},
     store::Store,
-    words::{
-        calendar::rfc3339,
-        id::{Micros, RunId},
-    },
+    words::{calendar::rfc3339, id::Micros},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Error, RiskKernelRequest, answered, unknown};
-use crate::{api::state::show::Runs, state::Writer, wire::body::AnswerBody};
+use super::Error;
+use crate::{
+    api::{
+        request::{ApiRequest, created, json},
+        state::show::Runs,
+    },
+    state::Writer,
+    wire::body::AnswerBody,
+};
 
 /// Agent under whose name facts are kept in the state: `outlast state get NAMESPACE facts KEY`.
 const AGENT: &str = "facts";
@@ -31,9 +35,9 @@ struct Fact {
 }
 
 /// Lists all facts of a namespace as of one moment, sorted by key.
-pub async fn facts(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn facts(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", "");
-    let found = asked.face.desk.read(move |store| {
+    let found = asked.read(move |store| {
         let at = At::Position(store.state_position()?);
         let mut runs = Runs::default();
         keys::all(store, &namespace, AGENT, at)?
@@ -41,7 +45,7 @@ pub async fn facts(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>,
             .map(|item| fact(store, &mut runs, item))
             .collect::<Result<Vec<_>, _>>()
     });
-    answered(StatusCode::OK, &found.await?)
+    json(&found.await?)
 }
 
 fn fact(store: &dyn Store, runs: &mut Runs, item: &Item) -> Result<Fact, outlast_core::store::Error> {
@@ -63,35 +67,34 @@ struct FactBody {
 }
 
 /// Writes a fact in the name of the run that the body names, or of no run.
-pub async fn put_fact(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn put_fact(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let wanted: FactBody = asked.json()?;
     if wanted.key.is_empty() {
-        return Err(Error::BadRequest("key is wanted".into()));
+        return Err(Error::bad("key is wanted"));
     }
     let name = Name::new(wanted.namespace.as_str(), AGENT, wanted.key.as_str());
-    let change = asked.face.desk.set(name, json!(wanted.value).to_string().into_bytes()).await;
+    let change = asked.api.desk.set(name, json!(wanted.value).to_string().into_bytes()).await;
     let (at, run_id) = if wanted.run_id.is_empty() {
-        (asked.face.desk.put(Writer::NoRun, vec![change], None).await?.at, None)
+        (asked.api.desk.put(Writer::NoRun, vec![change], None).await?.at, None)
     } else {
-        let id = RunId::new(&wanted.run_id).map_err(|_| unknown(&wanted.run_id))?;
-        let run = asked.look_up(id).await?.run.no;
+        let run = asked.named(&wanted.run_id).await?.run.no;
         let put = async {
             let (actor, entered) = asked.enter(run).await?;
             let writer = Writer::Run(Some((actor, entered.slot)));
-            Ok::<Micros, Error>(asked.face.desk.put(writer, vec![change], None).await?.at)
+            Ok::<Micros, Error>(asked.api.desk.put(writer, vec![change], None).await?.at)
         };
         (asked.working(run, put.await).await?, Some(wanted.run_id))
     };
     let FactBody { namespace, key, value, .. } = wanted;
-    answered(StatusCode::CREATED, &Fact { namespace, key, value, run_id, updated_at: rfc3339(at) })
+    created(&Fact { namespace, key, value, run_id, updated_at: rfc3339(at) })
 }
 
 /// Answers with an empty list. RiskKernel lists Markdown files here, which Outlast does not keep.
-pub fn list(_asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
-    answered(StatusCode::OK, &json!([]))
+pub async fn list(_: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    json(&json!([]))
 }
 
-pub fn read(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn read(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let name = asked.query.wanted("name")?;
     Err(Error::NoMemory { name: name.chars().take(140).collect() })
 }

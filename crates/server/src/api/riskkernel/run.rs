@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use http::{Response, StatusCode};
+use http::Response;
 use outlast_core::{
     engine::{
         self,
@@ -20,10 +20,18 @@ use outlast_core::{
     words::id::RunNo,
 };
 use serde::Deserialize;
-use serde_json::{json, value::RawValue};
+use serde_json::json;
 
-use super::{Act, Error, RiskKernelRequest, amount, answered, show::Shown};
-use crate::{api::approvals::By, proxy::seat::forget_run, state, wire::body::AnswerBody};
+use super::{Act, Error, show::Shown};
+use crate::{
+    api::{
+        amount::{self, Budget},
+        request::{ApiRequest, created, json},
+    },
+    proxy::seat::forget_run,
+    state,
+    wire::body::AnswerBody,
+};
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -34,50 +42,21 @@ struct RunBody {
     metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Limits of a run by name. 0, null and a missing member mean no limit.
-///
-/// A map, not a struct, so that numbers are read as they were written and a list is refused.
-type Budget = BTreeMap<String, Box<RawValue>>;
-
-/// Limits that a budget may name: name, unit, and decimals of the unit.
-const LIMITS: [(&str, Unit, usize); 4] = [
-    ("tokens", Unit::Tokens, 0),
-    ("dollars", Unit::CostNanoUsd, 9),
-    ("loops", Unit::Loops, 0),
-    ("seconds", Unit::WallMs, 3),
-];
-
-/// Returns the limits of a budget. Errors: `bad_request` for a value that is not a number from 0, or that has decimals
-/// where only whole numbers make sense.
-fn limits(budget: &Budget) -> Result<Limits, Error> {
-    let mut limits = Limits::default();
-    for (name, unit, decimals) in LIMITS {
-        let Some(raw) = budget.get(name).filter(|raw| raw.get() != "null") else { continue };
-        let limit =
-            amount::read(name, raw, decimals).map_err(|e| Error::BadRequest(format!("budget: {e}")))?;
-        if decimals == 0 && raw.get().trim().parse() != Ok(limit) {
-            return Err(Error::BadRequest(format!("budget: {name} is {raw}, and a whole number is wanted")));
-        }
-        limits[unit] = Some(limit).filter(|limit| *limit > 0);
-    }
-    Ok(limits)
-}
-
 /// Creates a run and begins it. The run's time counts from here.
-pub async fn create(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn create(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let wanted: RunBody = asked.json()?;
-    let own = limits(&wanted.budget.unwrap_or_default())?;
+    let own = amount::limits(&wanted.budget.unwrap_or_default())?;
     let named = match wanted.policy_ref.filter(|name| !name.is_empty()) {
         Some(name) => Some(policy(&asked, name).await?),
         None => None,
     };
     let config = &asked.host.config;
     let of_policy = named.as_ref().map(|policy| policy.limits).unwrap_or_default();
-    let limits = match (under(own, &of_policy), asked.by) {
-        (limits, By::Api { protected: true }) if limits != Limits::default() => limits,
-        (_, By::Api { protected: true }) => config.default_limits,
+    let limits = match (under(own, &of_policy), asked.caller.must_be_a_person()) {
+        (limits, Ok(())) if limits != Limits::default() => limits,
+        (_, Ok(())) => config.default_limits,
         // Who has no API token has no more than a person gave: the policy's limits, and for other units the server's.
-        (limits, _) => within(limits, &under(of_policy, &config.default_limits)),
+        (limits, Err(_)) => within(limits, &under(of_policy, &config.default_limits)),
     };
     let start = Start {
         limits,
@@ -91,11 +70,11 @@ pub async fn create(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>
             rules: named.map(|policy| policy.rules),
             ..Spec::default()
         },
-        ..Start::new(asked.face.desk.name_a_run())
+        ..Start::new(asked.api.desk.name_a_run())
     };
     let started = asked.host.store.ask(start, Durability::Synced).await?;
     asked.enter(started.run).await?;
-    answered(StatusCode::CREATED, &shown(&asked, started.run).await?)
+    created(&shown(&asked, started.run).await?)
 }
 
 /// Returns the limits of `own`, and for units that `own` does not limit those of `other`.
@@ -117,19 +96,19 @@ fn within(limits: Limits, most: &Limits) -> Limits {
 }
 
 /// Finds a named policy. Errors: `unknown_policy`.
-async fn policy(asked: &RiskKernelRequest<'_>, name: String) -> Result<NamedPolicy, Error> {
+async fn policy(asked: &ApiRequest, name: String) -> Result<NamedPolicy, Error> {
     let wanted = name.clone();
-    let found = asked.face.desk.read(move |store| policies::find(store, &wanted)).await?;
+    let found = asked.read(move |store| policies::find(store, &wanted)).await?;
     found.ok_or_else(|| state::Error::UnknownPolicy { name: name.chars().take(80).collect() }.into())
 }
 
-pub async fn get(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run().await?.run.no;
-    answered(StatusCode::OK, &shown(&asked, run).await?)
+    json(&shown(&asked, run).await?)
 }
 
 /// Counts a loop of the run. From the first such request on, the run's proxied calls no longer count as loops.
-pub async fn step(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn step(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::Enter).await?.run;
     let counted = async {
         let (actor, entered) = asked.enter(run.no).await?;
@@ -137,12 +116,12 @@ pub async fn step(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, 
         Ok(asked.host.store.ask(turn, Durability::Synced).await?)
     };
     match asked.working(run.no, counted.await).await? {
-        Turn::Counted { loops } => answered(StatusCode::OK, &json!({ "stepIndex": loops })),
+        Turn::Counted { loops } => json(&json!({ "stepIndex": loops })),
         Turn::Refused(refusal) => {
             asked.host.metrics.refused(&refusal.code);
             // The run is halted: calls that wait for its budget have to learn it.
             asked.host.wake();
-            Err(Error::Halted { refusal: Box::new(refusal), run: run.id.to_string() })
+            Err(Error::Halted { refusal: Box::new(refusal) })
         }
     }
 }
@@ -154,24 +133,24 @@ struct Cancel {
 }
 
 /// Cancels a run. A run that is halted or has ended keeps its status.
-pub async fn cancel(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn cancel(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
     tell(&asked, run, Word::Cancel { reason }).await
 }
 
 /// Completes a run. RiskKernel itself has no such route. A run that has ended keeps its status.
-pub async fn complete(asked: RiskKernelRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn complete(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     tell(&asked, run, Word::Complete).await
 }
 
-async fn tell(asked: &RiskKernelRequest<'_>, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
+async fn tell(asked: &ApiRequest, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
     let store = &asked.host.store;
     let told = match word {
         // A cancellation is an act. That it is done is said by the run's own program.
         Word::Cancel { .. } => {
-            store.ask(InName::of(asked.actor.as_str(), Tell { run, word }), Durability::Synced).await
+            store.ask(InName::of(asked.actor(), Tell { run, word }), Durability::Synced).await
         }
         word => store.ask(Tell { run, word }, Durability::Synced).await,
     };
@@ -179,14 +158,14 @@ async fn tell(asked: &RiskKernelRequest<'_>, run: RunNo, word: Word) -> Result<R
         Ok(_) | Err(store::Error::Engine(engine::Error::RunEnded { .. })) => {}
         Err(e) => return Err(e.into()),
     }
-    forget_run(asked.host, run);
+    forget_run(&asked.host, run);
     asked.host.wake();
-    answered(StatusCode::OK, &shown(asked, run).await?)
+    json(&shown(asked, run).await?)
 }
 
-pub async fn shown(asked: &RiskKernelRequest<'_>, run: RunNo) -> Result<Shown, Error> {
-    let tokens = Arc::clone(&asked.face.tokens);
-    let read = asked.face.desk.read(move |store| {
+pub async fn shown(asked: &ApiRequest, run: RunNo) -> Result<Shown, Error> {
+    let tokens = Arc::clone(&asked.api.tokens);
+    let read = asked.read(move |store| {
         let view = store.run(run)?;
         view.map(|view| Shown::of(store, &tokens, &view)).transpose()
     });

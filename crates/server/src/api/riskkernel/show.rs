@@ -14,11 +14,13 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    amount,
     approval::pending,
     tokens::{Counted, Tokens},
 };
-use crate::api::approvals::show::{Approval, approval};
+use crate::api::{
+    amount,
+    approvals::show::{Approval, approval},
+};
 
 /// Run with its budget and usage, in the shape of RiskKernel's JSON.
 #[derive(Debug, Serialize)]

@@ -11,14 +11,18 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{StateRequest, answered, show};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::show;
+use crate::{
+    api::request::{ApiRequest, json},
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 /// Default number of versions in a page of a history.
 const HISTORY: usize = 100;
 const MOST: usize = 1_000;
 
-pub async fn get(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (version, at) = (asked.query.number("version")?, asked.query.at()?);
     if version.is_some() && at != Default::default() {
         return Err(Error::BadRequest("version excludes commit and time".into()));
@@ -35,10 +39,10 @@ pub async fn get(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error>
             let shown = item.as_ref().map(|i| show::Runs::default().item(store, i)).transpose()?;
             Ok(item.zip(shown))
         };
-        asked.desk.read(read).await?
+        asked.read(read).await?
     };
     match found {
-        Some((item, shown)) if item.value.is_some() => answered(&shown),
+        Some((item, shown)) if item.value.is_some() => json(&shown),
         found => Err(Error::NoSuchKey {
             namespace: name.namespace.clone(),
             agent: name.agent.clone(),
@@ -48,31 +52,30 @@ pub async fn get(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error>
     }
 }
 
-pub async fn put(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn put(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let raw: &RawValue = serde_json::from_slice(&asked.body)
         .map_err(|e| Error::BadRequest(format!("the body is not JSON: {e}")))?;
-    let change = asked.desk.set(name(&asked), show::value_text(raw)).await;
+    let change = asked.api.desk.set(name(&asked), show::value_text(raw)).await;
     one(asked, change).await
 }
 
-pub async fn delete(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn delete(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let change = Change::delete(name(&asked));
     one(asked, change).await
 }
 
-async fn one(asked: StateRequest<'_>, change: Change) -> Result<Response<AnswerBody>, Error> {
+async fn one(asked: ApiRequest, change: Change) -> Result<Response<AnswerBody>, Error> {
     let change = Change { expected: asked.query.number("expected_version")?, ..change };
     let transaction = asked.query.text("transaction").map(Arc::from);
-    let done = asked.desk.put(asked.writer, vec![change], transaction).await?;
-    answered(&committed(&done))
+    let done = asked.api.desk.put(asked.writer(), vec![change], transaction).await?;
+    json(&committed(&done))
 }
 
-pub async fn history(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn history(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let name = name(&asked);
     let after = asked.query.number("after")?.unwrap_or(0);
     let limit = asked.query.limit(HISTORY, MOST)?;
     let (oldest, versions, last) = asked
-        .desk
         .read(move |store| {
             let found = store.state_history(&name.namespace, &name.agent, &name.key, after, limit)?;
             let mut runs = show::Runs::default();
@@ -82,7 +85,7 @@ pub async fn history(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Er
             Ok((found.oldest, versions, last))
         })
         .await?;
-    answered(&History { versions, oldest, after: last })
+    json(&History { versions, oldest, after: last })
 }
 
 /// A page of a key's history. Values are written as they are stored.
@@ -99,7 +102,7 @@ pub fn committed(done: &Committed) -> Value {
     json!({ "commit": done.commit, "at": done.at.0, "versions": done.versions })
 }
 
-fn name(asked: &StateRequest<'_>) -> Arc<Name> {
+fn name(asked: &ApiRequest) -> Arc<Name> {
     match asked.path.as_slice() {
         [namespace, agent, key] => Name::new(namespace, agent, key),
         // Unreachable: the route's path has three `{…}` segments.

@@ -9,17 +9,18 @@ use outlast_core::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{StateRequest, answered, list::NAMESPACE};
+use super::list::NAMESPACE;
 use crate::{
+    api::request::{ApiRequest, json},
     state::{Error, retention},
     wire::body::AnswerBody,
 };
 
-pub async fn get(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
     let of = namespace.clone();
-    let found = asked.desk.read(move |s| s.namespace(&of)).await?;
-    answered(&shown(&namespace, found.map(|n| n.keep).unwrap_or_default()))
+    let found = asked.read(move |s| s.namespace(&of)).await?;
+    json(&shown(&namespace, found.map(|n| n.keep).unwrap_or_default()))
 }
 
 #[derive(Deserialize)]
@@ -29,10 +30,9 @@ struct RetentionBody {
 }
 
 /// Sets how many versions of each key a namespace keeps, and removes older ones. Answers with the number removed.
-pub async fn put(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn put(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
-    let wanted: RetentionBody = serde_json::from_slice(&asked.body)
-        .map_err(|e| Error::BadRequest(format!("the body has to be {{\"keep\": …}}: {e}")))?;
+    let wanted: RetentionBody = asked.json()?;
     let keep = match (wanted.keep.as_str(), wanted.keep.as_i64()) {
         (Some("all"), _) => Retention::All,
         (_, Some(n)) => Retention::Last(n),
@@ -41,15 +41,15 @@ pub async fn put(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error>
             return Err(Error::BadRequest(text));
         }
     };
-    let actor = asked.writer.actor()?;
+    let actor = asked.writer().actor()?;
     if actor.is_none() && Owner::of(&namespace) == Owner::Run {
         return Err(store::Error::from(engine::Error::ReadOnlyNamespace { namespace }).into());
     }
     let retain = Retain { actor, namespace: namespace.clone(), keep };
-    let removed = asked.desk.read(move |s| retention::retain(s, retain)).await?;
+    let removed = asked.read(move |s| retention::retain(s, retain)).await?;
     let mut told = shown(&namespace, keep);
     told["removed"] = json!(removed);
-    answered(&told)
+    json(&told)
 }
 
 fn shown(namespace: &str, keep: Retention) -> Value {

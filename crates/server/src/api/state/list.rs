@@ -9,8 +9,12 @@ use outlast_core::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{StateRequest, answered, show};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::show;
+use crate::{
+    api::request::{ApiRequest, json},
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 /// Namespace of a request that names none.
 pub const NAMESPACE: &str = "default";
@@ -20,33 +24,32 @@ const MOST_KEYS: usize = 10_000;
 const VALUES: usize = 100;
 const MOST_VALUES: usize = 1_000;
 
-pub async fn keys(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn keys(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let scan = scan_of(&asked, KEYS, MOST_KEYS).await?;
-    let (keys, scan) = asked.desk.read(move |s| Ok((s.state_keys(&scan)?, scan))).await?;
+    let (keys, scan) = asked.read(move |s| Ok((s.state_keys(&scan)?, scan))).await?;
     let cursor = keys.last().filter(|_| keys.len() == scan.limit).map(|k| cursor(scan.at, &k.key));
     let keys: Vec<Value> = keys.iter().map(show::listed).collect();
-    answered(&json!({ "keys": keys, "cursor": cursor }))
+    json(&json!({ "keys": keys, "cursor": cursor }))
 }
 
 /// Lists the namespaces whose names follow `after`, in the order of their UTF-8 bytes. A short page is the last.
-pub async fn namespaces(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn namespaces(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (after, limit) = (asked.query.text("after").map(str::to_owned), asked.query.limit(KEYS, MOST_KEYS)?);
-    let found = asked.desk.read(move |s| s.namespaces(after.as_deref(), limit)).await?;
-    answered(&json!({ "namespaces": found.iter().map(show::namespace).collect::<Vec<Value>>() }))
+    let found = asked.read(move |s| s.namespaces(after.as_deref(), limit)).await?;
+    json(&json!({ "namespaces": found.iter().map(show::namespace).collect::<Vec<Value>>() }))
 }
 
 /// Lists the agents of a namespace whose names follow `after`, in the order of their UTF-8 bytes.
-pub async fn agents(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn agents(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (namespace, limit) = (asked.query.or("namespace", NAMESPACE), asked.query.limit(KEYS, MOST_KEYS)?);
     let after = asked.query.text("after").map(str::to_owned);
-    let found = asked.desk.read(move |s| s.agents(&namespace, after.as_deref(), limit)).await?;
-    answered(&json!({ "agents": found }))
+    let found = asked.read(move |s| s.agents(&namespace, after.as_deref(), limit)).await?;
+    json(&json!({ "agents": found }))
 }
 
-pub async fn scan(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn scan(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let scan = scan_of(&asked, VALUES, MOST_VALUES).await?;
     let (items, cursor) = asked
-        .desk
         .read(move |store| {
             let items = store.state_scan(&scan)?;
             let cursor = items.last().filter(|_| items.len() == scan.limit).map(|i| cursor(scan.at, &i.key));
@@ -55,7 +58,7 @@ pub async fn scan(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error
             Ok((items?, cursor))
         })
         .await?;
-    answered(&Scanned { items, cursor })
+    json(&Scanned { items, cursor })
 }
 
 /// A page of a scan. Values are written as they are stored.
@@ -65,22 +68,22 @@ struct Scanned {
     cursor: Option<String>,
 }
 
-pub async fn resume_point(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn resume_point(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (namespace, agent) = (asked.query.or("namespace", NAMESPACE), asked.query.wanted("agent")?);
     let prefix = asked.query.or("prefix", "step:");
-    let point = asked.desk.read(move |s| s.resume_point(&namespace, &agent, &prefix)).await?;
-    answered(&show::resume_point(&point))
+    let point = asked.read(move |s| s.resume_point(&namespace, &agent, &prefix)).await?;
+    json(&show::resume_point(&point))
 }
 
 /// Reads the scan that a query asks for. Later pages use the position of the first, so that all show one moment.
-async fn scan_of(asked: &StateRequest<'_>, default: usize, most: usize) -> Result<Scan, Error> {
+async fn scan_of(asked: &ApiRequest, default: usize, most: usize) -> Result<Scan, Error> {
     let query = &asked.query;
     let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
     let (prefix, limit) = (query.or("prefix", ""), query.limit(default, most)?);
     let (at, after) = match query.text("cursor") {
         Some(text) => read_cursor(text).map(|(at, after)| (at, Some(after)))?,
         None => match query.at()? {
-            At::Newest => (At::Position(asked.desk.read(|s| s.state_position()).await?), None),
+            At::Newest => (At::Position(asked.read(|s| s.state_position()).await?), None),
             at => (at, None),
         },
     };

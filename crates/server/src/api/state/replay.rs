@@ -3,15 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::Response;
 use outlast_core::{
     state::Position,
     store::state::{EventRange, Moment},
 };
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{StateRequest, answered, list::NAMESPACE, show};
+use super::{list::NAMESPACE, show};
 use crate::{
+    api::request::{ApiRequest, of_type},
     state::{Commits, Error, PAGE, StateDesk},
     wire::body::{AnswerBody, Piece},
 };
@@ -25,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Silence after which a comment is sent, so that intermediaries keep the connection.
 const QUIET: Duration = Duration::from_secs(15);
 
-pub async fn replay(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn replay(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let query = &asked.query;
     let (namespace, agent) = (query.or("namespace", NAMESPACE), query.wanted("agent")?);
     let follow = query.flag("follow")?;
@@ -33,7 +34,7 @@ pub async fn replay(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Err
     if to.is_none() && !follow {
         // The replay ends at the newest commit of now: later ones are not waited for.
         let of = namespace.clone();
-        let head = asked.desk.read(move |s| s.namespace(&of)).await?;
+        let head = asked.read(move |s| s.namespace(&of)).await?;
         to = Some(Moment::Commit(head.map_or(0, |n| n.commit)));
     }
     let range = EventRange {
@@ -45,15 +46,13 @@ pub async fn replay(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Err
         limit: PAGE,
     };
     let (sender, pieces) = mpsc::channel(AHEAD);
-    tokio::spawn(feed(asked.desk.clone(), Commits::new(range), follow, sender));
-    let mut response = answered(&())?.map(|_| AnswerBody::stream(pieces));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    Ok(response)
+    tokio::spawn(feed(asked.api.desk.clone(), Commits::new(range), follow, sender));
+    Ok(of_type(Bytes::new(), "text/event-stream").map(|_| AnswerBody::stream(pieces)))
 }
 
 /// Returns the position in `Last-Event-ID`, which a client that lost its connection sends.
-fn resumed(asked: &StateRequest<'_>) -> Result<Option<i64>, Error> {
-    let Some(said) = asked.parts.headers.get("last-event-id") else { return Ok(None) };
+fn resumed(asked: &ApiRequest) -> Result<Option<i64>, Error> {
+    let Some(said) = asked.headers.get("last-event-id") else { return Ok(None) };
     let position = said.to_str().ok().and_then(|s| s.parse().ok());
     position.map(Some).ok_or_else(|| Error::BadRequest("Last-Event-ID is none that was given here".into()))
 }

@@ -7,8 +7,12 @@ use outlast_core::{engine::state::put::Change, state::Name};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::{StateRequest, answered, item::committed, list::NAMESPACE, show};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::{item::committed, list::NAMESPACE, show};
+use crate::{
+    api::request::{ApiRequest, json},
+    state::Error,
+    wire::body::AnswerBody,
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,15 +43,14 @@ fn there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D:
     Box::<RawValue>::deserialize(from).map(Some)
 }
 
-pub async fn transact(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
-    let wanted: Transaction = serde_json::from_slice(&asked.body)
-        .map_err(|e| Error::BadRequest(format!("the body is no transaction: {e}")))?;
+pub async fn transact(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    let wanted: Transaction = asked.json()?;
     let mut changes = Vec::with_capacity(wanted.changes.len());
     for one in wanted.changes {
         let namespace = one.namespace.unwrap_or_else(|| NAMESPACE.to_owned());
         let name = Name::new(namespace, one.agent, one.key);
         let change = match (one.value, one.delete) {
-            (Some(value), false) => asked.desk.set(name, show::value_text(&value)).await,
+            (Some(value), false) => asked.api.desk.set(name, show::value_text(&value)).await,
             (None, true) => Change::delete(name),
             _ => {
                 let key = &name.key;
@@ -57,15 +60,15 @@ pub async fn transact(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, E
         };
         changes.push(Change { expected: one.expected_version.map(i64::from), ..change });
     }
-    let done = asked.desk.put(asked.writer, changes, wanted.id.map(Arc::from)).await?;
-    answered(&committed(&done))
+    let done = asked.api.desk.put(asked.writer(), changes, wanted.id.map(Arc::from)).await?;
+    json(&committed(&done))
 }
 
-pub async fn outcome(asked: StateRequest<'_>) -> Result<Response<AnswerBody>, Error> {
+pub async fn outcome(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let id = asked.query.wanted("id")?;
     let of = id.clone();
-    match asked.desk.read(move |s| s.transaction_outcome(&of)).await? {
-        Some(done) => answered(&committed(&done)),
-        None => Err(asked.desk.unknown(&id)),
+    match asked.read(move |s| s.transaction_outcome(&of)).await? {
+        Some(done) => json(&committed(&done)),
+        None => Err(asked.api.desk.unknown(&id)),
     }
 }

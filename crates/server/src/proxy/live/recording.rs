@@ -24,10 +24,7 @@ use super::{
     carry::Carry,
     settling::{Came, Pending},
 };
-use crate::{
-    door::metrics::Counted,
-    proxy::{busy_waiting, config::Seen, record, resumed},
-};
+use crate::proxy::{busy_waiting, config::Seen, metrics::Counted, record, resumed};
 
 impl Carry {
     pub(super) fn settles(&mut self, came: Came) {

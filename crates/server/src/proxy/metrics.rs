@@ -211,29 +211,29 @@ impl Histogram {
     }
 }
 
-pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 /// Writes a metric that has one value and no labels.
-pub(super) fn single(out: &mut String, name: &str, kind: &str, help: &str, value: impl Display) {
+pub fn single(out: &mut String, name: &str, kind: &str, help: &str, value: impl Display) {
     family(out, name, kind, help);
     line(out, name, "", value);
 }
 
-pub(super) fn line(out: &mut String, name: &str, labels: &str, value: impl Display) {
+pub fn line(out: &mut String, name: &str, labels: &str, value: impl Display) {
     let _ = writeln!(out, "{name}{labels} {value}");
 }
 
-pub(super) fn labels(all: &[(&str, &str)]) -> String {
+pub fn labels(all: &[(&str, &str)]) -> String {
     let escaped = |v: &str| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let all: Vec<String> = all.iter().map(|(name, v)| format!("{name}=\"{}\"", escaped(v))).collect();
     format!("{{{}}}", all.join(","))
 }
 
 /// Formats nano-USD as decimal dollars, exactly.
-pub(super) fn dollars(nano: i128) -> String {
+pub fn dollars(nano: i128) -> String {
     let per = 1_000_000_000;
     format!("{}.{:09}", nano / per, (nano % per).abs())
 }

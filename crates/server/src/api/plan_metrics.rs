@@ -5,8 +5,8 @@ use outlast_core::{
     words::id::Micros,
 };
 
-use super::metrics::{family, labels, line};
 use crate::api::read::plans;
+use crate::proxy::metrics::{family, labels, line};
 
 /// A gauge of a window: name, help text, value; `None` if the window has none.
 type Gauge = (&'static str, &'static str, fn(&Window) -> Option<f64>);

@@ -1,7 +1,14 @@
 //! Amounts as JSON numbers, read and written without floats, so that they stay exact.
 
-use outlast_core::words::money::NanoUsd;
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    envelope::unit::{Limits, Unit},
+    words::money::NanoUsd,
+};
 use serde_json::value::RawValue;
+
+use crate::state::Error;
 
 /// Error of a JSON value that is no amount: negative, not a number, or too large.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +49,35 @@ pub fn read(what: &'static str, raw: &RawValue, decimals: usize) -> Result<i64, 
     }
     let half = point >= 0 && digits.as_bytes().get(kept).is_some_and(|d| *d >= b'5');
     Ok(value.saturating_add(i64::from(half)).max(1))
+}
+
+/// Limits by name, as RiskKernel's clients send them. 0, null and a missing member mean no limit.
+///
+/// A map, not a struct, so that numbers are read as they were written and a list is refused.
+pub type Budget = BTreeMap<String, Box<RawValue>>;
+
+/// Limits that a budget may name: name, unit, and decimals of the unit.
+const LIMITS: [(&str, Unit, usize); 4] = [
+    ("tokens", Unit::Tokens, 0),
+    ("dollars", Unit::CostNanoUsd, 9),
+    ("loops", Unit::Loops, 0),
+    ("seconds", Unit::WallMs, 3),
+];
+
+/// Returns the limits of a budget. Errors: `bad_request` for a value that is not a number from 0, or that has decimals
+/// where only whole numbers make sense.
+pub fn limits(budget: &Budget) -> Result<Limits, Error> {
+    let mut limits = Limits::default();
+    for (name, unit, decimals) in LIMITS {
+        let Some(raw) = budget.get(name).filter(|raw| raw.get() != "null") else { continue };
+        let limit = read(name, raw, decimals).map_err(|e| Error::BadRequest(format!("budget: {e}")))?;
+        if decimals == 0 && raw.get().trim().parse() != Ok(limit) {
+            let text = format!("budget: {name} is {raw}, and a whole number is wanted");
+            return Err(Error::BadRequest(text));
+        }
+        limits[unit] = Some(limit).filter(|limit| *limit > 0);
+    }
+    Ok(limits)
 }
 
 /// Returns nano-USD as a JSON number of dollars, with at most nine decimals.

@@ -9,7 +9,7 @@ use outlast_core::{
     words::id::Micros,
 };
 
-use super::metrics::{dollars, family, labels, line};
+use crate::proxy::metrics::{dollars, family, labels, line};
 
 /// A gauge of a budget: name, help text, value.
 type Gauge = (&'static str, &'static str, fn(&Envelope, Unit) -> i64);

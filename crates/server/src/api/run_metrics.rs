@@ -8,7 +8,7 @@ use outlast_core::{
     words::id::{Micros, Seq},
 };
 
-use super::metrics::{family, labels, line, single};
+use crate::proxy::metrics::{family, labels, line, single};
 
 /// Most running runs, and most open approvals, that the metrics read, newest first.
 const MOST: usize = 500;

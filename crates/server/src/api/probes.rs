@@ -1,42 +1,26 @@
 //! Probes and metrics of the server: `/livez`, `/readyz`, `/metrics`.
 
-use http::{Method, Response, StatusCode, request::Parts};
-
+use http::{Response, StatusCode};
 use outlast_core::reads::plans;
 
-use super::{budget_metrics, metrics::single, plan_metrics, run_metrics};
+use super::{budget_metrics, plan_metrics, request::ApiRequest, run_metrics};
 use crate::{
-    proxy::host::Host,
-    wire::{
-        body::{AnswerBody, response},
-        refuse::Refusal,
-        who,
-    },
+    proxy::{host::Host, metrics::single},
+    state::Error,
+    wire::body::{AnswerBody, response},
 };
 
-/// Routes of the probes. A test compares `docs/reference/openapi.json` with them.
-pub const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// Answers that the process runs.
+pub(super) async fn livez(_: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    Ok(text(StatusCode::OK, "ok\n"))
+}
 
-/// Answers a probe; `None` for any other request.
-///
-/// `/livez` tells that the process runs, `/readyz` whether it takes calls. Neither needs a token. `/metrics` needs the
-/// API token if one is set.
-pub fn answer(host: &Host, parts: &Parts) -> Option<Result<Response<AnswerBody>, Refusal>> {
-    if parts.method != Method::GET {
-        return None;
-    }
-    match parts.uri.path() {
-        "/livez" => Some(Ok(text(StatusCode::OK, "ok\n"))),
-        "/readyz" => Some(Ok(match unready(host) {
-            None => text(StatusCode::OK, ready(host)),
-            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
-        })),
-        "/metrics" => Some(match who::api(&host.config.access, &parts.headers) {
-            Ok(_) => Ok(metrics(host)),
-            Err(e) => Err(e.into()),
-        }),
-        _ => None,
-    }
+/// Answers whether the server takes calls.
+pub(super) async fn readyz(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    Ok(match unready(&asked.host) {
+        None => text(StatusCode::OK, ready(&asked.host)),
+        Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
+    })
 }
 
 /// Returns the reason why the server takes no calls now; `None` when it takes calls.
@@ -61,7 +45,9 @@ fn ready(host: &Host) -> String {
     format!("ready\n{}", loss.map_or_else(String::new, |loss| format!("{loss}\n")))
 }
 
-fn metrics(host: &Host) -> Response<AnswerBody> {
+/// Answers with the counters of this server and of its store, for Prometheus.
+pub(super) async fn metrics(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    let host = &asked.host;
     let (clients, in_flight) = host.registry.len();
     let mut text = host.metrics.text();
     // When the store cannot be read, the counters in memory are still shown; `/readyz` reports the store.
@@ -80,7 +66,7 @@ fn metrics(host: &Host) -> Response<AnswerBody> {
     }
     let help = "Commits of this server that its database had acknowledged and lost.";
     single(&mut text, "outlast_lost_commits_total", "counter", help, host.store.losses().commits);
-    response(200, "text/plain; version=0.0.4; charset=utf-8", text)
+    Ok(response(200, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
 fn text(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<AnswerBody> {

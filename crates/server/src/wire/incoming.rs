@@ -1,0 +1,21 @@
+//! Bodies of requests, read whole.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
+
+use super::{growth::append, refuse::Refusal};
+
+/// Reads a request's body. Errors: `body_too_large` above `limit` bytes; `body_cut_off`.
+pub async fn whole(body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+    let (mut body, mut whole) = (Limited::new(body, limit), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| match e.downcast_ref::<LengthLimitError>() {
+            Some(_) => Refusal::BodyTooLarge { limit },
+            None => Refusal::BodyCutOff(e.to_string()),
+        })?;
+        frame.data_ref().into_iter().for_each(|data| append(&mut whole, data));
+    }
+    whole.shrink_to_fit();
+    Ok(whole.into())
+}
