@@ -132,5 +132,5 @@ pub enum Command {
 
 /// The words of the command line, without settings.
 pub fn command() -> clap::Command {
-    headings::with_headings(Cli::command())
+    headings::with_short_help(headings::with_headings(Cli::command()))
 }

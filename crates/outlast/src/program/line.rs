@@ -9,7 +9,7 @@ use clap::{
 };
 
 use crate::{
-    cli::{Cli, Command, command, headings::with_short_help},
+    cli::{Cli, Command, command},
     program::{
         error::CliError,
         server::{self, Over},
@@ -23,7 +23,7 @@ use crate::{
 pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> {
     // First without settings: help must not fail for a broken file, and the subcommand decides which settings
     // count. Required arguments are never flags, so settings cannot make an invalid line valid.
-    let mut definition = with_short_help(command());
+    let mut definition = command();
     let mut matches = definition.try_get_matches_from_mut(args).map_err(in_our_words)?;
     let word = matches.subcommand_name().unwrap_or_default().to_owned();
     if word == "completions" {

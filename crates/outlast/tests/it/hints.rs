@@ -6,9 +6,6 @@ use std::{
     process::Output,
 };
 
-use clap::Parser as _;
-use outlast::cli::Cli;
-
 use crate::pins::{
     json::AGENT,
     server::{Provider, Running, outlast, until},
@@ -217,10 +214,11 @@ fn every_command_in_a_message_is_one() {
             let mut line: Vec<String> = std::iter::once("outlast".to_owned()).chain(filled).collect();
             // A flag whose value is left to the reader.
             let is_flag = line.last().is_some_and(|word| word.starts_with("--"));
-            if is_flag && Cli::try_parse_from(&line).is_err() {
+            let parse = |line: &[String]| outlast::cli::command().try_get_matches_from(line);
+            if is_flag && parse(&line).is_err() {
                 line.push("1".into());
             }
-            if let Err(e) = Cli::try_parse_from(&line) {
+            if let Err(e) = parse(&line) {
                 use clap::error::ErrorKind::{
                     DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, MissingRequiredArgument,
                 };

@@ -179,24 +179,8 @@ impl Story {
     }
 
     /// Settles a call with an error of its provider.
-    pub fn refuse(&self, actor: Actor, seq: Seq, http_status: u16, body: &str) {
-        let entry = self.store.entry(actor.run, seq).unwrap().unwrap();
-        // As answers are stored: version, status, no headers, one frame.
-        let mut answer = vec![1];
-        answer.extend(http_status.to_le_bytes());
-        answer.extend([0, 0, 1, 0, 0, 0]);
-        answer.extend((body.len() as u32).to_le_bytes());
-        answer.extend(body.as_bytes());
-        self.ask(Settle {
-            opening: Opening::of(&entry).unwrap(),
-            attempt: actor.attempt,
-            close: Close::Failed(Bill::Nothing),
-            active_ms: 0,
-            http_status: Some(http_status),
-            upstream_request_id: None,
-            error: None,
-            answer: Some(Payload::encode(&answer)),
-        });
+    pub fn refuse(&self, actor: Actor, seq: Seq, http_status: u16, words: Option<&str>) {
+        self.settle(actor, seq, Close::Failed(Bill::Nothing), http_status, words);
     }
 
     fn deliver(&self, actor: Actor, seq: Seq, replayed: bool) {

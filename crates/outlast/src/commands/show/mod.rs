@@ -21,9 +21,6 @@ use outlast_core::{
     words::id::{AttemptNo, Micros, RunId, Seq},
 };
 
-use outlast_server::api::read::exchange::Exchange;
-use serde_json::Value;
-
 use self::money::Calls;
 use super::{
     busy_waiting::BusyWaiting,
@@ -125,24 +122,14 @@ fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, 
 
 /// Returns the error with which a provider answered the newest call of `attempt`, in the provider's own words; `None` if
 /// that call has another end.
-fn refusal(
-    store: &dyn Store,
-    attempt: Option<&Attempt>,
-    entries: &[Entry],
-) -> Result<Option<String>, CliError> {
+fn refusal(attempt: Option<&Attempt>, entries: &[Entry]) -> Option<String> {
     let is_its = |entry: &&Entry| entry.kind == Kind::Call && attempt.is_some_and(|a| a.no == entry.attempt);
-    let newest = entries.iter().rev().find(is_its);
-    let status = newest.and_then(|entry| entry.call.as_ref()?.http_status).filter(|status| *status >= 400);
-    let (Some(entry), Some(status)) = (newest, status) else { return Ok(None) };
-    let answer = Exchange::read(store, entry.clone())?.answer.unwrap_or_default();
-    let parsed: Value = serde_json::from_slice(&answer).unwrap_or_default();
-    // Gemini answers some of its calls with a list.
-    let error = parsed.get(0).unwrap_or(&parsed);
-    let own =
-        [&error["error"]["message"], &error["error"], &error["message"]].into_iter().find_map(Value::as_str);
-    let own = own.map_or_else(|| String::from_utf8_lossy(&answer).into_owned(), str::to_owned);
-    let own = if own.trim().is_empty() { "no words".to_owned() } else { own };
-    Ok(Some(format!("its provider said last, in entry {}: {status}, {}", entry.seq, own.trim())))
+    let newest = entries.iter().rev().find(is_its)?;
+    let call = newest.call.as_ref()?;
+    let status = call.http_status.filter(|status| *status >= 400)?;
+    // What the provider answered is not kept, but its message.
+    let words = call.error.as_deref().map(str::trim).filter(|words| !words.is_empty()).unwrap_or("no words");
+    Some(format!("its provider said last, in entry {}: {status}, {words}", newest.seq))
 }
 
 impl Story {
@@ -168,7 +155,7 @@ impl Story {
         let evidence = attempts.iter().map(|a| Evidence::of(a, &entries, logs));
         Ok(Story {
             evidence: evidence.collect::<Result<_, _>>()?,
-            refusal: refusal(store, attempts.last(), &entries)?,
+            refusal: refusal(attempts.last(), &entries),
             lines,
             parent: parent.map(|p| p.run.id.to_string()),
             drivers,
