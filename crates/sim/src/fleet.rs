@@ -81,7 +81,7 @@ pub trait Fleet: Scene<Event: From<ServerEvent>> {
     type Then;
     /// Time without a heartbeat after which a server is declared dead, in milliseconds.
     const LEASE_MS: u64;
-    /// What the servers share, as it is called in what was met.
+    /// Name of what the servers share, in the marks of a story.
     const NAME: &'static str;
 
     fn servers(&mut self) -> &mut Vec<Server<Self::Then>>;

@@ -1,5 +1,5 @@
 //! Agents that take the id of a new session by one option and resume it by another: Gemini CLI, Qwen Code, Copilot CLI.
-//! What is known of each is in its file.
+//! The facts about each stand in its file, `known/NAME.toml`.
 
 use std::{collections::BTreeMap, ffi::OsString};
 

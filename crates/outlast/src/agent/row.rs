@@ -1,4 +1,4 @@
-//! What is known of each CLI agent as data: its command line, its sessions, its logins. A file each in `known/`.
+//! Facts about each CLI agent as data: its command line, its sessions, its logins. Each agent has a file in `known/`.
 
 use std::{collections::BTreeMap, ffi::OsString, sync::LazyLock};
 
@@ -89,7 +89,7 @@ pub struct Options {
     pub one: Vec<String>,
     pub perhaps: Vec<String>,
     pub many: Vec<String>,
-    /// What all other options take; absent where they are not known.
+    /// Number of values that all other options take; `None` where they are not known.
     pub others: Option<Takes>,
 }
 

@@ -41,7 +41,7 @@ pub fn read(agents: &toml::Table, path: &Path) -> Result<Vec<Declared>, Error> {
 /// `{session}` and `{note}`, also within a word, stand for the session's id and the note to the model.
 #[derive(Clone, Debug)]
 pub struct Declared {
-    /// What is known of the agent besides, which is its name.
+    /// Facts about the agent that a person cannot declare: only its name is known.
     pub row: Row,
     /// Name of the program for which the agent is recognized (`match`).
     pub program: String,

@@ -1,4 +1,4 @@
-"""What the native half answers: commits that tasks of an event loop wait for, and lists that come in pages."""
+"""Answers of the native half: commits that tasks of an event loop wait for, and lists that come in pages."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ impl Fleet for Login {
 
     fn registered(&mut self, _: usize) {}
 
-    /// What the agents of a dead server had under way breaks off, and they are started again.
+    /// Starts the agents of a dead server again: their calls under way break off.
     fn began_anew(&mut self, server: usize, is_dead: bool) {
         self.is_answered = false;
         for agent in 0..self.agents.len() {

@@ -37,7 +37,7 @@ B = TypeVar("B")
 
 @dataclasses.dataclass(kw_only=True)
 class Options:
-    """What `outlast.map` takes beside the items and the function. Errors: `TypeError`, `ValueError`, `BadLimit`."""
+    """Options of `outlast.map`, beside the items and the function. Errors: `TypeError`, `ValueError`, `BadLimit`."""
 
     job: str
     key: Callable[[Any], Any] | None = None

@@ -1,4 +1,4 @@
-"""What people are told of a batch: at its start, its progress (by tqdm or rich where they are installed, else in plain lines),
+"""Messages about a batch: at its start, its progress (by tqdm or rich where they are installed, else in plain lines),
 and when it is left."""
 
 from __future__ import annotations

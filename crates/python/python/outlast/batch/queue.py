@@ -1,4 +1,4 @@
-"""Which item runs next, when, and how many at once. Pure: the caller holds the lock, waits, and passes the time."""
+"""The queue of a batch: the item that runs next, when, and how many at once. Pure: the caller holds the lock, waits, and passes the time."""
 
 from __future__ import annotations
 
