@@ -171,8 +171,8 @@ class Scene:
             "report.md, sha256": report,
             "halt": told["halt"]["message"] if told["halt"] else None,
             "attempts": len(told["attempts"]),
-            "answers replayed": told["money"]["replayed_answers"],
-            "dollars saved": told["money"]["saved_usd"],
+            "answers replayed": told["replayed"],
+            "dollars saved": told["saved_usd"],
         }
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ def kill_supervisor_between_calls(scene: Scene, call: int) -> None:
         return paper.did("not killed", f"the run had ended before call {call}")
     pid, agent = scene.driver(), scene.agent()
     os.kill(agent, signal.SIGSTOP)
-    if not scene.reached(lambda: scene.show()["calls"]["open"] == 0):
+    if not scene.reached(lambda: scene.show()["calls_by_state"]["open"] == 0):
         raise Broken("the supervisor ended while its agent was held")
     paid = scene.provider.paid()
     os.kill(pid, signal.SIGKILL)

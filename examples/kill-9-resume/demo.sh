@@ -15,7 +15,7 @@ show() {
     "$outlast" --json show "$1" | "$python" -c '
 import json, sys
 t = json.load(sys.stdin)
-spent = {unit["unit"]: unit.get("spent_nano_usd", unit.get("spent")) for unit in t["budget"]}
+spent = {unit["unit"]: unit["spent"] for unit in t["budget"]}
 print(eval(sys.argv[1]))' "$2"
 }
 usd_of() { "$python" -c 'import sys; print(int(sys.argv[1]) / 1e9)' "$1"; }
@@ -101,7 +101,7 @@ grep -q 'refused, dollar_budget_exceeded' "$dir/killed.out" || fail "wanted a re
 say "the provider was asked $killed_paid times: $killed_answers answers, and $((killed_paid - killed_answers)) lost with the server"
 [ "$killed_paid" -le "$clean_paid" ] || fail "$killed_paid paid calls, a clean run has $clean_paid: the ceiling was passed"
 [ "$killed_paid" -le $((killed_answers + lost)) ] || fail "$killed_paid paid calls for $killed_answers answers and $lost lost ones"
-accounted=$(show killed 'sum(t["calls"][state] for state in ("done", "failed", "unknown"))')
+accounted=$(show killed 'sum(t["calls_by_state"][state] for state in ("done", "failed", "unknown"))')
 [ "$accounted" = "$killed_paid" ] || fail "the journal accounts for $accounted of $killed_paid paid calls"
 spent=$(show killed 'spent["cost_nano_usd"]')
 limit=$("$python" -c 'import sys; from decimal import Decimal; print(int(Decimal(sys.argv[1]) * 10**9))' "$usd")

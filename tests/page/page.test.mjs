@@ -50,7 +50,7 @@ test("a run is seen to die and to go on, and its calls are read", async () => {
   await run.go("die-now");
   await says(page, /1 death/);
   await says(page, /2 answers\s+[\d.]+ usd saved/);
-  await says(page, "died: SIGKILL");
+  await says(page, "killed by SIGKILL");
   await says(page, /Calls\s+3/);
   // The journal says which answers were replayed, and leads to what was said.
   await says(page, "replayed to attempt 2");

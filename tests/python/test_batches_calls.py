@@ -183,7 +183,7 @@ def test_a_batch_in_a_run_spends_of_its_budget_and_the_ceiling_there_poisons_no_
     assert error.value.code == "call_budget_exceeded"
     counts = outlast.job("j", store=rt).counts
     assert (counts["failed"], counts["dead"], paid(provider)) == (0, 0, 10) and 6 <= counts["done"] <= 10
-    assert rt.get("j").raw["parent"] == rt.get("above").raw["no"]
+    assert rt.get("j").raw["parent"] == "above"
     with rt.run("above", budget=outlast.Budget(calls=100, amend=True)):
         again = batch(rt, range(40), swallowing)
         assert all(r.value and r.attempts == 1 for r in again) and paid(provider) == 40

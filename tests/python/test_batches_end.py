@@ -210,7 +210,7 @@ def test_a_batch_that_is_cancelled_while_it_begins_leaves_nothing_open(rt):
 
     begun, gate = threading.Event(), threading.Event()
     asyncio.run(main())
-    assert rt.get("j").status == "interrupted" and rt.get("j").raw["attempts"] == 1
+    assert rt.get("j").status == "interrupted" and rt.get("j").raw["attempt_count"] == 1
 
 
 @pytest.mark.parametrize("close", ["2>&-", "2>/dev/full"])

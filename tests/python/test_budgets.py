@@ -27,7 +27,7 @@ def budgets(home, *words):
 
 
 def spent(home):
-    return budgets(home)[0]["units"][0]["spent_nano_usd"]
+    return budgets(home)[0]["units"][0]["spent"]
 
 
 def test_a_run_with_the_tag_is_charged_and_another_is_not(rt, home):
@@ -65,4 +65,4 @@ def test_a_reservation_waits_for_room_and_goes_on_when_there_is_some(rt, home):
         person.join()
         assert run.view().status == "running"
     view = rt.get("one")
-    assert (view.status, view.halt_reason, spent(home)) == ("completed", None, 500_000_000)
+    assert (view.status, view.halt_code, spent(home)) == ("completed", None, 500_000_000)

@@ -111,7 +111,7 @@ def test_a_limit_refuses_the_call_and_the_step_is_told(rt, provider):
             run.step("one", ask, client, retries=3)
             run.step("two", ask, client, "other", retries=3)
     assert error.value.status_code == 402
-    assert rt.get("r").halt_reason == "call_budget_exceeded" and paid(provider) == 1
+    assert rt.get("r").halt_code == "call_budget_exceeded" and paid(provider) == 1
     with pytest.raises(outlast.BudgetExceeded):
         rt.run("r").__enter__()
 
@@ -285,7 +285,7 @@ AGENT = """
         with rt.run("child") as child:
             child.step("more", ask, "of the child")
         with open("seen", "w") as seen:
-            print(run.attempt, run.view().loops, rt.get("child").raw["limits"]["cost_nano_usd"], file=seen)
+            print(run.attempt, run.view().loops, rt.get("child").raw["limit_nano_usd"], file=seen)
 """
 
 
@@ -423,7 +423,7 @@ def test_googles_sdk_is_metered_and_replayed_and_told_of_a_refusal_in_its_words(
     assert rt.get("sup").budget.usd.spent == pytest.approx(4 * 0.000425)
     refused = run("poor", "--calls", "1")
     assert "402 RESOURCE_EXHAUSTED" in refused.stderr and "call_budget_exceeded" in refused.stderr, refused.stderr
-    assert rt.get("poor").halt_reason == "call_budget_exceeded" and paid(provider) == 5
+    assert rt.get("poor").halt_code == "call_budget_exceeded" and paid(provider) == 5
     rt.close()
 
 

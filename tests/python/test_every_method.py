@@ -85,10 +85,10 @@ def test_results_stream_bytes_and_money_are_the_providers_own(calls, home):
     told, paid = calls(*run_of("r"))
     assert len(plain) >= 40 and [nameless(t) for t in told] == [nameless(t) for t in plain]
     entries = [e for e in asked_of(home, "journal", "r")["entries"] if e["kind"] == "call"]
-    used = sorted((e["model"], e["usage"]["input"], e["usage"]["output"]) for e in entries)
+    used = sorted((e["call"]["model"], e["call"]["usage"]["input"], e["call"]["usage"]["output"]) for e in entries)
     assert used == sorted((p["model"], p["input_tokens"], p["output_tokens"]) for p in paid)
     nano = sum(PRICES[m][0] * asked + PRICES[m][1] * answered for m, asked, answered in used)
-    assert asked_of(home, "show", "r")["budget"][0]["spent_nano_usd"] == nano
+    assert asked_of(home, "show", "r")["budget"][0]["spent"] == nano
 
 
 def test_an_agent_killed_between_methods_pays_none_twice(calls, home):

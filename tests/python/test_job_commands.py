@@ -71,13 +71,13 @@ def test_a_job_under_way_tells_how_many_items_its_input_has_and_how_long_the_res
     out = batch(rt, range(10), fn, concurrency=1)
     assert at_three.wait(60)
     # The batch notes its active time with each heartbeat.
-    until(lambda: json.loads(command("inspect", "j", "--json"))["left_ms"])
+    until(lambda: json.loads(command("inspect", "j", "--json"))["job"]["left_ms"])
     told = json.loads(command("inspect", "j", "--json"))
-    assert (told["items"], told["done"], told["open"]) == (10, 3, 1)
+    assert (told["job"]["items"], told["job"]["done"], told["job"]["open"]) == (10, 3, 1)
     assert "3 of 10 items ended" in command("inspect", "j")
     go.set()
     assert out.wait().stats.done == 10
-    assert json.loads(command("inspect", "j", "--json"))["left_ms"] is None
+    assert json.loads(command("inspect", "j", "--json"))["job"]["left_ms"] is None
     assert "10 of 10 items ended" in command("inspect", "j")
 
 

@@ -425,8 +425,8 @@ def test_under_outlast_run_the_calls_are_the_runs_and_the_next_attempt_finds_the
     assert len(lines) == 3 and lines[0] == lines[1] == lines[2]
     assert bed.effects() == [("append", "a")]
     (entry,) = bed.journal()
-    assert (entry["state"], entry["tool"], entry["tool_call_id"]) == ("done", "log/append", "toolu_1")
-    assert entry["replayed_to_attempt"] == 2
+    assert (entry["state"], entry["tool"]["name"], entry["tool"]["id"]) == ("done", "log/append", "toolu_1")
+    assert entry["replayed_to"] == 2
     # No model was asked, and the tool calls are told all the same.
     assert "NOTHING METERED" in done.stderr and "(1 tool call recorded)" in done.stderr
     assert "no model's call came through the proxy; 1 tool call recorded" in bed.outlast("show", bed.run_id).stdout

@@ -21,7 +21,7 @@ def test_a_reservation_counts_against_the_budget(rt):
             outlast.reserve(usd=0.1).void()
             assert run.view().budget.usd.spent == 0.75
             outlast.reserve(usd=0.26)
-    assert rt.get("r").halt_reason == "dollar_budget_exceeded"
+    assert rt.get("r").halt_code == "dollar_budget_exceeded"
 
 
 def test_a_reservation_waits_for_room_that_another_thread_gives_back(rt):

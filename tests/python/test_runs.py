@@ -47,11 +47,11 @@ def test_a_new_step_in_a_completed_run_is_refused(rt):
 def test_an_exception_leaves_the_run_interrupted_and_it_goes_on(rt):
     interrupted(rt, "r")
     view = rt.get("r")
-    assert (view.status, view.attempts, view.started_at is not None) == ("interrupted", 1, True)
+    assert (view.status, view.attempts, view.began_at is not None) == ("interrupted", 1, True)
     with rt.run("r") as run:
         assert run.attempt == 2 and run.step("a", lambda: 2) == 1
     # An exception is no death of the agent.
-    assert rt.get("r").raw["spent"]["restarts"] == 0
+    assert rt.get("r").raw["restarts"] == 0
 
 
 def test_async_with_opens_and_leaves_alike(rt):
@@ -90,7 +90,7 @@ def test_loops_count_each_key_once_and_stop_at_the_limit(rt):
                 turns(run)
         assert error.value.code == "loop_budget_exceeded" and error.value.hint
     view = rt.get("r")
-    assert (view.status, view.halt_reason, view.loops) == ("halted", "loop_budget_exceeded", 3)
+    assert (view.status, view.halt_code, view.loops) == ("halted", "loop_budget_exceeded", 3)
     with rt.run("r", budget=outlast.Budget(loops=12, amend=True)) as run:
         turns(run)
         assert run.loop() == 11
@@ -148,7 +148,7 @@ def test_another_limit_is_never_taken_silently(rt):
     with rt.run("r", budget=outlast.Budget(usd=40, amend=True)):
         pass
     usd = rt.get("r").budget.usd
-    assert (usd.limit, usd.spent, usd.reserved, usd.remaining) == (40, 0, 0, 40)
+    assert (usd.limit, usd.spent, usd.reserved, usd.left) == (40, 0, 0, 40)
     assert rt.get("r").budget.wall.limit == 3600
 
 

@@ -40,7 +40,7 @@ def test_a_fork_goes_on_from_a_named_snapshot(rt):
             assert fork.latest_checkpoint("cursor") == 3
             assert steps(fork, work, 5) == [{"i": i} for i in range(5)]
     assert work.done == [0, 1, 2, 3, 3, 4]
-    assert rt.get("r:before").raw["parent"] == rt.get("r").raw["no"]
+    assert rt.get("r:before").raw["parent"] == "r"
 
 
 def test_a_fork_knows_what_its_origin_knew_then(rt):

@@ -119,7 +119,7 @@ def test_a_person_resolves_a_step_in_doubt_and_the_run_goes_on_with_it(home, lif
         else:
             (entry,) = [e for e in journal(home) if e["kind"] == "step"]
             assert entry["state"] == ("failed" if "--failed" in said else "done")
-            assert entry["at_most_once"] and entry["resolved_by_person"]
+            assert entry["step"]["at_most_once"] and entry["step"]["resolved_by_person"]
 
 
 def journal(home):

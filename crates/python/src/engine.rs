@@ -190,7 +190,7 @@ impl Engine {
         let core = self.shared.core()?;
         let text = py.detach(|| {
             let view = Self::view_of(&core, id)?;
-            Ok::<_, Failure>(view::json(&view, core.store.now()?.0))
+            Ok::<_, Failure>(view::json(&*core.store, &view)?)
         });
         Ok(text?)
     }

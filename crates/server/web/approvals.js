@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { ofApprovals } from "./events.js";
 import { useKeys, useRead } from "./live.js";
 import { Empty, Problem, State, To, Waits } from "./parts.js";
-import { ago, line, micros, pretty, span, when } from "./words.js";
+import { ago, line, pretty, span, when } from "./words.js";
 
 export function Approvals({ looks }) {
   const [status, choose] = useState("pending");
@@ -58,17 +58,17 @@ export function Approvals({ looks }) {
           ${one.sideEffect ? html`<span class="tag">${line(one.sideEffect, 40)}</span>` : ""}
           <${To} path=${["run", one.runId]} title=${line(one.runId, 140)}>${line(one.runName ?? one.runId, 80)}</${To}>
           ${one.runName ? html`<span class="soft mono">${line(one.runId, 60)}</span>` : ""}
-          <span class="soft">${ago(micros(one.createdAt))}${one.outcome === "pending" ? `, ${left(one)}` : ""}</span><span class="grow"></span>
+          <span class="soft">${ago(one.createdAt)}${one.outcome === "pending" ? `, ${left(one)}` : ""}</span><span class="grow"></span>
           ${one.outcome === "pending" && !looks ? html`<div class="buttons">
             <button class="main" disabled=${busy} onClick=${() => decide(one, true)}>Approve</button><button class="grave" disabled=${busy} onClick=${() => decide(one, false)}>Deny</button></div>` : ""}
         </div>
         ${one.arguments !== null && one.arguments !== undefined ? html`<pre tabindex="0" aria-label="Arguments">${pretty(one.arguments)}</pre>` : ""}
-        ${one.decidedBy || one.reason ? html`<div class="soft">${one.decidedBy ? `${line(one.decidedBy, 80)}, ${when(micros(one.decidedAt))}` : ""} ${line(one.reason ?? "", 300)}</div>` : ""}
+        ${one.decidedBy || one.reason ? html`<div class="soft">${one.decidedBy ? `${line(one.decidedBy, 80)}, ${when(one.decidedAt)}` : ""} ${line(one.reason ?? "", 300)}</div>` : ""}
       </article>`)}
     </div>`;
 }
 
 function left(one) {
-  const ms = micros(one.expiresAt) / 1000 - Date.now();
+  const ms = Date.parse(one.expiresAt) - Date.now();
   return ms > 0 ? `${span(ms)} left` : "too late";
 }

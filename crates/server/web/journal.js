@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { Empty, State, To, Waits } from "./parts.js";
-import { change, count, line, span, usd, when } from "./words.js";
+import { between, change, count, line, span, usd, when } from "./words.js";
 
 const HEIGHT = 30;
 const KINDS = ["call", "step", "item", "tool", "approval", "checkpoint", "loop", "iteration", "context"];
@@ -121,4 +121,4 @@ export function Journal({ id, entries, whole, chosen, choose }) {
       </div>`}`;
 }
 
-export const took = (e) => span(((e.closed_at ?? Date.now() * 1000) - e.opened_at) / 1000);
+export const took = (e) => span(between(e.opened_at, e.closed_at));

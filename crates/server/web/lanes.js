@@ -1,4 +1,6 @@
-// Where everything of a timeline stands: lanes, rows within them, and the scale across.
+// Where everything of a timeline stands: lanes, rows within them, and the scale across. Times are microseconds here.
+
+import { micros } from "./words.js";
 
 const MOST_ROWS = 6;
 
@@ -11,15 +13,16 @@ export function lanesOf(entries, attempts, replayed) {
   for (const attempt of attempts) byNo.set(attempt.attempt, { attempt, rows: 1, bars: [], free: [] });
   const dearest = entries.reduce((most, e) => (e.kind === "call" ? Math.max(most, e.spent_nano_usd) : most), 1);
   const now = Date.now() * 1000;
-  for (const e of [...entries].sort((a, b) => a.opened_at - b.opened_at)) {
+  const timed = entries.map((e) => ({ e, from: micros(e.opened_at) }));
+  for (const { e, from } of timed.sort((a, b) => a.from - b.from)) {
     const lane = byNo.get(e.attempt);
     if (!lane || e.kind === "loop") continue;
-    const end = e.closed_at ?? lane.attempt.ended_at ?? now;
-    let row = lane.free.findIndex((free) => free <= e.opened_at);
+    const end = micros(e.closed_at) ?? micros(lane.attempt.ended_at) ?? now;
+    let row = lane.free.findIndex((free) => free <= from);
     if (row < 0) row = lane.free.length < MOST_ROWS ? lane.free.length : lane.free.indexOf(Math.min(...lane.free));
-    lane.free[row] = Math.max(end, e.opened_at + 1);
+    lane.free[row] = Math.max(end, from + 1);
     lane.rows = Math.max(lane.rows, row + 1);
-    lane.bars.push({ e, row, from: e.opened_at, to: end, high: Math.sqrt(e.spent_nano_usd / dearest) });
+    lane.bars.push({ e, row, from, to: end, high: Math.sqrt(e.spent_nano_usd / dearest) });
   }
   const given = replaysOf(entries, attempts, replayed);
   return { lanes: [...byNo.values()].map((lane) => ({ ...lane, ...given.get(lane.attempt.attempt) })) };
@@ -61,15 +64,15 @@ export function scaleOf(layout, byOrder, run) {
 function overTime(layout, run) {
   const lanes = layout.lanes.map((lane) => lane.attempt);
   const now = Date.now() * 1000;
-  const first = Math.min(...lanes.map((a) => a.started_at), run.began_at ?? now);
-  const last = Math.max(...lanes.map((a) => a.ended_at ?? now), first + 1000);
+  const first = Math.min(...lanes.map((a) => micros(a.started_at)), micros(run.began_at) ?? now);
+  const last = Math.max(...lanes.map((a) => micros(a.ended_at) ?? now), first + 1000);
   const whole = last - first;
   const of = (at) => (at - first) / whole;
   return {
     of,
-    start: (a) => a.started_at,
-    end: (a) => a.ended_at ?? now,
-    at: (lane, seq) => lane.bars.find((bar) => bar.e.seq === seq)?.from ?? lane.attempt.started_at,
+    start: (a) => micros(a.started_at),
+    end: (a) => micros(a.ended_at) ?? now,
+    at: (lane, seq) => lane.bars.find((bar) => bar.e.seq === seq)?.from ?? micros(lane.attempt.started_at),
     ticks(view, many) {
       const [from, to] = [first + view[0] * whole, first + view[1] * whole];
       const step = (STEPS.find((ms) => (to - from) / 1000 / ms <= many) ?? STEPS.at(-1)) * 1000;
@@ -90,9 +93,9 @@ function overTime(layout, run) {
 function overOrder(layout) {
   const moments = new Set();
   for (const lane of layout.lanes) {
-    moments.add(lane.attempt.started_at);
+    moments.add(micros(lane.attempt.started_at));
     for (const bar of lane.bars) moments.add(bar.from).add(bar.to);
-    if (lane.attempt.ended_at) moments.add(lane.attempt.ended_at);
+    if (lane.attempt.ended_at) moments.add(micros(lane.attempt.ended_at));
   }
   const sorted = [...moments].sort((a, b) => a - b);
   const last = Math.max(1, sorted.length - 1);
@@ -108,9 +111,9 @@ function overOrder(layout) {
   const end = sorted.at(-1) ?? 0;
   return {
     of,
-    start: (a) => a.started_at,
-    end: (a) => a.ended_at ?? end,
-    at: (lane, seq) => lane.bars.find((bar) => bar.e.seq === seq)?.from ?? lane.attempt.started_at,
+    start: (a) => micros(a.started_at),
+    end: (a) => micros(a.ended_at) ?? end,
+    at: (lane, seq) => lane.bars.find((bar) => bar.e.seq === seq)?.from ?? micros(lane.attempt.started_at),
     ticks: () => [],
   };
 }

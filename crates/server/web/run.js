@@ -9,7 +9,7 @@ import { Journal } from "./journal.js";
 import { replaysOf } from "./lanes.js";
 import { Timeline } from "./timeline.js";
 import { Command, Meter, Problem, Spent, State, To, Waits } from "./parts.js";
-import { ago, amount, change, clean, count, ended, lasted, line, some, span, unitWord, usd, when } from "./words.js";
+import { ago, amount, between, change, clean, count, ended, lasted, line, some, span, unitWord, usd, when } from "./words.js";
 
 const PAGE = 1000;
 // Milliseconds between two reads of a run that is at work.
@@ -214,7 +214,7 @@ function Lives({ run, attempts, entries }) {
         <td class="num">${usd(of?.cost ?? 0)}</td>
         <td class="num nowrap">${was?.replayed ? html`${was.least ? "at least " : ""}${some(was.replayed, "answer")}<span class="under good">${usd(was.saved)} usd saved</span>` : ""}</td>
         <td class="nowrap">${when(a.started_at)}</td>
-        <td class="nowrap">${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)}</td>
+        <td class="nowrap">${span(between(a.started_at, a.ended_at))}</td>
       </tr>`;
     })}</tbody>
   </table></div>`;

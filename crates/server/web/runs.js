@@ -89,7 +89,7 @@ function Row({ run, at }) {
     </td>
     <td class="whole"><${Spent} run=${run} /></td>
     <td class="num wide">${count(run.calls)}</td>
-    <td class="num wide">${count(run.attempts)}</td>
+    <td class="num wide">${count(run.attempt_count)}</td>
     <td class="num wide">${run.began_at ? span(lasted(run)) : "–"}</td>
     <td class="num wide soft">${ago(run.began_at ?? run.created_at)}</td>
   </tr>`;

@@ -17,7 +17,7 @@ export function Spend() {
   const [by, group] = useState("model");
   const [tag, name] = useState("team");
   const key = by === "tag" ? `tag.${tag || "team"}` : by;
-  const from = days ? Math.floor(Date.now() / 1000 / DAY - Number(days) + 1) * DAY * 1e6 : undefined;
+  const from = days ? new Date(Math.floor(Date.now() / 1000 / DAY - Number(days) + 1) * DAY * 1000).toISOString() : undefined;
   const read = useRead(() => api.spend({ by: `day,${key}`, since: from }), [days, key], SUMS);
   const lines = read.data?.lines ?? [];
   const total = read.data?.total;

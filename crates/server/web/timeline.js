@@ -4,7 +4,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { cost, marks, took, what } from "./journal.js";
 import { lanesOf, scaleOf } from "./lanes.js";
-import { clean, count, ended, line, some, span, usd, when } from "./words.js";
+import { between, clean, count, ended, line, micros, some, span, usd, when } from "./words.js";
 
 const ROW = 18;
 const PAD = 9;
@@ -133,7 +133,7 @@ export function Timeline({ entries, attempts, run, chosen, choose }) {
       const next = entries[n < 0 ? (steps[event.key] > 0 ? 0 : entries.length - 1) : n + steps[event.key]];
       if (next) {
         choose(next.seq);
-        const share = scale.of(next.opened_at);
+        const share = scale.of(micros(next.opened_at));
         zoom(([a, b]) => (share >= a && share <= b ? [a, b] : [Math.min(1 - (b - a), Math.max(0, share - (b - a) / 2)), Math.min(1, Math.max(b - a, share + (b - a) / 2))]));
       }
     } else if (event.key === "+" || event.key === "=") around((view[0] + view[1]) / 2, 0.5);
@@ -246,7 +246,7 @@ function draw(c, { width, height, gutter, head, across, x, view, scale, layout, 
     c.fillStyle = p.text;
     c.font = `600 12px ${font}`;
     const title = `${a.attempt}${a.label ? "  " + line(a.label, 12) : ""}`;
-    const said = `${span(((a.ended_at ?? Date.now() * 1000) - a.started_at) / 1000)} · ${a.died ? ended(a) : a.ended_at ? ended(a) : "up"}`;
+    const said = `${span(between(a.started_at, a.ended_at))} · ${ended(a)}`;
     const saved = lane.replayed ? `↺ ${count(lane.replayed)} replayed, ${usd(lane.saved)}` : "";
     if (narrow) {
       c.fillText(title, 8, top + 10);

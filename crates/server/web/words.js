@@ -41,28 +41,28 @@ export function span(ms) {
 
 const two = (n) => String(n).padStart(2, "0");
 
-/** Microseconds as local time: the day too, unless it is today. */
-export function when(micros, seconds = true) {
-  if (!micros) return "–";
-  const at = new Date(micros / 1000);
+/** A time of the API, as microseconds; null for none. A browser's own parser stops at milliseconds. */
+export const micros = (at) => (at ? Date.parse(at) * 1000 + Number(at.slice(-4, -1)) : null);
+
+/** A time as local time: the day too, unless it is today. */
+export function when(time, seconds = true) {
+  if (!time) return "–";
+  const at = new Date(time);
   const clock = `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? ":" + two(at.getSeconds()) : ""}`;
   const sameDay = at.toDateString() === new Date().toDateString();
   return sameDay ? clock : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
 }
 
-export const ago = (micros, now = Date.now()) => (micros ? `${span(Math.max(0, now - micros / 1000))} ago` : "–");
+/** Milliseconds from one time to another; without that, to now. */
+export const between = (from, to) => ((micros(to) ?? Date.now() * 1000) - micros(from)) / 1000;
+
+export const ago = (time) => (time ? `${span(Math.max(0, between(time)))} ago` : "–");
 
 /** Milliseconds from a run's beginning to now, or until it stood still. */
-export const lasted = (run) => ((run.still_since ?? Date.now() * 1000) - run.began_at) / 1000;
+export const lasted = (run) => between(run.began_at, run.still_since);
 
 /** How many items of a job came to a bad end, by the words of `outlast jobs`; empty for none. */
 export const spoilt = (job) => [job.failed && `${count(job.failed)} failed`, job.dead && `${count(job.dead)} dead`].filter(Boolean).join(", ");
-
-/** A time that may be microseconds or RFC 3339, as microseconds. */
-export function micros(at) {
-  if (at === null || at === undefined) return null;
-  return typeof at === "number" ? at : Date.parse(at) * 1000;
-}
 
 const UNITS = {
   cost_nano_usd: "dollars", tokens: "tokens", calls: "calls", loops: "loops",
@@ -100,20 +100,5 @@ export function exact(text) {
   return JSON.parse(text, kept);
 }
 
-const SIGNALS = { 1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU" };
-
 /** How an attempt ended, in words. */
-export function ended(a) {
-  const exit = a.exit;
-  if (!a.ended_at) return "up";
-  if (!exit) return "ended";
-  if (exit.outage) return clean(exit.outage);
-  if (exit.oom) return "killed for its memory";
-  if (exit.lost) return "killed with its supervisor";
-  if (exit.signal) return `died: ${SIGNALS[exit.signal] ?? `signal ${exit.signal}`}`;
-  if (exit.stopped) return "stopped";
-  if (exit.at_limit) return "usage limit of the provider";
-  if (exit.for_room) return "waits for a budget";
-  if (exit.code) return `died: exit code ${exit.code}`;
-  return exit.code === 0 ? "exit code 0" : "ended";
-}
+export const ended = (a) => (a.ended_at ? clean(a.how) : "up");

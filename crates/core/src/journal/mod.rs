@@ -126,6 +126,12 @@ impl Entry {
         }
     }
 
+    /// Returns the attempt to which the answer was replayed; `None` if no attempt but the one that paid for it got it.
+    pub fn replayed_to(&self) -> Option<AttemptNo> {
+        let is_answered = matches!(self.state, State::Done | State::Failed);
+        self.delivered_to.filter(|to| *to != self.attempt && is_answered)
+    }
+
     /// Returns the windows of named budgets to which the entry is charged.
     pub fn windows(&self) -> &[EnvelopeNo] {
         self.call.as_ref().map_or(&[], |call| &call.windows)

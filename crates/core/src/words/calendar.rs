@@ -36,6 +36,11 @@ pub fn rfc3339(at: Micros) -> String {
     PRINTER.timestamp_to_string(&timestamp(at))
 }
 
+/// Parses a moment in RFC 3339, whose offset has to be there: `2026-11-20T08:00:00Z`.
+pub fn parse_rfc3339(text: &str) -> Option<Micros> {
+    text.parse::<Timestamp>().ok().map(|at| Micros(at.as_microsecond()))
+}
+
 fn timestamp(at: Micros) -> Timestamp {
     let last = if at.0 < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_microsecond(at.0).unwrap_or(last)

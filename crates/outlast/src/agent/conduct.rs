@@ -218,7 +218,7 @@ impl Conduct {
         // An attempt without a request had no known tools, but it had an end.
         let newest = || attempts.iter().rev().find(|a| a.no < actor.attempt && a.iteration == iteration);
         let exit = before.as_ref().or_else(newest).and_then(|a| a.exit.as_ref());
-        let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
+        let how = exit.map_or_else(|| UNKNOWN_END.to_owned(), outlast_view::exit_words);
         if let Some(before) = &before {
             let of = SearchScope { kept: kept.as_ref(), ..self.searched(before.no, &known) };
             told = truth::settle(store, actor, &of, strays).await?;
@@ -443,7 +443,7 @@ impl Conduct {
         let takes_note = has_hooks || self.adapter.takes_note_anew(&self.line);
         let about = if takes_note { in_flight(told.len()) } else { untold(told.len()) };
         say(&format!("{} had kept no session{about}", self.adapter.name()));
-        let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), render::exit::words);
+        let how = before.exit.as_ref().map_or_else(|| UNKNOWN_END.to_owned(), outlast_view::exit_words);
         let note = note::words_anew(&how, &told);
         if has_hooks {
             self.leave_note(&note, env);

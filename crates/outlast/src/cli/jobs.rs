@@ -8,7 +8,7 @@ use super::values;
 /// List batch jobs, newest first
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  outlast jobs\n  outlast jobs --store runs/docs.jsonl.outlast.db\n  outlast jobs --json | jq '.jobs[].failed'"
+    after_help = "Examples:\n  outlast jobs\n  outlast jobs --store runs/docs.jsonl.outlast.db\n  outlast jobs --json | jq '.jobs[].job.failed'"
 )]
 pub struct JobsArgs {
     /// Largest number of jobs to list

@@ -6,7 +6,8 @@ use outlast_core::{
     reads::{self, approvals::View},
     store::{self, Ask, Durability, Store, filter::ApprovalFilter as Filter},
 };
-use serde_json::{Value, json};
+use outlast_view as view;
+use serde_json::json;
 
 use crate::{
     cli::{ApprovalsArgs, ApproveArgs},
@@ -27,7 +28,7 @@ pub fn approvals(store: &dyn Store, args: &ApprovalsArgs, page: &mut Page) -> Re
     let more = found.len() > args.limit;
     found.truncate(args.limit);
     if page.look.json {
-        let all: Vec<Value> = found.iter().map(shown::json).collect();
+        let all: Vec<view::Approval> = found.iter().map(view::Approval::new).collect();
         return Ok(page.json(&json!({ "approvals": all }))?);
     }
     let now = store.now()?;
@@ -72,7 +73,7 @@ pub fn approve(
     store.ask(InName::of(by, decision), Durability::Synced).wait()?;
     let view = reads::approvals::find(store, id)?.ok_or_else(unknown)?;
     if page.look.json {
-        return Ok(page.json(&shown::json(&view))?);
+        return Ok(page.json(&view::Approval::new(&view))?);
     }
     let now = store.now()?;
     page.text(&shown::text(&view, now, page.look))?;

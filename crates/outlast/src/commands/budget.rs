@@ -3,11 +3,12 @@
 use outlast_core::{
     engine::act::InName,
     envelope::unit::Unit,
-    run::{Run, status::Status},
+    run::status::Status,
     store::{Ask, Durability, RunView, Store},
     words::id::Micros,
 };
-use serde_json::{Map, Value, json};
+use outlast_view::{BudgetLine, lines};
+use serde_json::json;
 
 use crate::{
     cli::BudgetArgs,
@@ -16,7 +17,7 @@ use crate::{
         find::{self, Verb},
     },
     render::{
-        amount::{amount, put_money, unit_word},
+        amount::{amount, unit_word},
         look::{self, Look, Page, Paint},
         next::{Next, next},
         table::{Cell, Side, Table},
@@ -40,7 +41,7 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
             "run": run.id,
             "status": run.status.name(),
             "status_before": before.map(Status::name),
-            "budget": objects(view, now),
+            "budget": lines(view, now),
             "next": next,
         }))?);
     }
@@ -61,40 +62,6 @@ pub fn commands(next: &Next) -> String {
     next.commands.iter().map(|c| format!("  → {c}\n")).collect()
 }
 
-/// Limit, use and rest of one unit of a run's budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
-    unit: Unit,
-    limit: Option<i64>,
-    spent: i64,
-    doubt: i64,
-    /// Amount reserved by calls in flight.
-    live: i64,
-    left: Option<i64>,
-}
-
-fn lines(view: &RunView, now: Micros) -> Vec<Line> {
-    let e = &view.envelope;
-    let line = |unit: Unit| {
-        let spent = if unit == Unit::WallMs { wall_ms(&view.run, now) } else { e.spent[unit] };
-        let limit = e.limits[unit];
-        Line {
-            unit,
-            limit,
-            spent,
-            doubt: e.doubt[unit],
-            live: e.live(unit),
-            left: limit.map(|l| l.saturating_sub(spent).saturating_sub(e.reserved[unit])),
-        }
-    };
-    Unit::ALL.into_iter().map(line).collect()
-}
-
-/// Returns the time since the run began, in milliseconds; of an ended run, up to its end.
-fn wall_ms(run: &Run, now: Micros) -> i64 {
-    run.wall_ms(run.ended_at.unwrap_or(now))
-}
-
 /// Formats the budget: a table of the limited units, and one line for the other units that were used.
 pub fn text(view: &RunView, now: Micros, look: Look) -> String {
     let mut table = Table::new(&[
@@ -105,7 +72,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
         ("in flight", Side::Right),
         ("left", Side::Right),
     ]);
-    let (limited, free): (Vec<Line>, Vec<Line>) =
+    let (limited, free): (Vec<BudgetLine>, Vec<BudgetLine>) =
         lines(view, now).into_iter().partition(|l| l.limit.is_some());
     let held = |unit: Unit, value: i64| if value == 0 { Cell::default() } else { amount(unit, value).into() };
     for l in &limited {
@@ -114,8 +81,8 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
             unit_word(l.unit).into(),
             l.limit.map(|v| amount(l.unit, v)).unwrap_or_default().into(),
             amount(l.unit, l.spent).into(),
-            held(l.unit, l.doubt),
-            held(l.unit, l.live),
+            held(l.unit, l.in_doubt),
+            held(l.unit, l.reserved - l.in_doubt),
             // A time limit that has passed shows 0 left: it is no overrun.
             Cell::painted(
                 amount(
@@ -146,7 +113,7 @@ pub fn text(view: &RunView, now: Micros, look: Look) -> String {
 
 /// Formats what is left of the limits other than usd, in one line; `None` if the run has no such limit.
 pub fn left(view: &RunView, now: Micros) -> Option<String> {
-    let word = |l: Line| {
+    let word = |l: BudgetLine| {
         let (limit, left) = (l.limit?, l.left?.max(0));
         let of = format!("{} of {}", amount(l.unit, left), amount(l.unit, limit));
         Some(match l.unit {
@@ -158,30 +125,4 @@ pub fn left(view: &RunView, now: Micros) -> Option<String> {
     let limited = lines(view, now).into_iter().filter(|l| l.unit != Unit::CostNanoUsd);
     let words: Vec<String> = limited.filter_map(word).collect();
     (!words.is_empty()).then(|| format!("left      {}", words.join(", ")))
-}
-
-/// Returns the budget as JSON objects with stable keys, one for every unit.
-pub fn objects(view: &RunView, now: Micros) -> Vec<Value> {
-    lines(view, now)
-        .into_iter()
-        .map(|l| {
-            let mut o = Map::new();
-            o.insert("unit".into(), l.unit.name().into());
-            let values = [
-                ("limit", l.limit),
-                ("spent", Some(l.spent)),
-                ("in_doubt", Some(l.doubt)),
-                ("in_flight", Some(l.live)),
-                ("left", l.left),
-            ];
-            for (key, value) in values {
-                match l.unit {
-                    Unit::CostNanoUsd => put_money(&mut o, key, value),
-                    Unit::WallMs | Unit::ActiveMs => drop(o.insert(format!("{key}_ms"), value.into())),
-                    _ => drop(o.insert(key.into(), value.into())),
-                }
-            }
-            Value::Object(o)
-        })
-        .collect()
 }

@@ -1,7 +1,5 @@
 //! `outlast budgets`: lists, sets, raises and removes named budgets, with what is left and which runs wait for room.
 
-use std::collections::BTreeMap;
-
 use outlast_core::{
     engine::{
         act::InName,
@@ -11,25 +9,20 @@ use outlast_core::{
             set_budget::{SetBudget, Source},
         },
     },
-    envelope::{
-        Envelope,
-        budget::{BudgetView, UNITS},
-        unit::Unit,
-    },
-    reads::{self, room},
+    reads,
     store::{Ask as _, Durability, Store},
-    words::id::{Micros, RunId},
+    words::id::RunId,
 };
-use serde_json::{Map, Value, json};
+use outlast_view::NamedBudget;
+use serde_json::json;
 
 use crate::{
     cli::{BudgetsArgs, BudgetsVerb},
     program::error::CliError,
     render::{
-        amount::{amount, put_money, some, unit_word},
+        amount::{amount, some, unit_word},
         look::{Page, Paint},
         table::{Cell, Side, Table},
-        time,
     },
 };
 
@@ -58,88 +51,20 @@ pub fn budgets(store: &dyn Store, by: &str, args: &BudgetsArgs, page: &mut Page)
             Some(format!("budget {} is removed", remove.name))
         }
     };
-    let (now, all, waiting) = (store.now()?, store.budgets()?, room::waiting(store)?);
-    let lines: Vec<Line> = all.iter().map(|view| Line::of(view, now, &waiting)).collect();
+    let budgets = NamedBudget::all(store)?;
     if page.look.json {
-        let budgets: Vec<Value> = lines.iter().map(Line::object).collect();
         return Ok(page.json(&json!({ "budgets": budgets }))?);
     }
     if let Some(told) = told {
         page.line(&told)?;
     }
-    if lines.is_empty() {
+    if budgets.is_empty() {
         return Ok(page.line("no named budgets")?);
     }
-    print(&lines, page)
+    print(&budgets, page)
 }
 
-/// Named budget in its current period, as one line of the table shows it.
-struct Line<'a> {
-    view: &'a BudgetView,
-    envelope: Envelope,
-    period: outlast_core::envelope::budget::Period,
-    waiting: &'a [RunId],
-}
-
-impl<'a> Line<'a> {
-    fn of(view: &'a BudgetView, now: Micros, waiting: &'a BTreeMap<String, Vec<RunId>>) -> Self {
-        Line {
-            envelope: view.envelope_at(now),
-            period: view.budget.period(now),
-            waiting: waiting.get(view.budget.name.as_str()).map_or(&[], Vec::as_slice),
-            view,
-        }
-    }
-
-    fn tag(&self) -> Option<String> {
-        self.view.budget.terms.tag.as_ref().map(|(key, value)| format!("{key}={value}"))
-    }
-
-    /// Returns the units that have a limit.
-    fn limited(&self) -> impl Iterator<Item = Unit> {
-        UNITS.into_iter().filter(|u| self.envelope.limits[*u].is_some())
-    }
-
-    fn object(&self) -> Value {
-        let b = &self.view.budget;
-        let mut o = Map::new();
-        o.insert("name".into(), b.name.as_str().into());
-        o.insert("per".into(), b.terms.per.name().into());
-        o.insert("tag".into(), self.tag().into());
-        o.insert("period".into(), self.period.name.clone().into());
-        o.insert("until".into(), self.period.until.map(time::rfc3339).into());
-        let units: Vec<Value> = self.limited().map(|unit| self.unit(unit)).collect();
-        o.insert("units".into(), units.into());
-        let acts = b.acts.iter().map(|act| {
-            json!({ "at": time::rfc3339(act.at), "what": act.what, "by": act.detail.by, "about": act.detail.about })
-        });
-        o.insert("acts".into(), acts.collect());
-        o.insert("waiting".into(), self.waiting.iter().map(RunId::as_str).collect::<Vec<_>>().into());
-        Value::Object(o)
-    }
-
-    fn unit(&self, unit: Unit) -> Value {
-        let e = &self.envelope;
-        let mut o = Map::new();
-        o.insert("unit".into(), unit.name().into());
-        let values = [
-            ("limit", e.limits[unit]),
-            ("spent", Some(e.spent[unit])),
-            ("reserved", Some(e.reserved[unit])),
-            ("in_doubt", Some(e.doubt[unit])),
-            ("remaining", e.free(unit)),
-        ];
-        for (key, value) in values {
-            match unit {
-                Unit::CostNanoUsd => put_money(&mut o, key, value),
-                _ => drop(o.insert(key.into(), value.into())),
-            }
-        }
-        Value::Object(o)
-    }
-}
-
-fn print(lines: &[Line<'_>], page: &mut Page) -> Result<(), CliError> {
+fn print(budgets: &[NamedBudget], page: &mut Page) -> Result<(), CliError> {
     let mut table = Table::new(&[
         ("budget", Side::Left),
         ("of", Side::Left),
@@ -151,30 +76,25 @@ fn print(lines: &[Line<'_>], page: &mut Page) -> Result<(), CliError> {
         ("left", Side::Right),
         ("waiting", Side::Right),
     ]);
-    for line in lines {
-        for (i, unit) in line.limited().enumerate() {
-            let e = &line.envelope;
-            let left = e.free(unit).unwrap_or_default();
+    for budget in budgets {
+        for (i, line) in budget.units.iter().enumerate() {
+            let (unit, left) = (line.unit, line.left.unwrap_or_default());
             let mut row = match i {
                 0 => vec![
-                    Cell::whole(line.view.budget.name.as_str()),
-                    Cell::whole(line.tag().unwrap_or_else(|| "(all)".into())),
-                    if line.period.name.is_empty() {
-                        "(ever)".into()
-                    } else {
-                        Cell::whole(&line.period.name)
-                    },
+                    Cell::whole(&budget.name),
+                    Cell::whole(budget.tag.as_deref().unwrap_or("(all)")),
+                    if budget.period.is_empty() { "(ever)".into() } else { Cell::whole(&budget.period) },
                 ],
                 _ => vec![Cell::default(), Cell::default(), Cell::default()],
             };
             let held = |n: i64| if n == 0 { Cell::default() } else { amount(unit, n).into() };
             row.extend([
                 unit_word(unit).into(),
-                amount(unit, e.limits[unit].unwrap_or_default()).into(),
-                amount(unit, e.spent[unit]).into(),
-                held(e.reserved[unit]),
+                amount(unit, line.limit.unwrap_or_default()).into(),
+                amount(unit, line.spent).into(),
+                held(line.reserved),
                 Cell::painted(amount(unit, left), if left <= 0 { Paint::Care } else { Paint::Plain }),
-                match line.waiting.len() {
+                match budget.waiting.len() {
                     0 => Cell::default(),
                     _ if i > 0 => Cell::default(),
                     n => Cell::painted(n.to_string(), Paint::Care),
@@ -185,13 +105,13 @@ fn print(lines: &[Line<'_>], page: &mut Page) -> Result<(), CliError> {
     }
     let look = page.look;
     page.text(&table.render(look, 0))?;
-    for line in lines.iter().filter(|l| !l.waiting.is_empty()) {
-        let shown: Vec<&str> = line.waiting.iter().take(5).map(RunId::as_str).collect();
-        let more = match line.waiting.len() {
+    for budget in budgets.iter().filter(|b| !b.waiting.is_empty()) {
+        let shown: Vec<&str> = budget.waiting.iter().take(5).map(RunId::as_str).collect();
+        let more = match budget.waiting.len() {
             n if n > shown.len() => format!(" and {} more", n - shown.len()),
             _ => String::new(),
         };
-        page.line(&format!("waiting for {}: {}{more}", line.view.budget.name, shown.join(", ")))?;
+        page.line(&format!("waiting for {}: {}{more}", budget.name, shown.join(", ")))?;
     }
     Ok(())
 }

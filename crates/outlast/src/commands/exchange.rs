@@ -7,9 +7,11 @@ use outlast_core::{
     journal::{Entry, Kind},
     reads::entries,
     store::{self, RunView, Store},
-    words::id::{RunNo, Seq},
+    words::id::{RunId, RunNo, Seq},
 };
 use outlast_server::{api::read::exchange, dialect::conversation};
+use outlast_view as view;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -43,7 +45,7 @@ pub fn one(
         return exchange.raw(page);
     }
     if page.look.json {
-        return Ok(page.json(&exchange.object(view.run.id.as_str()))?);
+        return Ok(page.json(&exchange.shown(&view.run.id))?);
     }
     page.text(&entry::table(std::slice::from_ref(&exchange.0.entry)).render(page.look, 0))?;
     let before = args.diff.then(|| before(store, run, &exchange.0.entry)).transpose()?.flatten();
@@ -195,16 +197,26 @@ impl Exchange {
         Ok(())
     }
 
-    fn object(&self, run: &str) -> Value {
+    fn shown(&self, run: &RunId) -> ShownExchange {
         let value = |bytes: &Option<Vec<u8>>| {
             let text = |bytes: &[u8]| Value::String(String::from_utf8_lossy(bytes).into_owned());
             bytes.as_ref().map(|bytes| serde_json::from_slice(bytes).unwrap_or_else(|_| text(bytes)))
         };
-        let mut object = entry::json(run, &self.0.entry);
-        object["request"] = value(&self.0.request).into();
-        object["answer"] = value(&self.0.answer).into();
-        object
+        ShownExchange {
+            entry: view::Entry::new(run, &self.0.entry),
+            request: value(&self.0.request),
+            answer: value(&self.0.answer),
+        }
     }
+}
+
+/// Entry with its request and answer as they are stored.
+#[derive(Serialize)]
+struct ShownExchange {
+    #[serde(flatten)]
+    entry: view::Entry,
+    request: Option<Value>,
+    answer: Option<Value>,
 }
 
 /// Reads the newest call before `entry` whose request is kept, of the same attempt where there is one.

@@ -13,7 +13,8 @@ use outlast_core::{
     store::{self, RunView, Store},
     words::id::{Micros, RunNo, Seq},
 };
-use serde_json::{Map, Value, json};
+use outlast_view::{self as view, Job, exit_words, shape};
+use serde_json::{Value, json};
 
 use super::jobs;
 use crate::{
@@ -24,7 +25,6 @@ use crate::{
     },
     render::{
         amount::{some, usd},
-        exit,
         look::{self, Page, Paint},
         table::{Side, Table},
         time,
@@ -39,11 +39,16 @@ const SHORT: usize = 5;
 
 pub fn inspect(store: &dyn Store, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
     let found = find::jobs(store, &args.job)?;
-    let told = found.into_iter().map(|view| JobReport::gather(store, view)).collect::<Result<Vec<_>, _>>()?;
+    let told = found.into_iter().filter_map(|view| Some((view::job(&view)?, view)));
+    let told = told.map(|(job, view)| JobReport::gather(store, job, view)).collect::<Result<Vec<_>, _>>()?;
     if page.look.json {
-        let mut objects: Vec<Value> = told.iter().map(|t| t.object(args)).collect();
-        let one = (objects.len() == 1).then(|| objects.pop()).flatten();
-        return Ok(page.json(&one.unwrap_or_else(|| json!({ "jobs": objects })))?);
+        match told.as_slice() {
+            [one] => page.json(&ShownJob::new(one, args))?,
+            all => {
+                page.json(&json!({ "jobs": all.iter().map(|t| ShownJob::new(t, args)).collect::<Vec<_>>() }))?
+            }
+        }
+        return Ok(());
     }
     for (i, told) in told.iter().enumerate() {
         if i > 0 {
@@ -99,6 +104,7 @@ pub fn inspect_lines(path: &Path, args: &InspectArgs, page: &mut Page) -> Result
 /// Job with everything that is printed about it.
 struct JobReport {
     view: RunView,
+    job: Job,
     attempts: Vec<Attempt>,
     /// Sorted input indexes that have a result.
     done: Vec<i64>,
@@ -146,7 +152,7 @@ fn cut(text: &str) -> String {
 }
 
 impl JobReport {
-    fn gather(store: &dyn Store, view: RunView) -> Result<JobReport, CliError> {
+    fn gather(store: &dyn Store, job: Job, view: RunView) -> Result<JobReport, CliError> {
         let no = view.run.no;
         let mut told = JobReport {
             attempts: store.attempts(no)?,
@@ -154,6 +160,7 @@ impl JobReport {
             by_attempt: BTreeMap::new(),
             failures: Vec::new(),
             now: store.now()?,
+            job,
             view,
         };
         for row in each_item(store, no) {
@@ -190,16 +197,17 @@ impl JobReport {
 
     /// Formats how far the job is: its items, the rate, and the time left.
     fn progress(&self) -> String {
-        let c = jobs::counts(&self.view);
-        let mut parts = vec![format!("{} of {} ended", c.ended(), some(c.wanted(), "item"))];
-        parts.extend(jobs::per_minute(&self.view).map(|rate| format!("{rate:.1} a minute")));
-        parts.extend(jobs::left_ms(&self.view).map(|left| format!("{} left", time::about(left))));
+        let job = &self.job;
+        let ended = job.done + job.failed + job.dead + job.skipped;
+        let mut parts = vec![format!("{ended} of {} ended", some(job.items, "item"))];
+        parts.extend(job.per_minute.map(|rate| format!("{rate:.1} a minute")));
+        parts.extend(job.left_ms.map(|left| format!("{} left", time::about(left))));
         parts.join(", ")
     }
 
     fn print(&self, args: &InspectArgs, page: &mut Page) -> Result<(), CliError> {
         let (look, run) = (page.look, &self.view.run);
-        let c = jobs::counts(&self.view);
+        let c = &self.job;
         let name = look::clean(&jobs::name(&self.view)).replace('\n', " ");
         let id = if name == run.id.as_str() { String::new() } else { format!("  run {}", run.id) };
         let status = look.paint(look::of_status(run.status), run.status.name());
@@ -252,47 +260,50 @@ impl JobReport {
                 time::span(a.ended_at.unwrap_or(self.now).ms_since(a.started_at)).into(),
                 results.to_string().into(),
                 if results > 0 { farthest.to_string() } else { String::new() }.into(),
-                a.exit.as_ref().map_or_else(|| "runs".to_owned(), exit::words).into(),
+                a.exit.as_ref().map_or_else(|| "runs".to_owned(), exit_words).into(),
             ]);
         }
         table
     }
+}
 
-    fn object(&self, args: &InspectArgs) -> Value {
-        let mut o: Map<String, Value> = jobs::object(&self.view);
-        let (active, wall) = self.times();
-        o.insert("gaps".into(), json!(ranges(&self.done)));
-        o.insert("active_ms".into(), active.into());
-        o.insert("wall_ms".into(), wall.into());
-        o.insert("calls".into(), self.view.envelope.spent[Unit::Calls].into());
-        let farthest = self.farthest().map(|(attempt, index)| json!({ "attempt": attempt, "index": index }));
-        o.insert("farthest".into(), farthest.into());
-        o.insert("attempt_count".into(), self.attempts.len().into());
-        if args.attempts {
-            let attempts = self.attempts.iter().map(|a| {
-                let of = self.by_attempt.get(&a.no.0);
-                json!({
-                    "attempt": a.no.0,
-                    "started_at": time::rfc3339(a.started_at),
-                    "ended_at": a.ended_at.map(time::rfc3339),
-                    "results": of.map_or(0, |x| x.0),
-                    "farthest": of.map(|x| x.1),
-                    "end": a.exit.as_ref().map(exit::words),
-                })
-            });
-            o.insert("attempts".into(), attempts.collect());
-        }
-        let failures = self.failures.iter().map(|Failure { row, error }| {
-            json!({
-                "key": row.key,
-                "index": row.detail.index,
-                "standing": row.detail.standing.name(),
-                "reason": row.detail.reason,
-                "error": error,
-            })
-        });
-        o.insert("failures".into(), failures.collect());
-        Value::Object(o)
+shape! {
+    /// Job as `outlast inspect --json` prints it.
+    ShownJob(report: &JobReport, args: &InspectArgs; let (active, wall) = report.times()) {
+        #[serde(flatten)] run: view::Run = view::Run::new(&report.view, report.now);
+        gaps: Vec<(i64, i64)> = ranges(&report.done);
+        active_ms: i64 = active;
+        wall_ms: i64 = wall;
+        farthest: Option<Farthest> = report.farthest().map(|(attempt, index)| Farthest::new(attempt, index));
+        #[serde(skip_serializing_if = "Option::is_none")]
+        attempts: Option<Vec<ShownAttempt>> =
+            args.attempts.then(|| report.attempts.iter().map(|a| ShownAttempt::new(report, a)).collect());
+        failures: Vec<FailedItem> = report.failures.iter().map(FailedItem::new).collect();
+    }
+}
+
+shape! {
+    /// Attempt that got farthest in the input, and the index that it reached.
+    Farthest(attempt: i64, index: i64) {
+        attempt: i64 = attempt;
+        index: i64 = index;
+    }
+}
+
+shape! {
+    /// Attempt with the number of its results and the highest input index among them.
+    ShownAttempt(report: &JobReport, a: &Attempt; let reached = report.by_attempt.get(&a.no.0)) {
+        #[serde(flatten)] attempt: view::Attempt = view::Attempt::new(a);
+        results: i64 = reached.map_or(0, |r| r.0);
+        farthest: Option<i64> = reached.map(|r| r.1);
+    }
+}
+
+shape! {
+    /// Item that failed or is dead, with its last exception.
+    FailedItem(failure: &Failure) {
+        #[serde(flatten)] item: view::Item = view::Item::new(&failure.row);
+        error: Option<String> = failure.error.clone();
     }
 }
 

@@ -5,9 +5,10 @@ use outlast_core::{
     reads::entries,
     run::status::Status,
     store::{RunView, Store},
-    words::id::Seq,
+    words::id::{RunId, Seq},
 };
-use serde_json::{Map, Value, json};
+use outlast_view as view;
+use serde_json::{Map, json};
 
 use crate::{
     cli::JournalArgs,
@@ -47,10 +48,10 @@ pub fn journal(
     }
     let entries = entries::each(store, view.run.no).map(|entry| entry.map_err(CliError::from));
     if page.look.json {
-        let id = view.run.id.as_str();
-        let head = [("run", id.into()), ("status", view.run.status.name().into())];
-        let head = head.map(|(key, value): (_, Value)| (key.to_owned(), value)).into_iter().collect();
-        let entries = entries.map(|entry| Ok(entry::json(id, &entry?)));
+        let id = &view.run.id;
+        let head = [("run", id.as_str()), ("status", view.run.status.name())];
+        let head = head.map(|(key, value)| (key.to_owned(), value.into())).into_iter().collect();
+        let entries = entries.map(|entry| Ok(view::Entry::new(id, &entry?)));
         return page.json_list(head, "entries", entries, Map::new);
     }
     let offset = time::offset(view.run.created_at);
@@ -87,7 +88,7 @@ fn follow(
         }
         pending.retain(|(_, state)| may_change(*state));
         for e in changed {
-            print(id.as_str(), &e, page)?;
+            print(&id, &e, page)?;
         }
         loop {
             let more = store.entries(no, last, PAGE)?;
@@ -97,7 +98,7 @@ fn follow(
                 if may_change(e.state) {
                     pending.push((e.seq, e.state));
                 }
-                print(id.as_str(), &e, page)?;
+                print(&id, &e, page)?;
             }
         }
         if status.replace(view.run.status) != Some(view.run.status) {
@@ -115,9 +116,13 @@ fn may_change(state: State) -> bool {
     matches!(state, State::Open | State::Unknown)
 }
 
-fn print(run: &str, e: &Entry, page: &mut Page) -> Result<(), CliError> {
+fn print(run: &RunId, e: &Entry, page: &mut Page) -> Result<(), CliError> {
     let look = page.look;
-    Ok(if look.json { page.json_line(&entry::json(run, e)) } else { page.line(&entry::line(e, look)) }?)
+    match look.json {
+        true => page.json_line(&view::Entry::new(run, e))?,
+        false => page.line(&entry::line(e, look))?,
+    }
+    Ok(())
 }
 
 /// Prints a change of status as a line of its own. Its JSON line has no `seq`.

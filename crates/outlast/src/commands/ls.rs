@@ -8,13 +8,15 @@ use outlast_core::{
     store::{RunFilter, RunView, Store},
     words::id::{Micros, Seq},
 };
-use serde_json::{Map, Value, json};
+use outlast_view as view;
+use serde::Serialize;
+use serde_json::Map;
 
 use crate::{
     cli::LsArgs,
     program::error::CliError,
     render::{
-        amount::{put_money, usd},
+        amount::usd,
         look::{self, Page},
         next::{Next, is_unmetered, next, next_with},
         short::short,
@@ -41,7 +43,8 @@ pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliEr
         Ok::<_, CliError>((view, next))
     });
     if page.look.json {
-        let objects = shown.map(|row| row.map(|(view, next)| object(&view, &next)));
+        let objects =
+            shown.map(|row| row.map(|(view, next)| RunWithNext { run: view::Run::new(&view, now), next }));
         let tail = || Map::from_iter([("more".to_owned(), more.get().into())]);
         return page.json_list(Map::new(), "runs", objects, tail);
     }
@@ -92,22 +95,10 @@ fn cells(view: &RunView, next: &Next, now: Micros) -> Vec<Cell> {
     ]
 }
 
-fn object(view: &RunView, next: &Next) -> Value {
-    let (run, e) = (&view.run, &view.envelope);
-    let mut o = Map::new();
-    o.insert("run".into(), run.id.as_str().into());
-    o.insert("name".into(), view.spec.name.clone().into());
-    o.insert("status".into(), run.status.name().into());
-    o.insert("tags".into(), json!(view.spec.tags));
-    o.insert("created_at".into(), time::rfc3339(run.created_at).into());
-    o.insert("began_at".into(), run.began_at.map(time::rfc3339).into());
-    o.insert("ended_at".into(), run.ended_at.map(time::rfc3339).into());
-    put_money(&mut o, "spent", Some(e.spent.cost()));
-    put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
-    put_money(&mut o, "limit", e.limits[Unit::CostNanoUsd]);
-    o.insert("calls".into(), e.spent[Unit::Calls].into());
-    o.insert("wake_at".into(), run.wake_at.map(time::rfc3339).into());
-    o.insert("halt_code".into(), run.halt.as_ref().map(|h| h.code.clone()).into());
-    o.insert("next".into(), json!(next));
-    Value::Object(o)
+/// Run with the next step for it.
+#[derive(Serialize)]
+struct RunWithNext {
+    #[serde(flatten)]
+    run: view::Run,
+    next: Next,
 }

@@ -7,7 +7,7 @@ use outlast_core::{
     store::{RunView, Store},
     words::id::Micros,
 };
-use serde_json::{Value, json};
+use outlast_view as view;
 
 use crate::{program::error::CliError, render::time};
 
@@ -69,21 +69,7 @@ impl Shown {
         )
     }
 
-    pub fn object(&self) -> Value {
-        let windows = self.plan.windows.iter().map(|w| {
-            let ceiling = self.ceilings.on(w.length);
-            json!({
-                "window": w.length.to_string(),
-                "minutes": w.length.0,
-                "used_percent": w.used.percent(),
-                "ceiling_percent": ceiling.map(Share::percent),
-                "resets_at": w.resets_at.map(time::rfc3339),
-                "told_at": time::rfc3339(w.told_at),
-                "is_over": w.is_over(self.now),
-                "per_call_percent": w.per_call().map(Share::percent),
-                "used_up_at": w.used_up_at(ceiling.unwrap_or(Share::WHOLE)).map(time::rfc3339),
-            })
-        });
-        json!({ "login": self.login, "windows": windows.collect::<Vec<_>>() })
+    pub fn view(&self) -> view::Plan {
+        view::Plan::new(&self.login, &self.plan, &self.ceilings, self.now)
     }
 }

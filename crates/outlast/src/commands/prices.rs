@@ -2,15 +2,19 @@
 
 use outlast_core::{
     price::{Found, Price, PriceTable, Rates, Source, cost},
-    words::usage::{ServiceTier, Usage},
+    words::usage::ServiceTier,
 };
-use serde_json::{Map, Value, json};
+use outlast_view::{
+    money::{Charged, PerRequest, WebSearch},
+    shape,
+};
+use serde_json::{Map, Value};
 
 use crate::{
     cli::PricesArgs,
     program::error::{CliError, CommandError, InputError},
     render::{
-        amount::{put_money, usd},
+        amount::usd,
         look::Page,
         table::{Cell, Side, Table},
     },
@@ -40,7 +44,7 @@ pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Resu
     let tier = args.tier;
     let charged = args.usage().map(|usage| (usage, cost(&found.price, &usage, tier).0));
     if page.look.json {
-        return Ok(page.json(&document(args, &table, &found, charged))?);
+        return Ok(page.json(&ShownPrice::new(args, &table, &found, charged.map(|(_, nano)| nano)))?);
     }
     let price = &found.price;
     page.text(&format!("{}, usd per million tokens\n\n", found.model))?;
@@ -111,34 +115,33 @@ fn source(found: &Found) -> &'static str {
     }
 }
 
-fn document(args: &PricesArgs, table: &PriceTable, found: &Found, charged: Option<(Usage, i64)>) -> Value {
-    let row = |(_, name, above, rates): (ServiceTier, &str, u64, Rates)| {
-        let mut row = Map::new();
-        row.insert("tier".into(), name.into());
-        row.insert("input_over_tokens".into(), above.into());
-        for (figure, pico) in figures(&rates) {
-            row.insert(format!("{figure}_pico_usd_per_token"), pico.into());
-        }
-        Value::Object(row)
-    };
-    let mut out = json!({
-        "asked": args.model,
-        "model": found.model,
-        "source": match found.source {
+shape! {
+    /// Price of a model, as `outlast prices --json` prints it.
+    ShownPrice(args: &PricesArgs, table: &PriceTable, found: &Found, charged: Option<i64>; let price = &found.price) {
+        asked: String = args.model.clone();
+        model: String = found.model.clone();
+        source: &'static str = match found.source {
             Source::Builtin => "builtin",
             Source::Overrides => "file",
-        },
-        "price_hash": table.hash(),
-        "rows": rows(&found.price).into_iter().map(row).collect::<Vec<_>>(),
-        "max_input_tokens": found.price.max_input_tokens,
-        "max_output_tokens": found.price.max_output_tokens,
-    });
-    if let Value::Object(out) = &mut out {
-        put_money(out, "web_search", Some(found.price.web_search_pico / 1000));
-        put_money(out, "request", Some(found.price.request_pico / 1000));
-        put_money(out, "charged", charged.map(|(_, nano)| nano));
+        };
+        price_hash: String = table.hash().to_owned();
+        rows: Vec<Value> = rows(price).into_iter().map(row).collect();
+        max_input_tokens: Option<u64> = price.max_input_tokens;
+        max_output_tokens: Option<u64> = price.max_output_tokens;
+        #[serde(flatten)] web_search: WebSearch = WebSearch::new(price.web_search_pico / 1000);
+        #[serde(flatten)] request: PerRequest = PerRequest::new(price.request_pico / 1000);
+        #[serde(flatten)] charged: Charged = Charged::new(charged);
     }
-    out
+}
+
+fn row((_, name, above, rates): (ServiceTier, &str, u64, Rates)) -> Value {
+    let mut row = Map::new();
+    row.insert("tier".into(), name.into());
+    row.insert("input_over_tokens".into(), above.into());
+    for (figure, pico) in figures(&rates) {
+        row.insert(format!("{figure}_pico_usd_per_token"), pico.into());
+    }
+    Value::Object(row)
 }
 
 fn unknown_price(model: &str) -> CliError {

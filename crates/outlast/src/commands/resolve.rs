@@ -9,6 +9,7 @@ use outlast_core::{
     store::{Ask, Durability, RunView, Store},
     words::id::{RunNo, Seq},
 };
+use outlast_view::Time;
 use serde_json::{Value, json};
 
 use super::resolve_tool;
@@ -148,7 +149,7 @@ fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result<(), CliErr
     let id = view.run.id.as_str();
     let came = |e: &Entry| if e.state == State::Failed { "raised" } else { "cut off" };
     if page.look.json {
-        let row = |e: &Entry| json!({ "step": e.key, "kind": e.kind.name(), "seq": e.seq.0, "attempt": e.attempt.0, "came": came(e), "opened_at_us": e.opened_at.0 });
+        let row = |e: &Entry| json!({ "step": e.key, "kind": e.kind.name(), "seq": e.seq.0, "attempt": e.attempt.0, "came": came(e), "opened_at": Time(e.opened_at) });
         let steps: Vec<Value> = doubted.iter().map(row).collect();
         return Ok(page.json(&json!({ "run": id, "in_doubt": steps }))?);
     }

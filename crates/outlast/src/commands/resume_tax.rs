@@ -6,14 +6,14 @@ use outlast_core::{
     run::attempt::Attempt,
     store::{RunView, Store},
 };
-use outlast_server::api::read::resume_tax::{self, difference};
+use outlast_server::api::read::resume_tax;
 pub use outlast_server::api::read::resume_tax::{Resumption, Tax};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::{
     program::error::CliError,
     render::{
-        amount::{put_money, some, usd},
+        amount::{some, usd},
         look::{Page, Paint, clean_line},
     },
     settings::prices,
@@ -44,22 +44,14 @@ pub fn line(tax: &Tax) -> Option<String> {
     (tax.tokens > 0).then(|| format!("re-bought {cost} usd, {tokens} that the cache had, over {restarts}"))
 }
 
-pub fn put(tax: &Tax, object: &mut Map<String, Value>) {
-    object.insert("resume_tax_tokens".into(), tax.tokens.into());
-    put_money(object, "resume_tax", Some(tax.cost_nano_usd));
-}
-
 /// Prints what each restart paid for again, and the first byte in which its request differs from the last request
 /// before the restart.
 pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (attempts, entries) = (store.attempts(view.run.no)?, entries::all(store, view.run.no)?);
     let found = resumptions(store, view, &attempts, &entries)?;
     if page.look.json {
-        let mut all = Map::new();
-        all.insert("run".into(), view.run.id.as_str().into());
-        put(&Tax::of(&found), &mut all);
-        all.insert("resumptions".into(), found.iter().map(object).collect());
-        return Ok(page.json(&Value::Object(all))?);
+        let total = Tax::of(&found);
+        return Ok(page.json(&json!({ "run": view.run.id, "total": total, "resumptions": found }))?);
     }
     if found.is_empty() {
         return Ok(page.line("no restarted agent has gone on with a conversation whose requests are kept")?);
@@ -92,18 +84,4 @@ fn print_one(one: &Resumption, page: &mut Page) -> Result<(), CliError> {
     };
     page.line(&format!("    before  {}", side(&d.before)))?;
     Ok(page.line(&format!("    after   {}", side(&d.after)))?)
-}
-
-fn object(one: &Resumption) -> Value {
-    let mut object = Map::new();
-    object.insert("attempt".into(), json!(one.attempt));
-    object.insert("before".into(), json!(one.before));
-    object.insert("after".into(), json!(one.after));
-    object.insert("covered_tokens".into(), one.covered.into());
-    object.insert("read_tokens".into(), one.read.into());
-    object.insert("rebought_tokens".into(), one.rebought.into());
-    put_money(&mut object, "rebought", one.cost_nano_usd);
-    object.insert("expired".into(), one.expired.into());
-    object.insert("difference".into(), json!(one.difference.as_ref().map(difference)));
-    Value::Object(object)
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use outlast_core::{
     reads::{
         entries,
-        spend::{self, Group, Grouping, Spend, Sum},
+        spend::{self, Group, Grouping, Sum},
     },
     store::Store,
     words::id::{Micros, RunId, RunNo},
 };
-use serde_json::{Map, Value, json};
+use outlast_view as view;
+use serde::Serialize;
 
 use super::{
     plan::Shown,
@@ -20,7 +21,7 @@ use crate::{
     cli::SpendArgs,
     program::error::CliError,
     render::{
-        amount::{put_money, usd},
+        amount::usd,
         look::{Page, Paint},
         table::{Cell, Side, Table},
         time,
@@ -38,26 +39,20 @@ pub fn spend(store: &dyn Store, args: &SpendArgs, page: &mut Page) -> Result<(),
             Some("give a --since that is before --until"),
         ));
     }
-    let Spend { groups: sums, total } = spend::spend(store, &args.by, since, until)?;
+    let told = spend::spend(store, &args.by, since, until)?;
     let plans = Shown::all(store, now)?;
     let taxes = if args.resume_tax { taxes(store, since, until)? } else { Vec::new() };
     if page.look.json {
-        let mut document = document(args, since, until, &sums, &total);
-        if args.resume_tax {
-            let each = taxes.iter().map(|(run, tax)| {
-                let mut object = Map::from_iter([("run".to_owned(), Value::from(run.as_str()))]);
-                object.insert("restarts".into(), tax.restarts.into());
-                resume_tax::put(tax, &mut object);
-                Value::Object(object)
-            });
-            document["resume_tax"] = each.collect();
-        }
-        document["plans"] = plans.iter().map(Shown::object).collect();
-        return Ok(page.json(&document)?);
+        let each = taxes.iter().map(|(run, tax)| RunTax { run, tax: *tax });
+        return Ok(page.json(&ShownSpend {
+            spend: view::Spend::new(&told, &args.by, args.since.map(|_| since), until),
+            resume_tax: args.resume_tax.then(|| each.collect()),
+            plans: plans.iter().map(Shown::view).collect(),
+        })?);
     }
-    match sums.is_empty() {
+    match told.groups.is_empty() {
         true => page.line("no calls")?,
-        false => print(args, &sums, &total, page)?,
+        false => print(args, &told.groups, &told.total, page)?,
     }
     for (run, tax) in &taxes {
         page.line(&format!("{run}: {}", resume_tax::line(tax).unwrap_or_default()))?;
@@ -131,31 +126,20 @@ fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) 
     Ok(page.text(&table.render(look, 0))?)
 }
 
-fn document(args: &SpendArgs, since: Micros, until: Micros, sums: &[(Group, Sum)], total: &Sum) -> Value {
-    let fill = |o: &mut Map<String, Value>, s: &Sum| {
-        o.insert("calls".into(), s.calls.into());
-        o.insert("tokens".into(), s.tokens.into());
-        put_money(o, "spent", Some(s.spent_nano_usd));
-        put_money(o, "in_doubt", Some(s.doubt_nano_usd));
-        put_money(o, "unbacked", Some(s.unbacked_nano_usd));
-    };
-    let names: Vec<String> = args.by.iter().map(Grouping::name).collect();
-    let lines: Vec<Value> = sums
-        .iter()
-        .map(|(group, sum)| {
-            let mut o: Map<String, Value> =
-                names.iter().cloned().zip(group.iter().map(|v| Value::from(v.clone()))).collect();
-            fill(&mut o, sum);
-            Value::Object(o)
-        })
-        .collect();
-    let mut all = Map::new();
-    fill(&mut all, total);
-    json!({
-        "since": args.since.map(|_| time::rfc3339(since)),
-        "until": time::rfc3339(until),
-        "by": names,
-        "lines": lines,
-        "total": all,
-    })
+/// Spend, as `outlast spend --json` prints it.
+#[derive(Serialize)]
+struct ShownSpend<'a> {
+    #[serde(flatten)]
+    spend: view::Spend,
+    /// What restarted agents bought again, by run; only with `--resume-tax`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resume_tax: Option<Vec<RunTax<'a>>>,
+    plans: Vec<view::Plan>,
+}
+
+#[derive(Serialize)]
+struct RunTax<'a> {
+    run: &'a RunId,
+    #[serde(flatten)]
+    tax: Tax,
 }

@@ -39,7 +39,7 @@ use crate::{
         say::say,
         told,
     },
-    render::{amount::some, exit::words},
+    render::amount::some,
     serve::proxy_setup,
     settings::no_proxy,
     supervisor::environment::Mark,
@@ -223,7 +223,10 @@ pub fn settle_in(
         out.push_str(&format!("unset {} {}\n", told::RECOVERED, told::LAST_EXIT));
         if let Some(before) = &opened.before {
             out.push_str(&export(told::RECOVERED, "1"));
-            out.push_str(&export(told::LAST_EXIT, &before.exit.as_ref().map(words).unwrap_or_default()));
+            out.push_str(&export(
+                told::LAST_EXIT,
+                &before.exit.as_ref().map(outlast_view::exit_words).unwrap_or_default(),
+            ));
         }
     }
     Ok(out)

@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use outlast_core::{events::Event, words::id::Micros};
+use outlast_core::{
+    events::Event,
+    words::id::{Micros, RunId},
+};
 use outlast_server::notify::Post;
+use outlast_view as view;
 use serde_json::{Value, json};
 
 use super::topic::Topic;
@@ -23,16 +27,16 @@ pub struct Message {
     pub id: String,
     pub topic: &'static str,
     /// Id of the run; `None` for a named budget.
-    pub run: Option<String>,
+    pub run: Option<RunId>,
     pub title: String,
     pub text: String,
     pub at: Micros,
-    pub event: Value,
+    pub event: Option<view::Event>,
 }
 
 impl Message {
     /// Builds the message of an event for one endpoint. `run`: id and name of the event's run.
-    pub fn of(event: &Event, topic: Topic, endpoint: &str, run: Option<(String, Option<String>)>) -> Message {
+    pub fn of(event: &Event, topic: Topic, endpoint: &str, run: Option<(RunId, Option<String>)>) -> Message {
         let shown = match &run {
             Some((id, Some(name))) => format!("run {name} ({id})"),
             Some((id, None)) => format!("run {id}"),
@@ -43,12 +47,9 @@ impl Message {
             id: format!("evt_{}_{}_{endpoint}", event.mark.transaction, event.mark.no),
             topic: topic.name(),
             title: format!("{shown}: {}", says(topic)),
-            text: text(event, topic, run.as_deref()).chars().take(LONGEST).collect(),
+            text: text(event, topic, run.as_ref().map(RunId::as_str)).chars().take(LONGEST).collect(),
             at: event.at,
-            event: json!({
-                "no": event.mark.no, "at": event.at.0, "kind": event.kind.name(), "run": run, "seq": event.seq,
-                "about": event.about,
-            }),
+            event: Some(view::Event::new(event, run.clone())),
             run,
         }
     }
@@ -62,7 +63,7 @@ impl Message {
             title: "outlast: a test".into(),
             text: "this endpoint is reached".into(),
             at: now,
-            event: Value::Null,
+            event: None,
         }
     }
 

@@ -18,7 +18,7 @@ use outlast_core::{
     },
     run::instance::Life,
     store::{self, Ask as _, Durability, Store},
-    words::id::{InstanceNo, Micros, RunNo},
+    words::id::{InstanceNo, Micros, RunId, RunNo},
 };
 use outlast_server::{node::Node, notify::Poster};
 
@@ -287,9 +287,9 @@ fn held(
 }
 
 /// Returns the id and name of a run.
-fn run_of(store: &dyn Store, no: Option<RunNo>) -> Result<Option<(String, Option<String>)>, store::Error> {
+fn run_of(store: &dyn Store, no: Option<RunNo>) -> Result<Option<(RunId, Option<String>)>, store::Error> {
     let view = no.map(|no| store.run(no)).transpose()?.flatten();
-    Ok(view.map(|view| (view.run.id.to_string(), view.spec.name)))
+    Ok(view.map(|view| (view.run.id, view.spec.name)))
 }
 
 /// Sends a message to an endpoint, without another try. The error says why it failed.

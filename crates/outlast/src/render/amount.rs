@@ -1,10 +1,7 @@
-//! Amounts of an envelope's units, for people and for programs.
+//! Amounts of an envelope's units, for people.
 
-use outlast_core::{
-    envelope::unit::{Amounts, Unit},
-    words::money::NanoUsd,
-};
-use serde_json::{Map, Value};
+use outlast_core::envelope::unit::{Amounts, Unit};
+pub use outlast_view::money::usd;
 
 use super::time;
 
@@ -31,11 +28,6 @@ pub fn amount(unit: Unit, value: i64) -> String {
     }
 }
 
-/// Formats nano-USD as decimal dollars, exactly.
-pub fn usd(nano: i64) -> String {
-    NanoUsd(nano).to_string()
-}
-
 /// Formats a count with its noun in the right number: `1 call`, `2 calls`.
 pub fn some(count: i64, one: &str) -> String {
     match count {
@@ -49,19 +41,6 @@ pub fn bill(amounts: Amounts) -> String {
     let cost = (amounts.cost() > 0).then(|| format!("{} usd", usd(amounts.cost())));
     let tokens = (amounts.tokens() > 0).then(|| some(amounts.tokens(), "token"));
     cost.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
-}
-
-/// Adds cost and tokens to a JSON object: `NAME_nano_usd`, `NAME_usd` and `NAME_tokens`.
-pub fn put_bill(object: &mut Map<String, Value>, name: &str, amounts: Amounts) {
-    put_money(object, name, Some(amounts.cost()));
-    object.insert(format!("{name}_tokens"), amounts.tokens().into());
-}
-
-/// Adds an amount of nano-USD to a JSON object, twice: `NAME_nano_usd` to count with, `NAME_usd` to read; `None` as
-/// null.
-pub fn put_money(object: &mut Map<String, Value>, name: &str, nano: Option<i64>) {
-    object.insert(format!("{name}_nano_usd"), nano.into());
-    object.insert(format!("{name}_usd"), nano.map(usd).into());
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Approvals as text for people and as JSON for programs.
+//! Approvals as text for people.
 
 use outlast_core::{journal::approval::Status, reads::approvals::View, words::id::Micros};
-use serde_json::{Value, json};
 
 use super::{
     look::{Look, Paint, clean_line},
@@ -61,27 +60,4 @@ fn paint(status: Status) -> Paint {
         Status::Denied | Status::Timeout | Status::Blocked => Paint::Bad,
         Status::Void => Paint::Faint,
     }
-}
-
-/// Returns the approval as JSON with stable keys.
-pub fn json(view: &View) -> Value {
-    let (d, said) = (&view.detail, view.detail.decision.as_ref());
-    let arguments: Value = serde_json::from_slice(&view.arguments).unwrap_or_default();
-    json!({
-        "id": view.id.to_string(),
-        "run": view.run,
-        "name": view.name,
-        "tool": d.tool,
-        "side_effect": d.side_effect,
-        "arguments": arguments,
-        "digest": d.digest,
-        "key": view.key,
-        "status": view.status.name(),
-        "iteration": d.iteration,
-        "asked_at": time::rfc3339(view.asked_at),
-        "expires_at": time::rfc3339(d.expires_at),
-        "reason": said.and_then(|s| s.reason.clone()),
-        "decided_by": said.map(|s| s.by.clone()),
-        "decided_at": said.map(|s| time::rfc3339(s.at)),
-    })
 }

@@ -1,13 +1,12 @@
-//! Journal entries as lines for people and as JSON for programs.
+//! Journal entries as lines for people.
 
 use outlast_core::{
-    envelope::unit::{Amounts, MOST_PER_CALL, Unit},
+    envelope::unit::{Amounts, MOST_PER_CALL},
     journal::{CallDetail, Entry, Kind, State, approval::ApprovalId},
 };
-use serde_json::{Map, Value, json};
 
 use super::{
-    amount::{bill, put_bill, put_money, usd},
+    amount::{bill, usd},
     look::{Look, Paint, clean_line},
     table::{Cell, Side, Table},
     time,
@@ -124,12 +123,6 @@ fn cost(e: &Entry) -> String {
     format!("{sign}{}", usd(e.held.cost() + e.spent.cost()))
 }
 
-/// Returns the attempt to which the answer was replayed; `None` if no attempt but the one that paid for the
-/// answer got it.
-fn replayed_to(e: &Entry) -> Option<i64> {
-    e.delivered_to.filter(|to| *to != e.attempt && e.state == State::Done).map(|to| to.0)
-}
-
 /// Lists what is unusual about the entry, such as a replay or an unknown outcome.
 fn marks(e: &Entry) -> Vec<String> {
     let mut marks = Vec::new();
@@ -140,7 +133,7 @@ fn marks(e: &Entry) -> Vec<String> {
     if let Some(by) = e.retried_by {
         marks.push(format!("retried by {by}"));
     }
-    if let Some(to) = replayed_to(e) {
+    if let Some(to) = e.replayed_to() {
         marks.push(format!("replayed to @{to}"));
     }
     if let Some((_, act)) = e.act() {
@@ -218,80 +211,6 @@ fn tries(call: &CallDetail) -> Option<String> {
     let next = before.len() + 1;
     let waits = if call.resting { " to come" } else { "" };
     (!before.is_empty()).then(|| format!("try {next}{waits}, after {}", before.join(", ")))
-}
-
-/// Returns the entry as JSON with stable keys; keys of amounts name their unit.
-pub fn json(run: &str, e: &Entry) -> Value {
-    let mut o = Map::new();
-    let mut put = |key: &str, value: Value| {
-        o.insert(key.into(), value);
-    };
-    put("run", run.into());
-    put("seq", e.seq.0.into());
-    put("kind", e.kind.name().into());
-    put("state", e.state.name().into());
-    put("attempt", e.attempt.0.into());
-    put("scope", (*e.scope).into());
-    put("key", e.key.clone().into());
-    put("opened_at", time::rfc3339(e.opened_at).into());
-    put("closed_at", e.closed_at.map(time::rfc3339).into());
-    put("retried_by", e.retried_by.map(|s| s.0).into());
-    put("delivered_to_attempt", e.delivered_to.map(|a| a.0).into());
-    put("replayed_to_attempt", replayed_to(e).into());
-    put("replayable", e.replayable.into());
-    if let Some(step) = &e.step {
-        put("try", step.try_no.into());
-        put("at_most_once", step.at_most_once.into());
-        put("resolved_by_person", step.resolved.into());
-    }
-    if let Some((name, act)) = e.act() {
-        put("act", json!({ "what": name, "by": act.by, "about": act.about }));
-    }
-    if let Some(by) = e.item.as_ref().and_then(|item| item.reset_by.as_ref()) {
-        put("reset_by", by.as_str().into());
-    }
-    if let Some(tool) = &e.tool {
-        put("tool", tool.name().into());
-        put("tool_call_id", tool.id.clone().into());
-        put("sends", tool.sends.into());
-        put("resolved_by_person", tool.resolved.into());
-    }
-    if let Some(approval) = &e.approval {
-        put("approval", ApprovalId { run: e.run, seq: e.seq }.to_string().into());
-        put("tool", approval.tool.clone().into());
-        put("side_effect", approval.side_effect.clone().into());
-        put("digest", json!(approval.digest));
-        put("expires_at", time::rfc3339(approval.expires_at).into());
-        put("blocked", approval.blocked.into());
-        put("decision", json!(approval.decision));
-    }
-    let Some(call) = &e.call else { return Value::Object(o) };
-    put("upstream", call.upstream.clone().into());
-    put("path", call.path.clone().into());
-    put("model", call.model.clone().into());
-    put("stream", call.stream.into());
-    put("http_status", call.http_status.into());
-    put("tokens", e.spent.tokens().into());
-    put("held_tokens", e.held[Unit::Tokens].into());
-    put("usage", json!(call.usage));
-    put("service_tier", json!(call.tier));
-    put("price_table", call.price_hash.clone().into());
-    put("estimated", call.estimated.into());
-    put("waits", call.waits.into());
-    put("clamped_to", call.clamped_to.into());
-    put("retry_of", call.retry_of.map(|s| s.0).into());
-    put("tries", (call.tries.len() + usize::from(!call.resting)).into());
-    put("earlier_statuses", json!(call.tries));
-    put("digest", json!(call.digest));
-    put("idempotency_key", call.idempotency_key.clone().into());
-    put("upstream_request_id", call.upstream_request_id.clone().into());
-    put("error", call.error.clone().into());
-    put("corrected_at", call.correction.as_ref().map(|c| time::rfc3339(c.at)).into());
-    put_money(&mut o, "cost", Some(e.spent.cost()));
-    put_money(&mut o, "held", Some(e.held.cost()));
-    put_bill(&mut o, "overrun", call.overrun());
-    put_bill(&mut o, "unbacked", e.unbacked());
-    Value::Object(o)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ pub mod amount;
 pub mod approval;
 pub mod did;
 pub mod entry;
-pub mod exit;
 pub mod list;
 pub mod look;
 pub mod next;

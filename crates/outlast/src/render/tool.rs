@@ -5,18 +5,19 @@ use outlast_core::{
     store::{self, Store},
     words::id::{RunNo, Seq},
 };
+use outlast_view::Time;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::time;
 use crate::agent::{note, truth::Outcome};
 
-/// Tool call of an agent, as `outlast show` prints it.
+/// Tool call of an agent, as `outlast show` prints it: a line, or with `--json` its value.
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
 pub struct ToolLine {
-    at: String,
-    tool: String,
-    input: String,
-    /// Outcome of the call, in words.
-    outcome: String,
+    #[serde(skip)]
+    line: String,
     value: Value,
 }
 
@@ -41,16 +42,19 @@ fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, store:
     let (about, value) = (kept(entry.seq, Role::About)?, kept(entry.seq, Role::Value)?);
     let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
     Ok(ToolLine {
-        at: time::moment(entry.opened_at),
-        tool: text("tool"),
-        input: text("input"),
-        outcome: words(entry, &value),
+        line: format!(
+            "{}  {} `{}`: {}",
+            time::moment(entry.opened_at),
+            text("tool"),
+            text("input"),
+            words(entry, &value)
+        ),
         value: json!({
             "seq": entry.seq,
             "id": entry.tool.as_ref().map_or(&entry.key, |tool| &tool.id),
             "attempt": entry.attempt,
             "state": entry.state.name(),
-            "opened_at": time::rfc3339(entry.opened_at),
+            "opened_at": Time(entry.opened_at),
             "tool": about["tool"],
             "input": about["input"],
             "input_digest": about["input_digest"],
@@ -75,11 +79,7 @@ fn words(entry: &Entry, value: &Value) -> String {
 }
 
 impl ToolLine {
-    pub fn line(&self) -> String {
-        format!("{}  {} `{}`: {}", self.at, self.tool, self.input, self.outcome)
-    }
-
-    pub fn json(&self) -> Value {
-        self.value.clone()
+    pub fn line(&self) -> &str {
+        &self.line
     }
 }

@@ -7,7 +7,9 @@ use outlast_core::{
     store::{RunView, Store},
     words::{id::RunNo, money::NanoUsd},
 };
-use serde_json::{Map, Value, json};
+use outlast_view as view;
+use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     commands::resume_tax::{self, Tax},
@@ -16,8 +18,8 @@ use crate::{
         say::{line, say},
     },
     render::{
-        amount::{put_money, some},
-        next::next,
+        amount::some,
+        next::{Next, next},
     },
 };
 use outlast_process::exit::Exit;
@@ -114,31 +116,33 @@ pub fn view(store: &dyn Store, view: &RunView) -> Result<RunView, CliError> {
     Ok(store.run(view.run.no)?.unwrap_or_else(|| view.clone()))
 }
 
+/// Run at its end, as `outlast run --json` prints it.
+#[derive(Serialize)]
+struct RunEnd {
+    #[serde(flatten)]
+    run: view::Run,
+    exit_code: u8,
+    resume_tax: Tax,
+    /// Requests that passed unread on opened hosts.
+    unread_requests: i64,
+    next: Next,
+}
+
 /// Prints a run's end as one line of JSON on standard output, after all that its agent printed. `is_behind`: the line
 /// goes through the stage to the front process, and with it to the terminal.
 pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool) -> Result<(), CliError> {
     let Some(view) = store.run(run)? else { return Ok(()) };
-    let (run, e) = (&view.run, &view.envelope);
-    let attempts = store.attempts(run.no)?;
-    let mut o = Map::new();
-    o.insert("run".into(), run.id.as_str().into());
-    o.insert("name".into(), view.spec.name.clone().into());
-    o.insert("status".into(), run.status.name().into());
-    o.insert("exit_code".into(), exit_code.into());
-    o.insert("attempts".into(), attempts.len().into());
-    o.insert("calls".into(), e.spent[Unit::Calls].into());
-    o.insert("tokens".into(), e.spent.tokens().into());
-    put_money(&mut o, "spent", Some(e.spent.cost()));
-    put_money(&mut o, "in_doubt", Some(e.doubt.cost()));
-    let found = resume_tax::resumptions(store, &view, &attempts, &entries::all(store, run.no)?)?;
-    resume_tax::put(&Tax::of(&found), &mut o);
-    o.insert("replayed_answers".into(), run.replayed.into());
-    o.insert("unread_requests".into(), attempt::unread(&attempts).into());
-    o.insert("halt_code".into(), run.halt.as_ref().map(|halt| halt.code.clone()).into());
-    o.insert("next".into(), json!(next(&view)));
-    let told = Value::Object(o).to_string();
+    let attempts = store.attempts(run)?;
+    let found = resume_tax::resumptions(store, &view, &attempts, &entries::all(store, run)?)?;
+    let told = json!(RunEnd {
+        run: view::Run::new(&view, store.now()?),
+        exit_code,
+        resume_tax: Tax::of(&found),
+        unread_requests: attempt::unread(&attempts),
+        next: next(&view),
+    });
     if is_behind {
-        line(&told);
+        line(&told.to_string());
     } else {
         println!("{told}");
     }

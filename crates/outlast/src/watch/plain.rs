@@ -8,7 +8,7 @@ use std::{
 use outlast_core::{
     envelope::unit::Unit,
     store::{RunView, Store},
-    words::id::RunNo,
+    words::id::{Micros, RunNo},
 };
 use serde_json::json;
 
@@ -42,7 +42,7 @@ pub fn follow(
         let seen = Look::at(store, Panel::Runs)?;
         // Oldest first, as a log goes on.
         for view in seen.runs.iter().rev() {
-            let line = line(view, look);
+            let line = line(view, seen.now, look);
             if known.insert(view.run.no, line.clone()).as_ref() != Some(&line) {
                 match look.json {
                     true => writeln!(out, "{line}")?,
@@ -55,18 +55,10 @@ pub fn follow(
     }
 }
 
-fn line(view: &RunView, look: Printed) -> String {
+fn line(view: &RunView, now: Micros, look: Printed) -> String {
     let (run, e) = (&view.run, &view.envelope);
     if look.json {
-        let line = json!({
-            "run": run.id,
-            "name": view.spec.name,
-            "status": run.status.name(),
-            "calls": e.spent[Unit::Calls],
-            "spent_nano_usd": e.spent.cost(),
-            "limit_nano_usd": e.limits[Unit::CostNanoUsd],
-        });
-        return line.to_string();
+        return json!(outlast_view::Run::new(view, now)).to_string();
     }
     let of = e.limits[Unit::CostNanoUsd].map_or_else(String::new, |limit| format!(" of {}", usd(limit)));
     let name = clean_line(view.spec.name.as_deref().unwrap_or_default(), 40);

@@ -8,6 +8,7 @@ use outlast_core::{
     store::RunView,
     words::id::Micros,
 };
+use outlast_view::exit_words;
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::render::{
     amount::{some, usd},
-    entry, exit,
+    entry,
     look::clean_line,
     next::next,
     short::short,
@@ -235,8 +236,8 @@ fn story<'a>(watched: &Watched, seen: &Look, width: u16) -> Vec<Line<'a>> {
         let up = a.ended_at.unwrap_or(seen.now).ms_since(a.started_at);
         let (how, style) = match &a.exit {
             _ if a.is_open() => ("up".to_owned(), Style::new().fg(Color::Blue)),
-            Some(exit) if a.died() => (format!("✗ {}", exit::words(exit)), Style::new().fg(Color::Red)),
-            Some(exit) => (exit::words(exit), Style::new()),
+            Some(exit) if a.died() => (format!("✗ {}", exit_words(exit)), Style::new().fg(Color::Red)),
+            Some(exit) => (exit_words(exit), Style::new()),
             None => ("ended".to_owned(), Style::new()),
         };
         lines.push(Line::from(vec![

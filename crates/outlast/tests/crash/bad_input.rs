@@ -320,7 +320,7 @@ fn whatever_the_provider_answers_is_recorded() {
         let journal = bed.journal("r");
         assert_eq!(journal.len(), 1, "{does}");
         assert_eq!((&journal[0]["state"], bed.paid()), (&state.into(), paid), "{does}: {}", journal[0]);
-        let cost = journal[0]["cost_nano_usd"].as_i64().unwrap();
+        let cost = journal[0]["spent_nano_usd"].as_i64().unwrap();
         assert_eq!(cost > 0, paid > 0, "{does}: {}", journal[0]);
         drop(server);
     });

@@ -182,7 +182,7 @@ impl Bed {
     pub fn spent(&self, run: &str, unit: &str) -> i64 {
         let shown = self.show(run);
         let line = shown["budget"].as_array().unwrap().iter().find(|l| l["unit"] == unit).unwrap().clone();
-        ["spent", "spent_ms", "spent_nano_usd"].iter().find_map(|field| line[field].as_i64()).unwrap()
+        line["spent"].as_i64().unwrap()
     }
 
     /// Returns the number of requests that the provider was paid for.

@@ -77,7 +77,7 @@ fn a_poll_that_is_told_nothing_new_is_told() {
     assert_eq!(told.calls, 27);
     assert!(told.shown.contains("27 calls that brought nothing new, 27 in a row"), "{}", told.shown);
     assert_eq!(told.said.matches("the agent waits busily: 5 calls in a row").count(), 1, "{}", told.said);
-    assert_eq!(bed.journal("r").last().unwrap()["waits"], 27);
+    assert_eq!(bed.journal("r").last().unwrap()["call"]["waits"], 27);
     assert!(!told.said.contains("is held"), "{}", told.said);
 }
 

@@ -72,7 +72,7 @@ fn sleeps(bed: &Bed, run: Proc, how: &str) {
     bed.until_file("words");
     bed.until_status("r", "sleeping");
     let shown = bed.show("r");
-    assert_eq!(shown["attempts"][0]["at_limit"], true, "{shown}");
+    assert_eq!(shown["attempts"][0]["exit"]["at_limit"], true, "{shown}");
     until("it is said", || run.output().contains("usage limit: r sleeps until").then_some(()));
     let spans = ["(for 4 h 59 min", "(for 5 h"];
     assert!(spans.iter().any(|span| run.output().contains(span)), "{}", run.output());

@@ -120,7 +120,7 @@ fn two_runs_wait_when_a_day_budget_runs_dry_and_a_raise_or_the_next_day_lets_the
             );
         }
         if by != "remove" {
-            let spent = budget(&bed)["units"][0]["spent_nano_usd"].as_i64().unwrap();
+            let spent = budget(&bed)["units"][0]["spent"].as_i64().unwrap();
             assert_eq!(spent, if by == "day" { 615_000 } else { 6 * 615_000 }, "{by}");
         }
         bed.does(&["verify"]).code(0);

@@ -59,7 +59,7 @@ fn an_agent_raises_nothing_and_touches_no_other_run() {
         assert!(line.ends_with(": 1 not_a_persons"), "{line}");
     }
     assert_eq!(tried.len(), 15);
-    assert_eq!(bed.show("me")["budget"][0]["limit_nano_usd"], 1_000_000_000_i64);
+    assert_eq!(bed.show("me")["budget"][0]["limit"], 1_000_000_000_i64);
     assert_eq!(bed.status("other"), "completed");
 }
 
@@ -83,7 +83,7 @@ fn a_process_that_left_its_session_and_its_variables_is_known_by_the_supervisor_
         "#,
     );
     assert!(tried[0].starts_with("1 ") && tried[0].contains("not_a_persons"), "{tried:?}");
-    assert_eq!(bed.show("me")["budget"][0]["limit_nano_usd"], 1_000_000_000_i64);
+    assert_eq!(bed.show("me")["budget"][0]["limit"], 1_000_000_000_i64);
 }
 
 #[test]
@@ -192,7 +192,7 @@ print("api:", u.urlopen(ask).status)'
         let line = done.text.lines().find(|line| line.starts_with(&format!("{name}: "))).expect(name);
         assert!(!line.starts_with(&format!("{name}: 0")), "{line}");
     }
-    assert_eq!(bed.show("me")["budget"][0]["limit_nano_usd"], 1_000_000_000_i64);
+    assert_eq!(bed.show("me")["budget"][0]["limit"], 1_000_000_000_i64);
 }
 
 #[test]

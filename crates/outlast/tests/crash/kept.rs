@@ -284,7 +284,7 @@ fn resumed_run_is_priced_as_it_began() {
     bed.write("prices.json", &prices("9e-5"));
     bed.does(&["resume", "r"]).code(0).tells(&["prices.json is not what r began with"]);
     let journal = bed.journal("r");
-    let costs: Vec<i64> = journal.iter().map(|e| e["cost_nano_usd"].as_i64().unwrap()).collect();
+    let costs: Vec<i64> = journal.iter().map(|e| e["spent_nano_usd"].as_i64().unwrap()).collect();
     assert!(costs.len() == 2 && costs[0] > 0 && costs[0] == costs[1], "{costs:?}");
 }
 

@@ -40,7 +40,7 @@ fn agent_killed_at_any_call_costs_what_a_clean_run_costs() {
         assert_finished(&bed, "r", &context);
         assert_eq!(bed.paid(), N as usize, "{context}");
         let shown = bed.show("r");
-        assert_eq!(shown["calls"]["done"], N, "{context}");
+        assert_eq!(shown["calls_by_state"]["done"], N, "{context}");
         assert_eq!(shown["attempts"].as_array().unwrap().len(), 2, "{context}");
         assert_eq!(bed.spent("r", "calls"), i64::from(N), "{context}");
     });
@@ -88,8 +88,8 @@ fn supervisor_and_proxy_killed_at_any_call_cost_at_most_the_call_in_flight() {
             assert_eq!(entry["seq"], kill.at, "{context}: {entry}");
         }
         let shown = bed.show("r");
-        assert_eq!(shown["money"]["in_doubt_nano_usd"], 0, "{context}");
-        assert_eq!(shown["attempts"][0]["lost"], true, "{context}");
+        assert_eq!(shown["in_doubt_nano_usd"], 0, "{context}");
+        assert_eq!(shown["attempts"][0]["exit"]["lost"], true, "{context}");
     });
 }
 

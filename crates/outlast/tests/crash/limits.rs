@@ -207,7 +207,8 @@ fn agent_that_dies_again_and_again_without_getting_on_is_given_up() {
     let shown = bed.show("r");
     assert_eq!(shown["status"], "failed");
     assert!(shown["error"].as_str().unwrap().contains("crash loop"), "{shown}");
-    let ends: Vec<_> = shown["attempts"].as_array().unwrap().iter().map(|a| a["exit_code"].clone()).collect();
+    let ends: Vec<_> =
+        shown["attempts"].as_array().unwrap().iter().map(|a| a["exit"]["code"].clone()).collect();
     assert_eq!(ends, [3, 3, 3, 3, 3]);
 }
 

@@ -45,7 +45,7 @@ fn each_iteration_reads_its_file_anew_and_a_crash_reads_what_its_iteration_began
     let told = "1 @1 - first\n2 @2 - written by 1\n2 @3 1 written by 1\n3 @4 - written by 3\n";
     assert_eq!(bed.text("told"), told);
     // The restart of the second was answered from the journal.
-    assert_eq!((bed.paid(), bed.show("r")["money"]["replayed_answers"].as_i64()), (3, Some(1)));
+    assert_eq!((bed.paid(), bed.show("r")["replayed"].as_i64()), (3, Some(1)));
     assert_eq!((bed.spent("r", "restarts"), bed.show("r")["loop"]["finished"].as_i64()), (1, Some(3)));
     bed.does(&["show", "r", "-v"]).tells(&["loop      3 iterations of at most 3 finished", "iteration"]);
 }
@@ -56,7 +56,7 @@ fn same_question_in_another_iteration_is_asked_anew() {
     let agent = ASKS_ITS_INPUT.replace("prompt = sys.stdin.read()", "prompt = 'always the same'");
     let flags = ["--run", "r", "--loop", "--max-iterations", "3"];
     bed.run(script(&bed, &flags, &agent, &[])).code(0);
-    assert_eq!((bed.paid(), bed.show("r")["money"]["replayed_answers"].as_i64()), (3, Some(0)));
+    assert_eq!((bed.paid(), bed.show("r")["replayed"].as_i64()), (3, Some(0)));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn divergence_is_shown_with_both_requests_and_the_first_place_that_differs() {
     bed.does(&["journal", "r", "--divergence"]).code(0).tells(&["no attempt has asked for something new"]);
     assert_eq!(ask("b", "one"), 200);
     // The mark of a delivery rides with a later commit.
-    until("it is marked", || (bed.show("r")["money"]["replayed_answers"] == 1).then_some(()));
+    until("it is marked", || (bed.show("r")["replayed"] == 1).then_some(()));
     assert_eq!(ask("b", "zwei"), 200);
     let told = bed.does(&["journal", "r", "--divergence"]).code(0);
     told.tells(&[
@@ -315,7 +315,7 @@ fn hangup_swaps_the_settings_when_all_of_them_are_good() {
         assert_eq!(post(at, &[("x-outlast-run", run)], &call("x")).unwrap().status, 200);
         let shown = bed.show(run);
         let lines = shown["budget"].as_array().unwrap();
-        lines.iter().find(|l| l["unit"] == "cost_nano_usd").unwrap()["limit_nano_usd"].as_i64()
+        lines.iter().find(|l| l["unit"] == "cost_nano_usd").unwrap()["limit"].as_i64()
     };
     assert_eq!(limit_of_new("before"), Some(2_000_000_000));
     bed.write(".config/outlast/outlast.toml", "[serve]\ndefault_usd = 3\nadmit_wait = \"soon\"\n");

@@ -40,5 +40,5 @@ fn a_hundred_restarts_of_an_agent_that_gets_on_lose_no_step_and_do_none_twice() 
     let wanted: Vec<String> = (0..LIVES).map(|i| i.to_string()).collect();
     assert_eq!(bed.text("steps").lines().collect::<Vec<_>>(), wanted);
     assert_eq!((bed.paid(), bed.spent("r", "calls"), bed.spent("r", "restarts")), (LIVES, LIVES as i64, 100));
-    assert_eq!(bed.show("r")["money"]["replayed_answers"], 100);
+    assert_eq!(bed.show("r")["replayed"], 100);
 }

@@ -48,15 +48,15 @@ fn what_a_restart_bought_again_is_told_with_the_first_byte_that_differs() {
     assert_eq!(one["read_tokens"], 0);
     let tokens = one["rebought_tokens"].as_i64().unwrap();
     assert!(tokens > 4000, "{told}");
-    let shown = bed.show("r")["money"].clone();
-    assert_eq!(shown["resume_tax_tokens"], tokens);
+    let shown = bed.show("r")["money"]["resume_tax"].clone();
+    assert_eq!(shown["rebought_tokens"], tokens);
     // Written at 3.75 instead of read at 0.30 usd per million.
-    assert_eq!(shown["resume_tax_nano_usd"], tokens * 3450);
+    assert_eq!(shown["rebought_nano_usd"], tokens * 3450);
     bed.does(&["show", "r"]).code(0).tells(&["re-bought", "over 1 restart"]);
     bed.does(&["spend", "--resume-tax"]).code(0).tells(&["r: re-bought", "over 1 restart"]);
     let spend = bed.json(&["spend", "--resume-tax"]);
     assert_eq!(
-        (&spend["resume_tax"][0]["run"], &spend["resume_tax"][0]["resume_tax_tokens"]),
+        (&spend["resume_tax"][0]["run"], &spend["resume_tax"][0]["rebought_tokens"]),
         (&"r".into(), &tokens.into())
     );
     assert_eq!(bed.json(&["spend"])["resume_tax"], serde_json::Value::Null);
@@ -73,6 +73,6 @@ fn a_restart_that_sends_the_same_prefix_buys_nothing_again() {
         "{told}"
     );
     assert!(one["read_tokens"].as_i64().unwrap() > 4000, "{told}");
-    assert_eq!(bed.show("r")["money"]["resume_tax_tokens"], 0);
+    assert_eq!(bed.show("r")["money"]["resume_tax"]["rebought_tokens"], 0);
     bed.does(&["spend", "--resume-tax"]).code(0).tells(&["no restarted agent has bought anything again"]);
 }

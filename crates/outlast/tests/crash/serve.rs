@@ -91,8 +91,8 @@ fn lost_calls_that_are_repeated_make_progress_and_are_charged_as_their_retry() {
     let of = |state: &str| journal.iter().filter(|e| e["state"] == state).collect::<Vec<_>>();
     assert_eq!(of("done").len(), delivered);
     for lost in of("failed") {
-        assert_eq!(nano(lost, "cost_nano_usd"), COST_NANO, "{lost}");
-        assert!(!lost["retried_by"].is_null() && !lost["corrected_at"].is_null(), "{lost}");
+        assert_eq!(nano(lost, "spent_nano_usd"), COST_NANO, "{lost}");
+        assert!(!lost["retried_by"].is_null() && !lost["call"]["corrected_at"].is_null(), "{lost}");
     }
     assert_eq!(of("failed").len() + of("unknown").len(), paid - delivered);
     assert!(bed.spent("r", "cost_nano_usd") <= 12_300_000);
@@ -131,7 +131,7 @@ fn agent_goes_on_through_the_death_of_its_server_by_its_own_retry() {
     }
     assert_eq!((bed.paid(), bed.spent("r", "loops")), (3, 3));
     // The mark of a delivery rides with a later commit.
-    until("all three are marked", || (bed.show("r")["money"]["replayed_answers"] == 3).then_some(()));
+    until("all three are marked", || (bed.show("r")["replayed"] == 3).then_some(()));
     drop(server);
 }
 

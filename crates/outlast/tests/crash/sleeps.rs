@@ -56,7 +56,8 @@ fn assert_went_on_once(bed: &Bed) {
     );
     let shown = bed.show("r");
     let attempts = shown["attempts"].as_array().unwrap();
-    let ends: Vec<_> = attempts.iter().map(|a| (a["at_limit"].as_bool(), a["died"].as_bool())).collect();
+    let ends: Vec<_> =
+        attempts.iter().map(|a| (a["exit"]["at_limit"].as_bool(), a["died"].as_bool())).collect();
     assert_eq!(ends, [(Some(true), Some(false)), (Some(false), Some(false))], "{shown}");
     assert_eq!((bed.spent("r", "restarts"), &shown["wake_at"]), (0, &serde_json::Value::Null));
 }

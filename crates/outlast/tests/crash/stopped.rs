@@ -99,8 +99,8 @@ fn answer_that_came_while_its_supervisor_was_taken_for_dead_is_recorded_and_not_
     assert_eq!(bed.paid(), 3);
     let journal = bed.journal("r");
     assert_eq!(journal[0]["state"], "done");
-    assert!(!journal[0]["corrected_at"].is_null(), "{}", journal[0]);
-    assert_eq!(bed.show("r")["money"]["in_doubt_nano_usd"], 0);
+    assert!(!journal[0]["call"]["corrected_at"].is_null(), "{}", journal[0]);
+    assert_eq!(bed.show("r")["in_doubt_nano_usd"], 0);
 }
 
 #[test]

@@ -422,7 +422,7 @@ fn limits_are_kept_or_refused_in_words() {
         ]);
     } else {
         done.tells(&["for its memory (OOM)"]);
-        assert_eq!(bed.show("s")["attempts"][0]["oom"], true);
+        assert_eq!(bed.show("s")["attempts"][0]["exit"]["oom"], true);
     }
     bed.does(&["run", "--cpu", "fast", "--", "true"]).code(2).tells(&["wanted for example 150%"]);
 }

@@ -58,7 +58,7 @@ fn what_waits_for_a_person_is_listed_and_decided_by_its_id() {
     assert_eq!(shown(&story, "outlast approvals nightly"), listed);
     insta::assert_snapshot!("approvals_ls", shown(&story, "outlast ls"));
     insta::assert_snapshot!("approvals_show", shown(&story, "outlast show nightly"));
-    assert_eq!(json(&story, "outlast show nightly --json")["pending_approvals"][1]["id"], json!(first));
+    assert_eq!(json(&story, "outlast show nightly --json")["approvals"][1]["id"], json!(first));
     let approved = shown(&story, &format!("outlast approve {first} --reason fine"));
     insta::assert_snapshot!("approve", approved);
     assert_eq!(status(), Status::Waiting);
@@ -143,7 +143,7 @@ fn a_run_keeps_the_policy_it_was_begun_with() {
     };
     assert_eq!((&shown["rules"], &shown["policy"]["pause_wall"]), (&json!(rules), &json!(true)));
     let limit = |n: usize, key: &str| shown["budget"][n][key].clone();
-    assert_eq!((limit(0, "limit_nano_usd"), limit(4, "limit_ms")), (json!(2_000_000_000), json!(1_800_000)));
+    assert_eq!((limit(0, "limit"), limit(4, "limit")), (json!(2_000_000_000), json!(1_800_000)));
     let bad = "[policies.careful]\nneeds_approval = [{}]\n";
     std::fs::write(settings.join("outlast.toml"), bad).unwrap();
     let refused = outlast(dir.path()).args(["--store", store, "ls"]).assert().failure();

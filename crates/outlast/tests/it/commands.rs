@@ -327,7 +327,7 @@ fn a_raise_lets_a_halted_run_go_on() {
     assert!(shown.contains("1.02") && shown.contains("→ outlast resume research-42"), "{shown}");
     assert_eq!(status(&story, "research-42"), Status::Interrupted);
     let after = json(&story, "outlast budget research-42 --lift calls --json");
-    assert_eq!(after["budget"][0]["limit_nano_usd"], 1_020_000_000);
+    assert_eq!(after["budget"][0]["limit"], 1_020_000_000);
     assert_eq!(after["budget"][2]["limit"], serde_json::Value::Null);
 }
 

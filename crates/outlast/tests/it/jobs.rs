@@ -330,7 +330,7 @@ fn a_run_is_forked_from_a_snapshot_an_attempt_or_a_time() {
         "unknown_snapshot"
     );
     let told = json(&story, "outlast inspect enrich-docs:2:before --json");
-    assert_eq!((told["done"].as_i64(), told["spent_nano_usd"].as_i64()), (Some(7), Some(0)));
+    assert_eq!((told["job"]["done"].as_i64(), told["spent_nano_usd"].as_i64()), (Some(7), Some(0)));
     let fork = story.store.run_no(&outlast_core::words::id::RunId::new("early").unwrap()).unwrap().unwrap();
     assert_eq!(story.store.run(fork).unwrap().unwrap().run.parent, Some(run));
 }

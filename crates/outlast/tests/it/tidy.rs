@@ -8,18 +8,29 @@ use std::{
 };
 
 /// Each crate with the crates of ours that it may depend on.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("crates/core", &[]),
+    ("crates/view", &["outlast-core"]),
     ("crates/store", &["outlast-core"]),
     ("crates/process", &["outlast-core"]),
     ("crates/mock", &["outlast-core"]),
-    ("crates/server", &["outlast-core"]),
+    ("crates/server", &["outlast-core", "outlast-view"]),
     ("crates/sim", &["outlast-core", "outlast-store"]),
     (
         "crates/outlast",
-        &["outlast-core", "outlast-store", "outlast-server", "outlast-process", "outlast-mock"],
+        &[
+            "outlast-core",
+            "outlast-view",
+            "outlast-store",
+            "outlast-server",
+            "outlast-process",
+            "outlast-mock",
+        ],
     ),
-    ("crates/python", &["outlast-core", "outlast-store", "outlast-server", "outlast-process", "outlast"]),
+    (
+        "crates/python",
+        &["outlast-core", "outlast-view", "outlast-store", "outlast-server", "outlast-process", "outlast"],
+    ),
     ("benches", &["outlast-core", "outlast-store", "outlast-server", "outlast-mock", "outlast"]),
 ];
 

@@ -349,7 +349,7 @@ def _compare(store: Store, no: int, id: str, budget: Budget, status: str) -> str
     change."""
     wanted = budget.limits()
     view = store.get(id)
-    has: dict[str, int | None] = view.raw["limits"]
+    has: dict[str, int | None] = {line["unit"]: line["limit"] for line in view.raw["budget"]}
     other = {unit: value for unit, value in wanted.items() if has[unit] != value}
     if not other:
         return status
@@ -394,10 +394,10 @@ def halted(run: RunHandle, error: RunHalted) -> RunHalted:
     if error.code != "run_halted":
         return error
     view = run.view()
-    if view.halt_reason is None:
+    if view.halt_code is None:
         return error
     halt: dict[str, str] = view.raw["halt"]
-    made = of(view.halt_reason, f"run {run.id} is halted: {view.halt_message}", halt["hint"])
+    made = of(view.halt_code, f"run {run.id} is halted: {view.halt_message}", halt["hint"])
     return made if isinstance(made, RunHalted) else error
 
 

@@ -136,6 +136,12 @@ def line(event: ReplayEvent, operation: Operation, verbose: bool, width: int = 8
     return "  ".join(filter(None, [when, f"agent={event.agent_id}", did, f"key={operation.key}", f"v={operation.version}", text, *ids]))
 
 
+def parsed(text: str) -> datetime.datetime:
+    """A time in RFC 3339, as JSON has it."""
+    # Before Python 3.11 the parser knows no "Z".
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def moment(at_us: int) -> datetime.datetime:
     """A time in microseconds since the Unix epoch as a `datetime` in UTC, exactly."""
     return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=at_us)

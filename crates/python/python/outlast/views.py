@@ -8,20 +8,21 @@ import json
 from typing import Any
 
 from .budget import NANO
+from .versions import parsed
 
 
 @dataclasses.dataclass(frozen=True)
 class Amount:
-    """An amount of one unit of a budget: dollars, a count, or seconds. `limit` and `remaining` are None without a limit."""
+    """An amount of one unit of a budget: dollars, a count, or seconds. `limit` and `left` are None without a limit."""
 
     limit: float | None
     spent: float
     reserved: float
     #: The part of `reserved` that calls with an unknown outcome hold.
-    doubt: float
+    in_doubt: float
 
     @property
-    def remaining(self) -> float | None:
+    def left(self) -> float | None:
         """The limit less what is spent and reserved; None without a limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
@@ -40,18 +41,21 @@ class Envelope:
 
 @dataclasses.dataclass(frozen=True)
 class RunView:
-    """A run as the store has it. `status`: running, interrupted, waiting, sleeping, halted, completed, failed or cancelled."""
+    """A run as the store has it. `status`: running, interrupted, waiting, sleeping, halted, completed, failed or cancelled.
+
+    `raw` has every fact under the name, and with the value, that REST and `--json` give it.
+    """
 
     id: str
     name: str | None
     tags: dict[str, str]
     status: str
     #: The code of the limit or rule that halted the run, for example `dollar_budget_exceeded`.
-    halt_reason: str | None
+    halt_code: str | None
     halt_message: str | None
     error: str | None
     created_at: datetime.datetime
-    started_at: datetime.datetime | None
+    began_at: datetime.datetime | None
     ended_at: datetime.datetime | None
     attempts: int
     budget: Envelope
@@ -65,32 +69,30 @@ class RunView:
     @staticmethod
     def parse(text: str) -> "RunView":
         raw = json.loads(text)
+        lines = {line["unit"]: line for line in raw["budget"]}
 
         def amount(unit: str, per: int) -> Amount:
-            def scaled(value: int) -> float:
+            def scaled(name: str) -> float:
+                value: int = lines[unit][name]
                 return value if per == 1 else value / per
 
-            limit = raw["limits"][unit]
-            return Amount(
-                None if limit is None else scaled(limit),
-                scaled(raw["spent"][unit]),
-                scaled(raw["reserved"][unit]),
-                scaled(raw["doubt"][unit]),
-            )
+            limit = None if lines[unit]["limit"] is None else scaled("limit")
+            return Amount(limit, scaled("spent"), scaled("reserved"), scaled("in_doubt"))
 
-        halt = raw["halt"] or {}
+        # A waiting run is not halted: `outlast show` tells what it waits for.
+        halt = raw["halt"] if raw["status"] == "halted" and raw["halt"] else {}
         return RunView(
-            id=raw["id"],
+            id=raw["run"],
             name=raw["name"],
             tags=raw["tags"],
             status=raw["status"],
-            halt_reason=halt.get("code"),
+            halt_code=halt.get("code"),
             halt_message=halt.get("message"),
             error=raw["error"],
-            created_at=_time(raw["created_at_us"]),  # type: ignore[arg-type]
-            started_at=_time(raw["started_at_us"]),
-            ended_at=_time(raw["ended_at_us"]),
-            attempts=raw["attempts"],
+            created_at=parsed(raw["created_at"]),
+            began_at=parsed(raw["began_at"]) if raw["began_at"] else None,
+            ended_at=parsed(raw["ended_at"]) if raw["ended_at"] else None,
+            attempts=raw["attempt_count"],
             budget=Envelope(
                 usd=amount("cost_nano_usd", NANO),
                 tokens=amount("tokens", 1),
@@ -101,10 +103,3 @@ class RunView:
             ),
             raw=raw,
         )
-
-
-def _time(us: int | None) -> datetime.datetime | None:
-    if us is None:
-        return None
-    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-    return epoch + datetime.timedelta(microseconds=us)

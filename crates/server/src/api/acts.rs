@@ -20,8 +20,9 @@ use outlast_core::{
     journal::job::Standing,
     reads::forks::{Point, id_of, prepare},
     store::{Ask as _, Durability, Page, RunView, Store},
-    words::id::{AttemptNo, Micros, RunId, Seq},
+    words::id::{AttemptNo, RunId, Seq},
 };
+use outlast_view::Time;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -201,9 +202,8 @@ fn failed(store: &dyn Store, view: &RunView) -> Result<Vec<String>, Error> {
 pub(super) struct ForkAt {
     /// Last entry that the fork shares with its origin; `None` if the point is named otherwise.
     seq: Option<i64>,
-    /// Time at which the state is copied into the fork, in microseconds since the Unix epoch. Only with `seq`; `None`:
-    /// now.
-    at: Option<i64>,
+    /// Time at which the state is copied into the fork. Only with `seq`; `None`: now.
+    at: Option<Time>,
     /// Number of the attempt after which the fork begins: the fork shares its origin up to the end of that attempt.
     attempt: Option<i64>,
     id: Option<String>,
@@ -215,7 +215,7 @@ pub(super) fn fork(store: &dyn Store, by: &str, view: &RunView, wanted: ForkAt) 
     let last = view.run.next_seq.0 - 1;
     let point = match (wanted.seq, wanted.at, wanted.attempt) {
         (Some(seq), None, None) if (0..=last).contains(&seq) => Point::Seq(Seq(seq)),
-        (Some(seq), Some(at), None) if (0..=last).contains(&seq) => Point::Found(Seq(seq), Micros(at)),
+        (Some(seq), Some(at), None) if (0..=last).contains(&seq) => Point::Found(Seq(seq), at.0),
         (Some(seq), _, None) => {
             return Err(Error::BadRequest(format!("seq is {seq}, and an entry from 0 to {last} is wanted")));
         }
@@ -235,7 +235,7 @@ pub(super) fn fork(store: &dyn Store, by: &str, view: &RunView, wanted: ForkAt) 
     let origin = fork.origin;
     let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
     Ok(json!({
-        "run": id.as_str(), "origin": view.run.id.as_str(), "seq": origin.seq.0, "at": origin.at.0,
+        "run": id.as_str(), "origin": view.run.id.as_str(), "seq": origin.seq.0, "at": Time(origin.at),
         "created": started.created,
     }))
 }

@@ -5,8 +5,10 @@ use outlast_core::{
     words::id::Micros,
 };
 
-use crate::api::read::plans;
 use crate::proxy::metrics::{family, labels, line};
+
+/// Most characters of an account's name that are shown.
+const NAME: usize = 8;
 
 /// A gauge of a window: name, help text, value; `None` if the window has none.
 type Gauge = (&'static str, &'static str, fn(&Window) -> Option<f64>);
@@ -35,12 +37,19 @@ pub fn text(all: &[(String, Plan)], now: Micros) -> String {
         for (login, plan) in all {
             for window in plan.windows.iter().filter(|w| !w.is_over(now)) {
                 let Some(value) = value(window) else { continue };
-                let of = labels(&[("login", &plans::short(login)), ("window", &window.length.to_string())]);
+                let of = labels(&[("login", &short(login)), ("window", &window.length.to_string())]);
                 line(&mut out, name, &of, value);
             }
         }
     }
     out
+}
+
+/// Returns a login with the beginning of its account's name: `anthropic:account-`.
+fn short(login: &str) -> String {
+    let (provider, account) = login.split_once(':').unwrap_or((login, ""));
+    let account = account.strip_prefix("key:").unwrap_or(account);
+    format!("{provider}:{}", account.chars().take(NAME).collect::<String>())
 }
 
 fn seconds(at: Micros) -> f64 {

@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 
-use outlast_core::{state::At, store::state::Moment, words::id::Micros};
+use outlast_core::{
+    state::At,
+    store::state::Moment,
+    words::{calendar::parse_rfc3339, id::Micros},
+};
 use percent_encoding::percent_decode_str;
 
 use crate::state::Error;
@@ -79,8 +83,15 @@ impl Query {
         }
     }
 
-    /// Returns the moment that the request reads, from `commit` or `time` (microseconds since the Unix epoch); without
-    /// either the newest. Errors: both are given.
+    /// Returns a parameter as a time, in RFC 3339; `None` if it is absent. Errors: any other text.
+    pub fn time(&self, name: &str) -> Result<Option<Micros>, Error> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        parse_rfc3339(text).map(Some).ok_or_else(|| {
+            Error::BadRequest(format!("{name} is {text:?}, and a time as in 2026-11-20T08:00:00Z is wanted"))
+        })
+    }
+
+    /// Returns the moment that the request reads, from `commit` or `time`; without either the newest. Errors: both are given.
     pub fn at(&self) -> Result<At, Error> {
         match self.moment("commit", "time")? {
             None => Ok(At::Newest),
@@ -90,10 +101,10 @@ impl Query {
     }
 
     pub fn moment(&self, commit: &str, time: &str) -> Result<Option<Moment>, Error> {
-        match (self.number(commit)?, self.number(time)?) {
+        match (self.number(commit)?, self.time(time)?) {
             (Some(_), Some(_)) => Err(Error::BadRequest(format!("{commit} and {time} exclude each other"))),
             (Some(n), None) => Ok(Some(Moment::Commit(n))),
-            (None, t) => Ok(t.map(|t| Moment::Time(Micros(t)))),
+            (None, t) => Ok(t.map(Moment::Time)),
         }
     }
 }
@@ -133,8 +144,9 @@ mod tests {
         };
         check("", Some(At::Newest));
         check("commit=3", Some(At::Commit(3)));
-        check("time=5", Some(At::Time(Micros(5))));
-        check("commit=3&time=5", None);
+        check("time=1970-01-01T00:00:00.000005Z", Some(At::Time(Micros(5))));
+        check("time=5", None);
+        check("commit=3&time=1970-01-01T00:00:00Z", None);
         check("commit=3&commit=3", None);
         check("comit=3", None);
         check("commit=-1", None);

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::conversation;
@@ -42,7 +43,7 @@ struct Block {
 }
 
 /// First place in which a later prompt differs from an earlier one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Part of the request: `tools`, `system` or `messages`.
     pub part: &'static str,

@@ -13,7 +13,9 @@ use outlast_core::{
         usage::Usage,
     },
 };
-use serde_json::{Value, json};
+use outlast_view::money::Rebought;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::dialect::prompt::{Difference, Prompt};
 
@@ -24,6 +26,7 @@ const MOST_RESTARTS: usize = 50;
 const CALLS: usize = 12;
 
 /// Conversation that an agent went on with after a restart, and the input that it paid for again.
+#[derive(Serialize)]
 pub struct Resumption {
     pub attempt: AttemptNo,
     /// Last call of the conversation before the restart.
@@ -31,10 +34,14 @@ pub struct Resumption {
     /// First call of the conversation after the restart.
     pub after: Seq,
     /// Tokens of the conversation that the provider's cache held after `before`.
+    #[serde(rename = "covered_tokens")]
     pub covered: u64,
+    #[serde(rename = "read_tokens")]
     pub read: u64,
+    #[serde(rename = "rebought_tokens")]
     pub rebought: u64,
     /// Cost of the tokens paid for again, less the price of reading them from the cache; `None` without a known price.
+    #[serde(flatten, serialize_with = "money")]
     pub cost_nano_usd: Option<i64>,
     /// Whether the cached prefix had expired before `after`: paying again is then no fault of the restart.
     pub expired: bool,
@@ -42,10 +49,12 @@ pub struct Resumption {
 }
 
 /// Totals over a run's restarts; restarts at which the cache had expired are left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tax {
     pub restarts: i64,
+    #[serde(rename = "rebought_tokens")]
     pub tokens: i64,
+    #[serde(flatten, serialize_with = "money")]
     pub cost_nano_usd: i64,
     /// Tokens paid for again because the tools or the system text had changed.
     pub head_tokens: i64,
@@ -65,46 +74,11 @@ impl Tax {
         }
         tax
     }
-
-    /// Returns the total as JSON members.
-    pub fn object(&self) -> Value {
-        json!({
-            "restarts": self.restarts,
-            "tokens": self.tokens,
-            "nano_usd": self.cost_nano_usd,
-            "head_tokens": self.head_tokens,
-        })
-    }
 }
 
-impl Resumption {
-    /// Returns the resumption as JSON.
-    pub fn object(&self) -> Value {
-        json!({
-            "attempt": self.attempt,
-            "before": self.before,
-            "after": self.after,
-            "covered_tokens": self.covered,
-            "read_tokens": self.read,
-            "rebought_tokens": self.rebought,
-            "rebought_nano_usd": self.cost_nano_usd,
-            "expired": self.expired,
-            "difference": self.difference.as_ref().map(difference),
-        })
-    }
-}
-
-/// Returns a difference between two prompts as JSON.
-pub fn difference(d: &Difference) -> Value {
-    json!({
-        "part": d.part,
-        "place": d.place,
-        "byte": d.byte,
-        "same_bytes": d.same_bytes,
-        "bytes": d.bytes,
-        "before": d.before,
-        "after": d.after,
-    })
+/// Writes the price of what was bought again as every amount of dollars is written.
+fn money<S: Serializer>(nano: &(impl Into<Option<i64>> + Copy), to: S) -> Result<S::Ok, S::Error> {
+    Rebought::new(*nano).serialize(to)
 }
 
 /// Finds the conversations that later attempts of a run went on with. `entries` are the run's entries, in order.

@@ -23,6 +23,7 @@ use outlast_core::{
     store::{Error, RunView, Sought, Store as _},
     words::id::{BudgetNo, RunNo, Seq},
 };
+use outlast_view::Time;
 use serde_json::{Map, Value, json};
 
 use super::{Remote, line::Answered};
@@ -127,7 +128,7 @@ impl Remote {
     fn fork(&self, fork: &Fork, by: Option<&str>) -> Result<Outcome, Error> {
         let view = self.known(fork.origin.run)?;
         let body = json!({
-            "seq": fork.origin.seq, "at": fork.origin.at, "id": fork.id,
+            "seq": fork.origin.seq, "at": Time(fork.origin.at), "id": fork.id,
             "limit_nano_usd": fork.limits[Unit::CostNanoUsd],
         });
         let told = self.post(&view, "fork", &body, by)?.json()?;

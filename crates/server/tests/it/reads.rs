@@ -47,7 +47,7 @@ async fn runs_are_found_by_status_name_tag_and_time() {
             .map(|r| r["name"].as_str().unwrap_or(r["run"].as_str().unwrap()).to_owned())
             .collect::<Vec<_>>()
     };
-    let at = all["runs"][1]["created_at"].as_i64().unwrap();
+    let at = all["runs"][1]["created_at"].as_str().unwrap();
     let (since, until) = (format!("?since={at}"), format!("?until={at}"));
     for (query, wanted) in [
         ("?name=NIGHT", vec!["Nightly report"]),

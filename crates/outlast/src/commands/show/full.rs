@@ -83,7 +83,7 @@ impl Story {
             facts.push(("session", clean(&format!("{id}{place}"))));
         }
         facts.extend(self.servers.iter().filter_map(ServerNames::words).map(|s| ("tools of", clean(&s))));
-        facts.extend(self.parent.clone().map(|p| ("child of", p)));
+        facts.extend(self.parent.clone().map(|p| ("child of", p.to_string())));
         facts.extend(spec.rules.as_ref().map(|r| ("policy", clean(&r.policy))));
         facts.extend(rules(run).map(|r| ("rules", r)));
         for (name, value) in facts {
@@ -156,7 +156,7 @@ impl Story {
     }
 
     fn tools(&self) -> Vec<String> {
-        self.tools.iter().map(|tool| look::clean_line(&tool.line(), TOOL)).collect()
+        self.tools.iter().map(|tool| look::clean_line(tool.line(), TOOL)).collect()
     }
 
     pub(super) fn divergences(&self) -> Vec<String> {

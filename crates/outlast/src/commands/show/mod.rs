@@ -20,6 +20,7 @@ use outlast_core::{
     store::{RunView, Store, filter::ApprovalFilter as Filter},
     words::id::{AttemptNo, Micros, RunId, Seq},
 };
+use outlast_view::exit_words;
 
 use self::money::Calls;
 use super::{
@@ -44,7 +45,6 @@ use crate::{
     },
     render::{
         amount::some,
-        exit,
         look::{Page, clean},
         time, tool,
     },
@@ -67,7 +67,7 @@ pub fn show(
     let story = Story::gather(store, view, logs.as_deref(), args.lines)?;
     let look = page.look;
     match (look.json, args.verbose) {
-        (true, _) => page.json(&story.object())?,
+        (true, _) => page.json(&object::ShownRun::new(&story))?,
         (false, true) => page.text(&story.full(look))?,
         (false, false) => page.text(&story.brief(look))?,
     }
@@ -77,7 +77,7 @@ pub fn show(
 /// Everything that `outlast show` knows about a run when it describes the run.
 struct Story {
     view: RunView,
-    parent: Option<String>,
+    parent: Option<RunId>,
     attempts: Vec<Attempt>,
     /// Instance that drives each open attempt.
     drivers: BTreeMap<AttemptNo, Instance>,
@@ -157,7 +157,7 @@ impl Story {
             evidence: evidence.collect::<Result<_, _>>()?,
             refusal: refusal(attempts.last(), &entries),
             lines,
-            parent: parent.map(|p| p.run.id.to_string()),
+            parent: parent.map(|p| p.run.id),
             drivers,
             session: session::find(store, no, &session::key(None, view.run.iteration))?
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
@@ -214,7 +214,7 @@ impl Story {
     fn how(&self, a: &Attempt) -> String {
         match (&a.exit, self.drivers.get(&a.no)) {
             (Some(e), _) if e.lost && crate::loops::is_loop(&self.view) => "its shell was killed".into(),
-            (Some(e), _) => exit::words(e),
+            (Some(e), _) => exit_words(e),
             (None, Some(i)) => format!("open, driven by pid {} on {}", i.identity.pid, i.identity.host),
             (None, None) => "open".into(),
         }

@@ -1,134 +1,118 @@
-//! A run's story as JSON with stable keys.
+//! A run's story as JSON: the run as every face shows it, with its attempts, its calls and what they cost.
 
-use outlast_core::{envelope::unit::Unit, journal::State, run::attempt::Attempt};
-use serde_json::{Map, Value, json};
+use std::{collections::BTreeMap, path::PathBuf};
+
+use outlast_core::{
+    envelope::unit::Unit,
+    journal::State,
+    run::{attempt, instance::Identity},
+    words::id::Seq,
+};
+use outlast_view::{
+    Approval, Attempt, Entry, Plan, RunDetail,
+    money::{BusyWaiting, Cost, Failed, InFlight, Overrun, Unbacked, Untaken},
+    shape,
+};
 
 use super::{
-    super::{budget, evidence::Evidence, plan::Shown, resume_tax},
+    super::{evidence::Evidence, plan::Shown, resume_tax::Tax},
     ENTRIES, Story,
 };
-use crate::render::{
-    amount::{put_bill, put_money, usd},
-    approval as shown_approval, entry,
-    next::next_with,
-    time, tool,
+use crate::{
+    agent::servers::ServerNames,
+    render::{
+        next::{Next, next_with},
+        tool::ToolLine,
+    },
 };
 
-impl Story {
-    pub fn object(&self) -> Value {
-        let (run, spec, e) = (&self.view.run, &self.view.spec, &self.view.envelope);
-        let id = run.id.as_str();
-        let by_state: Map<String, Value> = State::ALL
+shape! {
+    /// Run's story, as `outlast show --json` prints it.
+    pub ShownRun(s: &Story; let newest = &s.entries[s.entries.len().saturating_sub(ENTRIES)..]) {
+        #[serde(flatten)] run: RunDetail = RunDetail::new(&s.view, s.parent.clone(), s.now);
+        plans: Vec<Plan> = s.plans.iter().map(Shown::view).collect();
+        attempts: Vec<ShownAttempt> =
+            s.attempts.iter().zip(&s.evidence).map(|(a, e)| ShownAttempt::new(s, a, e)).collect();
+        calls_by_state: BTreeMap<&'static str, i64> = State::ALL
             .into_iter()
-            .map(|s| (s.name().into(), self.calls.by_state.get(&s).copied().unwrap_or(0).into()))
+            .map(|state| (state.name(), s.calls.by_state.get(&state).copied().unwrap_or(0)))
             .collect();
-        let mut money = Map::new();
-        put_money(&mut money, "paid", Some(e.spent.cost()));
-        money.insert("replayed_answers".into(), run.replayed.into());
-        put_money(&mut money, "saved", Some(run.saved_nano_usd));
-        put_money(&mut money, "failed", Some(self.calls.failed_nano_usd));
-        money.insert("lost_calls".into(), self.calls.lost.into());
-        money.insert("untaken_answers".into(), self.untaken.answers.into());
-        put_money(&mut money, "untaken", Some(self.untaken.cost_nano_usd));
-        money.insert("in_doubt_calls".into(), self.calls.doubt_count.into());
-        put_money(&mut money, "in_doubt", Some(e.doubt.cost()));
-        put_money(&mut money, "in_flight", Some(e.live(Unit::CostNanoUsd)));
-        resume_tax::put(&self.tax, &mut money);
-        money.insert("busy_waiting_calls".into(), self.waiting.calls.into());
-        put_money(&mut money, "busy_waiting", Some(self.waiting.cost_nano_usd));
-        money.insert("upstream_retries".into(), self.calls.tried_again.into());
-        money.insert("estimated_calls".into(), self.calls.estimated.into());
-        put_bill(&mut money, "overrun", self.calls.overrun);
-        put_bill(&mut money, "unbacked", self.calls.unbacked);
-        let from = self.entries.len().saturating_sub(ENTRIES);
-        let mut object = json!({
-            "run": id,
-            "name": spec.name,
-            "status": run.status.name(),
-            "halt": run.halt.as_ref().map(|h| json!({
-                "code": h.code,
-                "unit": h.unit.map(Unit::name),
-                "needs": h.needs,
-                "free": h.free,
-                "limit": h.limit,
-                "in_doubt": h.doubt,
-                "at": time::rfc3339(h.at),
-                "message": h.message(),
-                "waited": h.waited,
-            })),
-            "error": run.error,
-            "plan": spec.plan.as_ref().map(ToString::to_string),
-            "plans": self.plans.iter().map(Shown::object).collect::<Vec<_>>(),
-            "wake_at": run.wake_at.map(time::rfc3339),
-            "loop": self.view.spec.looping().map(|l| json!({
-                "max_iterations": l.max_iterations,
-                "until": l.until,
-                "stdin": l.input,
-                "finished": run.turns.as_ref().map_or(0, |t| t.finished),
-                "unchanged": run.turns.as_ref().map_or(0, |t| t.unchanged),
-            })),
-            "stop_requested": run.stop_requested,
-            "tags": spec.tags,
-            "command": spec.command.as_ref().map(|c| json!({"argv": c.argv, "directory": c.directory})),
-            "login": spec.login,
-            "parent": self.parent,
-            "policy": run.policy,
-            "rules": spec.rules,
-            "created_at": time::rfc3339(run.created_at),
-            "began_at": run.began_at.map(time::rfc3339),
-            "ended_at": run.ended_at.map(time::rfc3339),
-            "budget": budget::objects(&self.view, self.now),
-            "attempts": self.attempts.iter().zip(&self.evidence).map(|(a, e)| self.attempt_object(a, e)).collect::<Vec<_>>(),
-            "calls": by_state,
-            "money": money,
-            "pending_approvals": self.approvals.iter().map(shown_approval::json).collect::<Vec<_>>(),
-            "entries": self.entries.len(),
-            "last_entries": self.entries[from..].iter().map(|x| entry::json(id, x)).collect::<Vec<_>>(),
-            "next": next_with(&self.view, &self.entries, true),
-        });
-        if let Some((id, transcript)) = &self.session {
-            object["session"] = json!({"id": id, "transcript": transcript});
-        }
-        if let Some(servers) = &self.servers {
-            let left = servers.left.iter().map(|(name, why)| json!({"name": name, "why": why}));
-            object["mcp"] = json!({"recorded": servers.recorded, "not_recorded": left.collect::<Vec<_>>()});
-        }
-        if !self.tools.is_empty() {
-            object["tools"] = self.tools.iter().map(tool::ToolLine::json).collect();
-        }
-        object
+        money: Money = Money::new(s);
+        approvals: Vec<Approval> = s.approvals.iter().map(Approval::new).collect();
+        last_entries: Vec<Entry> = newest.iter().map(|e| Entry::new(&s.view.run.id, e)).collect();
+        next: Next = next_with(&s.view, &s.entries, true);
+        #[serde(skip_serializing_if = "Option::is_none")]
+        session: Option<Session> = s.session.as_ref().map(|(id, transcript)| Session::new(id, transcript));
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mcp: Option<Servers> = s.servers.as_ref().map(Servers::new);
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tools: Vec<ToolLine> = s.tools.clone();
     }
+}
 
-    fn attempt_object(&self, a: &Attempt, evidence: &Evidence) -> Value {
-        json!({
-            "attempt": a.no,
-            "slot": a.slot,
-            "label": a.label,
-            "iteration": a.iteration,
-            "started_at": time::rfc3339(a.started_at),
-            "ended_at": a.ended_at.map(time::rfc3339),
-            "active_ms": a.active_ms,
-            "calls": self.calls_of(a),
-            "died": a.died(),
-            "exit_code": a.exit.as_ref().and_then(|e| e.code),
-            "signal": a.exit.as_ref().and_then(|e| e.signal),
-            "outage": a.exit.as_ref().and_then(|e| e.outage.as_ref()).map(|o| json!({
-                "upstream": o.upstream,
-                "code": o.cause.code(),
-                "message": o.to_string(),
-            })),
-            "at_limit": a.exit.as_ref().is_some_and(|e| e.at_limit),
-            "oom": a.exit.as_ref().is_some_and(|e| e.oom),
-            "lost": a.exit.as_ref().is_some_and(|e| e.lost),
-            "how": self.how(a),
-            "driver": self.drivers.get(&a.no).map(|i| json!({"pid": i.identity.pid, "host": i.identity.host})),
-            "diverged_at": a.diverged,
-            "diverged_untaken": a.diverged.map(|_| a.diverged_untaken),
-            "cost_nano_usd": evidence.cost_nano_usd,
-            "cost_usd": usd(evidence.cost_nano_usd),
-            "wall_ms": a.ended_at.unwrap_or(self.now).ms_since(a.started_at),
-            "open_at_end": evidence.open.iter().map(|e| e.seq).collect::<Vec<_>>(),
-            "last_lines": evidence.lines,
-        })
+shape! {
+    /// What the run's calls came to, beside what the run's own row tells.
+    pub Money(s: &Story; let calls = &s.calls) {
+        #[serde(flatten)] failed: Failed = Failed::new(calls.failed_nano_usd);
+        lost_calls: i64 = calls.lost;
+        untaken_answers: i64 = s.untaken.answers;
+        #[serde(flatten)] untaken: Untaken = Untaken::new(s.untaken.cost_nano_usd);
+        in_doubt_calls: i64 = calls.doubt_count;
+        #[serde(flatten)] in_flight: InFlight = InFlight::new(s.view.envelope.live(Unit::CostNanoUsd));
+        resume_tax: Tax = s.tax;
+        busy_waiting_calls: i64 = s.waiting.calls;
+        #[serde(flatten)] busy_waiting: BusyWaiting = BusyWaiting::new(s.waiting.cost_nano_usd);
+        upstream_retries: i64 = calls.tried_again;
+        estimated_calls: i64 = calls.estimated;
+        #[serde(flatten)] overrun: Overrun = Overrun::new(calls.overrun.cost());
+        overrun_tokens: i64 = calls.overrun.tokens();
+        #[serde(flatten)] unbacked: Unbacked = Unbacked::new(calls.unbacked.cost());
+        unbacked_tokens: i64 = calls.unbacked.tokens();
+    }
+}
+
+shape! {
+    /// Attempt with the evidence of how it ended.
+    pub ShownAttempt(s: &Story, a: &attempt::Attempt, evidence: &Evidence) {
+        #[serde(flatten)] attempt: Attempt = Attempt { how: s.how(a), ..Attempt::new(a) };
+        calls: i64 = s.calls_of(a);
+        /// Process that drives it while it is open.
+        driver: Option<Driver> = s.drivers.get(&a.no).map(|i| Driver::new(&i.identity));
+        #[serde(flatten)] cost: Cost = Cost::new(evidence.cost_nano_usd);
+        wall_ms: i64 = a.ended_at.unwrap_or(s.now).ms_since(a.started_at);
+        open_at_end: Vec<Seq> = evidence.open.iter().map(|e| e.seq).collect();
+        last_lines: Option<Vec<String>> = evidence.lines.clone();
+    }
+}
+
+shape! {
+    /// Process that drives an attempt.
+    pub Driver(identity: &Identity) {
+        pid: u32 = identity.pid;
+        host: String = identity.host.clone();
+    }
+}
+
+shape! {
+    /// Session of a CLI agent, and where its own transcript is.
+    pub Session(id: &str, transcript: &Option<PathBuf>) {
+        id: String = id.to_owned();
+        transcript: Option<PathBuf> = transcript.clone();
+    }
+}
+
+shape! {
+    /// MCP servers of an agent.
+    pub Servers(names: &ServerNames) {
+        recorded: Vec<String> = names.recorded.clone();
+        not_recorded: Vec<NotRecorded> = names.left.iter().map(|(name, why)| NotRecorded::new(name, why)).collect();
+    }
+}
+
+shape! {
+    /// MCP server that is not recorded, and why.
+    pub NotRecorded(name: &str, why: &str) {
+        name: String = name.to_owned();
+        why: String = why.to_owned();
     }
 }

@@ -201,12 +201,8 @@ fn replay(
                 page.json_line(&commit)?;
                 continue;
             }
-            let head = format!(
-                "commit {}  {}{}",
-                commit.by.commit,
-                rfc3339(Micros(commit.by.at)),
-                writer(&commit.by)
-            );
+            let head =
+                format!("commit {}  {}{}", commit.by.commit, rfc3339(commit.by.at.0), writer(&commit.by));
             let head = page.look.paint(Paint::Faint, &head);
             page.line(&head)?;
             for event in events {

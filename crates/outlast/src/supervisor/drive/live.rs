@@ -48,7 +48,7 @@ impl Driver {
         let turn = attempts.iter().find(|a| a.no == claims.attempt).map(|a| a.iteration);
         // In a loop, attempts of other iterations did other work.
         let before = || attempts.iter().filter(|a| a.no < claims.attempt && Some(a.iteration) == turn);
-        let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(crate::render::exit::words);
+        let last_exit = before().rev().find_map(|a| a.exit.as_ref()).map(outlast_view::exit_words);
         let state_file = self.mirror(claims.attempt).map_err(std::io::Error::other)?;
         let named = upstreams::load(&self.context.around).map_err(std::io::Error::other)?;
         let given = self.interception.give()?;

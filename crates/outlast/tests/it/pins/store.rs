@@ -26,8 +26,8 @@ fn steady(value: &mut Value) {
     match value {
         Value::Object(members) => {
             if members.get("unit").is_some_and(|u| u == "wall_ms") {
-                members.insert("spent_ms".into(), json!("…"));
-                members.insert("left_ms".into(), json!("…"));
+                members.insert("spent".into(), json!("…"));
+                members.insert("left".into(), json!("…"));
             }
             for name in ["wall_ms", "place", "until"] {
                 if members.get(name).is_some_and(|v| !v.is_null()) {

@@ -148,7 +148,7 @@ class Core:
             status = self.run.create()
             self.engine.sweep()
             view = self.run.view()
-            expired = options.resume == "never" or plans.is_expired(view.raw["ended_at_us"], status, options.ttl_s)
+            expired = options.resume == "never" or plans.is_expired(view.ended_at, status, options.ttl_s)
             recorded = self.engine.recorded_items(self.run._no)
             self.plan = plans.make(source, self.fn, options, recorded, expired)
             self.outcomes = Outcomes(self.run, self.plan, options.order)

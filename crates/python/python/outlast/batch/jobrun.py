@@ -27,7 +27,7 @@ class JobRun(Run):
         """Creates the job's run, or finds an existing one, and gives the run's status. Errors: `BudgetChanged`; code
         `not_a_job` for a run that is no job."""
         status = super()._create()
-        if self.view().raw["job"] is None:
+        if "job" not in self.view().raw:
             raise Error(
                 f"run {self.id} is no batch job",
                 hint="give the batch another name: job=…",
@@ -80,8 +80,8 @@ class JobRun(Run):
 
     def unmetered(self) -> NothingMetered | None:
         """The error for a batch whose calls do not come through Outlast, once items are finished under a limit."""
-        spent = self.view().raw["spent"]
-        if spent["calls"] or spent["cost_nano_usd"]:
+        spent = self.view().budget
+        if spent.calls.spent or spent.usd.spent:
             return None
         return NothingMetered(
             f"{METERED_AFTER} items of job {self.id} are finished and nothing was metered: its budget limits nothing",

@@ -13,6 +13,7 @@ from ..views import RunView
 from ..waiting import paged
 
 _PAGE = 1024
+_STANDINGS = ("open", "done", "failed", "dead", "skipped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Job:
         self._runtime = runtime
         self.id = id
         view = self.view()
-        if view.raw["job"] is None:
+        if "job" not in view.raw:
             raise Error(f"run {id} is no batch job", hint="read it with rt.get(id)", code="not_a_job")
         self._no = int(view.raw["no"])
 
@@ -73,13 +74,13 @@ class Job:
     @property
     def counts(self) -> dict[str, int]:
         """The number of items by status: open, done, failed, dead, skipped."""
-        return dict(self.view().raw["job"]["counts"])
+        job = self.view().raw["job"]
+        return {standing: job[standing] for standing in _STANDINGS}
 
     def items(self, status: str | None = None) -> Iterator[Item]:
         """The items, in the order in which they were first claimed, read page by page. `status` picks those of one status."""
-        known = ("open", "done", "failed", "dead", "skipped")
-        if status is not None and status not in known:
-            raise ValueError(f"status wants one of {', '.join(known)}, had {status!r}")
+        if status is not None and status not in _STANDINGS:
+            raise ValueError(f"status wants one of {', '.join(_STANDINGS)}, had {status!r}")
         engine = self._runtime._engine
         for row in paged(lambda last: engine.items(self._no, last[0] if last else 0, _PAGE), _PAGE):
             item = self._item(row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import datetime
 import dis
 import functools
 import hashlib
@@ -237,12 +238,12 @@ def _check(plan: Plan, options: Options, changed_content: int) -> None:
         )
 
 
-def is_expired(ended_at_us: int | None, status: str, ttl: float | None) -> bool:
+def is_expired(ended_at: datetime.datetime | None, status: str, ttl: float | None) -> bool:
     """Whether a job's results are too old to be reused. `ttl` counts in seconds from the job's completion; an unfinished
     job's results never are."""
-    if ttl is None or status != "completed" or ended_at_us is None:
+    if ttl is None or status != "completed" or ended_at is None:
         return False
-    return time.time() - ended_at_us / 1e6 > ttl
+    return time.time() - ended_at.timestamp() > ttl
 
 
 # --- the digest of a function

@@ -6,7 +6,6 @@ A transaction is kept here and sent when it commits, whole and under its id: sen
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import http.client
 import json
 import os
@@ -201,7 +200,7 @@ class Remote:
     def at(self, namespace: str, agent: str, key: str, by: str, moment: int) -> StateResult:
         """A key as it was at a version, commit or time; as it is now without `by`."""
         try:
-            return _result(self._ask("GET", _item(namespace, agent, key), **({by: moment} if by else {})))
+            return _result(self._ask("GET", _item(namespace, agent, key), **({by: _named(by, moment)} if by else {})))
         except Error as e:
             if e.code != "no_such_key":
                 raise
@@ -254,7 +253,7 @@ class Remote:
         return ResumePoint(**self._ask("GET", "resume_point", namespace=namespace, agent=agent, prefix=prefix))
 
     def events(self, namespace: str, agent: str, start: tuple[str, int] | None, end: tuple[str, int] | None) -> "Events":
-        ends = {f"{word}_{moment[0]}": moment[1] for word, moment in (("from", start), ("to", end)) if moment is not None}
+        ends = {f"{word}_{moment[0]}": _named(*moment) for word, moment in (("from", start), ("to", end)) if moment is not None}
         return Events(self, {"namespace": namespace, "agent": agent, **ends})
 
     def server_sent(self, path: str, **query: Any) -> Iterator[tuple[str, int, Any]]:
@@ -298,7 +297,7 @@ class Events:
             if kind == "commit":
                 self._after, self.head = position, data["commit"]
                 operations = [Operation(o["key"], o.get("value"), o["version"], o.get("deleted", False)) for o in data["operations"]]
-                yield ReplayEvent(data.get("transaction") or "", self.head, operations, _time(data["at"]), self._query["agent"])
+                yield ReplayEvent(data.get("transaction") or "", self.head, operations, versions.parsed(data["at"]), self._query["agent"])
 
 
 _HINT = "start one: outlast serve --listen 127.0.0.1:7077 (url= is that address, and not the one of --grpc)"
@@ -339,13 +338,13 @@ def _is_after(version: StateResult, by: str, moment: int) -> bool:
     return bool(by) and (version.version if by == "version" else version.commit_ts) > moment
 
 
-def _time(at: int | str) -> datetime.datetime:
-    # Microseconds since the Unix epoch, or RFC 3339.
-    return versions.moment(at) if isinstance(at, int) else datetime.datetime.fromisoformat(at.replace("Z", "+00:00"))
+def _named(by: str, moment: int) -> int | str:
+    """A moment as a query names it: a time in RFC 3339, a version or commit by its number."""
+    return versions.moment(moment).isoformat() if by == "time" else moment
 
 
 def _result(row: dict[str, Any]) -> StateResult:
     return StateResult(
-        row.get("value"), row["version"], row["commit"], not row.get("deleted", False), row["key"], _time(row["at"]),
+        row.get("value"), row["version"], row["commit"], not row.get("deleted", False), row["key"], versions.parsed(row["at"]),
         row.get("run"), row.get("attempt"),
     )  # fmt: skip

@@ -66,7 +66,7 @@ pub(super) async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Erro
             Ok(found)
         })
         .await?;
-    json(&found.iter().map(show::approval).collect::<Vec<_>>())
+    json(&found.iter().map(show::Approval::new).collect::<Vec<_>>())
 }
 
 fn run_no(store: &dyn Store, id: &str) -> Result<Option<RunNo>, store::Error> {
@@ -75,7 +75,7 @@ fn run_no(store: &dyn Store, id: &str) -> Result<Option<RunNo>, store::Error> {
 
 /// Answers with one approval.
 pub(super) async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
-    json(&show::approval(&view(&asked, id(&asked)?).await?))
+    json(&show::Approval::new(&view(&asked, id(&asked)?).await?))
 }
 
 /// Returns the approval id in the path. Errors: `unknown_approval`, also for a run that names another run's approval.
@@ -103,8 +103,8 @@ pub(super) async fn ask_for(asked: ApiRequest) -> Result<Response<AnswerBody>, E
     let answer = ask(&asked.host.store, *asker, asked.json()?).await?;
     match (answer.id, answer.status) {
         (None, _) => json(&show::not_required()),
-        (Some(id), Status::Pending) => created(&show::approval(&view(&asked, id).await?)),
-        (Some(id), _) => json(&show::approval(&view(&asked, id).await?)),
+        (Some(id), Status::Pending) => created(&show::Approval::new(&view(&asked, id).await?)),
+        (Some(id), _) => json(&show::Approval::new(&view(&asked, id).await?)),
     }
 }
 
@@ -151,5 +151,5 @@ pub(super) async fn decide(asked: ApiRequest) -> Result<Response<AnswerBody>, Er
     asked.caller.must_be_a_person()?;
     let id = id(&asked)?;
     asked.json::<Decision>()?.record(&asked, id).await?;
-    json(&show::approval(&view(&asked, id).await?))
+    json(&show::Approval::new(&view(&asked, id).await?))
 }

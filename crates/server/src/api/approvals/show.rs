@@ -6,60 +6,39 @@ use outlast_core::{
     reads::{approvals::View, policies::NamedPolicy},
     words::{calendar::rfc3339, money::NanoUsd},
 };
-use serde::Serialize;
+use outlast_view::{Time, shape};
 use serde_json::{Value, json, value::RawValue};
 
-/// Approval as JSON. Its arguments are in canonical JSON.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Approval {
-    pub id: String,
-    pub run_id: String,
-    /// Name of the run; absent if it has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_name: Option<String>,
-    pub step_index: i64,
-    pub tool: String,
-    pub side_effect: String,
-    pub arguments: Option<Box<RawValue>>,
-    pub arguments_digest: String,
-    pub key: String,
-    /// Status in RiskKernel's terms: `pending`, `approved` or `denied`. `denied` includes timeout, blocked and void.
-    pub status: &'static str,
-    /// Status in Outlast's terms, such as `timeout`.
-    pub outcome: &'static str,
-    pub required: bool,
-    pub created_at: String,
-    pub expires_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub decided_by: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub decided_at: Option<String>,
-}
-
-pub fn approval(view: &View) -> Approval {
-    let (detail, decision) = (&view.detail, view.detail.decision.as_ref());
-    let arguments = std::str::from_utf8(&view.arguments).ok();
-    Approval {
-        id: view.id.to_string(),
-        run_id: view.run.to_string(),
-        run_name: view.name.clone(),
-        step_index: detail.at_loop,
-        tool: detail.tool.clone(),
-        side_effect: detail.side_effect.clone().unwrap_or_default(),
-        arguments: arguments.and_then(|text| RawValue::from_string(text.to_owned()).ok()),
-        arguments_digest: detail.digest.to_string(),
-        key: view.key.clone(),
-        status: status(view.status).name(),
-        outcome: view.status.name(),
-        required: true,
-        created_at: rfc3339(view.asked_at),
-        expires_at: rfc3339(detail.expires_at),
-        reason: decision.map_or_else(|| why(view.status), |d| d.reason.clone()),
-        decided_by: decision.map(|d| d.by.clone()),
-        decided_at: decision.map(|d| rfc3339(d.at)),
+shape! {
+    /// Approval in RiskKernel's shape. Its arguments are in canonical JSON.
+    #[serde(rename_all = "camelCase")]
+    pub Approval(view: &View; let (detail, decision) = (&view.detail, view.detail.decision.as_ref())) {
+        id: String = view.id.to_string();
+        run_id: String = view.run.to_string();
+        /// Name of the run; absent if it has none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        run_name: Option<String> = view.name.clone();
+        step_index: i64 = detail.at_loop;
+        tool: String = detail.tool.clone();
+        side_effect: String = detail.side_effect.clone().unwrap_or_default();
+        arguments: Option<Box<RawValue>> = std::str::from_utf8(&view.arguments)
+            .ok()
+            .and_then(|text| RawValue::from_string(text.to_owned()).ok());
+        arguments_digest: String = detail.digest.to_string();
+        key: String = view.key.clone();
+        /// Status in RiskKernel's terms: `pending`, `approved` or `denied`. `denied` includes timeout, blocked and void.
+        status: &'static str = status(view.status).name();
+        /// Status in Outlast's terms, such as `timeout`.
+        outcome: &'static str = view.status.name();
+        required: bool = true;
+        created_at: Time = Time(view.asked_at);
+        expires_at: Time = Time(detail.expires_at);
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String> = decision.map_or_else(|| why(view.status), |d| d.reason.clone());
+        #[serde(skip_serializing_if = "Option::is_none")]
+        decided_by: Option<String> = decision.map(|d| d.by.clone());
+        #[serde(skip_serializing_if = "Option::is_none")]
+        decided_at: Option<Time> = decision.map(|d| Time(d.at));
     }
 }
 
@@ -85,7 +64,7 @@ fn why(status: Status) -> Option<String> {
 /// Returns an approval in the shape of a tool call's outcome: `approved`, `denied`, `blocked` or `timeout`.
 pub fn tool_call(view: &View) -> Approval {
     let status = if view.status == Status::Void { Status::Denied } else { view.status };
-    Approval { status: status.name(), ..approval(view) }
+    Approval { status: status.name(), ..Approval::new(view) }
 }
 
 /// Returns the answer for a tool call that needs no approval.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use http::Response;
 use outlast_core::run::attempt::Attempt;
-use serde_json::{Value, json};
+use outlast_view as view;
+use serde_json::json;
 
-use super::show;
 use crate::{
     api::request::{ApiRequest, json},
     state::Error,
@@ -18,7 +18,8 @@ pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let died = asked.query.flag("died")?;
     let run = asked.run().await?.run;
     let found = asked.read(move |store| store.attempts(run.no)).await?;
-    let found: Vec<Value> = found.iter().filter(|a| a.died() || !died).map(show::attempt).collect();
+    let found: Vec<view::Attempt> =
+        found.iter().filter(|a| a.died() || !died).map(view::Attempt::new).collect();
     json(&json!({ "run": run.id, "attempts": found }))
 }
 
@@ -29,11 +30,11 @@ pub async fn iterations(asked: ApiRequest) -> Result<Response<AnswerBody>, Error
     let mut turns: BTreeMap<i64, Vec<&Attempt>> = BTreeMap::new();
     attempts.iter().for_each(|a| turns.entry(a.iteration).or_default().push(a));
     let turn = |(iteration, of): (&i64, &Vec<&Attempt>)| {
-        let ended = of.iter().map(|a| a.ended_at.map(|t| t.0)).collect::<Option<Vec<_>>>();
+        let ended = of.iter().map(|a| a.ended_at).collect::<Option<Vec<_>>>();
         json!({
             "iteration": iteration,
-            "began_at": of.iter().map(|a| a.started_at.0).min(),
-            "ended_at": ended.and_then(|all| all.into_iter().max()),
+            "began_at": of.iter().map(|a| a.started_at).min().map(view::Time),
+            "ended_at": ended.and_then(|all| all.into_iter().max()).map(view::Time),
             "attempts": of.iter().map(|a| a.no).collect::<Vec<_>>(),
             "deaths": of.iter().filter(|a| a.died()).count(),
         })

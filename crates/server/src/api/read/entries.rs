@@ -7,9 +7,11 @@ use outlast_core::{
     store::RunView,
     words::id::{AttemptNo, Seq},
 };
+use outlast_view as view;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{exchange::Exchange, show, words};
+use super::{exchange::Exchange, words};
 use crate::{
     api::request::{ApiRequest, json, of_type, unknown_entry},
     state::Error,
@@ -33,7 +35,7 @@ pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (after, limit) = (Seq(query.number("after")?.unwrap_or(0)), query.limit(PAGE, MOST)?);
     let run = asked.run().await?.run;
     let (found, next) = asked.read(move |store| entries::page(store, run.no, &wanted, after, limit)).await?;
-    let found: Vec<Value> = found.iter().map(|e| show::entry(run.id.as_str(), e)).collect();
+    let found: Vec<view::Entry> = found.iter().map(|e| view::Entry::new(&run.id, e)).collect();
     json(&json!({ "run": run.id, "entries": found, "after": next }))
 }
 
@@ -44,6 +46,19 @@ pub(super) async fn named(asked: &ApiRequest) -> Result<(RunView, Entry), Error>
     let found = asked.read(move |store| store.entry(run, seq)).await?;
     let entry = found.ok_or_else(|| unknown_entry(&view, &seq.to_string()))?;
     Ok((view, entry))
+}
+
+/// Entry with its request and answer in a form for people.
+#[derive(Serialize)]
+struct EntryWithExchange {
+    #[serde(flatten)]
+    entry: view::Entry,
+    request: Value,
+    answer: Value,
+    /// Whether the answer is still coming.
+    live: bool,
+    /// Number of the call before it.
+    call_before: Option<Seq>,
 }
 
 /// Answers with one entry, its request and answer in a form for people, and the number of the call before it.
@@ -62,12 +77,13 @@ pub async fn one(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
         .await?;
     let live = so_far.is_some();
     exchange.answer = exchange.answer.or(so_far);
-    let mut told = show::entry(view.run.id.as_str(), &exchange.entry);
-    told["request"] = exchange.request_json();
-    told["answer"] = exchange.answer_json();
-    told["live"] = live.into();
-    told["call_before"] = json!(before);
-    json(&told)
+    json(&EntryWithExchange {
+        entry: view::Entry::new(&view.run.id, &exchange.entry),
+        request: exchange.request_json(),
+        answer: exchange.answer_json(),
+        live,
+        call_before: before,
+    })
 }
 
 /// Answers with the bytes of an entry's request or answer, as they were sent. Browsers download them and never show

@@ -8,18 +8,17 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use outlast_core::{
-    events::{Event, EventQuery, Kind, Mark},
+    events::{EventQuery, Kind, Mark},
     journal::{Entry, State},
     store::{self, News, RunView, Store},
-    words::id::{RunNo, Seq},
+    words::id::{RunId, RunNo, Seq},
 };
-use serde_json::{Value, json};
+use outlast_view::{self as view, Time};
+use serde::Serialize;
+use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{
-    progress::{self, Progress},
-    show,
-};
+use super::progress::{self, Progress};
 use crate::{
     api::request::{ApiRequest, json, of_type},
     proxy::host::Host,
@@ -114,11 +113,11 @@ struct Reading {
 
 impl Reading {
     /// Reads the next events, each with the cursor after it, and moves on. Empty when there are none yet.
-    fn page(&mut self, store: &dyn Store) -> Result<Vec<(Value, String)>, store::Error> {
+    fn page(&mut self, store: &dyn Store) -> Result<Vec<(view::Event, String)>, store::Error> {
         let mut given = Vec::new();
         let no = self.run.as_ref().map(|view| view.run.no);
         let wanted = EventQuery { run: no, after: self.cursor.mark, limit: self.limit };
-        let mut ids: BTreeMap<RunNo, Option<String>> = BTreeMap::new();
+        let mut ids: BTreeMap<RunNo, Option<RunId>> = BTreeMap::new();
         for event in store.events(&wanted)? {
             self.cursor.mark = event.mark;
             let run = match event.run {
@@ -126,13 +125,13 @@ impl Reading {
                 Some(no) => match ids.get(&no) {
                     Some(known) => known.clone(),
                     None => {
-                        let id = store.run(no)?.map(|view| view.run.id.to_string());
+                        let id = store.run(no)?.map(|view| view.run.id);
                         ids.entry(no).or_insert(id).clone()
                     }
                 },
             };
             if self.gives(event.kind.name()) {
-                given.push((row(&event, run), self.cursor.to_string()));
+                given.push((view::Event::new(&event, run), self.cursor.to_string()));
             }
         }
         if let Some(run) = no.filter(|_| given.len() < self.limit) {
@@ -146,7 +145,7 @@ impl Reading {
         &mut self,
         store: &dyn Store,
         run: RunNo,
-        given: &mut Vec<(Value, String)>,
+        given: &mut Vec<(view::Event, String)>,
     ) -> Result<(), store::Error> {
         for seq in self.cursor.open.clone() {
             if given.len() >= self.limit {
@@ -188,14 +187,14 @@ impl Reading {
         self.kinds.is_empty() || self.kinds.contains(&kind)
     }
 
-    fn give(&self, kind: &'static str, entry: &Entry, given: &mut Vec<(Value, String)>) {
+    fn give(&self, kind: &'static str, entry: &Entry, given: &mut Vec<(view::Event, String)>) {
         let Some(view) = self.run.as_ref().filter(|_| self.gives(kind)) else { return };
         let at = if kind == CLOSED { entry.closed_at.unwrap_or(entry.opened_at) } else { entry.opened_at };
-        let id = view.run.id.as_str();
-        let told = json!({
-            "no": null, "at": at.0, "kind": kind, "run": id, "seq": entry.seq, "about": show::entry(id, entry),
-        });
-        given.push((told, self.cursor.to_string()));
+        let id = &view.run.id;
+        let about = json!(view::Entry::new(id, entry));
+        let event =
+            view::Event { no: None, at: Time(at), kind, run: Some(id.clone()), seq: Some(entry.seq), about };
+        given.push((event, self.cursor.to_string()));
     }
 
     /// Moves the cursor to the newest event: only later events are returned.
@@ -212,15 +211,12 @@ impl Reading {
     }
 }
 
-fn row(event: &Event, run: Option<String>) -> Value {
-    json!({
-        "no": event.mark.no,
-        "at": event.at.0,
-        "kind": event.kind.name(),
-        "run": run,
-        "seq": event.seq,
-        "about": event.about,
-    })
+/// Event with the cursor after it.
+#[derive(Serialize)]
+struct Placed {
+    #[serde(flatten)]
+    event: view::Event,
+    cursor: String,
 }
 
 /// Answers with a page of events, or with a stream if the client accepts one.
@@ -280,11 +276,8 @@ pub async fn events(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
             Ok((given, reading.cursor.to_string()))
         })
         .await?;
-    let given = given.into_iter().map(|(mut event, cursor)| {
-        event["cursor"] = cursor.into();
-        event
-    });
-    json(&json!({ "events": given.collect::<Vec<_>>(), "cursor": cursor }))
+    let events: Vec<Placed> = given.into_iter().map(|(event, cursor)| Placed { event, cursor }).collect();
+    json(&json!({ "events": events, "cursor": cursor }))
 }
 
 /// Sends events as they come, until the client leaves or the server is about to end.
@@ -331,15 +324,15 @@ async fn feed(
         match given {
             Ok((given, moved)) => {
                 for (event, cursor) in &given {
-                    let kind = event["kind"].as_str().unwrap_or_default();
-                    text.push_str(&format!("id: {cursor}\nevent: {kind}\ndata: {event}\n\n"));
+                    text.push_str(&format!(
+                        "id: {cursor}\nevent: {}\ndata: {}\n\n",
+                        event.kind,
+                        json!(event)
+                    ));
                 }
                 // Without an id: the reader's place is that of the last event.
-                for told in &moved {
-                    let kind = told["kind"].as_str().unwrap_or_default();
-                    if reading.gives(kind) {
-                        text.push_str(&format!("event: {kind}\ndata: {told}\n\n"));
-                    }
+                for event in moved.iter().filter(|event| reading.gives(event.kind)) {
+                    text.push_str(&format!("event: {}\ndata: {}\n\n", event.kind, json!(event)));
                 }
                 if !text.is_empty() {
                     continue;

@@ -2,9 +2,11 @@
 
 use http::Response;
 use outlast_core::{journal::Standing, store::Page, words::id::Seq};
+use outlast_view as view;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{exchange, show, words};
+use super::{exchange, words};
 use crate::{
     api::request::{ApiRequest, json},
     state::Error,
@@ -14,6 +16,15 @@ use crate::{
 /// Default number of items in a page. `MOST` is the largest.
 const PAGE: usize = 200;
 const MOST: usize = 1_000;
+
+/// Item with its recorded value, if that was asked for.
+#[derive(Serialize)]
+struct ItemWithValue {
+    #[serde(flatten)]
+    item: view::Item,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Value>,
+}
 
 /// Answers with the newest entry of each item, in order. `standing` filters each page; pages are cut before that, so a
 /// page can be short.
@@ -28,15 +39,12 @@ pub async fn items(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     found.truncate(limit);
     let cursor = found.last().filter(|_| more).map(|(row, _)| row.seq);
     let one = |(row, value): &(_, Option<outlast_core::journal::payload::Payload>)| {
-        let mut told = show::item(row);
-        if let Some(bytes) = value.as_ref().and_then(|payload| payload.decode().ok()) {
-            told["value"] = exchange::value(&bytes);
-        }
-        told
+        let value = value.as_ref().and_then(|payload| payload.decode().ok());
+        ItemWithValue { item: view::Item::new(row), value: value.map(|bytes| exchange::value(&bytes)) }
     };
     let wanted = |row: &&(outlast_core::journal::job::ItemRow, _)| {
         standings.is_empty() || standings.contains(&row.0.detail.standing)
     };
-    let items: Vec<Value> = found.iter().filter(wanted).map(one).collect();
+    let items: Vec<ItemWithValue> = found.iter().filter(wanted).map(one).collect();
     json(&json!({ "run": run.id, "items": items, "after": cursor }))
 }

@@ -1,19 +1,17 @@
 //! The read API below `/v1`: runs, attempts, entries, iterations, jobs and events, as the page, `watch` and a fleet's
 //! command line read them. Nothing here writes.
 //!
-//! Times are microseconds since the Unix epoch, amounts whole numbers of the unit in their name.
+//! The shapes are those of `outlast_view`.
 
 pub(super) mod attempts;
 pub(super) mod entries;
 pub(super) mod events;
 pub mod exchange;
 pub(super) mod jobs;
-pub mod plans;
 mod progress;
 pub mod resume_tax;
 pub mod rows;
 pub(super) mod runs;
-pub mod show;
 pub(super) mod stream;
 
 use super::query::Query;

@@ -11,9 +11,10 @@ use outlast_core::{
     run::{Run, status::Status},
     state::Position,
     store::{self, RunView, Store},
-    words::id::RunNo,
+    words::id::{Micros, RunNo},
 };
-use serde_json::{Value, json};
+use outlast_view::{self as view, Time};
+use serde_json::json;
 
 pub const RUN: &str = "run_progress";
 pub const STATE: &str = "state_changed";
@@ -35,7 +36,11 @@ impl Progress {
     /// under way then. The first call returns no messages. There is no message for a run that is no longer under way:
     /// that is an event of its own. A reader of all runs also gets a message when the state was
     /// written.
-    pub fn look(&mut self, store: &dyn Store, of: Option<&RunView>) -> Result<Vec<Value>, store::Error> {
+    pub fn look(
+        &mut self,
+        store: &dyn Store,
+        of: Option<&RunView>,
+    ) -> Result<Vec<view::Event>, store::Error> {
         let running = RunSearch { statuses: vec![Status::Running], ..RunSearch::default() };
         let found = match of {
             Some(view) => store.run(view.run.no)?.into_iter().collect(),
@@ -49,29 +54,25 @@ impl Progress {
         for view in found {
             let row = (view.run, view.envelope);
             if before.as_ref().is_some_and(|before| before.runs.get(&row.0.no) != Some(&row)) {
-                told.push(message(&row.0, &row.1, now.0));
+                told.push(message(&row.0, &row.1, now));
             }
             rows.insert(row.0.no, row);
         }
         if before.is_some_and(|before| before.state != state) {
-            told.push(json!({
-                "no": null, "at": now.0, "kind": STATE, "run": null, "seq": null,
-                "about": { "position": state },
-            }));
+            let about = json!({ "position": state });
+            told.push(view::Event { no: None, at: Time(now), kind: STATE, run: None, seq: None, about });
         }
         self.0 = Some(Seen { runs: rows, state });
         Ok(told)
     }
 }
 
-fn message(run: &Run, envelope: &Envelope, at: i64) -> Value {
-    json!({
-        "no": null, "at": at, "kind": RUN, "run": run.id, "seq": null,
-        "about": {
-            "entries": run.next_seq.0 - 1,
-            "closed": run.closed,
-            "spent_nano_usd": envelope.spent.cost(),
-            "reserved_nano_usd": envelope.reserved.cost(),
-        },
-    })
+fn message(run: &Run, e: &Envelope, now: Micros) -> view::Event {
+    let about = json!({
+        "entries": run.next_seq.0 - 1,
+        "closed": run.closed,
+        "spent_nano_usd": e.spent.cost(),
+        "reserved_nano_usd": e.reserved.cost(),
+    });
+    view::Event { no: None, at: Time(now), kind: RUN, run: Some(run.id.clone()), seq: None, about }
 }

@@ -2,9 +2,9 @@
 
 use http::Response;
 use outlast_core::{price::PriceTable, reads::entries, store::RunView};
-use serde_json::{Value, json};
+use serde_json::json;
 
-pub use crate::proxy::resume_tax::{Resumption, Tax, difference, find};
+pub use crate::proxy::resume_tax::{Resumption, Tax, find};
 use crate::{
     api::request::{ApiRequest, json},
     state,
@@ -27,6 +27,5 @@ pub(crate) async fn of_run(asked: ApiRequest) -> Result<Response<AnswerBody>, st
             find(store, no, &prices(&view), &store.attempts(no)?, &entries::all(store, no)?)
         })
         .await?;
-    let each: Vec<Value> = found.iter().map(Resumption::object).collect();
-    json(&json!({ "run": id, "total": Tax::of(&found).object(), "resumptions": each }))
+    json(&json!({ "run": id, "total": Tax::of(&found), "resumptions": found }))
 }

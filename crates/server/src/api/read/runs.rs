@@ -5,11 +5,13 @@ use outlast_core::{
     reads::{idle::changed_at, resume, runs, still, tightest::Above},
     run::status::Status,
     store::{self, RunView, Store},
-    words::id::{Micros, RunNo},
+    words::id::RunNo,
 };
-use serde_json::{Value, json};
+use outlast_view::{self as view, Time};
+use serde::Serialize;
+use serde_json::json;
 
-use super::{show, words};
+use super::words;
 use crate::{
     api::request::{ApiRequest, json},
     state::Error,
@@ -35,8 +37,8 @@ pub async fn list(asked: ApiRequest, jobs: bool) -> Result<Response<AnswerBody>,
         statuses: words(query, "status", &Status::ALL, Status::name)?,
         name: query.text("name").map(str::to_owned),
         tag,
-        since: query.number("since")?.map(Micros),
-        until: query.number("until")?.map(Micros),
+        since: query.time("since")?,
+        until: query.time("until")?,
         jobs,
         before,
     };
@@ -49,44 +51,68 @@ pub async fn list(asked: ApiRequest, jobs: bool) -> Result<Response<AnswerBody>,
                 Some(own) => runs::Listed { runs: store.run(own)?.into_iter().collect(), next: None },
             };
             let mut above = Above::new(store, now);
-            let shown = listed.runs.iter().map(|view| one(store, view, show::run(view, now), &mut above));
-            Ok((shown.collect::<Result<Vec<Value>, _>>()?, listed.next))
+            let shown = listed.runs.iter().map(|view| {
+                let standing = Standing::read(store, view, &mut above)?;
+                Ok(ListedRun { run: view::Run::new(view, now), standing })
+            });
+            Ok((shown.collect::<Result<Vec<ListedRun>, store::Error>>()?, listed.next))
         })
         .await?;
     let of = if jobs { "jobs" } else { "runs" };
     json(&json!({ of: found, "cursor": next.map(|no| no.to_string()) }))
 }
 
-/// Adds to a run's row what other rows tell: since when it stands still, and the limit that it is nearest to.
-fn one(
-    store: &dyn Store,
-    view: &RunView,
-    mut told: Value,
-    above: &mut Above<'_>,
-) -> Result<Value, store::Error> {
-    told["still_since"] = json!(still::since(store, &view.run)?.map(|at| at.0));
-    let tightest = above.tightest(view)?;
-    told["tightest"] = tightest.map_or(Value::Null, |tightest| show::tightest(&tightest));
-    Ok(told)
+/// Run as a row of a list, with what other rows tell of it.
+#[derive(Serialize)]
+struct ListedRun {
+    #[serde(flatten)]
+    run: view::Run,
+    #[serde(flatten)]
+    standing: Standing,
+}
+
+/// What other rows tell of a run: since when it stands still, and the limit that it is nearest to.
+#[derive(Serialize)]
+struct Standing {
+    still_since: Option<Time>,
+    tightest: Option<view::Tightest>,
+}
+
+impl Standing {
+    fn read(store: &dyn Store, view: &RunView, above: &mut Above<'_>) -> Result<Standing, store::Error> {
+        Ok(Standing {
+            still_since: still::since(store, &view.run)?.map(Time),
+            tightest: above.tightest(view)?.map(|tightest| view::Tightest::new(&tightest)),
+        })
+    }
+}
+
+/// One run as the page shows it.
+#[derive(Serialize)]
+struct Summary {
+    #[serde(flatten)]
+    run: view::RunDetail,
+    #[serde(flatten)]
+    standing: Standing,
+    /// Commands that go on with it.
+    resume: Vec<String>,
+    now: Time,
+    changed_at: Time,
 }
 
 /// Answers with one run: its status, budget, settings and parent.
 pub async fn summary(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let view = asked.run().await?;
-    let told = asked.read(move |store| told(store, &view)).await?;
-    json(&told)
-}
-
-fn told(store: &dyn Store, view: &RunView) -> Result<Value, store::Error> {
-    let now = store.now()?;
-    let id = |no: RunNo| -> Result<Option<String>, store::Error> {
-        Ok(store.run(no)?.map(|view| view.run.id.to_string()))
-    };
-    let parent = view.run.parent.map(id).transpose()?.flatten();
-    let mut told = one(store, view, show::summary(view, now), &mut Above::new(store, now))?;
-    told["resume"] = resume::commands(view).into();
-    told["now"] = now.0.into();
-    told["changed_at"] = changed_at(store, &view.run)?.0.into();
-    told["parent"] = parent.into();
-    Ok(told)
+    let summary = asked.read(move |store| {
+        let now = store.now()?;
+        let parent = view.run.parent.map(|no| store.run(no)).transpose()?.flatten();
+        Ok(Summary {
+            run: view::RunDetail::new(&view, parent.map(|parent| parent.run.id), now),
+            standing: Standing::read(store, &view, &mut Above::new(store, now))?,
+            resume: resume::commands(&view),
+            now: Time(now),
+            changed_at: Time(changed_at(store, &view.run)?),
+        })
+    });
+    json(&summary.await?)
 }

@@ -35,7 +35,7 @@ pub async fn request(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     };
     match asked.working(run, answer.await).await?.id {
         None => json(&show::not_required()),
-        Some(id) => created(&show::approval(&view(&asked, id).await?)),
+        Some(id) => created(&show::Approval::new(&view(&asked, id).await?)),
     }
 }
 

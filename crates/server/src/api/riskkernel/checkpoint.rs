@@ -87,7 +87,7 @@ fn read(store: &dyn Store, run: RunNo, run_id: String) -> Result<Option<Latest>,
         run_id,
         name: entry.key.unwrap_or_default(),
         step_index: used.loops,
-        usage: Usage::of(&used, counted),
+        usage: Usage::new(&used, counted),
         payload: object(of_checkpoint(store, run, entry.seq, Role::Value)?),
         created_at: rfc3339(entry.opened_at),
     }))

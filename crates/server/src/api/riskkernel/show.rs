@@ -10,6 +10,7 @@ use outlast_core::{
     store::{self, RunView, Store},
     words::calendar::rfc3339,
 };
+use outlast_view::shape;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -17,10 +18,7 @@ use super::{
     approval::pending,
     tokens::{Counted, Tokens},
 };
-use crate::api::{
-    amount,
-    approvals::show::{Approval, approval},
-};
+use crate::api::{amount, approvals::show::Approval};
 
 /// Run with its budget and usage, in the shape of RiskKernel's JSON.
 #[derive(Debug, Serialize)]
@@ -40,37 +38,26 @@ pub struct Shown {
     updated_at: String,
 }
 
-/// Limits of a run. 0 means no limit, as in RiskKernel.
-#[derive(Debug, Serialize)]
-struct Budget {
-    tokens: i64,
-    dollars: Box<RawValue>,
-    loops: i64,
-    seconds: Box<RawValue>,
+shape! {
+    /// Limits of a run. 0 means no limit, as in RiskKernel.
+    Budget(limits: &Limits; let limit = |unit: Unit| limits[unit].unwrap_or(0)) {
+        tokens: i64 = limit(Unit::Tokens);
+        dollars: Box<RawValue> = amount::dollars(limit(Unit::CostNanoUsd));
+        loops: i64 = limit(Unit::Loops);
+        seconds: Box<RawValue> = amount::seconds(limit(Unit::WallMs));
+    }
 }
 
-/// Usage of a run. `tokens` and `dollars` include calls in doubt at their reservation.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Usage {
-    tokens: i64,
-    prompt_tokens: u64,
-    completion_tokens: u64,
-    dollars: Box<RawValue>,
-    loops: i64,
-    elapsed_seconds: i64,
-}
-
-impl Usage {
-    pub fn of(used: &Used, counted: Counted) -> Usage {
-        Usage {
-            tokens: used.tokens,
-            prompt_tokens: counted.prompt,
-            completion_tokens: counted.completion,
-            dollars: amount::dollars(used.cost_nano_usd),
-            loops: used.loops,
-            elapsed_seconds: used.wall_ms / 1000,
-        }
+shape! {
+    /// Usage of a run. `tokens` and `dollars` include calls in doubt at their reservation.
+    #[serde(rename_all = "camelCase")]
+    pub Usage(used: &Used, counted: Counted) {
+        tokens: i64 = used.tokens;
+        prompt_tokens: u64 = counted.prompt;
+        completion_tokens: u64 = counted.completion;
+        dollars: Box<RawValue> = amount::dollars(used.cost_nano_usd);
+        loops: i64 = used.loops;
+        elapsed_seconds: i64 = used.wall_ms / 1000;
     }
 }
 
@@ -86,10 +73,10 @@ impl Shown {
             name: view.spec.name.clone().unwrap_or_default(),
             status: status(run, awaits),
             halt_reason: halt_reason(run),
-            budget: budget(&view.envelope.limits),
-            usage: Usage::of(&used, tokens.of(store, run.no)?),
+            budget: Budget::new(&view.envelope.limits),
+            usage: Usage::new(&used, tokens.of(store, run.no)?),
             metadata: view.spec.tags.clone(),
-            pending_approval: if awaits { pending(store, run.no)?.first().map(approval) } else { None },
+            pending_approval: if awaits { pending(store, run.no)?.first().map(Approval::new) } else { None },
             created_at: rfc3339(run.created_at),
             updated_at: rfc3339(changed_at(store, run)?),
         })
@@ -111,15 +98,5 @@ fn halt_reason(run: &Run) -> String {
         (Some(halt), _) => halt.code.clone(),
         (None, Status::Cancelled) => "cancelled".into(),
         (None, _) => String::new(),
-    }
-}
-
-fn budget(limits: &Limits) -> Budget {
-    let limit = |unit: Unit| limits[unit].unwrap_or(0);
-    Budget {
-        tokens: limit(Unit::Tokens),
-        dollars: amount::dollars(limit(Unit::CostNanoUsd)),
-        loops: limit(Unit::Loops),
-        seconds: amount::seconds(limit(Unit::WallMs)),
     }
 }

@@ -99,7 +99,7 @@ struct History {
 
 /// Returns a commit as JSON: its number, its time and the versions that it made.
 pub fn committed(done: &Committed) -> Value {
-    json!({ "commit": done.commit, "at": done.at.0, "versions": done.versions })
+    json!({ "commit": done.commit, "at": outlast_view::Time(done.at), "versions": done.versions })
 }
 
 fn name(asked: &ApiRequest) -> Arc<Name> {

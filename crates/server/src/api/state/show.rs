@@ -8,6 +8,7 @@ use outlast_core::{
     store::{self, Store, state::Event},
     words::id::RunNo,
 };
+use outlast_view::Time;
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
@@ -35,8 +36,8 @@ pub struct Version {
 #[derive(Clone, Debug, Serialize)]
 pub struct By {
     pub commit: i64,
-    /// Time of the commit, in microseconds since the Unix epoch.
-    pub at: i64,
+    /// Time of the commit.
+    pub at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +71,7 @@ impl Runs {
     /// Returns the commit of a version: its number, its time, and the run that wrote it.
     pub fn by(&mut self, store: &dyn Store, item: &Item) -> Result<By, store::Error> {
         let run = item.run.map(|run| self.id(store, run)).transpose()?.flatten();
-        Ok(By { commit: item.commit, at: item.at.0, run, attempt: item.attempt.map(|a| a.0) })
+        Ok(By { commit: item.commit, at: Time(item.at), run, attempt: item.attempt.map(|a| a.0) })
     }
 
     /// Converts a version of a key for JSON output, with its namespace and agent.
@@ -117,11 +118,11 @@ impl Version {
 }
 
 pub fn listed(key: &Listed) -> Value {
-    json!({ "key": key.key, "version": key.version, "commit": key.commit, "at": key.at.0 })
+    json!({ "key": key.key, "version": key.version, "commit": key.commit, "at": Time(key.at) })
 }
 
 pub fn namespace(namespace: &Namespace) -> Value {
-    json!({ "namespace": namespace.name, "commit": namespace.commit, "at": namespace.at.0 })
+    json!({ "namespace": namespace.name, "commit": namespace.commit, "at": Time(namespace.at) })
 }
 
 pub fn resume_point(point: &ResumePoint) -> Value {

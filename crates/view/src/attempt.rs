@@ -1,10 +1,68 @@
-//! Words for how an attempt ended.
+//! Attempts of runs: when each lived, and how it ended.
 
-use outlast_core::run::attempt::Exit;
+use outlast_core::{
+    run::attempt,
+    words::{
+        id::{AttemptNo, Seq, Slot},
+        outage::Outage,
+    },
+};
+
+use crate::Time;
+
+shape! {
+    /// One life of a run's agent.
+    pub Attempt(a: &attempt::Attempt) {
+        attempt: AttemptNo = a.no;
+        slot: Slot = a.slot;
+        label: Option<String> = a.label.clone();
+        iteration: i64 = a.iteration;
+        started_at: Time = Time(a.started_at);
+        ended_at: Option<Time> = a.ended_at.map(Time);
+        active_ms: i64 = a.active_ms;
+        died: bool = a.died();
+        /// How it ended, in words; `open` while it goes on.
+        how: String = a.exit.as_ref().map_or_else(|| "open".to_owned(), exit_words);
+        exit: Option<Exit> = a.exit.as_ref().map(Exit::new);
+        /// Recorded answers that it left untaken.
+        untaken: i64 = a.untaken;
+        /// Entry of its first new call while answers were untaken.
+        diverged_at: Option<Seq> = a.diverged;
+        diverged_untaken: Option<i64> = a.diverged.map(|_| a.diverged_untaken);
+    }
+}
+
+shape! {
+    /// What was seen of an attempt's end.
+    pub Exit(e: &attempt::Exit) {
+        code: Option<i32> = e.code;
+        signal: Option<i32> = e.signal;
+        /// Whether the kernel killed it because memory ran out.
+        oom: bool = e.oom;
+        /// Whether it died together with its driver.
+        lost: bool = e.lost;
+        stopped: bool = e.stopped;
+        at_limit: bool = e.at_limit;
+        /// Whether it ended while its calls waited for a budget above its run's own.
+        for_room: bool = e.for_room;
+        outage: Option<ExitOutage> = e.outage.as_ref().map(ExitOutage::new);
+        /// Requests that passed unread on opened hosts.
+        unread: i64 = e.unread;
+    }
+}
+
+shape! {
+    /// Outage of a provider during which an attempt ended.
+    pub ExitOutage(outage: &Outage) {
+        upstream: String = outage.upstream.clone();
+        code: &'static str = outage.cause.code();
+        message: String = outage.to_string();
+    }
+}
 
 /// Describes an exit: `killed by SIGKILL`, `exited with 1`, `finished`, `stopped (killed by SIGTERM)`,
 /// `at a usage limit (exited with 1)`.
-pub fn words(exit: &Exit) -> String {
+pub fn exit_words(exit: &attempt::Exit) -> String {
     let end = seen(exit);
     if exit.for_room {
         return format!("waiting for room above it ({end})");
@@ -20,7 +78,7 @@ pub fn words(exit: &Exit) -> String {
     }
 }
 
-fn seen(exit: &Exit) -> String {
+fn seen(exit: &attempt::Exit) -> String {
     let signal = exit.signal.map(signal_name);
     match (exit.oom, exit.lost, signal, exit.code) {
         (true, _, _, _) => "killed for its memory (OOM)".into(),
@@ -63,7 +121,9 @@ fn signal_name(number: i32) -> String {
 mod tests {
     use outlast_core::words::outage::{Cause, Outage};
 
-    use super::*;
+    use attempt::Exit;
+
+    use super::{attempt, exit_words};
 
     #[test]
     fn ends_are_told_by_what_was_seen() {
@@ -86,7 +146,7 @@ mod tests {
             ),
             (exit, "ended"),
         ] {
-            assert_eq!(words(&exit), wanted);
+            assert_eq!(exit_words(&exit), wanted);
         }
     }
 }

@@ -1,0 +1,50 @@
+//! Shapes of Outlast's JSON: what the command line prints with `--json`, REST answers, the page reads and Python parses.
+//!
+//! Each noun is one struct, so that a fact has one name everywhere. Three rules hold for all of them: a time is RFC 3339
+//! in UTC with six digits after the second ([`Time`]); an amount of dollars is written twice ([`money`]); any other amount
+//! is a whole number of the unit in its name. A shape that one face adds facts to is flattened into that face's own.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+/// Declares a struct that is written as JSON, with `new`, which makes it from rows of the store. One row a fact: its name,
+/// its type, and where its value comes from. What follows `let` in the head is bound for all rows.
+#[macro_export]
+macro_rules! shape {
+    (
+        $(#[$about:meta])*
+        $vis:vis $name:ident($($from:ident: $source:ty),* $(; let $bound:pat = $value:expr)?) {
+            $($(#[$attribute:meta])* $fact:ident: $kind:ty = $read:expr;)*
+        }
+    ) => {
+        #[derive(Clone, Debug, ::serde::Serialize)]
+        $(#[$about])*
+        $vis struct $name {
+            $($(#[$attribute])* $vis $fact: $kind,)*
+        }
+
+        impl $name {
+            $vis fn new($($from: $source),*) -> $name {
+                $(let $bound = $value;)?
+                $name { $($fact: $read,)* }
+            }
+        }
+    };
+}
+
+mod approval;
+mod attempt;
+mod budget;
+mod entry;
+mod event;
+pub mod money;
+mod run;
+mod spend;
+mod time;
+
+pub use approval::Approval;
+pub use attempt::{Attempt, Exit, exit_words};
+pub use budget::{BudgetLine, NamedBudget, lines};
+pub use entry::{Entry, Item};
+pub use event::Event;
+pub use run::{Job, Run, RunDetail, Tightest, job};
+pub use spend::{Plan, Spend};
+pub use time::Time;

@@ -1,0 +1,175 @@
+//! Runs: a row of a list, and one run with its budget and settings.
+
+use std::collections::BTreeMap;
+
+use outlast_core::{
+    envelope::{Refusal, evidence::Evidence, unit::Unit},
+    journal::job,
+    reads::tightest::{self, Whose},
+    run::{self, Policy, looping::Looping, rules::Rules},
+    store::RunView,
+    words::id::{Micros, RunId, Seq},
+};
+
+use crate::{
+    BudgetLine, Time, lines,
+    money::{InDoubt, Limit, Reserved, Saved, Spent},
+};
+
+shape! {
+    /// Run as a row of a list.
+    pub Run(view: &RunView, now: Micros; let (run, e) = (&view.run, &view.envelope)) {
+        run: RunId = run.id.clone();
+        name: Option<String> = view.spec.name.clone();
+        status: &'static str = run.status.name();
+        tags: BTreeMap<String, String> = view.spec.tags.clone();
+        created_at: Time = Time(run.created_at);
+        began_at: Option<Time> = run.began_at.map(Time);
+        ended_at: Option<Time> = run.ended_at.map(Time);
+        /// Time until which it sleeps.
+        wake_at: Option<Time> = run.wake_at.map(Time);
+        halt_code: Option<String> = run.halt.as_ref().map(|halt| halt.code.clone());
+        /// Why it is halted, waits or failed.
+        why: Option<String> = run.halt.as_ref().map(Refusal::message).or_else(|| run.error.clone());
+        stop_requested: bool = run.stop_requested;
+        attempt_count: i64 = run.next_attempt.0 - 1;
+        restarts: i64 = e.spent[Unit::Restarts];
+        iteration: i64 = run.iteration;
+        /// Number of entries of its journal.
+        entries: i64 = run.next_seq.0 - 1;
+        /// Number of approvals that wait for a person.
+        pending_approvals: usize = run.approvals.as_ref().map_or(0, |awaited| awaited.pending(now));
+        calls: i64 = e.spent[Unit::Calls];
+        tokens: i64 = e.spent[Unit::Tokens];
+        loops: i64 = e.spent[Unit::Loops];
+        #[serde(flatten)] spent: Spent = Spent::new(e.spent.cost());
+        #[serde(flatten)] reserved: Reserved = Reserved::new(e.reserved.cost());
+        #[serde(flatten)] in_doubt: InDoubt = InDoubt::new(e.doubt.cost());
+        #[serde(flatten)] limit: Limit = Limit::new(e.limits[Unit::CostNanoUsd]);
+        /// Number of recorded answers that were given again.
+        replayed: i64 = run.replayed;
+        #[serde(flatten)] saved: Saved = Saved::new(run.saved_nano_usd);
+        /// Absent in a run that is no batch job.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        job: Option<Job> = job(view);
+    }
+}
+
+shape! {
+    /// Batch job: its items by standing, and its pace.
+    pub Job(job: &job::Job, view: &RunView; let (c, pace) = (&job.counts, pace(job, view))) {
+        /// Name of the job, which runs of several inputs may share.
+        name: String = job.name.clone();
+        /// Number of items, those that no worker has claimed yet among them.
+        items: i64 = c.wanted();
+        open: i64 = c.open;
+        done: i64 = c.done;
+        failed: i64 = c.failed;
+        dead: i64 = c.dead;
+        skipped: i64 = c.skipped;
+        /// Items finished per minute of active time; `None` before any active time.
+        per_minute: Option<f64> = pace;
+        /// Active time until the last item is finished, at that pace; `None` if nothing is left or no pace is known.
+        left_ms: Option<i64> = left_ms(job, view, pace);
+    }
+}
+
+/// Returns the batch job of a run; `None` if the run is none.
+pub fn job(view: &RunView) -> Option<Job> {
+    view.run.job.as_deref().map(|job| Job::new(job, view))
+}
+
+fn pace(job: &job::Job, view: &RunView) -> Option<f64> {
+    let (c, active_ms) = (&job.counts, view.envelope.spent[Unit::ActiveMs]);
+    (active_ms > 0).then(|| (c.done + c.failed + c.dead) as f64 * 60_000.0 / active_ms as f64)
+}
+
+fn left_ms(job: &job::Job, view: &RunView, pace: Option<f64>) -> Option<i64> {
+    let left = job.counts.wanted() - job.counts.ended();
+    let pace = pace.filter(|pace| !view.run.status.is_ended() && left > 0 && *pace > 0.0)?;
+    Some((left as f64 * 60_000.0 / pace) as i64)
+}
+
+shape! {
+    /// Limit that a run is nearest to.
+    pub Tightest(t: &tightest::Tightest) {
+        /// `run`: its own; `above`: that of a run above it; `budget`: that of the named budget in `budget`.
+        whose: &'static str = match &t.whose {
+            Whose::Own => "run",
+            Whose::Above(_) => "above",
+            Whose::Named(_) => "budget",
+        };
+        budget: Option<String> = match &t.whose {
+            Whose::Named(name) => Some(name.as_str().to_owned()),
+            Whose::Own | Whose::Above(_) => None,
+        };
+        unit: &'static str = t.unit.name();
+        limit: i64 = t.limit;
+        spent: i64 = t.spent;
+        reserved: i64 = t.reserved;
+    }
+}
+
+shape! {
+    /// Run with its budget and settings. `parent` is the id of the run above it.
+    pub RunDetail(view: &RunView, parent: Option<RunId>, now: Micros; let (run, spec) = (&view.run, &view.spec)) {
+        #[serde(flatten)] run: Run = Run::new(view, now);
+        parent: Option<RunId> = parent;
+        halt: Option<Halt> = run.halt.as_ref().map(|halt| Halt::new(halt, &run.id));
+        error: Option<String> = run.error.clone();
+        budget: Vec<BudgetLine> = lines(view, now);
+        command: Option<Command> = spec.command.as_ref().map(Command::new);
+        login: Option<String> = spec.login.clone();
+        /// Ceilings on the login's plan, as they were typed.
+        plan: Option<String> = spec.plan.as_ref().map(ToString::to_string);
+        policy: Policy = run.policy;
+        rules: Option<Rules> = spec.rules.clone();
+        #[serde(rename = "loop")] looping: Option<Loop> = spec.looping().map(|looping| Loop::new(looping, run));
+    }
+}
+
+shape! {
+    /// Rule that halts a run or lets it wait, with the amounts that decided it.
+    pub Halt(refusal: &Refusal, run: &RunId) {
+        code: String = refusal.code.clone();
+        message: String = refusal.message();
+        hint: String = refusal.hint(run.as_str());
+        unit: Option<&'static str> = refusal.unit.map(Unit::name);
+        needs: i64 = refusal.needs;
+        free: i64 = refusal.free;
+        limit: i64 = refusal.limit;
+        in_doubt: i64 = refusal.doubt;
+        at: Time = Time(refusal.at);
+        waited: Option<Waited> = refusal.waited.as_deref().map(Waited::new);
+    }
+}
+
+shape! {
+    /// Calls in a row that brought nothing new.
+    pub Waited(e: &Evidence) {
+        calls: u32 = e.calls;
+        first: Seq = e.first;
+        since: Time = Time(e.since);
+        name: String = e.name.clone();
+    }
+}
+
+shape! {
+    /// Command of a supervised run.
+    pub Command(command: &run::Command) {
+        argv: Vec<String> = command.argv.clone();
+        directory: String = command.directory.clone();
+    }
+}
+
+shape! {
+    /// Loop of a run's command: when it is over, and how far it is.
+    pub Loop(looping: &Looping, run: &run::Run; let turns = run.turns.as_deref()) {
+        max_iterations: Option<i64> = looping.max_iterations;
+        until: Option<String> = looping.until.clone();
+        /// Path of the file that each iteration reads.
+        stdin: Option<String> = looping.input.clone();
+        finished: i64 = turns.map_or(0, |t| t.finished);
+        unchanged: i64 = turns.map_or(0, |t| t.unchanged);
+    }
+}
