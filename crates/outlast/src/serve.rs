@@ -41,7 +41,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
     let config = settings::config(&args, &context)?;
     let told = settings_notify::load(&context.around)?;
     let servers = settings_mcp::load(&context.around)?;
-    let token = config.access.api_token.clone();
+    let (token, network) = (config.access.api_token.clone(), config.network.clone());
     let drain = Duration::from_millis(u64::try_from(args.drain_ms).unwrap_or(0));
     let tell = |text: &str| match args.log {
         LogFormat::Text => say(text),
@@ -86,7 +86,7 @@ pub fn serve(args: ServeArgs, context: Context) -> Result<u8, CliError> {
             let admission = token.map_or(grpc::Admission::Everybody, grpc::Admission::ApiToken);
             serving_grpc = Some(tokio::spawn(grpc::serve(desk, listener, admission, stopped)));
         }
-        let telling = notify::Delivering::start(told, node.store().clone(), node.clone());
+        let telling = notify::Delivering::start(told, &network, node.store().clone(), node.clone());
         let beat = tokio::spawn(node.clone().keep_alive());
         proxy.begin_sharing();
         let sharing = tokio::spawn(proxy.clone().keep_sharing());

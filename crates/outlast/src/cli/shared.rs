@@ -234,6 +234,9 @@ pub struct ProxyArgs {
     /// The largest request body
     #[arg(long = "max-body", value_name = "SIZE", default_value = "64MiB", value_parser = values::bytes)]
     pub max_body_bytes: u64,
+    /// Let requests continue from stored responses of other runs (`previous_response_id`): the key can read every one of its account
+    #[arg(long)]
+    pub foreign_responses: bool,
     /// Event that a commit survives: a loss of power (full), or the death of every process
     #[arg(long, value_name = "WHAT", default_value = "full", value_parser = values::durability())]
     pub durability: Durability,
@@ -267,6 +270,7 @@ impl ProxyArgs {
         ] {
             flags.extend(value.as_ref().map(|value| OsString::from(format!("{flag}={value}"))));
         }
+        flags.extend(self.foreign_responses.then(|| "--foreign-responses".into()));
         if let Some(prices) = &self.prices {
             flags.extend(["--prices".into(), prices.clone().into_os_string()]);
         }
@@ -289,7 +293,7 @@ mod tests {
         }
         let typed = ["x", "--prices", "a b.toml", "--openai-base-url", "http://h/v1", "--admit-wait", "1m"]
             .into_iter()
-            .chain(["--max-body", "1KiB", "--durability", "process"]);
+            .chain(["--max-body", "1KiB", "--durability", "process", "--foreign-responses"]);
         for typed in [typed.collect(), vec!["x"]] {
             let first = Line::parse_from(typed).proxy;
             let again = std::iter::once(OsString::from("x")).chain(first.flags());

@@ -21,6 +21,7 @@ use crate::{
         table::{Cell, Side, Table},
         time,
     },
+    serve::proxy_setup,
     settings::notify::{Endpoint, Notify, ON_HALT, Shape, Way, load},
 };
 
@@ -129,11 +130,12 @@ fn test(context: &Context, told: &Notify, only: Option<&str>, page: &mut Page) -
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Runtime)?;
     let mut code = exit_code::OK;
+    let poster = Poster::new(&proxy_setup::network(&context.around)?);
     let now = context.clock.now();
     let mut all = Vec::new();
     for endpoint in told.endpoints.iter().filter(|e| only.is_none_or(|only| only == e.name)) {
         let message = Message::test(&endpoint.name, now);
-        let sent = runtime.block_on(notify::send(&Poster::new(), endpoint, &message, now));
+        let sent = runtime.block_on(notify::send(&poster, endpoint, &message, now));
         if sent.is_err() {
             code = exit_code::REFUSED;
         }

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     program::{error::CliError, exit_code, say::say},
     render::text::clean_line,
+    serve::proxy_setup,
 };
 
 /// Longest wait for answers to calls in flight after the client has gone.
@@ -310,13 +311,16 @@ impl Host {
                 move |line| lines.send(Event::Server(line)).is_ok(),
                 move |how| drop(ends.send(Event::ServerEnded(how))),
             )?),
-            Way::Url(target) => Server::Remote(Remote::start(target.clone(), move |heard| {
-                let _ = lines.send(match heard {
-                    Heard::Line(line) => Event::Server(line),
-                    Heard::Lost { line, why, taken } => Event::Lost { line, why, taken },
-                    Heard::Forgotten(line) => Event::Forgotten(line),
-                });
-            })),
+            Way::Url(target) => {
+                let network = proxy_setup::network(&self.ledger.context.around)?;
+                Server::Remote(Remote::start(target.clone(), &network, move |heard| {
+                    let _ = lines.send(match heard {
+                        Heard::Line(line) => Event::Server(line),
+                        Heard::Lost { line, why, taken } => Event::Lost { line, why, taken },
+                        Heard::Forgotten(line) => Event::Forgotten(line),
+                    });
+                }))
+            }
         });
         Ok(())
     }

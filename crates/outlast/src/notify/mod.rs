@@ -20,7 +20,7 @@ use outlast_core::{
     store::{self, Ask as _, Durability, Store},
     words::id::{InstanceNo, Micros, RunId, RunNo},
 };
-use outlast_server::{node::Node, notify::Poster};
+use outlast_server::{door::Network, node::Node, notify::Poster};
 
 use crate::settings::notify::{Endpoint, Notify, Way};
 use message::Message;
@@ -67,11 +67,16 @@ pub struct Delivering {
 
 impl Delivering {
     /// Starts to deliver messages and heartbeats; `None` if `[notify]` configures nothing.
-    pub fn start(notify: Notify, store: Arc<dyn Store>, node: Arc<Node>) -> Option<Delivering> {
+    pub fn start(
+        notify: Notify,
+        network: &Network,
+        store: Arc<dyn Store>,
+        node: Arc<Node>,
+    ) -> Option<Delivering> {
         if notify == Notify::default() {
             return None;
         }
-        let deliverer = Arc::new(Deliverer::new(store, notify, move || node.instance()));
+        let deliverer = Arc::new(Deliverer::new(store, notify, network, move || node.instance()));
         let delivering = deliverer.clone();
         let mut tasks = vec![tokio::spawn(async move {
             loop {
@@ -114,9 +119,10 @@ impl Deliverer {
     fn new(
         store: Arc<dyn Store>,
         notify: Notify,
+        network: &Network,
         me: impl Fn() -> InstanceNo + Send + Sync + 'static,
     ) -> Deliverer {
-        Deliverer { store, me: Box::new(me), notify, poster: Poster::new() }
+        Deliverer { store, me: Box::new(me), notify, poster: Poster::new(network) }
     }
 
     /// Delivers the messages that are due to each endpoint. Returns whether more may be due at once.

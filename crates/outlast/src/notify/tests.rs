@@ -28,6 +28,10 @@ use outlast_server::notify::{Secret, Target};
 use super::*;
 use crate::settings::notify::Shape;
 
+fn network() -> Network {
+    Network::of(&|_| None).unwrap()
+}
+
 /// Webhook of a test: it answers as `answers` says, and keeps what it took.
 struct Hook {
     address: SocketAddr,
@@ -132,7 +136,7 @@ async fn nothing_is_lost_to_an_endpoint_that_fails_half_the_time_and_to_delivere
         if turn.is_multiple_of(2) { 503 } else { 200 }
     });
     let first = scene.process();
-    Deliverer::new(scene.store.clone(), hook.notify(), move || first).round().await;
+    Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || first).round().await;
     // The endpoint is known from now on: nobody delivers while these happen.
     scene.dies(first);
     (0..200).for_each(|n| scene.news(&format!("run-{n}")));
@@ -141,7 +145,7 @@ async fn nothing_is_lost_to_an_endpoint_that_fails_half_the_time_and_to_delivere
     let mut kills = 0;
     while wanted.iter().any(|id| !hook.taken().iter().any(|(had, _)| had == id)) {
         let me = scene.process();
-        let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+        let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
         // Cut anywhere: between a message and the commit that records it, too.
         let cut = Duration::from_millis(3 + kills % 40);
         let _ = tokio::time::timeout(cut, async { while deliverer.round().await {} }).await;
@@ -163,7 +167,7 @@ async fn a_living_deliverer_is_left_alone_and_a_dead_one_is_replaced() {
     let scene = Scene::new();
     let hook = Hook::start(|| 200);
     let (a, b) = (scene.process(), scene.process());
-    let of = |me| Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+    let of = |me| Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
     of(a).round().await;
     scene.news("r");
     of(b).round().await;
@@ -180,7 +184,7 @@ async fn a_redirect_is_not_followed_and_what_stays_refused_is_given_up_until_a_p
     let scene = Scene::new();
     let hook = Hook::start(|| 302);
     let me = scene.process();
-    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
     deliverer.round().await;
     scene.news("r");
     for _ in 0..MOST_TRIES {
@@ -210,7 +214,7 @@ async fn a_person_who_retries_while_messages_are_sent_keeps_none_from_being_reco
         200
     });
     let me = scene.process();
-    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), move || me);
+    let deliverer = Deliverer::new(scene.store.clone(), hook.notify(), &network(), move || me);
     deliverer.round().await;
     (0..30).for_each(|n| scene.news(&format!("run-{n}")));
     while deliverer.round().await {}

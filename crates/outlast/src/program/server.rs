@@ -11,7 +11,7 @@ use outlast_server::{
 use crate::{
     cli::Command,
     program::{context::Context, error::CliError},
-    serve::token::read_token,
+    serve::{proxy_setup, token::read_token},
     settings::surroundings::Surroundings,
 };
 
@@ -130,7 +130,8 @@ impl Context {
         match &self.server {
             None => self.open(false, Default::default()),
             Some(server) => {
-                let reached = Remote::reach(server.address.clone(), server.token.as_ref())?;
+                let network = proxy_setup::network(&self.around)?;
+                let reached = Remote::reach(server.address.clone(), server.token.as_ref(), &network)?;
                 Ok(Arc::new(reached))
             }
         }

@@ -1,6 +1,6 @@
 //! Builds a proxy's configuration from flags, keys and files. Shared by `run` and `serve`.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ffi::OsStr, sync::Arc, time::Duration};
 
 use outlast_core::{
     call::{Membership, rate::Rate},
@@ -11,7 +11,7 @@ use outlast_core::{
     words::{clock::Clock, id::RunId},
 };
 use outlast_server::{
-    door::{Access, Config, Key, Provider, Providers},
+    door::{Access, Config, Key, Network, Provider, Providers},
     node::{Census, Inquest, LOOK, Node},
 };
 
@@ -21,7 +21,7 @@ use crate::{
         context::Context,
         error::{CliError, MachineError},
     },
-    settings::{keys::Keys, upstreams},
+    settings::{keys::Keys, surroundings::Surroundings, upstreams},
 };
 use outlast_process::identity::{self, Liveness};
 
@@ -93,11 +93,19 @@ pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Returns the network that the person's variables describe. Errors: a proxy that cannot be used.
+pub fn network(around: &Surroundings) -> Result<Network, CliError> {
+    Network::of(&|name| around.var(name).map(OsStr::to_owned)).map_err(|e| {
+        CliError::usage(e.to_string(), Some("set it to http://HOST:PORT, or unset it for this command"))
+    })
+}
+
 /// Builds a proxy's configuration. `limits` and `policy` are the defaults of runs that the proxy begins.
 pub fn config(
     args: &ProxyArgs,
     access: Access,
     providers: Providers,
+    network: Network,
     prices: PriceTable,
     limits: Limits,
     policy: Policy,
@@ -106,6 +114,8 @@ pub fn config(
     Config {
         access,
         providers,
+        foreign_responses: args.foreign_responses,
+        network,
         price_hash: Arc::from(prices.hash()),
         prices,
         default_limits: limits,

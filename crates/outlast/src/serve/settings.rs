@@ -46,7 +46,8 @@ pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<C
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
     let prices = prices::typed(&args.proxy)?;
     let (limits, policy) = (args.defaults.limits(), args.policy.policy());
-    let config = proxy_setup::config(&args.proxy, access, providers, prices, limits, policy);
+    let network = proxy_setup::network(&context.around)?;
+    let config = proxy_setup::config(&args.proxy, access, providers, network, prices, limits, policy);
     let upstream_concurrency = args.upstream_concurrency.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let upstream_rate = args.upstream_rate.unwrap_or_default();
     let masks = masks::load(&context.around)?;

@@ -110,5 +110,7 @@ fn config(context: &Context) -> Result<Config, CliError> {
     let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     let access = Access { api_token: Some(token.into()), loopback: true, ..Access::default() };
     let prices = PriceTable::builtin();
-    Ok(proxy_setup::config(&args, access, providers, prices, Default::default(), Default::default()))
+    let network = proxy_setup::network(&context.around)?;
+    let (limits, policy) = Default::default();
+    Ok(proxy_setup::config(&args, access, providers, network, prices, limits, policy))
 }

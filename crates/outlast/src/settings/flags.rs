@@ -28,8 +28,8 @@ const FLAGS: [(SetBy, &str); 3] = [
         Owner,
         "active admission admit-wait agent all allow-host allow-net anthropic-base-url api-token-file \
          attempts by cache cached calls confine confine-net cpu default-loops default-usd default-wall detach \
-         diff divergence drain durability encoding env env-file fail first-byte-timeout follow gaps \
-         gemini-base-url grace grep grpc grpc-conflicts hide-env idempotent idle-end idle-timeout in-doubt \
+         diff divergence drain durability encoding env env-file fail first-byte-timeout follow \
+         foreign-responses gaps gemini-base-url grace grep grpc grpc-conflicts hide-env idempotent idle-end idle-timeout in-doubt \
          input intercept keep latency limit lines listen log loops max-body max-iterations max-lives mcp \
          memory memory-by name new no-logs no-progress on-divergence on-halt openai-base-url orphans outage \
          outage-pause outage-wait output pause-wall plan plan-window policy prices print pty raw read-only \

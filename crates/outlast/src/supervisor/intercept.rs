@@ -12,8 +12,8 @@ use std::{
 
 use outlast_core::{run::Command, words::clock::Clock};
 use outlast_server::{
-    door::{Providers, Proxy},
-    intercept::{Intercept, Ways, allowed::Allowed, client, is_excepted, machines_authorities},
+    door::{Network, Providers, Proxy, authorities},
+    intercept::{Intercept, allowed::Allowed, is_excepted},
 };
 
 use crate::{
@@ -52,6 +52,8 @@ pub struct Own {
     clock: Arc<dyn Clock>,
     /// Certificate files that the person's own variables name, by variable.
     named: BTreeMap<&'static str, PathBuf>,
+    /// The machine's own authorities (PEM).
+    machines: String,
 }
 
 /// Variables and files for interception that the programs of one attempt are given.
@@ -79,11 +81,10 @@ pub fn check(asked: bool, confined: bool, inside: bool, around: &Surroundings) -
         (false, false) => Ok(false),
         (true, false) => {
             let variable = |name: &str| around.var(name).map(OsStr::to_owned);
-            ways(&variable).map_err(not_intercepted)?;
             for (name, path) in named(&variable, around.directory()) {
                 read(name, &path).map_err(not_intercepted)?;
             }
-            machines_authorities().map_err(not_intercepted)?;
+            authorities(&variable).map_err(not_intercepted)?;
             Ok(true)
         }
     }
@@ -106,6 +107,7 @@ impl Interception {
     /// Errors: `not_intercepted`.
     pub fn begin(
         providers: &Providers,
+        network: Network,
         command: &Command,
         directory: Option<&RunDirectory>,
         inside: bool,
@@ -124,13 +126,14 @@ impl Interception {
             kept.or_else(|| around.var(name).map(OsStr::to_owned)).filter(|value| !value.is_empty())
         };
         let directory = directory.ok_or_else(|| not_intercepted("the run has no directory for its files"))?;
-        let ways = ways(&variable).map_err(not_intercepted)?;
-        let made = client().and_then(|tls| Intercept::new(providers, ways, tls, clock.now()));
+        let made = Intercept::new(providers, network, clock.now());
         let allowed: Option<Vec<Allowed>> =
             held.net.as_ref().map(|all| all.iter().filter_map(|host| host.parse().ok()).collect());
         let intercept = made.map_err(not_intercepted)?.only(allowed);
         let named = named(&variable, Path::new(&command.directory));
-        let own = Own { intercept: Arc::new(intercept), directory: directory.authorities(), clock, named };
+        let machines = authorities(&variable).map_err(not_intercepted)?;
+        let (intercept, directory) = (Arc::new(intercept), directory.authorities());
+        let own = Own { intercept, directory, clock, named, machines };
         // Before the agent is started: what cannot be had is told at once.
         own.give().map_err(not_intercepted)?;
         Ok(Interception::Own(own))
@@ -160,8 +163,7 @@ impl Own {
     /// Makes a new certificate authority for an attempt, and writes the files by which the attempt's programs
     /// trust it.
     ///
-    /// Errors: a file that a variable names cannot be read; the machine has no authorities; the files cannot
-    /// be written.
+    /// Errors: a file that a variable names cannot be read; the files cannot be written.
     fn give(&self) -> io::Result<Given> {
         let ours = self.intercept.renew(self.clock.now()).map_err(io::Error::other)?;
         let mut files: BTreeMap<&'static str, PathBuf> = BTreeMap::new();
@@ -169,7 +171,7 @@ impl Own {
             let (file, theirs) = match self.named.get(name) {
                 Some(path) => (format!("{}.pem", name.to_lowercase()), read(name, path)?),
                 None if BESIDE.contains(&name) => ("ours.pem".into(), String::new()),
-                None => ("all.pem".into(), machines_authorities()?),
+                None => ("all.pem".into(), self.machines.clone()),
             };
             let path = self.directory.join(file);
             if !files.values().any(|known| *known == path) {
@@ -189,19 +191,6 @@ fn read(name: &str, path: &Path) -> io::Result<String> {
             format!("{name} names {}, and the run's authority cannot be added to it: {e}", path.display());
         io::Error::new(e.kind(), what)
     })
-}
-
-/// Returns the ways out of this machine that the person's proxy variables name.
-fn ways(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Ways, String> {
-    let first = |names: [&str; 4]| {
-        let found = names.into_iter().find_map(|name| Some((name.to_owned(), variable(name)?)));
-        found.map(|(name, value)| (name, value.to_string_lossy().into_owned()))
-    };
-    let Some((name, proxy)) = first(["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]) else {
-        return Ok(Ways::default());
-    };
-    let except = variable("no_proxy").or_else(|| variable("NO_PROXY")).unwrap_or_default();
-    Ways::through(&proxy, &except.to_string_lossy()).map_err(|e| format!("{name}: {e}"))
 }
 
 impl Given {

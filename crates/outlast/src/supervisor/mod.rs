@@ -148,6 +148,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     // Bad settings are refused before a run is made.
+    proxy_setup::network(&context.around)?;
     crate::settings::mcp::load(&context.around)?;
     crate::settings::notify::load(&context.around)?;
     let choice = Choice::read(&args.agent);

@@ -84,7 +84,12 @@ pub fn nothing_metered(view: &RunView, tools: usize) {
     });
     // A child run has the keys of the run around it.
     let has_key = !view.spec.keys.is_empty() || view.run.parent.is_some();
+    let is_azures = command.variables.iter().any(|name| name == "AZURE_OPENAI_ENDPOINT");
     say(match (has_key, command.supervision.intercept) {
+        _ if is_azures => {
+            "hint: AZURE_OPENAI_ENDPOINT leads past the proxy: name the resource in [upstreams.azure], and give the program \
+             $OUTLAST_URL/u/azure in its place (docs/guides/upstreams.md)"
+        }
         (false, _) => {
             "hint: no provider's key is in the environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY), and most \
              programs make no call without one"

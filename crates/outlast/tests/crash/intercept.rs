@@ -3,10 +3,11 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Stdio},
+    thread::JoinHandle,
 };
 
 use crate::bed::{Bed, is_root, text, until};
@@ -151,9 +152,8 @@ fn a_host_that_is_not_opened_shows_its_own_certificate() {
     assert!(bed.text("work/page").contains("TLS"), "{}", bed.text("work/page"));
 }
 
-#[test]
-fn a_proxy_that_was_there_before_is_asked_for_every_tunnel() {
-    let bed = Bed::new();
+/// A proxy of a company's that refuses the first tunnel, and returns what it was asked.
+fn refusing_proxy() -> (SocketAddr, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let asked = std::thread::spawn(move || {
@@ -167,6 +167,39 @@ fn a_proxy_that_was_there_before_is_asked_for_every_tunnel() {
         stream.write_all(b"HTTP/1.1 403 Not from here\r\n\r\n").unwrap();
         String::from_utf8(head).unwrap()
     });
+    (at, asked)
+}
+
+/// Bug: `HTTPS_PROXY` was obeyed under `--intercept` only. Consequence: behind a company's proxy no upstream was reached.
+#[test]
+fn an_upstream_is_asked_for_through_the_proxy_of_the_person() {
+    let bed = Bed::new();
+    let (at, asked) = refusing_proxy();
+    let mut command =
+        bed.outlast(&["run", "--restarts", "0", "--outage-wait", "0", "--upstream-retries", "0"]);
+    command.args(["--openai-base-url", "https://llm.corp.invalid/v1", "--", "sh", "-c"]);
+    let ask = r#"curl -s -d '{"model":"gpt-4o-mini","messages":[]}' -H "Authorization: Bearer $OPENAI_API_KEY" $OPENAI_BASE_URL/chat/completions"#;
+    command.arg(ask).env("HTTPS_PROXY", format!("http://{at}")).stdin(Stdio::null());
+    let done = bed.run(command);
+    assert!(asked.join().unwrap().starts_with("CONNECT llm.corp.invalid:443 HTTP/1.1\r\n"));
+    done.tells(&["the proxy before this machine answered: HTTP/1.1 403 Not from here"]);
+}
+
+#[test]
+fn a_proxy_that_cannot_be_used_is_refused_before_a_run_is_made() {
+    let bed = Bed::new();
+    let mut command = bed.outlast(&["run", "--", "touch", "started"]);
+    command.env("ALL_PROXY", "socks5://h:1080");
+    let done = bed.run(command);
+    assert_eq!(done.code, 2, "{}", done.text);
+    done.tells(&["ALL_PROXY: not a proxy that can be chained", "had the scheme socks5"]);
+    assert_eq!(bed.json(&["ls"])["runs"].as_array().map_or(0, Vec::len), 0, "no run was made");
+}
+
+#[test]
+fn a_proxy_that_was_there_before_is_asked_for_every_tunnel() {
+    let bed = Bed::new();
+    let (at, asked) = refusing_proxy();
     let mut command = run(&bed, &[], "curl -sS -i https://example.test/ > out; ask one > one");
     command.env("HTTPS_PROXY", format!("http://ann:s3cret@{at}")).env("no_proxy", "127.0.0.1,.corp");
     bed.run(command).code(0);
@@ -215,7 +248,6 @@ fn what_cannot_be_intercepted_is_not_started() {
         assert!(!bed.path("work/started").exists());
         assert_eq!(bed.json(&["ls"])["runs"].as_array().map_or(0, Vec::len), 0, "no run was made");
     };
-    check(&[], ("HTTPS_PROXY", "socks5://h:1080"), "had the scheme socks5");
     check(&[], ("REQUESTS_CA_BUNDLE", "/not/there.pem"), "REQUESTS_CA_BUNDLE names /not/there.pem");
     if !is_root() {
         check(&["--confine"], ("A", "b"), "a confined agent");

@@ -43,7 +43,7 @@ pub use plan::{account, plan_windows};
 pub use rate_limits::rate_limits;
 pub use refusal::{error_element, error_frame, refusal_body, usage_limit_body};
 pub use request::{BadRequest, Request};
-pub use route::{HeaderFacts, Route, is_geminis, route};
+pub use route::{HeaderFacts, Route, deployment, is_geminis, route};
 pub use usage_limit::usage_limit;
 
 /// Provider family whose base URL, credential and error shape a path belongs to.

@@ -70,6 +70,12 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
     };
     match (method, segments.as_slice()) {
         ("POST", ["v1", "chat", "completions"]) => Route::Metered(&OpenAiChat),
+        ("POST", ["v1", "deployments", name, "chat", "completions"]) if !name.is_empty() => {
+            Route::Metered(&OpenAiChat)
+        }
+        ("POST", ["v1", "deployments", name, "embeddings"]) if !name.is_empty() => {
+            Route::Metered(&OpenAiEmbeddings)
+        }
         ("POST", ["v1", "responses"]) => Route::Metered(&OpenAiResponses),
         ("GET" | "DELETE", ["v1", "responses", id]) | ("GET", ["v1", "responses", id, "input_items"])
             if !id.is_empty() =>
@@ -94,6 +100,11 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
             None => Route::Unknown,
         },
     }
+}
+
+/// Returns the name of Azure's deployment that a target asks, whatever model its body names; `None` for any other path.
+pub fn deployment(target: &str) -> Option<&str> {
+    target.strip_prefix("/v1/deployments/")?.split(['/', '?']).next()
 }
 
 /// Returns whether a path is in a version that only Gemini's API has.
@@ -218,6 +229,10 @@ mod tests {
             ("POST", "/v1/messages/count_tokens", "free Anthropic"),
             ("GET", "/v1/models", "free OpenAi"),
             ("GET", "/v1/models/gpt-5.4", "free OpenAi"),
+            ("POST", "/v1/deployments/D/chat/completions", "metered openai.chat"),
+            ("POST", "/v1/deployments/D/embeddings", "metered openai.embeddings"),
+            ("POST", "/v1/deployments/D/images/generations", "unknown"),
+            ("POST", "/v1/deployments//chat/completions", "bad"),
             ("GET", "/v1/chat/completions", "unknown"),
             ("post", "/v1/chat/completions", "unknown"),
             ("POST", "/v1/chat/completions/", "unknown"),

@@ -38,6 +38,7 @@ pub use crate::{
     proxy::upstream::{BadBase, Key, Provider},
     wire::{
         access::{Access, NotLetIn},
+        network::{BadNetwork, Network, authorities},
         sessions::Sessions,
         tokens::ApiTokens,
         who::bare,
@@ -130,13 +131,8 @@ impl Proxy {
         Proxy { mcp: Some(front), ..self }
     }
 
-    /// Adds the answers to `CONNECT` requests of the run's programs. Upstreams are called by the same ways
-    /// out of this machine.
+    /// Adds the answers to `CONNECT` requests of the run's programs.
     pub fn with_intercept(self, intercept: Arc<Intercept>) -> Proxy {
-        if let Some(pool) = intercept.pool() {
-            let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
-            *host = host.calling_through(pool);
-        }
         Proxy { intercept: Some(intercept), ..self }
     }
 

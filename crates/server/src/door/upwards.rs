@@ -86,7 +86,7 @@ impl Proxy {
             Route::Kept { upstream, id } => {
                 let shaped = |r: Refusal| (r, Some(upstream));
                 let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
-                kept::check(&host.memories, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
                 let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
                 free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
@@ -170,7 +170,7 @@ async fn ask(
     let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
     let mut call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
     if !call.request.names.is_empty() {
-        kept::check(&host.memories, call.seat.run, call.request.names.clone()).await?;
+        kept::check(host, call.seat.run, call.request.names.clone()).await?;
     }
     busy_waiting::enter(host, &mut call).await?;
     let (response, gone) = drive::start(host.clone(), call, wire);

@@ -130,7 +130,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (authority, server) = (dir.path().join("ca.pem"), dir.path().join("server.pem"));
         fs::write(&authority, &issued.authority).unwrap();
-        fs::write(&server, crate::intercept::pem(&issued.chain[0])).unwrap();
+        fs::write(&server, crate::wire::network::pem(&issued.chain[0])).unwrap();
         let kind = if host.parse::<std::net::IpAddr>().is_ok() { "-verify_ip" } else { "-verify_hostname" };
         let out = Command::new("openssl")
             .args(["verify", "-x509_strict", "-purpose", "sslserver", kind, host, "-CAfile"])

@@ -1,32 +1,29 @@
 //! Requests on an opened host that are no model's: they go on to that very host as they came.
 
-use std::sync::Arc;
-
 use http::{Request, Response};
 use hyper::{
     body::Incoming,
     client::conn::http1::{self, SendRequest},
 };
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-use crate::wire::{headers::is_ours, refuse::Refusal, ways::Ways};
+use crate::wire::{headers::is_ours, network::Network, refuse::Refusal};
 
 /// Connection to the host behind one opened connection. Each client's connection has its own, which is kept
 /// open between requests.
 pub struct Onward {
     host: String,
     port: u16,
-    ways: Ways,
-    tls: Arc<ClientConfig>,
+    network: Network,
     open: Mutex<Option<SendRequest<Incoming>>>,
 }
 
 impl Onward {
-    pub fn new(host: String, port: u16, ways: Ways, tls: Arc<ClientConfig>) -> Onward {
-        Onward { host, port, ways, tls, open: Mutex::new(None) }
+    pub fn new(host: String, port: u16, network: Network) -> Onward {
+        Onward { host, port, network, open: Mutex::new(None) }
     }
 
     /// Sends a request as it came, without headers of Outlast's, and returns the answer as it comes.
@@ -65,9 +62,9 @@ impl Onward {
 
     async fn connect(&self) -> Result<SendRequest<Incoming>, Refusal> {
         let unreachable = |e: &dyn std::fmt::Display| Refusal::Unreachable(format!("{}: {e}", self.host));
-        let stream = self.ways.dial(&self.host, self.port).await.map_err(|e| unreachable(&e))?;
+        let stream = self.network.ways.dial(&self.host, self.port).await.map_err(|e| unreachable(&e))?;
         let name = ServerName::try_from(self.host.clone()).map_err(|e| unreachable(&e))?;
-        let tls = TlsConnector::from(self.tls.clone()).connect(name, stream);
+        let tls = TlsConnector::from(self.network.tls.clone()).connect(name, stream);
         let tls = tls.await.map_err(|e| unreachable(&e))?;
         let (sender, connection) = http1::Builder::new()
             .preserve_header_case(true)

@@ -29,7 +29,10 @@ use super::{
     stream::{self, LONGEST, ResumePoint},
     target::Target,
 };
-use crate::proxy::upstream::{Pool, SendFailed};
+use crate::{
+    proxy::upstream::{Pool, SendFailed},
+    wire::network::Network,
+};
 
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
@@ -112,8 +115,8 @@ enum Next {
 
 impl Remote {
     /// Starts to send to a server. `heard` is called from the runtime's threads, and must not wait.
-    pub fn start(target: Target, heard: impl Fn(Heard) + Send + Sync + 'static) -> Remote {
-        let pool = Pool::keeping(IDLE);
+    pub fn start(target: Target, network: &Network, heard: impl Fn(Heard) + Send + Sync + 'static) -> Remote {
+        let pool = Pool::new(network, IDLE);
         let wire = Arc::new(Wire { target, pool, heard: Box::new(heard), state: Mutex::default() });
         let (lines, queue) = mpsc::unbounded_channel();
         let sending = tokio::spawn(send(wire.clone(), queue)).abort_handle();

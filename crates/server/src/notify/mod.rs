@@ -20,6 +20,8 @@ pub use address::BadAddress;
 use address::Resolver;
 pub use sign::{BadSecret, Secret};
 
+use crate::wire::network::Network;
+
 /// Time in which an endpoint has to answer a post.
 const ANSWER: Duration = Duration::from_secs(15);
 
@@ -81,18 +83,13 @@ pub struct Poster {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
 }
 
-impl Default for Poster {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Poster {
-    pub fn new() -> Poster {
+    /// Creates a client that verifies endpoints by the authorities of `network`, and connects directly.
+    pub fn new(network: &Network) -> Poster {
         let mut tcp = HttpConnector::new_with_resolver(Resolver::default());
         tcp.set_connect_timeout(Some(Duration::from_secs(10)));
         tcp.enforce_http(false);
-        let https = hyper_rustls::HttpsConnectorBuilder::new().with_webpki_roots();
+        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config((*network.tls).clone());
         let connector = https.https_or_http().enable_http1().wrap_connector(tcp);
         // No connection is kept: a message is rare, and an endpoint may move.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);

@@ -92,7 +92,10 @@ impl Call {
         let Context { config, memories, nonce } = context;
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, config.max_body)?;
-        let request = dialect.parse(&caller.target, &body)?;
+        let mut request = dialect.parse(&caller.target, &body)?;
+        if let Some(name) = dialect::deployment(&caller.target) {
+            request.model = name.to_owned();
+        }
         let (path, query) = match caller.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (caller.target.as_str(), None),

@@ -14,13 +14,20 @@ use outlast_core::{
 };
 
 use super::{judged::Groups, named::Providers};
-use crate::{dialect::Upstream, wire::access::Access};
+use crate::{
+    dialect::Upstream,
+    wire::{access::Access, network::Network},
+};
 
 /// Configuration of the proxy.
 #[derive(Clone)]
 pub struct Config {
     pub access: Access,
     pub providers: Providers,
+    /// Whether a request may name a stored answer that is not in its run's journal.
+    pub foreign_responses: bool,
+    /// Network through which upstreams are called.
+    pub network: Network,
     pub prices: PriceTable,
     pub price_hash: Arc<str>,
     /// Limits of a run that a request's header begins.

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Extensions, Uri};
+use http::{Extensions, Uri, uri::Scheme};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::{
     client::legacy::connect::{Connected, Connection, HttpConnector},
@@ -21,7 +21,8 @@ use tower_service::Service;
 
 use crate::wire::ways::{Ways, bare};
 
-/// Connector to upstreams, either direct or through the proxy that stands before this machine.
+/// Connector to upstreams, either direct or through the proxy that stands before this machine. That proxy is for
+/// `https://` only.
 #[derive(Clone)]
 pub struct Dial {
     pub tcp: HttpConnector,
@@ -39,12 +40,13 @@ impl Service<Uri> for Dial {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let host = bare(uri.host().unwrap_or_default()).to_owned();
-        if self.ways.are_straight(&host) {
+        let is_plain = uri.scheme() == Some(&Scheme::HTTP);
+        if is_plain || self.ways.are_straight(&host) {
             let connecting = self.tcp.call(uri);
             return Box::pin(async move { Ok(Line { io: connecting.await?, used: Used::default() }) });
         }
         let ways = self.ways.clone();
-        let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
+        let port = uri.port_u16().unwrap_or(443);
         Box::pin(async move {
             let stream =
                 ways.dial(&host, port).await.map_err(|e| format!("tcp connect through a proxy: {e}"))?;

@@ -27,7 +27,7 @@ use super::{
     seated::Seats,
     shares::Sharing,
     sleep::Reading,
-    upstream::Pool,
+    upstream::{IDLE, Pool},
 };
 use crate::{hints::Ear, node::Node, wire::refuse::Refusal};
 
@@ -89,13 +89,13 @@ impl Host {
         let nonce = u64::from_le_bytes(outlast_core::words::clock::random(entropy));
         let clock = node.clock().clone();
         Ok(Arc::new(Host {
+            pool: Pool::new(&config.network, IDLE),
             config,
             memories: Arc::new(Memories::new(store.clone(), clock.clone())),
             store,
             node,
             clock,
             token_keys,
-            pool: Pool::new(),
             gates: Arc::default(),
             plans: Arc::default(),
             registry,
@@ -110,14 +110,9 @@ impl Host {
         }))
     }
 
-    /// Returns a host with another configuration and the same parts. `max_unrecorded` stays as it was.
+    /// Returns a host with another configuration and the same parts. `max_unrecorded` and `network` stay as they were.
     pub fn under(&self, config: Config) -> Arc<Host> {
         Arc::new(Host { config, ..self.clone() })
-    }
-
-    /// Returns a host that shares everything with this one, and calls its upstreams through another pool.
-    pub fn calling_through(&self, pool: Pool) -> Arc<Host> {
-        Arc::new(Host { pool, ..self.clone() })
     }
 
     /// Begins a drain: from here on new requests are refused.

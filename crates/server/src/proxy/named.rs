@@ -15,7 +15,7 @@ use super::{
     pattern::Pattern,
     upstream::{BadBase, Key, Provider},
 };
-use crate::dialect::{CostField, Upstream};
+use crate::dialect::{CostField, Upstream, deployment};
 
 /// Named upstream: a server with OpenAI's API that a person has configured.
 #[derive(Clone)]
@@ -163,11 +163,17 @@ impl To {
 
     /// Returns the URL of `target`, a path and query from `/v1` on.
     pub fn url(&self, providers: &Providers, target: &str) -> String {
-        let below = match self {
-            To::Own(_) => target,
-            To::Named(_) => target.strip_prefix("/v1").unwrap_or(target),
-        };
-        format!("{}{below}", self.provider(providers).base)
+        let base = &self.provider(providers).base;
+        match self {
+            To::Own(_) => format!("{base}{target}"),
+            // Azure has its deployments beside its `/v1`, whichever of the two is configured.
+            To::Named(_) if deployment(target).is_some() => {
+                let base = base.strip_suffix("/v1").unwrap_or(base);
+                let resource = base.strip_suffix("/openai").unwrap_or(base);
+                format!("{resource}/openai{}", &target[3..])
+            }
+            To::Named(_) => format!("{base}{}", target.strip_prefix("/v1").unwrap_or(target)),
+        }
     }
 
     /// Returns whether the upstream needs a configured key and there is none.
@@ -214,9 +220,12 @@ pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http
 }
 
 /// Splits `/u/NAME/…` into the name and the target, which begins with `/v1`; `None` for any other path.
+///
+/// Azure's SDKs ask for their paths below `openai/`.
 pub fn split(target: &str) -> Option<(&str, String)> {
     let rest = target.strip_prefix("/u/")?;
     let (name, below) = rest.split_once('/')?;
+    let below = below.strip_prefix("openai/").unwrap_or(below);
     let is_versioned = below == "v1" || below.starts_with("v1/");
     Some((name, if is_versioned { format!("/{below}") } else { format!("/v1/{below}") }))
 }
@@ -232,11 +241,43 @@ mod tests {
             ("/u/groq/chat/completions", Some(("groq", "/v1/chat/completions"))),
             ("/u/groq/v1", Some(("groq", "/v1"))),
             ("/u//v1/models", Some(("", "/v1/models"))),
+            ("/u/az/openai/v1/responses", Some(("az", "/v1/responses"))),
+            (
+                "/u/az/openai/deployments/D/chat/completions?api-version=1",
+                Some(("az", "/v1/deployments/D/chat/completions?api-version=1")),
+            ),
             ("/u/groq", None),
             ("/v1/chat/completions", None),
         ] {
             let wanted = wanted.map(|(name, below)| (name, below.to_owned()));
             assert_eq!(split(target), wanted, "{target}");
+        }
+    }
+
+    #[test]
+    fn azures_deployments_are_beside_its_v1() {
+        let providers = Providers {
+            openai: Provider { base: String::new(), key: None },
+            anthropic: Provider { base: String::new(), key: None },
+            gemini: Provider { base: String::new(), key: None },
+            named: Vec::new(),
+        };
+        for base in ["https://az", "https://az/openai", "https://az/openai/v1"] {
+            let named = Named {
+                name: Arc::from("az"),
+                provider: Named::provider(base, None).unwrap(),
+                auth: AuthHeader::Bearer,
+                wants_key: None,
+                models: BTreeMap::new(),
+                models_match: Vec::new(),
+                rate: None,
+                prices: None,
+                asks_usage: true,
+                cost_field: None,
+            };
+            let url =
+                To::Named(Arc::new(named)).url(&providers, "/v1/deployments/D/embeddings?api-version=1");
+            assert_eq!(url, "https://az/openai/deployments/D/embeddings?api-version=1", "{base}");
         }
     }
 

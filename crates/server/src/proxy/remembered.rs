@@ -148,10 +148,6 @@ impl Memories {
         Memories { store, clock, runs: Mutex::default() }
     }
 
-    pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
-    }
-
     /// Counts a call of an attempt that no supervisor drives as in flight. Does nothing for other attempts.
     pub fn call_begins(&self, seat: &Seat) {
         if seat.undriven {

@@ -19,10 +19,9 @@ use hyper_util::{
 };
 
 use outlast_core::words::{digest::Digest, outage::Cause};
-use rustls::ClientConfig;
 
 use super::dial::{Dial, Used};
-use crate::{dialect::Upstream, wire::ways::Ways};
+use crate::{dialect::Upstream, wire::network::Network};
 
 /// Address and key of a provider.
 #[derive(Clone)]
@@ -130,7 +129,7 @@ pub enum SendFailed {
 
 /// Time for which an unused connection to an upstream is kept. It is shorter than the time for which the usual servers
 /// keep theirs, 5 s: a request on a connection that its server closes at that moment is lost.
-const IDLE: Duration = Duration::from_secs(4);
+pub const IDLE: Duration = Duration::from_secs(4);
 
 /// Longest time from a call to the end of a connection that its server had closed while it was unused. Such a connection
 /// ends when the call's first bytes reach the server. One that ends later may have taken the call.
@@ -142,40 +141,18 @@ pub struct Pool {
     client: Client<HttpsConnector<Dial>, Full<Bytes>>,
 }
 
-impl Default for Pool {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Pool {
-    /// Creates a pool that follows no redirects and reads no proxy variables: only configured addresses are called.
-    pub fn new() -> Pool {
-        Pool::of(Ways::default(), None, IDLE)
-    }
-
-    /// Creates a pool that keeps an unused connection for `idle`. A connection that the server closes while a
-    /// request is written to it leaves that request in doubt.
-    pub fn keeping(idle: Duration) -> Pool {
-        Pool::of(Ways::default(), None, idle)
-    }
-
-    /// Creates a pool that connects by `ways` and verifies servers as `tls` says.
-    pub fn through(ways: Ways, tls: ClientConfig) -> Pool {
-        Pool::of(ways, Some(tls), IDLE)
-    }
-
-    fn of(ways: Ways, tls: Option<ClientConfig>, idle: Duration) -> Pool {
+    /// Creates a pool that follows no redirects, and keeps an unused connection for `idle`. A connection that the server
+    /// closes while a request is written to it leaves that request in doubt.
+    pub fn new(network: &Network, idle: Duration) -> Pool {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(Duration::from_secs(30)));
         tcp.set_connect_timeout(Some(Duration::from_secs(10)));
         tcp.enforce_http(false);
-        let https = match tls {
-            Some(config) => hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config),
-            None => hyper_rustls::HttpsConnectorBuilder::new().with_webpki_roots(),
-        };
-        let connector = https.https_or_http().enable_http1().wrap_connector(Dial { tcp, ways });
+        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config((*network.tls).clone());
+        let dial = Dial { tcp, ways: network.ways.clone() };
+        let connector = https.https_or_http().enable_http1().wrap_connector(dial);
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(idle)
             // hyper only resends a request whose pooled connection was closed before a byte was written.

@@ -13,10 +13,9 @@ use outlast_core::{
 use serde_json::Value;
 
 use crate::{
-    intercept,
-    proxy::upstream::{Key, Pool, SendFailed},
+    proxy::upstream::{IDLE, Key, Pool, SendFailed},
     state,
-    wire::ways::Ways,
+    wire::network::Network,
 };
 
 /// Time in which the server has to answer a request.
@@ -89,7 +88,7 @@ impl Answered {
 
 impl Line {
     /// Prepares requests to the server; sends nothing yet.
-    pub fn new(server: Address, token: Option<&Key>) -> Result<Line, Error> {
+    pub fn new(server: Address, token: Option<&Key>, network: &Network) -> Result<Line, Error> {
         let mut headers = HeaderMap::new();
         let no_runtime = |e: std::io::Error| Error::Io { why: e.to_string() };
         let runtime =
@@ -100,16 +99,8 @@ impl Line {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        // A server of one's own has the certificate of an authority that only its machines know.
-        let tls = intercept::client().map_err(|e| Error::Io { why: e.to_string() })?;
         headers.insert(header::USER_AGENT, HeaderValue::from_static("outlast"));
-        Ok(Line {
-            server,
-            headers,
-            has_token: token.is_some(),
-            pool: Pool::through(Ways::default(), tls),
-            runtime,
-        })
+        Ok(Line { server, headers, has_token: token.is_some(), pool: Pool::new(network, IDLE), runtime })
     }
 
     pub fn server(&self) -> &Address {

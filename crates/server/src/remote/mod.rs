@@ -34,6 +34,7 @@ use self::line::{Line, differs, refused};
 use crate::{
     api::read::rows::{self, RunRow},
     proxy::upstream::Key,
+    wire::network::Network,
 };
 
 /// Most rows that one request asks for.
@@ -59,8 +60,8 @@ impl Remote {
     /// Reaches the server, and checks that its rows have the shapes that are known here.
     ///
     /// Errors: `server_unreachable`, `server_denied`, `server_differs`.
-    pub fn reach(server: Address, token: Option<&Key>) -> Result<Remote, Error> {
-        let remote = Remote { line: Line::new(server, token)?, kept: Mutex::default() };
+    pub fn reach(server: Address, token: Option<&Key>, network: &Network) -> Result<Remote, Error> {
+        let remote = Remote { line: Line::new(server, token, network)?, kept: Mutex::default() };
         let told = remote.about()?;
         let (had, theirs) =
             (told["shapes"].as_i64().unwrap_or(0), told["version"].as_str().unwrap_or("unknown"));

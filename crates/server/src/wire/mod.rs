@@ -6,6 +6,7 @@ pub(crate) mod encoding;
 pub(crate) mod growth;
 pub(crate) mod headers;
 pub(crate) mod incoming;
+pub(crate) mod network;
 pub(crate) mod origin;
 pub(crate) mod refuse;
 pub(crate) mod sessions;

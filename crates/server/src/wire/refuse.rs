@@ -192,6 +192,9 @@ impl Refusal {
             Refusal::NoProviderKey { needs, .. } => {
                 Some(format!("start outlast with {needs}, or send the provider's key yourself"))
             }
+            Refusal::ForeignResponse { .. } => {
+                Some("outlast started with --foreign-responses takes ids of other runs' answers".into())
+            }
             Refusal::UnknownUpstream { .. } => {
                 Some("upstreams are named in ~/.config/outlast/outlast.toml, as [upstreams.NAME]".into())
             }

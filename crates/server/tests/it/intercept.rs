@@ -10,7 +10,7 @@ use outlast_core::{
 };
 use outlast_mock as mock;
 use outlast_server::{
-    door::{Access, Config, Seen},
+    door::{Access, Config, Network, Seen},
     intercept::{Intercept, Ways},
 };
 use rustls::{
@@ -30,8 +30,7 @@ use crate::{
 
 /// A provider's own host, as the proxy before this machine leads to it: keeps what it was asked, and answers it.
 struct Behind {
-    ways: Ways,
-    trust: ClientConfig,
+    network: Network,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -85,8 +84,13 @@ impl Behind {
                 });
             }
         });
-        Behind { ways, trust: trusting(&authority), asked }
+        Behind { network: Network { ways, tls: Arc::new(trusting(&authority)) }, asked }
     }
+}
+
+/// The same trust, without a proxy before this machine.
+fn straight(network: Network) -> Network {
+    Network { ways: Ways::default(), ..network }
 }
 
 /// A server that intercepts, one driven run on it, and what its programs trust.
@@ -100,14 +104,14 @@ struct World {
 impl World {
     async fn new() -> World {
         let behind = Behind::new().await;
-        World::with(Ways::default(), behind.trust, Limits::default()).await
+        World::with(straight(behind.network), Limits::default()).await
     }
 
-    async fn with(ways: Ways, trust: ClientConfig, limits: Limits) -> World {
+    async fn with(network: Network, limits: Limits) -> World {
         let rig = Rig::new(mock::Options::default()).await;
         let intercept =
-            Arc::new(Intercept::new(&rig.config().providers, ways, trust, rig.clock.now()).unwrap());
-        let server = rig.serve_intercepting(intercept.clone()).await;
+            Arc::new(Intercept::new(&rig.config().providers, network.clone(), rig.clock.now()).unwrap());
+        let server = rig.serve_intercepting(network, intercept.clone()).await;
         let token = server.driven("r", limits, Policy::default()).await;
         World { rig, server, intercept, token }
     }
@@ -229,7 +233,7 @@ async fn an_answer_that_was_paid_is_given_again_in_the_next_life() {
     let first = world.says(Api::Messages, "hello").await;
     let World { rig, server, intercept, .. } = world;
     server.kill().await;
-    let server = rig.serve_intercepting(intercept.clone()).await;
+    let server = rig.serve_intercepting(rig.config().network, intercept.clone()).await;
     server.sweep().await;
     let token = server.claim("r").await;
     world = World { rig, server, intercept, token };
@@ -240,8 +244,8 @@ async fn an_answer_that_was_paid_is_given_again_in_the_next_life() {
 
 #[tokio::test]
 async fn a_budget_holds_in_a_tunnel() {
-    let trust = Behind::new().await.trust;
-    let world = World::with(Ways::default(), trust, crate::rig::limit(Unit::Calls, 1)).await;
+    let network = straight(Behind::new().await.network);
+    let world = World::with(network, crate::rig::limit(Unit::Calls, 1)).await;
     assert!(world.says(Api::Chat, "one").await.starts_with("HTTP/1.1 200"));
     let refused = world.says(Api::Chat, "two").await;
     assert!(refused.starts_with("HTTP/1.1 402") && refused.contains("call_budget_exceeded"), "{refused}");
@@ -299,8 +303,8 @@ async fn another_host_is_carried_byte_for_byte() {
 
 #[tokio::test]
 async fn what_is_no_call_goes_on_to_the_host_as_it_came() {
-    let Behind { ways, trust, asked } = Behind::new().await;
-    let world = World::with(ways, trust, Limits::default()).await;
+    let Behind { network, asked } = Behind::new().await;
+    let world = World::with(network, Limits::default()).await;
     let line = "POST /v1/traces/ingest?next=%2F HTTP/1.1";
     let answer = world
         .ask("api.openai.com", line, &["X-Custom-Case: A", "X-Outlast-Agent: a", "Cookie: s=1"], "")
@@ -332,8 +336,8 @@ async fn what_is_no_call_goes_on_to_the_host_as_it_came() {
 /// A socket is no call that could be read: it asked a model at an address that nobody had listed.
 #[tokio::test]
 async fn no_websocket_is_carried_on_an_opened_host() {
-    let Behind { ways, trust, asked } = Behind::new().await;
-    let world = World::with(ways, trust, Limits::default()).await;
+    let Behind { network, asked } = Behind::new().await;
+    let world = World::with(network, Limits::default()).await;
     let upgrade = ["Upgrade: websocket", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13"];
     for target in ["/v1/responses", "/v1/realtime?model=gpt-realtime", "/ws"] {
         let answer = world.ask("api.openai.com", &format!("GET {target} HTTP/1.1"), &upgrade, "").await;
@@ -344,8 +348,8 @@ async fn no_websocket_is_carried_on_an_opened_host() {
 
 #[tokio::test]
 async fn what_may_cost_money_never_passes_unread() {
-    let Behind { ways, trust, asked } = Behind::new().await;
-    let world = World::with(ways, trust, Limits::default()).await;
+    let Behind { network, asked } = Behind::new().await;
+    let world = World::with(network, Limits::default()).await;
     let token = format!("x-api-key: {}", world.token);
     for (host, line, header, status, code) in [
         ("api.openai.com", "POST /v1/images/generations", "a: b", 403, "not_metered"),
@@ -385,12 +389,12 @@ async fn what_may_cost_money_never_passes_unread() {
 
 #[tokio::test]
 async fn calls_go_through_the_proxy_before_this_machine_too() {
-    let Behind { ways, trust, asked } = Behind::new().await;
+    let Behind { network, asked } = Behind::new().await;
     let rig = Rig::in_memory(mock::Options::default()).await;
     let mut config = rig.config();
     config.providers.openai.base = "https://api.openai.com".into();
-    let intercept = Arc::new(Intercept::new(&config.providers, ways, trust, rig.clock.now()).unwrap());
-    let server = rig.serve_intercepting(intercept.clone()).await;
+    let intercept = Arc::new(Intercept::new(&config.providers, network.clone(), rig.clock.now()).unwrap());
+    let server = rig.serve_intercepting(network, intercept.clone()).await;
     server.proxy.reconfigure(config);
     let token = server.driven("r", Limits::default(), Policy::default()).await;
     let world = World { rig, server, intercept, token };
@@ -403,10 +407,10 @@ async fn calls_go_through_the_proxy_before_this_machine_too() {
 #[tokio::test]
 async fn a_program_that_does_not_trust_the_run_is_told_of() {
     let world = World::new().await;
-    let stranger = Behind::new().await.trust;
+    let stranger = Behind::new().await.network.tls;
     let (_, stream) = world.connect("api.openai.com:443", Some(&world.token)).await;
     let name = ServerName::try_from("api.openai.com").unwrap();
-    assert!(TlsConnector::from(Arc::new(stranger)).connect(name, stream).await.is_err());
+    assert!(TlsConnector::from(stranger).connect(name, stream).await.is_err());
     let told = |seen: &Seen| matches!(seen, Seen::Refused { code, message, .. } if code == "not_opened" && message.contains("api.openai.com"));
     crate::rig::until("it is told", || world.server.saw(told) == 1).await;
 }
@@ -429,13 +433,13 @@ async fn http_1_1_is_all_that_is_offered() {
 
 #[tokio::test]
 async fn a_confined_run_reaches_the_host_that_it_names_in_its_handshake() {
-    let Behind { ways, trust, asked } = Behind::new().await;
+    let Behind { network, asked } = Behind::new().await;
     let rig = Rig::in_memory(mock::Options::default()).await;
     let providers = rig.config().providers;
-    let intercept = Intercept::new(&providers, ways, trust.clone(), rig.clock.now()).unwrap();
+    let intercept = Intercept::new(&providers, network.clone(), rig.clock.now()).unwrap();
     let allowed = vec!["allowed.test".parse().unwrap()];
     let intercept = Arc::new(intercept.only(Some(allowed)));
-    let server = rig.serve_intercepting(intercept.clone()).await;
+    let server = rig.serve_intercepting(network.clone(), intercept.clone()).await;
     let token = server.driven("r", Limits::default(), Policy::default()).await;
     let world = World { rig, server, intercept, token };
     let (status, _) = world.connect("other.test:443", Some(&world.token)).await;
@@ -445,7 +449,7 @@ async fn a_confined_run_reaches_the_host_that_it_names_in_its_handshake() {
         let (status, stream) = world.connect("allowed.test:443", Some(&world.token)).await;
         assert_eq!(status, 200);
         let name = ServerName::try_from(named).unwrap();
-        let failed = TlsConnector::from(Arc::new(trust.clone())).connect(name, stream).await.unwrap_err();
+        let failed = TlsConnector::from(network.tls.clone()).connect(name, stream).await.unwrap_err();
         assert_eq!(failed.to_string().contains("certificate"), arrives, "{named}: {failed}");
     }
     let (_, mut stream) = world.connect("allowed.test:443", Some(&world.token)).await;

@@ -234,3 +234,22 @@ async fn nothing_else_that_a_client_says_chooses_its_upstream() {
     }
     assert_eq!(rig.mock.requests().len(), asks.len());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn azures_deployment_counts_as_the_model_whatever_the_body_names() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let mut config = rig.config();
+    let models = [("my-gpt".to_owned(), "gpt-4o".to_owned())].into();
+    let base = format!("{}/openai/v1", rig.mock.base_url());
+    config.providers.named =
+        vec![Arc::new(Named { name: Named::name("azure").unwrap(), models, ..house(&base) })];
+    config.default_limits = limit(Unit::CostNanoUsd, 1_000_000_000);
+    let server = rig.serve_with(config).await;
+    let target = |name: &str| format!("/u/azure/openai/deployments/{name}/chat/completions?api-version=1");
+    Api::Chat.says("hello").target(&target("my-gpt")).to(&server).await;
+    let sent = rig.mock.requests().pop().unwrap();
+    assert_eq!(sent.target, "/openai/deployments/my-gpt/chat/completions?api-version=1");
+    assert_eq!(server.entries("r")[0].call.as_ref().unwrap().model, "my-gpt");
+    let refused = Api::Chat.says("hello").target(&target("other")).to(&server).await;
+    assert_eq!(refused.code(), "price_unknown");
+}

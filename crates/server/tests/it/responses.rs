@@ -2,6 +2,7 @@
 
 use outlast_core::{envelope::unit::Unit, journal::State};
 use outlast_mock as mock;
+use outlast_server::door::Config;
 use serde_json::{Value, json};
 
 use crate::{
@@ -210,4 +211,13 @@ async fn an_id_is_found_wherever_it_stands_in_the_journal_and_whoever_wrote_it()
     for id in [late, slow] {
         after(&id, "go on").to(&two).await.ok();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_another_run_is_continued_where_a_person_has_allowed_it() {
+    let rig = Rig::in_memory(mock::Options::default()).await;
+    let server = rig.serve_with(Config { foreign_responses: true, ..rig.config() }).await;
+    let first = id_of(&Api::Responses.says("hello").run("a").to(&server).await);
+    after(&first, "and now").run("b").to(&server).await.ok();
+    assert_eq!(about("GET", &first, "").to(&server).await.status.as_u16(), 200);
 }

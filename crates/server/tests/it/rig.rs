@@ -41,7 +41,9 @@ use outlast_core::{
 };
 use outlast_mock as mock;
 use outlast_server::{
-    door::{Access, AuthHeader, Config, Key, Named, Provider, Providers, Proxy, Seen, Sessions, Shows},
+    door::{
+        Access, AuthHeader, Config, Key, Named, Network, Provider, Providers, Proxy, Seen, Sessions, Shows,
+    },
     intercept::Intercept,
     node::{Census, Node},
     state::{StateDesk, Writer},
@@ -222,6 +224,8 @@ impl Rig {
                 gemini: Provider::new(&base, key(GEMINI_KEY)).unwrap(),
                 named: vec![Arc::new(house(&format!("{base}/openai/v1")))],
             },
+            foreign_responses: false,
+            network: Network::of(&|_| None).unwrap(),
             prices: PriceTable::builtin(),
             price_hash: PriceTable::builtin().hash().into(),
             default_limits: Limits::default(),
@@ -273,9 +277,10 @@ impl Rig {
         (server, sessions)
     }
 
-    /// A server that intercepts the connections of its runs.
-    pub async fn serve_intercepting(&self, intercept: Arc<Intercept>) -> Server {
-        self.serve_made(self.config(), Conflicts::Expected, move |p| p.with_intercept(intercept)).await
+    /// A server that intercepts the connections of its runs, and calls upstreams through `network`.
+    pub async fn serve_intercepting(&self, network: Network, intercept: Arc<Intercept>) -> Server {
+        let config = Config { network, ..self.config() };
+        self.serve_made(config, Conflicts::Expected, move |p| p.with_intercept(intercept)).await
     }
 
     async fn serve_made(

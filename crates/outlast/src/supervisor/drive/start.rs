@@ -76,10 +76,13 @@ impl Driver {
         })?;
         let address = listener.local_addr()?;
         let access = Access { loopback: true, only_run: Some(view.run.no), ..Access::default() };
+        // Its own variables first: a person may have kept some with `--env`.
+        let network = proxy_setup::network(&context.around.clone().with(command.env.clone()))?;
         let mut config = proxy_setup::config(
             &flags,
             access,
             providers.clone(),
+            network.clone(),
             prices,
             view.envelope.limits,
             view.run.policy,
@@ -99,8 +102,14 @@ impl Driver {
             None => None,
         };
         let directory = own_directory(&view, &context);
-        let interception =
-            Interception::begin(&providers, &command, directory.as_ref(), through.is_some(), &context)?;
+        let interception = Interception::begin(
+            &providers,
+            network.clone(),
+            &command,
+            directory.as_ref(),
+            through.is_some(),
+            &context,
+        )?;
         let face = Proxy::new(node.clone(), &context.entropy, config, Some(observer))?;
         let servers = mcp::load(&context.around)?;
         let tools = Serving::begin(servers, &context, store.clone());
@@ -148,7 +157,7 @@ impl Driver {
         if !on_halt.is_empty() {
             told.endpoints.push(Endpoint::on_halt(view.run.no, &view.run.id, on_halt));
         }
-        let telling = Delivering::start(told, store.clone(), node.clone());
+        let telling = Delivering::start(told, &network, store.clone(), node.clone());
         tokio::spawn(questions::tell(store.clone(), view.run.no, beat.word()));
         Ok(Driver {
             directory,
