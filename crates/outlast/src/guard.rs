@@ -78,7 +78,8 @@ pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
         Command::Approve(_) => ("approve", Persons),
         Command::Resolve(args) => ("resolve", if_changes(args.step.is_some())),
         Command::Spend(_) => ("spend", Free),
-        Command::Prices(_) => ("prices", Free),
+        // Lower prices are more room.
+        Command::Prices(args) => ("prices", if_changes(args.verb.is_some())),
         Command::Jobs(_) => ("jobs", Free),
         Command::Inspect(_) => ("inspect", Free),
         Command::Retry(_) => ("retry", Persons),
@@ -256,6 +257,7 @@ mod tests {
             "outlast state restore dump",
             "outlast service install",
             "outlast service uninstall",
+            "outlast prices update f --accept",
             "outlast trust",
             "outlast trust --withdraw",
         ] {
@@ -271,6 +273,7 @@ mod tests {
             "outlast approvals",
             "outlast resolve r",
             "outlast gc --older-than 1h --dry-run",
+            "outlast prices m",
             "outlast verify",
             "outlast repair",
             "outlast state keep",

@@ -27,7 +27,7 @@ use std::{ffi::OsString, io, path::PathBuf, process::ExitCode, sync::OnceLock, t
 use outlast_core::store::Store;
 
 use crate::{
-    cli::{Cli, Command, ExportArgs, ForkArgs, RetryArgs, SnapshotArgs, VerifyArgs},
+    cli::{Cli, Command, ExportArgs, ForkArgs, PricesArgs, PricesVerb, RetryArgs, SnapshotArgs, VerifyArgs},
     program::{
         actor::actor,
         context::Context,
@@ -98,7 +98,7 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::completions::completions(&args, page));
         }
-        Command::Prices(args) => {
+        Command::Prices(args) if args.verb.is_none() => {
             let look = Look::of_stdout(&cli.globals, &around);
             return printed(look, |page| commands::prices::prices(&args, &around, page));
         }
@@ -157,6 +157,9 @@ fn dispatch(cli: Cli, around: Surroundings, typed: Vec<OsString>) -> Result<u8, 
         }
         Command::Repair(ref args) => {
             printed_code(look, |page| commands::repair::repair(&context, args, page))
+        }
+        Command::Prices(PricesArgs { verb: Some(PricesVerb::Update(ref args)), .. }) => {
+            printed(look, |page| commands::price_update::update(args, &context.around, page))
         }
         Command::Trust(args) => printed(look, |page| commands::trust::trust(&context.around, &args, page)),
         Command::Migrate(_) => printed(look, |page| commands::migrate::migrate(&context, page)),

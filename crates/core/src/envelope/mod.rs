@@ -19,6 +19,7 @@ use crate::{
         evidence::Evidence,
         unit::{Amounts, Limits, Unit},
     },
+    price::has_family,
     words::{
         id::{EnvelopeNo, Micros, RunNo},
         outage::{Cause, Outage},
@@ -345,10 +346,18 @@ impl Refusal {
                 }
             }
             None if self.code == "price_unknown" => {
+                let dearest = match self.model.as_deref().is_some_and(has_family) {
+                    true => format!(
+                        "charge it at twice the dearest known model of its family with \
+                         `outlast resume {run} --unpriced dearest`, or "
+                    ),
+                    false => String::new(),
+                };
                 format!(
-                    "give it a price with `outlast resume {run} --prices FILE` (docs/guides/prices.md), or let it count as \
-                     free with `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift \
-                     usd`, then {resume}"
+                    "take newer prices with `outlast prices update FILE --accept`, then {resume}, or give it one with \
+                     `outlast resume {run} --prices FILE` (docs/guides/prices.md), or {dearest}let it count as free with \
+                     `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift usd`, \
+                     then {resume}"
                 )
             }
             None if self.plan.is_some() => {

@@ -40,7 +40,8 @@ impl PriceTable {
         names(model).chain(dateless).find_map(|name| self.exactly(name))
     }
 
-    fn exactly(&self, name: &str) -> Option<Found> {
+    /// Returns the price under exactly this name.
+    pub fn exactly(&self, name: &str) -> Option<Found> {
         let (price, source) = match self.overrides.get(name) {
             Some(price) => (price.clone(), Source::Overrides),
             None => (Arc::new(table::builtin_price(name)?), Source::Builtin),

@@ -7,21 +7,25 @@
 mod bound;
 mod cost;
 mod decimal;
+mod family;
 mod lookup;
 mod overrides;
 pub mod rebought;
 mod rows;
 mod table;
 mod unasked;
+mod update;
 mod usual;
 
 use std::collections::BTreeMap;
 
 pub use bound::{Bound, CostFactors, OUTPUT_CAP_UNKNOWN, RequestedTier};
 pub use cost::{cost, least_cost};
+pub use family::has_family;
 pub use lookup::{Found, Source};
 pub use overrides::PriceError;
 pub use table::PriceTable;
+pub use update::Update;
 pub use usual::Usual;
 
 use crate::words::{

@@ -70,7 +70,7 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Price>, PriceError> {
 
 /// A JSON object with its members in order and their values unparsed: numbers keep their digits, and duplicates
 /// can be found.
-struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+pub(super) struct Pairs<'a>(pub Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(de: D) -> Result<Self, D::Error> {
@@ -93,12 +93,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 }
 
 /// Entry of one model.
-struct Entry<'a> {
-    model: &'a str,
+pub(super) struct Entry<'a> {
+    pub model: &'a str,
 }
 
 /// Accessor of one column in a row.
-type Column = fn(&mut Row) -> &mut Option<i64>;
+pub(super) type Column = fn(&mut Row) -> &mut Option<i64>;
 
 /// Names of the price fields, without the suffixes of size and tier.
 const COLUMNS: [(&str, Column); 7] = [
@@ -112,12 +112,18 @@ const COLUMNS: [(&str, Column); 7] = [
 ];
 const TIERS: [(&str, ServiceTier); 3] =
     [("_flex", ServiceTier::Flex), ("_priority", ServiceTier::Priority), ("_batches", ServiceTier::Batch)];
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 13] = [
     "max_input_tokens",
     "max_output_tokens",
     "max_tokens",
     "input_cost_per_audio_token",
+    "input_cost_per_image_token",
     "input_cost_per_request",
+    "input_cost_per_video_token",
+    "provider_specific_entry",
+    "regional_endpoint_uplift_multiplier",
+    "regional_processing_uplift_multiplier_eu",
+    "regional_processing_uplift_multiplier_us",
     "search_context_cost_per_query",
     "tiered_pricing",
 ];
@@ -142,7 +148,7 @@ const MOST_PER_TOKEN: (i64, &str) = (10_000_000_000, "0.01");
 const MOST_PER_SEARCH: (i64, &str) = (100_000_000_000_000, "100");
 
 impl Entry<'_> {
-    fn price(&self, entry: &RawValue) -> Result<Price, PriceError> {
+    pub fn price(&self, entry: &RawValue) -> Result<Price, PriceError> {
         let fields = self.object("the entry", entry)?;
         let mut listing = Listing::of(self.model);
         for (field, value) in &fields {
@@ -161,7 +167,8 @@ impl Entry<'_> {
             .ok_or(PriceError::Missing { model: self.model.into(), field: "input_cost_per_request" })
     }
 
-    fn take(&self, listing: &mut Listing, field: &str, value: &RawValue) -> Result<(), PriceError> {
+    /// Reads one field into the listing.
+    pub fn take(&self, listing: &mut Listing, field: &str, value: &RawValue) -> Result<(), PriceError> {
         match field {
             "max_input_tokens" => listing.max_input_tokens = Some(self.tokens(field, value)?),
             "max_output_tokens" => listing.max_output_tokens = Some(self.tokens(field, value)?),
@@ -170,8 +177,18 @@ impl Entry<'_> {
                 let tokens = self.tokens(field, value)?;
                 listing.max_output_tokens.get_or_insert(tokens);
             }
-            "input_cost_per_audio_token" => {
-                listing.media_input = Some(self.pico(field, value, MOST_PER_TOKEN)?);
+            "input_cost_per_audio_token" | "input_cost_per_image_token" | "input_cost_per_video_token" => {
+                set_higher(&mut listing.media_input, self.pico(field, value, MOST_PER_TOKEN)?);
+            }
+            "regional_endpoint_uplift_multiplier" => self.uplift(listing, "regional", field, value)?,
+            "regional_processing_uplift_multiplier_eu" => self.uplift(listing, "eu", field, value)?,
+            "regional_processing_uplift_multiplier_us" => self.uplift(listing, "us", field, value)?,
+            "provider_specific_entry" => {
+                for (name, value) in self.object(field, value)? {
+                    if ["fast", "us"].contains(&name.as_str()) {
+                        self.uplift(listing, &name, field, value)?;
+                    }
+                }
             }
             "input_cost_per_request" => {
                 listing.request = Some(self.pico(field, value, MOST_PER_SEARCH)?);
@@ -188,6 +205,23 @@ impl Entry<'_> {
                 let pico = self.pico(field, value, MOST_PER_TOKEN)?;
                 set_higher(column(listing.row(tier, above)), pico);
             }
+        }
+        Ok(())
+    }
+
+    /// Reads the factor of a surcharge, which counts from one per cent on.
+    fn uplift(
+        &self,
+        listing: &mut Listing,
+        name: &str,
+        field: &str,
+        value: &RawValue,
+    ) -> Result<(), PriceError> {
+        // As an exact decimal, of which a hundredth is a per cent.
+        let hundredths = self.pico(field, value, MOST_PER_SEARCH)? / 10_000_000_000;
+        if let Some(percent) = u32::try_from(hundredths).ok().filter(|percent| *percent > 100) {
+            let known = listing.uplift_percent.entry(name.to_owned()).or_default();
+            *known = percent.max(*known);
         }
         Ok(())
     }
@@ -237,7 +271,8 @@ impl Entry<'_> {
         Ok(highest)
     }
 
-    fn object<'v>(
+    /// Reads an object, and checks that no name is given twice in it.
+    pub fn object<'v>(
         &self,
         field: &str,
         value: &'v RawValue,
@@ -286,7 +321,7 @@ impl Entry<'_> {
 
 /// Splits a field name: `input_cost_per_token_above_200k_tokens_priority` → its column, the tokens above which
 /// it begins, its tier.
-fn split(field: &str) -> Option<(Column, u64, ServiceTier)> {
+pub(super) fn split(field: &str) -> Option<(Column, u64, ServiceTier)> {
     let (name, tier) = TIERS
         .iter()
         .find_map(|(suffix, tier)| Some((field.strip_suffix(suffix)?, *tier)))

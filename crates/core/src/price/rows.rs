@@ -86,7 +86,7 @@ impl Listing {
             // Anthropic caches only what `cache_control` marks; where another provider lists a price for
             // writes, it writes by itself.
             caches_unasked: !self.anthropic && lists_writes,
-            media_input: self.media_input.map(PicoUsdPerToken),
+            media_input: self.media_input.filter(|pico| *pico > input).map(PicoUsdPerToken),
             uplift_percent: self.uplift_percent,
             standard,
         })

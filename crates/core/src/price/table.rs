@@ -56,6 +56,11 @@ impl PriceTable {
         Ok(table)
     }
 
+    /// Returns the names of the models in the user's price file.
+    pub fn own_names(&self) -> impl Iterator<Item = &str> {
+        self.overrides.keys().map(String::as_str)
+    }
+
     /// Returns the SHA-256 in hex over the table and the overrides' text. Each settlement stores it, because
     /// prices change after the fact.
     pub fn hash(&self) -> &str {
@@ -67,6 +72,11 @@ impl PriceTable {
 pub(super) fn builtin_price(name: &str) -> Option<Price> {
     let entry: Entry = serde_json::from_str(find_line(models(), name)?).ok()?;
     entry.listing(name)?.price()
+}
+
+/// Returns the names of all models that are compiled in.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    models().lines().filter_map(|line| line.split('"').nth(1))
 }
 
 /// Returns the lines of the models, without the header's and the closing one.
@@ -137,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_table_is_found_and_read() {
-        let names: Vec<_> = models().lines().map(|l| l.split('"').nth(1).unwrap()).collect();
+        let names: Vec<_> = names().collect();
         assert!(names.len() > 3000, "{} models", names.len());
         let unread = names.iter().filter(|name| builtin_price(name).is_none());
         // These search the web unasked, at a fee that the table does not list.

@@ -1,6 +1,6 @@
 //! Commands that take a run up again, as a person types them.
 
-use crate::{run::status::Status, store::RunView};
+use crate::{price::has_family, run::status::Status, store::RunView};
 
 /// Returns the commands of which each alone takes up a run that stands still; empty for a run that goes on, for one
 /// that no command begins again, and where a command alone does not help.
@@ -26,7 +26,9 @@ pub fn commands(view: &RunView) -> Vec<String> {
             }
         }
         (Status::Halted, Some(halt)) if halt.code == "price_unknown" => {
-            ["--prices FILE", "--unpriced free"].map(|flag| format!("{resume} {flag}")).to_vec()
+            let known = halt.model.as_deref().is_some_and(has_family);
+            let flags = ["--prices FILE", "--unpriced free", "--unpriced dearest"];
+            flags[..2 + usize::from(known)].iter().map(|flag| format!("{resume} {flag}")).collect()
         }
         (Status::Halted, Some(halt)) if halt.is_accepted_by_resuming() => vec![resume],
         _ => Vec::new(),

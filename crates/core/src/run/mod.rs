@@ -86,6 +86,8 @@ pub enum Unpriced {
     #[default]
     Deny,
     Free,
+    /// A model costs twice the dearest known one of its family. One without a known family is refused.
+    Dearest,
 }
 
 /// Policy for an agent that waits busily: whose calls bring it nothing new, one after the other.

@@ -23,6 +23,7 @@ pub mod hooks;
 pub mod inside;
 pub mod line;
 pub mod login;
+pub mod model;
 pub mod note;
 pub mod open_calls;
 pub mod opencode;

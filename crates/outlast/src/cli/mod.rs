@@ -38,7 +38,7 @@ pub use self::{
     },
     mcp::McpArgs,
     notify::NotifyArgs,
-    prices::PricesArgs,
+    prices::{PricesArgs, PricesVerb},
     run::{AgentArgs, AttachArgs, ConfinedArgs, HookArgs, LoopArgs, ResumeArgs, RunArgs},
     serve::{MockArgs, ServeArgs},
     shared::{Color, Globals},

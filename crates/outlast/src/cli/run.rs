@@ -190,7 +190,7 @@ pub struct ResumeArgs {
     /// Whether the agent gets a terminal of its own: if outlast was started from one (auto), always, never
     #[arg(long, value_name = "WHEN", value_parser = values::pty())]
     pub pty: Option<Pty>,
-    /// Under a limit in usd, refuse a model without a known price (deny), or count it as free (free) [default: as the run was started]
+    /// Under a limit in usd, refuse a model without a known price (deny), count it as free (free), or charge it at twice the dearest known model whose name begins with the same letters (dearest) [default: as the run was started]
     #[arg(long, value_name = "RULE", value_parser = values::unpriced())]
     pub unpriced: Option<Unpriced>,
     #[command(flatten)]

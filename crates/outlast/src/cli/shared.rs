@@ -139,7 +139,7 @@ pub struct PolicyArgs {
     /// Content that is kept of calls: requests and answers (all), answers alone (answers), or neither (digests), with which nothing can be replayed
     #[arg(long, value_name = "WHAT", default_value = "all", value_parser = values::record())]
     pub record: run::Record,
-    /// Under a limit in usd, refuse a model without a known price (deny), or count it as free (free)
+    /// Under a limit in usd, refuse a model without a known price (deny), count it as free (free), or charge it at twice the dearest known model whose name begins with the same letters (dearest)
     #[arg(long, value_name = "RULE", default_value = "deny", value_parser = values::unpriced())]
     pub unpriced: run::Unpriced,
     /// Stop the clock of `--wall` while an approval is pending

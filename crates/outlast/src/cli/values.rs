@@ -290,7 +290,11 @@ pub fn pty() -> impl TypedValueParser<Value = run::Pty> {
 }
 
 pub fn unpriced() -> impl TypedValueParser<Value = run::Unpriced> {
-    Words(&[("deny", run::Unpriced::Deny), ("free", run::Unpriced::Free)])
+    Words(&[
+        ("deny", run::Unpriced::Deny),
+        ("free", run::Unpriced::Free),
+        ("dearest", run::Unpriced::Dearest),
+    ])
 }
 
 pub fn conflicts() -> impl TypedValueParser<Value = Conflicts> {

@@ -24,6 +24,7 @@ pub mod ls;
 pub mod migrate;
 pub mod notify;
 pub mod plan;
+pub mod price_update;
 pub mod prices;
 pub mod repair;
 pub mod resolve;

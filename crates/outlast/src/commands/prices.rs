@@ -26,21 +26,22 @@ use crate::{
 /// Errors: `price_unknown` for a model that a limit in usd would refuse; an upstream that is not configured; a price
 /// file that cannot be read or parsed.
 pub fn prices(args: &PricesArgs, around: &Surroundings, page: &mut Page) -> Result<(), CliError> {
-    let table = prices::of_file(args.prices.as_deref())?;
+    let model = args.model.as_deref().unwrap_or_default();
+    let table = prices::of_file(args.prices.as_deref(), around)?;
     let (table, found) = match &args.upstream {
         None => {
-            let found = table.lookup(&args.model);
+            let found = table.lookup(model);
             (table, found)
         }
         Some(name) => {
             let all = upstreams::load(around)?;
             let named = all.iter().find(|u| *u.named.name == **name).ok_or_else(|| unknown_upstream(name))?;
             let own = named.named.prices.as_ref().map_or(table, |(own, _)| own.clone());
-            let found = named.named.price(&own, &args.model);
+            let found = named.named.price(&own, model);
             (own, found)
         }
     };
-    let found = found.ok_or_else(|| unknown_price(&args.model))?;
+    let found = found.ok_or_else(|| unknown_price(model))?;
     let tier = args.tier;
     let charged = args.usage().map(|usage| (usage, cost(&found.price, &usage, tier).0));
     if page.look.json {

@@ -191,7 +191,7 @@ fn halted(view: &RunView) -> Next {
         ),
         None if halt.code == "price_unknown" => told(
             "give a price",
-            "give its model a price (docs/guides/prices.md), let it count as free, or lift its limit in usd",
+            "give its model a price (docs/guides/prices.md), let it count as free or as the dearest of its family, or lift its limit in usd",
             resume,
         ),
         None => told("see show", &halt.hint(id), Vec::new()),

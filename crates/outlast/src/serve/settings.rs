@@ -44,7 +44,7 @@ pub fn config(args: &ServeArgs, context: &Context) -> Result<Config, CliError> {
 pub fn of_proxy(args: &ServeArgs, access: Access, context: &Context) -> Result<Config, CliError> {
     let keys = context.keys()?;
     let providers = proxy_setup::providers(&args.proxy, &keys, &Default::default(), context)?;
-    let prices = prices::typed(&args.proxy)?;
+    let prices = prices::typed(&args.proxy, &context.around)?;
     let (limits, policy) = (args.defaults.limits(), args.policy.policy());
     let network = proxy_setup::network(&context.around)?;
     let config = proxy_setup::config(&args.proxy, access, providers, network, prices, limits, policy);
@@ -151,7 +151,8 @@ struct Stamp {
 impl Stamps {
     fn of(args: &ServeArgs, context: &Context) -> Stamps {
         let keys = context.around.config_directory().map(|d| d.join("env"));
-        let files: [Option<PathBuf>; 3] = [keys, args.api_token_file.clone(), args.proxy.prices.clone()];
+        let (prices, token) = (args.proxy.prices.clone(), args.api_token_file.clone());
+        let files: [Option<PathBuf>; 4] = [keys, token, prices, prices::own_path(&context.around)];
         let stamp = |path: PathBuf| {
             let m = fs::metadata(path).ok()?;
             let modified = (m.mtime(), m.mtime_nsec());

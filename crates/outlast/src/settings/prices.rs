@@ -1,43 +1,79 @@
 //! Prices: the built-in table overridden by the user's file, and the prices that a run keeps for its life.
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use outlast_core::{
     engine::run::amend::Amend,
     price::PriceTable,
-    run::{PriceFile, Prices, Spec, status::Status},
+    run::{PriceFile, Prices, Spec, Unpriced, status::Status},
     store::{Ask as _, Durability, RunView, Store},
 };
+
+use serde_json::value::RawValue;
 
 use crate::{
     cli::shared::ProxyArgs,
     program::{
-        error::{CliError, InputError},
+        error::{CliError, CommandError, InputError},
+        file,
         say::say,
     },
+    settings::surroundings::Surroundings,
 };
 
 /// Largest price file that is kept with its run, in bytes. It is read whenever the run is read.
 const MAX_KEPT: usize = 256 << 10;
 
-/// Returns the built-in prices, overridden by the file of `--prices` if it is given.
-pub fn typed(args: &ProxyArgs) -> Result<PriceTable, CliError> {
-    table(file(args)?.as_ref())
+/// Name of the file of newer prices that a person has taken with `outlast prices update`, beside their own `outlast.toml`.
+const OWN: &str = "prices.json";
+
+/// Returns the built-in prices, overridden by the person's newer ones and by the file of `--prices`.
+pub fn typed(args: &ProxyArgs, around: &Surroundings) -> Result<PriceTable, CliError> {
+    of_file(args.prices.as_deref(), around)
 }
 
-/// Returns the built-in prices, overridden by the file `path`; `None`: the built-in prices alone.
-pub fn of_file(path: Option<&Path>) -> Result<PriceTable, CliError> {
-    table(path.map(read).transpose()?.as_ref())
+/// Returns the built-in prices, overridden by the person's newer ones and by the file `path`, if one is given.
+pub fn of_file(path: Option<&Path>, around: &Surroundings) -> Result<PriceTable, CliError> {
+    table(layers(path, around)?.as_ref())
 }
 
 /// Returns the prices to store with a new run. Errors: a file that is not understood, or is larger than `MAX_KEPT`.
-pub fn to_keep(args: &ProxyArgs) -> Result<Prices, CliError> {
-    let file = file(args)?;
-    if let Some(file) = file.as_ref().filter(|f| f.text.len() > MAX_KEPT) {
-        let (path, had) = (file.path.clone(), file.text.len());
-        return Err(InputError::PricesTooLarge { path, had, most: MAX_KEPT }.into());
+pub fn to_keep(args: &ProxyArgs, around: &Surroundings) -> Result<Prices, CliError> {
+    kept(layers(args.prices.as_deref(), around)?)
+}
+
+fn kept(file: Option<PriceFile>) -> Result<Prices, CliError> {
+    if let Some(file) = &file {
+        fits(&file.path, &file.text)?;
     }
     Ok(Prices { hash: table(file.as_ref())?.hash().to_owned(), file })
+}
+
+fn fits(path: &str, text: &str) -> Result<(), CliError> {
+    match text.len() > MAX_KEPT {
+        true => Err(InputError::PricesTooLarge { path: path.into(), had: text.len(), most: MAX_KEPT }.into()),
+        false => Ok(()),
+    }
+}
+
+/// Returns the path of the person's newer prices; `None` if they have no directory of settings.
+pub fn own_path(around: &Surroundings) -> Option<PathBuf> {
+    Some(around.config_directory()?.join(OWN))
+}
+
+/// Keeps newer prices, which come from `source`, for new runs. Returns where.
+///
+/// Errors: prices that are larger than what is kept with a run; the file cannot be written.
+pub fn keep_own(text: &str, source: &str, around: &Surroundings) -> Result<PathBuf, CliError> {
+    fits(source, text)?;
+    let path = own_path(around).ok_or(CommandError::NoHome)?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    file::write(directory, &path, text.as_bytes()).map_err(|e| bad(&path.display().to_string(), e))?;
+    Ok(path)
 }
 
 /// Returns the prices with which a run continues: `kept`, the prices that it began with, if they were stored. The text
@@ -47,17 +83,18 @@ pub fn of_run(
     id: &str,
     kept: Option<&Prices>,
     args: &ProxyArgs,
+    around: &Surroundings,
 ) -> Result<(PriceTable, Option<String>), CliError> {
-    let now = file(args)?;
     // Runs begun before prices were kept.
-    let Some(kept) = kept else { return Ok((table(now.as_ref())?, None)) };
+    let Some(kept) = kept else { return Ok((typed(args, around)?, None)) };
     let table = table(kept.file.as_ref())?;
     let begun = kept.file.as_ref();
-    let now = now.or_else(|| {
-        let path = &begun?.path;
+    let now = match (&args.prices, begun) {
+        (Some(path), _) => layers(Some(path), around)?,
         // A file that is gone has not changed: the run needs it no more.
-        Some(PriceFile { path: path.clone(), text: fs::read_to_string(path).ok()? })
-    });
+        (None, Some(begun)) => layers(Some(Path::new(&begun.path)), around).unwrap_or_default(),
+        (None, None) => layers(None, around)?,
+    };
     let said = match &now {
         Some(now) if begun.is_none_or(|b| b.text != now.text) => Some(format!(
             "{} is not what {id} began with: its prices stay as they were (a new run takes the file)",
@@ -71,44 +108,74 @@ pub fn of_run(
     Ok((table, said))
 }
 
+/// Returns the prices that are stored with a new run.
+pub fn of_kept(prices: &Prices) -> Result<PriceTable, CliError> {
+    table(prices.file.as_ref())
+}
+
 /// Returns the prices stored with a run; the built-in ones for a run of a version that stored none.
 pub fn of_view(view: &RunView) -> Result<PriceTable, CliError> {
     table(view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()))
 }
 
-/// Gives a run that was halted for an unknown price the prices of `--prices`, or with `free` counts models
-/// without a price as free, and prints a message. Any other run stays unchanged. Returns the run as it is
-/// after that.
-pub fn mended(store: &dyn Store, view: RunView, args: &ProxyArgs, free: bool) -> Result<RunView, CliError> {
-    let unknown = view.run.halt.as_ref().is_some_and(|halt| halt.code == "price_unknown");
-    if view.run.status != Status::Halted || !unknown || args.prices.is_none() && !free {
-        return Ok(view);
-    }
-    if free {
-        let (run, spec) = (view.run.no, view.spec.clone());
-        say(&format!("{} goes on: models without a known price count as free from now on", view.run.id));
-        store.ask(Amend { run, spec, free }, Durability::Synced).wait()?;
-        return Ok(store.run(run)?.unwrap_or(view));
-    }
-    let prices = to_keep(args)?;
-    if view.spec.prices.as_ref().is_some_and(|kept| kept.hash == prices.hash) {
-        return Ok(view);
-    }
+/// Lets a run go on that was halted for an unknown price, and prints a message: under the rule `unpriced`, or at the prices
+/// of `--prices`, or at the person's newer ones where these know its model. Any other run stays unchanged. Returns the
+/// run as it is after that.
+pub fn mended(
+    store: &dyn Store,
+    view: RunView,
+    args: &ProxyArgs,
+    unpriced: Option<Unpriced>,
+    around: &Surroundings,
+) -> Result<RunView, CliError> {
+    let halt = view.run.halt.as_ref().filter(|halt| halt.code == "price_unknown");
+    let Some(halt) = halt.filter(|_| view.run.status == Status::Halted) else { return Ok(view) };
     let (run, id) = (view.run.no, &view.run.id);
-    let path = prices.file.as_ref().map_or("", |file| file.path.as_str());
-    let before = match view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref()) {
-        Some(file) => format!("those of {}", file.path),
-        None => "the built-in ones".to_owned(),
+    let spec = match unpriced {
+        Some(Unpriced::Deny) => return Ok(view),
+        Some(rule @ (Unpriced::Free | Unpriced::Dearest)) => {
+            let what = match rule {
+                Unpriced::Dearest => "are charged at twice the dearest known of their family",
+                _ => "count as free",
+            };
+            say(&format!("{id} goes on: models without a known price {what} from now on"));
+            view.spec.clone()
+        }
+        None => {
+            let begun = view.spec.prices.as_ref().and_then(|kept| kept.file.as_ref());
+            let file = args.prices.clone().or_else(|| begun.map(|file| PathBuf::from(&file.path)));
+            let prices = kept(layers(file.as_deref(), around)?)?;
+            let knows = |model: &str| table(prices.file.as_ref()).is_ok_and(|t| t.lookup(model).is_some());
+            let is_same = view.spec.prices.as_ref().is_some_and(|kept| kept.hash == prices.hash);
+            if is_same || args.prices.is_none() && !halt.model.as_deref().is_some_and(knows) {
+                return Ok(view);
+            }
+            let path = prices.file.as_ref().map_or("", |file| file.path.as_str());
+            let before =
+                begun.map_or("the built-in ones".to_owned(), |file| format!("those of {}", file.path));
+            say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
+            Spec { prices: Some(prices), ..view.spec.clone() }
+        }
     };
-    say(&format!("{id} goes on at the prices of {path}; what it paid so far was priced by {before}"));
-    let spec = Spec { prices: Some(prices), ..view.spec.clone() };
-    store.ask(Amend { run, spec, free: false }, Durability::Synced).wait()?;
+    store.ask(Amend { run, spec, unpriced }, Durability::Synced).wait()?;
     Ok(store.run(run)?.unwrap_or(view))
 }
 
-/// Reads the file of `--prices`; `None` without it.
-fn file(args: &ProxyArgs) -> Result<Option<PriceFile>, CliError> {
-    args.prices.as_deref().map(read).transpose()
+/// Reads the person's newer prices, with the models of the file `path` over them; `None` if there are neither.
+fn layers(path: Option<&Path>, around: &Surroundings) -> Result<Option<PriceFile>, CliError> {
+    let own = own_path(around).filter(|own| own.exists());
+    let Some(path) = path else { return own.map(|own| read(&own)).transpose() };
+    let file = read(path)?;
+    // A run that began with the newer prices alone has kept their path.
+    let Some(own) = own.filter(|own| *own != *path) else { return Ok(Some(file)) };
+    let all = read(&own)?;
+    let entries = |text: &str| serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(text);
+    let merged = entries(&all.text).and_then(|mut merged| {
+        merged.extend(entries(&file.text)?);
+        serde_json::to_string(&merged)
+    });
+    let text = merged.map_err(|e| bad(&file.path, e))?;
+    Ok(Some(PriceFile { text, ..file }))
 }
 
 fn read(path: &Path) -> Result<PriceFile, CliError> {
@@ -135,6 +202,7 @@ fn bad(path: &str, why: impl ToString) -> CliError {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use outlast_core::words::usage::ServiceTier;
 
     use super::*;
 
@@ -149,6 +217,10 @@ mod tests {
         Line::parse_from(std::iter::once("x".into()).chain(flags)).proxy
     }
 
+    fn around(home: &tempfile::TempDir) -> Surroundings {
+        Surroundings::new(&[("HOME", home.path().to_str().unwrap())], home.path())
+    }
+
     fn prices(usd_per_token: &str) -> String {
         format!(r#"{{"m": {{"input_cost_per_token": {usd_per_token}, "output_cost_per_token": 1e-6}}}}"#)
     }
@@ -160,18 +232,18 @@ mod tests {
         fs::write(&first, prices("1e-6")).unwrap();
         fs::write(&other, prices("2e-6")).unwrap();
         let check = |kept: &Prices, typed: Option<&Path>, told: Option<&str>| {
-            let (table, said) = of_run("r", Some(kept), &args(typed)).unwrap();
+            let (table, said) = of_run("r", Some(kept), &args(typed), &around(&dir)).unwrap();
             assert_eq!(table.hash(), kept.hash);
             match told {
                 None => assert_eq!(said, None),
                 Some(told) => assert!(said.as_ref().is_some_and(|s| s.contains(told)), "{said:?}"),
             }
         };
-        let kept = to_keep(&args(Some(&first))).unwrap();
+        let kept = to_keep(&args(Some(&first)), &around(&dir)).unwrap();
         check(&kept, Some(&first), None);
         check(&kept, None, None);
         check(&kept, Some(&other), Some("other.json is not what r began with"));
-        let plain = to_keep(&args(None)).unwrap();
+        let plain = to_keep(&args(None), &around(&dir)).unwrap();
         check(&plain, None, None);
         check(&plain, Some(&other), Some("other.json is not what r began with"));
         fs::write(&first, prices("3e-6")).unwrap();
@@ -186,8 +258,37 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("large.json");
         fs::write(&path, format!("{}{}", prices("1e-6"), " ".repeat(MAX_KEPT))).unwrap();
-        let error = to_keep(&args(Some(&path))).unwrap_err();
+        let error = to_keep(&args(Some(&path)), &around(&dir)).unwrap_err();
         assert!(error.to_string().contains("262144 are kept with a run"), "{error}");
-        assert!(typed(&args(Some(&path))).is_ok(), "`serve` keeps none");
+        assert!(typed(&args(Some(&path)), &around(&dir)).is_ok(), "`serve` keeps none");
+    }
+
+    #[test]
+    fn newer_prices_count_for_new_runs_and_a_named_file_over_them() {
+        let home = tempfile::tempdir().unwrap();
+        let around = around(&home);
+        let file = home.path().join("mine.json");
+        fs::write(&file, prices("7e-6")).unwrap();
+        let input = |kept: &Prices, model: &str| {
+            let found = table(kept.file.as_ref()).unwrap().lookup(model)?;
+            Some(found.price.rates(ServiceTier::Standard, 0).input.0)
+        };
+        let before = to_keep(&args(None), &around).unwrap();
+        assert_eq!((&before.file, input(&before, "m")), (&None, None));
+        let newer = r#"{"m": {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6},
+            "new": {"input_cost_per_token": 2e-6, "output_cost_per_token": 1e-6}}"#;
+        let path = keep_own(newer, "newer.json", &around).unwrap();
+        let plain = to_keep(&args(None), &around).unwrap();
+        assert_eq!(plain.file.as_ref().map(|file| Path::new(&file.path)), Some(path.as_path()));
+        assert_eq!((input(&plain, "m"), input(&plain, "new")), (Some(1_000_000), Some(2_000_000)));
+        let named = to_keep(&args(Some(&file)), &around).unwrap();
+        assert_eq!((input(&named, "m"), input(&named, "new")), (Some(7_000_000), Some(2_000_000)));
+        for (kept, told) in [(&before, true), (&plain, false), (&named, false)] {
+            let (_, said) = of_run("r", Some(kept), &args(None), &around).unwrap();
+            assert_eq!(said.is_some(), told, "{said:?}");
+        }
+        let large = format!("{newer}{}", " ".repeat(MAX_KEPT));
+        assert!(keep_own(&large, "large.json", &around).is_err());
+        assert_eq!(fs::read_to_string(path).unwrap(), newer);
     }
 }

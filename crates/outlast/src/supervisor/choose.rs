@@ -7,9 +7,13 @@ use std::{
 
 use outlast_core::{
     engine::run::start::Start,
-    envelope::unit::Unit,
+    envelope::unit::{Limits, Unit},
     journal::payload::Payload,
-    run::{Command, Prices, Pty, Spec, Supervision, looping::Looping, masks::Masks, status::Status},
+    price::has_family,
+    run::{
+        Command, Policy, Prices, Pty, Spec, Supervision, Unpriced, looping::Looping, masks::Masks,
+        status::Status,
+    },
     store::{Ask as _, Durability, RunFilter, RunView, Store},
     words::{
         clock::random,
@@ -22,15 +26,15 @@ use outlast_server::node::Node;
 
 use super::turn;
 use crate::{
-    agent::Choice,
+    agent::{self, Choice},
     cli::RunArgs,
     program::{
         context::Context,
-        error::{CliError, InputError, MachineError, RunError},
+        error::{CliError, CommandError, InputError, MachineError, RunError},
         find,
         say::say,
     },
-    settings::{budgets, env_file, keys, policies},
+    settings::{budgets, env_file, keys, policies, prices, upstreams},
 };
 
 /// Largest standard input that is kept with a run, in bytes.
@@ -170,6 +174,32 @@ fn unfinished_of(node: &Node, key: &str, name: Option<&str>) -> Result<Option<Ru
     }
 }
 
+/// Checks that the model that the agent is told to ask has a price, where a limit in usd wants one.
+///
+/// A name that is like no known model's may be an agent's own word for one. Errors: `price_unknown`.
+fn price_is_known(
+    args: &RunArgs,
+    context: &Context,
+    limits: &Limits,
+    policy: &Policy,
+    prices: &Prices,
+) -> Result<(), CliError> {
+    if limits[Unit::CostNanoUsd].is_none() || policy.unpriced == Unpriced::Free {
+        return Ok(());
+    }
+    let model = agent::model::named(&Choice::read(&args.agent), &args.command, &context.around)?;
+    let Some(model) = model.filter(|model| has_family(model)) else { return Ok(()) };
+    let upstreams = upstreams::load(&context.around)?;
+    let is_elsewhere =
+        upstreams.iter().flat_map(|up| &up.named.models_match).any(|pattern| pattern.matches(&model));
+    let table = prices::of_kept(prices)?;
+    let dearest = || policy.unpriced == Unpriced::Dearest && table.dearest_of_family(&model).is_some();
+    match is_elsewhere || table.lookup(&model).is_some() || dearest() {
+        true => Ok(()),
+        false => Err(CommandError::PriceUnknown { model }.into()),
+    }
+}
+
 fn create(
     args: &RunArgs,
     context: &Context,
@@ -207,6 +237,7 @@ fn create(
         chosen = chosen.under(&named.limits);
         policy.pause_wall |= named.pause_wall;
     }
+    price_is_known(args, context, &chosen.limits, &policy, &begun_with.prices)?;
     let looping = looping(args, context);
     let stdin = match looping.as_ref().and_then(|l| l.input.as_deref()) {
         // The file is read for each iteration. Reading it here lets a wrong name create no run.

@@ -144,7 +144,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     }
     tell_strayed(&context.typed, &args.command);
     // A typing mistake must not create a run, so everything is checked before the run exists.
-    let prices = prices::to_keep(&args.proxy)?;
+    let prices = prices::to_keep(&args.proxy, &context.around)?;
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
     // Bad settings are refused before a run is made.
@@ -189,7 +189,7 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
         let grace = grace(args.grace_ms);
         let served =
-            Served { proxy: args.proxy, free: false, grpc, kill_at: args.kill_at, grace, through, show };
+            Served { proxy: args.proxy, unpriced: None, grpc, kill_at: args.kill_at, grace, through, show };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -256,9 +256,16 @@ pub fn resume(args: ResumeArgs, context: Context) -> Result<u8, CliError> {
             say(&format!("resuming {id}"));
         }
         let grpc = args.grpc.over(view.spec.grpc.as_ref())?;
-        let free = args.unpriced == Some(Unpriced::Free);
         let grace = grace(args.grace_ms);
-        let served = Served { proxy: args.proxy, free, grpc, kill_at: None, grace, through: None, show };
+        let served = Served {
+            unpriced: args.unpriced,
+            proxy: args.proxy,
+            grpc,
+            kill_at: None,
+            grace,
+            through: None,
+            show,
+        };
         go_on(view, node, &keys, served, context)
     })();
     leave(&left, done)
@@ -288,7 +295,7 @@ fn moved(store: &dyn Store, view: RunView, to: Option<&Path>) -> Result<RunView,
     let directory = whole.to_string_lossy().into_owned();
     let command = Command { directory, ..command };
     let spec = Spec { command: Some(command), ..view.spec.clone() };
-    store.ask(Amend { run: view.run.no, spec, free: false }, Durability::Synced).wait()?;
+    store.ask(Amend { run: view.run.no, spec, unpriced: None }, Durability::Synced).wait()?;
     find::view(store, view.run.no)
 }
 
@@ -304,8 +311,8 @@ fn leave(node: &Node, done: Result<u8, CliError>) -> Result<u8, CliError> {
 /// Settings of this start: what is served for the run, and how the agent is run.
 struct Served {
     proxy: ProxyArgs,
-    /// Whether a run that was halted for an unknown price goes on without one.
-    free: bool,
+    /// Rule with which a run that was halted for an unknown price goes on; `None`: as it was started.
+    unpriced: Option<Unpriced>,
     /// Address at which the state is served over gRPC, and the rule by which conflicts are decided; `None`:
     /// not served.
     grpc: Option<(SocketAddr, Conflicts)>,
@@ -325,7 +332,7 @@ fn go_on(
     served: Served,
     context: Context,
 ) -> Result<u8, CliError> {
-    let view = prices::mended(node.store().as_ref(), view, &served.proxy, served.free)?;
+    let view = prices::mended(node.store().as_ref(), view, &served.proxy, served.unpriced, &context.around)?;
     let id = &view.run.id;
     if view.run.status == Status::Halted {
         return Err(halted(&view));
@@ -339,7 +346,8 @@ fn go_on(
     }
     all_keys_are_there(&view, keys)?;
     still_logged_in(&view, keys, &context)?;
-    let (prices, said) = prices::of_run(id.as_str(), view.spec.prices.as_ref(), &served.proxy)?;
+    let (prices, said) =
+        prices::of_run(id.as_str(), view.spec.prices.as_ref(), &served.proxy, &context.around)?;
     if let Some(said) = said {
         say(&said);
     }

@@ -81,6 +81,50 @@ fn model_without_a_price_halts_the_run_until_its_price_is_given() {
     assert!(bed.spent("r", "cost_nano_usd") > 0);
 }
 
+#[test]
+fn an_agent_whose_model_has_no_price_is_not_started() {
+    let bed = Bed::new();
+    let line = ["run", "--", "codex", "exec", "--model", "gpt-99", "hello"];
+    let hint = ["\"gpt-99\"", "outlast prices update FILE --accept", "--unpriced dearest"];
+    let refused = bed.does(&line);
+    assert_ne!(refused.code, 0);
+    refused.tells(&hint);
+    assert_eq!(bed.json(&["ls"])["runs"].as_array().map_or(0, Vec::len), 0, "no run was made");
+}
+
+#[test]
+fn a_newer_model_is_charged_as_the_dearest_of_its_family_where_the_run_says_so() {
+    let bed = Bed::new();
+    let newer = UNHEARD_OF.replace("unheard-of", "gpt-99");
+    let run = bed.run(script(&bed, &["--run", "r"], &newer, &[])).code(75);
+    run.tells(&["halted (price_unknown)", "`outlast resume r --unpriced dearest`"]);
+    let resumed = bed.does(&["resume", "r", "--unpriced", "dearest"]).code(0);
+    resumed
+        .tells(&["are charged at twice the dearest known of their family", "\"gpt-99\" has no known price"]);
+    assert!(bed.spent("r", "cost_nano_usd") > 0);
+    // Nothing is known of the other's family.
+    bed.run(script(&bed, &["--run", "s", "--unpriced", "dearest"], UNHEARD_OF, &[])).code(75);
+}
+
+#[test]
+fn newer_prices_are_shown_before_they_are_kept_and_let_a_halted_run_go_on() {
+    let bed = Bed::new();
+    bed.run(script(&bed, &["--run", "r"], UNHEARD_OF, &[])).code(75);
+    let text = r#"{"unheard-of": {"mode": "chat", "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6},
+        "voice": {"mode": "audio_speech", "input_cost_per_character": 1e-6}}"#;
+    let file = bed.write("newer.json", text);
+    let file = crate::bed::text(&file);
+    let shown = bed.does(&["prices", "update", file]).code(0);
+    shown.tells(&["unheard-of", "- → 1", "1 entries without a price per token", "nothing is kept yet"]);
+    bed.does(&["resume", "r"]).code(75);
+    bed.does(&["prices", "update", file, "--accept"]).code(0).tells(&["kept in ", "prices.json"]);
+    bed.does(&["prices", "unheard-of"]).code(0).tells(&["your price file"]);
+    bed.does(&["resume", "r"]).code(0).tells(&["goes on at the prices of"]);
+    bed.does(&["prices", "update", file]).code(0).tells(&["no price differs"]);
+    bed.write("page.html", "<html>");
+    assert_ne!(bed.does(&["prices", "update", "page.html"]).code, 0);
+}
+
 /// Two calls at once, of which the limit has room for one: the other waits.
 const TWO_AT_ONCE: &str = r#"
 import http.client, json, os, sys, threading, urllib.parse

@@ -131,11 +131,12 @@ fn a_halted_run_is_told_what_lets_it_go_on() {
 fn a_run_without_a_price_is_told_every_way_to_go_on() {
     let bed = Bed::new();
     let script = asks("house-model", 2);
-    bed.leads_on(&[], &["run", "--run", "r", "--", "bash", "-c", &script], "--unpriced free");
     let state = tempfile::tempdir().unwrap();
     let line = ["run", "--run", "r", "--", "bash", "-c", &script].map(str::to_owned);
     let told = String::from_utf8(bed.does(&line, state.path()).stderr).unwrap();
     assert!(told.contains("\"house-model\" has no known price"), "{told}");
+    // One of the ways takes newer prices for all runs that follow.
+    bed.leads_on(&[], &["run", "--run", "r", "--", "bash", "-c", &script], "--unpriced free");
 }
 
 #[test]

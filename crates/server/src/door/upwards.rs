@@ -172,6 +172,9 @@ async fn ask(
     if !call.request.names.is_empty() {
         kept::check(host, call.seat.run, call.request.names.clone()).await?;
     }
+    if let Some(dearest) = call.priced.stands_in() {
+        host.tell_stand_in(&call.request.model, dearest);
+    }
     busy_waiting::enter(host, &mut call).await?;
     let (response, gone) = drive::start(host.clone(), call, wire);
     let response =

@@ -128,7 +128,8 @@ impl Call {
         } else {
             MatchKey::new(&digest, &seat.scope, credential_digest.as_ref())
         };
-        let priced = Priced::of(&config.prices, &config.price_hash, &to, &config.providers, &request);
+        let priced =
+            Priced::of(&config.prices, &config.price_hash, &to, &config.providers, &request, seat.unpriced);
         let (record, grown) = stored(memories, &seat, &to, &request, &body);
         // A conversation that grows by one message is bounded by its billed input plus that message. Server tools
         // repeat their input in each turn, so for them only the bytes count.

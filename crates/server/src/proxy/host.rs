@@ -1,8 +1,9 @@
 //! The proxy under one configuration: the shared parts that requests use.
 
 use std::{
+    collections::HashSet,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -31,6 +32,9 @@ use super::{
 };
 use crate::{hints::Ear, node::Node, wire::refuse::Refusal};
 
+/// Most models of which it is told that another's price stands in for theirs: agents choose the names.
+const MOST_STAND_INS: usize = 100;
+
 /// Proxy under one configuration, with the parts that requests share.
 ///
 /// A new configuration makes a new host with the same parts: a call ends under the configuration that it began with.
@@ -53,6 +57,8 @@ pub struct Host {
     pub watch: Watch,
     nonce: Arc<AtomicU64>,
     drain: Arc<Drain>,
+    /// Models of which it was told that another's price stands in for theirs.
+    stand_ins: Arc<Mutex<HashSet<String>>>,
     suspends: watch::Sender<u64>,
 }
 
@@ -106,6 +112,7 @@ impl Host {
             watch: Watch(observer),
             nonce: Arc::new(AtomicU64::new(nonce)),
             drain: Arc::default(),
+            stand_ins: Arc::default(),
             suspends: watch::Sender::default(),
         }))
     }
@@ -156,6 +163,16 @@ impl Host {
             let why = format!("it took no heartbeat of this process, and the call was held for {waited_s} s");
             Error::Unavailable { why }.into()
         })
+    }
+
+    /// Logs, once for each model, that the run's rule bounds and charges it at twice the price of `dearest`.
+    pub fn tell_stand_in(&self, model: &str, dearest: &str) {
+        let mut told = self.stand_ins.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < MOST_STAND_INS && told.insert(model.to_owned()) {
+            tracing::warn!(
+                "{model:?} has no known price: it is bounded and charged at twice the price of {dearest:?}"
+            );
+        }
     }
 
     /// Returns a number that no other request of this or any other process has.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use outlast_core::{
     engine::call::settle::Bill,
     price::{Bound, CostFactors, Price, PriceTable, RequestedTier, cost, least_cost},
+    run::Unpriced,
     words::usage::{ServiceTier, Usage},
 };
 
@@ -15,6 +16,8 @@ use crate::dialect::{Outcome, Request};
 #[derive(Clone)]
 pub struct Priced {
     price: Option<Arc<Price>>,
+    /// Model by whose price one without a known price is bounded and charged; `None` where the price is known.
+    stands_in: Option<String>,
     hash: Arc<str>,
     tier: Option<ServiceTier>,
 }
@@ -28,25 +31,38 @@ impl Priced {
         to: &To,
         providers: &Providers,
         request: &Request,
+        unpriced: Unpriced,
     ) -> Priced {
         let (table, hash) = match to {
             To::Named(named) => named.prices.as_ref().map_or((table, hash), |(table, hash)| (table, hash)),
             To::Own(_) => (table, hash),
         };
         // A request that token prices cannot cover has an unknown price, not a low one.
+        let mut stands_in = None;
         let price = match request.unpriced {
             Some(_) => None,
             None => match to {
                 To::Own(_) => table.lookup(&request.model),
                 To::Named(named) => named.price(table, &request.model),
             }
+            .or_else(|| {
+                let dearest =
+                    (unpriced == Unpriced::Dearest).then(|| table.dearest_of_family(&request.model))??;
+                stands_in = Some(dearest.model.clone());
+                Some(dearest)
+            })
             .filter(|found| !request.search_options || found.price.request_pico > 0)
             .map(|found| match surcharge(&to.provider(providers).base) {
                 Some(name) => Arc::new(found.price.with_uplift(name)),
                 None => found.price,
             }),
         };
-        Priced { price, hash: hash.clone(), tier: request.tier }
+        Priced { price, stands_in, hash: hash.clone(), tier: request.tier }
+    }
+
+    /// Returns the model by whose price one without a known price is charged; `None` where the price is known.
+    pub fn stands_in(&self) -> Option<&str> {
+        self.stands_in.as_deref()
     }
 
     pub fn is_known(&self) -> bool {
@@ -140,7 +156,8 @@ mod tests {
             let body = format!(r#"{{"model":"{model}","messages":[],"web_search_options":{options}}}"#);
             let chat = by_name("openai.chat").unwrap();
             let request = chat.parse("/v1/chat/completions", body.as_bytes()).unwrap();
-            let priced = Priced::of(&table, &hash, &To::Own(Upstream::OpenAi), &providers, &request);
+            let priced =
+                Priced::of(&table, &hash, &To::Own(Upstream::OpenAi), &providers, &request, Unpriced::Deny);
             assert_eq!(priced.is_known(), known, "{model} {options}");
             assert_eq!(priced.bound(&request, 10).input_tokens > 10, !known, "{model} {options}");
         }
@@ -153,7 +170,7 @@ mod tests {
         let usage = Usage { input: 2000, output: 1000, ..Usage::default() };
         let check = |model: Option<&str>, told: Option<i64>, nano: i64| {
             let price = model.map(|model| PriceTable::builtin().lookup(model).unwrap().price);
-            let priced = Priced { price, hash: Arc::from("hash"), tier: None };
+            let priced = Priced { price, stands_in: None, hash: Arc::from("hash"), tier: None };
             let outcome = Outcome { usage: Some(usage), cost: told.map(NanoUsd), ..Outcome::default() };
             let Some(Bill::Usage { cost_nano_usd, .. }) = priced.bill(&outcome) else { panic!("no bill") };
             assert_eq!(cost_nano_usd, nano, "{model:?} {told:?}");

@@ -134,6 +134,7 @@ fn seat_of(
         rules: host.rules.of(store, &view)?,
         plan: Arc::new(plans::ceilings(store, &view)?),
         no_progress: no_progress(store, &view)?,
+        unpriced: view.run.policy.unpriced,
         undriven: false,
         shared: false,
         id: view.run.id,

@@ -7,7 +7,7 @@ use std::{
 
 use outlast_core::{
     envelope::ceiling::Ceilings,
-    run::{NoProgress, Record, masks::Rules},
+    run::{NoProgress, Record, Unpriced, masks::Rules},
     words::id::{AttemptNo, RunId, RunNo, Seq, Slot},
 };
 
@@ -31,6 +31,8 @@ pub struct Seat {
     pub plan: Arc<Ceilings>,
     /// Policy for busy waiting, the strictest of the run and those above.
     pub no_progress: NoProgress,
+    /// Rule of the run for models without a known price.
+    pub unpriced: Unpriced,
     /// Whether a header opened the attempt. It has no driver, and counts active time only while a call is in flight.
     pub undriven: bool,
     /// Whether the run is the shared one of the day, for requests that name no run. It has no replay and no join.

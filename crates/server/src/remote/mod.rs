@@ -4,6 +4,7 @@
 //! route is refused by name, and nothing is kept between two looks but payloads, which never change.
 
 mod acts;
+mod download;
 mod line;
 mod state;
 
@@ -29,8 +30,11 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use self::line::{Address, BadAddress};
 use self::line::{Line, differs, refused};
+pub use self::{
+    download::download,
+    line::{Address, BadAddress},
+};
 use crate::{
     api::read::rows::{self, RunRow},
     proxy::upstream::Key,

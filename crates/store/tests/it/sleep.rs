@@ -112,7 +112,7 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     s.refuses("run_halted", agent.process.claiming(run));
     let prices = Some(Prices { hash: "new".into(), file: None });
     let spec = Spec { prices: prices.clone(), ..s.view(run).spec };
-    let amend = outlast_core::engine::run::amend::Amend { run, spec: spec.clone(), free: false };
+    let amend = outlast_core::engine::run::amend::Amend { run, spec: spec.clone(), unpriced: None };
     assert_eq!(s.ask(amend.clone()).unwrap(), Status::Interrupted);
     s.reopen();
     assert_eq!(s.view(run).spec, spec);

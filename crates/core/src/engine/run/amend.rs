@@ -13,8 +13,8 @@ use crate::{
     words::id::{Micros, RunNo},
 };
 
-/// Writes the run's spec with new prices or another directory of its command, or lets models without a price count as free
-/// from now on. A run that was halted for an unknown price may then go on.
+/// Writes the run's spec with new prices or another directory of its command, or changes the rule for models without a
+/// known price. A run that was halted for an unknown price may then go on.
 ///
 /// `spec` must equal the old one except for these two. Calls settled before keep their cost: each names the table
 /// it was priced by. Synced. Idempotent. Errors: `RunEnded`.
@@ -22,8 +22,8 @@ use crate::{
 pub struct Amend {
     pub run: RunNo,
     pub spec: Spec,
-    /// Whether models without a known price are free from now on.
-    pub free: bool,
+    /// Rule for models without a known price from now on; `None`: as before.
+    pub unpriced: Option<Unpriced>,
 }
 
 impl Amend {
@@ -39,9 +39,7 @@ impl Amend {
         l.specs.push((self.run, self.spec.clone()));
         let open = l.has_open_attempt(self.run);
         let run = l.run_mut(self.run)?;
-        if self.free {
-            run.policy.unpriced = Unpriced::Free;
-        }
+        run.policy.unpriced = self.unpriced.unwrap_or(run.policy.unpriced);
         match &run.halt {
             Some(halt) if run.status == Status::Halted && halt.code == "price_unknown" => {
                 guard::shift(run, Event::Raise { open }, now)

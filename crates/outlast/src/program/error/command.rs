@@ -92,7 +92,9 @@ impl CommandError {
             CommandError::NotAPersons { .. } => {
                 "type it in a shell of your own; a run stops and cancels only runs that it began"
             }
-            CommandError::PriceUnknown { .. } => "give one with --prices FILE: see docs/guides/prices.md",
+            CommandError::PriceUnknown { .. } => {
+                "take newer prices with `outlast prices update FILE --accept`, give it one with --prices FILE, or have it charged at twice the dearest of its family with --unpriced dearest: see docs/guides/prices.md"
+            }
             CommandError::NotInContext { .. } => "`outlast ctx get` lists what is",
             CommandError::NoSuchKey { .. } => {
                 "`outlast state keys AGENT` lists keys, `outlast state history AGENT KEY` its past"

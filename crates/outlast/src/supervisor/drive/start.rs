@@ -63,7 +63,7 @@ impl Driver {
     /// Prepares everything that the run's attempts share, and begins to serve the run's proxy.
     pub(super) async fn start(plan: Plan) -> Result<Driver, CliError> {
         let Plan { view, node, providers, prices, served, context } = plan;
-        let Served { proxy: flags, free: _, grpc, kill_at, grace, through, show } = served;
+        let Served { proxy: flags, unpriced: _, grpc, kill_at, grace, through, show } = served;
         let store = node.store().clone();
         let command =
             view.spec.command.clone().ok_or_else(|| RunError::NoCommand { run: view.run.id.to_string() })?;
