@@ -15,16 +15,14 @@ const SHORT: [&str; 4] = ["codex", "gemini", "opencode", "qwen"];
 pub fn named(choice: &Choice, argv: &[String], around: &Surroundings) -> Result<Option<String>, CliError> {
     let Some((adapter, line)) = find(choice, argv, around)? else { return Ok(None) };
     let variable = |name: &str| Some(around.var(name)?.to_string_lossy().into_owned());
-    let settings = |variable: &str, below_home: &str, name: &str| {
-        fs::read_to_string(around.named_or_home(variable, below_home)?.join(name)).ok()
-    };
+    let settings = |place: &str, name: &str| fs::read_to_string(around.expand(place)?.join(name)).ok();
     let model = typed(&line.tail, SHORT.contains(&adapter.name())).or_else(|| match adapter.name() {
         "claude" => variable("ANTHROPIC_MODEL").or_else(|| {
-            let text = settings("CLAUDE_CONFIG_DIR", ".claude", "settings.json")?;
+            let text = settings("${CLAUDE_CONFIG_DIR:-~/.claude}", "settings.json")?;
             Some(serde_json::from_str::<Value>(&text).ok()?["model"].as_str()?.to_owned())
         }),
         "codex" => {
-            let table: toml::Table = settings("CODEX_HOME", ".codex", "config.toml")?.parse().ok()?;
+            let table: toml::Table = settings("${CODEX_HOME:-~/.codex}", "config.toml")?.parse().ok()?;
             Some(table.get("model")?.as_str()?.to_owned())
         }
         "gemini" => variable("GEMINI_MODEL"),
