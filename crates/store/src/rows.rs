@@ -66,8 +66,10 @@ pub fn list<'a, T: Serialize>(values: &[T]) -> Json<Cell<'a>> {
 pub enum Write {
     /// Part of the row's key, never changed.
     Key,
-    /// Written when the row is inserted, never changed.
+    /// Written when the row is inserted, never changed. A debug build holds each update of SQLite to that.
     Once,
+    /// Written when the row is inserted; a statement of its own writes the rare change.
+    Apart,
     /// Written with each change of the row.
     Always,
     /// Written with each change, though the value rarely differs. SQLite writes it only if it does: writing a status

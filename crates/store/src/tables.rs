@@ -71,7 +71,7 @@ stored! { Instance = "instances":
     Always life |i| int(i.life as i64),
     Always heartbeat |i| int(i.heartbeat),
     // The group updates this column last.
-    Once op_counter |i| int(i.op_counter),
+    Apart op_counter |i| int(i.op_counter),
     Once registered_at |i| int(i.registered_at.0),
     Always last_seen |i| int(i.last_seen.0),
     Once identity |i| json(&i.identity),
@@ -109,7 +109,8 @@ stored! { Run = "runs":
     Always replayed |r| int(r.replayed),
     Always saved_nano_usd |r| int(r.saved_nano_usd),
     Once charges |r| json(&r.charges),
-    Once policy |r| json(&r.policy),
+    // Written with the spec of a run that is amended.
+    Apart policy |r| json(&r.policy),
     Always halt |r| maybe_json(r.halt.as_ref()),
     Always error |r| maybe_name(&r.error),
     Once command_key |r| maybe_name(&r.command_key),

@@ -231,7 +231,7 @@ mod tests {
             ("GET", "/v1/models/gpt-5.4", "free OpenAi"),
             ("POST", "/v1/deployments/D/chat/completions", "metered openai.chat"),
             ("POST", "/v1/deployments/D/embeddings", "metered openai.embeddings"),
-            ("POST", "/v1/deployments/D/images/generations", "unknown"),
+            ("POST", "/v1/deployments/D/images/generations", "refused Anthropic"),
             ("POST", "/v1/deployments//chat/completions", "bad"),
             ("GET", "/v1/chat/completions", "unknown"),
             ("post", "/v1/chat/completions", "unknown"),

@@ -139,9 +139,12 @@ impl Carry {
                         return self.on(Event::UpstreamError(Failure::BeforeSend));
                     }
                     Err(SendFailed::Unreachable(text, cause)) => {
-                        // The run says once that it waits: probes of a long outage would fill the terminal.
-                        tracing::info!(run = %self.call.seat.id, error = %text, "upstream unreachable");
                         self.answer.cause = self.waited_for(Some(cause));
+                        match self.answer.cause {
+                            // The run says once that it waits: probes of a long outage would fill the terminal.
+                            Some(_) => tracing::info!(run = %self.call.seat.id, error = %text, "upstream unreachable"),
+                            None => tracing::warn!(run = %self.call.seat.id, error = %text, "upstream unreachable"),
+                        }
                         return self.on(Event::Unreachable(self.told(None)));
                     }
                     Err(SendFailed::Lost(text)) => {

@@ -48,6 +48,15 @@ pub fn statements<'a>(known: &'a Known, schema: &SchemaName) -> Result<Vec<State
     many(&mut all, spec_sql, specs, |(run, row)| {
         Ok(vec![Cell::Int(Some(run.0)), Cell::Text(Some(to_json(&row.value)?.into()))])
     })?;
+    for run in known.runs.values().filter(|row| row.touch == Touch::Update).map(|row| &row.value) {
+        if known.specs.get(&run.no).is_some_and(|spec| spec.touch != Touch::Read) {
+            let policy = Cell::Text(Some(to_json(&run.policy)?.into()));
+            let values = Values::One(vec![Cell::Int(Some(run.no.0)), policy]);
+            let sql = PostgresRow.update(Run::TABLE, &["no"], &["policy"]);
+            // The row is written twice, one after the other.
+            all.push(Statement { sql, writes: Some(ONE_ROW), joins: false, values });
+        }
+    }
     write::<Attempt>(known, &mut all)?;
     put::<Lease>(known, &mut all)?;
     write::<Entry>(known, &mut all)?;

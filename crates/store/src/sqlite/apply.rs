@@ -38,6 +38,14 @@ pub fn apply(conn: &Connection, before: &Cache, l: &Loaded) -> Result<()> {
     for (no, spec) in &l.specs {
         let sql = "INSERT OR REPLACE INTO specs (run_no, spec) VALUES (?1, ?2)";
         execute(conn, sql, params![no.0, to_json(spec)?])?;
+        let amended = touched(&l.runs).find(|row| row.value.no == *no && row.touch == Touch::Update);
+        if let Some(run) = amended {
+            execute(
+                conn,
+                "UPDATE runs SET policy = ?2 WHERE no = ?1",
+                params![no.0, to_json(&run.value.policy)?],
+            )?;
+        }
     }
     write_all(conn, &l.attempts)?;
     touched(&l.leases).try_for_each(|row| put(conn, &row.value))?;
@@ -78,8 +86,23 @@ fn write<T: Stored>(conn: &Connection, row: &Row<T>) -> Result<()> {
 }
 
 pub fn update<T: Stored>(conn: &Connection, row: &T) -> Result<()> {
+    #[cfg(debug_assertions)]
+    keeps_what_is_written_once(conn, row)?;
     let wanted = |write| write == Write::Key || SQLITE.rewrites(write);
     bind(conn, &SQLITE.texts::<T>().update, row, wanted)
+}
+
+/// Panics if a column that is written once differs from the stored one: the change would be lost with this process.
+#[cfg(debug_assertions)]
+fn keeps_what_is_written_once<T: Stored>(conn: &Connection, row: &T) -> Result<()> {
+    let kept = |write| write == Write::Key || write == Write::Once;
+    let columns = T::COLUMNS.iter().filter(|column| kept(column.write));
+    let same: Vec<String> = columns.map(|column| format!("{} IS ?", column.name)).collect();
+    let sql = format!("SELECT 1 FROM {} WHERE {}", T::TABLE, same.join(" AND "));
+    let mut statement = conn.prepare_cached(&sql)?;
+    bind_cells(&mut statement, row, kept)?;
+    assert!(statement.raw_query().next()?.is_some(), "an update would lose one of: {sql}");
+    Ok(())
 }
 
 /// Inserts the row, or replaces the one with the same key.

@@ -9,7 +9,7 @@ use outlast_core::{
     },
     envelope::{Refusal, evidence::Evidence, unit::Unit},
     events::{Event, EventQuery, Kind},
-    run::{Command, Prices, Spec, status::Status},
+    run::{Command, Prices, Spec, Unpriced, status::Status},
     words::id::{Micros, RunNo, Seq},
 };
 
@@ -112,10 +112,14 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     s.refuses("run_halted", agent.process.claiming(run));
     let prices = Some(Prices { hash: "new".into(), file: None });
     let spec = Spec { prices: prices.clone(), ..s.view(run).spec };
-    let amend = outlast_core::engine::run::amend::Amend { run, spec: spec.clone(), unpriced: None };
+    let amend = outlast_core::engine::run::amend::Amend {
+        run,
+        spec: spec.clone(),
+        unpriced: Some(Unpriced::Dearest),
+    };
     assert_eq!(s.ask(amend.clone()).unwrap(), Status::Interrupted);
     s.reopen();
-    assert_eq!(s.view(run).spec, spec);
+    assert_eq!((s.view(run).spec, s.row(run).policy.unpriced), (spec, Unpriced::Dearest));
     agent.process.claim(run).call("priced now");
     assert_eq!(s.ask(amend).unwrap(), Status::Running, "twice is once");
 }
