@@ -119,7 +119,7 @@ fn source(found: &Found) -> &'static str {
 shape! {
     /// Price of a model, as `outlast prices --json` prints it.
     ShownPrice(args: &PricesArgs, table: &PriceTable, found: &Found, charged: Option<i64>; let price = &found.price) {
-        asked: String = args.model.clone();
+        asked: String = args.model.clone().unwrap_or_default();
         model: String = found.model.clone();
         source: &'static str = match found.source {
             Source::Builtin => "builtin",
