@@ -22,7 +22,7 @@ use outlast_core::{
         id::{AttemptNo, RunNo, Seq},
     },
 };
-use outlast_server::door::Providers;
+use outlast_server::{dialect::Upstream, door::Providers};
 use serde_json::Value;
 
 use super::{
@@ -38,7 +38,6 @@ use super::{
 use crate::{
     program::{context::Context, error::CliError, file, run_directory::RunDirectory, say::say, told},
     render,
-    serve::proxy_setup,
     supervisor::intercept::INTERCEPTED,
 };
 use outlast_process::exit::Exit;
@@ -119,15 +118,17 @@ impl Conduct {
         };
         let with = With {
             has_openai_key: providers
-                .map_or_else(|| shows_token("OPENAI_API_KEY"), |p| p.openai.key.is_some()),
-            has_anthropic_key: providers
-                .map_or_else(|| shows_token("ANTHROPIC_API_KEY"), |p| p.anthropic.key.is_some()),
+                .map_or_else(|| shows_token("OPENAI_API_KEY"), |p| p.of(Upstream::OpenAi).key.is_some()),
+            has_anthropic_key: providers.map_or_else(
+                || shows_token("ANTHROPIC_API_KEY"),
+                |p| p.of(Upstream::Anthropic).key.is_some(),
+            ),
             has_usd_limit: view.envelope.limits[Unit::CostNanoUsd].is_some() || view.run.charges.len() > 1,
             name: place.name.clone(),
             piped,
             is_anthropic: providers.map_or_else(
                 || !view.spec.upstreams.contains_key("anthropic"),
-                |p| p.anthropic.base == proxy_setup::ANTHROPIC,
+                |p| p.of(Upstream::Anthropic).base == Upstream::Anthropic.row().base(),
             ),
             is_intercepted: context.around.is_set(INTERCEPTED)
                 || view.spec.command.as_ref().is_some_and(|c| c.supervision.intercept),

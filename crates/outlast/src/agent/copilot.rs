@@ -9,6 +9,7 @@ use std::{
 use outlast_core::run::token::looks_like_token;
 
 use crate::settings::keys;
+use outlast_server::dialect::Upstream;
 
 const URL: &str = "COPILOT_PROVIDER_BASE_URL";
 const KIND: &str = "COPILOT_PROVIDER_TYPE";
@@ -27,11 +28,12 @@ pub fn environment(env: &mut BTreeMap<OsString, OsString>) {
     let is_chosen = url.is_some() || text(KIND).is_some() || text(KEY).is_some();
     // A provider elsewhere stays where it is.
     let is_elsewhere = url.is_some_and(|url| !HOSTS.iter().any(|host| is_at(url, host)));
-    let (base, key) = match text(KIND) {
-        None | Some("openai") => (text("OPENAI_BASE_URL"), text(keys::OPENAI)),
-        Some("anthropic") => (text("ANTHROPIC_BASE_URL"), text(keys::ANTHROPIC)),
+    let upstream = match text(KIND) {
+        None | Some("openai") => Upstream::OpenAi,
+        Some("anthropic") => Upstream::Anthropic,
         Some(_) => return,
     };
+    let (base, key) = (text(upstream.row().url_variable), text(keys::variable(upstream)));
     let Some(base) = base.filter(|_| is_chosen && !is_elsewhere) else { return };
     let (base, token) = (base.to_owned(), key.filter(|key| looks_like_token(key)).map(str::to_owned));
     env.insert(URL.into(), base.into());

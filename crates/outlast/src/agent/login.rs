@@ -9,6 +9,7 @@ use crate::{
     program::error::CliError,
     settings::{keys::Keys, surroundings::Surroundings},
 };
+use outlast_server::dialect::Upstream;
 
 /// Returns the subscription whose login pays for the command's calls: `claude.ai` or `ChatGPT`. `None` if the command
 /// is no agent with such a login, or if `keys` has the provider's key, which is used instead.
@@ -22,8 +23,8 @@ pub fn of(
 ) -> Result<Option<&'static str>, CliError> {
     let Some((adapter, _)) = find(choice, argv, around)? else { return Ok(None) };
     Ok(match adapter.name() {
-        "claude" if keys.anthropic.is_none() && is_claude_ai(around) => Some("claude.ai"),
-        "codex" if keys.openai.is_none() && is_chatgpt(around) => Some("ChatGPT"),
+        "claude" if keys.of(Upstream::Anthropic).is_none() && is_claude_ai(around) => Some("claude.ai"),
+        "codex" if keys.of(Upstream::OpenAi).is_none() && is_chatgpt(around) => Some("ChatGPT"),
         _ => None,
     })
 }
@@ -73,7 +74,9 @@ mod tests {
                 let of = |keys: &Keys| super::of(&Choice::Auto, &argv, keys, &around).unwrap();
                 assert_eq!(of(&Keys::default()), wanted, "{program} {text} {variables:?}");
                 let key = Some(Key { value: "sk".into(), origin: Origin::Environment });
-                assert_eq!(of(&Keys { openai: key.clone(), anthropic: key, gemini: None }), None);
+                let mut keys = Keys::default();
+                Upstream::ALL.into_iter().for_each(|upstream| keys.of_mut(upstream).clone_from(&key));
+                assert_eq!(of(&keys), None);
             };
         let (claude, oauth) = (".claude/.credentials.json", r#"{"claudeAiOauth": {"accessToken": "x"}}"#);
         check("claude", claude, oauth, &[], Some("claude.ai"));

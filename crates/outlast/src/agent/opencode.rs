@@ -20,7 +20,8 @@ use super::{
     options::{self, Piece, has, value},
     row::{self, Row},
 };
-use crate::settings::{keys, surroundings::Surroundings};
+use crate::settings::surroundings::Surroundings;
+use outlast_server::dialect::Upstream;
 
 pub struct Opencode;
 
@@ -28,17 +29,12 @@ pub struct Opencode;
 /// files.
 const CONFIGURATION: &str = "OPENCODE_CONFIG_CONTENT";
 
-/// Providers whose calls the proxy takes: opencode's name for the provider, the variables of the key, the variable of
-/// the proxy's URL, and the path that opencode expects behind that URL.
-const PROVIDERS: [(&str, &[&str], &str, &str); 3] = [
-    ("openai", &[keys::OPENAI], "OPENAI_BASE_URL", ""),
-    ("anthropic", &[keys::ANTHROPIC], "ANTHROPIC_BASE_URL", "/v1"),
-    (
-        "google",
-        &[keys::GEMINI, keys::GOOGLE, "GOOGLE_GENERATIVE_AI_API_KEY"],
-        "GOOGLE_GEMINI_BASE_URL",
-        "/v1beta",
-    ),
+/// Providers whose calls the proxy takes: opencode's name for the provider, a variable of the key that it reads besides,
+/// and the path that it expects behind the proxy's URL.
+const PROVIDERS: [(&str, Upstream, &str, &str); 3] = [
+    ("openai", Upstream::OpenAi, "", ""),
+    ("anthropic", Upstream::Anthropic, "", "/v1"),
+    ("google", Upstream::Gemini, "GOOGLE_GENERATIVE_AI_API_KEY", "/v1beta"),
 ];
 
 static ROW: LazyLock<&Row> = LazyLock::new(|| row::named("opencode"));
@@ -117,12 +113,13 @@ impl Adapter for Opencode {
             Some(_) => return,
         };
         let model = value(&pieces(line), &["-m", "--model"]).unwrap_or_default();
-        for (name, keys, url, behind) in PROVIDERS {
-            let key = keys.iter().find_map(|key| text(key));
+        for (name, upstream, more, behind) in PROVIDERS {
+            let row = upstream.row();
+            let key = row.key_variables.iter().chain([&more]).find_map(|name| text(name));
             let is_used = key.is_some()
                 || with.logins.iter().any(|login| login == name)
                 || model.split('/').next() == Some(name);
-            let Some(url) = text(url).filter(|_| is_used) else { continue };
+            let Some(url) = text(row.url_variable).filter(|_| is_used) else { continue };
             let options = &mut configuration["provider"][name]["options"];
             // A provider of the person's own stays where it is.
             if !options["baseURL"].is_null() {

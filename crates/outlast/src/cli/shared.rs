@@ -15,6 +15,7 @@ use crate::{
     program::error::{CliError, RunError},
     settings::store_address::Durability,
 };
+use outlast_server::dialect::Upstream;
 
 /// Flags of every command.
 #[derive(Args, Clone, Debug)]
@@ -243,6 +244,15 @@ pub struct ProxyArgs {
 }
 
 impl ProxyArgs {
+    /// Returns the address that is typed for a provider.
+    pub fn base_url(&self, upstream: Upstream) -> Option<&String> {
+        match upstream {
+            Upstream::OpenAi => self.openai_base_url.as_ref(),
+            Upstream::Anthropic => self.anthropic_base_url.as_ref(),
+            Upstream::Gemini => self.gemini_base_url.as_ref(),
+        }
+    }
+
     /// Returns the flags as they would be typed, for another `outlast` that this process starts.
     pub fn flags(&self) -> Vec<OsString> {
         let durability = match self.durability {
@@ -263,12 +273,9 @@ impl ProxyArgs {
         ]
         .map(OsString::from)
         .to_vec();
-        for (flag, value) in [
-            ("--openai-base-url", &self.openai_base_url),
-            ("--anthropic-base-url", &self.anthropic_base_url),
-            ("--gemini-base-url", &self.gemini_base_url),
-        ] {
-            flags.extend(value.as_ref().map(|value| OsString::from(format!("{flag}={value}"))));
+        for upstream in Upstream::ALL {
+            let flag = |url| OsString::from(format!("--{}-base-url={url}", upstream.name()));
+            flags.extend(self.base_url(upstream).map(flag));
         }
         flags.extend(self.foreign_responses.then(|| "--foreign-responses".into()));
         if let Some(prices) = &self.prices {

@@ -30,6 +30,7 @@ use crate::{
         trust::Trust,
     },
 };
+use outlast_server::dialect::Upstream;
 
 /// Free disk space in bytes below which the disk is reported as a problem.
 const LITTLE_SPACE: u64 = 256 << 20;
@@ -267,11 +268,7 @@ fn api_keys(context: &Context) -> Vec<Finding> {
         Some(keys::Origin::File(path)) => format!("{name} from {}", path.display()),
         None => format!("no {name}"),
     };
-    let all = [
-        (keys::OPENAI, found.openai.as_ref()),
-        (keys::ANTHROPIC, found.anthropic.as_ref()),
-        (keys::GEMINI, found.gemini.as_ref()),
-    ];
+    let all = Upstream::ALL.map(|upstream| (keys::variable(upstream), found.of(upstream)));
     let verdict = if all.iter().all(|(_, key)| key.is_none()) { Verdict::Note } else { Verdict::Well };
     vec![Finding::new("keys", verdict, all.map(|(name, key)| told(name, key)).join(", "))]
 }

@@ -11,6 +11,7 @@ use outlast_core::{
     words::{clock::Clock, id::RunId},
 };
 use outlast_server::{
+    dialect::Upstream,
     door::{Access, Config, Key, Network, Provider, Providers},
     node::{Census, Inquest, LOOK, Node},
 };
@@ -24,10 +25,6 @@ use crate::{
     settings::{keys::Keys, surroundings::Surroundings, upstreams},
 };
 use outlast_process::identity::{self, Liveness};
-
-const OPENAI: &str = "https://api.openai.com";
-pub const ANTHROPIC: &str = "https://api.anthropic.com";
-const GEMINI: &str = "https://generativelanguage.googleapis.com";
 
 /// Largest answer, in bytes. An answer stays in memory until it is recorded.
 const MAX_ANSWER: usize = 256 << 20;
@@ -51,45 +48,30 @@ pub fn providers(
     kept: &BTreeMap<String, String>,
     context: &Context,
 ) -> Result<Providers, CliError> {
-    let base = |flag: &Option<String>, name: &str, variable: &str, own: &str| {
-        if let Some(said) = flag.as_ref().or_else(|| kept.get(name)) {
+    let base = |upstream: Upstream| {
+        let row = upstream.row();
+        if let Some(said) = args.base_url(upstream).or_else(|| kept.get(row.name)) {
             return Ok(said.clone());
         }
-        let Some(around) = context.around.var(variable) else { return Ok(own.to_owned()) };
+        let Some(around) = context.around.var(row.url_variable) else { return Ok(row.base()) };
         // The URL is kept with the run: a variable must not hold what a flag must not hold, such as a
         // password.
         values::base_url(&around.to_string_lossy())
-            .map_err(|e| CliError::usage(format!("{variable}: {e}"), None))
+            .map_err(|e| CliError::usage(format!("{}: {e}", row.url_variable), None))
     };
-    let provider = |base: String, key: &Option<crate::settings::keys::Key>| {
-        Provider::new(&base, key.as_ref().map(|k| Key::new(k.value.clone())))
+    let provider = |upstream| {
+        Provider::new(&base(upstream)?, keys.of(upstream).map(|k| Key::new(k.value.clone())))
             .map_err(|e| CliError::usage(e.to_string(), None))
     };
-    Ok(Providers {
-        openai: provider(base(&args.openai_base_url, "openai", "OPENAI_BASE_URL", OPENAI)?, &keys.openai)?,
-        anthropic: provider(
-            base(&args.anthropic_base_url, "anthropic", "ANTHROPIC_BASE_URL", ANTHROPIC)?,
-            &keys.anthropic,
-        )?,
-        gemini: provider(
-            base(&args.gemini_base_url, "gemini", "GOOGLE_GEMINI_BASE_URL", GEMINI)?,
-            &keys.gemini,
-        )?,
-        named: upstreams::load(&context.around)?.into_iter().map(|u| u.named).collect(),
-    })
+    Providers::new(provider, upstreams::load(&context.around)?.into_iter().map(|u| u.named).collect())
 }
 
 /// Returns the base URLs to store with a run, so that its resumption calls the same hosts, without the providers' own
 /// URLs.
 pub fn to_keep(providers: &Providers) -> BTreeMap<String, String> {
-    let all = [
-        ("openai", &providers.openai, OPENAI),
-        ("anthropic", &providers.anthropic, ANTHROPIC),
-        ("gemini", &providers.gemini, GEMINI),
-    ];
-    all.into_iter()
-        .filter(|(_, p, own)| p.base != *own)
-        .map(|(name, p, _)| (name.to_owned(), p.base.clone()))
+    let all = Upstream::ALL.into_iter().map(|upstream| (upstream.row(), &providers.of(upstream).base));
+    all.filter(|(row, base)| **base != row.base())
+        .map(|(row, base)| (row.name.to_owned(), base.clone()))
         .collect()
 }
 

@@ -103,8 +103,7 @@ fn config(context: &Context) -> Result<Config, CliError> {
     let args = embedded::proxy_args(&context.around)?;
     let nowhere =
         || Provider::new("http://127.0.0.1:9", None).map_err(|e| CliError::usage(e.to_string(), None));
-    let providers =
-        Providers { openai: nowhere()?, anthropic: nowhere()?, gemini: nowhere()?, named: Vec::new() };
+    let providers = Providers::new(|_| nowhere(), Vec::new())?;
     // Nobody is told the token: only the page's sessions are let in.
     let secret: [u8; 32] = random(context.entropy.as_ref());
     let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -3,23 +3,32 @@
 
 use std::{fmt, io::Read, os::unix::fs::MetadataExt, path::PathBuf};
 
+use outlast_server::dialect::Upstream;
+
 use crate::settings::{env_file::unquoted, surroundings::Surroundings};
 
-/// Environment variable of OpenAI's key.
-pub const OPENAI: &str = "OPENAI_API_KEY";
-/// Environment variable of Anthropic's key.
-pub const ANTHROPIC: &str = "ANTHROPIC_API_KEY";
-/// Environment variable of Gemini's key.
-pub const GEMINI: &str = "GEMINI_API_KEY";
-/// Second environment variable of Gemini's key, which takes precedence, as in Google's SDKs.
-pub const GOOGLE: &str = "GOOGLE_API_KEY";
-
-/// Keys of the providers; `None` for a provider without one.
+/// Keys of the providers, by their places in [`Upstream::ALL`]; `None` for a provider without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
-    pub openai: Option<Key>,
-    pub anthropic: Option<Key>,
-    pub gemini: Option<Key>,
+pub struct Keys([Option<Key>; Upstream::ALL.len()]);
+
+/// Returns whether a variable is one of a provider's key, under any name that SDKs read.
+pub fn is_keys(variable: &str) -> bool {
+    provider_of(variable).is_some()
+}
+
+/// Returns the usual variables of the providers' keys, with `last` between the last two.
+pub fn listed(last: &str) -> String {
+    let [others @ .., end] = Upstream::ALL.map(variable);
+    format!("{}{last}{end}", others.join(", "))
+}
+
+/// Returns the usual variable of a provider's key.
+pub fn variable(upstream: Upstream) -> &'static str {
+    upstream.row().key_variables[0]
+}
+
+fn provider_of(variable: &str) -> Option<Upstream> {
+    Upstream::ALL.into_iter().find(|upstream| upstream.row().key_variables.contains(&variable))
 }
 
 /// Key of a provider. `Debug` does not print its value.
@@ -70,7 +79,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Readable { path, .. } => Some(format!("chmod 600 {}", path.display())),
-            Error::Line { .. } => Some(format!("wanted lines {OPENAI}=…, {ANTHROPIC}=… and {GEMINI}=…")),
+            Error::Line { .. } => Some(format!("wanted lines NAME=KEY, with a NAME of {}", listed(", "))),
             _ => None,
         }
     }
@@ -84,27 +93,35 @@ impl Keys {
             let value = value.to_str().ok_or(Error::NotText { name })?.to_owned();
             Ok(Some(Key { value, origin: Origin::Environment }))
         };
-        let gemini = variable(GOOGLE)?.or(variable(GEMINI)?);
-        let mut keys = Keys { openai: variable(OPENAI)?, anthropic: variable(ANTHROPIC)?, gemini };
-        if (keys.openai.is_none() || keys.anthropic.is_none() || keys.gemini.is_none())
+        let mut keys = Keys::default();
+        for upstream in Upstream::ALL {
+            for name in upstream.row().key_variables.iter().copied() {
+                let key = variable(name)?;
+                let slot = keys.of_mut(upstream);
+                *slot = key.or(slot.take());
+            }
+        }
+        if keys.0.iter().any(Option::is_none)
             && let Some(path) = around.config_directory().map(|d| d.join("env"))
             && let Some(text) = read_private(&path)?
         {
             let kept = parse(&text, &path)?;
-            keys.openai = keys.openai.or(kept.openai);
-            keys.anthropic = keys.anthropic.or(kept.anthropic);
-            keys.gemini = keys.gemini.or(kept.gemini);
+            keys.0.iter_mut().zip(kept.0).for_each(|(key, kept)| *key = key.take().or(kept));
         }
         Ok(keys)
     }
-}
 
-impl Keys {
-    /// Returns the names of the environment variables whose keys are present.
+    pub fn of(&self, upstream: Upstream) -> Option<&Key> {
+        self.0[upstream as usize].as_ref()
+    }
+
+    pub fn of_mut(&mut self, upstream: Upstream) -> &mut Option<Key> {
+        &mut self.0[upstream as usize]
+    }
+
+    /// Returns the usual names of the environment variables whose keys are present.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
-        [(OPENAI, &self.openai), (ANTHROPIC, &self.anthropic), (GEMINI, &self.gemini)]
-            .into_iter()
-            .filter_map(|(name, key)| key.as_ref().map(|_| name))
+        Upstream::ALL.into_iter().filter(move |upstream| self.of(*upstream).is_some()).map(variable)
     }
 }
 
@@ -144,12 +161,8 @@ fn parse(text: &str, path: &std::path::Path) -> Result<Keys, Error> {
         // A line without a name may be a bare key, so the error does not repeat it.
         let (name, value) = line.split_once('=').ok_or_else(|| bad("not NAME=VALUE".into()))?;
         let value = unquoted(value.trim());
-        let slot = match name.trim() {
-            OPENAI => &mut keys.openai,
-            ANTHROPIC => &mut keys.anthropic,
-            GEMINI | GOOGLE => &mut keys.gemini,
-            _ => return Err(bad("none of the names that are read here".into())),
-        };
+        let upstream = provider_of(name.trim());
+        let slot = keys.of_mut(upstream.ok_or_else(|| bad("none of the names that are read here".into()))?);
         if slot.is_some() {
             return Err(bad(format!("{} is given twice", name.trim())));
         }
@@ -182,12 +195,20 @@ mod tests {
     #[test]
     fn a_variable_comes_before_the_file() {
         let file = Some(("# mine\nexport OPENAI_API_KEY=\"file-o\"\nANTHROPIC_API_KEY=file-a\n", 0o600));
-        let keys = load(&[(OPENAI, "env-o")], file).unwrap();
-        assert_eq!(keys.openai.map(|k| (k.value, k.origin)), Some(("env-o".into(), Origin::Environment)));
-        let anthropic = keys.anthropic.unwrap();
+        let keys = load(&[("OPENAI_API_KEY", "env-o")], file).unwrap();
+        let openai = keys.of(Upstream::OpenAi).unwrap();
+        assert_eq!((openai.value.as_str(), &openai.origin), ("env-o", &Origin::Environment));
+        let anthropic = keys.of(Upstream::Anthropic).unwrap();
         assert_eq!(anthropic.value, "file-a");
         assert!(matches!(anthropic.origin, Origin::File(_)));
-        assert_eq!(load(&[(OPENAI, "")], None), Ok(Keys::default()));
+        assert_eq!(load(&[("OPENAI_API_KEY", "")], None), Ok(Keys::default()));
+    }
+
+    #[test]
+    fn of_a_keys_names_the_one_that_its_sdks_prefer_counts() {
+        let keys = load(&[("GOOGLE_API_KEY", "google"), ("GEMINI_API_KEY", "gemini")], None).unwrap();
+        assert_eq!(keys.of(Upstream::Gemini).unwrap().value, "google");
+        assert!(is_keys("GOOGLE_API_KEY") && !is_keys("GROQ_API_KEY"));
     }
 
     #[test]
@@ -215,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_key_is_not_shown_by_debug() {
-        let keys = load(&[(OPENAI, "s3cret")], None).unwrap();
+        let keys = load(&[("OPENAI_API_KEY", "s3cret")], None).unwrap();
         assert!(!format!("{keys:?}").contains("s3cret"));
     }
 }

@@ -207,11 +207,7 @@ fn create(
     begun_with: BegunWith,
     key: String,
 ) -> Result<RunView, CliError> {
-    if let Some(name) = args
-        .env
-        .iter()
-        .find(|name| [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE].contains(&name.as_str()))
-    {
+    if let Some(name) = args.env.iter().find(|name| keys::is_keys(name)) {
         return Err(CliError::usage(
             format!("--env {name}: a provider's key is never kept with a run"),
             Some("for a resumption after a reboot put it into ~/.config/outlast/env (mode 0600)"),
@@ -319,10 +315,8 @@ fn create(
     {
         // An agent that calls no model needs no key, nor does one with its own login.
         say(&format!(
-            "no provider's key is here ({}, {} or {}): calls pass with the agent's own credential only",
-            keys::OPENAI,
-            keys::ANTHROPIC,
-            keys::GEMINI
+            "no provider's key is here ({}): calls pass with the agent's own credential only",
+            keys::listed(" or ")
         ));
     }
     Ok(view)

@@ -14,7 +14,7 @@ use outlast_core::{
     store::RunView,
     words::{digest::Digest, id::AttemptNo},
 };
-use outlast_server::door::Providers;
+use outlast_server::{dialect::Upstream as Provider, door::Providers};
 
 use super::intercept::Given;
 use crate::{
@@ -23,9 +23,6 @@ use crate::{
     settings::{keys, no_proxy, upstreams::Upstream},
 };
 use outlast_process::tree::Marker;
-
-/// Variables of provider keys, under every name that SDKs read.
-const KEYS: [&str; 4] = [keys::OPENAI, keys::ANTHROPIC, keys::GEMINI, keys::GOOGLE];
 
 /// Environment variable that marks the processes of a run.
 pub const MARK: &str = told::MARK;
@@ -151,23 +148,23 @@ impl Attempt<'_> {
         if let Some(exit) = &self.last_exit {
             set(told::LAST_EXIT, exit.clone());
         }
-        let openai = self.providers.openai.key.is_some();
-        set("OPENAI_BASE_URL", format!("{}/v1", if openai { &url } else { &with_path }));
-        let anthropic = self.providers.anthropic.key.is_some();
-        set("ANTHROPIC_BASE_URL", if anthropic { &url } else { &with_path }.clone());
-        let gemini = self.providers.gemini.key.is_some();
-        set("GOOGLE_GEMINI_BASE_URL", if gemini { url } else { with_path });
-        let google = env.contains_key(OsStr::new(keys::GOOGLE));
-        for (name, known) in KEYS.into_iter().zip([openai, anthropic, gemini, gemini && google]) {
-            // Google's SDKs warn if both names of Gemini's key are set: a name that was not set is not added.
-            let beside = name == keys::GEMINI && google && !env.contains_key(OsStr::new(name));
-            if known && !beside {
+        for provider in Provider::ALL {
+            let (row, has_key) = (provider.row(), self.providers.of(provider).key.is_some());
+            let base = if has_key { &url } else { &with_path };
+            env.insert(row.url_variable.into(), format!("{base}{}", row.url_path).into());
+            // SDKs warn if several names of one key are set: a name that was not set is added only where none is.
+            let is_set = |name: &&&str| env.contains_key(OsStr::new(**name));
+            let mut names: Vec<&str> = row.key_variables.iter().filter(is_set).copied().collect();
+            if names.is_empty() {
+                names.push(keys::variable(provider));
+            }
+            for name in names.into_iter().filter(|_| has_key) {
                 env.insert(name.into(), token.clone().into());
             }
         }
         // Models that match a named upstream are called through OpenAI's API, whose SDK requires a key.
         if self.named.iter().any(|u| !u.named.models_match.is_empty()) {
-            env.entry(keys::OPENAI.into()).or_insert_with(|| token.clone().into());
+            env.entry(keys::variable(Provider::OpenAi).into()).or_insert_with(|| token.clone().into());
         }
         // Replaced as well: with an upstream's key the agent could bypass the proxy.
         for variable in self.named.iter().filter_map(|u| u.key_variable.as_ref()) {
@@ -217,12 +214,11 @@ mod tests {
             mark: &Mark { run: "r".into(), mark: "m".into() },
             claims: Claims { run: RunNo(1), attempt: AttemptNo(2), slot: Slot(0), fence: Some(Fence(2)) },
             keys: &[key],
-            providers: &Providers {
-                openai: provider(openai),
-                anthropic: provider(None),
-                gemini: provider(openai),
-                named: Vec::new(),
-            },
+            providers: &Providers::new(
+                |upstream| Ok::<_, ()>(provider(openai.filter(|_| upstream != super::Provider::Anthropic))),
+                Vec::new(),
+            )
+            .unwrap(),
             named: &[named],
             proxy: "127.0.0.1:9".parse().unwrap(),
             store: Some("/var/runs.db".into()),

@@ -17,6 +17,7 @@ use crate::{
         surroundings::Surroundings,
     },
 };
+use outlast_server::dialect::Upstream;
 
 /// Run inside which this process runs.
 pub struct Surrounding {
@@ -54,6 +55,7 @@ pub fn surrounding(context: &Context) -> Result<Option<Surrounding>, CliError> {
 pub fn show_keys(keys: &mut Keys, around: &Surroundings) {
     let shown = around.var("ANTHROPIC_AUTH_TOKEN").and_then(|t| t.to_str());
     if let Some(token) = shown.filter(|t| token::looks_like_token(t)) {
-        keys.anthropic.get_or_insert(Key { value: token.to_owned(), origin: Origin::Environment });
+        keys.of_mut(Upstream::Anthropic)
+            .get_or_insert(Key { value: token.to_owned(), origin: Origin::Environment });
     }
 }

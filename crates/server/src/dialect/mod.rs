@@ -21,6 +21,7 @@ pub mod openai_responses;
 mod outage;
 mod plan;
 pub mod prompt;
+pub mod provider;
 mod rate_limits;
 pub mod refusal;
 pub mod request;
@@ -40,19 +41,12 @@ pub use canonical::{canonical, canonical_value};
 pub use cost_field::{BadCostField, CostField};
 pub use outage::{outage, patience_ms};
 pub use plan::{account, plan_windows};
+pub use provider::Upstream;
 pub use rate_limits::rate_limits;
 pub use refusal::{error_element, error_frame, refusal_body, usage_limit_body};
 pub use request::{BadRequest, Request};
 pub use route::{HeaderFacts, Route, deployment, is_geminis, route};
 pub use usage_limit::usage_limit;
-
-/// Provider family whose base URL, credential and error shape a path belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Upstream {
-    OpenAi,
-    Anthropic,
-    Gemini,
-}
 
 /// Metered endpoint of one LLM API. Implementations have no state and are used as statics.
 pub trait Dialect: Send + Sync + std::fmt::Debug {

@@ -13,17 +13,29 @@ const LONGEST_WAIT_MS: u64 = 3_600_000;
 ///
 /// `is_own_key`: Outlast sent a key of its own. A refused key or ended quota of the caller's own is no outage.
 pub fn outage(upstream: Upstream, status: u16, body: &[u8], is_own_key: bool) -> Option<Cause> {
-    let says = |text: &str| memchr::memmem::find(body, text.as_bytes()).is_some();
-    match (status, upstream) {
-        (500 | 502..=504 | 520..=529, _) => Some(Cause::Failing(status)),
+    match status {
+        500 | 502..=504 | 520..=529 => Some(Cause::Failing(status)),
         _ if !is_own_key => None,
-        (401 | 403, _) => Some(Cause::KeyRefused(status)),
-        (400, Upstream::Gemini) if says("API_KEY_INVALID") => Some(Cause::KeyRefused(status)),
-        (402, _) => Some(Cause::QuotaEnded(status)),
-        (429, Upstream::OpenAi) if has_no_credit(body) => Some(Cause::QuotaEnded(status)),
-        (400, Upstream::Anthropic) if says("credit balance is too low") => Some(Cause::QuotaEnded(status)),
-        _ => None,
+        401 | 403 => Some(Cause::KeyRefused(status)),
+        402 => Some(Cause::QuotaEnded(status)),
+        _ => (upstream.row().refused_key)(status, body),
     }
+}
+
+pub(super) fn openai(status: u16, body: &[u8]) -> Option<Cause> {
+    (status == 429 && has_no_credit(body)).then_some(Cause::QuotaEnded(status))
+}
+
+pub(super) fn anthropic(status: u16, body: &[u8]) -> Option<Cause> {
+    (status == 400 && says(body, "credit balance is too low")).then_some(Cause::QuotaEnded(status))
+}
+
+pub(super) fn google(status: u16, body: &[u8]) -> Option<Cause> {
+    (status == 400 && says(body, "API_KEY_INVALID")).then_some(Cause::KeyRefused(status))
+}
+
+fn says(body: &[u8], text: &str) -> bool {
+    memchr::memmem::find(body, text.as_bytes()).is_some()
 }
 
 fn has_no_credit(body: &[u8]) -> bool {

@@ -15,14 +15,10 @@ const LONGEST: usize = 128;
 /// Reads the use of the plan's windows from the headers of an answer: of Anthropic's `anthropic-ratelimit-unified-*`
 /// the windows of all models, of the ChatGPT backend's `x-codex-*` the primary and the secondary one.
 pub fn plan_windows(upstream: Upstream, says: &Says<'_>) -> Vec<WindowUse> {
-    match upstream {
-        Upstream::Anthropic => anthropic(says),
-        Upstream::OpenAi => codex(says),
-        Upstream::Gemini => Vec::new(),
-    }
+    upstream.row().plan.as_ref().map_or_else(Vec::new, |plan| (plan.windows)(says))
 }
 
-fn anthropic(says: &Says<'_>) -> Vec<WindowUse> {
+pub(super) fn anthropic(says: &Says<'_>) -> Vec<WindowUse> {
     let windows = [("5h", Length(300)), ("7d", Length::WEEK)];
     let told = windows.into_iter().map(|(name, window)| {
         let used = says.text(&format!("anthropic-ratelimit-unified-{name}-utilization"))?.parse().ok()?;
@@ -32,7 +28,7 @@ fn anthropic(says: &Says<'_>) -> Vec<WindowUse> {
     told.flatten().collect()
 }
 
-fn codex(says: &Says<'_>) -> Vec<WindowUse> {
+pub(super) fn codex(says: &Says<'_>) -> Vec<WindowUse> {
     let windows = [("primary", Length(300)), ("secondary", Length::WEEK)];
     let told = windows.into_iter().map(|(name, usual)| {
         let text = |what: &str| says.text(&format!("x-codex-{name}-{what}"));
@@ -50,16 +46,16 @@ fn codex(says: &Says<'_>) -> Vec<WindowUse> {
 /// Returns the account that a request names: the header `ChatGPT-Account-Id` of Codex, the account in Claude Code's
 /// `metadata.user_id`. A token changes by the hour; the account stays.
 pub fn account(upstream: Upstream, headers: &HeaderMap, body: &[u8]) -> Option<String> {
-    let account = match upstream {
-        Upstream::Anthropic => claude_account(body)?,
-        Upstream::OpenAi => headers.get("chatgpt-account-id")?.to_str().ok()?.to_owned(),
-        Upstream::Gemini => return None,
-    };
+    let account = (upstream.row().plan.as_ref()?.account)(headers, body)?;
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     (!account.is_empty() && account.len() <= LONGEST && account.bytes().all(is_plain)).then_some(account)
 }
 
-fn claude_account(body: &[u8]) -> Option<String> {
+pub(super) fn chatgpt_account(headers: &HeaderMap, _body: &[u8]) -> Option<String> {
+    Some(headers.get("chatgpt-account-id")?.to_str().ok()?.to_owned())
+}
+
+pub(super) fn claude_account(_headers: &HeaderMap, body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Body {
         metadata: Option<Metadata>,

@@ -1,7 +1,7 @@
 //! The proxy's own errors, in the shape that the caller's SDK reads.
 
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Upstream;
 
@@ -12,20 +12,21 @@ use super::Upstream;
 /// `code` and `message` beside `error`. Google's SDK takes such a `code` for the HTTP status, so Gemini's shape has none.
 pub fn refusal_body(shape: Upstream, status: u16, code: &str, message: &str) -> Bytes {
     let mut body = error(shape, status, code, message);
-    if shape != Upstream::Gemini {
+    if shape.row().repeats_code {
         (body["code"], body["message"]) = (code.into(), message.into());
     }
     body.to_string().into()
 }
 
 /// Builds the body of a 429 for a usage limit that ends at `until_s` (Unix seconds). The error is named
-/// `usage_limit_reached`: Codex gives up on an error of that name, and would retry any other.
+/// as the provider's clients know it.
 pub fn usage_limit_body(shape: Upstream, code: &str, message: &str, until_s: i64) -> Bytes {
     let mut body = error(shape, 429, code, message);
-    if shape == Upstream::OpenAi {
-        (body["error"]["type"], body["error"]["resets_at"]) = ("usage_limit_reached".into(), until_s.into());
+    let limit_type = shape.row().limit_type;
+    if !limit_type.is_empty() {
+        (body["error"]["type"], body["error"]["resets_at"]) = (limit_type.into(), until_s.into());
     }
-    if shape != Upstream::Gemini {
+    if shape.row().repeats_code {
         (body["code"], body["message"]) = (code.into(), message.into());
     }
     body.to_string().into()
@@ -36,13 +37,7 @@ pub fn usage_limit_body(shape: Upstream, code: &str, message: &str, until_s: i64
 /// The SDKs raise an error on it and do not retry: OpenAI's on any data with an `error` member, Anthropic's on `event:
 /// error`.
 pub fn error_frame(shape: Upstream, code: &str, message: &str) -> Bytes {
-    // JSON as serde_json writes it holds no raw line end, so it is one data line.
-    let data = error(shape, 500, code, message);
-    match shape {
-        Upstream::OpenAi => format!("data: {data}\n\n").into(),
-        Upstream::Anthropic => format!("event: error\ndata: {data}\n\n").into(),
-        Upstream::Gemini => format!("data: {data}\r\n\r\n").into(),
-    }
+    shape.row().frame(&error(shape, 500, code, message))
 }
 
 /// Builds the element that reports an error as the last one of a stream that is one JSON array, and closes the array.
@@ -50,25 +45,24 @@ pub fn error_element(shape: Upstream, code: &str, message: &str, is_first: bool)
     format!("{}{}]\n", if is_first { "[" } else { "," }, error(shape, 500, code, message)).into()
 }
 
-fn error(shape: Upstream, status: u16, code: &str, message: &str) -> serde_json::Value {
-    match shape {
-        Upstream::OpenAi => json!({
-            "error": { "message": message, "type": openai_type(status), "param": null, "code": code }
-        }),
-        Upstream::Anthropic => json!({
-            "type": "error",
-            "error": { "type": anthropic_type(status), "message": message, "code": code }
-        }),
-        // Google's `code` is the HTTP status; the proxy's own code is the reason of a detail.
-        Upstream::Gemini => json!({
-            "error": {
-                "code": status, "message": message, "status": google_status(status),
-                "details": [{
-                    "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code, "domain": "outlast"
-                }]
-            }
-        }),
-    }
+fn error(shape: Upstream, status: u16, code: &str, message: &str) -> Value {
+    (shape.row().error)(status, code, message)
+}
+
+pub(super) fn openai(status: u16, code: &str, message: &str) -> Value {
+    json!({ "error": { "message": message, "type": openai_type(status), "param": null, "code": code } })
+}
+
+pub(super) fn anthropic(status: u16, code: &str, message: &str) -> Value {
+    json!({ "type": "error", "error": { "type": anthropic_type(status), "message": message, "code": code } })
+}
+
+/// Google's `code` is the HTTP status; the proxy's own code is the reason of a detail.
+pub(super) fn google(status: u16, code: &str, message: &str) -> Value {
+    let details = json!([{
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code, "domain": "outlast"
+    }]);
+    json!({ "error": { "code": status, "message": message, "status": google_status(status), "details": details } })
 }
 
 fn openai_type(status: u16) -> &'static str {

@@ -227,11 +227,11 @@ async fn free(
 }
 
 fn no_key(to: &To) -> Refusal {
-    let (name, place) = match to {
-        To::Own(Upstream::OpenAi) => ("OpenAI", "OPENAI_API_KEY set"),
-        To::Own(Upstream::Anthropic) => ("Anthropic", "ANTHROPIC_API_KEY set"),
-        To::Own(Upstream::Gemini) => ("Gemini", "GEMINI_API_KEY set"),
-        To::Named(named) => (&*named.name, named.wants_key.as_deref().unwrap_or("its key")),
+    let (upstream, needs) = match to {
+        To::Own(upstream) => {
+            (upstream.row().title.into(), format!("{} set", upstream.row().key_variables[0]))
+        }
+        To::Named(named) => (named.name.to_string(), named.wants_key.clone().unwrap_or("its key".into())),
     };
-    Refusal::NoProviderKey { upstream: name.into(), needs: place.into() }
+    Refusal::NoProviderKey { upstream, needs }
 }

@@ -82,11 +82,7 @@ pub fn fate<B>(opened: &Opened, host: &str, port: u16, request: &Request<B>) -> 
             false => passes(host, request),
         };
     }
-    let own = match &place.to {
-        To::Own(upstream) => *upstream,
-        To::Named(_) => Upstream::OpenAi,
-    };
-    if routed.upstream().is_some_and(|upstream| upstream != own) {
+    if routed.upstream().is_some_and(|upstream| upstream != place.to.shape()) {
         let reason = format!("this part of the API of {host} is not metered");
         return Fate::Refused(Refusal::NotMetered { reason });
     }

@@ -22,13 +22,6 @@ const CHATGPT_BASE: &str = "https://chatgpt.com/backend-api/codex";
 const CHATGPT_ALIASES: [&str; 2] =
     ["https://chat.openai.com/backend-api/codex", "https://gov.chatgpt.com/backend-api/codex"];
 
-/// Hosts of providers that client programs call by default. The hosts below each are those of its regions.
-const KNOWN: [(&str, Upstream); 3] = [
-    ("api.openai.com", Upstream::OpenAi),
-    ("api.anthropic.com", Upstream::Anthropic),
-    ("generativelanguage.googleapis.com", Upstream::Gemini),
-];
-
 /// Hosts whose connections the proxy opens (decrypts), and the APIs on them.
 pub struct Opened {
     origins: Vec<Origin>,
@@ -64,18 +57,18 @@ impl Opened {
     ///
     /// Upstreams without TLS, and those at an address instead of a name, are not among them.
     pub fn of(providers: &Providers) -> Opened {
-        let mut origins: Vec<Origin> = KNOWN
+        let mut origins: Vec<Origin> = Upstream::ALL
             .into_iter()
-            .map(|(host, upstream)| Origin {
-                host: host.into(),
+            .map(|upstream| Origin {
+                host: upstream.row().host.into(),
                 has_regions: true,
                 port: 443,
                 path: String::new(),
                 to: To::Own(upstream),
-                is_home: is_at(&providers.of(upstream).base, host),
+                is_home: is_at(&providers.of(upstream).base, upstream.row().host),
             })
             .collect();
-        for (_, upstream) in KNOWN {
+        for upstream in Upstream::ALL {
             origins.extend(Origin::of(&providers.of(upstream).base, To::Own(upstream)));
         }
         for named in &providers.named {
@@ -202,12 +195,13 @@ mod tests {
             provider: Named::provider("http://127.0.0.1:11434/v1", None).unwrap(),
             ..groq.clone()
         };
-        let opened = Opened::of(&Providers {
-            openai: provider("https://gateway.corp:8443/openai/v1"),
-            anthropic: provider("https://api.anthropic.com"),
-            gemini: provider("http://127.0.0.1:9"),
-            named: vec![Arc::new(groq), Arc::new(local)],
-        });
+        let at = |upstream| match upstream {
+            Upstream::OpenAi => provider("https://gateway.corp:8443/openai/v1"),
+            Upstream::Anthropic => provider("https://api.anthropic.com"),
+            Upstream::Gemini => provider("http://127.0.0.1:9"),
+        };
+        let named = vec![Arc::new(groq), Arc::new(local)];
+        let opened = Opened::of(&Providers::new(|upstream| Ok::<_, ()>(at(upstream)), named).unwrap());
         let check = |host: &str, port: u16, path: &str, wanted: Option<(&str, &str)>| {
             let place = opened.place(host, port, path);
             let found = place.as_ref().map(|place| (place.to.name(), place.target.as_str()));

@@ -63,19 +63,22 @@ impl AuthHeader {
 
 /// Error of a text that cannot name an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a name of an upstream: {text:?} (wanted up to 64 of a-z, 0-9, - and _, and none of {OWN:?})")]
+#[error(
+    "not a name of an upstream: {text:?} (wanted up to 64 of a-z, 0-9, - and _, and none of {:?})",
+    Upstream::ALL.map(Upstream::name)
+)]
 pub struct BadName {
     pub text: String,
 }
-
-/// Names of the built-in upstreams.
-const OWN: [&str; 3] = ["openai", "anthropic", "gemini"];
 
 impl Named {
     /// Checks the name of an upstream, and returns it.
     pub fn name(text: &str) -> Result<Arc<str>, BadName> {
         let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
-        if (1..=64).contains(&text.len()) && text.bytes().all(known) && !OWN.contains(&text) {
+        if (1..=64).contains(&text.len())
+            && text.bytes().all(known)
+            && !Upstream::ALL.map(Upstream::name).contains(&text)
+        {
             Ok(Arc::from(text))
         } else {
             Err(BadName { text: text.chars().take(80).collect() })
@@ -101,28 +104,27 @@ impl Named {
 /// All upstreams of a configuration, with addresses and keys.
 #[derive(Clone)]
 pub struct Providers {
-    pub openai: Provider,
-    pub anthropic: Provider,
-    pub gemini: Provider,
+    /// Providers of the built-in upstreams, by their places in [`Upstream::ALL`].
+    own: Vec<Provider>,
     /// Named upstreams. Names are unique.
     pub named: Vec<Arc<Named>>,
 }
 
 impl Providers {
+    /// Makes the provider of each built-in upstream by `of`. Errors: the first of `of`.
+    pub fn new<E>(
+        of: impl FnMut(Upstream) -> Result<Provider, E>,
+        named: Vec<Arc<Named>>,
+    ) -> Result<Providers, E> {
+        Ok(Providers { own: Upstream::ALL.into_iter().map(of).collect::<Result<_, E>>()?, named })
+    }
+
     pub fn of(&self, upstream: Upstream) -> &Provider {
-        match upstream {
-            Upstream::OpenAi => &self.openai,
-            Upstream::Anthropic => &self.anthropic,
-            Upstream::Gemini => &self.gemini,
-        }
+        &self.own[upstream as usize]
     }
 
     pub fn of_mut(&mut self, upstream: Upstream) -> &mut Provider {
-        match upstream {
-            Upstream::OpenAi => &mut self.openai,
-            Upstream::Anthropic => &mut self.anthropic,
-            Upstream::Gemini => &mut self.gemini,
-        }
+        &mut self.own[upstream as usize]
     }
 
     pub fn named(&self, name: &str) -> Option<&Arc<Named>> {
@@ -141,7 +143,7 @@ impl To {
     /// Returns the upstream's name in digests, the journal and metrics.
     pub fn name(&self) -> &str {
         match self {
-            To::Own(upstream) => super::upstream::name(*upstream),
+            To::Own(upstream) => upstream.name(),
             To::Named(named) => &named.name,
         }
     }
@@ -208,9 +210,10 @@ impl To {
 /// Puts `key` into the header in which the upstream expects it.
 pub fn authorize(headers: &mut HeaderMap, to: &To, key: &Key) -> Result<(), http::Error> {
     let (name, text) = match to {
-        To::Own(Upstream::OpenAi) => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
-        To::Own(Upstream::Anthropic) => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
-        To::Own(Upstream::Gemini) => (HeaderName::from_static("x-goog-api-key"), key.expose().to_owned()),
+        To::Own(upstream) => {
+            let (name, before) = upstream.row().key_header;
+            (HeaderName::from_static(name), format!("{before}{}", key.expose()))
+        }
         To::Named(named) => named.auth.with(key),
     };
     let mut value = HeaderValue::try_from(text)?;
@@ -256,12 +259,8 @@ mod tests {
 
     #[test]
     fn azures_deployments_are_beside_its_v1() {
-        let providers = Providers {
-            openai: Provider { base: String::new(), key: None },
-            anthropic: Provider { base: String::new(), key: None },
-            gemini: Provider { base: String::new(), key: None },
-            named: Vec::new(),
-        };
+        let nowhere = |_| Ok::<_, ()>(Provider { base: String::new(), key: None });
+        let providers = Providers::new(nowhere, Vec::new()).unwrap();
         for base in ["https://az", "https://az/openai", "https://az/openai/v1"] {
             let named = Named {
                 name: Arc::from("az"),

@@ -27,7 +27,7 @@ use outlast_core::{
 };
 
 use super::{call::Call, host::Host};
-use crate::{dialect::Upstream, wire::who::Credential};
+use crate::wire::who::Credential;
 
 /// Number of remembered credentials at which all of them are forgotten.
 const MANY: usize = 1024;
@@ -61,11 +61,9 @@ impl Plans {
     /// key of Outlast's own, which is billed.
     pub fn login(&self, call: &Call) -> Option<Arc<str>> {
         let Credential::Passed { digest, .. } = call.credential() else { return None };
-        let provider = match call.dialect.upstream() {
-            Upstream::Anthropic => "anthropic",
-            Upstream::OpenAi => "openai",
-            Upstream::Gemini => return None,
-        };
+        let row = call.dialect.upstream().row();
+        row.plan.as_ref()?;
+        let provider = row.name;
         let mut accounts = lock(&self.accounts);
         if let Some(account) = call.account() {
             let login: Arc<str> = format!("{provider}:{account}").into();

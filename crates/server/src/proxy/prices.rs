@@ -144,8 +144,7 @@ mod tests {
     #[test]
     fn options_of_a_search_have_a_price_where_the_model_searches_anyway() {
         let provider = || Provider { base: "https://api.openai.com".into(), key: None };
-        let providers =
-            Providers { openai: provider(), anthropic: provider(), gemini: provider(), named: Vec::new() };
+        let providers = Providers::new(|_| Ok::<_, ()>(provider()), Vec::new()).unwrap();
         let (table, hash) = (PriceTable::builtin(), Arc::from("hash"));
         for (model, options, known) in [
             ("gpt-4o-search-preview", "{}", true),

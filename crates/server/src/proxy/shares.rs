@@ -21,7 +21,7 @@ use outlast_core::{
     words::id::{InstanceNo, Micros},
 };
 
-use super::{config::Config, host::Host, upstream};
+use super::{config::Config, host::Host};
 use crate::dialect::Upstream;
 
 /// Shares of this server, as far as it takes part in any.
@@ -146,8 +146,7 @@ fn used(host: &Host, name: &str) -> Pace {
 
 /// Returns the limits of the upstreams that have any, by name.
 fn limits(config: &Config) -> BTreeMap<String, Pace> {
-    let own = [Upstream::OpenAi, Upstream::Anthropic, Upstream::Gemini];
-    let own = own.map(|upstream| (upstream::name(upstream).to_owned(), config.upstream_rate));
+    let own = Upstream::ALL.map(|upstream| (upstream.name().to_owned(), config.upstream_rate));
     let named = config.providers.named.iter().map(|named| (named.name.to_string(), named.rate));
     let named = named.map(|(name, rate)| (name, rate.unwrap_or(config.upstream_rate)));
     let calls = config.upstream_concurrency.map(|calls| calls as u64);

@@ -21,7 +21,7 @@ use hyper_util::{
 use outlast_core::words::{digest::Digest, outage::Cause};
 
 use super::dial::{Dial, Used};
-use crate::{dialect::Upstream, wire::network::Network};
+use crate::wire::network::Network;
 
 /// Address and key of a provider.
 #[derive(Clone)]
@@ -104,15 +104,6 @@ impl Provider {
     pub fn way(&self, with_key: bool) -> Digest {
         let key = self.key.as_ref().filter(|_| with_key).map_or("", Key::expose);
         Digest::of([self.base.as_str(), key].join("\n").as_bytes())
-    }
-}
-
-/// Returns the name of a provider in digests, the journal and metrics.
-pub fn name(upstream: Upstream) -> &'static str {
-    match upstream {
-        Upstream::OpenAi => "openai",
-        Upstream::Anthropic => "anthropic",
-        Upstream::Gemini => "gemini",
     }
 }
 

@@ -9,7 +9,10 @@ use outlast_core::{
     words::id::{AttemptNo, Fence, RunId, RunNo, Slot},
 };
 use outlast_mock as mock;
-use outlast_server::door::{Access, Config, Providers};
+use outlast_server::{
+    dialect::Upstream,
+    door::{Access, Config},
+};
 
 use crate::{
     client::{ALL, Api, Ask, every},
@@ -286,8 +289,7 @@ async fn another_sites_page_gets_nothing() {
 async fn a_provider_without_a_key_is_named_and_nothing_is_recorded() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let mut config = rig.config();
-    let Providers { openai, anthropic, .. } = &mut config.providers;
-    (openai.key, anthropic.key) = (None, None);
+    Upstream::ALL.into_iter().for_each(|upstream| config.providers.of_mut(upstream).key = None);
     let server = rig.serve_with(config).await;
     for (api, variable) in [(Api::Chat, "OPENAI_API_KEY"), (Api::Messages, "ANTHROPIC_API_KEY")] {
         let refused = api.says("x").to(&server).await;

@@ -77,14 +77,8 @@ async fn an_upstream_that_cannot_be_reached_costs_nothing() {
         let base = format!("http://{}", nowhere.local_addr().unwrap());
         drop(nowhere);
         let config = rig.config();
-        let at = |p: &Provider| Provider::new(&base, p.key.clone()).unwrap();
-        let Providers { openai, anthropic, gemini, .. } = &config.providers;
-        let providers = Providers {
-            openai: at(openai),
-            anthropic: at(anthropic),
-            gemini: at(gemini),
-            named: vec![Arc::new(house(&base))],
-        };
+        let at = |own| Provider::new(&base, config.providers.of(own).key.clone());
+        let providers = Providers::new(at, vec![Arc::new(house(&base))]).unwrap();
         let server = rig.serve_with(Config { providers, ..config }).await;
         let answer = api.says("x").to(&server).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream_unreachable".into()));

@@ -10,6 +10,7 @@ use outlast_core::{
 };
 use outlast_mock as mock;
 use outlast_server::{
+    dialect::Upstream,
     door::{Access, Config, Network, Seen},
     intercept::{Intercept, Ways},
 };
@@ -392,7 +393,7 @@ async fn calls_go_through_the_proxy_before_this_machine_too() {
     let Behind { network, asked } = Behind::new().await;
     let rig = Rig::in_memory(mock::Options::default()).await;
     let mut config = rig.config();
-    config.providers.openai.base = "https://api.openai.com".into();
+    config.providers.of_mut(Upstream::OpenAi).base = "https://api.openai.com".into();
     let intercept = Arc::new(Intercept::new(&config.providers, network.clone(), rig.clock.now()).unwrap());
     let server = rig.serve_intercepting(network, intercept.clone()).await;
     server.proxy.reconfigure(config);

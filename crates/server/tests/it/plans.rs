@@ -7,7 +7,7 @@ use outlast_core::{
     words::id::RunId,
 };
 use outlast_mock as mock;
-use outlast_server::door::{Config, Provider, Providers};
+use outlast_server::{dialect::Upstream, door::Provider};
 
 use crate::{
     client::{Answer, Api},
@@ -18,9 +18,9 @@ use crate::{
 /// A server whose run is under ceilings, and whose clients bring a login of their own.
 async fn serve(rig: &Rig) -> Server {
     let anthropic = Provider::new(&rig.mock.base_url(), None).unwrap();
-    let config = rig.config();
-    let providers = Providers { anthropic, ..config.providers.clone() };
-    let server = rig.serve_with(Config { providers, ..config }).await;
+    let mut config = rig.config();
+    *config.providers.of_mut(Upstream::Anthropic) = anthropic;
+    let server = rig.serve_with(config).await;
     let spec = Spec { plan: Some("5h=40%".parse().unwrap()), ..Spec::default() };
     let start = Start { spec, ..Start::new(RunId::new("r").unwrap()) };
     server.store.ask(start, Durability::Synced).await.unwrap();

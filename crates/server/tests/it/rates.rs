@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use outlast_core::{envelope::unit::Unit, journal::State};
 use outlast_mock as mock;
-use outlast_server::door::{Config, Named};
+use outlast_server::{
+    dialect::Upstream,
+    door::{Config, Named},
+};
 
 use crate::{
     client::{Api, Ask, every},
@@ -154,7 +157,7 @@ async fn telling(headers: &'static str) -> Scripted {
 
 async fn before(rig: &Rig, upstream: &Scripted) -> Server {
     let mut config = rig.config();
-    config.providers.openai.base.clone_from(&upstream.base);
+    config.providers.of_mut(Upstream::OpenAi).base.clone_from(&upstream.base);
     rig.serve_with(config).await
 }
 

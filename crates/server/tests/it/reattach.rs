@@ -2,7 +2,10 @@
 
 use outlast_core::{envelope::unit::Limits, journal::State, run::Policy};
 use outlast_mock as mock;
-use outlast_server::door::{Config, Provider, Providers};
+use outlast_server::{
+    dialect::Upstream,
+    door::{Config, Provider},
+};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -40,9 +43,10 @@ pub async fn told() -> (String, mpsc::UnboundedSender<&'static str>) {
 }
 
 pub fn towards(rig: &Rig, base: &str) -> Config {
-    let config = rig.config();
-    let openai = Provider::new(base, config.providers.openai.key.clone()).unwrap();
-    Config { providers: Providers { openai, ..config.providers.clone() }, ..config }
+    let mut config = rig.config();
+    let openai = Provider::new(base, config.providers.of(Upstream::OpenAi).key.clone()).unwrap();
+    *config.providers.of_mut(Upstream::OpenAi) = openai;
+    config
 }
 
 fn stream(from: usize) -> Ask {

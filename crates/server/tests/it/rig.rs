@@ -41,6 +41,7 @@ use outlast_core::{
 };
 use outlast_mock as mock;
 use outlast_server::{
+    dialect::Upstream,
     door::{
         Access, AuthHeader, Config, Key, Named, Network, Provider, Providers, Proxy, Seen, Sessions, Shows,
     },
@@ -218,12 +219,15 @@ impl Rig {
         let base = self.mock.base_url();
         Config {
             access: Access { loopback: true, ..Access::default() },
-            providers: Providers {
-                openai: Provider::new(&format!("{base}/v1"), key(OPENAI_KEY)).unwrap(),
-                anthropic: Provider::new(&base, key(ANTHROPIC_KEY)).unwrap(),
-                gemini: Provider::new(&base, key(GEMINI_KEY)).unwrap(),
-                named: vec![Arc::new(house(&format!("{base}/openai/v1")))],
-            },
+            providers: Providers::new(
+                |upstream| match upstream {
+                    Upstream::OpenAi => Provider::new(&format!("{base}/v1"), key(OPENAI_KEY)),
+                    Upstream::Anthropic => Provider::new(&base, key(ANTHROPIC_KEY)),
+                    Upstream::Gemini => Provider::new(&base, key(GEMINI_KEY)),
+                },
+                vec![Arc::new(house(&format!("{base}/openai/v1")))],
+            )
+            .unwrap(),
             foreign_responses: false,
             network: Network::of(&|_| None).unwrap(),
             prices: PriceTable::builtin(),

@@ -22,13 +22,9 @@ use crate::{
 /// `config` with `upstream` as both providers.
 pub fn towards(rig: &Rig, upstream: &Scripted) -> Config {
     let config = rig.config();
-    let provider = |p: &Provider| Provider::new(&upstream.base, p.key.clone()).unwrap();
-    let providers = Providers {
-        openai: provider(&config.providers.openai),
-        anthropic: provider(&config.providers.anthropic),
-        gemini: provider(&config.providers.gemini),
-        named: vec![Arc::new(house(&format!("{}/openai/v1", upstream.base)))],
-    };
+    let provider = |own| Provider::new(&upstream.base, config.providers.of(own).key.clone());
+    let named = vec![Arc::new(house(&format!("{}/openai/v1", upstream.base)))];
+    let providers = Providers::new(provider, named).unwrap();
     Config { providers, ..config }
 }
 

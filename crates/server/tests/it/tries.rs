@@ -15,7 +15,10 @@ use outlast_core::{
     run::Policy,
 };
 use outlast_mock as mock;
-use outlast_server::door::{Config, Provider, Seen};
+use outlast_server::{
+    dialect::Upstream,
+    door::{Config, Provider, Seen},
+};
 
 use crate::{
     client::{Api, every, ways},
@@ -33,7 +36,8 @@ fn patient(rig: &Rig) -> Config {
 /// A server before `base`.
 async fn before(rig: &Rig, base: &str) -> Server {
     let mut config = patient(rig);
-    config.providers.openai = Provider::new(base, config.providers.openai.key.clone()).unwrap();
+    let openai = Provider::new(base, config.providers.of(Upstream::OpenAi).key.clone()).unwrap();
+    *config.providers.of_mut(Upstream::OpenAi) = openai;
     rig.serve_with(config).await
 }
 
@@ -145,9 +149,10 @@ async fn an_upstream_that_asks_for_longer_is_taken_at_its_word() {
     assert_eq!(upstream.requests().len(), 1);
     // And no try begins later than a client would wait for room.
     let mut config = Config { admit_wait: Duration::from_secs(3), ..patient(&rig) };
-    config.providers.openai = Provider::new(&upstream.base, config.providers.openai.key.clone()).unwrap();
+    let openai = Provider::new(&upstream.base, config.providers.of(Upstream::OpenAi).key.clone()).unwrap();
+    *config.providers.of_mut(Upstream::OpenAi) = openai;
     let upstream = scripted(vec![refusal(429, "4")]).await;
-    config.providers.openai.base.clone_from(&upstream.base);
+    config.providers.of_mut(Upstream::OpenAi).base.clone_from(&upstream.base);
     let server = rig.serve_with(config).await;
     assert_eq!(Api::Chat.says("x").to(&server).await.status, 429);
     assert_eq!(upstream.requests().len(), 1);
@@ -174,7 +179,7 @@ async fn an_upstream_that_comes_back_is_reached() {
     let addr = nowhere.local_addr().unwrap();
     drop(nowhere);
     let mut config = Config { upstream_retries: 10, ..patient(&rig) };
-    config.providers.openai.base = format!("http://{addr}");
+    config.providers.of_mut(Upstream::OpenAi).base = format!("http://{addr}");
     let server = Arc::new(rig.serve_with(config).await);
     let asking = server.clone();
     let client = tokio::spawn(async move { Api::Chat.says("x").to(&asking).await });
@@ -268,7 +273,7 @@ async fn between_two_tries_the_budget_is_held() {
     let rig = Rig::in_memory(mock::Options::default()).await;
     let upstream = scripted(vec![refusal(429, "1"), (json(200, ANSWER), Then::Close)]).await;
     let mut config = Config { default_limits: limit(Unit::Calls, 1), ..patient(&rig) };
-    config.providers.openai.base.clone_from(&upstream.base);
+    config.providers.of_mut(Upstream::OpenAi).base.clone_from(&upstream.base);
     let server = Arc::new(rig.serve_with(config).await);
     let asking = server.clone();
     let first = tokio::spawn(async move { Api::Chat.says("x").to(&asking).await });
@@ -314,7 +319,8 @@ async fn an_outage_without_a_connection_ends_when_one_is_made_whatever_comes_ove
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut config = Config { outage_pause: Some(Duration::from_millis(20)), ..patient(&rig) };
     let base = format!("http://{}", socket.local_addr().unwrap());
-    config.providers.openai = Provider::new(&base, config.providers.openai.key.clone()).unwrap();
+    let openai = Provider::new(&base, config.providers.of(Upstream::OpenAi).key.clone()).unwrap();
+    *config.providers.of_mut(Upstream::OpenAi) = openai;
     let server = rig.serve_with(config).await;
     // The first client waits for long; the second one would be refused before the probe's place is lent again.
     let asks = |text, waits_s| Api::Chat.says(text).header("x-stainless-timeout", waits_s);

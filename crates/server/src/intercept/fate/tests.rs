@@ -22,12 +22,8 @@ fn opened() -> Opened {
         asks_usage: true,
         cost_field: None,
     };
-    Opened::of(&Providers {
-        openai: provider("https://api.openai.com/v1"),
-        anthropic: provider("https://api.anthropic.com"),
-        gemini: provider("https://generativelanguage.googleapis.com"),
-        named: vec![Arc::new(groq)],
-    })
+    let at = |upstream: Upstream| Ok::<_, ()>(provider(&upstream.row().base()));
+    Opened::of(&Providers::new(at, vec![Arc::new(groq)]).unwrap())
 }
 
 fn ask(opened: &Opened, method: &str, host: &str, target: &str, headers: &[(&str, &str)]) -> Option<Fate> {
