@@ -3,7 +3,7 @@
 //! Checks what databases would notice only sometimes: rows inserted twice, updates of missing rows, negative sums, and
 //! money created or lost in a decision. Can simulate a power loss: operations committed but not synced are gone.
 
-mod journal;
+mod answer;
 mod state;
 
 use std::{
@@ -19,26 +19,23 @@ use crate::{
     envelope::{
         Envelope,
         audit::{Gone, Sums},
-        budget::{Budget, BudgetView},
-        unit::Unit,
+        budget::Budget,
     },
-    events::{self, Event, EventQuery, Mark, delivery::Delivery},
-    journal::{Entry, Kind, Role, State, job::ItemRow, payload::Payload},
+    events::{self, Event, Mark, delivery::Delivery},
+    journal::{Entry, Kind, Role, State, payload::Payload},
     run::{
         Admission, Run, Spec,
         attempt::Attempt,
-        instance::{Instance, Lease, Life},
-        status::Status,
+        instance::{Instance, Lease},
         token::TokenKey,
     },
-    store::filter::ApprovalFilter,
     store::{
-        Durability, Error, LedgerLine, Page, RunFilter, RunView, Sought, StepRow, Store, Ticket,
+        Answer, Durability, Error, Question, Store, Ticket,
         load::{self, Fetch, Key},
     },
     words::{
         clock::Clock,
-        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot},
+        id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunNo, Seq, Slot},
         row::{Row, Touch},
     },
 };
@@ -340,164 +337,12 @@ impl Store for MemoryStore {
         Ticket::ready(Ok(outcome))
     }
 
-    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error> {
-        Ok(self.lock().committed.runs.values().find(|r| r.id == *id).map(|r| r.no))
-    }
-
-    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error> {
-        let inner = self.lock();
-        let t = &inner.committed;
-        Ok(t.runs.get(&no).map(|run| RunView {
-            run: run.clone(),
-            spec: t.specs.get(&no).cloned().unwrap_or_default(),
-            envelope: t.envelopes[&run.envelope()].clone(),
-        }))
-    }
-
-    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error> {
-        let numbers: Vec<RunNo> = self
-            .lock()
-            .committed
-            .runs
-            .values()
-            .rev()
-            .filter(|r| filter.before.is_none_or(|b| r.no < b))
-            .filter(|r| r.job.is_some() || !filter.jobs)
-            .filter(|r| filter.status.is_none_or(|s| r.status == s))
-            .filter(|r| filter.command_key.is_none() || r.command_key == filter.command_key)
-            .take(filter.limit)
-            .map(|r| r.no)
-            .collect();
-        let views: Result<Vec<_>, _> = numbers.into_iter().map(|no| self.run(no)).collect();
-        Ok(views?.into_iter().flatten().collect())
-    }
-
-    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error> {
-        let inner = self.lock();
-        let with = |status| inner.committed.runs.values().filter(|r| r.status == status).count() as i64;
-        Ok(Status::ALL.map(|status| (status, with(status))).into_iter().filter(|(_, n)| *n > 0).collect())
-    }
-
-    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error> {
-        Ok(self.lock().committed.approvals(filter))
-    }
-
-    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error> {
-        Ok(self.lock().committed.envelopes.get(&no).cloned())
-    }
-
-    fn budgets(&self) -> Result<Vec<BudgetView>, Error> {
-        let inner = self.lock();
-        let t = &inner.committed;
-        let standing = t.budgets.values().filter(|b| !b.removed).cloned();
-        Ok(standing
-            .map(|budget| {
-                let envelope = budget.window.and_then(|w| t.envelopes.get(&w.envelope).cloned());
-                BudgetView { budget, envelope }
-            })
-            .collect())
-    }
-
-    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error> {
-        Ok(self.lock().committed.attempts_of(run).cloned().collect())
-    }
-
-    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
-        Ok(self.lock().committed.entries.get(&(run, seq)).cloned())
-    }
-
-    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error> {
-        Ok(self.lock().committed.entries_of(run).filter(|e| e.seq > after).take(limit).cloned().collect())
-    }
-
-    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
-        Ok(self.lock().committed.items_of(run, *page).collect())
-    }
-
-    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
-        Ok(self.lock().committed.steps_of(run, after).take(limit).collect())
-    }
-
-    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
-        let inner = self.lock();
-        Ok(inner.committed.entries_of(run).rev().find(|e| sought.is(e)).cloned())
-    }
-
-    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error> {
-        let inner = self.lock();
-        let rows = inner.committed.payloads.keys().rev();
-        Ok(rows.filter(|k| k.0 == run && k.2 == Role::Request).map(|k| k.1).next())
-    }
-
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
-        let inner = self.lock();
-        let parts = inner.committed.payloads.range((run, seq, role, 0)..=(run, seq, role, u32::MAX));
-        Ok(Payload::join(parts.map(|(_, p)| p.clone()).collect()))
-    }
-
-    fn events(&self, wanted: &EventQuery) -> Result<Vec<Event>, Error> {
-        let inner = self.lock();
-        let after = inner.committed.events.iter().filter(|e| e.mark > wanted.after);
-        Ok(after
-            .filter(|e| wanted.run.is_none_or(|run| e.run == Some(run)))
-            .take(wanted.limit)
-            .map(|e| Event::clone(e))
-            .collect())
-    }
-
-    fn deliveries(&self) -> Result<Vec<Delivery>, Error> {
-        Ok(self.lock().committed.deliveries.values().cloned().collect())
-    }
-
-    fn newest_event(&self) -> Result<Mark, Error> {
-        Ok(self.lock().committed.events.last().map(|e| e.mark).unwrap_or_default())
-    }
-
-    fn live_instances(&self) -> Result<Vec<Instance>, Error> {
-        let inner = self.lock();
-        Ok(inner.committed.instances.values().filter(|i| i.life == Life::Live).cloned().collect())
-    }
-
-    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error> {
-        Ok(self.lock().committed.instances.get(&no).cloned())
-    }
-
-    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error> {
-        let mut lines: BTreeMap<(RunNo, String, String, i64), LedgerLine> = BTreeMap::new();
-        for e in self.lock().committed.entries.values() {
-            let Some(call) = e.call.as_ref().filter(|_| e.opened_at >= since && e.opened_at < until) else {
-                continue;
-            };
-            let day = e.opened_at.0.div_euclid(86_400_000_000);
-            let line =
-                lines.entry((e.run, call.upstream.clone(), call.model.clone(), day)).or_insert(LedgerLine {
-                    run: e.run,
-                    upstream: call.upstream.clone(),
-                    model: call.model.clone(),
-                    day,
-                    calls: 0,
-                    tokens: 0,
-                    spent_nano_usd: 0,
-                    doubt_nano_usd: 0,
-                    unbacked_nano_usd: 0,
-                });
-            line.calls += e.spent[Unit::Calls];
-            line.tokens += e.spent.tokens();
-            line.spent_nano_usd += e.spent.cost();
-            if e.state == State::Unknown {
-                line.doubt_nano_usd += e.held.cost();
-            }
-            line.unbacked_nano_usd += e.unbacked().cost();
+    fn answer(&self, question: &Question) -> Result<Answer, Error> {
+        match question {
+            Question::TokenKeys {} => Ok(Answer::TokenKeys(self.keys.clone())),
+            Question::Now {} => Ok(Answer::Now(self.clock.now())),
+            question => self.lock().committed.answer(question),
         }
-        Ok(lines.into_values().collect())
-    }
-
-    fn token_keys(&self) -> Result<Vec<TokenKey>, Error> {
-        Ok(self.keys.clone())
-    }
-
-    fn now(&self) -> Result<Micros, Error> {
-        Ok(self.clock.now())
     }
 
     fn place(&self) -> String {

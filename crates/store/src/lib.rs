@@ -11,6 +11,7 @@ pub mod group;
 mod migration;
 pub mod postgres;
 pub mod process;
+mod query;
 mod rows;
 pub mod sqlite;
 mod tables;

@@ -86,7 +86,7 @@ pub struct Column<T: 'static> {
 }
 
 /// A struct that is stored as a row of a table.
-pub trait Stored: Sized + 'static {
+pub trait Stored: Sized + Send + 'static {
     const TABLE: &'static str;
     /// Names of the columns that `read` reads, as SQL.
     const NAMES: &'static str;
@@ -94,6 +94,17 @@ pub trait Stored: Sized + 'static {
 
     fn texts() -> &'static [OnceLock<Texts>; 3];
     fn read<R: Columns>(row: &mut Cursor<'_, R>) -> Result<Self, R::Error>;
+}
+
+/// What a query's row is read as: a table's row, or columns of several.
+pub trait Record: Sized + Send + 'static {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Self, R>;
+}
+
+impl<T: Stored> Record for T {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<T, R> {
+        T::read(row)
+    }
 }
 
 /// Returns the cells of `row` whose `Write` rule satisfies `write`.
@@ -140,13 +151,87 @@ impl Dialect {
     }
 
     /// Returns what stands before a table's name.
-    fn schema(self) -> &'static str {
+    pub fn schema(self) -> &'static str {
         if self == Dialect::Sqlite { "" } else { "outlast." }
     }
 
+    /// Returns what stands before a parameter's number.
+    pub fn mark(self) -> char {
+        if self == Dialect::Sqlite { '?' } else { '$' }
+    }
+
     fn place(self, i: usize) -> String {
-        let mark = if self == Dialect::Sqlite { '?' } else { '$' };
-        format!("{mark}{i}")
+        format!("{}{i}", self.mark())
+    }
+
+    /// Returns the condition that a column has the name which is parameter `i`. PostgreSQL's indexes have a name's hash.
+    pub fn is_name(self, column: &str, i: usize) -> String {
+        let p = self.mark();
+        match self {
+            Dialect::Sqlite => format!("{column} = {p}{i}"),
+            Dialect::Postgres | Dialect::PostgresRow => format!("sha256({column}) = sha256({p}{i})"),
+        }
+    }
+
+    /// Returns the condition that a name's bytes compare in this way with parameter `i`. PostgreSQL's indexes have only
+    /// the first bytes: they bound the scan, and the whole name decides.
+    pub fn name_is(self, column: &str, way: &str, i: usize) -> String {
+        let p = self.mark();
+        if self == Dialect::Sqlite {
+            return format!("{column} {way} {p}{i}");
+        }
+        let bound = if way.starts_with('>') { ">=" } else { "<=" };
+        format!(
+            "substring({column} from 1 for 512) {bound} substring({p}{i}::bytea from 1 for 512) \
+             AND {column} {way} {p}{i}"
+        )
+    }
+
+    /// Returns the order of a name's bytes, as an index has it.
+    pub fn in_order(self, column: &str) -> String {
+        match self {
+            Dialect::Sqlite => column.to_owned(),
+            Dialect::Postgres | Dialect::PostgresRow => {
+                format!("substring({column} from 1 for 512), {column}")
+            }
+        }
+    }
+
+    pub fn least(self) -> &'static str {
+        if self == Dialect::Sqlite { "min" } else { "least" }
+    }
+
+    pub fn greatest(self) -> &'static str {
+        if self == Dialect::Sqlite { "max" } else { "greatest" }
+    }
+
+    /// Names the index that SQLite's planner has to use for the table before it. PostgreSQL's knows the table's size.
+    pub fn indexed_by(self, index: &str) -> String {
+        if self == Dialect::Sqlite { format!("INDEXED BY {index} ") } else { String::new() }
+    }
+
+    /// Returns the join of the one row of a table, under the name `as_`, that meets the condition; NULLs if none does.
+    /// PostgreSQL looks each up: its planner takes a table that it has not analysed yet for a long one, and a page whose
+    /// size is a parameter for a large one, and would read all of the joined table.
+    pub fn lookup(self, table: &str, as_: &str, condition: &str) -> String {
+        match self {
+            Dialect::Sqlite => format!("LEFT JOIN {table} {as_} ON {condition}"),
+            Dialect::Postgres | Dialect::PostgresRow => format!(
+                "LEFT JOIN LATERAL (SELECT {as_}.* FROM outlast.{table} {as_} WHERE {condition} LIMIT 1) {as_} ON true"
+            ),
+        }
+    }
+
+    /// Returns the number at a path in a column of JSON: NULL if there is none.
+    pub fn number_at(self, column: &str, path: &[&str]) -> String {
+        if self != Dialect::Sqlite {
+            return format!("({column}::json #>> '{{{}}}')::bigint", path.join(","));
+        }
+        let step = |step: &&str| match step.parse::<usize>() {
+            Ok(index) => format!("[{index}]"),
+            Err(_) => format!(".{step}"),
+        };
+        format!("{column} ->> '${}'", path.iter().map(step).collect::<String>())
     }
 
     fn places(self, count: usize) -> String {
@@ -293,6 +378,17 @@ impl<'a, R: Columns> Cursor<'a, R> {
     pub fn blob(&mut self) -> Read<&'a [u8], R> {
         let value = self.maybe_blob()?;
         self.wanted(value)
+    }
+
+    /// Reads a name that both databases have as bytes.
+    pub fn maybe_utf8(&mut self) -> Read<Option<String>, R> {
+        let bytes = self.maybe_blob()?;
+        bytes.map(|b| std::str::from_utf8(b).map(str::to_owned)).transpose().map_err(|e| self.bad(e))
+    }
+
+    pub fn utf8(&mut self) -> Read<String, R> {
+        let name = self.maybe_utf8()?;
+        self.wanted(name)
     }
 
     pub fn maybe_json<T: DeserializeOwned>(&mut self) -> Read<Option<T>, R> {

@@ -6,32 +6,36 @@ use bytes::Bytes;
 use outlast_core::{
     envelope::{
         Envelope,
-        budget::Budget,
+        budget::{Budget, BudgetView},
         unit::{Amounts, Unit},
     },
-    events::{self, Event, Mark},
+    events::{self, Event, Mark, delivery::Delivery},
     journal::{
         Entry, Kind, State,
         job::{ItemRow, Job},
         payload::{Codec, Payload},
     },
     run::{
-        Run,
+        Run, Spec,
         attempt::Attempt,
         instance::{Instance, Lease, Life},
         origin::Origin,
         status::Status,
+        token::TokenKey,
     },
-    store::{LedgerLine, StepRow},
+    store::{LedgerLine, RunView, StepRow},
     words::{
         digest::MatchKey,
         id::{AttemptNo, BudgetNo, EnvelopeNo, Fence, InstanceNo, Micros, OpNo, RunId, RunNo, Seq, Slot},
     },
 };
 
-use crate::rows::{
-    Cell, Column, Columns, Cursor, Json, Read, Stored, Texts, Write, int, json, list, maybe_int, maybe_json,
-    maybe_name, name,
+use crate::{
+    rows::{
+        Cell, Column, Columns, Cursor, Dialect, Json, Read, Record, Stored, Texts, Write, int, json, list,
+        maybe_int, maybe_json, maybe_name, name,
+    },
+    sqlite::payloads,
 };
 
 // Stored numbers, written into the text of queries: a partial index is used only if its condition is literal.
@@ -338,101 +342,218 @@ fn detail(e: &Entry) -> Json<Cell<'_>> {
     }
 }
 
-/// Reads an event from the columns transaction, no, at, run, seq, kind, about.
-pub fn event<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Event, R> {
-    Ok(Event {
-        mark: Mark { transaction: row.int()?, no: row.int()? },
-        at: Micros(row.int()?),
-        run: row.maybe_int()?.map(RunNo),
-        seq: row.maybe_int()?.map(Seq),
-        kind: {
-            let name = row.text()?;
-            events::Kind::parse(name).ok_or_else(|| row.bad(format!("no kind of event {name:?}")))?
-        },
-        about: row.json()?,
-    })
+/// Returns the query for runs with their specs and envelopes, newest first; `wanted` selects the runs.
+pub fn run_views(d: Dialect, wanted: &str) -> String {
+    let (o, run, envelope) = (d.schema(), Run::NAMES, Envelope::NAMES);
+    let spec = d.lookup("specs", "s", "s.run_no = r.no");
+    let own = d.lookup("envelopes", "e", &format!("e.no = {}", d.number_at("r.charges", &["0"])));
+    format!(
+        "SELECT r.*, s.spec, e.{envelope} FROM (SELECT {run} FROM {o}runs {wanted}) r {spec} {own} ORDER BY r.no DESC"
+    )
 }
 
-/// Returns `SELECT columns FROM rest`.
-pub fn select(columns: &str, rest: &str) -> String {
-    format!("SELECT {columns} FROM {rest}")
+impl Record for RunView {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<RunView, R> {
+        let run = Run::read(row)?;
+        let spec = row.maybe_json()?.ok_or_else(|| row.bad(format!("run {} has no spec", run.id)))?;
+        let envelope =
+            maybe_envelope(row)?.ok_or_else(|| row.bad(format!("run {} has no envelope", run.id)))?;
+        Ok(RunView { run, spec, envelope })
+    }
+}
+
+/// Returns the query for the named budgets with the envelopes of their newest windows, in the order of their creation.
+pub fn budget_views(d: Dialect) -> String {
+    let (o, budget, envelope) = (d.schema(), Budget::NAMES, Envelope::NAMES);
+    let no = d.number_at("b.budget", &["window", "envelope"]);
+    let window = d.lookup("envelopes", "e", &format!("e.no = {no}"));
+    format!("SELECT b.{budget}, e.{envelope} FROM {o}budgets b {window} ORDER BY b.no")
+}
+
+impl Record for BudgetView {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<BudgetView, R> {
+        Ok(BudgetView { budget: Budget::read(row)?, envelope: maybe_envelope(row)? })
+    }
+}
+
+/// Reads a joined envelope; `None` if its columns are NULL.
+fn maybe_envelope<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Option<Envelope>, R> {
+    let no = Cursor::at(row.row, row.next).maybe_int()?;
+    no.map(|_| Envelope::read(row)).transpose()
+}
+
+impl Record for Event {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Event, R> {
+        Ok(Event {
+            mark: Mark::of_row(row)?,
+            at: Micros(row.int()?),
+            run: row.maybe_int()?.map(RunNo),
+            seq: row.maybe_int()?.map(Seq),
+            kind: {
+                let name = row.text()?;
+                events::Kind::parse(name).ok_or_else(|| row.bad(format!("no kind of event {name:?}")))?
+            },
+            about: row.json()?,
+        })
+    }
+}
+
+impl Record for Mark {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Mark, R> {
+        Ok(Mark { transaction: row.int()?, no: row.int()? })
+    }
+}
+
+impl Record for RunNo {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<RunNo, R> {
+        row.int().map(RunNo)
+    }
+}
+
+impl Record for i64 {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<i64, R> {
+        row.int()
+    }
+}
+
+impl Record for Spec {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Spec, R> {
+        row.json()
+    }
+}
+
+impl Record for Delivery {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Delivery, R> {
+        row.json()
+    }
+}
+
+impl Record for TokenKey {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<TokenKey, R> {
+        let name = row.text()?.trim_start_matches("token_key_");
+        Ok(TokenKey {
+            id: name.parse().map_err(|_| row.bad("no number of a token key"))?,
+            secret: row.blob()?.try_into().map_err(|_| row.bad("a token key is not 32 bytes"))?,
+        })
+    }
 }
 
 /// Columns of a payload.
 pub const PAYLOAD: &str = "codec, key_id, len, sha256, bytes";
-/// Columns of a payload that is joined to its entry as `p`.
-pub const VALUE: &str = "p.codec, p.key_id, p.len, p.sha256, p.bytes";
 
-pub fn payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Payload, R> {
-    Ok(Payload {
-        codec: {
-            let code: u8 = row.small()?;
-            Codec::from_u8(code).map_err(|e| row.bad(e))?
-        },
-        key_id: row.small()?,
-        len: row.small()?,
-        sha256: row.blob()?.try_into().map_err(|_| row.bad("a SHA-256 has 32 bytes"))?,
-        part: 0,
-        bytes: Bytes::copy_from_slice(row.blob()?),
-    })
+impl Record for Payload {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Payload, R> {
+        Ok(Payload {
+            codec: {
+                let code: u8 = row.small()?;
+                Codec::from_u8(code).map_err(|e| row.bad(e))?
+            },
+            key_id: row.small()?,
+            len: row.small()?,
+            sha256: row.blob()?.try_into().map_err(|_| row.bad("a SHA-256 has 32 bytes"))?,
+            part: 0,
+            bytes: Bytes::copy_from_slice(row.blob()?),
+        })
+    }
 }
 
-/// Reads a joined payload; `None` if its columns are NULL.
-pub fn maybe_payload<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Option<Payload>, R> {
-    let codec = Cursor::at(row.row, row.next).maybe_int()?;
-    codec.map(|_| payload(row)).transpose()
+/// Columns of an entry's value: as an SQLite store has a short one in the entry `e` itself, or from the payload `p` that
+/// is joined to it.
+const VALUE: &str = "p.codec, p.key_id, p.len, p.sha256, p.bytes";
+
+impl Dialect {
+    pub fn value(self) -> String {
+        let own = if self == Dialect::Sqlite { "e.value" } else { "NULL::bytea" };
+        format!("{own}, {VALUE}")
+    }
+
+    /// Returns the join of the payload `p` to its entry `e`, unless the entry's row holds the value: one part, in the
+    /// role that is parameter `i`, of at most as many stored bytes as the parameter after it says.
+    pub fn value_join(self, i: usize) -> String {
+        let (role, most) = (i, i + 1);
+        match self {
+            Dialect::Sqlite => payloads::join(role, most),
+            // The LIMIT has each looked up by its whole key, also while the planner believes that a run has few
+            // payloads: it would read all of them for each entry.
+            Dialect::Postgres | Dialect::PostgresRow => format!(
+                "LEFT JOIN LATERAL (SELECT * FROM outlast.payloads WHERE run_no = e.run_no AND seq = e.seq \
+                 AND role = ${role} AND part = 0 AND length(bytes) <= ${most} LIMIT 1) p ON true"
+            ),
+        }
+    }
+}
+
+/// Reads a value that is kept in its entry's row; `None` if the row has none.
+pub fn short_value<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Option<Payload>, R> {
+    let Some(blob) = row.maybe_blob()? else { return Ok(None) };
+    Payload::from_bytes(Bytes::copy_from_slice(blob)).map(Some).map_err(|e| row.bad(e))
+}
+
+impl<T: Record> Record for (T, Option<Payload>) {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(T, Option<Payload>), R> {
+        let entry = T::of_row(row)?;
+        if let Some(short) = short_value(row)? {
+            return Ok((entry, Some(short)));
+        }
+        let codec = Cursor::at(row.row, row.next).maybe_int()?;
+        Ok((entry, codec.map(|_| Payload::of_row(row)).transpose()?))
+    }
 }
 
 /// Columns of an item that a resume reads ([`ItemRow`]), fewer than those of an entry.
 pub const ITEM_ROW: &str = "e.seq, e.key, e.attempt, e.opened_at, e.closed_at, e.spent_cost, e.spent_tokens, e.spent_calls, e.detail";
 
-pub fn item_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
-    Ok(ItemRow {
-        seq: Seq(row.int()?),
-        key: row.name()?.to_owned(),
-        attempt: AttemptNo(row.int()?),
-        opened_at: Micros(row.int()?),
-        closed_at: row.maybe_int()?.map(Micros),
-        spent: row.amounts()?,
-        detail: row.json()?,
-    })
+impl Record for ItemRow {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<ItemRow, R> {
+        Ok(ItemRow {
+            seq: Seq(row.int()?),
+            key: row.name()?.to_owned(),
+            attempt: AttemptNo(row.int()?),
+            opened_at: Micros(row.int()?),
+            closed_at: row.maybe_int()?.map(Micros),
+            spent: row.amounts()?,
+            detail: row.json()?,
+        })
+    }
 }
 
 /// Columns of a step that a resume reads ([`StepRow`]).
 pub const STEP_ROW: &str = "e.seq, e.scope, e.key, e.state, e.closed_at";
 
-pub fn step_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
-    Ok(StepRow {
-        seq: Seq(row.int()?),
-        scope: row.name()?.into(),
-        key: row.name()?.to_owned(),
-        state: row.code("state", State::from_code)?,
-        closed_at: row.maybe_int()?.map(Micros),
-    })
+impl Record for StepRow {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<StepRow, R> {
+        Ok(StepRow {
+            seq: Seq(row.int()?),
+            scope: row.name()?.into(),
+            key: row.name()?.to_owned(),
+            state: row.code("state", State::from_code)?,
+            closed_at: row.maybe_int()?.map(Micros),
+        })
+    }
 }
 
-/// Columns that count runs by status. The index on the status holds all that they need.
-pub const STATUSES: &str = "status, count(*)";
-
-pub fn status_count<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(Status, i64), R> {
-    Ok((row.code("status", status_of)?, row.int()?))
+impl Record for (Status, i64) {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<(Status, i64), R> {
+        Ok((row.code("status", status_of)?, row.int()?))
+    }
 }
 
 fn status_of(code: i64) -> Option<Status> {
     Status::ALL.into_iter().find(|s| *s as i64 == code)
 }
 
-/// Reads a ledger line from the columns run, upstream, model, day, calls, tokens, spent, doubt, unbacked.
-pub fn ledger_line<R: Columns>(row: &mut Cursor<'_, R>) -> Read<LedgerLine, R> {
-    Ok(LedgerLine {
-        run: RunNo(row.int()?),
-        upstream: row.name()?.to_owned(),
-        model: row.name()?.to_owned(),
-        day: row.int()?,
-        calls: row.int()?,
-        tokens: row.int()?,
-        spent_nano_usd: row.int()?,
-        doubt_nano_usd: row.int()?,
-        unbacked_nano_usd: row.int()?,
-    })
+impl Record for LedgerLine {
+    fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<LedgerLine, R> {
+        Ok(LedgerLine {
+            run: RunNo(row.int()?),
+            upstream: row.name()?.to_owned(),
+            model: row.name()?.to_owned(),
+            day: row.int()?,
+            calls: row.int()?,
+            tokens: row.int()?,
+            spent_nano_usd: row.int()?,
+            doubt_nano_usd: row.int()?,
+            unbacked_nano_usd: row.int()?,
+        })
+    }
 }

@@ -2,6 +2,8 @@
 //!
 //! Each verb has its own file in `engine/`. `Op` is the sum of all verbs, so that a store handles one type.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         act::{self, Named},
@@ -84,18 +86,26 @@ use crate::{
 };
 
 macro_rules! ops {
-    ($($verb:ident => $outcome:ident($answer:ty)),* $(,)?) => {
+    (orders { $($orders:tt)* } others { $($verb:ident => $outcome:ident($answer:ty),)* }) => {
+        ops! { $($orders)* $(#[serde(skip)] $verb => $outcome($answer),)* }
+    };
+    ($($(#[$serde:meta])? $verb:ident => $outcome:ident($answer:ty),)*) => {
         /// Operation on the engine: one variant per verb.
-        #[derive(Clone, Debug)]
+        ///
+        /// Only what a person orders has a text, and so can come from another machine.
+        #[derive(Clone, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
         pub enum Op {
-            $($verb(Box<$verb>),)*
+            $($(#[$serde])? $verb(Box<$verb>),)*
             /// Another operation, with the name of who ordered it.
+            #[serde(skip)]
             InName(Box<Named>),
         }
 
         /// Answer of an operation.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum Outcome { $($outcome($answer)),* }
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Outcome { $($(#[$serde])? $outcome($answer)),* }
 
         impl Op {
             /// Lists the rows that the store has to load before the decision.
@@ -162,61 +172,65 @@ pub trait Verb: Into<Op> {
 }
 
 ops! {
-    Register => Registered(InstanceNo),
-    Renew => Renewed(Vec<Pulse>),
-    DeclareDead => Declared(Swept),
-    Start => Started(Started),
-    Claim => Claimed(Claimed),
-    Enter => Entered(Entered),
-    Adopt => Adopted(()),
-    EndAttempt => Ended(Status),
-    AwaitProvider => AwaitsProvider(Micros),
-    ProviderAnswered => GoesOn(Status),
-    Admit => Admitted(Admission),
-    Settle => Settled(Settled),
-    Retry => MayLeave(bool),
-    Delivered => Marked(()),
-    GiveBack => GivenBack(()),
-    BeginStep => Begun(Step),
-    BeginTool => ToolBegun(Tool),
-    ReserveTool => ToolReserved(Reserved),
-    SendTool => ToolSent(i64),
-    GiveUpTool => ToolGivenUp(State),
-    GiveBackTool => ToolGivenBack(State),
-    ResolveTool => ToolResolved(Seq),
-    Record => Recorded(Seq),
-    ResolveStep => StepResolved(Seq),
-    ExpectItems => Expected(()),
-    ClaimItem => ItemClaimed(ItemClaim),
-    NextTry => Tried(i64),
-    RecordItem => ItemEnded(ItemEnded),
-    ReturnItem => Returned(()),
-    ResetItem => Reset(Seq),
-    StorePart => Kept(()),
-    Checkpoint => Saved(Seq),
-    CountLoop => Turned(Turn),
-    Put => Put(Committed),
-    PutByToken => PutByToken(Committed),
-    PutRow => RowPut(Committed),
-    Retain => Retained(()),
-    Compact => Compacted(Compacted),
-    Raise => Raised(Status),
-    Tell => Told(Status),
-    Forget => Forgotten(Forgot),
-    Recount => Recounted(bool),
-    Fork => Forked(Started),
-    Snapshot => Named(Seq),
-    Reopen => Reopened(Status),
-    Hold => Held(Option<Micros>),
-    BeginIteration => Iterating(Seq),
-    JudgeIteration => Judged(Verdict),
-    Amend => Amended(Status),
-    Halt => Halted(Status),
-    SetBudget => BudgetSet(BudgetSet),
-    RaiseBudget => BudgetRaised(Limits),
-    RemoveBudget => BudgetRemoved(()),
-    ApplyBudget => BudgetApplied(usize),
-    RequestApproval => ApprovalAsked(approval::Answer),
-    DecideApproval => ApprovalDecided(approval::Answer),
-    PutDelivery => DeliveryPut(bool),
+    orders {
+        ResetItem => Reset(Seq),
+        Raise => Raised(Status),
+        Tell => Told(Status),
+        Fork => Forked(Started),
+        SetBudget => BudgetSet(BudgetSet),
+        RaiseBudget => BudgetRaised(Limits),
+        RemoveBudget => BudgetRemoved(()),
+        DecideApproval => ApprovalDecided(approval::Answer),
+    }
+    others {
+        Register => Registered(InstanceNo),
+        Renew => Renewed(Vec<Pulse>),
+        DeclareDead => Declared(Swept),
+        Start => Started(Started),
+        Claim => Claimed(Claimed),
+        Enter => Entered(Entered),
+        Adopt => Adopted(()),
+        EndAttempt => Ended(Status),
+        AwaitProvider => AwaitsProvider(Micros),
+        ProviderAnswered => GoesOn(Status),
+        Admit => Admitted(Admission),
+        Settle => Settled(Settled),
+        Retry => MayLeave(bool),
+        Delivered => Marked(()),
+        GiveBack => GivenBack(()),
+        BeginStep => Begun(Step),
+        BeginTool => ToolBegun(Tool),
+        ReserveTool => ToolReserved(Reserved),
+        SendTool => ToolSent(i64),
+        GiveUpTool => ToolGivenUp(State),
+        GiveBackTool => ToolGivenBack(State),
+        ResolveTool => ToolResolved(Seq),
+        Record => Recorded(Seq),
+        ResolveStep => StepResolved(Seq),
+        ExpectItems => Expected(()),
+        ClaimItem => ItemClaimed(ItemClaim),
+        NextTry => Tried(i64),
+        RecordItem => ItemEnded(ItemEnded),
+        ReturnItem => Returned(()),
+        StorePart => Kept(()),
+        Checkpoint => Saved(Seq),
+        CountLoop => Turned(Turn),
+        Put => Put(Committed),
+        PutByToken => PutByToken(Committed),
+        PutRow => RowPut(Committed),
+        Retain => Retained(()),
+        Compact => Compacted(Compacted),
+        Forget => Forgotten(Forgot),
+        Recount => Recounted(bool),
+        Snapshot => Named(Seq),
+        Reopen => Reopened(Status),
+        Hold => Held(Option<Micros>),
+        BeginIteration => Iterating(Seq),
+        JudgeIteration => Judged(Verdict),
+        Amend => Amended(Status),
+        Halt => Halted(Status),
+        ApplyBudget => BudgetApplied(usize),
+        RequestApproval => ApprovalAsked(approval::Answer),
+        PutDelivery => DeliveryPut(bool),
+    }
 }

@@ -73,7 +73,7 @@ pub struct Mark {
 }
 
 /// Stored event.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     pub mark: Mark,
     pub at: Micros,
@@ -84,7 +84,7 @@ pub struct Event {
 }
 
 /// Query for a page of events, in the order of their marks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct EventQuery {
     pub run: Option<RunNo>,
     pub after: Mark,

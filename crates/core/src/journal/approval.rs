@@ -3,6 +3,8 @@
 //! An approval is an entry of its run's journal: open while it is pending, `done` once it is approved, `failed`
 //! once it is denied. It is bound to the SHA-256 of the call's arguments, in canonical JSON.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{journal::Entry, words::id::Micros};
 pub use crate::{
     journal::approval_detail::{ApprovalDetail, ApprovalId, BadApprovalId, Decision, Status, key_of},
@@ -19,7 +21,7 @@ pub const MOST_PENDING: usize = 100;
 pub const MOST_ARGUMENTS: usize = 256 << 10;
 
 /// Answer to a request for approval or to a decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// Id of the approval; `None` if nobody has to be asked.
     pub id: Option<ApprovalId>,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Id of an approval, unique in its store: `apr_<run's number>_<entry's number>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ApprovalId {
     pub run: RunNo,
     pub seq: Seq,

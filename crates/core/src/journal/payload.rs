@@ -16,7 +16,9 @@ use std::{cell::RefCell, fmt};
 use bytes::{Buf, BufMut, Bytes};
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::words::digest::Digest;
+use serde::{Deserialize, Serialize};
+
+use crate::words::{blob::Blob, digest::Digest};
 
 /// Greatest length of a payload in bytes: 1 GiB decoded. Neither database stores a much longer value.
 pub const MAX_LEN: u64 = 1 << 30;
@@ -56,7 +58,8 @@ impl Codec {
 }
 
 /// Stored bytes with the codec, length and hash needed to check them.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Blob", try_from = "Blob")]
 pub struct Payload {
     pub codec: Codec,
     /// Id of the key that encrypted the payload; 0 for none.
@@ -218,6 +221,19 @@ impl Payload {
         let mut sha256 = [0; 32];
         blob.copy_to_slice(&mut sha256);
         Ok(Payload { codec, key_id, len, sha256, part: 0, bytes: blob })
+    }
+}
+
+impl From<Payload> for Blob {
+    fn from(payload: Payload) -> Blob {
+        Blob(payload.to_bytes().into())
+    }
+}
+
+impl TryFrom<Blob> for Payload {
+    type Error = PayloadError;
+    fn try_from(blob: Blob) -> Result<Payload, PayloadError> {
+        Payload::from_bytes(blob.0)
     }
 }
 

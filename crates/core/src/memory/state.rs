@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
-use super::MemoryStore;
 use crate::{
     engine::{self, loaded::Loaded},
     state::{
@@ -11,7 +10,7 @@ use crate::{
     },
     store::{
         Error, Which,
-        state::{Event, EventPage, EventRange, History, Moment, Reads, Scan},
+        state::{Event, EventPage, EventRange, History, Moment, Scan},
     },
     words::row::{Row, Touch},
 };
@@ -223,129 +222,86 @@ fn item(v: &NewVersion) -> Result<Item, Error> {
     })
 }
 
-impl Reads for MemoryStore {
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error> {
-        self.state_at(namespace, agent, key, At::Newest.into())
-    }
-
-    fn state_at(&self, namespace: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>, Error> {
-        let inner = self.lock();
-        let t = &inner.committed.state;
-        let name = Name::new(namespace, agent, key);
+impl StateTables {
+    pub fn at(&self, name: Arc<Name>, which: Which) -> Result<Option<Item>, Error> {
         let version = match which {
-            Which::At(at) => return t.version_at(&name, t.bound(namespace, at))?.map(item).transpose(),
+            Which::At(at) => {
+                return self.version_at(&name, self.bound(&name.namespace, at))?.map(item).transpose();
+            }
             Which::Version(version) => version,
         };
-        match t.keys.get(&name).filter(|c| (1..=c.version).contains(&version)) {
+        match self.keys.get(&name).filter(|c| (1..=c.version).contains(&version)) {
             Some(c) if version < c.oldest => {
-                Err(engine::Error::Compacted { key: key.to_owned(), oldest: c.oldest }.into())
+                Err(engine::Error::Compacted { key: name.key.clone(), oldest: c.oldest }.into())
             }
-            Some(_) => t.versions.get(&(name, version)).map(item).transpose(),
+            Some(_) => self.versions.get(&(name, version)).map(item).transpose(),
             None => Ok(None),
         }
     }
 
-    fn state_history(
-        &self,
-        namespace: &str,
-        agent: &str,
-        key: &str,
-        after: i64,
-        limit: usize,
-    ) -> Result<History, Error> {
-        let inner = self.lock();
-        let t = &inner.committed.state;
-        let name = Name::new(namespace, agent, key);
-        let kept = t
-            .versions
-            .range((Bound::Excluded((name.clone(), after)), Bound::Included((name.clone(), i64::MAX))));
-        let items = kept.map(|(_, v)| item(v)).take(limit).collect::<Result<_, _>>()?;
-        Ok(History { items, oldest: t.keys.get(&name).map_or(0, |c| c.oldest) })
+    pub fn history(&self, name: Arc<Name>, after: i64, limit: usize) -> Result<History, Error> {
+        let range = (Bound::Excluded((name.clone(), after)), Bound::Included((name.clone(), i64::MAX)));
+        let items = self.versions.range(range).map(|(_, v)| item(v)).take(limit).collect::<Result<_, _>>()?;
+        Ok(History { items, oldest: self.keys.get(&name).map_or(0, |c| c.oldest) })
     }
 
-    fn state_keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error> {
-        let inner = self.lock();
-        let found = inner.committed.state.scanned(scan)?;
-        let listed = |v: &&NewVersion| Listed {
+    pub fn keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error> {
+        let listed = |v: &NewVersion| Listed {
             key: v.name.key.clone(),
             version: v.version,
             commit: v.commit,
             at: v.at,
         };
-        Ok(found.iter().map(listed).collect())
+        Ok(self.scanned(scan)?.into_iter().map(listed).collect())
     }
 
-    fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
-        let inner = self.lock();
-        inner.committed.state.scanned(scan)?.into_iter().map(item).collect()
+    pub fn scan(&self, scan: &Scan) -> Result<Vec<Item>, Error> {
+        self.scanned(scan)?.into_iter().map(item).collect()
     }
 
-    fn state_events(&self, range: &EventRange) -> Result<EventPage, Error> {
-        let inner = self.lock();
-        let t = &inner.committed.state;
+    pub fn events(&self, range: &EventRange) -> Result<EventPage, Error> {
         let ns = &range.namespace;
         let before = match range.from {
             None => Position(0),
-            Some(Moment::Commit(n)) => t.last(ns, |c| c.commit < n),
-            Some(Moment::Time(from)) => t.last(ns, |c| c.at < from),
+            Some(Moment::Commit(n)) => self.last(ns, |c| c.commit < n),
+            Some(Moment::Time(from)) => self.last(ns, |c| c.at < from),
         };
         let until = match range.to {
             None => At::Newest,
             Some(Moment::Commit(n)) => At::Commit(n),
             Some(Moment::Time(to)) => At::Time(to),
         };
-        let (after, until) = (before.max(range.after), t.bound(ns, until));
+        let (after, until) = (before.max(range.after), self.bound(ns, until));
         let ours = |name: &Name| name.namespace == *ns && name.agent == range.agent;
-        let events: Result<_, Error> = t
+        let events: Result<_, Error> = self
             .order
             .range((Bound::Excluded(after), Bound::Unbounded))
             .take_while(|(position, _)| **position <= until)
             .filter(|(_, (name, _))| ours(name))
             .take(range.limit)
             .map(|(_, place)| {
-                let v = &t.versions[place];
+                let v = &self.versions[place];
                 let transaction =
-                    t.commits[&(ns.clone(), v.commit)].transaction.as_deref().map(str::to_owned);
+                    self.commits[&(ns.clone(), v.commit)].transaction.as_deref().map(str::to_owned);
                 Ok(Event { item: item(v)?, transaction })
             })
             .collect();
-        let removed = t.removed.get(&(ns.clone(), range.agent.clone()));
+        let removed = self.removed.get(&(ns.clone(), range.agent.clone()));
         Ok(EventPage { events: events?, compacted: removed.is_some_and(|p| *p > after) })
     }
 
-    fn resume_point(&self, namespace: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error> {
-        let inner = self.lock();
-        let keys = inner.committed.state.keys.range(Name::new(namespace, agent, prefix)..);
+    pub fn resume_point(&self, namespace: &str, agent: &str, prefix: &str) -> ResumePoint {
+        let keys = self.keys.range(Name::new(namespace, agent, prefix)..);
         let ours = keys.take_while(|(n, _)| n.namespace == namespace && n.agent == agent);
-        let steps = ours.filter_map(|(n, c)| Some((n.key.as_str(), c.progress?)));
-        Ok(furthest(prefix, steps))
+        furthest(prefix, ours.filter_map(|(n, c)| Some((n.key.as_str(), c.progress?))))
     }
 
-    fn state_position(&self) -> Result<Position, Error> {
-        Ok(self.lock().committed.state.position())
-    }
-
-    fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
-        Ok(self.lock().committed.state.namespaces.get(name).cloned())
-    }
-
-    fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error> {
-        let inner = self.lock();
-        let behind = inner.committed.state.namespaces.values().filter(|n| after.is_none_or(|a| *n.name > *a));
-        Ok(behind.take(limit).cloned().collect())
-    }
-
-    fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
-        let inner = self.lock();
-        let names = inner.committed.state.keys.keys().filter(|n| n.namespace == namespace);
+    pub fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Vec<String> {
+        let names = self.keys.keys().filter(|n| n.namespace == namespace);
         let mut agents: Vec<String> =
             names.map(|n| n.agent.clone()).filter(|a| after.is_none_or(|after| **a > *after)).collect();
         agents.dedup();
         agents.truncate(limit);
-        Ok(agents)
-    }
-
-    fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error> {
-        Ok(self.lock().committed.state.outcome(id))
+        agents
     }
 }

@@ -7,17 +7,12 @@ use std::{
 
 use crate::{
     engine::op::{Op, Outcome},
-    envelope::{Envelope, budget::BudgetView},
-    events::{Event, EventQuery, Mark, delivery::Delivery},
-    forward,
     journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{attempt::Attempt, instance::Instance, origin::Origin, status::Status, token::TokenKey},
-    store::filter::ApprovalFilter,
+    run::origin::Origin,
     store::{
-        Durability, Error, Hint, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store,
-        Ticket, WHOLE_VALUE, forward::Wraps,
+        Answer, Durability, Error, Hint, Losses, Page, Question, Sought, StepRow, Store, Ticket, WHOLE_VALUE,
     },
-    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+    words::id::{RunNo, Seq},
 };
 
 /// Largest number of runs whose origins are cached. Origins never change.
@@ -115,8 +110,8 @@ impl Forked {
     }
 }
 
-impl Store for Forked {
-    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
+impl Forked {
+    fn any_entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error> {
         if let Some(own) = self.inner.entry(run, seq)? {
             return Ok(Some(own));
         }
@@ -128,7 +123,7 @@ impl Store for Forked {
         Ok(None)
     }
 
-    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
+    fn any_items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error> {
         let shared = |o: &Origin, after, limit| {
             let rows =
                 self.inner.items(o.run, &Page { after, limit, upto: o.seq.min(page.upto), values: false })?;
@@ -145,7 +140,12 @@ impl Store for Forked {
         self.page(run, (page.after, page.limit), |(row, _)| row.seq, own, shared)
     }
 
-    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
+    fn any_steps(
+        &self,
+        run: RunNo,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(StepRow, Option<Payload>)>, Error> {
         let shared = |o: &Origin, from, limit| {
             let rows = self.inner.steps(o.run, from, limit)?;
             let done = |row: &StepRow| o.was_done(row.seq, row.state, row.closed_at);
@@ -155,12 +155,12 @@ impl Store for Forked {
         self.page(run, (after, limit), |(row, _)| row.seq, own, shared)
     }
 
-    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error> {
+    fn any_newest(&self, run: RunNo, sought: &Sought) -> Result<Option<Entry>, Error> {
         if let Some(own) = self.inner.newest(run, sought)? {
             return Ok(Some(own));
         }
         for origin in self.origins(run)?.iter() {
-            let sought = Sought { upto: origin.seq.min(sought.upto), ..*sought };
+            let sought = Sought { upto: origin.seq.min(sought.upto), ..sought.clone() };
             if let Some(e) = self.inner.newest(origin.run, &sought)? {
                 return Ok(origin.entry(run, e));
             }
@@ -168,7 +168,7 @@ impl Store for Forked {
         Ok(None)
     }
 
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
+    fn any_payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error> {
         if let Some(own) = self.inner.payload(run, seq, role)? {
             return Ok(Some(own));
         }
@@ -179,46 +179,46 @@ impl Store for Forked {
         }
         Ok(None)
     }
-
-    // Reads of a run's own rows, or of rows that belong to no run.
-
-    forward! {
-        run_no(id: &RunId) -> Option<RunNo>;
-        run(no: RunNo) -> Option<RunView>;
-        runs(filter: &RunFilter) -> Vec<RunView>;
-        approvals(filter: &ApprovalFilter) -> Vec<Entry>;
-        envelope(no: EnvelopeNo) -> Option<Envelope>;
-        budgets() -> Vec<BudgetView>;
-        attempts(run: RunNo) -> Vec<Attempt>;
-        events(wanted: &EventQuery) -> Vec<Event>;
-        newest_event() -> Mark;
-        statuses() -> Vec<(Status, i64)>;
-        deliveries() -> Vec<Delivery>;
-        entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;
-        newest_request(run: RunNo) -> Option<Seq>;
-        live_instances() -> Vec<Instance>;
-        instance(no: InstanceNo) -> Option<Instance>;
-        ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
-        token_keys() -> Vec<TokenKey>;
-        damage(reindex: bool) -> Vec<String>;
-        check() -> ();
-        now() -> Micros;
-    }
-
-    forward! {
-        plain:
-        submit(op: Op, durability: Durability) -> Ticket;
-        submit_here(op: Op, durability: Durability) -> Ticket;
-        ahead(op: Op) -> Result<Result<Outcome, Error>, Op>;
-        on_hint(hint: Hint) -> ();
-        losses() -> Losses;
-        place() -> String;
-        is_shared() -> bool;
-    }
 }
 
-impl Wraps for Forked {
-    fn wrapped(&self) -> &dyn Store {
-        &*self.inner
+impl Store for Forked {
+    fn answer(&self, question: &Question) -> Result<Answer, Error> {
+        Ok(match question {
+            Question::Entry { run, seq } => Answer::Entry(self.any_entry(*run, *seq)?),
+            Question::Items { run, page } => Answer::Items(self.any_items(*run, page)?),
+            Question::Steps { run, after, limit } => Answer::Steps(self.any_steps(*run, *after, *limit)?),
+            Question::Newest { run, sought } => Answer::Newest(self.any_newest(*run, sought)?),
+            Question::Payload { run, seq, role } => Answer::Payload(self.any_payload(*run, *seq, *role)?),
+            // A run's own rows, or rows that belong to no run.
+            question => return self.inner.answer(question),
+        })
+    }
+
+    fn submit(&self, op: Op, durability: Durability) -> Ticket {
+        self.inner.submit(op, durability)
+    }
+    fn submit_here(&self, op: Op, durability: Durability) -> Ticket {
+        self.inner.submit_here(op, durability)
+    }
+    fn ahead(&self, op: Op) -> Result<Result<Outcome, Error>, Op> {
+        self.inner.ahead(op)
+    }
+    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
+        self.inner.damage(reindex)
+    }
+    fn check(&self) -> Result<(), Error> {
+        self.inner.check()
+    }
+    fn on_hint(&self, hint: Hint) {
+        self.inner.on_hint(hint);
+    }
+    fn losses(&self) -> Losses {
+        self.inner.losses()
+    }
+    fn place(&self) -> String {
+        self.inner.place()
+    }
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
     }
 }

@@ -123,7 +123,7 @@ fn known(store: &dyn Store, run: &RunId, at: At, fork: &RunId) -> Result<Vec<Cha
     let mut changes = Vec::new();
     let mut behind: Option<String> = None;
     loop {
-        let agents = store.agents(&namespace, behind.as_deref(), PAGE)?;
+        let agents = store.agents(&namespace, behind, PAGE)?;
         for agent in &agents {
             for item in keys::all(store, &namespace, agent, at)? {
                 if let Some(value) = item.value {

@@ -12,7 +12,7 @@ const PAGE: usize = 1_000;
 pub fn namespaces(store: &dyn Store) -> Result<Vec<Namespace>, store::Error> {
     let mut all: Vec<Namespace> = Vec::new();
     loop {
-        let page = store.namespaces(all.last().map(|n| n.name.as_str()), PAGE)?;
+        let page = store.namespaces(all.last().map(|n| n.name.clone()), PAGE)?;
         let is_last = page.len() < PAGE;
         all.extend(page);
         if is_last {
@@ -25,7 +25,7 @@ pub fn namespaces(store: &dyn Store) -> Result<Vec<Namespace>, store::Error> {
 pub fn agents(store: &dyn Store, namespace: &str) -> Result<Vec<String>, store::Error> {
     let mut all: Vec<String> = Vec::new();
     loop {
-        let page = store.agents(namespace, all.last().map(String::as_str), PAGE)?;
+        let page = store.agents(namespace, all.last().cloned(), PAGE)?;
         let is_last = page.len() < PAGE;
         all.extend(page);
         if is_last {

@@ -45,13 +45,14 @@ impl Name {
 pub struct Position(pub i64);
 
 /// One version of a key. Versions grow by one per operation on the key, from 1; a delete is a version too.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     pub namespace: String,
     pub agent: String,
     pub key: String,
     pub version: i64,
     /// Value of this version; `None` is a tombstone.
+    #[serde(with = "crate::words::blob::maybe")]
     pub value: Option<Bytes>,
     /// Number of the namespace's commit that wrote the version.
     pub commit: i64,
@@ -65,7 +66,7 @@ pub struct Item {
 }
 
 /// A live key as a listing shows it: without its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     pub key: String,
     pub version: i64,
@@ -74,7 +75,7 @@ pub struct Listed {
 }
 
 /// A namespace with its newest commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     pub name: String,
     /// Newest commit number; 0 before the first commit.
@@ -90,7 +91,7 @@ pub struct Namespace {
 ///
 /// A change of a key removes the key's versions beyond the rule; compaction does so for keys that are no
 /// longer changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Retention {
     #[default]
     All,
@@ -99,7 +100,7 @@ pub enum Retention {
 }
 
 /// Point at which a key is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum At {
     #[default]
     Newest,
@@ -111,7 +112,7 @@ pub enum At {
 }
 
 /// Result of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     /// Commit number in every namespace the transaction wrote; 0 if it wrote nothing.
     pub commit: i64,

@@ -11,7 +11,7 @@ pub enum Progress {
 }
 
 /// Point at which a loop over the steps `prefix0`, `prefix1`, … resumes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ResumePoint {
     /// Largest N for which the value of the step `prefixN` has the `status` `done`; -1 if there is none.
     pub done: i64,

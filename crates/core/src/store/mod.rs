@@ -1,13 +1,13 @@
-//! The store trait: submits operations and reads what is committed. Each database implements it.
+//! The store trait: submits operations and answers questions about what is committed. Each database implements it.
 
 mod durability;
 pub mod edges;
 mod error;
 pub mod filter;
-pub mod forward;
 mod hint;
 pub mod load;
 mod loss;
+mod question;
 pub mod state;
 
 use std::{
@@ -26,15 +26,18 @@ use crate::{
         op::{Op, Outcome, Verb},
     },
     envelope::{Envelope, budget::BudgetView},
-    events::{self, Event, Mark, delivery::Delivery},
+    events::{Event, EventQuery, Mark, delivery::Delivery},
     journal::{
         Entry, Role, State,
         job::ItemRow,
         payload::{PART_LEN, Payload},
     },
     run::{Run, Spec, attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
-    store::filter::ApprovalFilter,
-    store::state::Reads,
+    state::{Committed, Item, Listed, Namespace, Position, ResumePoint},
+    store::{
+        filter::{After, ApprovalFilter},
+        state::{EventPage, EventRange, History, Scan},
+    },
     words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
 };
 
@@ -43,9 +46,11 @@ pub use error::Error;
 pub use filter::{Page, Sought, Which};
 pub use hint::{Hint, News};
 pub use loss::{Loss, Losses};
+pub use question::{Answer, Question};
+use question::{ask_each, questions};
 
 /// Run with its spec and envelope, as committed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunView {
     pub run: Run,
     pub spec: Spec,
@@ -54,7 +59,7 @@ pub struct RunView {
 }
 
 /// Filter for listing runs, newest first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunFilter {
     pub status: Option<Status>,
     pub command_key: Option<String>,
@@ -89,7 +94,7 @@ pub const INLINE_VALUE: i64 = 16 << 10;
 pub const WHOLE_VALUE: i64 = PART_LEN as i64 - 1;
 
 /// Part of a step's entry that a resume reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRow {
     pub seq: Seq,
     pub scope: Arc<str>,
@@ -98,8 +103,8 @@ pub struct StepRow {
     pub closed_at: Option<Micros>,
 }
 
-/// Operations and reads that every database offers. `submit` is the only way to write.
-pub trait Store: Reads + Send + Sync {
+/// What every database offers: `submit` is the only way to write, `answer` the only way to read.
+pub trait Store: Send + Sync {
     /// Queues an operation. The store decides it inside the transaction that writes it, and commits all queued
     /// operations as one group. The ticket resolves when `durability` is reached.
     fn submit(&self, op: Op, durability: Durability) -> Ticket;
@@ -120,47 +125,11 @@ pub trait Store: Reads + Send + Sync {
         Err(op)
     }
 
-    fn run_no(&self, id: &RunId) -> Result<Option<RunNo>, Error>;
-    fn run(&self, no: RunNo) -> Result<Option<RunView>, Error>;
-    fn runs(&self, filter: &RunFilter) -> Result<Vec<RunView>, Error>;
-    /// Counts the runs of each status that some run has, in the order of their codes. Reads an index of all runs.
-    fn statuses(&self) -> Result<Vec<(Status, i64)>, Error>;
-    /// Returns the approvals of all runs or of one, newest request first.
-    fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Entry>, Error>;
-    fn envelope(&self, no: EnvelopeNo) -> Result<Option<Envelope>, Error>;
-    /// Returns the named budgets that were not removed, in the order of their creation.
-    fn budgets(&self) -> Result<Vec<BudgetView>, Error>;
-    /// Returns all attempts of a run, oldest first.
-    fn attempts(&self, run: RunNo) -> Result<Vec<Attempt>, Error>;
-    fn entry(&self, run: RunNo, seq: Seq) -> Result<Option<Entry>, Error>;
-    /// Returns entries after `after`, in order, at most `limit`.
-    fn entries(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<Entry>, Error>;
-    /// Returns the newest entry of each item of a job, in the order of the entries. The time is linear in the page.
-    /// With `values`, each comes with its recorded result or error if that is stored in at most `WHOLE_VALUE` bytes;
-    /// larger ones are read with `payload`. One query.
-    fn items(&self, run: RunNo, page: &Page) -> Result<Vec<(ItemRow, Option<Payload>)>, Error>;
-    /// Returns the steps of a run after `after`, in order, at most `limit`. Each comes with its recorded value if that
-    /// is stored in at most `INLINE_VALUE` bytes; larger values are read with `payload`. One query.
-    fn steps(&self, run: RunNo, after: Seq, limit: usize) -> Result<Vec<(StepRow, Option<Payload>)>, Error>;
-    /// Returns the newest entry that matches `sought`; `None` if none does.
-    fn newest(&self, run: RunNo, sought: &Sought<'_>) -> Result<Option<Entry>, Error>;
-    /// Returns the newest call of a run whose request body is kept, if it is found among a bounded number of the run's
-    /// newest rows. Its body is the base of the next one after a restart; without a base nothing is lost.
-    fn newest_request(&self, run: RunNo) -> Result<Option<Seq>, Error>;
-    /// Returns an entry's stored payload of this role, with the parts of a long one joined; `None` if there is none.
-    fn payload(&self, run: RunNo, seq: Seq, role: Role) -> Result<Option<Payload>, Error>;
-    /// Returns events after a mark, in the order in which the store gives them out. No event with a smaller mark comes
-    /// later: where several processes commit at once, events wait for the transactions that began before theirs.
-    fn events(&self, wanted: &events::EventQuery) -> Result<Vec<Event>, Error>;
-    /// Returns the mark of the newest event that [`Store::events`] gives out now.
-    fn newest_event(&self) -> Result<Mark, Error>;
-    /// Returns how far the deliveries have come, for every endpoint that was ever delivered to, by name.
-    fn deliveries(&self) -> Result<Vec<Delivery>, Error>;
-    fn live_instances(&self) -> Result<Vec<Instance>, Error>;
-    fn instance(&self, no: InstanceNo) -> Result<Option<Instance>, Error>;
-    fn ledger(&self, since: Micros, until: Micros) -> Result<Vec<LedgerLine>, Error>;
-    /// Returns the keys that sign run tokens, newest first. They are created with the store.
-    fn token_keys(&self) -> Result<Vec<TokenKey>, Error>;
+    /// Answers a question from what is committed. Callers ask by the methods below.
+    fn answer(&self, question: &Question) -> Result<Answer, Error>;
+
+    questions!(ask_each);
+
     /// Lists the damage that the database itself finds, one line each. Reads everything. With `reindex`, rebuilds the
     /// indexes first; no row is changed.
     fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
@@ -182,8 +151,6 @@ pub trait Store: Reads + Send + Sync {
     fn on_hint(&self, hint: Hint) {
         let _ = hint;
     }
-    /// Returns the time of the store's clock.
-    fn now(&self) -> Result<Micros, Error>;
     /// Returns the store's location, for messages. Contains no password.
     fn place(&self) -> String;
     /// Returns whether processes on other machines may use the store.

@@ -1,13 +1,14 @@
-//! Reads of the agents' state: one trait, implemented by every store.
+//! Pages of the agents' state: the keys, versions and changes that a question selects, and its answers.
+
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    state::{At, Committed, Item, Listed, Namespace, Position, ResumePoint},
-    store::{Error, Which},
+    state::{At, Item, Position},
     words::id::Micros,
 };
 
 /// Query for a page of an agent's live keys, in the order of their UTF-8 bytes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Scan {
     pub namespace: String,
     pub agent: String,
@@ -21,14 +22,14 @@ pub struct Scan {
 }
 
 /// Commit or time at one end of a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Moment {
     Commit(i64),
     Time(Micros),
 }
 
 /// Query for a page of the changes to an agent's keys, in commit order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EventRange {
     pub namespace: String,
     pub agent: String,
@@ -43,7 +44,7 @@ pub struct EventRange {
 }
 
 /// Events in commit order. The events of one commit are adjacent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventPage {
     pub events: Vec<Event>,
     /// Whether compaction removed versions of this agent from the range of this page.
@@ -51,7 +52,7 @@ pub struct EventPage {
 }
 
 /// Version of a key, with the transaction that made it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     pub item: Item,
     /// Id under which the transaction was committed; `None` if it had none.
@@ -59,48 +60,10 @@ pub struct Event {
 }
 
 /// Versions of a key, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     pub items: Vec<Item>,
     /// Oldest version that is kept; compaction removed earlier ones. 1 when none was removed, 0 when the key was
     /// never written.
     pub oldest: i64,
-}
-
-/// Reads of committed state. Each read sees one moment.
-///
-/// Errors: `Corrupt` for a value that cannot be read; `Compacted` for a read of what compaction has removed.
-pub trait Reads {
-    /// Returns the newest version of a key: the tombstone of a deleted key, `None` for an unknown one.
-    fn state(&self, namespace: &str, agent: &str, key: &str) -> Result<Option<Item>, Error>;
-    /// Returns one version of a key, by number or by point in time. `None` when it did not exist yet.
-    fn state_at(&self, namespace: &str, agent: &str, key: &str, which: Which) -> Result<Option<Item>, Error>;
-    /// Returns versions of a key above `after`, oldest first, at most `limit`.
-    fn state_history(
-        &self,
-        namespace: &str,
-        agent: &str,
-        key: &str,
-        after: i64,
-        limit: usize,
-    ) -> Result<History, Error>;
-    /// Lists live keys without reading their values.
-    fn state_keys(&self, scan: &Scan) -> Result<Vec<Listed>, Error>;
-    /// Returns live keys with their values.
-    fn state_scan(&self, scan: &Scan) -> Result<Vec<Item>, Error>;
-    /// Returns the changes to an agent's keys.
-    fn state_events(&self, range: &EventRange) -> Result<EventPage, Error>;
-    /// Returns the point at which a loop over `prefix0`, `prefix1`, … resumes. The cost does not depend on
-    /// the number of keys, except for a prefix that ends in a digit.
-    fn resume_point(&self, namespace: &str, agent: &str, prefix: &str) -> Result<ResumePoint, Error>;
-    /// Returns the newest position of the store, at which a transaction that begins now reads.
-    fn state_position(&self) -> Result<Position, Error>;
-    fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error>;
-    /// Returns at most `limit` namespaces after `after`, in the order of their UTF-8 bytes.
-    fn namespaces(&self, after: Option<&str>, limit: usize) -> Result<Vec<Namespace>, Error>;
-    /// Returns at most `limit` agents of a namespace after `after`, in the order of their UTF-8 bytes.
-    fn agents(&self, namespace: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error>;
-    /// Returns the outcome of the transaction with this id. `None` when it was not committed, or was committed longer
-    /// ago than ids are kept: see [`crate::engine::state::transaction::unknown`].
-    fn transaction_outcome(&self, id: &str) -> Result<Option<Committed>, Error>;
 }

@@ -1,5 +1,6 @@
 //! Words shared by every other module: ids, times, sizes, money, digests.
 
+pub mod blob;
 pub mod calendar;
 pub mod class;
 pub mod clock;

@@ -15,16 +15,7 @@ use std::{
 
 use outlast_core::{
     engine::op::Op,
-    envelope::{Envelope, budget::BudgetView},
-    events::{Event, EventQuery, Mark, delivery::Delivery},
-    forward,
-    journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
-    store::{
-        Durability, Error, Hint, LedgerLine, Losses, Page, RunFilter, RunView, Sought, StepRow, Store,
-        Ticket, filter::ApprovalFilter, forward::Wraps,
-    },
-    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+    store::{Answer, Durability, Error, Hint, Losses, Question, Store, Ticket},
 };
 use tokio::runtime::Handle;
 
@@ -105,50 +96,26 @@ impl Store for Patient {
         Ticket::ready(self.0.ask(|store| store.submit_here(op.clone(), durability).wait()))
     }
 
-    forward! {
-        run_no(id: &RunId) -> Option<RunNo>;
-        run(no: RunNo) -> Option<RunView>;
-        runs(filter: &RunFilter) -> Vec<RunView>;
-        approvals(filter: &ApprovalFilter) -> Vec<Entry>;
-        envelope(no: EnvelopeNo) -> Option<Envelope>;
-        budgets() -> Vec<BudgetView>;
-        attempts(run: RunNo) -> Vec<Attempt>;
-        events(wanted: &EventQuery) -> Vec<Event>;
-        newest_event() -> Mark;
-        statuses() -> Vec<(Status, i64)>;
-        deliveries() -> Vec<Delivery>;
-        entry(run: RunNo, seq: Seq) -> Option<Entry>;
-        entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;
-        items(run: RunNo, page: &Page) -> Vec<(ItemRow, Option<Payload>)>;
-        steps(run: RunNo, after: Seq, limit: usize) -> Vec<(StepRow, Option<Payload>)>;
-        newest(run: RunNo, sought: &Sought<'_>) -> Option<Entry>;
-        newest_request(run: RunNo) -> Option<Seq>;
-        payload(run: RunNo, seq: Seq, role: Role) -> Option<Payload>;
-        live_instances() -> Vec<Instance>;
-        instance(no: InstanceNo) -> Option<Instance>;
-        ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
-        token_keys() -> Vec<TokenKey>;
-        damage(reindex: bool) -> Vec<String>;
-        check() -> ();
-        now() -> Micros;
+    fn answer(&self, question: &Question) -> Result<Answer, Error> {
+        self.0.ask(|store| store.answer(question))
     }
-
-    forward! {
-        plain:
-        on_hint(hint: Hint) -> ();
-        losses() -> Losses;
-        place() -> String;
-        is_shared() -> bool;
+    fn damage(&self, reindex: bool) -> Result<Vec<String>, Error> {
+        self.0.ask(|store| store.damage(reindex))
     }
-}
-
-impl Wraps for Patient {
-    fn wrapped(&self) -> &dyn Store {
-        self.0.store.as_ref()
+    fn check(&self) -> Result<(), Error> {
+        self.0.ask(|store| store.check())
     }
-
-    fn read<T>(&self, read: impl Fn(&dyn Store) -> Result<T, Error>) -> Result<T, Error> {
-        self.0.ask(read)
+    fn on_hint(&self, hint: Hint) {
+        self.0.store.on_hint(hint);
+    }
+    fn losses(&self) -> Losses {
+        self.0.store.losses()
+    }
+    fn place(&self) -> String {
+        self.0.store.place()
+    }
+    fn is_shared(&self) -> bool {
+        self.0.store.is_shared()
     }
 }
 
@@ -156,7 +123,10 @@ impl Wraps for Patient {
 mod tests {
     use std::cell::Cell;
 
-    use outlast_core::{memory::MemoryStore, words::clock::ManualClock};
+    use outlast_core::{
+        memory::MemoryStore,
+        words::{clock::ManualClock, id::Micros},
+    };
 
     use super::*;
 

@@ -18,6 +18,7 @@ pub mod read;
 mod request;
 mod riskkernel;
 pub mod routes;
+pub mod rows;
 mod run_metrics;
 pub mod state;
 

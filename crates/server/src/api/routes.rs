@@ -14,7 +14,7 @@ use super::{
     gate::Who,
     named_budgets, probes, read,
     request::ApiRequest,
-    riskkernel, state,
+    riskkernel, rows, state,
 };
 use crate::{
     state::Error as StateError,
@@ -89,10 +89,8 @@ pub static READ: Face = Face {
         GET "/v1/runs/{id}/resume_tax" OwnRun [] read::resume_tax::of_run;
         GET "/v1/runs/{id}/items" OwnRun ["standing" "after" "limit" "values"] read::jobs::items;
         GET "/v1/events" OwnRun ["run" "kind" "after" "limit" "progress"] read::events::events;
-        GET "/v1/rows/{what}" OwnRun [
-            "id" "run" "seq" "after" "before" "limit" "status" "command_key" "jobs" "open" "instance" "role" "kind" "key"
-            "scope" "done" "upto" "since" "until"
-        ] read::rows::rows;
+        GET "/v1/rows/store" OwnRun [] rows::about;
+        POST "/v1/rows/store" OwnRun [] rows::post;
     },
     shape: Shape::Ours,
     roots: &[],

@@ -10,6 +10,7 @@ use outlast_core::{
     store::Error,
     words::{class::Class, outage::Cause},
 };
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
@@ -75,13 +76,13 @@ pub struct Line {
 
 /// Response of a server with a success status.
 pub struct Answered {
-    pub body: Bytes,
+    body: Bytes,
     at: String,
 }
 
 impl Answered {
     /// Reads the body as JSON. Errors: `server_differs`.
-    pub fn json(&self) -> Result<Value, Error> {
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|e| differs(&self.at, &e))
     }
 }
@@ -108,27 +109,39 @@ impl Line {
     }
 
     pub fn get(&self, target: &str) -> Result<Answered, Error> {
-        self.ask(Method::GET, target, Bytes::new(), None)
+        self.send(Method::GET, target, String::new(), false, None)
     }
 
-    /// Posts JSON; `by` is who acts. Errors: `CommitUnknown` when the answer is lost: the server may have done it.
-    pub fn post(&self, target: &str, body: &Value, by: Option<&str>) -> Result<Answered, Error> {
-        self.ask(Method::POST, target, body.to_string().into(), by)
+    /// Posts JSON that asks.
+    pub fn ask(&self, target: &str, body: String) -> Result<Answered, Error> {
+        self.send(Method::POST, target, body, false, None)
     }
 
-    fn ask(&self, method: Method, target: &str, body: Bytes, by: Option<&str>) -> Result<Answered, Error> {
+    /// Posts JSON that changes something; `by` is who acts. Errors: `CommitUnknown` when the answer is lost: the server
+    /// may have done it.
+    pub fn order(&self, target: &str, body: String, by: Option<&str>) -> Result<Answered, Error> {
+        self.send(Method::POST, target, body, true, by)
+    }
+
+    fn send(
+        &self,
+        method: Method,
+        target: &str,
+        body: String,
+        changes: bool,
+        by: Option<&str>,
+    ) -> Result<Answered, Error> {
         let url = format!("{}{target}", self.server);
         let mut headers = self.headers.clone();
-        let posts = method == Method::POST;
         if let Some(by) = by.and_then(|by| HeaderValue::from_str(by).ok()) {
             headers.insert(crate::wire::who::BY, by);
         }
-        if posts {
+        if method == Method::POST {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         let asked = self.runtime.block_on(async {
             tokio::time::timeout(ANSWER, async {
-                let response = self.pool.send(method, &url, headers, body).await?;
+                let response = self.pool.send(method, &url, headers, body.into()).await?;
                 let (head, body) = response.into_parts();
                 let whole = Limited::new(body, MOST).collect().await;
                 let lost = |e: Box<dyn std::error::Error + Send + Sync>| SendFailed::Lost(e.to_string());
@@ -137,14 +150,14 @@ impl Line {
             .await
             .unwrap_or_else(|_| Err(SendFailed::Lost(format!("no answer within {} s", ANSWER.as_secs()))))
         });
-        let (status, body) = asked.map_err(|e| self.failed(posts, e))?;
+        let (status, body) = asked.map_err(|e| self.failed(changes, e))?;
         if status.is_success() {
             return Ok(Answered { body, at: self.server.to_string() });
         }
         Err(self.refusal(status, target, &body))
     }
 
-    fn failed(&self, posts: bool, e: SendFailed) -> Error {
+    fn failed(&self, changes: bool, e: SendFailed) -> Error {
         let server = &self.server;
         let hint = match &e {
             SendFailed::Unreachable(_, Cause::NoTls | Cause::Untrusted) => {
@@ -153,7 +166,7 @@ impl Line {
             _ => "see that `outlast serve` runs there, and that --server or OUTLAST_SERVER names it",
         };
         let why = match e {
-            SendFailed::Lost(why) if posts => {
+            SendFailed::Lost(why) if changes => {
                 return Error::CommitUnknown { why: format!("{server} did not answer: {why}") };
             }
             SendFailed::Unsendable(why) | SendFailed::Unreachable(why, _) | SendFailed::Lost(why) => why,

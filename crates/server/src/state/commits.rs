@@ -1,8 +1,8 @@
 //! History of an agent's keys, commit by commit: pages of events grouped into whole commits.
 
 use outlast_core::store::{
-    Error,
-    state::{Event, EventRange, Reads},
+    Error, Store,
+    state::{Event, EventRange},
 };
 
 /// Number of events read at once, as a compromise between few reads and little memory.
@@ -25,7 +25,7 @@ impl Commits {
 
     /// Returns the next commits, each with all its events that concern this agent; empty if there are no newer commits
     /// yet.
-    pub fn page<R: Reads + ?Sized>(&mut self, store: &R) -> Result<Vec<Vec<Event>>, Error> {
+    pub fn page<S: Store + ?Sized>(&mut self, store: &S) -> Result<Vec<Vec<Event>>, Error> {
         let mut whole = Vec::new();
         loop {
             let page = store.state_events(&self.range)?;

@@ -7,17 +7,7 @@ use std::sync::{
 
 use outlast_core::{
     engine::op::{Op, Outcome},
-    envelope::{Envelope, budget::BudgetView},
-    events::{Event, EventQuery, Mark, delivery::Delivery},
-    forward,
-    journal::{Entry, Role, job::ItemRow, payload::Payload},
-    run::{attempt::Attempt, instance::Instance, status::Status, token::TokenKey},
-    store::filter::ApprovalFilter,
-    store::{
-        Durability, Error, Hint, LedgerLine, Loss, Losses, News, Page, Promise, RunFilter, RunView, Sought,
-        StepRow, Store, Ticket, forward::Wraps,
-    },
-    words::id::{EnvelopeNo, InstanceNo, Micros, RunId, RunNo, Seq},
+    store::{Answer, Durability, Error, Hint, Loss, Losses, News, Promise, Question, Store, Ticket},
 };
 
 /// Fate of the operations of one name.
@@ -129,40 +119,10 @@ impl Store for Failing {
         self.losses.lock().unwrap().clone()
     }
 
-    forward! {
-        run_no(id: &RunId) -> Option<RunNo>;
-        run(no: RunNo) -> Option<RunView>;
-        runs(filter: &RunFilter) -> Vec<RunView>;
-        approvals(filter: &ApprovalFilter) -> Vec<Entry>;
-        envelope(no: EnvelopeNo) -> Option<Envelope>;
-        budgets() -> Vec<BudgetView>;
-        attempts(run: RunNo) -> Vec<Attempt>;
-        events(wanted: &EventQuery) -> Vec<Event>;
-        newest_event() -> Mark;
-        statuses() -> Vec<(Status, i64)>;
-        deliveries() -> Vec<Delivery>;
-        entry(run: RunNo, seq: Seq) -> Option<Entry>;
-        entries(run: RunNo, after: Seq, limit: usize) -> Vec<Entry>;
-        items(run: RunNo, page: &Page) -> Vec<(ItemRow, Option<Payload>)>;
-        steps(run: RunNo, after: Seq, limit: usize) -> Vec<(StepRow, Option<Payload>)>;
-        newest(run: RunNo, sought: &Sought<'_>) -> Option<Entry>;
-        newest_request(run: RunNo) -> Option<Seq>;
-        payload(run: RunNo, seq: Seq, role: Role) -> Option<Payload>;
-        live_instances() -> Vec<Instance>;
-        instance(no: InstanceNo) -> Option<Instance>;
-        ledger(since: Micros, until: Micros) -> Vec<LedgerLine>;
-        token_keys() -> Vec<TokenKey>;
-        now() -> Micros;
+    fn answer(&self, question: &Question) -> Result<Answer, Error> {
+        self.inner.answer(question)
     }
-
-    forward! {
-        plain:
-        place() -> String;
-    }
-}
-
-impl Wraps for Failing {
-    fn wrapped(&self) -> &dyn Store {
-        &*self.inner
+    fn place(&self) -> String {
+        self.inner.place()
     }
 }

@@ -32,6 +32,7 @@ mod rig;
 mod riskkernel;
 mod riskkernel_approvals;
 mod riskkernel_memory;
+mod rows;
 mod scope;
 mod scripted;
 mod server_tools;

@@ -200,7 +200,7 @@ impl Finder<'_> {
     async fn newest(&self, b: &Batch<'_>) -> Result<()> {
         let of = &b.newest;
         let params = params![of.runs, of.kinds, of.keys, of.scopes, of.upto];
-        let found = all(self.client, &newest(), params, rows::row::<Entry>).await?;
+        let found = all(self.client, &newest(), params, rows::record::<Entry>).await?;
         self.known.borrow_mut().learn(found);
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Finder<'_> {
             }
             Key::Delivery(name) => {
                 let sql = "SELECT delivery FROM outlast.deliveries WHERE name = $1";
-                let found = maybe(client, sql, params![name.as_bytes()], |row| rows::json(row, 0)).await?;
+                let found = maybe(client, sql, params![name.as_bytes()], rows::record).await?;
                 if let Some(found) = found {
                     let deliveries = &mut self.known.borrow_mut().deliveries;
                     deliveries.entry(name.to_owned()).or_insert_with(|| Row::read(found));

@@ -3,11 +3,7 @@
 //! Names chosen by people or agents are `bytea`: PostgreSQL's text cannot hold a NUL, and a name may.
 
 use bytes::BytesMut;
-use outlast_core::{
-    journal::{job::ItemRow, payload::Payload},
-    run::status::Status,
-    store::{Error, StepRow},
-};
+use outlast_core::store::Error;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_postgres::{
     Row,
@@ -15,10 +11,7 @@ use tokio_postgres::{
 };
 
 use super::statement::Param;
-use crate::{
-    rows::{Cell, Columns, Cursor, Dialect, Stored},
-    tables,
-};
+use crate::rows::{Cell, Columns, Cursor, Dialect, Record, Stored};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -122,10 +115,6 @@ pub fn select<T: Stored>(rest: &str) -> String {
     Dialect::Postgres.select::<T>(rest)
 }
 
-pub fn row<T: Stored>(row: &Row) -> Result<T> {
-    T::read(&mut Cursor::new(row))
-}
-
 pub fn name(row: &Row, i: usize) -> Result<String> {
     Cursor::at(row, i).name().map(str::to_owned)
 }
@@ -134,28 +123,6 @@ pub fn json<T: DeserializeOwned>(row: &Row, i: usize) -> Result<T> {
     Cursor::at(row, i).json()
 }
 
-pub fn number(row: &Row) -> Result<i64> {
-    get(row, 0)
-}
-
-pub fn payload(row: &Row) -> Result<Payload> {
-    tables::payload(&mut Cursor::new(row))
-}
-
-pub fn item_row(row: &Row) -> Result<(ItemRow, Option<Payload>)> {
-    Ok((tables::item_row(&mut Cursor::new(row))?, None))
-}
-
-pub fn result_row(row: &Row) -> Result<(ItemRow, Option<Payload>)> {
-    let mut row = Cursor::new(row);
-    Ok((tables::item_row(&mut row)?, tables::maybe_payload(&mut row)?))
-}
-
-pub fn status_count(row: &Row) -> Result<(Status, i64)> {
-    tables::status_count(&mut Cursor::new(row))
-}
-
-pub fn step_row(row: &Row) -> Result<(StepRow, Option<Payload>)> {
-    let mut row = Cursor::new(row);
-    Ok((tables::step_row(&mut row)?, tables::maybe_payload(&mut row)?))
+pub fn record<T: Record>(row: &Row) -> Result<T> {
+    T::of_row(&mut Cursor::new(row))
 }

@@ -122,13 +122,9 @@ pub async fn page<T>(
     rows.iter().map(map).collect()
 }
 
-/// Returns at most one row of a table; `None` if there is none. `rest` follows the table's name in the SQL.
-pub async fn one<T: Stored>(client: &impl Ask, rest: &str, params: &[Param<'_>]) -> Result<Option<T>, Error> {
-    maybe(client, &rows::select::<T>(rest), params, rows::row).await
-}
-
+/// Returns all rows of a table that `rest`, which follows its name in the SQL, selects.
 pub async fn many<T: Stored>(client: &impl Ask, rest: &str, params: &[Param<'_>]) -> Result<Vec<T>, Error> {
-    all(client, &rows::select::<T>(rest), params, rows::row).await
+    all(client, &rows::select::<T>(rest), params, rows::record).await
 }
 
 /// Writes exactly one row. An update that matches none is an error, since the row was loaded before.

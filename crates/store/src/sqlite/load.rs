@@ -83,7 +83,7 @@ impl Finder<'_> {
             }
             Key::Spec(run) => {
                 let sql = "SELECT spec FROM specs WHERE run_no = ?1";
-                let spec = maybe(self.conn, sql, (run.0,), rows::json)?;
+                let spec = maybe(self.conn, sql, (run.0,), rows::record)?;
                 l.known_specs.extend(spec.map(|spec| (run, spec)));
             }
             Key::Lease(run, slot) => {
@@ -117,7 +117,7 @@ impl Finder<'_> {
             Key::Position => l.state.position = state::position(self.conn)?,
             Key::Delivery(name) => {
                 let sql = "SELECT delivery FROM deliveries WHERE name = ?1";
-                l.deliveries.extend(maybe(self.conn, sql, (name,), rows::json)?);
+                l.deliveries.extend(maybe(self.conn, sql, (name,), rows::record)?);
             }
             Key::Namespace(name) => state::load_namespace(self.conn, l, name)?,
             Key::State(name) => state::load_key(self.conn, l, name)?,

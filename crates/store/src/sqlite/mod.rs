@@ -7,13 +7,13 @@ mod file;
 mod load;
 mod log;
 mod migrate;
-mod payloads;
+pub(crate) mod payloads;
 mod pending;
 mod query;
 mod read;
 mod rows;
 mod schema;
-mod state;
+pub(crate) mod state;
 mod writer;
 
 use std::{
@@ -95,17 +95,6 @@ impl SqliteStore {
             idle.push(conn);
         }
         out
-    }
-
-    /// Runs several reads on one snapshot.
-    fn in_one_moment<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
-        self.with_reader(|c| {
-            let moment = c.unchecked_transaction().map_err(failure)?;
-            let out = read(c);
-            // Nothing was written: the rollback only ends the snapshot.
-            moment.rollback().map_err(failure)?;
-            out
-        })
     }
 
     fn queue(&self, op: Op, durability: Durability, hands: Hands) -> Ticket {

@@ -32,20 +32,13 @@ fn id(owner: i64, role: Role, part: u32) -> i64 {
     (((owner << ROLE_BITS) | role.code()) << PART_BITS) | i64::from(part)
 }
 
-/// Returns the SQL that joins the payload `p` to its entry `e`, unless the entry's row holds the value.
-///
-/// Joins only a value in one part, in role ?4, of at most ?5 stored bytes. Longer blobs are not read: the length is in
-/// the header of the row.
-pub fn join() -> String {
+/// Returns the SQL that joins the payload `p` to its entry `e`: see `Dialect::value_join`. Longer blobs are not read: the
+/// length is in the header of the row.
+pub fn join(role: usize, most: usize) -> String {
     format!(
-        "LEFT JOIN payloads p ON e.value IS NULL AND p.id = ((e.id << {ROLE_BITS}) | ?4) << {PART_BITS} \
-         AND length(p.bytes) <= ?5"
+        "LEFT JOIN payloads p ON e.value IS NULL AND p.id = ((e.id << {ROLE_BITS}) | ?{role}) << {PART_BITS} \
+         AND length(p.bytes) <= ?{most}"
     )
-}
-
-/// Returns the columns of a joined value, which `rows::result_row` and `rows::step_row` read.
-pub fn value() -> String {
-    format!("e.value, {}", tables::VALUE)
 }
 
 /// Returns whether the payload is kept in its entry's row.
@@ -98,14 +91,16 @@ pub fn get(conn: &Connection, run: RunNo, seq: Seq, role: Role) -> Result<Option
     let Some(owner) = owner(conn, run, seq)? else { return Ok(None) };
     if role == Role::Value && seq != Seq(0) {
         let mut statement = conn.prepare_cached("SELECT value FROM entries WHERE id = ?1")?;
-        if let Some(value) = statement.query_row((owner,), |row| rows::short_value(&mut Cursor::new(row)))? {
+        if let Some(value) =
+            statement.query_row((owner,), |row| tables::short_value(&mut Cursor::new(row)))?
+        {
             return Ok(Some(value));
         }
     }
     let sql = format!("SELECT {PAYLOAD} FROM payloads WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
     let mut statement = conn.prepare_cached(&sql)?;
     let range = (id(owner, role, 0), id(owner, role, (1 << PART_BITS) - 1));
-    let parts = statement.query_map(range, rows::payload)?.collect::<Result<_>>()?;
+    let parts = statement.query_map(range, rows::record)?.collect::<Result<_>>()?;
     Ok(Payload::join(parts))
 }
 

@@ -11,12 +11,12 @@ use crate::rows::Stored;
 
 /// Returns at most one row of a table; `None` if there is none. `rest` follows the table's name in the SQL.
 pub fn one<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Option<T>, Error> {
-    maybe(conn, &select::<T>(rest), params, rows::row)
+    maybe(conn, &select::<T>(rest), params, rows::record)
 }
 
 /// Returns all rows of a table that `rest` selects.
 pub fn many<T: Stored>(conn: &Connection, rest: &str, params: impl Params) -> Result<Vec<T>, Error> {
-    all(conn, &select::<T>(rest), params, rows::row)
+    all(conn, &select::<T>(rest), params, rows::record)
 }
 
 pub fn maybe<T, P: Params>(

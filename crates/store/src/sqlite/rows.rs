@@ -1,21 +1,12 @@
 //! Conversion of rows and cells to SQLite's types.
 
-use bytes::Bytes;
-use outlast_core::{
-    journal::{job::ItemRow, payload::Payload},
-    run::status::Status,
-    store::StepRow,
-};
 use rusqlite::{
     Result, Row, ToSql,
     types::{FromSqlError, ToSqlOutput, Type},
 };
 use serde::Serialize;
 
-use crate::{
-    rows::{Cell, Columns, Cursor, Dialect, Stored},
-    tables,
-};
+use crate::rows::{Cell, Columns, Cursor, Dialect, Record, Stored};
 
 impl Columns for Row<'_> {
     type Error = rusqlite::Error;
@@ -67,46 +58,6 @@ pub fn select<T: Stored>(rest: &str) -> String {
     Dialect::Sqlite.select::<T>(rest)
 }
 
-pub fn row<T: Stored>(row: &Row<'_>) -> Result<T> {
-    T::read(&mut Cursor::new(row))
-}
-
-pub fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>) -> Result<T> {
-    Cursor::new(row).json()
-}
-
-pub fn payload(row: &Row<'_>) -> Result<Payload> {
-    tables::payload(&mut Cursor::new(row))
-}
-
-/// Reads a value that is kept in its entry's row; `None` if the row has none.
-pub fn short_value<R: Columns<Error = rusqlite::Error>>(row: &mut Cursor<'_, R>) -> Result<Option<Payload>> {
-    let Some(blob) = row.maybe_blob()? else { return Ok(None) };
-    Payload::from_bytes(Bytes::copy_from_slice(blob)).map(Some).map_err(|e| row.bad(e))
-}
-
-/// Reads an optional value, from the entry's own row or joined to it.
-fn value(row: &mut Cursor<'_, Row<'_>>) -> Result<Option<Payload>> {
-    match short_value(row)? {
-        Some(value) => Ok(Some(value)),
-        None => tables::maybe_payload(row),
-    }
-}
-
-pub fn item_row(row: &Row<'_>) -> Result<(ItemRow, Option<Payload>)> {
-    Ok((tables::item_row(&mut Cursor::new(row))?, None))
-}
-
-pub fn result_row(row: &Row<'_>) -> Result<(ItemRow, Option<Payload>)> {
-    let mut row = Cursor::new(row);
-    Ok((tables::item_row(&mut row)?, value(&mut row)?))
-}
-
-pub fn status_count(row: &Row<'_>) -> Result<(Status, i64)> {
-    tables::status_count(&mut Cursor::new(row))
-}
-
-pub fn step_row(row: &Row<'_>) -> Result<(StepRow, Option<Payload>)> {
-    let mut row = Cursor::new(row);
-    Ok((tables::step_row(&mut row)?, value(&mut row)?))
+pub fn record<T: Record>(row: &Row<'_>) -> Result<T> {
+    T::of_row(&mut Cursor::new(row))
 }

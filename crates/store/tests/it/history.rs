@@ -239,8 +239,8 @@ pub fn namespaces_and_agents_are_listed(s: &Stage) {
     for (namespace, agent) in [("b", "y"), ("a", "x"), ("", ""), ("a", "w"), ("a", "\0")] {
         commit(s, vec![Change::set(Name::new(namespace, agent, "k"), b"v")]);
     }
-    let namespaces = |after, limit| {
-        let found = s.store().namespaces(after, limit).unwrap();
+    let namespaces = |after: Option<&str>, limit| {
+        let found = s.store().namespaces(after.map(str::to_owned), limit).unwrap();
         found.into_iter().map(|n| (n.name, n.commit)).collect::<Vec<_>>()
     };
     let of = |name: &str, commit| (name.to_owned(), commit);
@@ -249,7 +249,7 @@ pub fn namespaces_and_agents_are_listed(s: &Stage) {
     assert_eq!(s.store().namespace("a").unwrap().map(|n| n.commit), Some(3));
     assert_eq!(s.store().namespace("none").unwrap(), None);
     assert_eq!(s.store().agents("a", None, 9).unwrap(), ["\0", "w", "x"]);
-    assert_eq!(s.store().agents("a", Some("w"), 9).unwrap(), ["x"]);
+    assert_eq!(s.store().agents("a", Some("w".into()), 9).unwrap(), ["x"]);
     assert_eq!(s.store().agents("none", None, 9).unwrap(), [] as [&str; 0]);
 }
 

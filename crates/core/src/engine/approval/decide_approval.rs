@@ -1,5 +1,7 @@
 //! Decide approval: records a person's decision on a tool call.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -19,7 +21,7 @@ use crate::{
 /// Synced. The caller checks that the decider may decide: the agent's own token never may. Idempotent: a repeated
 /// decision returns the first answer. Errors: `UnknownApproval`; `OtherArguments` when `digest` is not that of the
 /// requested arguments; `AlreadyDecided` if the opposite was decided; `ApprovalExpired`; `RunEnded`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DecideApproval {
     pub id: ApprovalId,
     /// SHA-256 of the arguments that the decider looked at; `None` checks nothing.

@@ -1,5 +1,7 @@
 //! Raise budget: adds to the limits of a named budget's window.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -18,7 +20,7 @@ use crate::{
 /// The next period begins with the budget's own limits again; a budget without periods keeps the added amount. Calls
 /// that wait for room are decided again. Synced. Errors: `UnknownBudget`; `BadLimit` when there is no limit to add
 /// to, or it would become negative.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RaiseBudget {
     pub name: Name,
     pub add: Limits,

@@ -1,5 +1,7 @@
 //! Remove budget: stops charging calls to a named budget.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -13,7 +15,7 @@ use crate::{
 /// Removes a named budget. Calls in flight stay charged to their windows; runs that wait for the budget go on.
 ///
 /// Synced. Errors: `UnknownBudget`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RemoveBudget {
     pub name: Name,
 }

@@ -1,5 +1,7 @@
 //! Set budget: sets the limits that all runs of a tag share.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -17,12 +19,13 @@ use crate::{
 };
 
 /// Source of a budget's terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// A person's command.
     Command,
     /// A settings file, read when a program starts. Terms that the file leaves unchanged change nothing, so that what a
     /// person has set, raised or removed since then stays.
+    #[serde(skip)]
     File,
 }
 
@@ -31,7 +34,7 @@ pub enum Source {
 ///
 /// A changed period begins a new window. A changed tag creates another budget: calls of the old tag are no longer
 /// charged to either. Synced. Idempotent. Errors: `BadLimit`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SetBudget {
     pub name: Name,
     pub terms: Terms,
@@ -148,7 +151,7 @@ pub fn window_of(
 }
 
 /// Outcome of setting a named budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetSet {
     pub no: BudgetNo,
     /// False when the budget had these terms already.

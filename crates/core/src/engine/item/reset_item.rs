@@ -1,5 +1,7 @@
 //! Reset item: makes an item run again, by a person's order.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -18,7 +20,7 @@ use crate::{
 /// `reuse_answers` keeps the scope of its last try, so that paid answers replay to repaired code.
 /// A pending item only loses its counts of failures and deaths.
 /// Errors: `UnknownItem`; `ItemRunning` while a live worker has it; `NotAJob`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResetItem {
     pub run: RunNo,
     pub key: String,

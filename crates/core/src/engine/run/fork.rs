@@ -1,5 +1,7 @@
 //! Fork: creates a run that begins at a point of another run's journal.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -22,16 +24,19 @@ use crate::{
 /// The origin's state at that point is copied into the fork in the same commit, so that a shared step keeps the
 /// state it wrote. Leases and attempts are the fork's own. Idempotent on `id`; synced.
 /// Errors: `UnknownRun`; `UnknownEntry` for a point beyond the origin's journal; `BadLimit`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fork {
     pub id: RunId,
     pub origin: Origin,
     pub limits: Limits,
-    /// Spec of the fork. A job's fork is a job.
+    /// Spec of the fork. A job's fork is a job. As text, a fork has only its point: the machine of the store prepares it.
+    #[serde(skip)]
     pub spec: Spec,
     /// Numbers of items that a job's fork shares with its origin, by standing.
+    #[serde(skip)]
     pub counts: Counts,
     /// The origin's state at the point, as changes that write it into the fork's state.
+    #[serde(skip)]
     pub state: Vec<Change>,
 }
 

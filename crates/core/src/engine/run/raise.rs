@@ -1,5 +1,7 @@
 //! Raise: changes a run's limits, by a person's order.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -15,7 +17,7 @@ use crate::{
 /// `interrupted`, or to `running` while an attempt is open.
 ///
 /// Synced. Errors: `BadLimit` when the result would be negative or there is no limit to add to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Raise {
     pub run: RunNo,
     pub add: Limits,

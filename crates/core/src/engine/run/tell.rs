@@ -1,5 +1,7 @@
 //! Tell: a person's order to a run: stop, cancel, complete, wake or resume.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{
         Error,
@@ -14,17 +16,19 @@ use crate::{
     words::id::{AttemptNo, Micros, RunNo, Seq, Slot},
 };
 
-/// Order that a person gives to a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Order that a person gives to a run. Those without a text are given on its machine only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Word {
     /// Ends the agent, and leaves the run to be resumed.
     Stop,
     Cancel {
         reason: Option<String>,
     },
+    #[serde(skip)]
     Complete,
     /// Completes a running run whose callers name it in an HTTP header, if no entry was opened since its next entry was
     /// to be `upto`. Any other run stays as it is.
+    #[serde(skip)]
     Idle {
         upto: Seq,
     },
@@ -32,6 +36,7 @@ pub enum Word {
     Wake,
     /// Lets the run continue: takes back a stop, and accepts a divergence that halted the run. `diverged` is
     /// the attempt that diverged; answers that it left untaken are no longer waited for.
+    #[serde(skip)]
     Resume {
         diverged: Option<AttemptNo>,
     },
@@ -39,7 +44,7 @@ pub enum Word {
 
 /// Gives an order to a run. A live supervisor learns of it at its next heartbeat, or between two attempts at the
 /// first heartbeat of the next one. A run without a supervisor changes at once. Synced.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tell {
     pub run: RunNo,
     pub word: Word,

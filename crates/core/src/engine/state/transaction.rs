@@ -2,7 +2,7 @@
 //!
 //! The store has nothing of an open transaction. Its reads see its own writes, then the position at which it began;
 //! its commit is one [`Put`] that carries its id. The end of the process aborts it. If the answer of a commit was
-//! lost, [`crate::store::state::Reads::transaction_outcome`] returns its outcome by id.
+//! lost, [`crate::store::Store::transaction_outcome`] returns its outcome by id.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

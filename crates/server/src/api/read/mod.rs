@@ -10,7 +10,6 @@ pub mod exchange;
 pub(super) mod jobs;
 mod progress;
 pub mod resume_tax;
-pub mod rows;
 pub(super) mod runs;
 pub(super) mod stream;
 

@@ -35,7 +35,7 @@ pub async fn keys(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
 /// Lists the namespaces whose names follow `after`, in the order of their UTF-8 bytes. A short page is the last.
 pub async fn namespaces(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (after, limit) = (asked.query.text("after").map(str::to_owned), asked.query.limit(KEYS, MOST_KEYS)?);
-    let found = asked.read(move |s| s.namespaces(after.as_deref(), limit)).await?;
+    let found = asked.read(move |s| s.namespaces(after, limit)).await?;
     json(&json!({ "namespaces": found.iter().map(show::namespace).collect::<Vec<Value>>() }))
 }
 
@@ -43,7 +43,7 @@ pub async fn namespaces(asked: ApiRequest) -> Result<Response<AnswerBody>, Error
 pub async fn agents(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let (namespace, limit) = (asked.query.or("namespace", NAMESPACE), asked.query.limit(KEYS, MOST_KEYS)?);
     let after = asked.query.text("after").map(str::to_owned);
-    let found = asked.read(move |s| s.agents(&namespace, after.as_deref(), limit)).await?;
+    let found = asked.read(move |s| s.agents(&namespace, after, limit)).await?;
     json(&json!({ "agents": found }))
 }
 

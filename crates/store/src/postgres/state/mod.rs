@@ -1,14 +1,13 @@
 //! State in PostgreSQL: the rows that operations load and write.
 
-mod read;
 pub mod schema;
 
 use super::{
-    rows::{get, name as text, number},
+    rows::{self, get},
     statement::{Ask, all, maybe, params},
     write::{ONE_ROW, Statement, Values},
 };
-use crate::rows::Cell;
+use crate::rows::{Cell, Cursor, Record as _};
 use outlast_core::{
     state::{
         Committed, Name, Namespace, Position, Progress, Retention, StepKey,
@@ -29,7 +28,7 @@ const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, o.com
 
 pub async fn position(client: &impl Ask) -> Result<Position> {
     let sql = "SELECT coalesce(max(position), 0) FROM outlast.items";
-    Ok(Position(maybe(client, sql, params![], number).await?.unwrap_or(0)))
+    Ok(maybe(client, sql, params![], rows::record).await?.unwrap_or_default())
 }
 
 type Head = (Namespace, Option<(i64, Micros)>);
@@ -39,8 +38,9 @@ type Head = (Namespace, Option<(i64, Micros)>);
 pub async fn head(client: &impl Ask, name: &str) -> Result<Option<Head>> {
     let behind = AT_ONCE as i64 - 1;
     maybe(client, HEAD, params![name.as_bytes(), behind], |r| {
-        let old = get::<Option<i64>>(r, 5)?.zip(get::<Option<i64>>(r, 6)?.map(Micros));
-        Ok((namespace(r)?, old))
+        let mut row = Cursor::new(r);
+        let head = Namespace::of_row(&mut row)?;
+        Ok((head, row.maybe_int()?.zip(row.maybe_int()?.map(Micros))))
     })
     .await
 }
@@ -91,10 +91,7 @@ pub async fn compactable(
 pub async fn outcome(client: &impl Ask, id: &str) -> Result<Option<Committed>> {
     let sql = "SELECT commit_no, at FROM outlast.commits \
                WHERE txn IS NOT NULL AND sha256(txn) = sha256($1) LIMIT 1";
-    maybe(client, sql, params![id.as_bytes()], |r| {
-        Ok(Committed { commit: get(r, 0)?, at: Micros(get(r, 1)?), versions: Vec::new() })
-    })
-    .await
+    maybe(client, sql, params![id.as_bytes()], rows::record).await
 }
 
 /// Statements that delete the namespace $1. If the store's newest version is in it, that version is kept: its position
@@ -249,15 +246,4 @@ fn removal() -> [(Option<&'static str>, String); 3] {
 
 fn count(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
-}
-
-/// Reads a namespace from column 0 on.
-fn namespace(r: &tokio_postgres::Row) -> Result<Namespace> {
-    Ok(Namespace {
-        name: text(r, 0)?,
-        commit: get(r, 1)?,
-        at: Micros(get(r, 2)?),
-        keep: get::<Option<i64>>(r, 3)?.map_or(Retention::All, Retention::Last),
-        forgotten: get(r, 4)?,
-    })
 }

@@ -1,34 +1,36 @@
 //! State in SQLite: the rows that operations load and write.
 
-mod read;
 pub mod schema;
 
 use std::{collections::HashMap, sync::Arc};
 
-use bytes::Bytes;
 use outlast_core::{
     engine::loaded::Loaded,
     state::{
-        At, Committed, Item, Name, Namespace, Position, Progress, Retention, StepKey, Value,
+        Committed, Name, Namespace, Position, Progress, Retention, StepKey,
         outcome::AT_ONCE,
         rows::{Compactable, Current, Forgetting, NewCommit, NewVersion, Removal, Rows, Trimmed},
     },
     store::Error,
     words::{
-        id::{AttemptNo, Micros, RunNo},
+        id::Micros,
         row::{Row, Touch},
     },
 };
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::query::{all, execute, maybe};
-use schema::{BY_TIME, BY_TRANSACTION, COMPACTABLE, HEAD, NEWEST_UNTIL};
+use super::{
+    query::{all, execute, maybe},
+    rows,
+};
+use crate::rows::{Cursor, Record as _};
+use schema::{BY_TRANSACTION, COMPACTABLE, HEAD};
 
 type Result<T> = std::result::Result<T, Error>;
 
 pub fn position(conn: &Connection) -> Result<Position> {
-    let newest = maybe(conn, "SELECT max(position) FROM items", [], |r| r.get::<_, Option<i64>>(0))?;
-    Ok(Position(newest.flatten().unwrap_or(0)))
+    let sql = "SELECT coalesce(max(position), 0) FROM items";
+    Ok(maybe(conn, sql, [], rows::record)?.unwrap_or_default())
 }
 
 pub fn load_key(conn: &Connection, l: &mut Loaded, name: &Arc<Name>) -> Result<()> {
@@ -42,8 +44,9 @@ pub fn load_key(conn: &Connection, l: &mut Loaded, name: &Arc<Name>) -> Result<(
 
 pub fn load_namespace(conn: &Connection, l: &mut Loaded, name: &str) -> Result<()> {
     let found = maybe(conn, HEAD, (name.as_bytes(), AT_ONCE as i64 - 1), |r| {
-        let old = r.get::<_, Option<i64>>(5)?.zip(r.get::<_, Option<i64>>(6)?.map(Micros));
-        Ok((namespace(r)?, old))
+        let mut row = Cursor::new(r);
+        let head = Namespace::of_row(&mut row)?;
+        Ok((head, row.maybe_int()?.zip(row.maybe_int()?.map(Micros))))
     })?;
     if let Some((head, old)) = found {
         l.state.namespaces.insert(name.to_owned(), Row::read(head));
@@ -61,7 +64,7 @@ pub fn load_compactable(
     limit: usize,
 ) -> Result<()> {
     let Some(no) = namespace_no(conn, namespace)? else { return Ok(()) };
-    let seen = bound(conn, no, At::Commit(before.unwrap_or(0)))?;
+    let seen = bound(conn, no, before.unwrap_or(0))?;
     l.state.compactable = all(conn, COMPACTABLE, (no, after, seen.0, count(limit)), |r| {
         let (oldest, at_commit): (i64, Option<i64>) = (r.get(1)?, r.get(3)?);
         let at_commit = at_commit.unwrap_or(oldest);
@@ -71,9 +74,7 @@ pub fn load_compactable(
 }
 
 pub fn outcome(conn: &Connection, id: &str) -> Result<Option<Committed>> {
-    maybe(conn, BY_TRANSACTION, (id.as_bytes(),), |r| {
-        Ok(Committed { commit: r.get(0)?, at: Micros(r.get(1)?), versions: Vec::new() })
-    })
+    maybe(conn, BY_TRANSACTION, (id.as_bytes(),), rows::record)
 }
 
 /// Deletes a namespace. If the store's newest version is in it, that version is kept: its position would be given
@@ -258,29 +259,11 @@ fn remove(conn: &Connection, no: i64, r: &Removal) -> rusqlite::Result<()> {
     execute(conn, "UPDATE keys SET oldest = ?2, replaced = ?2 < version WHERE no = ?1", (no, r.below))
 }
 
-/// Returns the last position that counts at `at`, 0 before the first commit.
-fn bound(conn: &Connection, namespace: i64, at: At) -> Result<Position> {
-    let until = match at {
-        At::Newest => return Ok(Position(i64::MAX)),
-        At::Position(p) => return Ok(p),
-        At::Commit(n) => {
-            let sql = "SELECT position FROM commits WHERE namespace_no = ?1 AND commit_no <= ?2 \
-                       ORDER BY commit_no DESC LIMIT 1";
-            maybe(conn, sql, (namespace, n), |r| r.get(0))?
-        }
-        At::Time(t) => maybe(conn, BY_TIME, (namespace, t.0), |r| r.get(0))?,
-    };
-    Ok(Position(until.unwrap_or(0)))
-}
-
-/// Returns the version of a key that was the newest at `bound`, if it is still kept.
-fn newest_until<T>(
-    conn: &Connection,
-    key: i64,
-    bound: Position,
-    map: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Option<T>> {
-    maybe(conn, NEWEST_UNTIL, (key, bound.0), map)
+/// Returns the position of the namespace's last commit up to `commit`, 0 before the first.
+fn bound(conn: &Connection, namespace: i64, commit: i64) -> Result<Position> {
+    let sql = "SELECT position FROM commits WHERE namespace_no = ?1 AND commit_no <= ?2 \
+               ORDER BY commit_no DESC LIMIT 1";
+    Ok(maybe(conn, sql, (namespace, commit), rows::record)?.unwrap_or_default())
 }
 
 fn namespace_no(conn: &Connection, name: &str) -> Result<Option<i64>> {
@@ -314,47 +297,5 @@ fn current(r: &rusqlite::Row<'_>) -> rusqlite::Result<Current> {
         progress: r.get::<_, Option<i64>>(7)?.and_then(Progress::from_code),
         moved: false,
         no: r.get(8)?,
-    })
-}
-
-fn namespace(r: &rusqlite::Row<'_>) -> rusqlite::Result<Namespace> {
-    Ok(Namespace {
-        name: text(r, 0)?,
-        commit: r.get(1)?,
-        at: Micros(r.get(2)?),
-        keep: r.get::<_, Option<i64>>(3)?.map_or(Retention::All, Retention::Last),
-        forgotten: r.get(4)?,
-    })
-}
-
-/// Reads a name. Names are blobs, compared by their bytes whatever they hold.
-fn text(r: &rusqlite::Row<'_>, i: usize) -> rusqlite::Result<String> {
-    String::from_utf8(r.get(i)?).map_err(|e| {
-        let at = rusqlite::types::Type::Blob;
-        rusqlite::Error::FromSqlConversionFailure(i, at, Box::new(e))
-    })
-}
-
-/// Columns of an item, from `items i` and `keys k`.
-const ITEM: &str = "k.key, i.version, i.value, i.commit_no, i.at, i.run_no, i.attempt, i.position";
-
-/// Reads the columns of `ITEM`. A value in a foreign form is a conversion failure, hence damage.
-fn item(r: &rusqlite::Row<'_>, namespace: &str, agent: &str) -> rusqlite::Result<Item> {
-    let stored = r.get::<_, Option<Vec<u8>>>(2)?.map(Bytes::from);
-    let value = stored.map(Value::decode).transpose().map_err(|e| {
-        let at = rusqlite::types::Type::Blob;
-        rusqlite::Error::FromSqlConversionFailure(2, at, Box::new(e))
-    })?;
-    Ok(Item {
-        namespace: namespace.to_owned(),
-        agent: agent.to_owned(),
-        key: text(r, 0)?,
-        version: r.get(1)?,
-        value,
-        commit: r.get(3)?,
-        at: Micros(r.get(4)?),
-        run: r.get::<_, Option<i64>>(5)?.map(RunNo),
-        attempt: r.get::<_, Option<i64>>(6)?.map(AttemptNo),
-        position: Position(r.get(7)?),
     })
 }

@@ -43,12 +43,6 @@ pub const HEAD: &str = "SELECT n.name, n.commit_no, n.at, n.keep, n.forgotten, c
     (SELECT o.commit_no FROM commits o WHERE o.namespace_no = n.no AND o.commit_no > n.forgotten \
      ORDER BY o.commit_no LIMIT 1 OFFSET ?2) WHERE n.name = ?1";
 
-pub const NEWEST_UNTIL: &str = "SELECT position FROM items INDEXED BY items_by_key \
-    WHERE key_no = ?1 AND position <= ?2 ORDER BY position DESC LIMIT 1";
-
-pub const BY_TIME: &str = "SELECT position FROM commits INDEXED BY commits_by_time \
-    WHERE namespace_no = ?1 AND at <= ?2 ORDER BY at DESC, commit_no DESC LIMIT 1";
-
 pub const BY_TRANSACTION: &str =
     "SELECT commit_no, at FROM commits INDEXED BY commits_by_transaction WHERE txn = ?1 LIMIT 1";
 
@@ -57,26 +51,6 @@ pub const COMPACTABLE: &str = "SELECT no, oldest, version, \
      ORDER BY i.position DESC LIMIT 1) \
     FROM keys k INDEXED BY keys_with_history WHERE namespace_no = ?1 AND replaced = 1 AND no > ?2 \
     ORDER BY no LIMIT ?4";
-
-pub const FURTHEST: &str = "SELECT n, key FROM keys INDEXED BY keys_steps \
-    WHERE agent_no = ?1 AND stem = ?2 AND progress = ?3 ORDER BY n DESC LIMIT 1";
-
-pub const EVENTS: &str = "items i INDEXED BY items_by_agent JOIN keys k ON k.no = i.key_no \
-    LEFT JOIN commits c ON c.namespace_no = ?1 AND c.commit_no = i.commit_no \
-    WHERE i.agent_no = ?2 AND i.position > ?3 AND i.position <= ?4 ORDER BY i.position LIMIT ?5";
-
-/// Tables and conditions for an agent's live keys. The bounds of the key follow.
-pub const LIVE: &str = "keys k INDEXED BY keys_live JOIN items i ON i.position = k.position \
-    WHERE k.agent_no = ?1 AND k.live = 1";
-
-/// `LIVE` without the join to the versions.
-pub const LISTED: &str = "keys k INDEXED BY keys_live WHERE k.agent_no = ?1 AND k.live = 1";
-
-/// Keys of an agent as they stood at a position. A key whose version of that time is gone has NULLs.
-pub const STOOD: &str = "keys k LEFT JOIN items i ON i.position = \
-    (SELECT x.position FROM items x INDEXED BY items_by_key WHERE x.key_no = k.no AND x.position <= ?5 \
-     ORDER BY x.position DESC LIMIT 1) \
-    WHERE k.agent_no = ?1 AND k.first <= ?5 AND (i.position IS NULL OR i.value IS NOT NULL)";
 
 #[cfg(test)]
 mod tests {
@@ -102,20 +76,9 @@ mod tests {
                 assert!(plan.iter().any(|p| p.contains(wanted)), "{sql}: {plan:?}");
             }
         };
-        let bounds = "AND k.key > ?2 AND k.key < ?3 ORDER BY k.key LIMIT ?4";
         check(HEAD, &["PRIMARY KEY (namespace_no=? AND commit_no>?)"]);
-        check(NEWEST_UNTIL, &["items_by_key (key_no=? AND rowid<?)"]);
-        check(BY_TIME, &["commits_by_time (namespace_no=? AND at<?)"]);
         check(BY_TRANSACTION, &["commits_by_transaction (txn=?)"]);
         check(COMPACTABLE, &["keys_with_history (namespace_no=? AND no>?)"]);
-        check(FURTHEST, &["keys_steps (agent_no=? AND stem=? AND progress=?)"]);
-        check(&format!("SELECT * FROM {EVENTS}"), &["items_by_agent (agent_no=? AND rowid>? AND rowid<?)"]);
-        check(&format!("SELECT * FROM {LIVE} {bounds}"), &["keys_live (agent_no=? AND key>? AND key<?)"]);
-        check(
-            &format!("SELECT k.key FROM {LISTED} {bounds}"),
-            &["keys_live (agent_no=? AND key>? AND key<?)"],
-        );
-        check(&format!("SELECT * FROM {STOOD} {bounds}"), &["(agent_no=? AND key>? AND key<?)"]);
         check("SELECT max(position) FROM items", &[]);
     }
 }

@@ -1,0 +1,224 @@
+//! The store for the commands of another machine (`outlast --server`, [`crate::remote`]): one POST, of a question or of
+//! an order.
+//!
+//! Their shapes are those of this version, [`SHAPES`]; programs use the other routes. What may be asked and ordered is
+//! what [`Question`] and [`Op`] can be read as: keys that sign tokens and operations of a run's own processes have no text.
+//! Values of variables and price files are left out of the answers: no command prints them.
+
+use http::Response;
+use outlast_core::{
+    engine::{
+        act::Named,
+        budget::set_budget::BudgetSet,
+        op::{Op, Outcome},
+    },
+    journal::{Role, payload::Payload},
+    reads::{
+        budgets,
+        forks::{Point, prepare},
+    },
+    run::Spec,
+    store::{self, Answer, Durability, Question, Store},
+    words::id::{RunNo, Seq},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::request::{ApiRequest, json, of_type};
+use crate::{
+    state::Error,
+    version,
+    wire::body::{AnswerBody, JSON},
+};
+
+/// Path of the store: a GET tells its shapes and the server's version, a POST asks and orders.
+pub const PATH: &str = "/v1/rows/store";
+
+/// Number of the shapes of questions, orders and their answers. A server and a client have to have the same.
+pub const SHAPES: i64 = 2;
+
+/// Most rows of one answer: for more, a page after the other is asked for.
+pub const MOST: usize = 2_000;
+
+/// Number of neighbouring entries whose payloads are sent along with the requested one; `NEIGHBOURS_LEN`: size in bytes
+/// at which no further one is added.
+pub const NEIGHBOURS: i64 = 64;
+const NEIGHBOURS_LEN: usize = 4 << 20;
+
+/// Body of a POST.
+#[derive(Serialize, Deserialize)]
+pub struct Sent {
+    pub shapes: i64,
+    pub what: What,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Answered with an [`Answered`].
+    Ask(Question),
+    /// Answered with the operation's outcome.
+    Order(Op),
+}
+
+/// Answer to a question.
+#[derive(Serialize, Deserialize)]
+pub struct Answered {
+    pub answer: Answer,
+    /// For a payload: those of neighbouring entries in the same role. The requests of a conversation are stored as
+    /// differences from one another, so that reading one would otherwise take many requests.
+    pub beside: Vec<(Seq, Payload)>,
+}
+
+/// Answers with the shapes of this server.
+pub(super) async fn about(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    reads_all(&asked)?;
+    json(&json!({ "shapes": SHAPES, "version": version::line() }))
+}
+
+/// Answers a question, or carries out an order of a person.
+pub(super) async fn post(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+    reads_all(&asked)?;
+    let other = |why: String| Error::BadRequest(format!("another version of outlast asks: {why}"));
+    let sent: Sent = serde_json::from_slice(&asked.body).map_err(|e| other(e.to_string()))?;
+    if sent.shapes != SHAPES {
+        return Err(other(format!("its shapes have the number {}, and these {SHAPES}", sent.shapes)));
+    }
+    let text = match sent.what {
+        What::Ask(question) => asked.read(move |store| Ok(text(&ask(store, &bounded(question))?))).await??,
+        What::Order(op) => {
+            asked.caller.must_be_a_person()?;
+            let by = asked.actor();
+            let told =
+                asked.read(move |store| Ok(carry_out(store, by, op).and_then(|told| text(&told)))).await;
+            // Calls that wait for room ask again.
+            asked.host.wake();
+            told??
+        }
+    };
+    Ok(of_type(text, JSON))
+}
+
+fn reads_all(asked: &ApiRequest) -> Result<(), Error> {
+    if asked.caller.only_run().is_some() { Err(Error::OwnRunOnly) } else { Ok(()) }
+}
+
+fn text(value: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|e| Error::BadValue(e.to_string()))
+}
+
+/// Bounds the number of rows that a question asks for.
+fn bounded(mut question: Question) -> Question {
+    let limit = match &mut question {
+        Question::Runs { filter } => &mut filter.limit,
+        Question::Approvals { filter } => &mut filter.limit,
+        Question::Entries { limit, .. }
+        | Question::Steps { limit, .. }
+        | Question::StateHistory { limit, .. }
+        | Question::Namespaces { limit, .. }
+        | Question::Agents { limit, .. } => limit,
+        Question::Items { page, .. } => &mut page.limit,
+        Question::Events { query } => &mut query.limit,
+        Question::StateKeys { scan } | Question::StateScan { scan } => &mut scan.limit,
+        Question::StateEvents { range } => &mut range.limit,
+        // One row, or a list that a store has whole.
+        Question::RunNo { .. }
+        | Question::Run { .. }
+        | Question::Statuses {}
+        | Question::Envelope { .. }
+        | Question::Budgets {}
+        | Question::Attempts { .. }
+        | Question::Entry { .. }
+        | Question::Newest { .. }
+        | Question::NewestRequest { .. }
+        | Question::Payload { .. }
+        | Question::NewestEvent {}
+        | Question::Deliveries {}
+        | Question::LiveInstances {}
+        | Question::Instance { .. }
+        | Question::Ledger { .. }
+        | Question::TokenKeys {}
+        | Question::Now {}
+        | Question::State { .. }
+        | Question::StateAt { .. }
+        | Question::ResumePoint { .. }
+        | Question::StatePosition {}
+        | Question::Namespace { .. }
+        | Question::TransactionOutcome { .. } => return question,
+    };
+    *limit = MOST.min(*limit);
+    question
+}
+
+fn ask(store: &dyn Store, question: &Question) -> Result<Answered, store::Error> {
+    let mut answer = store.answer(question)?;
+    match &mut answer {
+        Answer::Run(view) => view.iter_mut().for_each(|view| strip(&mut view.spec)),
+        Answer::Runs(views) => views.iter_mut().for_each(|view| strip(&mut view.spec)),
+        _ => {}
+    }
+    let beside = match (question, &answer) {
+        (Question::Payload { run, seq, role }, Answer::Payload(found)) => {
+            let had = found.as_ref().map_or(0, |payload| payload.bytes.len());
+            neighbours(store, *run, *seq, *role, had)?
+        }
+        _ => Vec::new(),
+    };
+    Ok(Answered { answer, beside })
+}
+
+/// Removes values that only the next start of the run's command needs: environment, price file, upstreams.
+fn strip(spec: &mut Spec) {
+    if let Some(command) = &mut spec.command {
+        command.env.clear();
+    }
+    if let Some(file) = spec.prices.as_mut().and_then(|prices| prices.file.as_mut()) {
+        file.text.clear();
+    }
+    spec.upstreams.clear();
+}
+
+fn neighbours(
+    store: &dyn Store,
+    run: RunNo,
+    seq: Seq,
+    role: Role,
+    mut len: usize,
+) -> Result<Vec<(Seq, Payload)>, store::Error> {
+    let first = seq.0 - seq.0.rem_euclid(NEIGHBOURS);
+    let mut beside = Vec::new();
+    for at in (first..first.saturating_add(NEIGHBOURS)).filter(|at| *at != seq.0).map(Seq) {
+        if len >= NEIGHBOURS_LEN {
+            break;
+        }
+        if let Some(payload) = store.payload(run, at, role)? {
+            len += payload.bytes.len();
+            beside.push((at, payload));
+        }
+    }
+    Ok(beside)
+}
+
+/// Carries out an order in the name of who gave it, as the commands of this machine do.
+fn carry_out(store: &dyn Store, by: String, op: Op) -> Result<Outcome, Error> {
+    let op = match op {
+        // Earlier runs are charged to the budget here: nothing is left to apply.
+        Op::SetBudget(set) => {
+            let (told, _) = budgets::set(store, *set, Some(&by))?;
+            return Ok(Outcome::BudgetSet(BudgetSet { applied: true, ..told }));
+        }
+        // The state is here: the other machine named the point that it found.
+        Op::Fork(fork) => {
+            let point = Point::Found(fork.origin.seq, fork.origin.at);
+            if fork.origin.seq < Seq(0) {
+                return Err(Error::BadRequest(format!(
+                    "no fork begins behind the entry {}",
+                    fork.origin.seq
+                )));
+            }
+            prepare(store, fork.origin.run, &point, fork.id, fork.limits)?.into()
+        }
+        op => op,
+    };
+    Ok(store.submit(Op::InName(Box::new(Named { by, op })), Durability::Synced).wait()?)
+}

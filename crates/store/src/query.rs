@@ -1,0 +1,307 @@
+//! Reads of committed rows: the text, the parameters and the row function of each question, once for both databases,
+//! which only bind them ([`Database`]).
+
+mod state;
+
+use std::borrow::Cow;
+
+use outlast_core::{
+    envelope::{Envelope, budget::BudgetView, unit::MOST_PER_CALL},
+    journal::{Entry, Role},
+    run::{attempt::Attempt, instance::Instance},
+    store::{Answer, Error, INLINE_VALUE, Question, RunFilter, Sought, WHOLE_VALUE, filter::ApprovalFilter},
+};
+
+use crate::{
+    rows::{Cell, Dialect, Record},
+    tables::{
+        APPROVAL, CALL, DONE, ITEM, ITEM_ROW, LIVE, OPEN, STEP, STEP_ROW, UNKNOWN, budget_views, run_views,
+    },
+};
+
+/// Parameter of a query, kept for a thread that reads for its caller.
+pub enum Value {
+    Int(i64),
+    Text(String),
+    Name(String),
+    Blob(Vec<u8>),
+}
+
+impl Value {
+    pub fn cell(&self) -> Cell<'_> {
+        match self {
+            Value::Int(value) => Cell::Int(Some(*value)),
+            Value::Text(text) => Cell::Text(Some(text.into())),
+            Value::Name(name) => Cell::Name(Some(name)),
+            Value::Blob(bytes) => Cell::Blob(Some(bytes)),
+        }
+    }
+}
+
+use Value::{Int, Name, Text};
+
+/// Statement that reads rows, with its parameters in the order of their numbers.
+pub struct Query {
+    pub text: Cow<'static, str>,
+    pub values: Vec<Value>,
+    /// Whether it is a page of a large table, all of it behind one index.
+    pub is_page: bool,
+}
+
+impl Query {
+    fn new(text: impl Into<Cow<'static, str>>, values: impl Into<Vec<Value>>) -> Query {
+        Query { text: text.into(), values: values.into(), is_page: false }
+    }
+
+    fn page(self) -> Query {
+        Query { is_page: true, ..self }
+    }
+}
+
+/// A database that runs queries.
+pub trait Database {
+    const DIALECT: Dialect;
+
+    fn rows<T: Record>(&self, query: Query) -> Result<Vec<T>, Error>;
+
+    fn row<T: Record>(&self, query: Query) -> Result<Option<T>, Error> {
+        Ok(self.rows(query)?.into_iter().next())
+    }
+
+    /// Answers the questions for which the databases have rows of their own shape: stored bytes, the time.
+    fn own_answer(&self, question: &Question) -> Result<Answer, Error>;
+}
+
+/// Answers a question from the rows of a database.
+pub fn answer<D: Database>(db: &D, question: &Question) -> Result<Answer, Error> {
+    let d = D::DIALECT;
+    let (o, p) = (d.schema(), d.mark());
+    let by_no = || format!("WHERE no = {p}1");
+    Ok(match question {
+        Question::RunNo { id } => {
+            let text = format!("SELECT no FROM {o}runs WHERE id = {p}1");
+            Answer::RunNo(db.row(Query::new(text, [Text(id.to_string())]))?)
+        }
+        Question::Run { no } => Answer::Run(db.row(Query::new(run_views(d, &by_no()), [Int(no.0)]))?),
+        Question::Runs { filter } => Answer::Runs(db.rows(runs(d, filter))?),
+        Question::Statuses {} => {
+            let by = d.indexed_by("runs_by_status");
+            let text = format!("SELECT status, count(*) FROM {o}runs {by}GROUP BY status ORDER BY status");
+            Answer::Statuses(db.rows(Query::new(text, []))?)
+        }
+        Question::Approvals { filter } => {
+            let mut values = vec![limit(filter.limit)];
+            values.extend(filter.run.map(|run| Int(run.0)));
+            Answer::Approvals(db.rows(Query::new(approvals(d, filter), values))?)
+        }
+        Question::Envelope { no } => {
+            Answer::Envelope(db.row(Query::new(d.select::<Envelope>(&by_no()), [Int(no.0)]))?)
+        }
+        Question::Budgets {} => {
+            let mut views: Vec<BudgetView> = db.rows(Query::new(budget_views(d), []))?;
+            views.retain(|view| !view.budget.removed);
+            Answer::Budgets(views)
+        }
+        Question::Attempts { run } => {
+            let text = d.select::<Attempt>(&format!("WHERE run_no = {p}1 ORDER BY no"));
+            Answer::Attempts(db.rows(Query::new(text, [Int(run.0)]))?)
+        }
+        Question::Entry { run, seq } => {
+            let text = d.select::<Entry>(&format!("WHERE run_no = {p}1 AND seq = {p}2"));
+            Answer::Entry(db.row(Query::new(text, [Int(run.0), Int(seq.0)]))?)
+        }
+        Question::Entries { run, after, limit: most } => {
+            let rest = format!("WHERE run_no = {p}1 AND seq > {p}2 ORDER BY seq LIMIT {p}3");
+            let values = [Int(run.0), Int(after.0), limit(*most)];
+            Answer::Entries(db.rows(Query::new(d.select::<Entry>(&rest), values).page())?)
+        }
+        Question::Items { run, page } => {
+            let mut values = vec![Int(run.0), Int(page.after.0), Int(page.upto.0), limit(page.limit)];
+            if page.values {
+                values.extend([Int(Role::Value.code()), Int(WHOLE_VALUE)]);
+                Answer::Items(db.rows(Query::new(items(d, true), values).page())?)
+            } else {
+                let rows = db.rows(Query::new(items(d, false), values).page())?;
+                Answer::Items(rows.into_iter().map(|row| (row, None)).collect())
+            }
+        }
+        Question::Steps { run, after, limit: most } => {
+            let values = [Int(run.0), Int(after.0), limit(*most), Int(Role::Value.code()), Int(INLINE_VALUE)];
+            Answer::Steps(db.rows(Query::new(steps(d), values).page())?)
+        }
+        Question::Newest { run, sought } => {
+            let mut values =
+                vec![Int(run.0), Int(sought.kind.code()), Name(sought.key.clone()), Int(sought.upto.0)];
+            values.extend(sought.scope.clone().map(Name));
+            Answer::Newest(db.row(Query::new(newest(d, sought), values))?)
+        }
+        Question::Events { query } => {
+            let (mark, behind, order) = marks(d);
+            let of_run = if query.run.is_some() { format!("run_no = {p}4 AND ") } else { String::new() };
+            let by = if query.run.is_some() { d.indexed_by("events_of_runs") } else { String::new() };
+            let text = format!(
+                "SELECT {mark}, at, run_no, seq, kind, about FROM {o}events {by}WHERE {of_run}{behind} \
+                 ORDER BY {order} LIMIT {p}3"
+            );
+            let mut values = vec![Int(query.after.transaction), Int(query.after.no), limit(query.limit)];
+            values.extend(query.run.map(|run| Int(run.0)));
+            Answer::Events(db.rows(Query::new(text, values))?)
+        }
+        Question::NewestEvent {} => {
+            let (mark, _, order) = marks(d);
+            let newest = order.replace(',', " DESC,");
+            let text = format!("SELECT {mark} FROM {o}events ORDER BY {newest} DESC LIMIT 1");
+            Answer::NewestEvent(db.row(Query::new(text, []))?.unwrap_or_default())
+        }
+        Question::Deliveries {} => {
+            let text = format!("SELECT delivery FROM {o}deliveries ORDER BY name");
+            Answer::Deliveries(db.rows(Query::new(text, []))?)
+        }
+        Question::LiveInstances {} => {
+            let text = d.select::<Instance>(&format!("WHERE life = {LIVE} ORDER BY no"));
+            Answer::LiveInstances(db.rows(Query::new(text, []))?)
+        }
+        Question::Instance { no } => {
+            Answer::Instance(db.row(Query::new(d.select::<Instance>(&by_no()), [Int(no.0)]))?)
+        }
+        Question::Ledger { since, until } => {
+            Answer::Ledger(db.rows(Query::new(ledger(d), [Int(since.0), Int(until.0)]))?)
+        }
+        Question::TokenKeys {} => {
+            let text = format!(
+                "SELECT key, value FROM {o}meta WHERE key LIKE 'token_key_%' ORDER BY length(key) DESC, key DESC"
+            );
+            Answer::TokenKeys(db.rows(Query::new(text, []))?)
+        }
+        Question::NewestRequest { .. } | Question::Payload { .. } | Question::Now {} => {
+            return db.own_answer(question);
+        }
+        Question::State { .. }
+        | Question::StateAt { .. }
+        | Question::StateHistory { .. }
+        | Question::StateKeys { .. }
+        | Question::StateScan { .. }
+        | Question::StateEvents { .. }
+        | Question::ResumePoint { .. }
+        | Question::StatePosition {}
+        | Question::Namespace { .. }
+        | Question::Namespaces { .. }
+        | Question::Agents { .. }
+        | Question::TransactionOutcome { .. } => return state::answer(db, question),
+    })
+}
+
+fn limit(rows: usize) -> Value {
+    Int(i64::try_from(rows).unwrap_or(i64::MAX))
+}
+
+/// Returns the columns of an event's mark, the condition that an event is behind the mark $1, $2, and the order of
+/// marks. An SQLite store has no transactions in its events.
+fn marks(d: Dialect) -> (&'static str, &'static str, &'static str) {
+    match d {
+        Dialect::Sqlite => ("0, no", "no > ?2", "no"),
+        Dialect::Postgres | Dialect::PostgresRow => {
+            ("transaction, no", "(transaction, no) > ($1, $2)", "transaction, no")
+        }
+    }
+}
+
+fn runs(d: Dialect, filter: &RunFilter) -> Query {
+    let mut wanted = String::from("WHERE true");
+    let mut values = Vec::new();
+    let mut put = |clause: &dyn Fn(usize) -> String, value: Value| {
+        values.push(value);
+        wanted.extend([" AND ", &clause(values.len())]);
+    };
+    let p = d.mark();
+    if let Some(status) = filter.status {
+        put(&|i| format!("status = {p}{i}"), Int(status as i64));
+    }
+    if let Some(key) = &filter.command_key {
+        put(&|i| d.is_name("command_key", i), Name(key.clone()));
+    }
+    if let Some(before) = filter.before {
+        put(&|i| format!("no < {p}{i}"), Int(before.0));
+    }
+    if filter.jobs {
+        wanted.push_str(" AND job IS NOT NULL");
+    }
+    values.push(limit(filter.limit));
+    wanted.push_str(&format!(" ORDER BY no DESC LIMIT {p}{}", values.len()));
+    Query::new(run_views(d, &wanted), values)
+}
+
+/// Returns the query for approvals, newest first: it walks an index from its end until it has enough rows. For one run,
+/// the index of its entries of a kind is smaller.
+pub fn approvals(d: Dialect, filter: &ApprovalFilter) -> String {
+    let p = d.mark();
+    let open = if filter.open { format!(" AND state = {OPEN}") } else { String::new() };
+    let (index, of_run) = match (filter.run, filter.open) {
+        (Some(_), _) => ("entries_by_key", format!(" AND run_no = {p}2 AND key IS NOT NULL")),
+        (None, true) => ("approvals_open", String::new()),
+        (None, false) => ("approvals", String::new()),
+    };
+    d.select::<Entry>(&format!(
+        "{}WHERE kind = {APPROVAL}{open}{of_run} ORDER BY opened_at DESC, run_no DESC, seq DESC LIMIT {p}1",
+        d.indexed_by(index)
+    ))
+}
+
+/// Returns the query for a page of a job's items. The index on the newest entries of items has a page cost its own size,
+/// whatever else the journal holds.
+pub fn items(d: Dialect, values: bool) -> String {
+    let (o, p) = (d.schema(), d.mark());
+    let (value, join) = match values {
+        true => (format!(", {}", d.value()), d.value_join(5)),
+        false => Default::default(),
+    };
+    format!(
+        "SELECT {ITEM_ROW}{value} FROM {o}entries e {}{join} WHERE e.run_no = {p}1 AND e.kind = {ITEM} \
+         AND (e.retried_by IS NULL OR e.retried_by > {p}3) AND e.seq > {p}2 AND e.seq <= {p}3 \
+         ORDER BY e.seq LIMIT {p}4",
+        d.indexed_by("entries_of_items")
+    )
+}
+
+pub fn steps(d: Dialect) -> String {
+    let (o, p) = (d.schema(), d.mark());
+    format!(
+        "SELECT {STEP_ROW}, {} FROM {o}entries e {} WHERE e.run_no = {p}1 AND e.kind = {STEP} AND e.seq > {p}2 \
+         ORDER BY e.seq LIMIT {p}3",
+        d.value(),
+        d.value_join(4)
+    )
+}
+
+fn newest(d: Dialect, sought: &Sought) -> String {
+    let p = d.mark();
+    let done = if sought.done { format!(" AND state = {DONE}") } else { String::new() };
+    let scope = sought.scope.as_ref().map_or_else(String::new, |_| format!(" AND {}", d.is_name("scope", 5)));
+    d.select::<Entry>(&format!(
+        "{}WHERE run_no = {p}1 AND kind = {p}2 AND {}{scope}{done} AND seq <= {p}4 ORDER BY seq DESC LIMIT 1",
+        d.indexed_by("entries_by_key"),
+        d.is_name("key", 3)
+    ))
+}
+
+/// Returns the query for the ledger's lines between two times.
+fn ledger(d: Dialect) -> String {
+    let (o, p) = (d.schema(), d.mark());
+    let (least, greatest) = (d.least(), d.greatest());
+    let reserved = d.number_at("detail", &["reserved", "0"]);
+    let unbacked = d.number_at("detail", &["correction", "unbacked_nano_usd"]);
+    // Floor division, also before 1970: a wrong clock is no reason to lose a line. Older stores have calls that were
+    // charged more than `MOST_PER_CALL`; their sum would overflow. Unbacked doubt as `Entry::unbacked` has it. PostgreSQL
+    // adds bigints to a numeric.
+    format!(
+        "SELECT run_no, upstream, model, \
+         (opened_at - ((opened_at % 86400000000) + 86400000000) % 86400000000) / 86400000000 AS day, \
+         CAST(sum(spent_calls) AS bigint), CAST(sum({least}(spent_tokens, {MOST_PER_CALL})) AS bigint), \
+         CAST(sum({least}(spent_cost, {MOST_PER_CALL})) AS bigint), \
+         CAST(sum(CASE WHEN state = {UNKNOWN} THEN {least}(held_cost, {MOST_PER_CALL}) ELSE 0 END) AS bigint), \
+         CAST(sum(CASE WHEN state = {UNKNOWN} THEN {greatest}(coalesce({reserved}, 0) - held_cost, 0) \
+         WHEN retried_by IS NOT NULL THEN coalesce({unbacked}, 0) ELSE 0 END) AS bigint) \
+         FROM {o}entries WHERE kind = {CALL} AND opened_at >= {p}1 AND opened_at < {p}2 \
+         GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+    )
+}
