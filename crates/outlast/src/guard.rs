@@ -10,7 +10,6 @@ use std::sync::Arc;
 use outlast_core::{
     run::instance::Instance,
     store::{self, Store},
-    words::id::RunId,
 };
 use outlast_process::{
     ancestry::{self, Ancestor},
@@ -19,7 +18,10 @@ use outlast_process::{
 
 use crate::{
     agent::inside::{Inside, TOKEN},
-    cli::{Command, McpArgs, ServiceVerb, notify::NotifyVerb, state::StateCommand},
+    cli::{
+        Command,
+        verbs::{Rule, verb},
+    },
     program::{
         context::Context,
         error::{CliError, CommandError},
@@ -28,102 +30,17 @@ use crate::{
     supervisor::environment::{GROUPS, MARK},
 };
 
-/// Rule for a command that a process of a run types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule<'a> {
-    /// Allowed: the command only reads, or acts for the run to which its own process belongs.
-    Free,
-    /// Allowed with the run's token: the command begins a new run, or continues the named one, as a child of
-    /// this process's run.
-    Begins(Option<&'a RunId>),
-    /// Allowed for the process's own run, or one that was started inside it. `None`, a command without a run's name, is
-    /// refused: the last run of the directory may be anybody's.
-    OwnRuns(Option<&'a str>),
-    /// Refused: the command changes limits, other runs, policies or the store, and only a person may do that.
-    Persons,
-}
-
-/// Returns the command's verb and its rule. The match is exhaustive: a new command does not compile without a rule.
-pub fn rule(command: &Command) -> (&'static str, Rule<'_>) {
-    use Rule::{Begins, Free, OwnRuns, Persons};
-    let if_changes = |changes: bool| if changes { Persons } else { Free };
-    match command {
-        Command::Run(args) => ("run", Begins(args.run.as_ref())),
-        Command::Agent(_) => ("agent", Free),
-        Command::Hook(_) => ("hook", Free),
-        Command::Mcp(McpArgs { run: Some(run), .. }) => ("mcp", Begins(Some(run))),
-        Command::Mcp(_) => ("mcp", Free),
-        // It only gives up rights.
-        Command::Confined(_) => ("confined", Free),
-        // Whoever serves a store answers for anybody, with a token of its own making.
-        Command::Serve(_) => ("serve", Persons),
-        // Whoever has its link decides.
-        Command::Ui(args) => ("ui", if_changes(!args.read_only)),
-        // Its keys that decide are checked when they are typed.
-        Command::Watch(_) => ("watch", Free),
-        Command::Ls(_) => ("ls", Free),
-        Command::Show(_) => ("show", Free),
-        Command::Journal(_) => ("journal", Free),
-        Command::Logs(_) => ("logs", Free),
-        // Who is attached types to the agent.
-        Command::Attach(args) => ("attach", OwnRuns(Some(&args.run))),
-        Command::Budget(args) => ("budget", if_changes(args.changes())),
-        Command::Budgets(args) => ("budgets", if_changes(args.verb.is_some())),
-        Command::Stop(args) => ("stop", OwnRuns(args.run.as_deref())),
-        Command::Wake(_) => ("wake", Persons),
-        // A resumption accepts what halted the run.
-        Command::Resume(_) => ("resume", Persons),
-        Command::Cancel(args) => ("cancel", OwnRuns(Some(&args.run))),
-        Command::Approvals(_) => ("approvals", Free),
-        Command::Approve(_) => ("approve", Persons),
-        Command::Resolve(args) => ("resolve", if_changes(args.step.is_some())),
-        Command::Spend(_) => ("spend", Free),
-        // Lower prices are more room.
-        Command::Prices(args) => ("prices", if_changes(args.verb.is_some())),
-        Command::Jobs(_) => ("jobs", Free),
-        Command::Inspect(_) => ("inspect", Free),
-        Command::Retry(_) => ("retry", Persons),
-        Command::Export(_) => ("export", Free),
-        Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run))),
-        Command::Fork(_) => ("fork", Persons),
-        Command::Rm(_) => ("rm", Persons),
-        Command::Gc(args) => ("gc", if_changes(!args.dry_run)),
-        Command::Verify(args) => ("verify", if_changes(args.repair)),
-        Command::Repair(args) => ("repair", if_changes(args.accept_shorter)),
-        Command::Migrate(_) => ("migrate", Persons),
-        Command::State(args) => (
-            "state",
-            match &args.command {
-                StateCommand::Restore(_) => Persons,
-                StateCommand::Keep(keep) => if_changes(keep.versions.is_some()),
-                _ => Free,
-            },
-        ),
-        Command::Ctx(_) => ("ctx", Free),
-        Command::ShellInit(_) => ("shell-init", Free),
-        Command::ShellLoop(_) => ("shell-loop", Free),
-        // Whoever tells can send what it likes to a person's endpoints.
-        Command::Notify(args) => ("notify", if_changes(!matches!(args.verb, None | Some(NotifyVerb::Ls)))),
-        Command::Service(args) => ("service", if_changes(args.verb != ServiceVerb::Status && !args.print)),
-        Command::Doctor(_) => ("doctor", Free),
-        // A file that is trusted can lift a limit.
-        Command::Trust(_) => ("trust", Persons),
-        Command::Completions(_) => ("completions", Free),
-        Command::Mock(_) => ("mock", Free),
-    }
-}
-
 /// Checks that this process may run the command.
 ///
 /// Errors: `not_a_persons` if a process of a run types a person's command; those of the run's token and of the store.
 pub fn check(command: &Command, context: &Context) -> Result<(), CliError> {
-    let (verb, rule) = rule(command);
+    let verb = verb(command);
     // A run of the same name on another machine is not this process's own.
-    let rule = match rule {
+    let rule = match verb.rule {
         Rule::OwnRuns(_) if context.server.is_some() => Rule::Persons,
         rule => rule,
     };
-    check_rule(verb, rule, context)
+    check_rule(verb.name, rule, context)
 }
 
 /// Checks that a person types, and no process of a run, before `verb` is done. Errors: as [`check`].
@@ -223,6 +140,7 @@ fn supervisor(line: &[Ancestor], context: &Context) -> Result<Option<(Instance, 
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use outlast_core::words::id::RunId;
 
     use super::*;
     use crate::cli::Cli;
@@ -231,7 +149,7 @@ mod tests {
     fn what_decides_is_a_persons_and_what_looks_is_anybodys() {
         let check = |line: &str, want: Rule| {
             let cli = Cli::try_parse_from(line.split(' ')).expect(line);
-            assert_eq!(rule(&cli.command).1, want, "{line}");
+            assert_eq!(verb(&cli.command).rule, want, "{line}");
         };
         for line in [
             "outlast budget r --add-usd 1",

@@ -3,7 +3,6 @@
 pub mod mock;
 pub mod proxy_setup;
 pub(crate) mod settings;
-pub mod token;
 pub mod ui;
 
 use std::{io::IsTerminal as _, net::SocketAddr, time::Duration};

@@ -19,6 +19,7 @@ pub mod supervise;
 pub mod trust;
 pub mod ui;
 pub mod values;
+pub mod verbs;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use outlast_server::version;

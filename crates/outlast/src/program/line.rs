@@ -9,11 +9,11 @@ use clap::{
 };
 
 use crate::{
-    cli::{Cli, Command, command},
-    program::{
-        error::CliError,
-        server::{self, Over},
+    cli::{
+        Cli, Command, command,
+        verbs::{Over, verb},
     },
+    program::{error::CliError, server},
     settings::{config, surroundings::Surroundings},
 };
 
@@ -45,8 +45,8 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
     let typed = matches.value_source("server") == Some(ValueSource::CommandLine);
     match cli.globals.server.as_deref().filter(|server| !server.is_empty()) {
         // A server that is set for every command does not concern one that is about this machine.
-        Some(_) if !typed && server::over(&cli.command) == Over::ThisMachine => cli.globals.server = None,
-        Some(address) => server::check(&cli.command, &word, address)?,
+        Some(_) if !typed && verb(&cli.command).over == Over::ThisMachine => cli.globals.server = None,
+        Some(address) => server::check(&cli.command, address)?,
         None => {}
     }
     Ok(cli)

@@ -1,17 +1,23 @@
 //! Commands over a server (`--server`): which of them it carries, and how it is reached.
 
-use std::sync::Arc;
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
 use outlast_core::store::Store;
 use outlast_server::{
-    door::Key,
+    door::{ApiTokens, Key},
     remote::{Address, Remote},
 };
 
 use crate::{
-    cli::Command,
-    program::{context::Context, error::CliError},
-    serve::{proxy_setup, token::read_token},
+    cli::{
+        Command,
+        verbs::{Over, verb},
+    },
+    program::{
+        context::Context,
+        error::{CliError, InputError},
+    },
+    serve::proxy_setup,
     settings::surroundings::Surroundings,
 };
 
@@ -45,74 +51,12 @@ impl Server {
     }
 }
 
-/// Whether and how a command works with a server in place of a local store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
-    /// The command does the same, on the server's store.
-    Server,
-    /// The command is about this machine. `--server` is refused, and a variable or setting does not concern it.
-    ThisMachine,
-    /// The server has no route for what the command reads or changes; the text names what is missing.
-    Missing(&'static str),
-}
-
-/// Returns the relation of a command to a server. A new command does not compile until this match names it.
-pub fn over(command: &Command) -> Over {
-    use Over::{Missing, ThisMachine};
-    match command {
-        Command::Ls(_)
-        | Command::Show(_)
-        | Command::Journal(_)
-        | Command::Watch(_)
-        | Command::Budget(_)
-        | Command::Stop(_)
-        | Command::Wake(_)
-        | Command::Cancel(_)
-        | Command::Approvals(_)
-        | Command::Approve(_)
-        | Command::Spend(_)
-        | Command::Budgets(_)
-        | Command::Jobs(_)
-        | Command::Inspect(_)
-        | Command::Retry(_)
-        | Command::Fork(_) => Over::Server,
-        Command::Logs(_) => Missing("logs are files of its machine, and no route reads them"),
-        Command::Attach(_) => Missing("no route has a run's terminal"),
-        Command::Resume(_) => Missing("no route starts a run's supervisor; type it on its machine"),
-        Command::Snapshot(_) => Missing("no route names a snapshot; type it on its machine"),
-        Command::Resolve(_) => {
-            Missing("no route resolves a step or a tool call in doubt; type it on its machine")
-        }
-        Command::Export(_) => Missing("no route writes a run's results; type it on its machine"),
-        Command::Rm(_) | Command::Gc(_) => Missing("no route removes runs; type it on its machine"),
-        Command::State(_) => Missing("use the routes below /v1/state, or outlast.Statehouse"),
-        Command::Verify(_) | Command::Repair(_) => Missing("no route checks a store"),
-        Command::Migrate(_) => Missing("a server opened its store as it began"),
-        Command::Notify(_) => Missing("endpoints are in the settings of its machine"),
-        Command::Run(_)
-        | Command::Agent(_)
-        | Command::Hook(_)
-        | Command::Confined(_)
-        | Command::Mcp(_)
-        | Command::Serve(_)
-        | Command::Ui(_)
-        | Command::Prices(_)
-        | Command::Ctx(_)
-        | Command::ShellInit(_)
-        | Command::ShellLoop(_)
-        | Command::Service(_)
-        | Command::Doctor(_)
-        | Command::Trust(_)
-        | Command::Completions(_)
-        | Command::Mock(_) => ThisMachine,
-    }
-}
-
-/// Refuses a command that does not work with a server. `word` is the command's name.
-pub fn check(command: &Command, word: &str, server: &str) -> Result<(), CliError> {
-    let message = |why: &str| format!("`outlast {word}` does not work over a server: {why}");
+/// Refuses a command that does not work with a server.
+pub fn check(command: &Command, server: &str) -> Result<(), CliError> {
+    let verb = verb(command);
+    let message = |why: &str| format!("`outlast {}` does not work over a server: {why}", verb.name);
     let usage = |message: String, hint: &str| Err(CliError::usage(message, Some(hint)));
-    match over(command) {
+    match verb.over {
         Over::Server => Ok(()),
         Over::ThisMachine => usage(message("it is about this machine"), "leave --server out"),
         Over::Missing(why) => {
@@ -136,4 +80,26 @@ impl Context {
             }
         }
     }
+}
+
+/// Reads the one API token of a file, as a client shows it. Errors: those of [`read_tokens`]; several tokens.
+fn read_token(path: &Path) -> Result<String, CliError> {
+    let several = || InputError::ApiToken { path: path.to_owned(), why: "wanted one token in it".into() };
+    Ok(read_tokens(path)?.only().ok_or_else(several)?.to_owned())
+}
+
+/// Reads the API tokens of a file: one in each line, with its bearer's name before it or without. Errors: a token of fewer
+/// than 16 characters, a line that is none, or a file that others can read.
+pub fn read_tokens(path: &Path) -> Result<ApiTokens, CliError> {
+    let bad = |why: String| InputError::ApiToken { path: path.to_owned(), why };
+    let meta = fs::metadata(path).map_err(|e| bad(e.to_string()))?;
+    if meta.mode() & 0o077 != 0 {
+        return Err(bad(format!(
+            "it has mode {:o}, and others must not read it (wanted 0600)",
+            meta.mode() & 0o777
+        ))
+        .into());
+    }
+    let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    Ok(ApiTokens::parse(&text).map_err(|e| bad(e.to_string()))?)
 }

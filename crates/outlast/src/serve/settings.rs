@@ -9,10 +9,9 @@ use outlast_core::store::Store;
 use outlast_server::door::{Access, Config, Proxy};
 use tokio::signal::unix::Signal;
 
-use super::token::read_tokens;
 use crate::{
     cli::{Command, ServeArgs},
-    program::{context::Context, error::CliError, line},
+    program::{context::Context, error::CliError, line, server::read_tokens},
     serve::proxy_setup,
     settings::{budgets, masks, prices},
 };
