@@ -170,11 +170,11 @@ def check_figures(document: Path) -> list[str]:
 
 
 def check_codes(document: Path, rust: str) -> list[str]:
-    """Every code that a `fn code` or a table of facts gives stands in the document, and the document has no other."""
+    """Every code that a `fn code`, a `fn fact` or a table of facts gives stands in the document, and the document has no other."""
     text = document.read_text()
     told = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.M))
     given = set()
-    for match in re.finditer(r"^( *)pub (?:const )?fn code\(&?self\)[^\n]*{\n.*?^\1}", rust, re.M | re.S):
+    for match in re.finditer(r"^( *)pub (?:const )?fn (?:code|fact)\(&?self\)[^\n]*{\n.*?^\1}", rust, re.M | re.S):
         given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', match.group(0)))
     for rows in re.findall(r"error_facts! {\n.*?^}", rust, re.M | re.S):
         given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', rows))

@@ -14,6 +14,7 @@ use outlast_core::{
     words::class::Class,
     words::id::Micros,
 };
+use serde::Serialize;
 use serde_json::json;
 
 pub use self::{
@@ -36,7 +37,7 @@ use crate::{
 };
 
 /// Run that an ambiguous name may mean, as an error lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Candidate {
     pub run: String,
     pub name: Option<String>,
@@ -116,22 +117,37 @@ impl CliError {
 
     /// Returns the error's stable code, by which programs tell errors apart.
     pub fn code(&self) -> &'static str {
+        self.fact().0
+    }
+
+    /// Returns the exit code. See [`exit_code`].
+    pub fn exit(&self) -> u8 {
+        self.fact().1
+    }
+
+    /// Returns the stable code and the exit code.
+    pub fn fact(&self) -> (&'static str, u8) {
         match self {
-            CliError::Line(_) | CliError::Usage { .. } => "usage",
-            CliError::Settings(_) => "bad_setting",
-            CliError::Place(_) => "bad_store_place",
-            CliError::Keys(e) => e.code(),
-            CliError::Store(e) => e.code(),
-            CliError::NoStore { .. } => "store_missing",
-            CliError::NoSuchRun { .. } | CliError::NoRunHere { .. } => "unknown_run",
-            CliError::AmbiguousRun { .. } => "ambiguous_run",
-            CliError::Output(_) => "output",
-            CliError::System(_) => "system",
-            CliError::Machine(e) => e.code(),
-            CliError::Input(e) => e.code(),
-            CliError::Run(e) => e.code(),
-            CliError::Inside(e) => e.code(),
-            CliError::Command(e) => e.code(),
+            CliError::Line(e) if !e.use_stderr() => ("usage", exit_code::OK),
+            CliError::Line(_) | CliError::Usage { .. } => ("usage", exit_code::USAGE),
+            CliError::Settings(_) => ("bad_setting", exit_code::USAGE),
+            CliError::Place(_) => ("bad_store_place", exit_code::USAGE),
+            CliError::Keys(e) => (e.code(), exit_code::UNAVAILABLE),
+            CliError::Store(e) => (e.code(), exit_of_store(e)),
+            CliError::NoStore { .. } => ("store_missing", exit_code::UNAVAILABLE),
+            CliError::NoSuchRun { .. } | CliError::NoRunHere { .. } => ("unknown_run", exit_code::REFUSED),
+            CliError::AmbiguousRun { .. } => ("ambiguous_run", exit_code::REFUSED),
+            // A reader that closes the pipe (`outlast journal … | head`) is no failure.
+            CliError::Output(Unwritten(e)) if e.kind() == io::ErrorKind::BrokenPipe => {
+                ("output", exit_code::OK)
+            }
+            CliError::Output(_) => ("output", exit_code::REFUSED),
+            CliError::System(_) => ("system", exit_code::REFUSED),
+            CliError::Machine(e) => (e.code(), exit_code::UNAVAILABLE),
+            CliError::Input(e) => e.fact(),
+            CliError::Run(e) => e.fact(),
+            CliError::Inside(e) => e.fact(),
+            CliError::Command(e) => e.fact(),
         }
     }
 
@@ -166,43 +182,6 @@ impl CliError {
             CliError::Run(e) => e.hint(),
             CliError::Inside(e) => e.hint().map(Into::into),
             CliError::Command(e) => e.hint(),
-        }
-    }
-
-    /// Returns the exit code. See [`exit_code`].
-    pub fn exit(&self) -> u8 {
-        match self {
-            // A reader that closes the pipe (`outlast journal … | head`) is no failure.
-            CliError::Output(Unwritten(e)) if e.kind() == io::ErrorKind::BrokenPipe => exit_code::OK,
-            CliError::Line(e) if !e.use_stderr() => exit_code::OK,
-            CliError::Line(_) | CliError::Usage { .. } | CliError::Settings(_) | CliError::Place(_) => {
-                exit_code::USAGE
-            }
-            CliError::Keys(_) | CliError::NoStore { .. } | CliError::Machine(_) => exit_code::UNAVAILABLE,
-            CliError::Store(store::Error::Engine(e)) => match e {
-                engine::Error::RunHeld { .. } => exit_code::HELD,
-                engine::Error::RunHalted { .. } => exit_code::HALTED,
-                _ => exit_code::REFUSED,
-            },
-            // What a server refuses is refused; one that is not reached is away.
-            CliError::Store(store::Error::Server { class, .. })
-                if !matches!(
-                    class,
-                    Class::Unavailable | Class::NoCredential | Class::Unknown | Class::Internal
-                ) =>
-            {
-                exit_code::REFUSED
-            }
-            CliError::Store(_) => exit_code::UNAVAILABLE,
-            CliError::NoSuchRun { .. }
-            | CliError::NoRunHere { .. }
-            | CliError::AmbiguousRun { .. }
-            | CliError::Output(_)
-            | CliError::System(_) => exit_code::REFUSED,
-            CliError::Input(e) => e.exit(),
-            CliError::Run(e) => e.exit(),
-            CliError::Inside(e) => e.exit(),
-            CliError::Command(e) => e.exit(),
         }
     }
 
@@ -245,24 +224,29 @@ impl CliError {
             "exit_code": self.exit(),
         });
         if let CliError::AmbiguousRun { candidates, .. } = self {
-            error["candidates"] = candidates
-                .iter()
-                .map(|c| {
-                    json!({
-                        "run": c.run,
-                        "name": c.name,
-                        "status": c.status,
-                        "age_ms": c.age_ms,
-                        "spent_nano_usd": c.spent_nano_usd,
-                    })
-                })
-                .collect();
+            error["candidates"] = json!(candidates);
         }
         json!({ "error": error }).to_string()
     }
 }
 
 /// Returns clap's message without its usage text.
+fn exit_of_store(e: &store::Error) -> u8 {
+    match e {
+        store::Error::Engine(engine::Error::RunHeld { .. }) => exit_code::HELD,
+        store::Error::Engine(engine::Error::RunHalted { .. }) => exit_code::HALTED,
+        store::Error::Engine(_) => exit_code::REFUSED,
+        // What a server refuses is refused; one that is not reached is away.
+        store::Error::Server { class, .. } => match class {
+            Class::Unavailable | Class::NoCredential | Class::Unknown | Class::Internal => {
+                exit_code::UNAVAILABLE
+            }
+            _ => exit_code::REFUSED,
+        },
+        _ => exit_code::UNAVAILABLE,
+    }
+}
+
 fn first_line(e: &clap::Error) -> String {
     let text = e.render().to_string();
     let text = text.trim_start().strip_prefix("error: ").unwrap_or(text.trim_start());
@@ -361,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_command_that_does_not_start_ends_as_a_shell_says_it() {
-        let check = |e: start_error::Error, exit: u8| assert_eq!(RunError::NotStarted(e).exit(), exit);
+        let check = |e: start_error::Error, exit: u8| assert_eq!(RunError::NotStarted(e).fact().1, exit);
         check(start_error::Error::NotFound { program: "x".into(), looked_in: "PATH /bin".into() }, 127);
         check(start_error::Error::NotExecutable { path: "/x".into(), why: "it is a directory".into() }, 126);
         check(start_error::Error::NoCommand, 76);

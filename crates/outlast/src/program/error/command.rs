@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use outlast_core::run::status::Status;
 
-use crate::program::exit_code;
+use crate::program::exit_code::{REFUSED, UNAVAILABLE};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -45,24 +45,24 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Returns the error's stable code, by which programs tell errors apart.
-    pub fn code(&self) -> &'static str {
+    /// Returns the stable code, by which programs tell errors apart, and the exit code.
+    pub fn fact(&self) -> (&'static str, u8) {
         match self {
-            CommandError::NotAttachable { .. } => "not_attachable",
-            CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => "no_logs",
-            CommandError::NoEntry { .. } => "unknown_entry",
-            CommandError::NotEnded { .. } => "run_not_ended",
-            CommandError::CallInFlight { .. } => "call_in_flight",
-            CommandError::RunStays { .. } => "run_stays",
-            CommandError::NotAPersons { .. } => "not_a_persons",
-            CommandError::PriceUnknown { .. } => "price_unknown",
-            CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => "no_such_key",
-            CommandError::NoSuchCommit { .. } => "no_such_commit",
-            CommandError::NotInstalled { .. } => "not_installed",
-            CommandError::NoHome => "no_home",
-            CommandError::SecretInUnit { .. } => "secret_in_unit",
-            CommandError::BadUnit { .. } => "bad_unit",
-            CommandError::Systemctl { .. } => "no_systemd",
+            CommandError::NotAttachable { .. } => ("not_attachable", REFUSED),
+            CommandError::NoAttempt { .. } | CommandError::NoLog { .. } => ("no_logs", REFUSED),
+            CommandError::NoEntry { .. } => ("unknown_entry", REFUSED),
+            CommandError::NotEnded { .. } => ("run_not_ended", REFUSED),
+            CommandError::CallInFlight { .. } => ("call_in_flight", REFUSED),
+            CommandError::RunStays { .. } => ("run_stays", REFUSED),
+            CommandError::NotAPersons { .. } => ("not_a_persons", REFUSED),
+            CommandError::PriceUnknown { .. } => ("price_unknown", REFUSED),
+            CommandError::NotInContext { .. } | CommandError::NoSuchKey { .. } => ("no_such_key", REFUSED),
+            CommandError::NoSuchCommit { .. } => ("no_such_commit", REFUSED),
+            CommandError::NotInstalled { .. } => ("not_installed", UNAVAILABLE),
+            CommandError::NoHome => ("no_home", UNAVAILABLE),
+            CommandError::SecretInUnit { .. } => ("secret_in_unit", UNAVAILABLE),
+            CommandError::BadUnit { .. } => ("bad_unit", UNAVAILABLE),
+            CommandError::Systemctl { .. } => ("no_systemd", UNAVAILABLE),
         }
     }
 
@@ -111,17 +111,5 @@ impl CommandError {
             CommandError::NotInstalled { .. } | CommandError::BadUnit { .. } => return None,
         };
         Some(hint.into())
-    }
-
-    /// Returns the exit code. See [`exit_code`].
-    pub fn exit(&self) -> u8 {
-        match self {
-            CommandError::NotInstalled { .. }
-            | CommandError::NoHome
-            | CommandError::SecretInUnit { .. }
-            | CommandError::BadUnit { .. }
-            | CommandError::Systemctl { .. } => exit_code::UNAVAILABLE,
-            _ => exit_code::REFUSED,
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::program::exit_code;
+use crate::program::exit_code::{REFUSED, USAGE};
 
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
@@ -37,20 +37,21 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// Returns the error's stable code, by which programs tell errors apart.
-    pub fn code(&self) -> &'static str {
+    /// Returns the stable code, by which programs tell errors apart, and the exit code.
+    pub fn fact(&self) -> (&'static str, u8) {
         match self {
-            InputError::Prices { .. } | InputError::PricesTooLarge { .. } => "bad_prices",
-            InputError::ApiToken { .. } => "bad_api_token_file",
-            InputError::UnknownPolicy { .. } => "unknown_policy",
-            InputError::UnknownUpstream { .. } => "unknown_upstream",
-            InputError::Iteration { .. } | InputError::Stdin(_) => "stdin",
-            InputError::EnvFile { .. } => "bad_env_file",
-            InputError::Results { .. } => "results_unreadable",
-            InputError::Reference { .. } => "unreadable_reference",
-            InputError::NoSettings { .. } => "no_settings",
-            InputError::Trust { .. } => "trust_not_kept",
-            InputError::NoDump { .. } | InputError::Dump { .. } => "bad_dump",
+            InputError::Prices { .. } | InputError::PricesTooLarge { .. } => ("bad_prices", USAGE),
+            InputError::ApiToken { .. } => ("bad_api_token_file", USAGE),
+            InputError::UnknownPolicy { .. } => ("unknown_policy", USAGE),
+            InputError::UnknownUpstream { .. } => ("unknown_upstream", USAGE),
+            InputError::Iteration { .. } => ("stdin", USAGE),
+            InputError::Stdin(_) => ("stdin", REFUSED),
+            InputError::EnvFile { .. } => ("bad_env_file", USAGE),
+            InputError::Results { .. } => ("results_unreadable", REFUSED),
+            InputError::Reference { .. } => ("unreadable_reference", REFUSED),
+            InputError::NoSettings { .. } => ("no_settings", REFUSED),
+            InputError::Trust { .. } => ("trust_not_kept", REFUSED),
+            InputError::NoDump { .. } | InputError::Dump { .. } => ("bad_dump", REFUSED),
         }
     }
 
@@ -93,25 +94,5 @@ impl InputError {
             }
         };
         Some(hint.into())
-    }
-
-    /// Returns the exit code. See [`exit_code`].
-    pub fn exit(&self) -> u8 {
-        match self {
-            InputError::Prices { .. }
-            | InputError::PricesTooLarge { .. }
-            | InputError::ApiToken { .. }
-            | InputError::UnknownPolicy { .. }
-            | InputError::UnknownUpstream { .. }
-            | InputError::EnvFile { .. }
-            | InputError::Iteration { .. } => exit_code::USAGE,
-            InputError::Stdin(_)
-            | InputError::Results { .. }
-            | InputError::Reference { .. }
-            | InputError::NoSettings { .. }
-            | InputError::Trust { .. }
-            | InputError::NoDump { .. }
-            | InputError::Dump { .. } => exit_code::REFUSED,
-        }
     }
 }

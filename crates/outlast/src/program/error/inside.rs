@@ -4,7 +4,7 @@ use std::process::ExitStatus;
 
 use outlast_core::run::token::TokenError;
 
-use crate::program::exit_code;
+use crate::program::exit_code::{HELD, REFUSED, UNAVAILABLE};
 
 #[derive(Debug, thiserror::Error)]
 pub enum InsideError {
@@ -46,20 +46,19 @@ pub enum TaskRefused {
 }
 
 impl InsideError {
-    /// Returns the error's stable code, by which programs tell errors apart.
-    pub fn code(&self) -> &'static str {
+    /// Returns the stable code, by which programs tell errors apart, and the exit code.
+    pub fn fact(&self) -> (&'static str, u8) {
         match self {
-            InsideError::NotInARun => "not_in_a_run",
-            InsideError::NoRunHere => "no_run_here",
-            InsideError::NoRunForTools => "no_run_here",
-            InsideError::BadToken { why, .. } => why.code(),
-            InsideError::ForeignRun { .. } => "foreign_run",
-            InsideError::Confined => "confined",
-            InsideError::NotALoop { .. } => "not_a_loop",
-            InsideError::LoopHeld { .. } => "run_held",
-            InsideError::LoopTaken { .. } => "lease_lost",
-            InsideError::Keeper(_) => "keeper",
-            InsideError::Task(_) => "task_refused",
+            InsideError::NotInARun => ("not_in_a_run", REFUSED),
+            InsideError::NoRunHere | InsideError::NoRunForTools => ("no_run_here", REFUSED),
+            InsideError::BadToken { why, .. } => (why.code(), REFUSED),
+            InsideError::ForeignRun { .. } => ("foreign_run", REFUSED),
+            InsideError::Confined => ("confined", REFUSED),
+            InsideError::NotALoop { .. } => ("not_a_loop", REFUSED),
+            InsideError::LoopHeld { .. } => ("run_held", HELD),
+            InsideError::LoopTaken { .. } => ("lease_lost", HELD),
+            InsideError::Keeper(_) => ("keeper", UNAVAILABLE),
+            InsideError::Task(_) => ("task_refused", REFUSED),
         }
     }
 
@@ -93,14 +92,5 @@ impl InsideError {
             }
             InsideError::Task(TaskRefused::Nameless) => "outlast_begin TASK",
         })
-    }
-
-    /// Returns the exit code. See [`exit_code`].
-    pub fn exit(&self) -> u8 {
-        match self {
-            InsideError::LoopHeld { .. } | InsideError::LoopTaken { .. } => exit_code::HELD,
-            InsideError::Keeper(_) => exit_code::UNAVAILABLE,
-            _ => exit_code::REFUSED,
-        }
     }
 }

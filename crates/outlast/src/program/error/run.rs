@@ -4,7 +4,7 @@ use std::io;
 
 use outlast_core::{envelope::Refusal, run::status::Status};
 
-use crate::program::exit_code;
+use crate::program::exit_code::{FAILED, HALTED, REFUSED, UNAVAILABLE};
 use outlast_process::{cgroup, start_error};
 
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum RunError {
     #[error("the run cannot be intercepted: {why}")]
     NotIntercepted { why: String },
     #[error("the supervisor failed: {0}")]
-    Supervisor(io::Error),
+    Supervisor(#[from] io::Error),
     #[error("{count} processes of {whose} cannot be ended{}", if *.before { "; nothing was started" } else { "" })]
     Strays {
         count: usize,
@@ -65,29 +65,29 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Returns the error's stable code, by which programs tell errors apart.
-    pub fn code(&self) -> &'static str {
+    /// Returns the stable code, by which programs tell errors apart, and the exit code.
+    pub fn fact(&self) -> (&'static str, u8) {
         match self {
-            RunError::SeveralRuns { .. } => "several_runs",
-            RunError::Ended { .. } => "run_ended",
-            RunError::Halted { .. } => "run_halted",
-            RunError::LoopScript { .. } | RunError::NoCommand { .. } => "no_command",
-            RunError::KeysMissing { .. } => "key_missing",
-            RunError::LoginGone { .. } => "login_gone",
-            RunError::NoParentProxy { .. } => "no_parent_proxy",
-            RunError::KeptAddress(_) => "bad_grpc_address",
-            RunError::NoAttempt => "internal",
-            RunError::NotStarted(e) => e.code(),
-            RunError::NoCgroup(_) => "no_cgroup",
-            RunError::NotConfined { .. } => "not_confined",
-            RunError::NetNotConfined { .. } => "net_not_confined",
-            RunError::NoPlace { .. } => "no_directory",
-            RunError::WorkLeaves { .. } => "work_leaves_the_run",
-            RunError::NotIntercepted { .. } => "not_intercepted",
-            RunError::Supervisor(_) => "supervisor",
-            RunError::Strays { .. } => "strays",
-            RunError::UntilNotRun { .. } => "until_failed",
-            RunError::TooManyAgents { .. } => "too_many_agents",
+            RunError::SeveralRuns { .. } => ("several_runs", REFUSED),
+            RunError::Ended { .. } => ("run_ended", REFUSED),
+            RunError::Halted { .. } => ("run_halted", HALTED),
+            RunError::LoopScript { .. } | RunError::NoCommand { .. } => ("no_command", REFUSED),
+            RunError::KeysMissing { .. } => ("key_missing", UNAVAILABLE),
+            RunError::LoginGone { .. } => ("login_gone", REFUSED),
+            RunError::NoParentProxy { .. } => ("no_parent_proxy", REFUSED),
+            RunError::KeptAddress(_) => ("bad_grpc_address", REFUSED),
+            RunError::NoAttempt => ("internal", UNAVAILABLE),
+            RunError::NotStarted(e) => (e.code(), exit_of_start(e)),
+            RunError::NoCgroup(_) => ("no_cgroup", UNAVAILABLE),
+            RunError::NotConfined { .. } => ("not_confined", UNAVAILABLE),
+            RunError::NetNotConfined { .. } => ("net_not_confined", UNAVAILABLE),
+            RunError::NoPlace { .. } => ("no_directory", UNAVAILABLE),
+            RunError::WorkLeaves { .. } => ("work_leaves_the_run", UNAVAILABLE),
+            RunError::NotIntercepted { .. } => ("not_intercepted", UNAVAILABLE),
+            RunError::Supervisor(_) => ("supervisor", UNAVAILABLE),
+            RunError::Strays { .. } => ("strays", UNAVAILABLE),
+            RunError::UntilNotRun { .. } => ("until_failed", FAILED),
+            RunError::TooManyAgents { .. } => ("too_many_agents", REFUSED),
         }
     }
 
@@ -144,35 +144,11 @@ impl RunError {
             RunError::NoAttempt | RunError::Supervisor(_) | RunError::Strays { .. } => return None,
         })
     }
+}
 
-    /// Returns the exit code. See [`exit_code`].
-    pub fn exit(&self) -> u8 {
-        match self {
-            RunError::Halted { .. } => exit_code::HALTED,
-            RunError::NotStarted(e) => {
-                e.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit_code::FAILED)
-            }
-            RunError::UntilNotRun { .. } => exit_code::FAILED,
-            RunError::KeysMissing { .. }
-            | RunError::NoAttempt
-            | RunError::NoCgroup(_)
-            | RunError::NotConfined { .. }
-            | RunError::NetNotConfined { .. }
-            | RunError::NoPlace { .. }
-            | RunError::WorkLeaves { .. }
-            | RunError::NotIntercepted { .. }
-            | RunError::Supervisor(_)
-            | RunError::Strays { .. } => exit_code::UNAVAILABLE,
-            RunError::SeveralRuns { .. }
-            | RunError::Ended { .. }
-            | RunError::LoopScript { .. }
-            | RunError::NoCommand { .. }
-            | RunError::LoginGone { .. }
-            | RunError::NoParentProxy { .. }
-            | RunError::KeptAddress(_)
-            | RunError::TooManyAgents { .. } => exit_code::REFUSED,
-        }
-    }
+/// Returns the exit code of a command that was not started, as a shell gives it.
+fn exit_of_start(e: &start_error::Error) -> u8 {
+    e.exit_code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }
 
 fn why(halt: Option<&Refusal>) -> String {
