@@ -18,19 +18,18 @@ use super::{
 };
 use crate::{
     agent::truth::{self, Left},
-    program::say::say,
+    program::{error::RunError, say::say},
     render::{amount::some, time},
 };
 use outlast_process::{
     attach::stage::Stage,
-    cgroup::{self, Group, OomKills},
+    cgroup::{Group, OomKills},
     end_tree::{Ended, end_tree},
     exit::Exit,
     ladder::{Ask, Graces},
     reap,
     signals::Signals,
     spawn::{Child, Command, Spawner},
-    start_error,
     tree::{Marker, Tree},
     wait::Bell,
 };
@@ -150,7 +149,7 @@ pub async fn run(
     command: Command,
     output: Option<Output>,
     mut watch: Watch<'_>,
-) -> Result<Outcome, AttemptError> {
+) -> Result<Outcome, RunError> {
     let oom_kills = OomKills::begin(watch.hold.group.as_ref().map(Group::path));
     let child = Arc::new(watch.spawner.spawn(command)?);
     if let Some(death) = watch.after {
@@ -484,15 +483,4 @@ async fn note(seen: &Seen, beat: &Beat) {
 fn halts(code: &str) -> bool {
     matches!(code, "diverged" | "price_unknown" | "plan_untold" | "no_progress")
         || code.ends_with("_budget_exceeded")
-}
-
-/// Error of an attempt that could not be started or watched.
-#[derive(Debug, thiserror::Error)]
-pub enum AttemptError {
-    #[error(transparent)]
-    Start(#[from] start_error::Error),
-    #[error("the limits of memory and processor time cannot be kept: {0}")]
-    Limits(cgroup::Error),
-    #[error("the supervisor failed: {0}")]
-    Io(#[from] std::io::Error),
 }

@@ -33,7 +33,7 @@ use crate::{
     },
     render::amount::some,
     supervisor::{
-        attempt::{self, AttemptError},
+        attempt,
         ended_by::EndedBy,
         progress::{self, Mark},
         story,
@@ -214,9 +214,8 @@ impl Driver {
         (watch.kill_at, watch.stop_at_limit) = (&mut never, false);
         let outcome = match attempt::run(command, output, watch).await {
             Ok(outcome) => outcome,
-            Err(AttemptError::Start(e)) => return Err(not_run(e.to_string()).into()),
-            Err(AttemptError::Limits(e)) => return Err(not_run(e.to_string()).into()),
-            Err(AttemptError::Io(e)) => return Err(e.into()),
+            Err(RunError::Supervisor(e)) => return Err(e.into()),
+            Err(e) => return Err(not_run(e.to_string()).into()),
         };
         match outcome.by {
             EndedBy::Person | EndedBy::Machine => {

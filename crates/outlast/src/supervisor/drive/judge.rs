@@ -28,11 +28,7 @@ use crate::{
         say::say,
     },
     render::next::has_called,
-    supervisor::{
-        attempt::{AttemptError, Outcome},
-        ended_by::EndedBy,
-        story, typo,
-    },
+    supervisor::{attempt::Outcome, ended_by::EndedBy, story, typo},
 };
 use outlast_process::{
     crash_loop::{self, Death},
@@ -46,7 +42,7 @@ impl Driver {
     pub(super) async fn judge(
         &mut self,
         life: Life,
-        outcome: Result<Outcome, AttemptError>,
+        outcome: Result<Outcome, RunError>,
     ) -> Result<Next, CliError> {
         let (judged, outcome) = match outcome {
             Ok(outcome) => (self.judge_ours(&life, Ok(&outcome)).await, Some(outcome)),
@@ -69,7 +65,7 @@ impl Driver {
     async fn judge_ours(
         &mut self,
         life: &Life,
-        outcome: Result<&Outcome, AttemptError>,
+        outcome: Result<&Outcome, RunError>,
     ) -> Result<Next, CliError> {
         let attempts = self.store.attempts(self.view.run.no)?;
         let is_open = attempts.iter().any(|a| a.no == life.attempt && a.is_open());
@@ -80,29 +76,21 @@ impl Driver {
         }
         let outcome = match outcome {
             Ok(outcome) => outcome,
-            Err(AttemptError::Start(e)) => {
-                let exit = Exit { code: e.exit_code(), signal: None };
-                let then = match e.is_passing() || ran_before(&attempts, life) {
+            Err(e) => {
+                let (code, goes_on) = match &e {
+                    RunError::NotStarted(e) => (e.exit_code(), e.is_passing() || ran_before(&attempts, life)),
+                    RunError::NoCgroup(_) => (None, ran_before(&attempts, life)),
+                    _ => (None, true),
+                };
+                let then = match goes_on {
                     true => Then::Interrupt { by_person: false },
                     false => Then::Fail(e.to_string()),
                 };
-                self.end_of(life, exit, then).await?;
-                story::end(&story::view(self.store.as_ref(), &self.view)?, &[]);
-                return Err(RunError::NotStarted(e).into());
-            }
-            Err(AttemptError::Limits(e)) => {
-                let e = RunError::NoCgroup(e);
-                let then = match ran_before(&attempts, life) {
-                    true => Then::Interrupt { by_person: false },
-                    false => Then::Fail(e.to_string()),
-                };
-                self.end_of(life, Exit { code: None, signal: None }, then).await?;
+                self.end_of(life, Exit { code, signal: None }, then).await?;
+                if let RunError::NotStarted(_) = e {
+                    story::end(&story::view(self.store.as_ref(), &self.view)?, &[]);
+                }
                 return Err(e.into());
-            }
-            Err(AttemptError::Io(e)) => {
-                let exit = Exit { code: None, signal: None };
-                self.end_of(life, exit, Then::Interrupt { by_person: false }).await?;
-                return Err(RunError::Supervisor(e).into());
             }
         };
         let exit = outcome.exit;

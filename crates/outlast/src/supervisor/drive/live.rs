@@ -22,10 +22,14 @@ use crate::{
     },
     logs::AttemptLog,
     loops::task_context::mirror::Mirror,
-    program::{context::CONFINED, error::CliError, say::say},
+    program::{
+        context::CONFINED,
+        error::{CliError, RunError},
+        say::say,
+    },
     settings::upstreams,
     supervisor::{
-        attempt::{self, AttemptError, Hold, Outcome, Watch},
+        attempt::{self, Hold, Outcome, Watch},
         ended_by::EndedBy,
         environment, guardian,
         output::{self, Ends, Eyes, Output},
@@ -85,15 +89,11 @@ impl Driver {
         }
     }
 
-    pub(super) async fn one(
-        &mut self,
-        claims: Claims,
-        instance: InstanceNo,
-    ) -> Result<Outcome, AttemptError> {
+    pub(super) async fn one(&mut self, claims: Claims, instance: InstanceNo) -> Result<Outcome, RunError> {
         let actor = Actor { run: claims.run, attempt: claims.attempt, instance };
         let mut env = self.environment(claims)?;
         let launch = self.launch(actor, &mut env).await.map_err(std::io::Error::other)?;
-        let hold = self.held_together(claims.attempt).map_err(AttemptError::Limits)?;
+        let hold = self.held_together(claims.attempt).map_err(RunError::NoCgroup)?;
         guardian::tell(&self.view.run.id, &hold, self.directory.as_ref().map(|own| own.left()))?;
         self.beat.cut_off().find_by(&hold)?;
         let (eyes, printed) = self.eyes(claims.attempt);
