@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     envelope::{Refusal, ceiling::Ceilings, unit::Limits},
     journal::job::Job,
+    named,
     run::{
         awaited::Awaited,
         looping::{Looping, Turns},
@@ -33,75 +34,77 @@ use crate::{
     },
 };
 
-/// Policy for the charge of a call whose outcome is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InDoubt {
-    /// The call is charged at its reservation until its retry settles, then at the retry's cost.
-    #[default]
-    AsRetry,
-    /// The call is charged at its reservation for ever.
-    Keep,
-    /// The call is not charged: the user bears the provider's bill.
-    Refund,
-}
+named! {
+    /// Policy for the charge of a call whose outcome is unknown.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum InDoubt {
+        /// The call is charged at its reservation until its retry settles, then at the retry's cost.
+        #[default]
+        AsRetry "as_retry",
+        /// The call is charged at its reservation for ever.
+        Keep "keep",
+        /// The call is not charged: the user bears the provider's bill.
+        Refund "refund",
+    }
 
-/// Rule by which calls are admitted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Admission {
-    /// A limit is never passed: each call reserves its bound.
-    #[default]
-    Strict,
-    /// Calls are admitted while the spent amount is below the limit; each concurrent call may exceed the limit by its
-    /// own cost.
-    Observe,
-}
+    /// Rule by which calls are admitted.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Admission {
+        /// A limit is never passed: each call reserves its bound.
+        #[default]
+        Strict "strict",
+        /// Calls are admitted while the spent amount is below the limit; each concurrent call may exceed the limit by its
+        /// own cost.
+        Observe "observe",
+    }
 
-/// Policy for a new call while recorded answers of ended attempts are still untaken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnDivergence {
-    #[default]
-    Live,
-    Halt,
-}
+    /// Policy for a new call while recorded answers of ended attempts are still untaken.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OnDivergence {
+        #[default]
+        Live "live",
+        Halt "halt",
+    }
 
-/// Policy for keeping the bodies of calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Record {
-    #[default]
-    All,
-    /// Answers are kept, and prompts stay off the disk.
-    Answers,
-    /// Only digests are kept: nothing can be replayed after a restart.
-    Digests,
-}
+    /// Policy for keeping the bodies of calls.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Record {
+        #[default]
+        All "all",
+        /// Answers are kept, and prompts stay off the disk.
+        Answers "answers",
+        /// Only digests are kept: nothing can be replayed after a restart.
+        Digests "digests",
+    }
 
-/// Policy for a model without a known price, under a limit in usd.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unpriced {
-    #[default]
-    Deny,
-    Free,
-    /// A model costs twice the dearest known one of its family. One without a known family is refused.
-    Dearest,
-}
+    /// Policy for a model without a known price, under a limit in usd.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Unpriced {
+        #[default]
+        Deny "deny",
+        Free "free",
+        /// A model costs twice the dearest known one of its family. One without a known family is refused.
+        Dearest "dearest",
+    }
 
-/// Policy for an agent that waits busily: whose calls bring it nothing new, one after the other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NoProgress {
-    /// People are told of the waiting, and no call is touched.
-    #[default]
-    Warn,
-    /// The agent's next call is held until something that it may wait for has moved, or for a part of the time that it
-    /// has waited.
-    Hold,
-    /// The run is halted after many such calls.
-    Halt,
+    /// Policy for an agent that waits busily: whose calls bring it nothing new, one after the other.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum NoProgress {
+        /// People are told of the waiting, and no call is touched.
+        #[default]
+        Warn "warn",
+        /// The agent's next call is held until something that it may wait for has moved, or for a part of the time that it
+        /// has waited.
+        Hold "hold",
+        /// The run is halted after many such calls.
+        Halt "halt",
+    }
 }
 
 /// Rules a run keeps for its whole life. The agent cannot set them.
@@ -206,15 +209,17 @@ impl Supervision {
     }
 }
 
-/// Policy for giving a command a terminal of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pty {
-    /// Only if the command is started from a terminal.
-    #[default]
-    Auto,
-    Always,
-    Never,
+named! {
+    /// Policy for giving a command a terminal of its own.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Pty {
+        /// Only if the command is started from a terminal.
+        #[default]
+        Auto "auto",
+        Always "always",
+        Never "never",
+    }
 }
 
 /// Settings a run was created with: read by people and by the supervisor, not by calls.

@@ -1,9 +1,9 @@
 //! Enums whose variants have names.
 
-/// Defines an enum whose variants have stable names, with `ALL`, `name` and `parse`.
+/// Defines enums whose variants have stable names, with `ALL`, `name` and `parse`.
 #[macro_export]
 macro_rules! named {
-    ($(#[$of:meta])* pub enum $Enum:ident { $($(#[$doc:meta])* $Variant:ident $name:literal,)+ }) => {
+    ($($(#[$of:meta])* pub enum $Enum:ident { $($(#[$doc:meta])* $Variant:ident $name:literal,)+ })+) => {$(
         $(#[$of])*
         pub enum $Enum { $($(#[$doc])* $Variant),+ }
 
@@ -21,5 +21,5 @@ macro_rules! named {
                 Self::ALL.into_iter().find(|one| one.name() == text)
             }
         }
-    };
+    )+};
 }

@@ -188,10 +188,10 @@ pub struct ResumeArgs {
     #[arg(long = "grace", value_name = "TIME", value_parser = values::ms)]
     pub grace_ms: Option<i64>,
     /// Whether the agent gets a terminal of its own: if outlast was started from one (auto), always, never
-    #[arg(long, value_name = "WHEN", value_parser = values::pty())]
+    #[arg(long, value_name = "WHEN", value_parser = values::words(Pty::ALL, Pty::name))]
     pub pty: Option<Pty>,
     /// Under a limit in usd, refuse a model without a known price (deny), count it as free (free), or charge it at twice the dearest known model whose name begins with the same letters (dearest) [default: as the run was started]
-    #[arg(long, value_name = "RULE", value_parser = values::unpriced())]
+    #[arg(long, value_name = "RULE", value_parser = values::words(Unpriced::ALL, Unpriced::name))]
     pub unpriced: Option<Unpriced>,
     #[command(flatten)]
     pub grpc: GrpcArgs,

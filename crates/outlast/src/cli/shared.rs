@@ -129,25 +129,25 @@ impl LimitArgs {
 #[command(next_help_heading = "Rules (of a new run, for its whole life)")]
 pub struct PolicyArgs {
     /// Charge for a call of unknown outcome: as much as its retry costs, the whole amount that was reserved for it, or nothing
-    #[arg(long, value_name = "RULE", default_value = "as_retry", value_parser = values::in_doubt())]
+    #[arg(long, value_name = "RULE", default_value = "as_retry", value_parser = values::words(run::InDoubt::ALL, run::InDoubt::name))]
     pub in_doubt: run::InDoubt,
     /// Reserve the most that each call can cost before it is sent, and refuse it where that does not fit; or only count what was spent
-    #[arg(long, value_name = "RULE", default_value = "strict", value_parser = values::admission())]
+    #[arg(long, value_name = "RULE", default_value = "strict", value_parser = values::words(run::Admission::ALL, run::Admission::name))]
     pub admission: run::Admission,
     /// A restarted agent makes a call that is not recorded while recorded answers are left: send it (live), or halt the run (halt)
-    #[arg(long, value_name = "RULE", default_value = "live", value_parser = values::on_divergence())]
+    #[arg(long, value_name = "RULE", default_value = "live", value_parser = values::words(run::OnDivergence::ALL, run::OnDivergence::name))]
     pub on_divergence: run::OnDivergence,
     /// Content that is kept of calls: requests and answers (all), answers alone (answers), or neither (digests), with which nothing can be replayed
-    #[arg(long, value_name = "WHAT", default_value = "all", value_parser = values::record())]
+    #[arg(long, value_name = "WHAT", default_value = "all", value_parser = values::words(run::Record::ALL, run::Record::name))]
     pub record: run::Record,
     /// Under a limit in usd, refuse a model without a known price (deny), count it as free (free), or charge it at twice the dearest known model whose name begins with the same letters (dearest)
-    #[arg(long, value_name = "RULE", default_value = "deny", value_parser = values::unpriced())]
+    #[arg(long, value_name = "RULE", default_value = "deny", value_parser = values::words(run::Unpriced::ALL, run::Unpriced::name))]
     pub unpriced: run::Unpriced,
     /// Stop the clock of `--wall` while an approval is pending
     #[arg(long)]
     pub pause_wall: bool,
     /// An agent asks for the same again and again, and is told the same: say so (warn), hold its next call until what it waits for has moved (hold), or halt the run after 200 such calls (halt)
-    #[arg(long, value_name = "RULE", default_value = "warn", value_parser = values::no_progress())]
+    #[arg(long, value_name = "RULE", default_value = "warn", value_parser = values::words(run::NoProgress::ALL, run::NoProgress::name))]
     pub no_progress: run::NoProgress,
 }
 

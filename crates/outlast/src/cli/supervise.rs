@@ -1,7 +1,10 @@
 //! Flags of how a run's processes are held.
 
 use clap::Args;
-use outlast_core::run::{Confine, Pty, Supervision};
+use outlast_core::{
+    named,
+    run::{Confine, Pty, Supervision},
+};
 
 use super::values;
 
@@ -13,7 +16,7 @@ pub struct SuperviseArgs {
     #[arg(long)]
     pub no_logs: bool,
     /// Whether the command gets a terminal of its own: if outlast was started from one (auto), always, never
-    #[arg(long, value_name = "WHEN", value_parser = values::pty())]
+    #[arg(long, value_name = "WHEN", value_parser = values::words(Pty::ALL, Pty::name))]
     pub pty: Option<Pty>,
     /// Fate of processes that outlive the command: kill, or wait:60s for their end first
     #[arg(long, value_name = "RULE", default_value = "kill", value_parser = values::orphans)]
@@ -25,7 +28,7 @@ pub struct SuperviseArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub memory: Option<u64>,
     /// Way in which memory is limited: by a control group, or by the address space of each process (rlimit)
-    #[arg(long, value_name = "HOW", default_value = "cgroup", value_parser = values::memory_by())]
+    #[arg(long, value_name = "HOW", default_value = "cgroup", value_parser = values::words(MemoryBy::ALL, MemoryBy::name))]
     pub memory_by: MemoryBy,
     /// Processor time, of one processor: 150% is one and a half
     #[arg(long, value_name = "SHARE", value_parser = values::percent)]
@@ -37,7 +40,7 @@ pub struct SuperviseArgs {
     #[arg(long)]
     pub warm_resume: bool,
     /// Whether tool calls to the MCP servers in Claude Code's and Codex's own settings are recorded: auto, off
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::mcp())]
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = values::words(Mcp::ALL, Mcp::name))]
     pub mcp: Mcp,
     /// Program to start when the run halts or fails, with its arguments as one quoted string (no shell reads it). It gets JSON on its standard input
     #[arg(long, value_name = "CMD", value_parser = values::argv)]
@@ -57,21 +60,23 @@ pub struct SuperviseArgs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Argv(pub Vec<String>);
 
-/// Treatment of an agent's own MCP servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mcp {
-    /// Tool calls to servers that are started by a command are recorded.
-    #[default]
-    Auto,
-    Off,
-}
+named! {
+    /// Treatment of an agent's own MCP servers.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Mcp {
+        /// Tool calls to servers that are started by a command are recorded.
+        #[default]
+        Auto "auto",
+        Off "off",
+    }
 
-/// Means that holds a limit of memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MemoryBy {
-    #[default]
-    Cgroup,
-    Rlimit,
+    /// Means that holds a limit of memory.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum MemoryBy {
+        #[default]
+        Cgroup "cgroup",
+        Rlimit "rlimit",
+    }
 }
 
 /// Longest time that orphans may go on, in milliseconds.

@@ -10,11 +10,10 @@ use outlast_core::{
     engine::state::transaction::Conflicts,
     envelope::unit::{Limits, Unit},
     reads::spend::{BadGrouping, Grouping},
-    run,
     words::{duration, money::NanoUsd, size},
 };
 
-use super::supervise::{Argv, Mcp, MemoryBy, Orphans};
+use super::supervise::{Argv, Orphans};
 use crate::{
     render::time::{self, BadMoment, When},
     settings::store_address::Durability,
@@ -198,7 +197,7 @@ pub fn grouping(text: &str) -> Result<Grouping, BadValue> {
 
 /// Parser of a flag whose value is one of a few words. `-` may be typed for `_`.
 #[derive(Clone)]
-struct Words<T: 'static>(&'static [(&'static str, T)]);
+struct Words<T>(Vec<(&'static str, T)>);
 
 impl<T: Clone + Send + Sync + 'static> TypedValueParser for Words<T> {
     type Value = T;
@@ -218,33 +217,16 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Words<T> {
     }
 }
 
+/// Returns the parser of a flag whose value is the name of one of `all`.
+pub fn words<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    Words(all.map(|one| (name(one), one)).to_vec())
+}
+
 pub fn durability() -> impl TypedValueParser<Value = Durability> {
-    Words(&[("full", Durability::Full), ("process", Durability::Process)])
-}
-
-pub fn in_doubt() -> impl TypedValueParser<Value = run::InDoubt> {
-    Words(&[
-        ("as_retry", run::InDoubt::AsRetry),
-        ("keep", run::InDoubt::Keep),
-        ("refund", run::InDoubt::Refund),
-    ])
-}
-
-pub fn admission() -> impl TypedValueParser<Value = run::Admission> {
-    Words(&[("strict", run::Admission::Strict), ("observe", run::Admission::Observe)])
-}
-
-pub fn on_divergence() -> impl TypedValueParser<Value = run::OnDivergence> {
-    Words(&[("live", run::OnDivergence::Live), ("halt", run::OnDivergence::Halt)])
-}
-
-pub fn no_progress() -> impl TypedValueParser<Value = run::NoProgress> {
-    use run::NoProgress::{Halt, Hold, Warn};
-    Words(&[("warn", Warn), ("hold", Hold), ("halt", Halt)])
-}
-
-pub fn record() -> impl TypedValueParser<Value = run::Record> {
-    Words(&[("all", run::Record::All), ("answers", run::Record::Answers), ("digests", run::Record::Digests)])
+    Words(vec![("full", Durability::Full), ("process", Durability::Process)])
 }
 
 pub fn orphans(text: &str) -> Result<Orphans, BadValue> {
@@ -270,14 +252,6 @@ pub fn program(text: &str) -> Result<String, BadValue> {
     }
 }
 
-pub fn memory_by() -> impl TypedValueParser<Value = MemoryBy> {
-    Words(&[("cgroup", MemoryBy::Cgroup), ("rlimit", MemoryBy::Rlimit)])
-}
-
-pub fn mcp() -> impl TypedValueParser<Value = Mcp> {
-    Words(&[("auto", Mcp::Auto), ("off", Mcp::Off)])
-}
-
 /// Parses a share of one processor, such as `150%`. Returns percent.
 pub fn percent(text: &str) -> Result<u32, BadValue> {
     let number = text.strip_suffix('%').filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
@@ -285,24 +259,12 @@ pub fn percent(text: &str) -> Result<u32, BadValue> {
     percent.ok_or_else(|| BadValue::Percent { text: start_of(text) })
 }
 
-pub fn pty() -> impl TypedValueParser<Value = run::Pty> {
-    Words(&[("auto", run::Pty::Auto), ("always", run::Pty::Always), ("never", run::Pty::Never)])
-}
-
-pub fn unpriced() -> impl TypedValueParser<Value = run::Unpriced> {
-    Words(&[
-        ("deny", run::Unpriced::Deny),
-        ("free", run::Unpriced::Free),
-        ("dearest", run::Unpriced::Dearest),
-    ])
-}
-
 pub fn conflicts() -> impl TypedValueParser<Value = Conflicts> {
-    Words(&[("last_writer", Conflicts::Expected), ("first_committer", Conflicts::FirstCommitter)])
+    Words(vec![("last_writer", Conflicts::Expected), ("first_committer", Conflicts::FirstCommitter)])
 }
 
 pub fn unit() -> impl TypedValueParser<Value = Unit> {
-    Words(&[
+    Words(vec![
         ("usd", Unit::CostNanoUsd),
         ("tokens", Unit::Tokens),
         ("calls", Unit::Calls),
