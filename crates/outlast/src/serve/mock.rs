@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use outlast_mock as mock;
-use tokio::net::TcpListener;
 
 use crate::{
     cli::MockArgs,
@@ -28,11 +27,7 @@ pub fn mock(args: MockArgs) -> Result<u8, CliError> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(MachineError::Runtime)?;
     runtime.block_on(async {
-        let listener = TcpListener::bind(args.listen).await.map_err(|why| MachineError::Listen {
-            address: args.listen,
-            why,
-            flag: Some("--listen"),
-        })?;
+        let listener = super::listen(args.listen, "--listen").await?;
         let address = listener.local_addr()?;
         // Printed as the first line of standard output: scripts that asked for port 0 read it.
         println!("http://{address}");

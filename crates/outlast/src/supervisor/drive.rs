@@ -1,12 +1,10 @@
 //! Drives a run: attempt after attempt, until it is done, halted, stopped or given up.
 
-mod alive;
 mod iterate;
 mod judge;
 mod live;
-mod room;
-mod sleep;
 mod start;
+mod waits;
 
 use std::{
     sync::Arc,

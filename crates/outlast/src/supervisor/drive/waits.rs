@@ -1,0 +1,264 @@
+//! A run that waits before its next attempt: until its provider's usage limit is over, for room in a budget above its
+//! own, or for its provider. One supervisor waits, as a live instance: it registers again when it was declared dead.
+
+use std::time::Duration;
+
+use outlast_core::{
+    engine::{self, op::Verb, run::hold::Hold},
+    envelope::Whose,
+    reads::room::is_room,
+    run::{Run, status::Status},
+    store::{self, Ask as _, Durability},
+    words::{
+        clock::random,
+        id::{InstanceNo, Micros},
+        outage::Outage,
+    },
+};
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::{
+    program::{error::CliError, say::say},
+    render::time,
+    supervisor::{
+        ended_by::{self, EndedBy},
+        story,
+    },
+};
+
+/// Longest time between two checks of the wall clock, which counts while the machine is suspended. A stop or
+/// a wake is noticed within this time too.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Interval at which the supervisor checks for room and for a stop.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(500);
+
+/// Interval at which the lease is renewed while waiting: another process may have declared this one dead.
+const HOLD: Duration = Duration::from_secs(30);
+
+impl Driver {
+    /// Waits while the run has the status `sleeping`, without starting an attempt. Returns the exit code if the run has
+    /// ended or was stopped; `None` if the run may go on.
+    ///
+    /// Errors: `RunHeld`: another process waits, and will wake the run.
+    pub(super) async fn sleep_on(&mut self) -> Result<Option<u8>, CliError> {
+        if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Sleeping {
+            return Ok(None);
+        }
+        let (Some(until), _) = self.hold().await? else { return Ok(None) };
+        if nap(until, self.store.now()?).is_some() {
+            let id = &self.view.run.id;
+            let wait = time::span(until.ms_since(self.store.now()?));
+            let view = story::view(self.store.as_ref(), &self.view)?;
+            let why = view.run.halt.map_or_else(|| "usage limit".to_owned(), |halt| halt.message());
+            say(&format!(
+                "{why}: {id} sleeps until {} (for {wait}); `outlast wake {id}` starts it now",
+                time::moment(until)
+            ));
+        }
+        let mut held = Instant::now();
+        loop {
+            let view = story::view(self.store.as_ref(), &self.view)?;
+            match view.run.status {
+                Status::Sleeping if view.run.stop_requested => return self.interrupted(true).await.map(Some),
+                Status::Sleeping => {}
+                Status::Running => {
+                    say("woken");
+                    return Ok(None);
+                }
+                Status::Interrupted if view.run.stop_requested => {
+                    return self.finish(Status::Interrupted).map(Some);
+                }
+                Status::Interrupted | Status::Waiting | Status::Failed => return Ok(None),
+                status @ (Status::Halted | Status::Completed | Status::Cancelled) => {
+                    return self.finish(status).map(Some);
+                }
+            }
+            let Some(nap) = nap(view.run.wake_at.unwrap_or(until), self.store.now()?) else { break };
+            tokio::select! {
+                () = tokio::time::sleep(nap) => {}
+                signals = self.signals.next() => match ended_by::asked(&signals?) {
+                    Some(EndedBy::Person) => return self.interrupted(true).await.map(Some),
+                    // The run stays asleep, for `resume --all` after the reboot.
+                    Some(_) => return self.finish(Status::Sleeping).map(Some),
+                    None => {}
+                },
+            }
+            if held.elapsed() >= HOLD || self.beat.word().borrow().dead {
+                held = Instant::now();
+                self.hold().await?;
+            }
+        }
+        // Jitter, so that runs that wait for one account's limit do not all return at once. The backoff grows
+        // while a limit that should be over is not.
+        let jitter = self.jitter();
+        self.pause(jitter).await
+    }
+
+    /// Takes or renews the run's lease. Returns the time until which the run sleeps (`None` if it does not sleep) and
+    /// the instance that has the lease.
+    pub(super) async fn hold(&self) -> Result<(Option<Micros>, InstanceNo), CliError> {
+        let run = self.view.run.no;
+        self.ask_alive(|instance| Hold { run, instance }).await
+    }
+
+    /// Waits while the run has the status `waiting`, without starting an attempt. Returns the exit code if the run has
+    /// ended or was stopped; `None` if the run may go on.
+    ///
+    /// A raised budget, the budget's next window or settled calls of other runs make room. Errors: `RunHeld`: another
+    /// process drives the run.
+    pub(super) async fn wait_for_room(&mut self) -> Result<Option<u8>, CliError> {
+        // If the run has already ended, the claim refuses it.
+        if story::view(self.store.as_ref(), &self.view)?.run.status != Status::Waiting {
+            return Ok(None);
+        }
+        let (mut said, mut held) = (false, Instant::now());
+        loop {
+            let view = story::view(self.store.as_ref(), &self.view)?;
+            match view.run.status {
+                Status::Waiting if view.run.stop_requested => return self.interrupted(true).await.map(Some),
+                Status::Waiting => {}
+                Status::Running | Status::Interrupted | Status::Sleeping | Status::Failed => return Ok(None),
+                status @ (Status::Halted | Status::Completed | Status::Cancelled) => {
+                    return self.finish(status).map(Some);
+                }
+            }
+            if self.has_room(&view.run)? {
+                break;
+            }
+            if !said {
+                story::waits(&view);
+                said = true;
+                self.hold().await?;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_FOR_ROOM) => {}
+                signals = self.signals.next() => if let Some(by) = ended_by::asked(&signals?) {
+                    return self.interrupted(by == EndedBy::Person).await.map(Some);
+                },
+            }
+            if held.elapsed() >= HOLD || self.beat.word().borrow().dead {
+                held = Instant::now();
+                self.hold().await?;
+            }
+        }
+        if said {
+            say("there is room again");
+        }
+        // Jitter, so that runs that wait for one budget do not all return at once. The backoff grows while an
+        // agent cannot use the room there is.
+        let jitter = self.jitter();
+        let run = story::view(self.store.as_ref(), &self.view)?.run;
+        match run.awaited_outage() {
+            Some((outage, _)) => self.wait_for_probe(outage, jitter).await,
+            None => self.pause(jitter).await,
+        }
+    }
+
+    /// Waits before the next attempt at a provider that answers no call. The attempt's first call is the probe.
+    async fn wait_for_probe(&mut self, outage: &Outage, jitter: Duration) -> Result<Option<u8>, CliError> {
+        self.hold().await?;
+        let pause = jitter.min(self.outage_rules.pause);
+        say(&format!("{outage}; the agent is started again in {:.1} s", pause.as_secs_f64()));
+        self.pause(pause).await
+    }
+
+    /// Waits for a backoff after the agent ended because other runs' calls in flight left no room for its own. That
+    /// room returns by itself. Does nothing for a run with the status `waiting`, which [`Driver::wait_for_room`]
+    /// handles. Returns the exit code if the run was stopped meanwhile; `None` otherwise.
+    pub(super) async fn stand_back(&mut self) -> Result<Option<u8>, CliError> {
+        if story::view(self.store.as_ref(), &self.view)?.run.status == Status::Waiting {
+            return Ok(None);
+        }
+        let jitter = self.jitter();
+        say(&format!(
+            "no room for its calls while others' are in flight; it begins again in {:.1} s",
+            jitter.as_secs_f64()
+        ));
+        self.pause(jitter).await
+    }
+
+    /// Returns whether the call that was refused would fit into the budgets now.
+    fn has_room(&self, run: &Run) -> Result<bool, CliError> {
+        let Some(refusal) = &run.halt else { return Ok(true) };
+        let parent = match refusal.whose {
+            Some(Whose::Parent(no)) => self.store.run(no)?.map(|view| view.envelope),
+            _ => None,
+        };
+        Ok(is_room(refusal, &self.store.budgets()?, parent.as_ref(), self.store.now()?))
+    }
+
+    /// Returns the pause before the next attempt, so that runs that wait for one thing do not all return at once.
+    fn jitter(&mut self) -> Duration {
+        self.backoff.after(self.lived, u64::from_le_bytes(random(self.context.entropy.as_ref())))
+    }
+
+    /// Submits an operation as this process's instance, which is registered again if it was declared dead. Returns the
+    /// answer and the instance in whose name it was submitted.
+    ///
+    /// Errors: `RunHeld` if another process drives the run. A holder that cannot be seen from here (a container killed
+    /// a moment ago) may be dead, so this waits once until that is decided.
+    pub(super) async fn ask_alive<V: Verb>(
+        &self,
+        verb: impl Fn(InstanceNo) -> V,
+    ) -> Result<(V::Answer, InstanceNo), CliError> {
+        let mut waited = false;
+        loop {
+            let instance = self.node.instance();
+            match self.store.ask(verb(instance), Durability::Synced).await {
+                Ok(answer) => return Ok((answer, instance)),
+                Err(store::Error::Engine(engine::Error::InstanceDead)) => {
+                    let registered = self.node.register_anew(instance).await;
+                    registered.or_else(comes_back)?;
+                }
+                Err(store::Error::Engine(engine::Error::RunHeld { .. })) if !waited => {
+                    waited = self.await_verdicts().await?;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Waits until each process that may be dead has renewed its heartbeat or was declared dead. Returns
+    /// false if the store went away meanwhile.
+    async fn await_verdicts(&self) -> Result<bool, CliError> {
+        let node = self.node.clone();
+        let judged = tokio::task::spawn_blocking(move || node.await_verdicts()).await;
+        let judged = judged.map_err(std::io::Error::other)?;
+        let is_done = judged.is_ok();
+        judged.or_else(comes_back)?;
+        Ok(is_done)
+    }
+}
+
+/// Returns how long to sleep before the next look at the clock; `None` when it is time.
+fn nap(until: Micros, now: Micros) -> Option<Duration> {
+    let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0)?;
+    Some(Duration::from_micros(left).min(LOOK))
+}
+
+/// Turns the error of a store that is away into success, because the next operation waits for the store. Any other
+/// error is returned.
+fn comes_back(e: store::Error) -> Result<(), store::Error> {
+    if e.is_away() { Ok(()) } else { Err(e) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_looked_at_every_second_and_never_too_early() {
+        let check = |until: i64, now: i64, wanted: Option<Duration>| {
+            assert_eq!(nap(Micros(until), Micros(now)), wanted, "{until} {now}");
+        };
+        check(10, 10, None);
+        check(10, 11, None);
+        check(11, 10, Some(Duration::from_micros(1)));
+        check(5_000_000, 0, Some(LOOK));
+        check(i64::MAX, -1, Some(LOOK));
+        // Clock set back: it sleeps on. Clock moved forward, as by a suspend: it wakes.
+        check(5_000_000, 4_999_000, Some(Duration::from_millis(1)));
+    }
+}
