@@ -91,7 +91,7 @@ impl Session {
                 let text = format!(
                     "it is not known whether the tool was called, and that could not be recorded: {why}"
                 );
-                self.answer(no, &message::error(INTERNAL, &text), None);
+                self.fail(no, &text);
             }
         }
         if self.closing && self.calls.values().all(|call| !call.phase.may_be_answered()) {
@@ -245,10 +245,7 @@ impl Session {
                     usize::from(call.call.id.is_none() && matches!(call.phase, Phase::Reserving));
                 self.answer(no, &body, seq);
             }
-            Err(why) => {
-                let body = message::error(INTERNAL, &format!("the tool was not called: {why}"));
-                self.answer(no, &body, None);
-            }
+            Err(why) => self.fail(no, &format!("the tool was not called: {why}")),
         }
     }
 
@@ -293,10 +290,7 @@ impl Session {
                 call.phase = Phase::Recording(open, line);
                 self.deeds.push(Deed::Record { no, opening, body, failed: true });
             }
-            Err(why) => {
-                let body = message::error(INTERNAL, &format!("the tool was not called: {why}"));
-                self.answer(no, &body, None);
-            }
+            Err(why) => self.fail(no, &format!("the tool was not called: {why}")),
         }
     }
 
@@ -330,10 +324,7 @@ impl Session {
                 call.phase = Phase::Ready(open);
                 self.go(no);
             }
-            Err(why) => {
-                let body = message::error(INTERNAL, &format!("the tool was not called: {why}"));
-                self.answer(no, &body, None);
-            }
+            Err(why) => self.fail(no, &format!("the tool was not called: {why}")),
         }
     }
 
@@ -347,8 +338,7 @@ impl Session {
                 self.deeds.push(Deed::ToClient { line, mark: Some(open.opening.seq) });
             }
             Err(why) => {
-                let text = format!("the tool was called, and its answer could not be recorded: {why}");
-                self.answer(no, &message::error(INTERNAL, &text), None);
+                self.fail(no, &format!("the tool was called, and its answer could not be recorded: {why}"));
             }
         }
     }
@@ -376,6 +366,11 @@ impl Session {
 
     fn refuse(&mut self, id: &str, code: i64, text: &str) {
         self.show(message::answer(id, &message::error(code, text)));
+    }
+
+    /// Answers a call with an error of the recorder.
+    fn fail(&mut self, no: No, text: &str) {
+        self.answer(no, &message::error(INTERNAL, text), None);
     }
 
     /// Removes a call that is over, and gives its answer to the client unless the client has cancelled it.
