@@ -24,7 +24,7 @@ use crate::{
     settings::{
         env_file,
         keys::Keys,
-        store_address::{self, Durability, StoreAddress},
+        store_address::{Durability, StoreAddress},
         surroundings::Surroundings,
     },
 };
@@ -105,7 +105,7 @@ impl Context {
         }
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
         let options = Options { durability, clock, entropy, create, store_wait: self.store_wait };
-        match store_address::open_store(&self.place, options) {
+        match outlast_store::open(&self.place.address(), options) {
             // SQLite's message about a damaged file does not name the file.
             Err(store::Error::Corrupt { what }) if !what.contains(&self.place.to_string()) => {
                 Err(store::Error::Corrupt { what: format!("{}: {what}", self.place) }.into())

@@ -1,10 +1,8 @@
 //! Address of the store: a file of this machine, or a PostgreSQL database.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf};
 
-use outlast_core::store::{self, Store};
 pub use outlast_store::Durability;
-use outlast_store::Options;
 
 use crate::settings::surroundings::Surroundings;
 
@@ -100,11 +98,6 @@ fn without_password(url: &str) -> String {
         .collect();
     let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
     format!("{scheme}://{authority}{path}{query}")
-}
-
-/// Opens the store at `place`.
-pub fn open_store(place: &StoreAddress, options: Options) -> Result<Arc<dyn Store>, store::Error> {
-    outlast_store::open(&place.address(), options)
 }
 
 #[cfg(test)]
