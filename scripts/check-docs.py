@@ -174,7 +174,9 @@ def check_codes(document: Path, rust: str) -> list[str]:
     text = document.read_text()
     told = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.M))
     given = set()
-    for match in re.finditer(r"^( *)pub (?:const )?fn (?:code|fact)\(&?self\)[^\n]*{\n.*?^\1}", rust, re.M | re.S):
+    for match in re.finditer(
+        r"^( *)(?:pub (?:const )?fn code|(?:pub )?(?:const )?fn fact)\(&?self\)[^\n]*{\n.*?^\1}", rust, re.M | re.S
+    ):
         given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', match.group(0)))
     for rows in re.findall(r"error_facts! {\n.*?^}", rust, re.M | re.S):
         given |= set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', rows))

@@ -69,27 +69,17 @@ impl Error {
         state::Error::BadRequest(text.into()).into()
     }
 
-    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
-    pub fn code(&self) -> &str {
+    /// Returns the HTTP status and the stable code, the same in HTTP, gRPC and Python.
+    fn fact(&self) -> (u16, &str) {
         match self {
-            Error::State(e) => e.code(),
-            Error::Refusal(e) => e.code(),
-            Error::Halted { refusal } => &refusal.code,
-            Error::Cancelled { .. } => "cancelled",
-            Error::NoCheckpoint { .. } => "no_checkpoint",
-            Error::NoMemory { .. } => "no_memory_file",
-            Error::NoPendingApproval { .. } => "no_pending_approval",
-            Error::AmbiguousApproval { .. } => "ambiguous_approval",
-        }
-    }
-
-    fn status(&self) -> u16 {
-        match self {
-            Error::State(e) => e.class().http(),
-            Error::Refusal(e) => e.status(),
-            Error::Halted { .. } | Error::Cancelled { .. } => 402,
-            Error::NoCheckpoint { .. } | Error::NoMemory { .. } => Class::NotFound.http(),
-            Error::NoPendingApproval { .. } | Error::AmbiguousApproval { .. } => Class::Conflict.http(),
+            Error::State(e) => (e.class().http(), e.code()),
+            Error::Refusal(e) => (e.status(), e.code()),
+            Error::Halted { refusal } => (402, &refusal.code),
+            Error::Cancelled { .. } => (402, "cancelled"),
+            Error::NoCheckpoint { .. } => (Class::NotFound.http(), "no_checkpoint"),
+            Error::NoMemory { .. } => (Class::NotFound.http(), "no_memory_file"),
+            Error::NoPendingApproval { .. } => (Class::Conflict.http(), "no_pending_approval"),
+            Error::AmbiguousApproval { .. } => (Class::Conflict.http(), "ambiguous_approval"),
         }
     }
 
@@ -132,7 +122,8 @@ impl Error {
             host.metrics.refused(refusal.code());
             return refusal.response(sdk);
         }
-        let (code, hint) = (self.code(), self.hint());
+        let (status, code) = self.fact();
+        let hint = self.hint();
         let message = match &hint {
             Some(hint) => format!("{self} ({hint})"),
             None => self.to_string(),
@@ -141,7 +132,7 @@ impl Error {
         match shape {
             Shape::Sdk => {
                 host.metrics.refused(code);
-                return refuse::in_shape(sdk, self.status(), code, &message);
+                return refuse::in_shape(sdk, status, code, &message);
             }
             Shape::Ours => {}
             Shape::Both | Shape::RiskKernel => body = json!({ "code": code, "message": message }),
@@ -149,7 +140,7 @@ impl Error {
         if shape != Shape::RiskKernel {
             body["error"] = json!({ "code": code, "message": self.to_string(), "hint": hint });
         }
-        let mut response = response(self.status(), JSON, body.to_string());
+        let mut response = response(status, JSON, body.to_string());
         let headers = response.headers_mut();
         if let Ok(code) = HeaderValue::from_str(code) {
             headers.insert("x-outlast-code", code);

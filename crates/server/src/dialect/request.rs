@@ -185,24 +185,16 @@ pub enum BadRequest {
 }
 
 impl BadRequest {
-    /// Returns the refusal's stable code, the same in HTTP, gRPC and Python.
-    pub fn code(&self) -> &'static str {
+    /// Returns the HTTP status of the refusal and its stable code.
+    pub fn fact(&self) -> (u16, &'static str) {
         match self {
             Self::NotUtf8 { .. } | Self::NotJson { .. } | Self::TooDeep { .. } | Self::NotAnObject { .. } => {
-                "invalid_json"
+                (400, "invalid_json")
             }
-            Self::DuplicateKey { .. } => "duplicate_key",
-            Self::Missing { .. } => "missing_field",
-            Self::WrongType { .. } => "wrong_type",
-            Self::NotMetered { .. } => "not_metered",
-        }
-    }
-
-    /// Returns the HTTP status of the refusal.
-    pub fn status(&self) -> u16 {
-        match self {
-            Self::NotMetered { .. } => 403,
-            _ => 400,
+            Self::DuplicateKey { .. } => (400, "duplicate_key"),
+            Self::Missing { .. } => (400, "missing_field"),
+            Self::WrongType { .. } => (400, "wrong_type"),
+            Self::NotMetered { .. } => (403, "not_metered"),
         }
     }
 }

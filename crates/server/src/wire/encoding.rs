@@ -17,20 +17,12 @@ pub enum BadEncoding {
 }
 
 impl BadEncoding {
-    pub fn status(&self) -> u16 {
+    /// Returns the HTTP status and the stable code.
+    pub fn fact(&self) -> (u16, &'static str) {
         match self {
-            BadEncoding::Unknown { .. } => 415,
-            BadEncoding::Broken { .. } => 400,
-            BadEncoding::TooLarge { .. } => 413,
-        }
-    }
-
-    /// Returns the error's stable code, the same in HTTP, gRPC and Python.
-    pub fn code(&self) -> &'static str {
-        match self {
-            BadEncoding::Unknown { .. } => "unknown_encoding",
-            BadEncoding::Broken { .. } => "broken_encoding",
-            BadEncoding::TooLarge { .. } => "body_too_large",
+            BadEncoding::Unknown { .. } => (415, "unknown_encoding"),
+            BadEncoding::Broken { .. } => (400, "broken_encoding"),
+            BadEncoding::TooLarge { .. } => (413, "body_too_large"),
         }
     }
 }

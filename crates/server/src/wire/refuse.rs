@@ -94,66 +94,47 @@ impl Refusal {
         Refusal::Call { refused: Box::new(refused), run: run.into() }
     }
 
-    /// Returns the HTTP status. The official SDKs retry some statuses by themselves: see [`Refused`].
-    pub fn status(&self) -> u16 {
+    /// Returns the HTTP status and the stable code, the same in HTTP, gRPC and Python. The official SDKs retry some
+    /// statuses by themselves: see [`Refused`].
+    fn fact(&self) -> (u16, &str) {
         match self {
-            Refusal::Call { refused, .. } => refused.status(),
-            Refusal::NotLetIn(e) => e.class().http(),
-            Refusal::BadRequest(e) => e.status(),
-            Refusal::BadEncoding(e) => e.status(),
-            Refusal::AbsoluteTarget
-            | Refusal::BadTarget(_)
-            | Refusal::BodyCutOff(_)
-            | Refusal::BadHeader { .. } => 400,
-            Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } | Refusal::BadLink => 401,
-            Refusal::Unpriced { .. } => 402,
-            Refusal::NotMetered { .. } | Refusal::UnknownPath { .. } | Refusal::ForeignResponse { .. } => 403,
-            Refusal::UnknownUpstream { .. } => 404,
-            Refusal::ReadOnly { .. } => 405,
-            Refusal::ProxyCredentials { .. } => 407,
-            Refusal::BodyTooLarge { .. } => 413,
-            Refusal::NetRefused { .. } => 403,
-            Refusal::OtherHost { .. } => 421,
-            Refusal::NoWebSocket => 426,
-            Refusal::UpstreamRate { .. } | Refusal::PlanCeiling { .. } => 429,
-            Refusal::Internal(_) => 500,
-            Refusal::Unreachable(_) | Refusal::BrokeOff(_) => 502,
-            Refusal::Draining => 503,
-            Refusal::NoAnswer => 504,
+            Refusal::Call { refused, .. } => (refused.status(), refused.code()),
+            Refusal::Unpriced { refusal, .. } => (402, &refusal.code),
+            Refusal::PlanCeiling { refusal, .. } => (429, &refusal.code),
+            Refusal::UpstreamRate { .. } => (429, "upstream_rate"),
+            Refusal::NotLetIn(e) => (e.class().http(), e.code()),
+            Refusal::BadRequest(e) => e.fact(),
+            Refusal::BadEncoding(e) => e.fact(),
+            Refusal::AbsoluteTarget => (400, "absolute_target"),
+            Refusal::BadTarget(_) => (400, "bad_target"),
+            Refusal::ProxyCredentials { .. } => (407, "proxy_credentials"),
+            Refusal::NetRefused { .. } => (403, "net_refused"),
+            Refusal::OtherHost { .. } => (421, "other_host"),
+            Refusal::NoWebSocket => (426, "no_websocket"),
+            Refusal::NotMetered { .. } => (403, "not_metered"),
+            Refusal::UnknownPath { .. } => (403, "unknown_path"),
+            Refusal::BodyTooLarge { .. } => (413, "body_too_large"),
+            Refusal::BodyCutOff(_) => (400, "body_cut_off"),
+            Refusal::BadHeader { .. } => (400, "bad_header"),
+            Refusal::Draining => (503, "draining"),
+            Refusal::ReadOnly { .. } => (405, "read_only"),
+            Refusal::BadLink => (401, "bad_link"),
+            Refusal::ForeignResponse { .. } => (403, "foreign_response"),
+            Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } => (401, "no_provider_key"),
+            Refusal::UnknownUpstream { .. } => (404, "unknown_upstream"),
+            Refusal::Unreachable(_) => (502, "upstream_unreachable"),
+            Refusal::NoAnswer => (504, "upstream_no_answer"),
+            Refusal::BrokeOff(_) => (502, "upstream_broke_off"),
+            Refusal::Internal(_) => (500, "internal"),
         }
     }
 
-    /// Returns the refusal's stable code, the same in HTTP, gRPC and Python.
+    pub fn status(&self) -> u16 {
+        self.fact().0
+    }
+
     pub fn code(&self) -> &str {
-        match self {
-            Refusal::Call { refused, .. } => refused.code(),
-            Refusal::Unpriced { refusal, .. } | Refusal::PlanCeiling { refusal, .. } => &refusal.code,
-            Refusal::UpstreamRate { .. } => "upstream_rate",
-            Refusal::NotLetIn(e) => e.code(),
-            Refusal::BadRequest(e) => e.code(),
-            Refusal::BadEncoding(e) => e.code(),
-            Refusal::AbsoluteTarget => "absolute_target",
-            Refusal::BadTarget(_) => "bad_target",
-            Refusal::ProxyCredentials { .. } => "proxy_credentials",
-            Refusal::NetRefused { .. } => "net_refused",
-            Refusal::OtherHost { .. } => "other_host",
-            Refusal::NoWebSocket => "no_websocket",
-            Refusal::NotMetered { .. } => "not_metered",
-            Refusal::UnknownPath { .. } => "unknown_path",
-            Refusal::BodyTooLarge { .. } => "body_too_large",
-            Refusal::BodyCutOff(_) => "body_cut_off",
-            Refusal::BadHeader { .. } => "bad_header",
-            Refusal::Draining => "draining",
-            Refusal::ReadOnly { .. } => "read_only",
-            Refusal::BadLink => "bad_link",
-            Refusal::ForeignResponse { .. } => "foreign_response",
-            Refusal::NoProviderKey { .. } | Refusal::UnusableKey { .. } => "no_provider_key",
-            Refusal::UnknownUpstream { .. } => "unknown_upstream",
-            Refusal::Unreachable(_) => "upstream_unreachable",
-            Refusal::NoAnswer => "upstream_no_answer",
-            Refusal::BrokeOff(_) => "upstream_broke_off",
-            Refusal::Internal(_) => "internal",
-        }
+        self.fact().1
     }
 
     /// Returns the hint for the caller, which may be the agent: it names no way to raise a limit.
