@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use http::Response;
 use outlast_core::{
     engine::{
         act::InName,
@@ -26,8 +25,8 @@ use outlast_view::Time;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::request::{self, ApiRequest};
-use crate::{state::Error, wire::body::AnswerBody};
+use super::request::{self, Answered, ApiRequest};
+use crate::state::Error;
 
 /// Number of items that are read at once.
 const PAGE: usize = 1000;
@@ -39,7 +38,7 @@ type Act<T, B> = fn(&dyn Store, &str, &T, B) -> Result<Value, Error>;
 pub(super) async fn on_run<B: DeserializeOwned + Send + 'static>(
     asked: ApiRequest,
     act: Act<RunView, B>,
-) -> Result<Response<AnswerBody>, Error> {
+) -> Answered {
     let view = asked.run().await?;
     carry_out(asked, view, act).await
 }
@@ -48,7 +47,7 @@ pub(super) async fn on_run<B: DeserializeOwned + Send + 'static>(
 pub(super) async fn on_budget<B: DeserializeOwned + Send + 'static>(
     asked: ApiRequest,
     act: Act<Name, B>,
-) -> Result<Response<AnswerBody>, Error> {
+) -> Answered {
     let name = Name::new(asked.name()).map_err(|e| Error::BadRequest(e.to_string()))?;
     carry_out(asked, name, act).await
 }
@@ -57,7 +56,7 @@ async fn carry_out<T: Send + 'static, B: DeserializeOwned + Send + 'static>(
     asked: ApiRequest,
     on: T,
     act: Act<T, B>,
-) -> Result<Response<AnswerBody>, Error> {
+) -> Answered {
     let (by, body) = (asked.actor(), asked.json()?);
     let told = asked.read(move |store| Ok(act(store, &by, &on, body))).await??;
     // Calls that wait for room ask again.

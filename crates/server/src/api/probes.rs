@@ -3,20 +3,23 @@
 use http::{Response, StatusCode};
 use outlast_core::reads::plans;
 
-use super::{budget_metrics, plan_metrics, request::ApiRequest, run_metrics};
+use super::{
+    budget_metrics, plan_metrics,
+    request::{Answered, ApiRequest},
+    run_metrics,
+};
 use crate::{
     proxy::{host::Host, metrics::single},
-    state::Error,
     wire::body::{AnswerBody, response},
 };
 
 /// Answers that the process runs.
-pub(super) async fn livez(_: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn livez(_: ApiRequest) -> Answered {
     Ok(text(StatusCode::OK, "ok\n"))
 }
 
 /// Answers whether the server takes calls.
-pub(super) async fn readyz(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn readyz(asked: ApiRequest) -> Answered {
     Ok(match unready(&asked.host) {
         None => text(StatusCode::OK, ready(&asked.host)),
         Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
@@ -46,7 +49,7 @@ fn ready(host: &Host) -> String {
 }
 
 /// Answers with the counters of this server and of its store, for Prometheus.
-pub(super) async fn metrics(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn metrics(asked: ApiRequest) -> Answered {
     let host = &asked.host;
     let (clients, in_flight) = host.registry.len();
     let mut text = host.metrics.text();

@@ -21,6 +21,9 @@ use crate::{
     },
 };
 
+/// Answer of a route's handler. Each face has errors of its own.
+pub(crate) type Answered<E = Error> = Result<Response<AnswerBody>, E>;
+
 /// Request whose caller may use its route.
 pub(crate) struct ApiRequest {
     pub api: Api,
@@ -124,13 +127,13 @@ pub(crate) fn unknown_entry(view: &RunView, entry: &str) -> Error {
 }
 
 /// Returns an answer in JSON.
-pub(crate) fn json<E: From<Error>>(body: &impl Serialize) -> Result<Response<AnswerBody>, E> {
+pub(crate) fn json<E: From<Error>>(body: &impl Serialize) -> Answered<E> {
     let text = serde_json::to_vec(body).map_err(|e| Error::BadValue(e.to_string()))?;
     Ok(of_type(text, JSON))
 }
 
 /// Returns an answer in JSON that tells that something was made.
-pub(crate) fn created<E: From<Error>>(body: &impl Serialize) -> Result<Response<AnswerBody>, E> {
+pub(crate) fn created<E: From<Error>>(body: &impl Serialize) -> Answered<E> {
     let mut response = json::<E>(body)?;
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)

@@ -5,7 +5,7 @@
 
 use std::{future::Future, pin::Pin};
 
-use http::{Method, Response, Uri, request::Parts};
+use http::{Method, Uri, request::Parts};
 
 use super::{
     acts, approvals,
@@ -13,15 +13,15 @@ use super::{
     fleet,
     gate::Who,
     named_budgets, probes, read,
-    request::ApiRequest,
+    request::{Answered, ApiRequest},
     riskkernel, rows, state,
 };
 use crate::{
     state::Error as StateError,
-    wire::{body::AnswerBody, refuse::Refusal, who},
+    wire::{refuse::Refusal, who},
 };
 
-type Answered = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Answered<Error>> + Send>>;
 
 /// Route of ours. `{…}` in the path is one segment, percent-encoded.
 pub struct Route {
@@ -29,7 +29,7 @@ pub struct Route {
     pub path: &'static str,
     pub who: Who,
     pub query: &'static [&'static str],
-    pub(super) handler: fn(ApiRequest) -> Answered,
+    pub(super) handler: fn(ApiRequest) -> Answering,
 }
 
 /// Routes for clients of one kind, which are told errors in one shape.

@@ -8,7 +8,6 @@ pub(super) mod policies;
 pub mod show;
 mod wait;
 
-use http::Response;
 use outlast_core::{
     engine::{self, act::InName, approval::decide_approval::DecideApproval},
     journal::approval::{ApprovalId, Status},
@@ -26,9 +25,9 @@ pub use wait::decided;
 
 use super::{
     gate::Caller,
-    request::{ApiRequest, created, json},
+    request::{Answered, ApiRequest, created, json},
 };
-use crate::{state::Error, wire::body::AnswerBody};
+use crate::state::Error;
 
 /// Default number of approvals in a list. `MOST` is the largest.
 const PAGE: usize = 100;
@@ -38,7 +37,7 @@ const MOST: usize = 1_000;
 const LOOKED_AT: usize = 10_000;
 
 /// Answers with the newest approvals, those of one status or run only if the query says so.
-pub(super) async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn list(asked: ApiRequest) -> Answered {
     let query = &asked.query;
     let status = match query.text("status").filter(|s| !s.is_empty()) {
         None => None,
@@ -74,7 +73,7 @@ fn run_no(store: &dyn Store, id: &str) -> Result<Option<RunNo>, store::Error> {
 }
 
 /// Answers with one approval.
-pub(super) async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn get(asked: ApiRequest) -> Answered {
     json(&show::Approval::new(&view(&asked, id(&asked)?).await?))
 }
 
@@ -98,7 +97,7 @@ pub(super) async fn view(asked: &ApiRequest, id: ApprovalId) -> Result<reads::ap
 }
 
 /// Requests an approval in the name of the run that asks.
-pub(super) async fn ask_for(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn ask_for(asked: ApiRequest) -> Answered {
     let Caller::Run(asker) = &asked.caller else { return Err(Error::NoRunAsks) };
     let answer = ask(&asked.host.store, *asker, asked.json()?).await?;
     match (answer.id, answer.status) {
@@ -147,7 +146,7 @@ impl Decision {
 }
 
 /// Records a person's decision on the approval in the path.
-pub(super) async fn decide(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub(super) async fn decide(asked: ApiRequest) -> Answered {
     asked.caller.must_be_a_person()?;
     let id = id(&asked)?;
     asked.json::<Decision>()?.record(&asked, id).await?;

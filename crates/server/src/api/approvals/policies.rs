@@ -1,6 +1,5 @@
 //! Routes of named policies: put, get, list. Never for a run.
 
-use http::Response;
 use outlast_core::{
     reads::policies::{self, NamedPolicy},
     run::rules::{Requirement, Rules},
@@ -13,10 +12,9 @@ use crate::{
     api::{
         amount::{self, Budget},
         gate::Caller,
-        request::{ApiRequest, created, json},
+        request::{Answered, ApiRequest, created, json},
     },
     state::Error,
-    wire::body::AnswerBody,
 };
 
 /// Body of a policy, with RiskKernel's names.
@@ -73,7 +71,7 @@ fn not_a_runs(caller: &Caller) -> Result<(), Error> {
 }
 
 /// Puts a policy, which only a person may do.
-pub async fn put(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn put(asked: ApiRequest) -> Answered {
     asked.caller.must_be_a_person()?;
     let policy = asked.json::<Sent>()?.policy()?;
     let name = policy.name().to_owned();
@@ -84,14 +82,14 @@ pub async fn put(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
 }
 
 /// Answers with all policies.
-pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ApiRequest) -> Answered {
     not_a_runs(&asked.caller)?;
     let found = asked.read(|s| policies::list(s)).await?;
     json(&found.iter().map(show::policy).collect::<Vec<_>>())
 }
 
 /// Answers with one policy.
-pub async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: ApiRequest) -> Answered {
     not_a_runs(&asked.caller)?;
     let name = asked.name().to_owned();
     match asked.read(move |s| policies::find(s, &name)).await? {

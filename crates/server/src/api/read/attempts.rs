@@ -2,19 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use http::Response;
 use outlast_core::run::attempt::Attempt;
 use outlast_view as view;
 use serde_json::json;
 
-use crate::{
-    api::request::{ApiRequest, json},
-    state::Error,
-    wire::body::AnswerBody,
-};
+use crate::api::request::{Answered, ApiRequest, json};
 
 /// Answers with all attempts of a run, oldest first; with `died=true` only with those that died.
-pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ApiRequest) -> Answered {
     let died = asked.query.flag("died")?;
     let run = asked.run().await?.run;
     let found = asked.read(move |store| store.attempts(run.no)).await?;
@@ -24,7 +19,7 @@ pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
 }
 
 /// Answers with the iterations of a run, oldest first, each with its attempts.
-pub async fn iterations(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn iterations(asked: ApiRequest) -> Answered {
     let run = asked.run().await?.run;
     let attempts = asked.read(move |store| store.attempts(run.no)).await?;
     let mut turns: BTreeMap<i64, Vec<&Attempt>> = BTreeMap::new();

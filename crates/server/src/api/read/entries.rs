@@ -1,6 +1,6 @@
 //! Routes of a run's journal: a page of entries, and one entry with its request and answer.
 
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, header};
 use outlast_core::{
     journal::{Entry, Kind, State},
     reads::entries::{self, EntrySearch, call_before},
@@ -13,9 +13,8 @@ use serde_json::{Value, json};
 
 use super::{exchange::Exchange, words};
 use crate::{
-    api::request::{ApiRequest, json, of_type, unknown_entry},
+    api::request::{Answered, ApiRequest, json, of_type, unknown_entry},
     state::Error,
-    wire::body::AnswerBody,
 };
 
 /// Default number of entries in a page. `MOST` is the largest.
@@ -24,7 +23,7 @@ const MOST: usize = 2_000;
 
 /// Answers with a page of entries after the one that `after` names, in order. The answer's `after` is the cursor of the
 /// next page, and null if no entry is left.
-pub async fn list(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ApiRequest) -> Answered {
     let query = &asked.query;
     let wanted = EntrySearch {
         kinds: words(query, "kind", &Kind::ALL, Kind::name)?,
@@ -62,7 +61,7 @@ struct EntryWithExchange {
 }
 
 /// Answers with one entry, its request and answer in a form for people, and the number of the call before it.
-pub async fn one(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn one(asked: ApiRequest) -> Answered {
     let (view, entry) = named(&asked).await?;
     let so_far = match entry.state {
         // Only what the client of the call could have received.
@@ -88,7 +87,7 @@ pub async fn one(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
 
 /// Answers with the bytes of an entry's request or answer, as they were sent. Browsers download them and never show
 /// them as a page.
-pub async fn raw(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn raw(asked: ApiRequest) -> Answered {
     let answer = match asked.query.text("side") {
         None | Some("answer") => true,
         Some("request") => false,

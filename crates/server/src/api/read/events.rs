@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, header};
 use outlast_core::{
     events::{EventQuery, Kind, Mark},
     journal::{Entry, State},
@@ -20,7 +20,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::progress::{self, Progress};
 use crate::{
-    api::request::{ApiRequest, json, of_type},
+    api::request::{Answered, ApiRequest, json, of_type},
     proxy::host::Host,
     state::Error,
     wire::body::{AnswerBody, Piece},
@@ -220,7 +220,7 @@ struct Placed {
 }
 
 /// Answers with a page of events, or with a stream if the client accepts one.
-pub async fn events(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn events(asked: ApiRequest) -> Answered {
     let query = &asked.query;
     let run = match (asked.caller.only_run(), query.text("run")) {
         (_, Some(id)) => Some(asked.named(id).await?),

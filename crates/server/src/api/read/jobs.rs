@@ -1,17 +1,12 @@
 //! Route of the items of a batch job.
 
-use http::Response;
 use outlast_core::{journal::Standing, store::Page, words::id::Seq};
 use outlast_view as view;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{exchange, words};
-use crate::{
-    api::request::{ApiRequest, json},
-    state::Error,
-    wire::body::AnswerBody,
-};
+use crate::api::request::{Answered, ApiRequest, json};
 
 /// Default number of items in a page. `MOST` is the largest.
 const PAGE: usize = 200;
@@ -28,7 +23,7 @@ struct ItemWithValue {
 
 /// Answers with the newest entry of each item, in order. `standing` filters each page; pages are cut before that, so a
 /// page can be short.
-pub async fn items(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn items(asked: ApiRequest) -> Answered {
     let standings = words(&asked.query, "standing", &Standing::ALL, Standing::name)?;
     let after = Seq(asked.query.number("after")?.unwrap_or(0));
     let (limit, values) = (asked.query.limit(PAGE, MOST)?, asked.query.flag("values")?);

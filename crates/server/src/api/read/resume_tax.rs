@@ -1,15 +1,10 @@
 //! Resume tax of a run: what each of its restarts bought again.
 
-use http::Response;
 use outlast_core::{price::PriceTable, reads::entries, store::RunView};
 use serde_json::json;
 
+use crate::api::request::{Answered, ApiRequest, json};
 pub use crate::proxy::resume_tax::{Resumption, Tax, find};
-use crate::{
-    api::request::{ApiRequest, json},
-    state,
-    wire::body::AnswerBody,
-};
 
 /// Returns the prices that a run began with; the built-in ones if none are kept, or those are not understood.
 fn prices(view: &RunView) -> PriceTable {
@@ -18,7 +13,7 @@ fn prices(view: &RunView) -> PriceTable {
 }
 
 /// Answers with what each restart of a run bought again, and the total.
-pub(crate) async fn of_run(asked: ApiRequest) -> Result<Response<AnswerBody>, state::Error> {
+pub(crate) async fn of_run(asked: ApiRequest) -> Answered {
     let view = asked.run().await?;
     let id = view.run.id.clone();
     let found = asked

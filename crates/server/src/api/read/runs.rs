@@ -1,6 +1,5 @@
 //! Routes of runs: their list, a page of batch jobs, and the summary of one run.
 
-use http::Response;
 use outlast_core::{
     reads::{idle::changed_at, resume, runs, still, tightest::Above},
     run::status::Status,
@@ -13,9 +12,8 @@ use serde_json::json;
 
 use super::words;
 use crate::{
-    api::request::{ApiRequest, json},
+    api::request::{Answered, ApiRequest, json},
     state::Error,
-    wire::body::AnswerBody,
 };
 
 /// Default number of runs in a list. `MOST` is the largest.
@@ -24,7 +22,7 @@ const MOST: usize = 1_000;
 
 /// Answers with a page of runs, newest first, or with `jobs` of batch jobs only. The cursor of the next page is null on
 /// the last one.
-pub async fn list(asked: ApiRequest, jobs: bool) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(asked: ApiRequest, jobs: bool) -> Answered {
     let query = &asked.query;
     let limit = query.limit(PAGE, MOST)?;
     let bad = || Error::BadRequest("the cursor is none that was given here".into());
@@ -101,7 +99,7 @@ struct Summary {
 }
 
 /// Answers with one run: its status, budget, settings and parent.
-pub async fn summary(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn summary(asked: ApiRequest) -> Answered {
     let view = asked.run().await?;
     let summary = asked.read(move |store| {
         let now = store.now()?;

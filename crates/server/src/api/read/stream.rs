@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, header};
 use outlast_core::{
     call::Visible,
     journal::{Kind, State},
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::{entries::named, exchange::Exchange};
 use crate::{
-    api::request::{ApiRequest, of_type},
+    api::request::{Answered, ApiRequest, of_type},
     proxy::{host::Host, log::Live},
     state::Error,
     wire::body::{AnswerBody, Piece},
@@ -36,7 +36,7 @@ const AHEAD: usize = 4;
 ///
 /// Errors: `unknown_entry`; `bad_request` for an entry that is no call, and for an offset behind a recorded answer's end;
 /// `not_kept`.
-pub async fn stream(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn stream(asked: ApiRequest) -> Answered {
     let from = asked.query.number("from")?.unwrap_or(0);
     let from = usize::try_from(from).unwrap_or(usize::MAX);
     let (view, entry) = named(&asked).await?;

@@ -1,6 +1,5 @@
 //! Routes of a run's approvals, requested by its agent and decided by a person, and of its decided tool calls.
 
-use http::Response;
 use outlast_core::{
     engine::approval::request_approval::Asker,
     journal::approval::{self, ApprovalId, Status},
@@ -10,19 +9,16 @@ use outlast_core::{
 };
 
 use super::{Act, Error, run::shown};
-use crate::{
-    api::{
-        approvals::{ApprovalBody, Decision, ask, show, unknown, view},
-        request::{ApiRequest, created, json},
-    },
-    wire::body::AnswerBody,
+use crate::api::{
+    approvals::{ApprovalBody, Decision, ask, show, unknown, view},
+    request::{Answered, ApiRequest, created, json},
 };
 
 /// Largest number of approvals read for a list of tool calls, newest first.
 const MOST: usize = 1_000;
 
 /// Requests an approval in the run's name. Answers 200 if none is needed, else 201 with it, new or already decided.
-pub async fn request(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn request(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: ApprovalBody = asked.json()?;
     if wanted.tool.is_empty() {
@@ -41,7 +37,7 @@ pub async fn request(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
 
 /// Records a person's decision on the approval that the request names, or on the only pending one. Needs an API token;
 /// a run token is refused.
-pub async fn decide(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn decide(asked: ApiRequest) -> Answered<Error> {
     asked.caller.must_be_a_person()?;
     let run = asked.run().await?.run;
     let said: Decision = asked.json()?;
@@ -72,7 +68,7 @@ pub fn pending(store: &dyn Store, run: RunNo) -> Result<Vec<View>, store::Error>
 }
 
 /// Answers with the run's decided approvals as tool calls, oldest first.
-pub async fn tool_calls(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn tool_calls(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run().await?.run.no;
     let read = asked.read(move |store| {
         let found =

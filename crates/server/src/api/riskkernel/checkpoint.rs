@@ -1,6 +1,5 @@
 //! Routes of checkpoints: save one, read the newest.
 
-use http::Response;
 use outlast_core::{
     engine::step::checkpoint::{Checkpoint, Name, OURS, Used},
     journal::{Role, payload::Payload},
@@ -15,10 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
 use super::{Act, Error, show::Usage, tokens::Tokens};
-use crate::{
-    api::request::{ApiRequest, created, json},
-    wire::body::AnswerBody,
-};
+use crate::api::request::{Answered, ApiRequest, created, json};
 
 /// Bytes above which a payload is compressed on a blocking thread, so that other requests do not wait.
 const LARGE: usize = 64 << 10;
@@ -30,7 +26,7 @@ struct CheckpointBody {
     payload: Option<Box<RawValue>>,
 }
 
-pub async fn save(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn save(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run_to(Act::Enter).await?.run.no;
     let wanted: CheckpointBody = asked.json()?;
     let name = wanted.name.unwrap_or_default();
@@ -72,7 +68,7 @@ struct Latest {
     created_at: String,
 }
 
-pub async fn latest(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn latest(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run().await?.run;
     let id = run.id.to_string();
     let found = asked.read(move |store| read(store, run.no, run.id.to_string())).await?;

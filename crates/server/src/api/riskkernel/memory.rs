@@ -1,6 +1,5 @@
 //! Routes of memory beyond a run: facts, which are kept in the state, and files, of which there are none.
 
-use http::Response;
 use outlast_core::{
     reads::keys,
     state::{At, Item, Name},
@@ -13,11 +12,10 @@ use serde_json::json;
 use super::Error;
 use crate::{
     api::{
-        request::{ApiRequest, created, json},
+        request::{Answered, ApiRequest, created, json},
         state::show::Runs,
     },
     state::Writer,
-    wire::body::AnswerBody,
 };
 
 /// Agent under whose name facts are kept in the state: `outlast state get NAMESPACE facts KEY`.
@@ -35,7 +33,7 @@ struct Fact {
 }
 
 /// Lists all facts of a namespace as of one moment, sorted by key.
-pub async fn facts(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn facts(asked: ApiRequest) -> Answered<Error> {
     let namespace = asked.query.or("namespace", "");
     let found = asked.read(move |store| {
         let at = At::Position(store.state_position()?);
@@ -67,7 +65,7 @@ struct FactBody {
 }
 
 /// Writes a fact in the name of the run that the body names, or of no run.
-pub async fn put_fact(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn put_fact(asked: ApiRequest) -> Answered<Error> {
     let wanted: FactBody = asked.json()?;
     if wanted.key.is_empty() {
         return Err(Error::bad("key is wanted"));
@@ -90,11 +88,11 @@ pub async fn put_fact(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> 
 }
 
 /// Answers with an empty list. RiskKernel lists Markdown files here, which Outlast does not keep.
-pub async fn list(_: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn list(_: ApiRequest) -> Answered<Error> {
     json(&json!([]))
 }
 
-pub async fn read(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn read(asked: ApiRequest) -> Answered<Error> {
     let name = asked.query.wanted("name")?;
     Err(Error::NoMemory { name: name.chars().take(140).collect() })
 }

@@ -10,7 +10,6 @@ pub(super) mod run;
 mod show;
 mod tokens;
 
-use http::Response;
 use outlast_core::{
     engine::{
         self,
@@ -25,13 +24,11 @@ use serde_json::json;
 pub(super) use self::tokens::Tokens;
 use super::{
     error::Error,
-    request::{ApiRequest, json},
+    request::{Answered, ApiRequest, json},
 };
 use crate::{
     proxy::seat::{self, Act},
-    state,
     version::{COMMIT, DATE, VERSION},
-    wire::body::AnswerBody,
 };
 
 impl ApiRequest {
@@ -75,12 +72,12 @@ impl ApiRequest {
 }
 
 /// Answers that the process runs.
-pub(super) async fn healthz(_: ApiRequest) -> Result<Response<AnswerBody>, state::Error> {
+pub(super) async fn healthz(_: ApiRequest) -> Answered {
     json(&json!({ "status": "ok" }))
 }
 
 /// Answers with the server's version.
-pub(super) async fn version(_: ApiRequest) -> Result<Response<AnswerBody>, state::Error> {
+pub(super) async fn version(_: ApiRequest) -> Answered {
     let known = |what: Option<&'static str>| what.unwrap_or("unknown");
     json(&json!({ "version": VERSION, "commit": known(COMMIT), "date": known(DATE) }))
 }

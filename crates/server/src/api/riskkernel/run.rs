@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use http::Response;
 use outlast_core::{
     engine::{
         self,
@@ -26,11 +25,10 @@ use super::{Act, Error, show::Shown};
 use crate::{
     api::{
         amount::{self, Budget},
-        request::{ApiRequest, created, json},
+        request::{Answered, ApiRequest, created, json},
     },
     proxy::seat::forget_run,
     state,
-    wire::body::AnswerBody,
 };
 
 #[derive(Default, Deserialize)]
@@ -43,7 +41,7 @@ struct RunBody {
 }
 
 /// Creates a run and begins it. The run's time counts from here.
-pub async fn create(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn create(asked: ApiRequest) -> Answered<Error> {
     let wanted: RunBody = asked.json()?;
     let own = amount::limits(&wanted.budget.unwrap_or_default())?;
     let named = match wanted.policy_ref.filter(|name| !name.is_empty()) {
@@ -102,13 +100,13 @@ async fn policy(asked: &ApiRequest, name: String) -> Result<NamedPolicy, Error> 
     found.ok_or_else(|| state::Error::UnknownPolicy { name: name.chars().take(80).collect() }.into())
 }
 
-pub async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn get(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run().await?.run.no;
     json(&shown(&asked, run).await?)
 }
 
 /// Counts a loop of the run. From the first such request on, the run's proxied calls no longer count as loops.
-pub async fn step(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn step(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run_to(Act::Enter).await?.run;
     let counted = async {
         let (actor, entered) = asked.enter(run.no).await?;
@@ -133,19 +131,19 @@ struct Cancel {
 }
 
 /// Cancels a run. A run that is halted or has ended keeps its status.
-pub async fn cancel(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn cancel(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     let reason = asked.json::<Cancel>()?.reason.filter(|reason| !reason.is_empty());
     tell(&asked, run, Word::Cancel { reason }).await
 }
 
 /// Completes a run. RiskKernel itself has no such route. A run that has ended keeps its status.
-pub async fn complete(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
+pub async fn complete(asked: ApiRequest) -> Answered<Error> {
     let run = asked.run_to(Act::End).await?.run.no;
     tell(&asked, run, Word::Complete).await
 }
 
-async fn tell(asked: &ApiRequest, run: RunNo, word: Word) -> Result<Response<AnswerBody>, Error> {
+async fn tell(asked: &ApiRequest, run: RunNo, word: Word) -> Answered<Error> {
     let store = &asked.host.store;
     let told = match word {
         // A cancellation is an act. That it is done is said by the run's own program.
