@@ -10,10 +10,10 @@ use outlast_core::{call::Refused, engine};
 
 use super::{Proxy, Seen, unknown_path};
 use crate::{
-    dialect::{Dialect, HeaderFacts, Route, Upstream, route},
+    dialect::{HeaderFacts, Route, Upstream, route},
     proxy::{
         busy_waiting, by_model,
-        call::{Call, Context, credential},
+        call::{Arrived, Call, Context, credential},
         drive,
         host::Host,
         kept,
@@ -74,19 +74,15 @@ impl Proxy {
                     (r, Some(shape))
                 };
                 let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
-                metered(host, caller, dialect, to, parts.headers, raw, wire).await.map_err(shaped)
+                let arrived = Arrived { caller, dialect, to, headers: parts.headers, raw };
+                metered(host, arrived, wire).await.map_err(shaped)
             }
-            Route::Free { upstream } => {
-                let raw =
-                    incoming::whole(body, host.config.max_body).await.map_err(|r| (r, Some(upstream)))?;
-                free(host, caller, to(upstream), parts.method, parts.headers, raw)
-                    .await
-                    .map_err(|r| (r, Some(upstream)))
-            }
-            Route::Kept { upstream, id } => {
+            Route::Free { upstream } | Route::Kept { upstream, .. } => {
                 let shaped = |r: Refusal| (r, Some(upstream));
-                let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
-                kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                if let Route::Kept { id, .. } = routed {
+                    let seat = seat::seat(host, caller.who.clone()).await.map_err(shaped)?;
+                    kept::check(host, seat.run, vec![id.to_owned()]).await.map_err(shaped)?;
+                }
                 let raw = incoming::whole(body, host.config.max_body).await.map_err(shaped)?;
                 free(host, caller, to(upstream), parts.method, parts.headers, raw).await.map_err(shaped)
             }
@@ -106,27 +102,22 @@ pub const TOO_LARGE: &str = "body_too_large";
 /// Makes a metered call: it is recorded before it goes out, or answered from the journal.
 async fn metered(
     host: &Arc<Host>,
-    caller: Caller,
-    dialect: &'static dyn Dialect,
-    to: To,
-    headers: http::HeaderMap,
-    raw: Bytes,
+    mut arrived: Arrived,
     wire: Wire,
 ) -> Result<Response<AnswerBody>, Refusal> {
-    let to = by_model::route(&host.config, to, &caller.credential, &headers, &raw);
-    if caller.credential == Credential::Ours && to.lacks_key(&host.config.providers) {
-        return Err(no_key(&to));
+    arrived.to = by_model::route(&host.config, &arrived);
+    if arrived.caller.credential == Credential::Ours && arrived.to.lacks_key(&host.config.providers) {
+        return Err(no_key(&arrived.to));
     }
     host.opening().await?;
-    let again = (caller.clone(), to.clone(), headers.clone(), raw.clone());
-    let (response, seat) = ask(host, caller, dialect, to, headers, raw, wire.clone()).await?;
+    let (response, seat) = ask(host, arrived.clone(), wire.clone()).await?;
     if !is_stale(&response, &seat) {
         return Ok(response);
     }
     // Nothing of it was admitted. Its clients do not repeat such a refusal, so the run is entered again here.
-    let (caller, to, headers, raw) = again;
-    seat::forget(host, &seat, &caller.who);
-    let (response, seat) = match ask(host, caller.clone(), dialect, to, headers, raw, wire).await {
+    let who = arrived.caller.who.clone();
+    seat::forget(host, &seat, &who);
+    let (response, seat) = match ask(host, arrived, wire).await {
         // The run itself is over: there is nothing to enter, and the refusal of its attempt's admission stands.
         Err(Refusal::Call { refused, .. })
             if matches!(*refused, Refused::NotAllowed(engine::Error::RunEnded { .. })) =>
@@ -136,7 +127,7 @@ async fn metered(
         asked => asked?,
     };
     if is_stale(&response, &seat) {
-        seat::forget(host, &seat, &caller.who);
+        seat::forget(host, &seat, &who);
     }
     Ok(response)
 }
@@ -152,23 +143,19 @@ fn is_stale(response: &Response<AnswerBody>, seat: &Seat) -> bool {
 /// Drives a metered call in the seat of its caller. Returns the beginning of its answer, with the seat.
 async fn ask(
     host: &Arc<Host>,
-    caller: Caller,
-    dialect: &'static dyn Dialect,
-    to: To,
-    headers: http::HeaderMap,
-    raw: Bytes,
+    arrived: Arrived,
     wire: Wire,
 ) -> Result<(Response<AnswerBody>, Seat), Refusal> {
-    let mut seat = seat::seat(host, caller.who.clone()).await?;
-    if let Some(seq) = caller.within {
+    let mut seat = seat::seat(host, arrived.caller.who.clone()).await?;
+    if let Some(seq) = arrived.caller.within {
         seat = seat::within(host, seat, seq)?;
     }
-    if let Some(id) = who::session(&headers) {
-        let agent = headers.get("x-outlast-agent").and_then(|v| v.to_str().ok()).map(str::to_owned);
+    if let Some(id) = who::session(&arrived.headers) {
+        let agent = headers::text(&arrived.headers, "x-outlast-agent").map(str::to_owned);
         host.saw(Seen::Session { run: seat.run, attempt: seat.attempt, id, agent });
     }
     let context = Context { config: &host.config, memories: &host.memories, nonce: &|| host.nonce() };
-    let mut call = Call::read(&context, seat.clone(), caller, dialect, to, headers, raw)?;
+    let mut call = Call::read(&context, seat.clone(), arrived)?;
     if !call.request.names.is_empty() {
         kept::check(host, call.seat.run, call.request.names.clone()).await?;
     }

@@ -4,11 +4,10 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use bytes::Bytes;
-use http::HeaderMap;
 use serde::Deserialize;
 
 use super::{
+    call::Arrived,
     config::Config,
     named::{Named, To},
     pattern::Pattern,
@@ -32,25 +31,25 @@ pub fn choose<'n>(named: &'n [Arc<Named>], model: &str) -> Option<&'n Arc<Named>
 /// Returns the upstream of a call: `to`, or, for a call on OpenAI's own path, the named upstream that takes its model.
 ///
 /// A call with the caller's own key stays with the provider that it was sent to, for which the key is meant.
-pub fn route(config: &Config, to: To, credential: &Credential, came: &HeaderMap, raw: &Bytes) -> To {
-    let To::Own(Upstream::OpenAi) = to else { return to };
-    let named = &config.providers.named;
-    if *credential != Credential::Ours || named.iter().all(|n| n.models_match.is_empty()) {
+pub fn route(config: &Config, arrived: &Arrived) -> To {
+    let (to, named) = (arrived.to.clone(), &config.providers.named);
+    let (To::Own(Upstream::OpenAi), Credential::Ours) = (&to, &arrived.caller.credential) else { return to };
+    if named.iter().all(|n| n.models_match.is_empty()) {
         return to;
     }
-    let Some(model) = model(config, came, raw) else { return to };
+    let Some(model) = model(config, arrived) else { return to };
     choose(named, &model).map_or(to, |named| To::Named(named.clone()))
 }
 
 /// Returns the model in the body. `None` for a body that cannot be read, which is refused later with a reason.
-fn model(config: &Config, came: &HeaderMap, raw: &Bytes) -> Option<String> {
+fn model(config: &Config, arrived: &Arrived) -> Option<String> {
     #[derive(Deserialize)]
     struct Body<'b> {
         #[serde(borrow)]
         model: Cow<'b, str>,
     }
-    let encoding = headers::text(came, "content-encoding");
-    let body = encoding::decode(raw, encoding, config.max_body).ok()?;
+    let encoding = headers::text(&arrived.headers, "content-encoding");
+    let body = encoding::decode(&arrived.raw, encoding, config.max_body).ok()?;
     serde_json::from_slice::<Body<'_>>(&body).ok().map(|b| b.model.into_owned())
 }
 

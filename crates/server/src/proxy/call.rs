@@ -70,6 +70,17 @@ pub struct Call {
     pub body: Bytes,
 }
 
+/// Metered request as it arrived, and where it is to go.
+#[derive(Clone)]
+pub struct Arrived {
+    pub caller: Caller,
+    pub dialect: &'static dyn Dialect,
+    pub to: To,
+    pub headers: HeaderMap,
+    /// Body as it came, possibly compressed.
+    pub raw: Bytes,
+}
+
 /// Parts of the proxy that are needed to read a request into a [`Call`].
 pub struct Context<'a> {
     pub config: &'a Config,
@@ -80,16 +91,9 @@ pub struct Context<'a> {
 
 impl Call {
     /// Reads and checks a request. Errors: the refusal to answer; nothing was reserved or sent.
-    pub fn read(
-        context: &Context<'_>,
-        seat: Seat,
-        caller: Caller,
-        dialect: &'static dyn Dialect,
-        to: To,
-        headers: HeaderMap,
-        raw: Bytes,
-    ) -> Result<Call, Refusal> {
+    pub fn read(context: &Context<'_>, seat: Seat, arrived: Arrived) -> Result<Call, Refusal> {
         let Context { config, memories, nonce } = context;
+        let Arrived { caller, dialect, to, headers, raw } = arrived;
         let encoding = headers::text(&headers, "content-encoding");
         let body = encoding::decode(&raw, encoding, config.max_body)?;
         let mut request = dialect.parse(&caller.target, &body)?;
