@@ -16,7 +16,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{Proxy, upwards::Upwards};
 use crate::{
     dialect::Upstream,
-    intercept::{Fate, Intercept, allowed::dial_public, facts, onward::Onward, opened::Destination},
+    intercept::{Fate, Intercept, allowed::dial_public, facts, fate, onward::Onward, opened::Destination},
     proxy::{config::Seen, host::Host, named::To, seat},
     wire::{
         body::AnswerBody,
@@ -80,8 +80,8 @@ impl Proxy {
             return Err(Refusal::Draining);
         }
         let (name, port) = target(request.uri())?;
-        if intercept.opens(&name, port) {
-            let onward = intercept.onward(&name, port);
+        if intercept.opened.has(&name, port) {
+            let onward = Onward::new(name.clone(), port, intercept.network.clone());
             let inside = Inside { claims, host: name, port, intercept: intercept.clone(), onward };
             let proxy = self.clone();
             tokio::spawn(async move { proxy.open(inside, hyper::upgrade::on(request).await).await });
@@ -99,8 +99,8 @@ impl Proxy {
             }
         };
         let reached = match confined {
-            true => dial_public(intercept.ways(), &name, port).await,
-            false => intercept.ways().dial(&name, port).await,
+            true => dial_public(&intercept.network.ways, &name, port).await,
+            false => intercept.network.ways.dial(&name, port).await,
         };
         let mut there = reached.map_err(|e| {
             tracing::info!(host = name, port, error = %e, "a tunnel was not made");
@@ -159,7 +159,7 @@ impl Proxy {
     async fn in_tunnel(&self, inside: &Inside, request: Request<Incoming>, wire: Wire) -> Response<Body> {
         let host = self.host();
         host.saw(Seen::Request);
-        let answered = match inside.intercept.fate(&inside.host, inside.port, &request) {
+        let answered = match fate(&inside.intercept.opened, &inside.host, inside.port, &request) {
             Fate::Passes => {
                 host.saw(Seen::Passed);
                 match inside.onward.send(request).await {
@@ -172,7 +172,8 @@ impl Proxy {
         };
         let response = answered.unwrap_or_else(|(refusal, shape): (Refusal, Option<Upstream>)| {
             host.metrics.refused(refusal.code());
-            refusal.response(shape.unwrap_or_else(|| inside.intercept.shape(&inside.host, inside.port)))
+            refusal
+                .response(shape.unwrap_or_else(|| inside.intercept.opened.shape(&inside.host, inside.port)))
         });
         response.map(|body| body.map_err(Error::from).boxed_unsync())
     }

@@ -11,25 +11,23 @@ pub mod opened;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::Request;
 use outlast_core::words::id::Micros;
 use rustls::ServerConfig;
 
-pub use self::fate::{Fate, facts};
+pub use self::fate::{Fate, facts, fate};
 use self::{
     allowed::Allowed,
     authority::{Authority, Error},
-    onward::Onward,
     opened::Opened,
 };
 pub use crate::wire::ways::{Ways, is_excepted};
-use crate::{dialect::Upstream, proxy::named::Providers, wire::network::Network};
+use crate::{proxy::named::Providers, wire::network::Network};
 
 /// Interception of one run's connections.
 pub struct Intercept {
-    opened: Opened,
+    pub(crate) opened: Opened,
     authority: RwLock<Arc<Authority>>,
-    network: Network,
+    pub(crate) network: Network,
     /// Hosts that may be reached besides the opened ones; `None`: any host.
     allowed: Option<Vec<Allowed>>,
 }
@@ -55,20 +53,6 @@ impl Intercept {
         self.opened.hosts()
     }
 
-    pub fn opens(&self, host: &str, port: u16) -> bool {
-        self.opened.has(host, port)
-    }
-
-    /// Returns the provider whose error format the clients of a host expect.
-    pub fn shape(&self, host: &str, port: u16) -> Upstream {
-        self.opened.shape(host, port)
-    }
-
-    /// Decides on a request in an opened connection to a host.
-    pub fn fate<B>(&self, host: &str, port: u16, request: &Request<B>) -> Fate {
-        fate::fate(&self.opened, host, port, request)
-    }
-
     /// Returns the TLS server whose certificate the newest authority has signed.
     pub fn server(&self) -> Arc<ServerConfig> {
         self.authority.read().unwrap_or_else(PoisonError::into_inner).server()
@@ -82,13 +66,5 @@ impl Intercept {
     /// Returns whether a connection to the host is permitted; `None` if the run's network is not confined.
     pub fn permits(&self, host: &str, port: u16) -> Option<bool> {
         self.allowed.as_ref().map(|all| all.iter().any(|one| one.permits(host, port)))
-    }
-
-    pub fn ways(&self) -> &Ways {
-        &self.network.ways
-    }
-
-    pub fn onward(&self, host: &str, port: u16) -> Onward {
-        Onward::new(host.to_owned(), port, self.network.clone())
     }
 }
