@@ -3,7 +3,6 @@
 //! The path of a request decides who answers: the page, our own routes, an MCP server, or the LLM proxy.
 
 mod idle;
-mod mcp;
 mod tunnel;
 mod upwards;
 
@@ -52,10 +51,13 @@ use crate::{
     api::{self, Api},
     dialect::{HeaderFacts, Upstream, is_geminis},
     intercept::Intercept,
-    mcp::front::Front,
+    mcp::{
+        front::{self, Front},
+        recorder,
+    },
     node::{HEARTBEAT, Node},
     page,
-    proxy::{host::Host, stamp::Speaks},
+    proxy::{host::Host, named, seat, stamp::Speaks},
     state::{StateDesk, Writer},
     trouble::Trouble,
     wire::{
@@ -63,7 +65,7 @@ use crate::{
         incoming,
         refuse::Refusal,
         socket::{Socket, Wire},
-        who,
+        who::{self, Who},
     },
 };
 
@@ -166,16 +168,6 @@ impl Proxy {
         if host.store.is_shared() { host.sharing.leave(&host) } else { Ok(()) }
     }
 
-    /// Completes runs of header callers that recorded nothing for `idle_ms`. Returns how many.
-    pub async fn end_idle(&self, idle_ms: i64) -> Result<usize, Error> {
-        idle::end(&self.host(), idle_ms).await
-    }
-
-    /// Completes idle runs again and again, without end: see [`Proxy::end_idle`].
-    pub async fn keep_ending_idle(self, idle_ms: i64) {
-        idle::keep_ending(self.host(), idle_ms).await;
-    }
-
     /// Serves `listener` until `shutdown` resolves, and then drains.
     ///
     /// During the drain, which takes at most the time `drain`, `/readyz` and new requests get 503, and calls in flight
@@ -255,8 +247,8 @@ impl Proxy {
             anthropic_version: request.headers().contains_key("anthropic-version"),
             x_api_key: request.headers().contains_key("x-api-key"),
         };
-        let is_google = request.headers().contains_key("x-goog-api-key")
-            || is_geminis(crate::wire::who::path(request.uri()));
+        let is_google =
+            request.headers().contains_key("x-goog-api-key") || is_geminis(who::path(request.uri()));
         let shape = match facts {
             HeaderFacts { anthropic_version: true, .. } => Upstream::Anthropic,
             _ if is_google => Upstream::Gemini,
@@ -306,24 +298,24 @@ impl Proxy {
         if host.is_draining() {
             return Err(bare(Refusal::Draining));
         }
-        if let Some((front, name)) = self.mcp.as_ref().and_then(|front| Some((front, mcp::name(&parts)?))) {
-            let caller = mcp::caller(host, &parts).await.map_err(bare)?;
+        // The path of an MCP server may have a `/run/TOKEN` prefix.
+        if let Some((front, name)) = self.mcp.as_ref().zip(front::name(who::path(&parts.uri))) {
+            let caller = tool_caller(host, &parts).await.map_err(bare)?;
             let body = incoming::whole(body, host.config.max_body).await.map_err(bare)?;
             return Ok(front.answer(name, caller, &parts, body, wire).await);
         }
         if self.page == Some(Shows::Alone) {
             return Err(bare(unknown_path(&parts)));
         }
-        crate::wire::who::move_key(&mut parts).map_err(|e| bare(e.into()))?;
-        let mut caller =
-            crate::wire::who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
-                .map_err(|e| bare(e.into()))?;
-        crate::proxy::seat::serves(host, &caller.who).map_err(bare)?;
+        who::move_key(&mut parts).map_err(|e| bare(e.into()))?;
+        let mut caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)
+            .map_err(|e| bare(e.into()))?;
+        seat::serves(host, &caller.who).map_err(bare)?;
         if parts.headers.get("upgrade").is_some_and(|u| u.as_bytes().eq_ignore_ascii_case(b"websocket")) {
             // Codex tries a WebSocket first, and falls back to HTTP at once on this refusal.
             return Err(bare(Refusal::NoWebSocket));
         }
-        let named = match crate::proxy::named::split(&caller.target) {
+        let named = match named::split(&caller.target) {
             None => None,
             Some((name, below)) => {
                 let openai = |r| (r, Some(Upstream::OpenAi));
@@ -351,6 +343,18 @@ impl Proxy {
         let body = incoming::whole(body, host.config.max_body).await?;
         page::exchange(&host.config.access, parts, &body)
     }
+}
+
+/// Returns the attempt in whose name a client calls tools. It is that of a run token, or of the run that a header names:
+/// calls in the run that all callers of a day share would be replayed to each other.
+async fn tool_caller(host: &Host, parts: &http::request::Parts) -> Result<recorder::Caller, Refusal> {
+    let caller = who::caller(&host.config.access, &host.token_keys, &parts.uri, &parts.headers)?;
+    seat::serves(host, &caller.who)?;
+    if caller.who == Who::Nobody {
+        return Err(NotLetIn::NoRun.into());
+    }
+    let seat = seat::seat(host, caller.who).await?;
+    Ok(recorder::Caller { run: seat.run, attempt: seat.attempt, slot: seat.slot, scope: seat.scope })
 }
 
 /// Returns the refusal of an upstream name that is not configured. A run token in it is masked.
