@@ -6,12 +6,11 @@
 pub mod acts;
 mod amount;
 pub mod approvals;
-mod budget_metrics;
 mod error;
 mod fleet;
 mod gate;
+mod metrics;
 mod named_budgets;
-mod plan_metrics;
 mod probes;
 mod query;
 pub mod read;
@@ -19,7 +18,6 @@ mod request;
 mod riskkernel;
 pub mod routes;
 pub mod rows;
-mod run_metrics;
 pub mod state;
 
 use std::sync::Arc;

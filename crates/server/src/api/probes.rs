@@ -4,9 +4,8 @@ use http::{Response, StatusCode};
 use outlast_core::reads::plans;
 
 use super::{
-    budget_metrics, plan_metrics,
+    metrics,
     request::{Answered, ApiRequest},
-    run_metrics,
 };
 use crate::{
     proxy::{host::Host, metrics::single},
@@ -55,10 +54,10 @@ pub(super) async fn metrics(asked: ApiRequest) -> Answered {
     let mut text = host.metrics.text();
     // When the store cannot be read, the counters in memory are still shown; `/readyz` reports the store.
     if let (Ok(budgets), Ok(now)) = (host.store.budgets(), host.store.now()) {
-        text.push_str(&budget_metrics::text(&budgets, now));
+        text.push_str(&metrics::budgets(&budgets, now));
         let plans = plans::list(&*host.store).unwrap_or_default();
-        text.push_str(&plan_metrics::text(&plans, now));
-        text.push_str(&run_metrics::text(&*host.store, now).unwrap_or_default());
+        text.push_str(&metrics::plans(&plans, now));
+        text.push_str(&metrics::runs(&*host.store, now).unwrap_or_default());
     }
     for (name, help, value) in [
         ("outlast_calls_in_flight", "Calls on their way upstream.", in_flight),

@@ -5,7 +5,6 @@
 mod again;
 mod carry;
 mod recording;
-mod settling;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,10 +25,7 @@ use outlast_core::{
 use tokio::time::Instant;
 
 pub use self::again::patience;
-use self::{
-    carry::{Answered, Carry, Tries},
-    settling::Settling,
-};
+use self::carry::{Answered, Carry, Settling, Tries};
 use super::{
     call::Call, config::Config, frames::Frames, host::Host, log::Live, or_never, upstream::SendFailed,
 };

@@ -26,7 +26,6 @@ pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod remembered;
 pub(crate) mod resume_tax;
-pub(crate) mod resumed;
 pub(crate) mod rules;
 pub(crate) mod seat;
 pub(crate) mod seated;

@@ -2,11 +2,13 @@
 //!
 //! The tax is derived from the recorded requests and their usage when somebody asks: no call is slower for it.
 
+use std::sync::Arc;
+
 use outlast_core::{
     body,
     journal::{Entry, Kind, State},
     price::{PriceTable, rebought, rebought::Caching},
-    run::attempt::Attempt,
+    run::{Record, attempt::Attempt},
     store::{Error, Store},
     words::{
         id::{AttemptNo, RunNo, Seq},
@@ -17,6 +19,7 @@ use outlast_view::money::Rebought;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use super::{call::Call, host::Host};
 use crate::dialect::prompt::{Difference, Prompt};
 
 /// Most restarts that are looked at, the newest ones: each costs the reading of some requests.
@@ -183,7 +186,7 @@ fn model(e: &Entry) -> &str {
 const LATELY: i64 = 400;
 
 /// Returns the resumption that begins with this call; `None` if the call begins none. Searches the newest entries only.
-pub fn of_call(
+fn of_call(
     store: &dyn Store,
     run: RunNo,
     seq: Seq,
@@ -195,4 +198,39 @@ pub fn of_call(
     let of = entries.last().map(|e| e.attempt);
     let own: Vec<Attempt> = attempts.into_iter().filter(|a| Some(a.no) == of).collect();
     Ok(find(store, run, prices, &own, &entries)?.into_iter().find(|one| one.after == seq))
+}
+
+/// Number of first calls of an attempt that are looked at: an agent's sub-agents go on as well.
+const FIRST_CALLS: u32 = 12;
+
+/// Notes a settled call. Searches for a resumption in a thread of its own, after the answer: no client waits for the
+/// search.
+pub fn settled(host: &Arc<Host>, call: &Call, seq: Seq) {
+    let (run, attempt) = (call.seat.run, call.seat.attempt);
+    if attempt <= AttemptNo(1) || call.seat.record != Record::All || call.seat.shared {
+        return;
+    }
+    let memory = host.memories.of(run);
+    let is_first = {
+        let mut memory = memory.lock();
+        let (of, calls) = &mut memory.first_calls;
+        if *of != Some(attempt) {
+            (*of, *calls) = (Some(attempt), 0);
+        }
+        *calls = calls.saturating_add(1);
+        *calls <= FIRST_CALLS
+    };
+    if !is_first {
+        return;
+    }
+    let host = host.clone();
+    tokio::task::spawn_blocking(move || match of_call(host.store.as_ref(), run, seq, &host.config.prices) {
+        Ok(Some(found)) if !found.expired => {
+            host.metrics.rebought(found.rebought, found.cost_nano_usd.unwrap_or(0));
+        }
+        Ok(_) => {}
+        Err(e) => {
+            tracing::warn!(run = run.0, %seq, error = %e, "cannot tell what a restart bought again")
+        }
+    });
 }

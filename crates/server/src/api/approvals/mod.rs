@@ -3,10 +3,9 @@
 //! Names and shapes are RiskKernel's (camel case, times in RFC 3339), with more members. A run asks with its token and
 //! reads its own approvals; a person decides, with the API token.
 
-mod ask;
+mod asking;
 pub(super) mod policies;
 pub mod show;
-mod wait;
 
 use outlast_core::{
     engine::{self, act::InName, approval::decide_approval::DecideApproval},
@@ -20,8 +19,7 @@ use outlast_core::{
 };
 use serde::Deserialize;
 
-pub use ask::{ApprovalBody, ask};
-pub use wait::decided;
+pub use asking::{ApprovalBody, ask, decided};
 
 use super::{
     gate::Caller,

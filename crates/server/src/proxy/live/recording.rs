@@ -20,11 +20,8 @@ use outlast_core::{
 };
 use tokio::time::Instant;
 
-use super::{
-    carry::Carry,
-    settling::{Came, Pending},
-};
-use crate::proxy::{busy_waiting, config::Seen, metrics::Counted, record, resumed};
+use super::carry::{Came, Carry, Pending};
+use crate::proxy::{busy_waiting, config::Seen, metrics::Counted, record, resume_tax};
 
 impl Carry {
     pub(super) fn settles(&mut self, came: Came) {
@@ -139,7 +136,7 @@ impl Carry {
         if self.settling.ending == Some(Ending::Done) {
             busy_waiting::answered(&self.host, call, || self.live.log().frames.bytes().to_vec());
         }
-        resumed::settled(&self.host, call, seq);
+        resume_tax::settled(&self.host, call, seq);
         let answered = self.answer.status.is_some_and(|s| (200..300).contains(&s));
         if answered && s.run_status == Status::Waiting {
             let answered = ProviderAnswered { run, upstream: call.upstream_name().to_owned() };

@@ -1,19 +1,20 @@
-//! Request for an approval.
+//! Request for an approval, and the wait for a person's decision.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
     engine::approval::request_approval::{Asker, RequestApproval},
     journal::{
-        approval::{Answer, EXPIRES_MS},
+        approval::{Answer, EXPIRES_MS, Status},
         payload::Payload,
     },
-    store::{Ask as _, Durability, Store},
+    store::{self, Ask as _, Durability, News, Store},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
-use crate::{dialect::canonical_value, state::Error};
+use crate::{dialect::canonical_value, hints::Hints, state::Error};
 
 /// Body of a request for an approval. Unknown members are ignored, as RiskKernel's clients expect.
 #[derive(Debug, Deserialize)]
@@ -50,4 +51,27 @@ pub async fn ask(store: &Arc<dyn Store>, asker: Asker, wanted: ApprovalBody) -> 
         expires_ms,
     };
     Ok(store.ask(request, Durability::Synced).await?)
+}
+
+/// Interval between two looks at an approval that nobody has decided.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Waits until a person has decided on an approval, or it has expired, or until `until`. Returns the newest answer.
+pub async fn decided(
+    store: &dyn Store,
+    hints: &Arc<Hints>,
+    mut answer: Answer,
+    until: Instant,
+) -> Result<Answer, store::Error> {
+    // A decision is an event.
+    let mut ear = hints.ear(News::EVENTS);
+    while let (Status::Pending, Some(id)) = (answer.status, answer.id) {
+        let (entry, now) = (store.entry(id.run, id.seq)?, store.now()?);
+        answer = entry.and_then(|e| Answer::of(&e, now)).unwrap_or(answer);
+        if answer.status != Status::Pending || Instant::now() >= until {
+            break;
+        }
+        let _ = ear.pause(LOOK).await;
+    }
+    Ok(answer)
 }
