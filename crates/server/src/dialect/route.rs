@@ -92,11 +92,8 @@ pub fn route<'t>(method: &str, path_and_query: &'t str, headers: HeaderFacts) ->
             Route::Free { upstream: Upstream::Gemini }
         }
         ("POST", ["v1beta" | "v1", "models", last]) if last.contains(':') => gemini(last),
-        (_, segments) => match not_understood(segments) {
-            Some((Api::Gemini, reason)) => Route::Refused { upstream: Upstream::Gemini, reason },
-            Some((Api::OpenAi, reason)) => Route::Refused { upstream: Upstream::OpenAi, reason },
-            Some((Api::Anthropic, reason)) => Route::Refused { upstream: Upstream::Anthropic, reason },
-            Some((Api::Shared, reason)) => Route::Refused { upstream: shared, reason },
+        (_, segments) => match not_understood(segments, shared) {
+            Some((upstream, reason)) => Route::Refused { upstream, reason },
             None => Route::Unknown,
         },
     }
@@ -132,18 +129,10 @@ fn gemini(last: &str) -> Route<'static> {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Api {
-    OpenAi,
-    Anthropic,
-    Gemini,
-    Shared,
-}
-
-/// Returns the API and the reason for a known endpoint that is refused, whatever the method: reading a file or
+/// Returns the upstream and the reason for a known endpoint that is refused, whatever the method: reading a file or
 /// a batch is of no use without creating one.
-fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
-    use Api::{Anthropic, Gemini, OpenAi, Shared};
+fn not_understood(segments: &[&str], shared: Upstream) -> Option<(Upstream, &'static str)> {
+    use Upstream::{Anthropic, Gemini, OpenAi};
     Some(match segments {
         ["v1", "messages", "batches", ..] => (Anthropic, "message batches are not metered yet"),
         ["v1", "complete"] => (Anthropic, "text completions are not metered yet"),
@@ -167,9 +156,9 @@ fn not_understood(segments: &[&str]) -> Option<(Api, &'static str)> {
         ["v1", "fine_tuning", ..] => (OpenAi, "fine-tuning is not metered yet"),
         ["v1", "evals", ..] => (OpenAi, "evals are not metered yet"),
         ["v1", "moderations", ..] => (OpenAi, "moderations are not metered yet"),
-        ["v1", "agents" | "chatkit", ..] => (Shared, "hosted agents are not metered yet"),
-        ["v1", "files", ..] => (Shared, "files are not metered yet"),
-        ["v1", "skills", ..] => (Shared, "skills are not metered yet"),
+        ["v1", "agents" | "chatkit", ..] => (shared, "hosted agents are not metered yet"),
+        ["v1", "files", ..] => (shared, "files are not metered yet"),
+        ["v1", "skills", ..] => (shared, "skills are not metered yet"),
         // Vertex paths name a project, Bedrock paths a model. Both APIs authenticate with a cloud account, by
         // signature or token.
         ["v1" | "v1beta1" | "v1beta", "projects", .., last]

@@ -8,11 +8,13 @@ use bytes::{Bytes, BytesMut};
 ///
 /// An event's bytes reach to the end of the blank line behind it, and include blank lines in front of it. The events
 /// and the rest, concatenated, are therefore the stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Framer {
     /// Start of an event that is not complete yet.
     held: BytesMut,
-    line_is_blank: bool,
+    /// Whether the line that is not ended yet has text.
+    line_has_text: bool,
+    /// Whether the event has a line with text.
     has_line: bool,
     /// Whether the last byte was a CR: an LF that follows belongs to the same line end.
     after_cr: bool,
@@ -20,19 +22,6 @@ pub struct Framer {
     crlf: bool,
     /// Whether the held bytes are a complete event except for the LF of its last line end.
     ended: bool,
-}
-
-impl Default for Framer {
-    fn default() -> Self {
-        Self {
-            held: BytesMut::new(),
-            line_is_blank: true,
-            has_line: false,
-            after_cr: false,
-            crlf: false,
-            ended: false,
-        }
-    }
 }
 
 impl Framer {
@@ -53,10 +42,10 @@ impl Framer {
         }
         while at < chunk.len() {
             let Some(line) = memchr::memchr2(b'\n', b'\r', &chunk[at..]) else {
-                self.line_is_blank = false;
+                self.line_has_text = true;
                 break;
             };
-            let blank = std::mem::replace(&mut self.line_is_blank, true) && line == 0;
+            let blank = !std::mem::take(&mut self.line_has_text) && line == 0;
             let ends_with_cr = chunk[at + line] == b'\r';
             at += line + 1;
             if ends_with_cr && chunk.get(at) == Some(&b'\n') {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::mirror::Mirror;
-use crate::proxy::upstream::Key;
+use crate::{proxy::upstream::Key, wire::ways::is_loopback};
 
 /// Headers that the protocol or HTTP sets, so that a person cannot.
 const OWN: [&str; 9] = [
@@ -55,10 +55,7 @@ impl Target {
             Some("http") => true,
             _ => return Err(bad()),
         };
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let is_here = bare.eq_ignore_ascii_case("localhost")
-            || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        if is_http && !is_here && !headers.is_empty() {
+        if is_http && !is_loopback(host) && !headers.is_empty() {
             return Err(BadTarget::HeaderInTheClear);
         }
         let mut map = HeaderMap::new();
