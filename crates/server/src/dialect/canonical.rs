@@ -7,14 +7,12 @@ use outlast_core::run::masks::Rules;
 use super::{
     json_spans::{Kind, Scanner, duplicate},
     json_text::{Part, push_canonical, scan_string},
-    request::BadRequest,
+    request::{BadRequest, Result},
 };
 
 /// Top-level members, as JSON pointers, that identify who asks and do not change the answer. The canonical
 /// form leaves them out.
 pub const LEFT_OUT: [&str; 4] = ["/metadata", "/user", "/prompt_cache_key", "/client_metadata"];
-
-type Result<T> = std::result::Result<T, BadRequest>;
 
 /// Returns the canonical form of a request: one spelling, whatever client library wrote it. Works in one pass.
 ///

@@ -7,13 +7,11 @@ use std::{borrow::Cow, ops::Range};
 
 use super::{
     json_text::{Part, Text, not_json, scan_string},
-    request::BadRequest,
+    request::{BadRequest, Result},
 };
 
 /// Largest nesting depth of a body, beyond which it is refused.
 pub const MAX_DEPTH: usize = 128;
-
-type Result<T> = std::result::Result<T, BadRequest>;
 
 /// Cursor over one JSON text. Each method reads one value at the cursor and moves behind it.
 pub struct Scanner<'a> {
@@ -340,6 +338,12 @@ pub(super) fn duplicate(key: &str) -> BadRequest {
 
 /// Typed reads of a named field. A value of another type is a `WrongType` error that names the field.
 impl<'a> Scanner<'a> {
+    /// Reads a string, and decodes it. Errors name `field`.
+    pub fn text(&mut self, field: &str) -> Result<String> {
+        self.expect(field, Kind::String)?;
+        Ok(self.string()?.decode().into_owned())
+    }
+
     /// Reads a string; `None` for null. Errors name `field`.
     pub fn string_or_null(&mut self, field: &str) -> Result<Option<Text<'a>>> {
         match self.kind()? {

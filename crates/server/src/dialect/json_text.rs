@@ -2,9 +2,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use super::request::BadRequest;
-
-type Result<T> = std::result::Result<T, BadRequest>;
+use super::request::{BadRequest, Result};
 
 /// String value of a JSON text, by its position and content.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,10 +31,7 @@ impl Dialect for OpenAiEmbeddings {
         let (mut model, mut has_input, mut bytes) = (None, false, 0);
         let (frame, open) = read_body(body, |json, key| {
             match key {
-                "model" => {
-                    json.expect("model", Kind::String)?;
-                    model = Some(json.string()?.decode().into_owned());
-                }
+                "model" => model = Some(json.text("model")?),
                 "input" => {
                     has_input = true;
                     bytes += input(json, &mut request)?;

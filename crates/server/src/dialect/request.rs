@@ -9,6 +9,8 @@ use super::{
     service_tier::read_tier,
 };
 
+pub(super) type Result<T> = std::result::Result<T, BadRequest>;
+
 /// Facts of one request that admission, pricing and editing need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
@@ -73,11 +75,7 @@ impl Request {
     }
 
     /// Reads an output cap, and returns it; `None` for null.
-    pub(super) fn read_cap(
-        &mut self,
-        json: &mut Scanner<'_>,
-        field: &'static str,
-    ) -> Result<Option<u64>, BadRequest> {
+    pub(super) fn read_cap(&mut self, json: &mut Scanner<'_>, field: &'static str) -> Result<Option<u64>> {
         let start = json.position();
         let value = json.u64_or_null(field)?;
         self.spans.caps.push(CapSpan { field, value, at: start..json.here() });
@@ -85,7 +83,7 @@ impl Request {
     }
 
     /// Reads OpenAI's member `service_tier`.
-    pub(super) fn read_service_tier(&mut self, json: &mut Scanner<'_>) -> Result<(), BadRequest> {
+    pub(super) fn read_service_tier(&mut self, json: &mut Scanner<'_>) -> Result<()> {
         let Some(tier) = json.string_or_null("service_tier")? else { return Ok(()) };
         let tier = tier.decode();
         match read_tier(&tier) {
@@ -150,8 +148,8 @@ pub(super) enum UsageOption {
 /// Returns the number of bytes of the object without its values, and the byte position behind its `{`.
 pub(super) fn read_body(
     body: &[u8],
-    member: impl FnMut(&mut Scanner<'_>, &str) -> Result<(), BadRequest>,
-) -> Result<(u64, usize), BadRequest> {
+    member: impl FnMut(&mut Scanner<'_>, &str) -> Result<()>,
+) -> Result<(u64, usize)> {
     let mut json = Scanner::new(body)?;
     match json.kind()? {
         Kind::Object => {}

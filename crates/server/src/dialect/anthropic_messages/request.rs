@@ -6,10 +6,8 @@ use super::MAX_TOKENS;
 use crate::dialect::{
     bound,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, Request, read_body},
+    request::{BadRequest, Request, Result, read_body},
 };
-
-type Result<T> = std::result::Result<T, BadRequest>;
 
 pub(super) fn parse(body: &[u8]) -> Result<Request> {
     let mut parser = Parser::new();
@@ -42,10 +40,7 @@ impl Parser {
     fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
         let request = &mut self.request;
         match key {
-            "model" => {
-                json.expect("model", Kind::String)?;
-                self.model = Some(json.string()?.decode().into_owned());
-            }
+            "model" => self.model = Some(json.text("model")?),
             MAX_TOKENS => {
                 json.expect(MAX_TOKENS, Kind::Number)?;
                 request.cap = request.read_cap(json, MAX_TOKENS)?;

@@ -6,11 +6,9 @@ use super::MAX_OUTPUT_TOKENS;
 use crate::dialect::{
     bound,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, CapPlace, CapSpan, Request, read_body},
+    request::{BadRequest, CapPlace, CapSpan, Request, Result, read_body},
     service_tier::read_tier,
 };
-
-type Result<T> = std::result::Result<T, BadRequest>;
 
 pub(super) fn parse(model: &str, body: &[u8]) -> Result<Request> {
     let mut request = Request::new(MAX_OUTPUT_TOKENS);

@@ -4,10 +4,8 @@ use super::{MAX_COMPLETION_TOKENS, MAX_TOKENS};
 use crate::dialect::{
     bound::openai_images,
     json_spans::{Kind, Scanner, wrong_type},
-    request::{BadRequest, Request, UsageOption, read_body},
+    request::{BadRequest, Request, Result, UsageOption, read_body},
 };
-
-type Result<T> = std::result::Result<T, BadRequest>;
 
 /// Members that bring in charges or models which the table of token prices does not cover.
 const UNPRICED: [&str; 3] = ["search_parameters", "plugins", "models"];
@@ -52,10 +50,7 @@ impl Parser {
     fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
         let request = &mut self.request;
         match key {
-            "model" => {
-                json.expect("model", Kind::String)?;
-                self.model = Some(json.string()?.decode().into_owned());
-            }
+            "model" => self.model = Some(json.text("model")?),
             "messages" => {
                 json.expect("messages", Kind::Array)?;
                 self.has_messages = true;

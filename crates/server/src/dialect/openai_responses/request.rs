@@ -5,10 +5,8 @@ use crate::dialect::{
     bound::{self, openai_images},
     json_spans::{Kind, Scanner, wrong_type},
     openai_chat::reasons_by_name,
-    request::{BadRequest, Request, read_body},
+    request::{BadRequest, Request, Result, read_body},
 };
-
-type Result<T> = std::result::Result<T, BadRequest>;
 
 pub(super) fn parse(body: &[u8]) -> Result<Request> {
     let mut parser = Parser::new();
@@ -58,10 +56,7 @@ impl Parser {
     fn member(&mut self, json: &mut Scanner<'_>, key: &str) -> Result<()> {
         let request = &mut self.request;
         match key {
-            "model" => {
-                json.expect("model", Kind::String)?;
-                self.model = Some(json.string()?.decode().into_owned());
-            }
+            "model" => self.model = Some(json.text("model")?),
             "input" => {
                 self.has_input = true;
                 self.input(json, "input")?;
