@@ -10,21 +10,17 @@ use serde_json::value::RawValue;
 
 use crate::state::Error;
 
-/// Error of a JSON value that is no amount: negative, not a number, or too large.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} is {had}, and a number from 0 is wanted")]
-pub struct BadAmount {
-    pub what: &'static str,
-    pub had: String,
-}
-
 /// Parses the JSON number `raw` into units of `10^-decimals`, rounded to the nearest. A positive number becomes at
 /// least 1.
 ///
-/// Programs write floats such as `0.30000000000000004`, which is read as 0.3 dollars. Errors name `what`.
-pub fn read(what: &'static str, raw: &RawValue, decimals: usize) -> Result<i64, BadAmount> {
+/// Programs write floats such as `0.30000000000000004`, which is read as 0.3 dollars. Errors name `what`: a value is
+/// negative, not a number, or too large.
+fn read(what: &str, raw: &RawValue, decimals: usize) -> Result<i64, Error> {
     let text = raw.get().trim();
-    let bad = || BadAmount { what, had: text.chars().take(40).collect() };
+    let bad = || {
+        let had: String = text.chars().take(40).collect();
+        Error::BadRequest(format!("budget: {what} is {had}, and a number from 0 is wanted"))
+    };
     if !text.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(bad());
     }
@@ -70,7 +66,7 @@ pub fn limits(budget: &Budget) -> Result<Limits, Error> {
     let mut limits = Limits::default();
     for (name, unit, decimals) in LIMITS {
         let Some(raw) = budget.get(name).filter(|raw| raw.get() != "null") else { continue };
-        let limit = read(name, raw, decimals).map_err(|e| Error::BadRequest(format!("budget: {e}")))?;
+        let limit = read(name, raw, decimals)?;
         if decimals == 0 && raw.get().trim().parse() != Ok(limit) {
             let text = format!("budget: {name} is {raw}, and a whole number is wanted");
             return Err(Error::BadRequest(text));
