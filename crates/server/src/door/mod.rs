@@ -254,11 +254,16 @@ impl Proxy {
             _ if is_google => Upstream::Gemini,
             _ => Upstream::OpenAi,
         };
-        let speaks = Speaks::of(request.headers());
-        if let Some(intercept) = self.intercept.as_ref().filter(|_| request.method() == Method::CONNECT) {
-            return self.connect(intercept, &host, request).await;
-        }
-        let mut response = match self.pass(&host, request, (facts, shape), wire).await {
+        let connecting = self.intercept.as_ref().filter(|_| request.method() == Method::CONNECT);
+        let speaks = Speaks::of(request.headers()).filter(|_| connecting.is_none());
+        let answered = match connecting {
+            Some(intercept) => {
+                let connected = self.connect(intercept, &host, request).await;
+                connected.map_err(|refusal| (refusal, Some(Upstream::OpenAi)))
+            }
+            None => self.pass(&host, request, (facts, shape), wire).await,
+        };
+        let mut response = match answered {
             Ok(response) => response,
             Err((refusal, upstream)) => {
                 host.metrics.refused(refusal.code());

@@ -57,22 +57,7 @@ impl Proxy {
         intercept: &Arc<Intercept>,
         host: &Arc<Host>,
         request: Request<Incoming>,
-    ) -> Response<AnswerBody> {
-        match self.begin(intercept, host, request).await {
-            Ok(()) => Response::new(AnswerBody::plain(Bytes::new())),
-            Err(refusal) => {
-                host.metrics.refused(refusal.code());
-                refusal.response(Upstream::OpenAi)
-            }
-        }
-    }
-
-    async fn begin(
-        &self,
-        intercept: &Arc<Intercept>,
-        host: &Arc<Host>,
-        request: Request<Incoming>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Response<AnswerBody>, Refusal> {
         let claims = who::of_connect(&host.token_keys, request.headers())
             .map_err(|why| Refusal::ProxyCredentials { why })?;
         seat::serves(host, &Who::Token(claims))?;
@@ -85,7 +70,7 @@ impl Proxy {
             let inside = Inside { claims, host: name, port, intercept: intercept.clone(), onward };
             let proxy = self.clone();
             tokio::spawn(async move { proxy.open(inside, hyper::upgrade::on(request).await).await });
-            return Ok(());
+            return Ok(Response::new(AnswerBody::plain(Bytes::new())));
         }
         let confined = match intercept.permits(&name, port) {
             None => false,
@@ -119,7 +104,7 @@ impl Proxy {
             // Either side that goes ends the other.
             let _ = tokio::io::copy_bidirectional(&mut here, &mut there).await;
         });
-        Ok(())
+        Ok(Response::new(AnswerBody::plain(Bytes::new())))
     }
 
     /// Serves the requests in an opened connection.

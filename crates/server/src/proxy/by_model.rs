@@ -28,7 +28,8 @@ pub fn choose<'n>(named: &'n [Arc<Named>], model: &str) -> Option<&'n Arc<Named>
     best.map(|(_, named)| named)
 }
 
-/// Returns the upstream of a call: `to`, or, for a call on OpenAI's own path, the named upstream that takes its model.
+/// Returns the upstream of a call: the one of its path, or, for a call on OpenAI's own path, the named upstream that takes
+/// its model.
 ///
 /// A call with the caller's own key stays with the provider that it was sent to, for which the key is meant.
 pub fn route(config: &Config, arrived: &Arrived) -> To {
