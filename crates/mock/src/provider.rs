@@ -225,8 +225,7 @@ impl Provider {
             lock(&self.counts).kept.keep(&body, responses::response(&request, &answer));
         }
         let after = script.latency.unwrap_or(self.options.latency);
-        let mut response = write(&request, &answer, script.fault, after / 20)
-            .map_err(|error| Refusal::Internal(error.to_string()))?;
+        let mut response = write(&request, &answer, script.fault, after / 20);
         told.iter().for_each(|told: &ReportedUse| told.write(dialect, response.headers_mut()));
         Ok(Verdict::Respond { after, response })
     }

@@ -22,24 +22,24 @@ pub(super) fn write(
     answer: &Answer<'_>,
     fault: Option<Fault>,
     gap: Duration,
-) -> serde_json::Result<Response<Body>> {
+) -> Response<Body> {
     let (media_type, mut frames) = match (request.streams(), request.dialect) {
         (true, Dialect::Gemini) if request.is_array() => {
             ("application/json", gemini::frames(request, answer))
         }
         (true, Dialect::Gemini) => ("text/event-stream", gemini::frames(request, answer)),
         (false, Dialect::Gemini) => ("application/json", vec![gemini::whole(answer).into()]),
-        (true, Dialect::OpenAi) => ("text/event-stream; charset=utf-8", openai::frames(answer)?),
+        (true, Dialect::OpenAi) => ("text/event-stream; charset=utf-8", openai::frames(answer)),
         (true, Dialect::Responses) => {
-            ("text/event-stream; charset=utf-8", responses::frames(request, answer)?)
+            ("text/event-stream; charset=utf-8", responses::frames(request, answer))
         }
-        (true, Dialect::Anthropic) => ("text/event-stream; charset=utf-8", anthropic::frames(answer)?),
-        (false, Dialect::OpenAi) => ("application/json", vec![openai::whole(answer)?]),
+        (true, Dialect::Anthropic) => ("text/event-stream; charset=utf-8", anthropic::frames(answer)),
+        (false, Dialect::OpenAi) => ("application/json", vec![openai::whole(answer).into()]),
         (false, Dialect::Responses) => {
             ("application/json", vec![responses::response(request, answer).to_string().into()])
         }
         (_, Dialect::Embeddings) => ("application/json", vec![embeddings::whole(request, answer).into()]),
-        (false, Dialect::Anthropic) => ("application/json", vec![anthropic::whole(answer)?]),
+        (false, Dialect::Anthropic) => ("application/json", vec![anthropic::whole(answer).into()]),
     };
     let body = match fault {
         Some(Fault::Garbage) => Body::whole("<html>this is not what you asked for"),
@@ -69,7 +69,7 @@ pub(super) fn write(
     if let Ok(id) = HeaderValue::try_from(format!("req_{}", answer.id)) {
         headers.insert(request_id(request.dialect), id);
     }
-    Ok(response)
+    response
 }
 
 /// Keeps half of the frames; of a single frame half of its bytes.
@@ -89,12 +89,7 @@ pub(super) fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     if let Refusal::UsageLimit(limit) = refusal {
         return limited(dialect, &message, *limit);
     }
-    let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(status, &message),
-        Dialect::Anthropic => anthropic::error(status, &message),
-        Dialect::Gemini => gemini::error(status, &message),
-    };
-    let mut response = json(status, text);
+    let mut response = json(status, error(dialect, status, &message));
     let headers = response.headers_mut();
     headers.insert(request_id(dialect), HeaderValue::from_static("req_mock"));
     if status == StatusCode::TOO_MANY_REQUESTS {
@@ -103,18 +98,25 @@ pub(super) fn refuse(dialect: Dialect, refusal: &Refusal) -> Response<Body> {
     response
 }
 
+/// Returns an error's body, in the shape of the request's API.
+fn error(dialect: Dialect, status: StatusCode, message: &str) -> String {
+    match dialect {
+        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => openai::error(status, message),
+        Dialect::Anthropic => anthropic::error(status, message),
+        Dialect::Gemini => gemini::error(status, message),
+    }
+}
+
 /// Builds the refusal for an account without credit, with each provider's status and words.
 fn no_credit(dialect: Dialect, message: &str) -> Response<Body> {
-    let (status, text) = match dialect {
+    let status = match dialect {
         Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => {
-            (StatusCode::TOO_MANY_REQUESTS, openai::no_credit(message))
+            return json(StatusCode::TOO_MANY_REQUESTS, openai::no_credit(message));
         }
-        Dialect::Anthropic => (StatusCode::BAD_REQUEST, anthropic::error(StatusCode::BAD_REQUEST, message)),
-        Dialect::Gemini => {
-            (StatusCode::PAYMENT_REQUIRED, gemini::error(StatusCode::PAYMENT_REQUIRED, message))
-        }
+        Dialect::Anthropic => StatusCode::BAD_REQUEST,
+        Dialect::Gemini => StatusCode::PAYMENT_REQUIRED,
     };
-    json(status, text)
+    json(status, error(dialect, status, message))
 }
 
 /// Builds the refusal for a plan's usage limit, in each provider's shape.
@@ -123,12 +125,9 @@ fn limited(dialect: Dialect, message: &str, limit: Duration) -> Response<Body> {
     // Rounded up, because a retry that comes too early would be refused again.
     let over_s = over.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().div_ceil(1000) as u64;
     let status = StatusCode::TOO_MANY_REQUESTS;
-    let text = match dialect {
-        Dialect::OpenAi | Dialect::Responses | Dialect::Embeddings => {
-            openai::usage_limit(message, over_s, limit)
-        }
-        Dialect::Anthropic => anthropic::error(status, message),
-        Dialect::Gemini => gemini::error(status, message),
+    let text = match dialect.is_openai() {
+        true => openai::usage_limit(message, over_s, limit),
+        false => error(dialect, status, message),
     };
     let mut response = json(status, text);
     let headers = response.headers_mut();

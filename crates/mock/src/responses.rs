@@ -1,7 +1,6 @@
 //! Answers in the shape of OpenAI's responses.
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -28,22 +27,22 @@ pub(super) fn response(request: &Request<'_>, answer: &Answer<'_>) -> Value {
 }
 
 /// Returns an answer as the frames of a stream of OpenAI's responses; the terminal event is the last.
-pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> serde_json::Result<Vec<Bytes>> {
+pub(super) fn frames(request: &Request<'_>, answer: &Answer<'_>) -> Vec<Bytes> {
     let mut events = Events::default();
     let begun = with_status(request, answer, "in_progress", Value::Null, json!([]), Value::Null);
-    events.push("response.created", json!({"response": begun}))?;
-    events.push("response.in_progress", json!({"response": begun}))?;
+    events.push("response.created", json!({"response": begun}));
+    events.push("response.in_progress", json!({"response": begun}));
     let output = output(request, answer);
     for (index, item) in output.iter().enumerate() {
-        events.item(index, item, &answer.content)?;
+        events.item(index, item, &answer.content);
     }
     let end = response(request, answer);
     let kind = match answer.stop {
         Stop::Length => "response.incomplete",
         Stop::End | Stop::Tool => "response.completed",
     };
-    events.push(kind, json!({"response": end}))?;
-    Ok(events.frames)
+    events.push(kind, json!({"response": end}));
+    events.frames
 }
 
 fn with_status(
@@ -125,23 +124,13 @@ struct Events {
 }
 
 impl Events {
-    fn push(&mut self, kind: &str, members: Value) -> serde_json::Result<()> {
-        #[derive(Serialize)]
-        struct Event<'a> {
-            #[serde(rename = "type")]
-            kind: &'a str,
-            sequence_number: usize,
-            #[serde(flatten)]
-            members: Value,
-        }
-        let event = Event { kind, sequence_number: self.frames.len(), members };
-        let data = serde_json::to_string(&event)?;
-        self.frames.push(format!("event: {kind}\ndata: {data}\n\n").into());
-        Ok(())
+    fn push(&mut self, kind: &str, members: Value) {
+        let event = and(&json!({"type": kind, "sequence_number": self.frames.len()}), members);
+        self.frames.push(format!("event: {kind}\ndata: {event}\n\n").into());
     }
 
     /// Writes the events of one item of the output: added empty, filled, done.
-    fn item(&mut self, index: usize, item: &Value, content: &Content) -> serde_json::Result<()> {
+    fn item(&mut self, index: usize, item: &Value, content: &Content) {
         let mut begun = item.clone();
         begun["status"] = "in_progress".into();
         let id = &item["id"];
@@ -152,23 +141,24 @@ impl Events {
             _ => None,
         };
         let Some(text) = text else {
-            self.push("response.output_item.added", json!({"output_index": index, "item": item}))?;
-            return self.push("response.output_item.done", json!({"output_index": index, "item": item}));
+            self.push("response.output_item.added", json!({"output_index": index, "item": item}));
+            self.push("response.output_item.done", json!({"output_index": index, "item": item}));
+            return;
         };
         begun[text] = if text == "content" { json!([]) } else { "".into() };
-        self.push("response.output_item.added", json!({"output_index": index, "item": begun}))?;
+        self.push("response.output_item.added", json!({"output_index": index, "item": begun}));
         let at = json!({"item_id": id, "output_index": index});
         match content {
             Content::Text(tokens) => {
                 let at = and(&at, json!({"content_index": 0}));
-                self.push("response.content_part.added", and(&at, json!({"part": part("")})))?;
+                self.push("response.content_part.added", and(&at, json!({"part": part("")})));
                 for piece in tokens.pieces() {
                     let delta = json!({"delta": piece, "logprobs": []});
-                    self.push("response.output_text.delta", and(&at, delta))?;
+                    self.push("response.output_text.delta", and(&at, delta));
                 }
                 let whole = tokens.text();
-                self.push("response.output_text.done", and(&at, json!({"text": whole, "logprobs": []})))?;
-                self.push("response.content_part.done", and(&at, json!({"part": part(whole)})))?;
+                self.push("response.output_text.done", and(&at, json!({"text": whole, "logprobs": []})));
+                self.push("response.content_part.done", and(&at, json!({"part": part(whole)})));
             }
             Content::Tool { name, args } => {
                 let (kind, name) = match text {
@@ -176,12 +166,12 @@ impl Events {
                     _ => ("response.function_call_arguments", json!({"name": name})),
                 };
                 for piece in args.pieces() {
-                    self.push(&format!("{kind}.delta"), and(&at, json!({"delta": piece})))?;
+                    self.push(&format!("{kind}.delta"), and(&at, json!({"delta": piece})));
                 }
-                self.push(&format!("{kind}.done"), and(&and(&at, name), json!({text: args.text()})))?;
+                self.push(&format!("{kind}.done"), and(&and(&at, name), json!({text: args.text()})));
             }
         }
-        self.push("response.output_item.done", json!({"output_index": index, "item": item}))
+        self.push("response.output_item.done", json!({"output_index": index, "item": item}));
     }
 }
 
