@@ -109,8 +109,8 @@ impl Micros {
     }
 }
 
-macro_rules! number {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident,)+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(transparent)]
@@ -120,45 +120,29 @@ macro_rules! number {
                 self.0.fmt(f)
             }
         }
-    };
+    )+};
 }
 
-number!(
+numbers! {
     /// A run's number in its store, which is the key of all its rows: its text id is stored only once.
-    RunNo
-);
-number!(
+    RunNo,
     /// An instance's number in its store.
-    InstanceNo
-);
-number!(
+    InstanceNo,
     /// An envelope's number in its store: also the order in which envelopes are locked.
-    EnvelopeNo
-);
-number!(
+    EnvelopeNo,
     /// A named budget's number in its store.
-    BudgetNo
-);
-number!(
+    BudgetNo,
     /// An entry's place in its run's journal, from 1.
-    Seq
-);
-number!(
+    Seq,
     /// Number of an operation. No two operations of a store have the same: each process counts from a start of its own.
-    OpNo
-);
-number!(
+    OpNo,
     /// An attempt's number within its run, from 1.
-    AttemptNo
-);
-number!(
+    AttemptNo,
     /// Place of a driver in a run: 0 is the exclusive driver's, batch workers have others, from 1.
-    Slot
-);
-number!(
+    Slot,
     /// Number of one driver's turn in a slot. Each new lease gets a higher one, and an older one opens nothing.
-    Fence
-);
+    Fence,
+}
 
 impl Slot {
     /// Slot of the exclusive driver.
