@@ -3,29 +3,21 @@
 pub mod act;
 pub mod approval;
 pub mod approval_detail;
-mod call;
+mod detail;
 pub mod divergence;
-mod item;
 pub mod job;
 mod kind;
 mod opening;
 pub mod payload;
 pub mod scope;
-mod step;
-mod taker;
-mod tool;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use call::{CallDetail, Correction};
-pub use item::{ItemDetail, Standing};
+pub use detail::{CallDetail, Correction, ItemDetail, Standing, StepDetail, Taker, ToolDetail};
 pub use kind::{Kind, Role, State};
 pub use opening::Opening;
-pub use step::StepDetail;
-pub use taker::Taker;
-pub use tool::ToolDetail;
 
 use crate::{
     envelope::unit::Amounts,
