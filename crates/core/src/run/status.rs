@@ -111,26 +111,6 @@ pub fn next(status: Status, event: Event) -> Option<Status> {
     })
 }
 
-/// Returns the status diagram in Mermaid syntax, for `docs/reference/statuses.md`.
-pub fn diagram() -> String {
-    let mut out = String::from("stateDiagram-v2\n    [*] --> interrupted: created\n");
-    for from in Status::ALL {
-        for event in Event::ALL {
-            if let Some(to) = next(from, event)
-                && to != from
-            {
-                let label = match event {
-                    Event::Raise { open: true } => "raise (attempt open)".to_owned(),
-                    Event::Raise { open: false } => "raise".to_owned(),
-                    e => format!("{e:?}").to_lowercase(),
-                };
-                out.push_str(&format!("    {} --> {}: {label}\n", from.name(), to.name()));
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +130,26 @@ mod tests {
             let goes_on = matches!(next(Status::Halted, e), Some(Status::Running | Status::Interrupted));
             assert_eq!(goes_on, matches!(e, Event::Raise { .. }), "{e:?}");
         }
+    }
+
+    /// Returns the status diagram in Mermaid syntax, for `docs/reference/statuses.md`.
+    fn diagram() -> String {
+        let mut out = String::from("stateDiagram-v2\n    [*] --> interrupted: created\n");
+        for from in Status::ALL {
+            for event in Event::ALL {
+                if let Some(to) = next(from, event)
+                    && to != from
+                {
+                    let label = match event {
+                        Event::Raise { open: true } => "raise (attempt open)".to_owned(),
+                        Event::Raise { open: false } => "raise".to_owned(),
+                        e => format!("{e:?}").to_lowercase(),
+                    };
+                    out.push_str(&format!("    {} --> {}: {label}\n", from.name(), to.name()));
+                }
+            }
+        }
+        out
     }
 
     #[test]
