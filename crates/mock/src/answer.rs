@@ -59,7 +59,7 @@ impl<'a> Answer<'a> {
         cached: Cached,
         options: &Options,
     ) -> Self {
-        let digest = request.digest.hex();
+        let digest = request.digest.to_string();
         let id = format!("{}_{occurrence}", &digest[..24]);
         let (mut content, mut stop) = match next_tool {
             Some(ToolCall { name, args }) => (Content::Tool { name, args: Tokens::of(args) }, Stop::Tool),

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use outlast_core::words::digest::Digest;
 use tokio::time::Instant;
 
 use super::{
@@ -31,7 +32,7 @@ use super::{
     outage::Course,
     plan::{Plan, ReportedUse, Used},
     refusal::{MAX_BODY, Refusal},
-    request::{self, Dialect, Digest, Request},
+    request::{self, Dialect, Request},
     response::{json, refuse, write},
     responses,
     route::{About, Route, credential, dialect, route},
@@ -271,7 +272,7 @@ impl Provider {
             dialect: request.dialect.name(),
             model: answer.model,
             stream: request.streams(),
-            digest: &request.digest.hex(),
+            digest: &request.digest.to_string(),
             occurrence,
             credential: shown,
             bytes: request.body.len(),

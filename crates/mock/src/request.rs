@@ -4,6 +4,7 @@ use std::{borrow::Cow, fmt, io::Read};
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
+use outlast_core::words::digest::Digest;
 use serde::{
     Deserialize, Deserializer,
     de::{self, IgnoredAny, SeqAccess, Visitor},
@@ -46,29 +47,9 @@ pub(super) struct Request<'a> {
     pub dialect: Dialect,
     /// Body after decoding.
     pub body: &'a [u8],
+    /// SHA-256 of path and decoded body.
     pub digest: Digest,
     pub wire: Wire<'a>,
-}
-
-/// SHA-256 of path and decoded body.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Digest(pub [u8; 32]);
-
-impl Digest {
-    fn of(path: &str, body: &[u8]) -> Self {
-        Self(Sha256::new().chain_update(path).chain_update("\n").chain_update(body).finalize().into())
-    }
-
-    pub fn hex(&self) -> String {
-        let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
-        self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.hex())
-    }
 }
 
 /// Fields of all dialects that an answer depends on; all other fields are ignored.
@@ -180,7 +161,8 @@ impl<'a> Request<'a> {
         let wire: Wire = serde_json::from_slice(body)
             .map_err(|error| Refusal::bad(format!("the body is not a request for a message: {error}")))?;
         wire.check(dialect).map_err(Refusal::bad)?;
-        Ok(Self { dialect, body, digest: Digest::of(path, body), wire })
+        let digest = Sha256::new().chain_update(path).chain_update("\n").chain_update(body).finalize();
+        Ok(Self { dialect, body, digest: Digest(digest.into()), wire })
     }
 
     pub fn streams(&self) -> bool {
