@@ -179,18 +179,12 @@ pub enum Whose {
 impl Refusal {
     pub fn of(unit: Unit, needs: i64, envelope: &Envelope, free: i64, at: Micros) -> Self {
         Self {
-            code: unit.refusal_code().into(),
             unit: Some(unit),
             needs,
             free: free.max(0),
             limit: envelope.limits[unit].unwrap_or(i64::MAX),
             doubt: envelope.doubt[unit],
-            at,
-            whose: None,
-            outage: None,
-            model: None,
-            plan: None,
-            waited: None,
+            ..Self::plain(unit.refusal_code(), at)
         }
     }
 
