@@ -8,54 +8,84 @@ use serde_json::Value;
 use crate::{
     journal::{Entry, Kind, State},
     run::{attempt::Attempt, masks::Rules},
-    words::id::{AttemptNo, Seq},
 };
 
 /// First new call that an attempt made while it had not taken all recorded answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Parting<'a> {
     pub attempt: &'a Attempt,
-    pub new: &'a Entry,
+    pub new: Entry,
     /// Recorded call replaced by `new`: the first one that the attempt had not taken. `None` if all were taken
     /// later.
-    pub recorded: Option<&'a Entry>,
+    pub recorded: Option<Entry>,
+    /// Answers left to the attempt that it may have taken before: a later attempt took them, too.
+    taken_before: usize,
 }
 
-/// Returns the partings of a run, in the order of its attempts. `entries` must be in the order of their
-/// numbers.
-pub fn partings<'a>(attempts: &'a [Attempt], entries: &'a [Entry]) -> Vec<Parting<'a>> {
-    let find = |seq: Seq| entries.iter().find(|e| e.seq == seq);
-    let of = |attempt: &'a Attempt| {
-        let new = find(attempt.diverged?)?;
-        let left = |e: &&Entry| {
-            e.kind == Kind::Call
-                && e.state == State::Done
-                && e.replayable
-                && e.scope == new.scope
-                && e.attempt < attempt.no
-                && e.seq < new.seq
-        };
-        // An answer remembers only the last attempt it was delivered to, so an answer taken by a later attempt may have
-        // been taken by this one before: by its count of untaken answers, all but the last ones were.
-        let left: Vec<&Entry> = entries.iter().filter(left).collect();
-        let count = |is: fn(AttemptNo, AttemptNo) -> bool| {
-            left.iter().filter(|e| is(e.delivered_to.unwrap_or_default(), attempt.no)).count()
-        };
-        let (taken_later, never_taken) = (count(|to, own| to > own), count(|to, own| to < own));
-        let untaken = usize::try_from(attempt.untaken).unwrap_or(0).saturating_sub(never_taken);
-        let mut taken_before = taken_later.saturating_sub(untaken);
-        let recorded = left.into_iter().find(|e| match e.delivered_to.unwrap_or_default().cmp(&attempt.no) {
-            Ordering::Less => true,
-            Ordering::Equal => false,
-            Ordering::Greater if taken_before == 0 => true,
-            Ordering::Greater => {
-                taken_before -= 1;
-                false
+impl Parting<'_> {
+    /// Compares the last attempt that took `e` with this one; `None` if `e` was not left to it.
+    fn last_taker(&self, e: &Entry) -> Option<Ordering> {
+        let is_left = e.kind == Kind::Call
+            && e.state == State::Done
+            && e.replayable
+            && e.scope == self.new.scope
+            && e.attempt < self.attempt.no
+            && e.seq < self.new.seq;
+        is_left.then(|| e.delivered_to.unwrap_or_default().cmp(&self.attempt.no))
+    }
+}
+
+/// Returns the partings of a run, in the order of its attempts. `entries` reads the run's entries, in the order of their
+/// numbers; it is called three times, and no list of them is held.
+///
+/// Errors: the first of `entries`.
+pub fn partings<'a, E, I: Iterator<Item = Result<Entry, E>>>(
+    attempts: &'a [Attempt],
+    mut entries: impl FnMut() -> I,
+) -> Result<Vec<Parting<'a>>, E> {
+    if attempts.iter().all(|attempt| attempt.diverged.is_none()) {
+        return Ok(Vec::new());
+    }
+    let mut found: Vec<Parting<'a>> = Vec::new();
+    for entry in entries() {
+        let entry = entry?;
+        let its = attempts.iter().filter(|attempt| attempt.diverged == Some(entry.seq));
+        found.extend(its.map(|attempt| Parting {
+            attempt,
+            new: entry.clone(),
+            recorded: None,
+            taken_before: 0,
+        }));
+    }
+    found.sort_by_key(|parting| parting.attempt.no);
+    // An answer remembers only the last attempt it was delivered to, so an answer taken by a later attempt may have
+    // been taken by this one before: by its count of untaken answers, all but the last ones were.
+    let mut never_taken = vec![0; found.len()];
+    for entry in entries() {
+        let entry = entry?;
+        for (parting, never_taken) in found.iter_mut().zip(&mut never_taken) {
+            match parting.last_taker(&entry) {
+                Some(Ordering::Greater) => parting.taken_before += 1,
+                Some(Ordering::Less) => *never_taken += 1,
+                Some(Ordering::Equal) | None => {}
             }
-        });
-        Some(Parting { attempt, new, recorded })
-    };
-    attempts.iter().filter_map(of).collect()
+        }
+    }
+    for (parting, never_taken) in found.iter_mut().zip(never_taken) {
+        let untaken = usize::try_from(parting.attempt.untaken).unwrap_or(0).saturating_sub(never_taken);
+        parting.taken_before = parting.taken_before.saturating_sub(untaken);
+    }
+    for entry in entries() {
+        let entry = entry?;
+        for parting in found.iter_mut().filter(|parting| parting.recorded.is_none()) {
+            match parting.last_taker(&entry) {
+                Some(Ordering::Greater) if parting.taken_before > 0 => parting.taken_before -= 1,
+                Some(Ordering::Less | Ordering::Greater) => parting.recorded = Some(entry.clone()),
+                Some(Ordering::Equal) | None => {}
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// First place in which two values differ.

@@ -41,9 +41,23 @@ pub fn each(store: &dyn Store, run: RunNo) -> impl Iterator<Item = Result<Entry,
     })
 }
 
-/// Returns all entries of a run, oldest first.
-pub fn all(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, store::Error> {
-    each(store, run).collect()
+/// Returns the entries of a run before `before`, newest first, a chunk of them in memory.
+pub fn each_back(
+    store: &dyn Store,
+    run: RunNo,
+    mut before: Seq,
+) -> impl Iterator<Item = Result<Entry, store::Error>> {
+    rows(move || {
+        let mut chunk = Vec::new();
+        while chunk.is_empty() && before > Seq(1) {
+            let from = Seq((before.0 - 1).saturating_sub_unsigned(CHUNK as u64).max(0));
+            chunk = store.entries(run, from, CHUNK)?;
+            chunk.retain(|e| e.seq < before);
+            before = Seq(from.0 + 1);
+        }
+        chunk.reverse();
+        Ok(chunk)
+    })
 }
 
 /// Returns at most `limit` entries after `after`, and the number after which the next page begins; `None` where no entry

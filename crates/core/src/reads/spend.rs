@@ -106,20 +106,16 @@ pub fn spend(
     since: Micros,
     until: Micros,
 ) -> Result<Spend, store::Error> {
-    let lines = store.ledger(since, until)?;
-    let mut runs: BTreeMap<RunNo, RunView> = BTreeMap::new();
-    if by.iter().any(|g| matches!(g, Grouping::Run | Grouping::Tag(_))) {
-        for line in &lines {
-            if !runs.contains_key(&line.run)
-                && let Some(view) = store.run(line.run)?
-            {
-                runs.insert(line.run, view);
-            }
-        }
-    }
+    let by_run = by.iter().any(|g| matches!(g, Grouping::Run | Grouping::Tag(_)));
     let (mut sums, mut total) = (BTreeMap::<Group, Sum>::new(), Sum::default());
-    for line in &lines {
-        let group = by.iter().map(|g| g.value(line, runs.get(&line.run))).collect();
+    // Lines are in the order of their runs, and one run is in memory at a time.
+    let mut run: Option<(RunNo, Option<RunView>)> = None;
+    for line in &store.ledger(since, until)? {
+        if by_run && run.as_ref().is_none_or(|(no, _)| *no != line.run) {
+            run = Some((line.run, store.run(line.run)?));
+        }
+        let view = run.as_ref().and_then(|(_, view)| view.as_ref());
+        let group = by.iter().map(|g| g.value(line, view)).collect();
         sums.entry(group).or_default().add(line);
         total.add(line);
     }

@@ -1,6 +1,6 @@
 //! Busy waiting: calls that brought their agent nothing new, as the proxy judged them when they were made.
 
-use outlast_core::journal::{Entry, Kind};
+use outlast_core::journal::Entry;
 
 use crate::render::amount::{some, usd};
 
@@ -17,17 +17,14 @@ pub struct BusyWaiting {
 }
 
 impl BusyWaiting {
-    pub fn of(entries: &[Entry]) -> BusyWaiting {
-        let mut found = BusyWaiting::default();
-        for e in entries.iter().filter(|e| e.kind == Kind::Call) {
-            let waits = e.call.as_ref().map_or(0, |call| i64::from(call.waits));
-            if waits > 0 {
-                found.calls += 1;
-                found.cost_nano_usd = found.cost_nano_usd.saturating_add(e.spent.cost());
-                found.longest = found.longest.max(waits);
-            }
+    /// Adds an entry, if it is a call that brought nothing new.
+    pub fn add(&mut self, e: &Entry) {
+        let waits = e.call.as_ref().map_or(0, |call| i64::from(call.waits));
+        if waits > 0 {
+            self.calls += 1;
+            self.cost_nano_usd = self.cost_nano_usd.saturating_add(e.spent.cost());
+            self.longest = self.longest.max(waits);
         }
-        found
     }
 
     /// Returns the line about busy waiting for `outlast show`; `None` if only a few calls brought nothing new.

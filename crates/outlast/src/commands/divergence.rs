@@ -28,9 +28,9 @@ const WIDTH: usize = 160;
 
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
     let (no, id) = (view.run.no, view.run.id.as_str());
-    let (attempts, entries) = (store.attempts(no)?, entries::all(store, no)?);
+    let attempts = store.attempts(no)?;
     let rules = reads::masks::of(store, view)?.compile().map_err(Error::from)?;
-    let told = partings(&attempts, &entries)
+    let told = partings(&attempts, || entries::each(store, no))?
         .into_iter()
         .map(|parting| DivergedRequests::gather(store, no, parting, &rules))
         .collect::<Result<Vec<_>, CliError>>()?;
@@ -68,7 +68,7 @@ impl<'a> DivergedRequests<'a> {
             let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
             Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
         };
-        let recorded = parting.recorded.map(|e| read(e.seq)).transpose()?.flatten();
+        let recorded = parting.recorded.as_ref().map(|e| read(e.seq)).transpose()?.flatten();
         Ok(DivergedRequests { recorded, new: read(parting.new.seq)?, parting, rules })
     }
 
@@ -78,7 +78,7 @@ impl<'a> DivergedRequests<'a> {
 
     /// Names a difference outside the body that makes the two requests different: the upstream or the path.
     fn elsewhere(&self) -> Option<&'static str> {
-        let (a, b) = (self.parting.recorded?.call.as_deref()?, self.parting.new.call.as_deref()?);
+        let (a, b) = (self.parting.recorded.as_ref()?.call.as_deref()?, self.parting.new.call.as_deref()?);
         if a.upstream != b.upstream {
             Some("upstream")
         } else if a.path != b.path {
@@ -90,7 +90,7 @@ impl<'a> DivergedRequests<'a> {
 
     /// Explains why no place can be named in which the bodies differ.
     fn why_not(&self) -> &'static str {
-        match (self.parting.recorded, &self.recorded, &self.new) {
+        match (&self.parting.recorded, &self.recorded, &self.new) {
             (None, ..) => "what it had left then was taken since",
             (_, Some(_), Some(_)) => {
                 "their bodies are the same, but for what is masked: their headers or query differ"
@@ -100,7 +100,7 @@ impl<'a> DivergedRequests<'a> {
     }
 
     fn print(&self, page: &mut Page) -> Result<(), CliError> {
-        let Parting { attempt, new, recorded } = self.parting;
+        let Parting { attempt, new, recorded, .. } = &self.parting;
         let left = some(attempt.diverged_untaken, "recorded answer");
         let title = format!("attempt {} left its past at entry {}, with {left} untaken", attempt.no, new.seq);
         page.line(&page.look.paint(Paint::Care, &title))?;
@@ -129,7 +129,7 @@ impl<'a> DivergedRequests<'a> {
     }
 
     fn object(&self) -> Value {
-        let Parting { attempt, new, recorded } = self.parting;
+        let Parting { attempt, new, recorded, .. } = &self.parting;
         let side = |e: &Entry, request: &Option<Value>| {
             let call = e.call.as_deref();
             json!({
@@ -145,7 +145,7 @@ impl<'a> DivergedRequests<'a> {
         json!({
             "attempt": attempt.no,
             "untaken": attempt.diverged_untaken,
-            "recorded": recorded.map(|e| side(e, &self.recorded)),
+            "recorded": recorded.as_ref().map(|e| side(e, &self.recorded)),
             "new": side(new, &self.new),
             "differs_in": self.elsewhere().or(difference.as_ref().map(|_| "body")),
             "difference": difference.as_ref().map(|d| json!({

@@ -38,19 +38,29 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Collects the evidence. `logs` is the directory of the run's logs. Errors: the logs cannot be read.
-    pub fn of(attempt: &Attempt, entries: &[Entry], logs: Option<&Path>) -> Result<Evidence, CliError> {
-        let own = || entries.iter().filter(|e| e.attempt == attempt.no);
-        let was_open = |e: &&Entry| match attempt.ended_at {
-            Some(ended) => e.state == State::Unknown || e.closed_at.is_none_or(|closed| closed > ended),
-            None => false,
-        };
-        let kept = logs.map(|logs| lines(logs, attempt.no)).transpose()?.flatten();
-        Ok(Evidence {
-            cost_nano_usd: own().map(|e| e.spent.cost() + e.held.cost()).sum(),
-            open: own().filter(was_open).cloned().collect(),
-            lines: kept,
-        })
+    /// Collects what the attempt printed; its entries are added. `logs` is the directory of the run's logs.
+    ///
+    /// Errors: the logs cannot be read.
+    pub fn of(attempt: &Attempt, logs: Option<&Path>) -> Result<Evidence, CliError> {
+        let lines = logs.map(|logs| lines(logs, attempt.no)).transpose()?.flatten();
+        Ok(Evidence { lines, ..Evidence::default() })
+    }
+
+    /// Adds an entry of the attempt.
+    ///
+    /// The end of an attempt that was lost with its supervisor is its latest sign of life: its last heartbeat, or a later
+    /// time at which an entry of its own was opened or answered. `attempt` takes it.
+    pub fn add(&mut self, attempt: &mut Attempt, e: &Entry) {
+        self.cost_nano_usd += e.spent.cost() + e.held.cost();
+        let Some(ended) = attempt.ended_at else { return };
+        if attempt.exit.as_ref().is_some_and(|exit| exit.lost) {
+            let itself = e.call.as_ref().is_some_and(|call| call.correction.is_none());
+            let answered = e.closed_at.filter(|_| itself && matches!(e.state, State::Done | State::Failed));
+            let end = ended.max(e.opened_at).max(answered.unwrap_or(ended));
+            attempt.ended_at = Some(end);
+            self.open.retain(|e| was_open(e, end));
+        }
+        self.open.extend(attempt.ended_at.filter(|ended| was_open(e, *ended)).map(|_| e.clone()));
     }
 
     /// Formats a paragraph for people, with the last `count` log lines. `how`: words for the attempt's exit.
@@ -92,20 +102,9 @@ impl Evidence {
     }
 }
 
-/// Returns the time of an attempt's end; `None` if it has not ended. The end of an attempt that was lost with its
-/// supervisor is its latest sign of life: its last heartbeat, or a later time at which an entry of its own was opened
-/// or answered.
-pub fn end(attempt: &Attempt, entries: &[Entry]) -> Option<Micros> {
-    let ended = attempt.ended_at?;
-    if !attempt.exit.as_ref().is_some_and(|exit| exit.lost) {
-        return Some(ended);
-    }
-    let answered = |e: &Entry| {
-        let itself = e.call.as_ref().is_some_and(|call| call.correction.is_none());
-        e.closed_at.filter(|_| itself && matches!(e.state, State::Done | State::Failed))
-    };
-    let own = entries.iter().filter(|e| e.attempt == attempt.no);
-    own.flat_map(|e| [Some(e.opened_at), answered(e)]).flatten().chain([ended]).max()
+/// Returns whether an entry was open at `ended`.
+fn was_open(e: &Entry, ended: Micros) -> bool {
+    e.state == State::Unknown || e.closed_at.is_none_or(|closed| closed > ended)
 }
 
 fn lines(logs: &Path, attempt: AttemptNo) -> Result<Option<Vec<String>>, CliError> {

@@ -221,11 +221,11 @@ struct ShownExchange {
 
 /// Reads the newest call before `entry` whose request is kept, of the same attempt where there is one.
 fn before(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<Option<Exchange>, CliError> {
-    let calls = entries::all(store, run)?;
-    let earlier = || calls.iter().rev().filter(|e| e.kind == Kind::Call && e.seq < entry.seq);
-    let nearest = earlier().filter(|e| e.attempt == entry.attempt).chain(earlier());
-    for call in nearest {
-        let found = Exchange::read(store, call.clone())?;
+    let is_call = |e: &Result<Entry, store::Error>| e.as_ref().map_or(true, |e| e.kind == Kind::Call);
+    let earlier = || entries::each_back(store, run, entry.seq).filter(is_call);
+    let is_its = |e: &Result<Entry, store::Error>| e.as_ref().map_or(true, |e| e.attempt == entry.attempt);
+    for call in earlier().filter(is_its).chain(earlier()) {
+        let found = Exchange::read(store, call?)?;
         if found.0.request.is_some() {
             return Ok(Some(found));
         }

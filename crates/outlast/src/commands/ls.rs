@@ -17,6 +17,7 @@ use crate::{
     program::error::CliError,
     render::{
         amount::usd,
+        did::Did,
         look::{self, Page},
         next::{Next, is_unmetered, next, next_with},
         short::short,
@@ -65,7 +66,7 @@ fn next_of(store: &dyn Store, view: &RunView) -> Result<Next, CliError> {
         return Ok(next(view));
     }
     let first = store.entries(view.run.no, Seq(0), FIRST)?;
-    Ok(next_with(view, &first, first.len() < FIRST))
+    Ok(next_with(view, &Did::of(&first), first.len() < FIRST))
 }
 
 fn head() -> Table {

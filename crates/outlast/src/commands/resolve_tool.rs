@@ -5,7 +5,7 @@ use outlast_core::{
     journal::{Entry, Kind, State, payload::Payload},
     reads::entries,
     run::instance::Life,
-    store::{Ask as _, Durability, RunView, Store},
+    store::{self, Ask as _, Durability, RunView, Store},
     words::id::RunNo,
 };
 use outlast_server::mcp::message;
@@ -19,27 +19,27 @@ use crate::{
 
 /// Returns the tool calls in doubt: calls that may have been made, but whose outcome nobody knows.
 pub fn in_doubt(store: &dyn Store, run: RunNo) -> Result<Vec<Entry>, CliError> {
-    Ok(doubted(store, &entries::all(store, run)?)?.into_iter().cloned().collect())
-}
-
-/// Returns the tool calls in doubt among the entries of a run, in their order.
-pub fn doubted<'a>(store: &dyn Store, entries: &'a [Entry]) -> Result<Vec<&'a Entry>, CliError> {
     let mut found = Vec::new();
-    for entry in entries.iter().filter(|e| e.kind == Kind::Tool) {
-        let Some(tool) = entry.tool.as_ref() else { continue };
-        let is_in_doubt = match entry.state {
-            State::Unknown => true,
-            State::Open if tool.is_sent() => {
-                let holder = entry.instance.map(|no| store.instance(no)).transpose()?.flatten();
-                holder.is_none_or(|holder| holder.life != Life::Live)
-            }
-            _ => false,
-        };
-        if is_in_doubt {
+    for entry in entries::each(store, run) {
+        let entry = entry?;
+        if is_doubted(store, &entry)? {
             found.push(entry);
         }
     }
     Ok(found)
+}
+
+/// Returns whether an entry is a tool call in doubt.
+pub fn is_doubted(store: &dyn Store, entry: &Entry) -> Result<bool, store::Error> {
+    let Some(tool) = entry.tool.as_ref().filter(|_| entry.kind == Kind::Tool) else { return Ok(false) };
+    Ok(match entry.state {
+        State::Unknown => true,
+        State::Open if tool.is_sent() => {
+            let holder = entry.instance.map(|no| store.instance(no)).transpose()?.flatten();
+            holder.is_none_or(|holder| holder.life != Life::Live)
+        }
+        _ => false,
+    })
 }
 
 /// Returns the tool call in doubt that `asked` names: by the number of its entry, or by its tool if only one call of

@@ -1,13 +1,11 @@
 //! Resume tax, as `show`, `spend` and a run's end tell it; `outlast journal RUN --cache` names the first byte that differs.
 
 use outlast_core::{
-    journal::Entry,
     reads::entries,
     run::attempt::Attempt,
     store::{RunView, Store},
 };
-use outlast_server::api::read::resume_tax;
-pub use outlast_server::api::read::resume_tax::{Resumption, Tax};
+pub use outlast_server::api::read::resume_tax::{Restarts, Resumption, Tax};
 use serde_json::json;
 
 use crate::{
@@ -22,19 +20,36 @@ use crate::{
 /// Most characters of each side of a difference.
 const WIDTH: usize = 110;
 
-/// Finds the conversations that later attempts of a run went on with. `entries` are the run's entries, in order.
+/// Finds the conversations that later attempts of a run went on with.
 ///
 /// Errors: those of the store. Returns none for a run that does not record requests.
 pub fn resumptions(
     store: &dyn Store,
     view: &RunView,
     attempts: &[Attempt],
-    entries: &[Entry],
 ) -> Result<Vec<Resumption>, CliError> {
     if attempts.len() < 2 {
         return Ok(Vec::new());
     }
-    Ok(resume_tax::find(store, view.run.no, &prices::of_view(view)?, attempts, entries)?)
+    let mut restarts = Restarts::of(attempts.iter().map(|attempt| attempt.no));
+    for entry in entries::each(store, view.run.no) {
+        restarts.add(&entry?);
+    }
+    of_restarts(store, view, &restarts)
+}
+
+/// Returns the conversations that later attempts of a run went on with, from the calls around its restarts.
+///
+/// Errors: those of the store.
+pub fn of_restarts(
+    store: &dyn Store,
+    view: &RunView,
+    restarts: &Restarts,
+) -> Result<Vec<Resumption>, CliError> {
+    if restarts.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(restarts.resumptions(store, view.run.no, &prices::of_view(view)?)?)
 }
 
 /// Returns the line about the resume tax for `outlast show`; `None` if no token was paid for again.
@@ -47,8 +62,7 @@ pub fn line(tax: &Tax) -> Option<String> {
 /// Prints what each restart paid for again, and the first byte in which its request differs from the last request
 /// before the restart.
 pub fn print(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
-    let (attempts, entries) = (store.attempts(view.run.no)?, entries::all(store, view.run.no)?);
-    let found = resumptions(store, view, &attempts, &entries)?;
+    let found = resumptions(store, view, &store.attempts(view.run.no)?)?;
     if page.look.json {
         let total = Tax::of(&found);
         return Ok(page.json(&json!({ "run": view.run.id, "total": total, "resumptions": found }))?);

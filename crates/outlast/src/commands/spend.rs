@@ -3,10 +3,7 @@
 use std::collections::BTreeSet;
 
 use outlast_core::{
-    reads::{
-        entries,
-        spend::{self, Group, Grouping, Sum},
-    },
+    reads::spend::{self, Group, Grouping, Sum},
     store::Store,
     words::id::{Micros, RunId, RunNo},
 };
@@ -77,7 +74,7 @@ fn taxes(store: &dyn Store, since: Micros, until: Micros) -> Result<Vec<(RunId, 
     for no in runs {
         let attempts = store.attempts(no)?;
         let Some(view) = store.run(no)?.filter(|_| attempts.len() > 1) else { continue };
-        let mut all = resume_tax::resumptions(store, &view, &attempts, &entries::all(store, no)?)?;
+        let mut all = resume_tax::resumptions(store, &view, &attempts)?;
         let is_within = |attempt| {
             let began = attempts.iter().find(|a| a.no == attempt).map(|a| a.started_at);
             began.is_some_and(|at| (since..until).contains(&at))

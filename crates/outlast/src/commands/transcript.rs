@@ -6,7 +6,7 @@
 use outlast_core::{
     journal::{Entry, Kind, State},
     reads::entries,
-    store::Store,
+    store::{self, Store},
 };
 use outlast_server::{
     api::read::exchange::{self, Exchange},
@@ -35,7 +35,7 @@ struct Conversation {
 /// Prints the conversations of a run, in the order in which they ended, as Markdown or JSON.
 pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliError> {
     let view = find::run(store, run)?;
-    let found = conversations(store, entries::all(store, view.run.no)?)?;
+    let found = conversations(store, entries::each_back(store, view.run.no, view.run.next_seq))?;
     if page.look.json {
         let told: Vec<Value> = found.iter().map(Conversation::object).collect();
         return Ok(page.json(&json!({ "run": view.run.id, "conversations": told }))?);
@@ -51,11 +51,14 @@ pub fn export(store: &dyn Store, run: &str, page: &mut Page) -> Result<(), CliEr
 }
 
 /// Finds the conversations of a run, newest calls first: what a call's request begins with, an earlier one has said.
-fn conversations(store: &dyn Store, entries: Vec<Entry>) -> Result<Vec<Conversation>, CliError> {
-    let is_call = |e: &Entry| e.kind == Kind::Call && e.state == State::Done;
+fn conversations(
+    store: &dyn Store,
+    newest: impl Iterator<Item = Result<Entry, store::Error>>,
+) -> Result<Vec<Conversation>, CliError> {
+    let is_done = |e: &Entry| e.kind == Kind::Call && e.state == State::Done;
     let mut found: Vec<(Prompt, Conversation)> = Vec::new();
-    for entry in entries.into_iter().rev().filter(is_call).take(CALLS) {
-        let exchange = Exchange::read(store, entry)?;
+    for entry in newest.filter(|e| e.as_ref().map_or(true, is_done)).take(CALLS) {
+        let exchange = Exchange::read(store, entry?)?;
         let Some(body) = exchange.body() else { continue };
         let prompt = Prompt::read(&body);
         let turns = exchange.turns();

@@ -17,21 +17,18 @@ pub struct Untaken {
 }
 
 impl Untaken {
-    /// Sums up the recorded answers of earlier attempts that `attempt` has not taken. Valid for the run's newest
-    /// attempt only: an answer remembers just the last attempt it was delivered to.
-    pub fn of(attempt: &Attempt, entries: &[Entry]) -> Untaken {
-        let scope = iteration_scope(attempt.iteration);
-        let left = |e: &&Entry| {
-            e.state == State::Done
-                && e.replayable
-                && e.scope == scope
-                && e.attempt < attempt.no
-                && e.delivered_to != Some(attempt.no)
-        };
-        entries.iter().filter(left).fold(Untaken::default(), |sum, e| Untaken {
-            answers: sum.answers + 1,
-            cost_nano_usd: sum.cost_nano_usd + e.spent.cost(),
-        })
+    /// Adds an entry of the run, if it is an answer of an earlier attempt that `attempt` has not taken. Valid for the
+    /// run's newest attempt only: an answer remembers just the last attempt it was delivered to.
+    pub fn add(&mut self, attempt: &Attempt, e: &Entry) {
+        let is_left = e.state == State::Done
+            && e.replayable
+            && e.attempt < attempt.no
+            && e.delivered_to != Some(attempt.no)
+            && e.scope == iteration_scope(attempt.iteration);
+        if is_left {
+            self.answers += 1;
+            self.cost_nano_usd += e.spent.cost();
+        }
     }
 }
 

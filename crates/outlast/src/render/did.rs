@@ -16,12 +16,35 @@ const WORK: [(Kind, &str); 5] = [
     (Kind::Checkpoint, "checkpoint"),
 ];
 
-/// Returns what the entries record besides calls of models, as in `12 tool calls, 3 steps`; `None` if they record nothing
-/// of the kind. Orders of people and what Outlast kept for itself are no work.
-pub fn words(entries: &[Entry]) -> Option<String> {
-    let is_ours = |e: &Entry| e.key.as_deref().is_some_and(|key| key.starts_with(OURS));
-    let count = |kind: Kind| entries.iter().filter(|e| e.kind == kind && !is_ours(e)).count();
-    let told = WORK.into_iter().map(|(kind, word)| (count(kind), word)).filter(|(n, _)| *n > 0);
-    let told: Vec<String> = told.map(|(n, word)| some(n as i64, word)).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+/// Entries that a run's work left: how many of each kind of [`WORK`], and whether it called a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Did {
+    /// Whether a model's call is among the entries, though it may have cost nothing.
+    pub has_called: bool,
+    counts: [i64; WORK.len()],
+}
+
+impl Did {
+    pub fn of(entries: &[Entry]) -> Did {
+        let mut did = Did::default();
+        entries.iter().for_each(|entry| did.add(entry));
+        did
+    }
+
+    /// Counts an entry. Orders of people and what Outlast kept for itself are no work.
+    pub fn add(&mut self, entry: &Entry) {
+        self.has_called |= entry.kind == Kind::Call;
+        if !entry.key.as_deref().is_some_and(|key| key.starts_with(OURS)) {
+            let counts = WORK.iter().zip(&mut self.counts);
+            counts.filter(|((kind, _), _)| *kind == entry.kind).for_each(|(_, count)| *count += 1);
+        }
+    }
+
+    /// Returns what the entries record besides calls of models, as in `12 tool calls, 3 steps`; `None` if they record
+    /// nothing of the kind.
+    pub fn words(&self) -> Option<String> {
+        let told = WORK.iter().zip(self.counts).filter(|(_, n)| *n > 0);
+        let told: Vec<String> = told.map(|((_, word), n)| some(n, word)).collect();
+        (!told.is_empty()).then(|| told.join(", "))
+    }
 }

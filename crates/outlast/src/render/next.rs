@@ -2,7 +2,6 @@
 
 use outlast_core::{
     envelope::{Whose, unit::Unit},
-    journal::{Entry, Kind},
     reads::resume,
     run::status::Status,
     store::RunView,
@@ -10,7 +9,7 @@ use outlast_core::{
 };
 use serde::Serialize;
 
-use super::{amount::unit_word, did, time};
+use super::{amount::unit_word, did::Did, time};
 use outlast_process::start_error;
 
 /// Next step that is suggested to a person for a run.
@@ -32,18 +31,13 @@ pub fn is_unmetered(view: &RunView) -> bool {
     ended && view.spec.command.is_some() && view.envelope.spent[Unit::Calls] == 0 && run.replayed == 0
 }
 
-/// Returns whether a model's call is among the entries, though it cost nothing.
-pub fn has_called(entries: &[Entry]) -> bool {
-    entries.iter().any(|entry| entry.kind == Kind::Call)
-}
-
-/// Returns the next step for the run; for one that called no model, with the work that its entries record. `are_all`:
+/// Returns the next step for the run; for one that called no model, with what its entries say it did. `are_all`:
 /// whether these are all of its entries.
-pub fn next_with(view: &RunView, entries: &[Entry], are_all: bool) -> Next {
-    if view.run.status == Status::Completed && is_unmetered(view) && has_called(entries) {
+pub fn next_with(view: &RunView, did: &Did, are_all: bool) -> Next {
+    if view.run.status == Status::Completed && is_unmetered(view) && did.has_called {
         return told("no call answered", "it is done; no call of it was answered", Vec::new());
     }
-    match did::words(entries).filter(|_| view.run.status == Status::Completed && is_unmetered(view)) {
+    match did.words().filter(|_| view.run.status == Status::Completed && is_unmetered(view)) {
         Some(did) => {
             let did = if are_all { did } else { format!("at least {did}") };
             let text = format!("it is done; no model's call of it came through the proxy ({did} recorded)");

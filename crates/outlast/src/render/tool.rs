@@ -1,7 +1,7 @@
 //! Tool calls of agents as `show` prints them, with their outcomes.
 
 use outlast_core::{
-    journal::{Entry, Kind, Role, State},
+    journal::{Entry, Role, State},
     store::{self, Store},
     words::id::{RunNo, Seq},
 };
@@ -21,20 +21,8 @@ pub struct ToolLine {
     value: Value,
 }
 
-/// Returns the newest tool calls among `entries`, at most `most`, oldest first.
-pub fn newest(
-    store: &dyn Store,
-    run: RunNo,
-    entries: &[Entry],
-    most: usize,
-) -> Result<Vec<ToolLine>, store::Error> {
-    let its = entries.iter().rev().filter(|e| e.kind == Kind::Tool);
-    let mut told = its.take(most).map(|e| read(store, run, e)).collect::<Result<Vec<_>, _>>()?;
-    told.reverse();
-    Ok(told)
-}
-
-fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, store::Error> {
+/// Reads the line of a tool call's entry.
+pub fn read(store: &dyn Store, run: RunNo, entry: &Entry) -> Result<ToolLine, store::Error> {
     let kept = |seq: Seq, role| -> Result<Value, store::Error> {
         let bytes = store.payload(run, seq, role)?.and_then(|kept| kept.decode().ok());
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())

@@ -414,7 +414,10 @@ fn say_yes(store: &dyn Store, by: &str, view: RunView) -> Result<RunView, CliErr
     if let Some(attempt) =
         store.attempts(run.no)?.last().filter(|_| halt.is_some_and(|h| h.code == "diverged"))
     {
-        let untaken = Untaken::of(attempt, &entries::all(store, run.no)?);
+        let mut untaken = Untaken::default();
+        for entry in entries::each(store, run.no) {
+            untaken.add(attempt, &entry?);
+        }
         say(&format!("accepted: {untaken} may stay unused, and what it asks anew is paid"));
         diverged = Some(attempt.no);
     }

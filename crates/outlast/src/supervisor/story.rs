@@ -2,7 +2,6 @@
 
 use outlast_core::{
     envelope::unit::Unit,
-    reads::entries,
     run::attempt::{self, Attempt},
     store::{RunView, Store},
     words::{id::RunNo, money::NanoUsd},
@@ -138,7 +137,7 @@ struct RunEnd {
 pub fn end_as_json(store: &dyn Store, run: RunNo, exit_code: u8, is_behind: bool) -> Result<(), CliError> {
     let Some(view) = store.run(run)? else { return Ok(()) };
     let attempts = store.attempts(run)?;
-    let found = resume_tax::resumptions(store, &view, &attempts, &entries::all(store, run)?)?;
+    let found = resume_tax::resumptions(store, &view, &attempts)?;
     let told = json!(RunEnd {
         run: view::Run::new(&view, store.now()?),
         exit_code,

@@ -2,7 +2,10 @@
 //!
 //! The tax is derived from the recorded requests and their usage when somebody asks: no call is slower for it.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use outlast_core::{
     body,
@@ -84,68 +87,132 @@ fn money<S: Serializer>(nano: &(impl Into<Option<i64>> + Copy), to: S) -> Result
     Rebought::new(*nano).serialize(to)
 }
 
-/// Finds the conversations that later attempts of a run went on with. `entries` are the run's entries, in order.
+/// Calls around a run's restarts: what is kept of its entries to find the conversations that went on.
+pub struct Restarts {
+    /// Attempts whose first call has not been seen.
+    attempts: BTreeSet<AttemptNo>,
+    /// Newest calls, the oldest first.
+    newest: VecDeque<Entry>,
+    /// Whether a call has written to a cache for an hour.
+    hour: bool,
+    /// Attempt whose first calls these are; `None` behind another attempt's call.
+    current: Option<AttemptNo>,
+    found: BTreeMap<AttemptNo, Restart>,
+}
+
+struct Restart {
+    /// Last calls before the attempt's first one, the newest first.
+    before: Vec<Entry>,
+    hour: bool,
+    after: Vec<Entry>,
+}
+
+impl Restarts {
+    pub fn of(attempts: impl IntoIterator<Item = AttemptNo>) -> Restarts {
+        Restarts {
+            attempts: attempts.into_iter().collect(),
+            newest: VecDeque::new(),
+            hour: false,
+            current: None,
+            found: BTreeMap::new(),
+        }
+    }
+
+    /// Returns whether no attempt has made a call behind another one's.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Takes the run's next entry, in their order.
+    pub fn add(&mut self, entry: &Entry) {
+        let Some(usage) = usage(entry) else { return };
+        let attempt = entry.attempt;
+        if self.attempts.remove(&attempt) && !self.newest.is_empty() {
+            let before = self.newest.iter().rev().cloned().collect();
+            self.found.insert(attempt, Restart { before, hour: self.hour, after: Vec::new() });
+            if self.found.len() > MOST_RESTARTS {
+                self.found.pop_first();
+            }
+            self.current = Some(attempt);
+        }
+        self.current = self.current.filter(|current| *current == attempt);
+        let restart = self.current.and_then(|current| self.found.get_mut(&current));
+        if let Some(restart) = restart.filter(|restart| restart.after.len() < CALLS) {
+            restart.after.push(entry.clone());
+        }
+        self.hour |= usage.cache_write_1h > 0;
+        self.newest.push_back(entry.clone());
+        if self.newest.len() > CALLS {
+            self.newest.pop_front();
+        }
+    }
+
+    /// Returns the conversations that later attempts went on with.
+    ///
+    /// Errors: those of the store. Returns none for a run that does not record requests.
+    pub fn resumptions(
+        &self,
+        store: &dyn Store,
+        run: RunNo,
+        prices: &PriceTable,
+    ) -> Result<Vec<Resumption>, Error> {
+        let mut out = Vec::new();
+        for restart in self.found.values() {
+            let mut before = read(store, run, &restart.before)?;
+            for (call, prompt) in read(store, run, &restart.after)? {
+                let Some(found) = before.iter().position(|(other, earlier)| {
+                    model(other) == model(call) && other.scope == call.scope && prompt.continues(earlier)
+                }) else {
+                    continue;
+                };
+                let (last, earlier) = before.remove(found);
+                // Older calls of this conversation, and later ones of this attempt, tell nothing more.
+                before.retain(|(other, prompt)| model(other) != model(last) || !earlier.continues(prompt));
+                out.extend(compare(prices, restart.hour, (last, earlier), (call, prompt)));
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Finds the conversations that later attempts of a run went on with, in its `entries`, which are in order.
 ///
-/// Errors: those of the store. Returns none for a run that does not record requests.
+/// Errors: those of the store and of `entries`. Returns none for a run that does not record requests.
 pub fn find(
     store: &dyn Store,
     run: RunNo,
     prices: &PriceTable,
     attempts: &[Attempt],
-    entries: &[Entry],
+    entries: impl IntoIterator<Item = Result<Entry, Error>>,
 ) -> Result<Vec<Resumption>, Error> {
-    let calls: Vec<&Entry> = entries.iter().filter(|e| usage(e).is_some()).collect();
-    let mut first_calls: Vec<usize> = attempts
-        .iter()
-        .filter_map(|a| calls.iter().position(|e| e.attempt == a.no))
-        .filter(|at| *at > 0)
-        .collect();
-    first_calls.drain(..first_calls.len().saturating_sub(MOST_RESTARTS));
-    let mut out = Vec::new();
-    for at in first_calls {
-        let attempt = calls[at].attempt;
-        let mut before = read(store, run, calls[at.saturating_sub(CALLS)..at].iter().rev())?;
-        let after = calls[at..].iter().take(CALLS).take_while(|e| e.attempt == attempt);
-        for (call, prompt) in read(store, run, after)? {
-            let Some(found) = before.iter().position(|(other, earlier)| {
-                model(other) == model(call) && other.scope == call.scope && prompt.continues(earlier)
-            }) else {
-                continue;
-            };
-            let (last, earlier) = before.remove(found);
-            // Older calls of this conversation, and later ones of this attempt, tell nothing more.
-            before.retain(|(other, prompt)| model(other) != model(last) || !earlier.continues(prompt));
-            out.extend(compare(prices, &calls[..at], (last, earlier), (call, prompt)));
-        }
+    let mut restarts = Restarts::of(attempts.iter().map(|attempt| attempt.no));
+    for entry in entries {
+        restarts.add(&entry?);
     }
-    Ok(out)
+    restarts.resumptions(store, run, prices)
 }
 
 /// Reads the prompts of calls; those whose requests are not kept are left out.
-fn read<'e, 'a: 'e>(
-    store: &dyn Store,
-    run: RunNo,
-    calls: impl Iterator<Item = &'e &'a Entry>,
-) -> Result<Vec<(&'a Entry, Prompt)>, Error> {
+fn read<'a>(store: &dyn Store, run: RunNo, calls: &'a [Entry]) -> Result<Vec<(&'a Entry, Prompt)>, Error> {
     let mut out = Vec::new();
     for call in calls {
         let Some(bytes) = body::stored(store, run, call.seq)? else { continue };
         if let Ok(body) = serde_json::from_slice::<Value>(&bytes) {
-            out.push((*call, Prompt::read(&body)));
+            out.push((call, Prompt::read(&body)));
         }
     }
     Ok(out)
 }
 
+/// Compares two calls of one conversation. `hour`: whether a call before the restart has written to a cache for an hour.
 fn compare(
     prices: &PriceTable,
-    past: &[&Entry],
+    hour: bool,
     (before, earlier): (&Entry, Prompt),
     (after, later): (&Entry, Prompt),
 ) -> Option<Resumption> {
     let (old, new) = (usage(before)?, usage(after)?);
     let detail = after.call.as_ref()?;
-    let hour = past.iter().filter_map(|e| usage(e)).any(|usage| usage.cache_write_1h > 0);
     let caching = match detail.path.contains("/messages") {
         true => Caching::Marked { hour },
         false => Caching::Automatic,
@@ -197,7 +264,7 @@ fn of_call(
     let attempts: Vec<Attempt> = store.attempts(run)?;
     let of = entries.last().map(|e| e.attempt);
     let own: Vec<Attempt> = attempts.into_iter().filter(|a| Some(a.no) == of).collect();
-    Ok(find(store, run, prices, &own, &entries)?.into_iter().find(|one| one.after == seq))
+    Ok(find(store, run, prices, &own, entries.into_iter().map(Ok))?.into_iter().find(|one| one.after == seq))
 }
 
 /// Number of first calls of an attempt that are looked at: an agent's sub-agents go on as well.
@@ -233,4 +300,34 @@ pub fn settled(host: &Arc<Host>, call: &Call, seq: Seq) {
             tracing::warn!(run = run.0, %seq, error = %e, "cannot tell what a restart bought again")
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use outlast_core::{journal::CallDetail, words::id::Micros};
+
+    use super::*;
+
+    // Bug: the entries of a run were gathered before its restarts were looked for. Consequence: `show` of a million entries,
+    // and each supervisor's end, took 1.3 GB. Cause: a list where a few calls around each restart are enough.
+    #[test]
+    fn a_long_run_leaves_a_few_calls_around_its_newest_restarts() {
+        let (lives, calls) = (3 * MOST_RESTARTS as i64, 100);
+        let mut restarts = Restarts::of((1..=lives).map(AttemptNo));
+        for seq in 0..lives * calls {
+            let (run, no) = (RunNo(1), AttemptNo(1 + seq / calls));
+            let call = CallDetail { usage: Some(Usage::default()), ..CallDetail::default() };
+            let entry = Entry::new(run, Seq(seq + 1), Kind::Call, State::Done, no, "".into(), Micros(seq));
+            restarts.add(&Entry { call: Some(Box::new(call)), ..entry });
+            let held: usize = restarts.found.values().map(|r| r.before.len() + r.after.len()).sum();
+            assert!(held + restarts.newest.len() <= (2 * MOST_RESTARTS + 1) * CALLS, "{held}");
+        }
+        let found: Vec<i64> = restarts.found.keys().map(|no| no.0).collect();
+        assert_eq!(found, (lives - MOST_RESTARTS as i64 + 1..=lives).collect::<Vec<_>>());
+        let newest = &restarts.found[&AttemptNo(lives)];
+        let seqs = |calls: &[Entry]| calls.iter().map(|e| e.seq.0).collect::<Vec<_>>();
+        let first = (lives - 1) * calls + 1;
+        assert_eq!(seqs(&newest.before), (first - CALLS as i64..first).rev().collect::<Vec<_>>());
+        assert_eq!(seqs(&newest.after), (first..first + CALLS as i64).collect::<Vec<_>>());
+    }
 }

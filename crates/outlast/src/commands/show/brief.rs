@@ -9,9 +9,9 @@ use super::{
 };
 use crate::render::{
     amount::{some, usd},
-    did, entry,
+    entry,
     look::{self, Look, Paint, clean, clean_line, exact_line},
-    next::{has_called, is_unmetered, next_with},
+    next::{is_unmetered, next_with},
     short::short,
     table::{Cell, Side, Table},
     text::wrapped,
@@ -116,7 +116,7 @@ impl Story {
         let line = |(tool, seq): &(String, Seq)| {
             clean_line(&format!("  in doubt: {tool} → outlast resolve {id} {seq}"), WIDTH)
         };
-        self.doubted.iter().rev().take(APPROVALS).map(line).collect()
+        self.journal.doubted.iter().rev().take(APPROVALS).map(line).collect()
     }
 
     fn newest_attempts(&self, look: Look, room: usize) -> Vec<String> {
@@ -184,7 +184,8 @@ impl Story {
             })
             .collect();
         out.extend(
-            self.refusal
+            self.journal
+                .refusal
                 .iter()
                 .take(room.saturating_sub(out.len()))
                 .map(|said| clean_line(&format!("  {said}"), WIDTH)),
@@ -230,10 +231,10 @@ impl Story {
     /// Tells that no model was called, and what the run did instead.
     fn no_call(&self, of: &str) -> String {
         let so_far = if self.view.run.status.is_ended() { "" } else { " so far" };
-        if has_called(&self.entries) {
+        if self.journal.did.has_called {
             return format!("no call was answered{so_far}; 0 usd{of}");
         }
-        match (is_unmetered(&self.view), did::words(&self.entries)) {
+        match (is_unmetered(&self.view), self.journal.did.words()) {
             (true, None) => "NOTHING METERED: no call came through the proxy, and none was limited".into(),
             (true, Some(did)) => {
                 format!("NOTHING METERED: no model's call came through the proxy; {did} recorded")
@@ -244,7 +245,7 @@ impl Story {
     }
 
     fn what_next(&self) -> Vec<String> {
-        let next = next_with(&self.view, &self.entries, true);
+        let next = next_with(&self.view, &self.journal.did, true);
         let (id, short) = (self.view.run.id.as_str(), short(&self.view));
         let mut out: Vec<String> = wrapped(&clean(&next.text), WIDTH - 2)
             .into_iter()

@@ -1,14 +1,11 @@
 //! All of a run's story, for `outlast show -v`.
 
-use outlast_core::{
-    journal::Entry,
-    run::{Run, attempt::Attempt},
-};
+use outlast_core::run::{Run, attempt::Attempt};
 use serde_json::json;
 
 use super::{super::budget, ENTRIES, Story, as_typed, life::Life};
 use crate::{
-    agent::{servers::ServerNames, transcript},
+    agent::servers::ServerNames,
     render::{
         amount::some,
         approval as shown_approval, entry,
@@ -30,7 +27,7 @@ const DEATHS: usize = 3;
 
 impl Story {
     pub fn full(&self, look: Look) -> String {
-        let next = next_with(&self.view, &self.entries, true);
+        let next = next_with(&self.view, &self.journal.did, true);
         let sections = [
             self.header(look),
             titled(look, "budget", &budget::text(&self.view, self.now, look)),
@@ -173,21 +170,17 @@ impl Story {
     }
 
     fn entries_title(&self) -> String {
-        match self.entries.len() {
+        match self.journal.count {
             n if n > ENTRIES => format!("last {ENTRIES} of {n} entries"),
             _ => "entries".into(),
         }
     }
 
     fn entries_text(&self, look: Look) -> String {
-        if self.entries.is_empty() {
-            return String::new();
+        match self.journal.count {
+            0 => String::new(),
+            _ => entry::table(&self.journal.newest_work).render(look, 2),
         }
-        // Copies of the agent's session are many, and no work of the run's.
-        let work = self.entries.iter().filter(|e| !transcript::is_copy(e));
-        let mut newest: Vec<Entry> = work.rev().take(ENTRIES).cloned().collect();
-        newest.reverse();
-        entry::table(&newest).render(look, 2)
     }
 }
 

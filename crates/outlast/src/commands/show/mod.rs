@@ -3,6 +3,7 @@
 
 mod brief;
 mod full;
+mod journal;
 mod life;
 mod money;
 mod object;
@@ -13,21 +14,18 @@ use std::{
 };
 
 use outlast_core::{
-    journal::{Entry, Kind, approval},
+    journal::approval,
     reads,
-    reads::entries,
     run::{Run, attempt::Attempt, instance::Instance},
     store::{RunView, Store, filter::ApprovalFilter as Filter},
-    words::id::{AttemptNo, Micros, RunId, Seq},
+    words::id::{AttemptNo, Micros, RunId},
 };
 use outlast_view::exit_words;
 
-use self::money::Calls;
+use self::journal::Journal;
 use super::{
-    busy_waiting::BusyWaiting,
-    evidence::{self, Evidence},
+    evidence::Evidence,
     plan::Shown,
-    resolve_tool,
     resume_tax::{self, Tax},
 };
 use crate::{
@@ -41,7 +39,6 @@ use crate::{
     program::{
         error::CliError,
         find::{self, Verb},
-        untaken::Untaken,
     },
     render::{
         amount::some,
@@ -50,7 +47,7 @@ use crate::{
     },
 };
 
-/// Number of newest entries that are shown to people.
+/// Number of newest entries and of newest tool calls that are shown.
 const ENTRIES: usize = 6;
 
 /// Prints a run's story. `logs` returns the directory of a run's logs, `None` if it has none. If `args` names no run,
@@ -81,17 +78,13 @@ struct Story {
     attempts: Vec<Attempt>,
     /// Instance that drives each open attempt.
     drivers: BTreeMap<AttemptNo, Instance>,
-    entries: Vec<Entry>,
-    calls: Calls,
+    journal: Journal,
     /// Evidence for each attempt, in the order of `attempts`.
     evidence: Vec<Evidence>,
     /// Number of last log lines that are shown to people.
     lines: usize,
-    /// Recorded answers that the newest attempt has not taken yet.
-    untaken: Untaken,
     /// Input that restarts paid for again although the provider's cache had held it.
     tax: Tax,
-    waiting: BusyWaiting,
     /// Plans of the logins that the run made calls under.
     plans: Vec<Shown>,
     /// Session id of a CLI agent and the path of its transcript; `None` if the run has no session.
@@ -102,10 +95,6 @@ struct Story {
     approvals: Vec<reads::approvals::View>,
     /// Newest tool calls, oldest first.
     tools: Vec<tool::ToolLine>,
-    /// Names and entries of tool calls in doubt, oldest first.
-    doubted: Vec<(String, Seq)>,
-    /// Provider's last words to the newest attempt, if they are an error that the attempt may have died of.
-    refusal: Option<String>,
     /// End of the newest life, of a run that is over or stands still; `None` while it goes on.
     still_since: Option<Micros>,
     now: Micros,
@@ -118,18 +107,6 @@ fn pending(store: &dyn Store, run: &Run) -> Result<Vec<reads::approvals::View>, 
     }
     let filter = Filter { run: Some(run.no), open: true, limit: approval::MOST_PENDING };
     Ok(reads::approvals::list(store, &filter, Some(approval::Status::Pending))?)
-}
-
-/// Returns the error with which a provider answered the newest call of `attempt`, in the provider's own words; `None` if
-/// that call has another end.
-fn refusal(attempt: Option<&Attempt>, entries: &[Entry]) -> Option<String> {
-    let is_its = |entry: &&Entry| entry.kind == Kind::Call && attempt.is_some_and(|a| a.no == entry.attempt);
-    let newest = entries.iter().rev().find(is_its)?;
-    let call = newest.call.as_ref()?;
-    let status = call.http_status.filter(|status| *status >= 400)?;
-    // What the provider answered is not kept, but its message.
-    let words = call.error.as_deref().map(str::trim).filter(|words| !words.is_empty()).unwrap_or("no words");
-    Some(format!("its provider said last, in entry {}: {status}, {words}", newest.seq))
 }
 
 impl Story {
@@ -148,14 +125,15 @@ impl Story {
             }
         }
         let parent = view.run.parent.map(|p| store.run(p)).transpose()?.flatten();
-        let entries = entries::all(store, no)?;
-        for attempt in &mut attempts {
-            attempt.ended_at = evidence::end(attempt, &entries);
-        }
-        let evidence = attempts.iter().map(|a| Evidence::of(a, &entries, logs));
+        let evidence = attempts.iter().map(|a| Evidence::of(a, logs));
+        let mut evidence = evidence.collect::<Result<Vec<_>, _>>()?;
+        let journal = Journal::read(store, &view.run, &mut attempts, &mut evidence)?;
+        let tools = journal.tools.iter().map(|e| tool::read(store, no, e));
         Ok(Story {
-            evidence: evidence.collect::<Result<_, _>>()?,
-            refusal: refusal(attempts.last(), &entries),
+            tools: tools.collect::<Result<_, _>>()?,
+            tax: Tax::of(&resume_tax::of_restarts(store, &view, &journal.restarts)?),
+            journal,
+            evidence,
             lines,
             parent: parent.map(|p| p.run.id),
             drivers,
@@ -163,19 +141,9 @@ impl Story {
                 .map(|s| (s.id.clone(), agent::transcript_of(&s.id))),
             servers: servers::find(store, no, None)?,
             approvals: pending(store, &view.run)?,
-            tools: tool::newest(store, no, &entries, ENTRIES)?,
-            doubted: resolve_tool::doubted(store, &entries)?
-                .iter()
-                .map(|e| (e.key.clone().unwrap_or_default(), e.seq))
-                .collect(),
-            waiting: BusyWaiting::of(&entries),
             plans: Shown::of_run(store, &view, store.now()?)?,
-            tax: Tax::of(&resume_tax::resumptions(store, &view, &attempts, &entries)?),
-            untaken: attempts.last().map(|a| Untaken::of(a, &entries)).unwrap_or_default(),
-            calls: Calls::of(&entries),
             still_since: reads::still::since(store, &view.run)?,
             attempts,
-            entries,
             now: store.now()?,
             view,
         })
@@ -208,7 +176,7 @@ impl Story {
     }
 
     fn calls_of(&self, a: &Attempt) -> i64 {
-        self.calls.by_attempt.get(&a.no).copied().unwrap_or(0)
+        self.journal.calls.by_attempt.get(&a.no).copied().unwrap_or(0)
     }
 
     fn how(&self, a: &Attempt) -> String {

@@ -35,23 +35,23 @@ pub struct Calls {
 }
 
 impl Calls {
-    pub fn of(entries: &[Entry]) -> Calls {
-        let mut calls = Calls::default();
-        for e in entries.iter().filter(|e| e.kind == Kind::Call) {
-            *calls.by_state.entry(e.state).or_default() += 1;
-            *calls.by_attempt.entry(e.attempt).or_default() += 1;
-            calls.doubt_count += i64::from(e.is_lost());
-            calls.unbacked += e.unbacked();
-            let Some(call) = &e.call else { continue };
-            if e.state == State::Failed {
-                calls.failed_nano_usd += e.spent.cost();
-                calls.lost += i64::from(call.correction.is_some() && e.retried_by.is_some());
-            }
-            calls.estimated += i64::from(call.estimated);
-            calls.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
-            calls.overrun += call.overrun();
+    /// Adds an entry, if it is a call.
+    pub fn add(&mut self, e: &Entry) {
+        if e.kind != Kind::Call {
+            return;
         }
-        calls
+        *self.by_state.entry(e.state).or_default() += 1;
+        *self.by_attempt.entry(e.attempt).or_default() += 1;
+        self.doubt_count += i64::from(e.is_lost());
+        self.unbacked += e.unbacked();
+        let Some(call) = &e.call else { return };
+        if e.state == State::Failed {
+            self.failed_nano_usd += e.spent.cost();
+            self.lost += i64::from(call.correction.is_some() && e.retried_by.is_some());
+        }
+        self.estimated += i64::from(call.estimated);
+        self.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
+        self.overrun += call.overrun();
     }
 }
 
@@ -60,7 +60,7 @@ impl Story {
     pub fn money(&self) -> Vec<String> {
         let (run, e) = (&self.view.run, &self.view.envelope);
         let mut out = Vec::new();
-        let state = |s: State| self.calls.by_state.get(&s).copied().unwrap_or(0);
+        let state = |s: State| self.journal.calls.by_state.get(&s).copied().unwrap_or(0);
         if e.spent[Unit::Calls] > 0 {
             let (paid, tokens) = (usd(e.spent.cost()), some(e.spent.tokens(), "token"));
             out.push(match self.view.spec.login {
@@ -69,12 +69,12 @@ impl Story {
             });
         }
         if state(State::Failed) > 0 {
-            let lost = match self.calls.lost {
+            let lost = match self.journal.calls.lost {
                 0 => String::new(),
                 1 => ", 1 of them lost and charged as its retry".into(),
                 n => format!(", {n} of them lost and charged as their retries"),
             };
-            let (count, cost) = (some(state(State::Failed), "call"), usd(self.calls.failed_nano_usd));
+            let (count, cost) = (some(state(State::Failed), "call"), usd(self.journal.calls.failed_nano_usd));
             out.push(format!("failed    {cost} usd for {count}{lost}"));
         }
         if run.replayed > 0 {
@@ -82,13 +82,13 @@ impl Story {
             out.push(format!("replayed  {}: {saved} usd not paid again", some(run.replayed, "answer")));
         }
         out.extend(resume_tax::line(&self.tax).map(|line| format!("{line}{}", self.avoidable())));
-        out.extend(self.waiting.line());
+        out.extend(self.journal.waiting.line());
         out.extend(self.plans.iter().flat_map(Shown::lines));
-        if self.untaken.answers > 0 {
-            out.push(format!("untaken   {}, not asked for again so far", self.untaken));
+        if self.journal.untaken.answers > 0 {
+            out.push(format!("untaken   {}, not asked for again so far", self.journal.untaken));
         }
-        if self.calls.doubt_count > 0 || e.doubt.cost() > 0 {
-            let count = some(self.calls.doubt_count, "call");
+        if self.journal.calls.doubt_count > 0 || e.doubt.cost() > 0 {
+            let count = some(self.journal.calls.doubt_count, "call");
             out.push(format!("in doubt  {} usd held for {count} of unknown outcome", usd(e.doubt.cost())));
         }
         let live = e.live(Unit::CostNanoUsd);
@@ -99,16 +99,16 @@ impl Story {
                 some(state(State::Open), "call")
             ));
         }
-        if self.calls.estimated > 0 {
-            let count = some(self.calls.estimated, "call");
+        if self.journal.calls.estimated > 0 {
+            let count = some(self.journal.calls.estimated, "call");
             out.push(format!("estimated {count} without usage, charged at the reservation"));
         }
-        if self.calls.tried_again > 0 {
-            let count = some(self.calls.tried_again, "time");
+        if self.journal.calls.tried_again > 0 {
+            let count = some(self.journal.calls.tried_again, "time");
             out.push(format!("retried   {count}: the upstream refused for the moment, or was not reached"));
         }
-        if !self.calls.overrun.is_zero() {
-            let over = bill(self.calls.overrun);
+        if !self.journal.calls.overrun.is_zero() {
+            let over = bill(self.journal.calls.overrun);
             out.push(format!("overrun   {over}: billed beyond the bound, recorded in full"));
         }
         let unread = attempt::unread(&self.attempts);
@@ -118,8 +118,8 @@ impl Story {
                 "unread    {count} to providers' hosts that no model answers: logins, settings, lists"
             ));
         }
-        if !self.calls.unbacked.is_zero() {
-            let unbacked = bill(self.calls.unbacked);
+        if !self.journal.calls.unbacked.is_zero() {
+            let unbacked = bill(self.journal.calls.unbacked);
             out.push(format!("unbacked  {unbacked}: may be billed for lost tries, and no budget holds it"));
         }
         out

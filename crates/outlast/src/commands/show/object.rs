@@ -16,7 +16,7 @@ use outlast_view::{
 
 use super::{
     super::{evidence::Evidence, plan::Shown, resume_tax::Tax},
-    ENTRIES, Story,
+    Story,
 };
 use crate::{
     agent::servers::ServerNames,
@@ -28,19 +28,19 @@ use crate::{
 
 shape! {
     /// Run's story, as `outlast show --json` prints it.
-    pub ShownRun(s: &Story; let newest = &s.entries[s.entries.len().saturating_sub(ENTRIES)..]) {
+    pub ShownRun(s: &Story) {
         #[serde(flatten)] run: RunDetail = RunDetail::new(&s.view, s.parent.clone(), s.now);
         plans: Vec<Plan> = s.plans.iter().map(Shown::view).collect();
         attempts: Vec<ShownAttempt> =
             s.attempts.iter().zip(&s.evidence).map(|(a, e)| ShownAttempt::new(s, a, e)).collect();
         calls_by_state: BTreeMap<&'static str, i64> = State::ALL
             .into_iter()
-            .map(|state| (state.name(), s.calls.by_state.get(&state).copied().unwrap_or(0)))
+            .map(|state| (state.name(), s.journal.calls.by_state.get(&state).copied().unwrap_or(0)))
             .collect();
         money: Money = Money::new(s);
         approvals: Vec<Approval> = s.approvals.iter().map(Approval::new).collect();
-        last_entries: Vec<Entry> = newest.iter().map(|e| Entry::new(&s.view.run.id, e)).collect();
-        next: Next = next_with(&s.view, &s.entries, true);
+        last_entries: Vec<Entry> = s.journal.newest.iter().map(|e| Entry::new(&s.view.run.id, e)).collect();
+        next: Next = next_with(&s.view, &s.journal.did, true);
         #[serde(skip_serializing_if = "Option::is_none")]
         session: Option<Session> = s.session.as_ref().map(|(id, transcript)| Session::new(id, transcript));
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,16 +52,16 @@ shape! {
 
 shape! {
     /// What the run's calls came to, beside what the run's own row tells.
-    pub Money(s: &Story; let calls = &s.calls) {
+    pub Money(s: &Story; let calls = &s.journal.calls) {
         #[serde(flatten)] failed: Failed = Failed::new(calls.failed_nano_usd);
         lost_calls: i64 = calls.lost;
-        untaken_answers: i64 = s.untaken.answers;
-        #[serde(flatten)] untaken: Untaken = Untaken::new(s.untaken.cost_nano_usd);
+        untaken_answers: i64 = s.journal.untaken.answers;
+        #[serde(flatten)] untaken: Untaken = Untaken::new(s.journal.untaken.cost_nano_usd);
         in_doubt_calls: i64 = calls.doubt_count;
         #[serde(flatten)] in_flight: InFlight = InFlight::new(s.view.envelope.live(Unit::CostNanoUsd));
         resume_tax: Tax = s.tax;
-        busy_waiting_calls: i64 = s.waiting.calls;
-        #[serde(flatten)] busy_waiting: BusyWaiting = BusyWaiting::new(s.waiting.cost_nano_usd);
+        busy_waiting_calls: i64 = s.journal.waiting.calls;
+        #[serde(flatten)] busy_waiting: BusyWaiting = BusyWaiting::new(s.journal.waiting.cost_nano_usd);
         upstream_retries: i64 = calls.tried_again;
         estimated_calls: i64 = calls.estimated;
         #[serde(flatten)] overrun: Overrun = Overrun::new(calls.overrun.cost());

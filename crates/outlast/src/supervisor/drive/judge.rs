@@ -27,7 +27,7 @@ use crate::{
         exit_code,
         say::say,
     },
-    render::next::has_called,
+    render::did::Did,
     supervisor::{attempt::Outcome, ended_by::EndedBy, story, typo},
 };
 use outlast_process::{
@@ -200,7 +200,7 @@ impl Driver {
         let metered = self.asked > 0 || view.envelope.spent[Unit::Calls] > 0 || view.run.replayed > 0;
         if !metered && self.conduct.is_none() {
             let entries = truth::newest_entries(self.store.as_ref(), self.view.run.no)?;
-            if has_called(&entries) {
+            if Did::of(&entries).has_called {
                 return Ok(());
             }
             story::nothing_metered(&view, entries.iter().filter(|e| e.tool.is_some()).count());

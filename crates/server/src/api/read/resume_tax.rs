@@ -4,7 +4,7 @@ use outlast_core::{price::PriceTable, reads::entries, store::RunView};
 use serde_json::json;
 
 use crate::api::request::{Answered, ApiRequest, json};
-pub use crate::proxy::resume_tax::{Resumption, Tax, find};
+pub use crate::proxy::resume_tax::{Restarts, Resumption, Tax, find};
 
 /// Returns the prices that a run began with; the built-in ones if none are kept, or those are not understood.
 fn prices(view: &RunView) -> PriceTable {
@@ -19,7 +19,7 @@ pub(crate) async fn of_run(asked: ApiRequest) -> Answered {
     let found = asked
         .read(move |store| {
             let no = view.run.no;
-            find(store, no, &prices(&view), &store.attempts(no)?, &entries::all(store, no)?)
+            find(store, no, &prices(&view), &store.attempts(no)?, entries::each(store, no))
         })
         .await?;
     json(&json!({ "run": id, "total": Tax::of(&found), "resumptions": found }))
