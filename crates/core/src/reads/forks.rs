@@ -5,7 +5,7 @@ use crate::{
     envelope::unit::Limits,
     journal::job::Counts,
     reads::{keys, snapshots},
-    run::{Spec, origin::Origin},
+    run::origin::Origin,
     state::{At, Name, run_namespace},
     store::{self, Page, Store},
     words::id::{AttemptNo, Micros, RunId, RunNo, Seq},
@@ -97,7 +97,6 @@ pub fn prepare(
             break;
         }
     }
-    let spec = Spec { command: None, ..view.spec };
     let there = store.run_no(&id)?.map(|no| store.run(no)).transpose()?.flatten();
     let state = match there {
         Some(there) => is_of(&there.run.origins, &origin, point)
@@ -107,7 +106,7 @@ pub fn prepare(
         None if store.is_remote() => Vec::new(),
         None => known(store, &view.run.id, At::Time(origin.at), &id)?,
     };
-    Ok(Fork { id, origin, limits, spec, counts, state })
+    Ok(Fork { id, origin, limits, spec: view.spec, counts, state })
 }
 
 /// Returns whether an existing run is this fork. A name that has moved to another point makes another fork.

@@ -45,7 +45,7 @@ pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Re
     let mut limits = Limits::default();
     limits[Unit::CostNanoUsd] = args.usd;
     let fork = prepare(store, view.run.no, &point, id.clone(), limits)?;
-    let origin = fork.origin;
+    let (origin, has_command) = (fork.origin, fork.spec.command.is_some());
     let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
     if page.look.json {
         return Ok(page.json(&json!({
@@ -56,7 +56,11 @@ pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Re
     let strong = page.look.paint(Paint::Strong, id.as_str());
     let shared = some(origin.seq.0, "entry").replace("entrys", "entries");
     let was = if started.created { "" } else { ", which is there already" };
-    Ok(page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", view.run.id))?)
+    page.line(&format!("{strong}  a fork of {}{was}: it shares the first {shared}", view.run.id))?;
+    if has_command {
+        page.line(&format!("  → outlast resume {id}"))?;
+    }
+    Ok(())
 }
 
 /// Finds the job that has this name, or else the run.

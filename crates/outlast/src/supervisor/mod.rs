@@ -459,7 +459,9 @@ fn resume_all(store: Arc<dyn Store>, context: &Context, proxy: &ProxyArgs) -> Re
         let filter = RunFilter { status: Some(status), ..RunFilter::default() };
         for v in runs::each(&*store, filter) {
             let v = v?;
-            if v.spec.command.is_some() && !v.run.stop_requested {
+            // A fork begins when a person resumes it.
+            let is_begun = v.run.origins.is_empty() || v.run.began_at.is_some();
+            if v.spec.command.is_some() && !v.run.stop_requested && is_begun {
                 // The parent, if it goes on, starts its child runs again itself.
                 let parent = v.run.parent.map(|p| store.run(p)).transpose()?.flatten();
                 if parent.is_none_or(|p| p.run.status.is_ended()) {

@@ -140,3 +140,22 @@ fn run_of_a_container_that_was_killed_is_taken_up_when_its_lease_is_over() {
         assert_eq!(bed.json(&["ls"])["runs"].as_array().unwrap().len(), 1);
     });
 }
+
+// Bug: a fork of a command's run was gone on with by no command. Consequence: `outlast resume FORK` and `outlast run --run
+// FORK -- CMD` told of a run without a command. Cause: the fork's spec left its origin's command out.
+#[test]
+fn a_fork_goes_on_with_its_origins_command_once_a_person_resumes_it() {
+    let bed = Bed::new();
+    bed.write("go", "");
+    let done = bed.run(script(&bed, &["--run", "r"], THREE_CALLS, &[""]));
+    done.code(0);
+    bed.does(&["snapshot", "r", "s"]).code(0);
+    bed.does(&["fork", "r", "--from-snapshot", "s", "--id", "f"]).code(0).tells(&["outlast resume f"]);
+    bed.does(&["resume", "--all"]).code(0);
+    assert_eq!((bed.status("f").as_str(), bed.text("lives").as_str()), ("interrupted", "x\n"));
+    bed.does(&["resume", "f"]).code(0);
+    assert_eq!(
+        (bed.status("f").as_str(), bed.text("lives").as_str(), bed.paid()),
+        ("completed", "x\nx\n", 3)
+    );
+}

@@ -29,7 +29,8 @@ pub struct Fork {
     pub id: RunId,
     pub origin: Origin,
     pub limits: Limits,
-    /// Spec of the fork. A job's fork is a job. As text, a fork has only its point: the machine of the store prepares it.
+    /// Spec of the fork, the origin's: a job's fork is a job, and a command's fork goes on with the command.
+    /// As text, a fork has only its point: the machine of the store prepares it.
     #[serde(skip)]
     pub spec: Spec,
     /// Numbers of items that a job's fork shares with its origin, by standing.
@@ -65,6 +66,7 @@ impl Fork {
             run.origins = self.origin.chain(&origin.origins);
             run.next_seq = Seq(self.origin.seq.0 + 1);
             run.iteration = origin.iteration;
+            run.turns.clone_from(&origin.turns);
             run.explicit_loops = origin.explicit_loops;
             run.policy = origin.policy;
             if let Some(job) = &mut run.job {
