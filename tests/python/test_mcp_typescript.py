@@ -31,8 +31,6 @@ SCENARIOS = {
         "json-schema-ref-no-deref",
     ],
 }
-#: The recorder hands on tools that a client over HTTP leaves out, and a client of a command has no reason to (see the guide).
-NOT_THROUGH = {"http-invalid-tool-headers"}
 
 
 def client(suite, sdk, what):
@@ -110,5 +108,4 @@ def test_the_suite_finds_the_same_of_a_client_direct_and_through(home, suite, sd
 
     direct = found()
     assert direct and {how for _, how in direct} == {"SUCCESS"}
-    if scenario not in NOT_THROUGH:
-        assert found(*recorder(home, "--url")) == direct
+    assert found(*recorder(home, "--url")) == direct

@@ -13,6 +13,9 @@ pub const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-ver
 /// Member of a property's schema which names the header that repeats the property's value.
 const ANNOTATION: &str = "x-mcp-header";
 
+/// Members of a schema that hold values and no schemas.
+const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
+
 /// Methods, each with the member of its parameters that the header `Mcp-Name` repeats.
 const NAMED: [(&str, &str); 3] = [("tools/call", "name"), ("prompts/get", "name"), ("resources/read", "uri")];
 
@@ -31,9 +34,7 @@ impl Mirror {
         let Ok(result) = serde_json::from_str::<Value>(result.get()) else { return };
         for tool in result["tools"].as_array().into_iter().flatten() {
             let Some(name) = tool["name"].as_str() else { continue };
-            let mut places = Vec::new();
-            find(&tool["inputSchema"], &mut Vec::new(), &mut places);
-            self.tools.insert(name.to_owned(), places);
+            self.tools.insert(name.to_owned(), mirrored(&tool["inputSchema"]).unwrap_or_default());
         }
     }
 
@@ -62,16 +63,66 @@ impl Mirror {
     }
 }
 
-/// Finds annotated properties that a chain of `properties` leads to; an annotation elsewhere has no meaning.
-fn find(schema: &Value, path: &mut Vec<String>, places: &mut Vec<MirroredArgument>) {
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        path.push(name.clone());
-        let header = property[ANNOTATION].as_str().filter(|header| !header.is_empty());
-        let header = header.and_then(|h| HeaderName::from_bytes(format!("mcp-param-{h}").as_bytes()).ok());
-        places.extend(header.map(|header| (path.clone(), header)));
-        find(property, path, places);
-        path.pop();
+/// Returns the result of a `tools/list` without the tools whose annotations break the protocol's rules, which a client over
+/// HTTP leaves out, and the name of each of those with the rule that it breaks; `None` if all tools are sound.
+pub fn sound_tools(result: &RawValue) -> Option<(Value, Vec<(String, String)>)> {
+    let mut result: Value = serde_json::from_str(result.get()).ok()?;
+    let mut left_out = Vec::new();
+    result["tools"].as_array_mut()?.retain(|tool| match mirrored(&tool["inputSchema"]) {
+        Ok(_) => true,
+        Err(why) => {
+            left_out.push((tool["name"].as_str().unwrap_or_default().to_owned(), why));
+            false
+        }
+    });
+    (!left_out.is_empty()).then_some((result, left_out))
+}
+
+/// Returns the arguments that headers repeat. Errors: the rule that an annotation of the schema breaks.
+fn mirrored(schema: &Value) -> Result<Vec<MirroredArgument>, String> {
+    let mut places = Vec::new();
+    find(schema, Some(&[]), &mut places)?;
+    Ok(places)
+}
+
+/// Finds the annotated properties of a schema that a chain of `properties` leads to: by `path`, `None` where something
+/// else does, and an annotation is wrong.
+fn find(schema: &Value, path: Option<&[String]>, places: &mut Vec<MirroredArgument>) -> Result<(), String> {
+    let members = match schema {
+        Value::Object(members) => members,
+        Value::Array(each) => return each.iter().try_for_each(|each| find(each, None, places)),
+        _ => return Ok(()),
+    };
+    if let Some(annotation) = members.get(ANNOTATION) {
+        let broken = |rule: &str| Err(format!("{ANNOTATION} {annotation} {rule}"));
+        let Some(path) = path.filter(|path| !path.is_empty()) else {
+            return broken("is on no property that `properties` alone lead to");
+        };
+        if !matches!(members.get("type").and_then(Value::as_str), Some("string" | "integer" | "boolean")) {
+            return broken("is on a property whose type is not string, integer or boolean");
+        }
+        let name = annotation.as_str().filter(|name| !name.is_empty());
+        let Some(header) =
+            name.and_then(|name| HeaderName::from_bytes(format!("mcp-param-{name}").as_bytes()).ok())
+        else {
+            return broken("is no name of a header");
+        };
+        if places.iter().any(|(_, other)| *other == header) {
+            return broken("is there twice");
+        }
+        places.push((path.to_vec(), header));
     }
+    for (member, value) in members.iter().filter(|(member, _)| !DATA.contains(&member.as_str())) {
+        let Some(properties) = value.as_object().filter(|_| member == "properties") else {
+            find(value, None, places)?;
+            continue;
+        };
+        for (name, property) in properties {
+            let path = path.map(|path| [path, std::slice::from_ref(name)].concat());
+            find(property, path.as_deref(), places)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the value of a header for a text: the text itself, or, where it is not allowed in a header, its
@@ -99,8 +150,7 @@ mod tests {
         mirror.learn(raw(r#"{"tools":[{"name":"sql","inputSchema":{"properties":{
                 "region":{"type":"string","x-mcp-header":"Region"},
                 "at":{"type":"object","properties":{"row":{"type":"integer","x-mcp-header":"Row"}}},
-                "bad":{"x-mcp-header":"a b"},"none":{"x-mcp-header":""},"dry":{"x-mcp-header":"Dry"},
-                "list":{"items":{"x-mcp-header":"Never"}}}}}]}"#));
+                "dry":{"type":"boolean","x-mcp-header":"Dry"},"list":{"default":{"x-mcp-header":"Never"}}}}}]}"#));
         let mut headers = HeaderMap::new();
         mirror.add("2026-07-28", method, Some(raw(params)), &mut headers);
         let mut had: Vec<(&str, &str)> =
@@ -124,7 +174,7 @@ mod tests {
     fn annotated_arguments_are_repeated_and_absent_ones_are_not() {
         check(
             "tools/call",
-            r#"{"name":"sql","arguments":{"region":"us\n","at":{"row":-7},"dry":false,"bad":"x","list":["x"]}}"#,
+            r#"{"name":"sql","arguments":{"region":"us\n","at":{"row":-7},"dry":false,"list":["x"]}}"#,
             &[
                 ("mcp-name", "sql"),
                 ("mcp-param-region", "=?base64?dXMK?="),
@@ -134,5 +184,47 @@ mod tests {
         );
         check("tools/call", r#"{"name":"sql","arguments":{"region":null,"at":{}}}"#, &[("mcp-name", "sql")]);
         check("prompts/get", r#"{"name":"sql","arguments":{"region":"x"}}"#, &[("mcp-name", "sql")]);
+    }
+
+    // Bug: a server's tool whose annotation is invalid was handed on, and called. Consequence: what the protocol forbids a
+    // client over HTTP was done, as a client of a command does not look. Cause: the recorder is the client over HTTP, and
+    // passed over annotations that it did not understand.
+    #[test]
+    fn a_tool_whose_annotation_breaks_a_rule_is_left_out_with_the_rule() {
+        let check = |schema: &str, rule: Option<&str>| {
+            let list = format!(
+                r#"{{"nextCursor":"n","tools":[{{"name":"a"}},{{"name":"b","inputSchema":{schema}}}]}}"#
+            );
+            let had = sound_tools(raw(&list));
+            let why = had.as_ref().map(|(_, left_out)| left_out[0].1.as_str());
+            assert!(
+                why.is_none() && rule.is_none() || why.unwrap().contains(rule.unwrap()),
+                "{schema} {why:?}"
+            );
+            if let Some((result, left_out)) = had {
+                assert_eq!(result.to_string(), r#"{"nextCursor":"n","tools":[{"name":"a"}]}"#);
+                assert_eq!(left_out[0].0, "b");
+            }
+        };
+        let property = |property: &str| format!(r#"{{"properties":{{"p":{property}}}}}"#);
+        check(r#"{"properties":{"x-mcp-header":{"type":"string"}}}"#, None);
+        check(&property(r#"{"type":"string","x-mcp-header":"Region"}"#), None);
+        check(&property(r#"{"enum":[{"x-mcp-header":""}],"type":"object"}"#), None);
+        for name in ["\"\"", "\"a b\"", "\"a:b\"", "\"é\"", "\"a\\tb\"", "7", "null"] {
+            let schema = property(&format!(r#"{{"type":"string","x-mcp-header":{name}}}"#));
+            check(&schema, Some("is no name of a header"));
+        }
+        for of_type in
+            ["\"type\":\"object\",", "\"type\":\"array\",", "\"type\":\"null\",", "\"type\":\"number\",", ""]
+        {
+            check(&property(&format!(r#"{{{of_type}"x-mcp-header":"A"}}"#)), Some("whose type is not"));
+        }
+        let twice = r#"{"properties":{"p":{"type":"string","x-mcp-header":"A"},"q":{"type":"string","x-mcp-header":"a"}}}"#;
+        check(twice, Some("is there twice"));
+        let elsewhere = r#"{"type":"string","x-mcp-header":"A"}"#;
+        check(elsewhere, Some("is on no property"));
+        check(&property(&format!(r#"{{"items":{elsewhere}}}"#)), Some("is on no property"));
+        check(&format!(r#"{{"oneOf":[{{"properties":{{"p":{elsewhere}}}}}]}}"#), Some("is on no property"));
+        check(&format!(r#"{{"$defs":{{"d":{elsewhere}}}}}"#), Some("is on no property"));
     }
 }

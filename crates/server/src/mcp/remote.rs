@@ -25,7 +25,7 @@ use tokio::{sync::mpsc, task::AbortHandle};
 use super::{
     era,
     message::{self, Message},
-    mirror::VERSION_HEADER,
+    mirror::{self, VERSION_HEADER},
     stream::{self, LONGEST, ResumePoint},
     target::Target,
 };
@@ -327,12 +327,14 @@ impl Wire {
             self.state().session = response.headers().get(SESSION).cloned();
         }
         let answered = AtomicBool::new(false);
+        let stands_alone = era::version(message::read(line).ok().and_then(|m| m.params)).is_some();
         let mut take = |one: Vec<u8>| {
-            answered.fetch_or(self.is_answer(id, method, &one), Relaxed);
-            self.hear(one);
+            let is_answer = self.is_answer(id, method, &one);
+            answered.fetch_or(is_answer, Relaxed);
+            let is_list = is_answer && stands_alone && method == "tools/list";
+            self.hear(is_list.then(|| self.sound_tools(id, &one)).flatten().unwrap_or(one));
         };
         if is_stream(&response) {
-            let resumable = era::version(message::read(line).ok().and_then(|m| m.params)).is_none();
             let (mut place, mut failed) = (ResumePoint::default(), 0);
             let mut response = Some(response);
             loop {
@@ -341,7 +343,7 @@ impl Wire {
                     None => 0,
                 };
                 failed = if came > 0 { 0 } else { failed + 1 };
-                let gives_up = !resumable || place.last.is_none() || failed >= MOST_TRIES;
+                let gives_up = stands_alone || place.last.is_none() || failed >= MOST_TRIES;
                 if answered.load(Relaxed) || gives_up {
                     break;
                 }
@@ -381,6 +383,19 @@ impl Wire {
             _ => {}
         }
         true
+    }
+
+    /// Returns the answer to a `tools/list` without the tools that a client over HTTP has to leave out, each of which is
+    /// logged; `None` if there are none.
+    fn sound_tools(&self, id: &str, line: &[u8]) -> Option<Vec<u8>> {
+        let (result, left_out) = mirror::sound_tools(message::read(line).ok()?.result?)?;
+        for (tool, why) in left_out {
+            tracing::warn!(
+                "the MCP server {:?} lists the tool {tool:?}, which is left out: {why}",
+                self.target
+            );
+        }
+        Some(message::answer(id, &format!("\"result\":{result}")))
     }
 
     /// Decides how to go on after a response whose status is no success.
