@@ -13,7 +13,7 @@ use crate::{
         Cli, Command, command,
         verbs::{Over, verb},
     },
-    program::{error::CliError, server},
+    program::{error::CliError, say::say, server},
     settings::{config, surroundings::Surroundings},
 };
 
@@ -36,6 +36,9 @@ pub fn parse(args: &[OsString], around: &Surroundings) -> Result<Cli, CliError> 
         both.into_iter().flatten().filter(knows).any(|m| m.value_source(id) == Some(ValueSource::CommandLine))
     };
     let settings = config::defaults(&definition, &word, is_typed, around)?;
+    if let Some(why) = &settings.ignored {
+        say(&format!("{why}; this file is ignored"));
+    }
     if !settings.is_empty() {
         // The definition that has parsed a line is built, and takes no defaults any more.
         matches = settings.apply(command()).try_get_matches_from(args)?;

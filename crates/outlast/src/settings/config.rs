@@ -4,7 +4,11 @@
 //! `~/.config/outlast/outlast.toml`, built-in. Settings become defaults in the command line's definition. Each is
 //! checked alone first, so that an error names its variable or file.
 
-use std::{cell::LazyCell, collections::BTreeMap, ffi::OsStr};
+use std::{
+    cell::{LazyCell, RefCell},
+    collections::BTreeMap,
+    ffi::OsStr,
+};
 
 use clap::{Arg, ArgAction, builder::Resettable};
 
@@ -24,12 +28,21 @@ pub struct Defaults {
     word: String,
     /// Values in the form in which they are typed, by the flag's id.
     texts: BTreeMap<String, Vec<String>>,
+    /// Why the directory's file does not count, where the user does not trust it and the command goes on without it.
+    pub ignored: Option<Error>,
 }
+
+/// Commands that begin to spend: a directory's file that cannot be read may have limits that were meant.
+const BEGINNING: [&str; 3] = ["resume", "run", "serve"];
+
+/// Commands that end runs: no file that an agent can write keeps a person from them.
+const ENDING: [&str; 2] = ["cancel", "stop"];
 
 /// Reads the settings that `word` (a subcommand) of `command` (the definition of the command line) takes for the flags
 /// that were not typed.
 ///
-/// Pure but for reading the two files. The whole of each file is checked, whichever command is typed. Errors: also a
+/// Pure but for reading the two files. The whole of each file is checked, whichever command is typed. A directory's file
+/// that the user does not trust and that has errors is ignored, unless the command begins to spend. Errors: also a
 /// directory's file that would set what only a trusted one may.
 pub fn defaults(
     command: &clap::Command,
@@ -39,26 +52,45 @@ pub fn defaults(
 ) -> Result<Defaults, Error> {
     // Most directories have no file, and need no list of all flags.
     let known = LazyCell::new(|| Known::of(command));
-    let mut files = Vec::new();
-    let found = match word {
-        // Whether the directory's file counts is what this command decides.
-        "trust" => file::own_file(around)?.into_iter().collect(),
-        _ => file::files(around)?,
+    let (mut files, ignored) = (Vec::new(), RefCell::new(None));
+    // Whether the directory's file counts is what `trust` decides.
+    let here = if word == "trust" { Ok(None) } else { file::directorys_file(around) };
+    let is_trusted = here.as_ref().is_ok_and(|file| file.as_ref().is_some_and(|file| file.trust.is_given()));
+    // What is wrong with a file that anybody may have written.
+    let passes_over = |why: &Error| match why {
+        Error::Untrusted { .. } => ENDING.contains(&word),
+        _ => !BEGINNING.contains(&word),
     };
-    for file in found {
+    match here.and_then(|file| file.map(|file| File::parse(file, &known)).transpose()) {
+        Ok(file) => files.extend(file),
+        Err(why) if !is_trusted && passes_over(&why) => _ = ignored.replace(Some(why)),
+        Err(why) => return Err(why),
+    }
+    if let Some(file) = file::own_file(around)? {
         files.push(File::parse(file, &known)?);
     }
+    let of_files = |arg: &Arg, long: &str, set_by: SetBy| {
+        for file in &files {
+            match file.find(long, word, set_by).map(|found| found.and_then(|setting| checked(arg, setting))) {
+                None => {}
+                Some(Err(why)) if !file.file.trust.is_given() && passes_over(&why) => {
+                    ignored.replace(Some(why));
+                }
+                Some(found) => return found.map(Some),
+            }
+        }
+        Ok(None)
+    };
     let find = |arg: &Arg| -> Result<Option<Vec<String>>, Error> {
         let Some(long) = arg.get_long() else { return Ok(None) };
         let set_by = set_by(word, long);
         if set_by == SetBy::Typing || is_typed(arg) {
             return Ok(None);
         }
-        let found = match from_variables(long, word, arg, around)? {
-            Some(found) => Some(found),
-            None => files.iter().find_map(|f| f.find(long, word, set_by)).transpose()?,
-        };
-        found.map(|setting| checked(arg, setting)).transpose()
+        match from_variables(long, word, arg, around)? {
+            Some(found) => checked(arg, found).map(Some),
+            None => of_files(arg, long, set_by),
+        }
     };
     let mut texts = BTreeMap::new();
     let own = command.find_subcommand(word).into_iter().flat_map(|c| c.get_arguments());
@@ -67,7 +99,7 @@ pub fn defaults(
             texts.insert(arg.get_id().to_string(), found);
         }
     }
-    Ok(Defaults { word: word.to_owned(), texts })
+    Ok(Defaults { word: word.to_owned(), texts, ignored: ignored.into_inner() })
 }
 
 /// Checks the whole of a settings file, as [`defaults`] does.
@@ -100,6 +132,16 @@ impl Defaults {
 struct Setting {
     origin: Origin,
     texts: Vec<String>,
+    /// What the file has instead of a text.
+    kind: Option<Kind>,
+}
+
+/// Kind of a value that a file has instead of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Number,
+    Switch,
+    Time,
 }
 
 /// Reads a setting from its variables: `OUTLAST_SERVE_LISTEN` takes precedence over `OUTLAST_LISTEN`.
@@ -123,7 +165,7 @@ fn from_variables(
             true => text.split(',').map(str::to_owned).collect(),
             false => vec![text.to_owned()],
         };
-        return Ok(Some(Setting { origin, texts }));
+        return Ok(Some(Setting { origin, texts, kind: None }));
     }
     Ok(None)
 }
@@ -145,6 +187,17 @@ fn is_switch(arg: &Arg) -> bool {
 /// Checks the setting on its flag alone and returns its values.
 fn checked(arg: &Arg, setting: Setting) -> Result<Vec<String>, Error> {
     let bad = |why: String| Error::BadValue { origin: setting.origin.clone(), why };
+    match setting.kind {
+        Some(Kind::Switch) if !is_switch(arg) => return Err(bad("wanted a value, had true or false".into())),
+        Some(Kind::Number | Kind::Time) if is_switch(arg) => {
+            return Err(bad(format!("not true or false: {:?}", setting.texts.join(","))));
+        }
+        // What takes any word is a name or a path.
+        Some(Kind::Number | Kind::Time) if accepted(arg, &["word".to_owned()]).is_ok() => {
+            return Err(bad(format!("wanted a text in quotes, had {}", setting.texts.join(","))));
+        }
+        _ => {}
+    }
     if is_switch(arg) {
         return match setting.texts.as_slice() {
             [text] if is_yes(OsStr::new(text)) => Ok(vec!["true".into()]),
@@ -155,14 +208,16 @@ fn checked(arg: &Arg, setting: Setting) -> Result<Vec<String>, Error> {
     if setting.texts.len() != 1 && !is_many(arg) {
         return Err(bad(format!("wanted one value, had {}", setting.texts.len())));
     }
+    accepted(arg, &setting.texts).map_err(|e| bad(reason(&e)))?;
+    Ok(setting.texts)
+}
+
+/// Parses values as the flag `arg` would, alone.
+fn accepted(arg: &Arg, texts: &[String]) -> Result<(), clap::Error> {
     let long = arg.get_long().unwrap_or_default();
     let alone = arg.clone().conflicts_with(Resettable::Reset).requires(Resettable::Reset).global(false);
-    let line =
-        std::iter::once("outlast".to_owned()).chain(setting.texts.iter().map(|t| format!("--{long}={t}")));
-    match clap::Command::new("outlast").disable_help_flag(true).arg(alone).try_get_matches_from(line) {
-        Ok(_) => Ok(setting.texts),
-        Err(e) => Err(bad(reason(&e))),
-    }
+    let line = std::iter::once("outlast".to_owned()).chain(texts.iter().map(|t| format!("--{long}={t}")));
+    clap::Command::new("outlast").disable_help_flag(true).arg(alone).try_get_matches_from(line).map(drop)
 }
 
 /// Returns clap's reason for rejecting a value, without the flag, which nobody typed.
@@ -193,6 +248,10 @@ fn with_default(arg: Arg, texts: &[String]) -> Arg {
     let arg = arg.default_values(leaked);
     if switch { arg } else { arg.hide_default_value(true) }
 }
+
+/// Tables of names, each read by the code that needs it.
+const TABLES: [&str; 6] =
+    [budgets::TABLE, declared::TABLE, masks::TABLE, notify::TABLE, policies::TABLE, upstreams::TABLE];
 
 /// Long flags of each command, global ones included, and of all commands together.
 struct Known {
@@ -232,8 +291,8 @@ impl Known {
 /// Settings of one file. Keys in a command's table count for that command only and take precedence.
 struct File {
     file: SettingsFile,
-    /// Key as written and its values, by table (empty: top level) and long flag.
-    settings: BTreeMap<(String, String), (String, Vec<String>)>,
+    /// Settings, by table (empty: top level) and long flag.
+    settings: BTreeMap<(String, String), Setting>,
 }
 
 impl File {
@@ -284,13 +343,21 @@ impl File {
             if long.contains("api-key") || long.contains("secret") || long.contains("password") {
                 return Err(Error::Secret { path: path(), key: shown });
             }
+            if table.is_empty() && (known.commands.contains_key(&shown) || TABLES.contains(&&*shown)) {
+                let why = format!("wanted a table, `[{shown}]`, had {}", value.type_str());
+                let origin = Origin::File { path: path(), key: shown };
+                return Err(Error::BadValue { origin, why });
+            }
             let tables = known.commands.keys().filter(|_| table.is_empty());
-            let nearest = nearest(&long, flags.iter().chain(tables)).map(|n| n.replace('-', "_"));
+            let names = TABLES.iter().filter(|_| table.is_empty()).copied();
+            let known = flags.iter().chain(tables).map(String::as_str).chain(names);
+            let nearest = nearest(&long, known).map(|n| n.replace('-', "_"));
             return Err(Error::UnknownKey { path: path(), key: shown, nearest });
         }
         if !known.is_setting(table, &long) {
             return Err(Error::Typed { path: path(), key: shown });
         }
+        let kind = kind(&value);
         let texts = texts(value, &long).map_err(|why| Error::BadValue {
             origin: Origin::File { path: path(), key: shown.clone() },
             why,
@@ -298,7 +365,8 @@ impl File {
         if self.settings.contains_key(&(table.to_owned(), long.clone())) {
             return Err(Error::Twice { path: path(), key: shown });
         }
-        self.settings.insert((table.to_owned(), long), (shown, texts));
+        let origin = Origin::File { path: path(), key: shown };
+        self.settings.insert((table.to_owned(), long), Setting { origin, texts, kind });
         Ok(())
     }
 
@@ -314,12 +382,13 @@ impl File {
     /// Returns the setting of a flag that `set_by` may set. Errors: the file would set it and may not.
     fn find(&self, long: &str, word: &str, set_by: SetBy) -> Option<Result<Setting, Error>> {
         let of = |table: &str| self.settings.get(&(table.to_owned(), long.to_owned()));
-        let (key, texts) = of(word).or_else(|| of(""))?;
-        if !self.file.trust.is_given() && set_by != SetBy::Anyone {
-            return Some(Err(self.file.refuses(key)));
+        let setting = of(word).or_else(|| of(""))?;
+        match &setting.origin {
+            Origin::File { key, .. } if !self.file.trust.is_given() && set_by != SetBy::Anyone => {
+                Some(Err(self.file.refuses(key)))
+            }
+            _ => Some(Ok(setting.clone())),
         }
-        let origin = Origin::File { path: self.file.path.clone(), key: key.clone() };
-        Some(Ok(Setting { origin, texts: texts.clone() }))
     }
 }
 
@@ -351,8 +420,20 @@ fn texts(value: toml::Value, long: &str) -> Result<Vec<String>, String> {
     })
 }
 
+/// Returns the kind of a value, or of a list's first one that is no text; `None` for texts and tables.
+fn kind(value: &toml::Value) -> Option<Kind> {
+    use toml::Value;
+    match value {
+        Value::Integer(_) | Value::Float(_) => Some(Kind::Number),
+        Value::Boolean(_) => Some(Kind::Switch),
+        Value::Datetime(_) => Some(Kind::Time),
+        Value::Array(values) => values.iter().find_map(kind),
+        Value::String(_) | Value::Table(_) => None,
+    }
+}
+
 /// Returns the known key most similar to `key`, if any is similar enough.
-fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a str> {
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let best = known.map(|k| (strsim::levenshtein(key, k), k)).min_by_key(|(edits, _)| *edits)?;
     (best.0 <= 1 + key.len() / 3).then_some(best.1)
 }
@@ -363,14 +444,14 @@ mod tests {
 
     #[test]
     fn the_nearest_key_is_the_one_with_the_fewest_edits() {
-        let known = ["admit-wait", "settle-wait", "usd", "tokens"].map(str::to_owned);
+        let known = ["admit-wait", "settle-wait", "usd", "tokens"];
         for (typed, wanted) in [
             ("admit-wiat", Some("admit-wait")),
             ("token", Some("tokens")),
             ("usdd", Some("usd")),
             ("completely-different", None),
         ] {
-            assert_eq!(nearest(typed, known.iter()), wanted, "{typed}");
+            assert_eq!(nearest(typed, known.into_iter()), wanted, "{typed}");
         }
     }
 

@@ -14,6 +14,9 @@ use crate::settings::{
 /// Name of the settings files.
 pub const FILE: &str = "outlast.toml";
 
+/// Longest settings file that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
+
 /// Source of a setting: a variable, or a key of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -169,9 +172,13 @@ pub fn table(text: &str, path: &Path) -> Result<toml::Table, Error> {
     })
 }
 
-/// Returns a file's text; `None` if there is no file.
+/// Returns a file's text; `None` if there is no file. A pipe or a device is not opened: it might never end.
 fn read(path: &Path) -> Result<Option<String>, Error> {
-    match std::fs::read_to_string(path) {
+    let text = std::fs::metadata(path).and_then(|found| match found.is_file() && found.len() <= LONGEST {
+        true => std::fs::read_to_string(path),
+        false => Err(std::io::Error::other("it is no file of at most 1 MiB")),
+    });
+    match text {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::Unreadable { path: path.into(), why: e.to_string() }),

@@ -270,13 +270,7 @@ pub async fn run(
     // Nobody asks about the tools of an agent that has finished.
     let finished = child.try_wait()? == Some(Exit::code(0));
     let tools = if finished { Vec::new() } else { truth::look(&tree)? };
-    let graces = match by {
-        EndedBy::Machine => {
-            Graces { main: watch.grace.unwrap_or(MACHINE_GRACE), all: LEFT_GRACE, ..Graces::default() }
-        }
-        _ => Graces::default(),
-    };
-    let ending = ladder(tree, Some(child.clone()), ask, graces, force.clone());
+    let ending = ladder(tree, Some(child.clone()), ask, graces(by, watch.grace), force.clone());
     let mut ending = std::pin::pin!(ending);
     let ended = loop {
         tokio::select! {
@@ -421,6 +415,16 @@ async fn finish(
     }
 }
 
+/// Returns the times that an agent has to end, by who ends it. `grace`: the typed one.
+fn graces(by: EndedBy, grace: Option<Duration>) -> Graces {
+    match by {
+        EndedBy::Machine => {
+            Graces { main: grace.unwrap_or(MACHINE_GRACE), all: LEFT_GRACE, ..Graces::default() }
+        }
+        _ => Graces::default(),
+    }
+}
+
 /// Resolves when the grace period of an agent whose run was halted is over; never if the run was not halted.
 async fn over(halting: Option<(Instant, Status)>) -> Status {
     match halting {
@@ -483,4 +487,20 @@ async fn note(seen: &Seen, beat: &Beat) {
 fn halts(code: &str) -> bool {
     matches!(code, "diverged" | "price_unknown" | "plan_untold" | "no_progress")
         || code.ends_with("_budget_exceeded")
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Bug: a deaf agent outlasted docker's ten seconds. Consequence: its supervisor was killed with it, and left the run
+    // to its lease's end. Cause: the time between SIGTERM and SIGKILL could not be set.
+    #[test]
+    fn the_typed_grace_is_what_a_deaf_agent_has_after_the_machines_word() {
+        let main = |by, ms: Option<u64>| graces(by, ms.map(Duration::from_millis)).main;
+        assert_eq!(main(EndedBy::Machine, Some(0)), Duration::ZERO);
+        assert_eq!(main(EndedBy::Machine, Some(60_000)), Duration::from_secs(60));
+        assert_eq!(main(EndedBy::Machine, None), MACHINE_GRACE);
+        // A person who waits in front of it types Ctrl-C again.
+        assert_eq!(main(EndedBy::Person, Some(0)), Graces::default().main);
+    }
 }

@@ -147,7 +147,10 @@ pub fn run(args: RunArgs, context: Context) -> Result<u8, CliError> {
     let prices = prices::to_keep(&args.proxy, &context.around)?;
     let masks = masks::load(&context.around)?;
     let fresh = proxy_setup::providers(&args.proxy, &keys, &Default::default(), &context)?;
-    // Bad settings are refused before a run is made.
+    // What is wrong here is refused before a run is made.
+    if !context.around.directory().is_dir() {
+        return Err(RunError::HereIsGone.into());
+    }
     proxy_setup::network(&context.around)?;
     crate::settings::mcp::load(&context.around)?;
     crate::settings::notify::load(&context.around)?;

@@ -1,6 +1,6 @@
 //! Settings from variables and from `outlast.toml`, and which comes first.
 
-use std::{collections::BTreeSet, ffi::OsString};
+use std::{collections::BTreeSet, ffi::OsString, path::Path};
 
 use clap::ArgAction;
 use outlast::{
@@ -149,17 +149,20 @@ fn a_directory_that_nobody_trusts_sets_how_output_looks_and_nothing_else() {
                 }
                 std::fs::write(dir.path().join("outlast.toml"), &here).unwrap();
                 let told = match config::defaults(&command, word, |_| false, &around) {
-                    Ok(taken) => format!("taken: {}", !taken.is_empty()),
+                    Ok(taken) if taken.is_empty() => {
+                        taken.ignored.map_or("nothing".into(), |e| e.to_string())
+                    }
+                    Ok(_) => "taken: true".into(),
                     Err(e) => e.to_string(),
                 };
                 let elsewhere = "not taken from a directory's own settings";
                 let wanted = match set_by(word, long) {
                     // It decides whether the file counts.
-                    _ if word == "trust" => &["taken: false"][..],
+                    _ if word == "trust" => &["nothing"][..],
                     SetBy::Anyone => &["taken: true", elsewhere],
                     SetBy::Owner => &["that you do not trust", elsewhere],
                     // At the top level it can be another command's setting.
-                    SetBy::Typing => &["acts, and is typed", "taken: false"],
+                    SetBy::Typing => &["acts, and is typed", "nothing"],
                 };
                 assert!(wanted.iter().any(|wanted| told.contains(wanted)), "{word}, {here}: {told}");
             }
@@ -289,6 +292,11 @@ fn a_bad_setting_is_told_with_where_it_stands() {
     check("usd = 1\nusd = 2", &[], "DIR/outlast.toml, line 2: duplicate key", None);
     check("usd = \n", &[], "DIR/outlast.toml, line 1: ", None);
     check("max-body = 1\nmax_body = 2", &[], "given twice", None);
+    check("store = 5", &[], "`store` in DIR/outlast.toml: wanted a text in quotes, had 5", None);
+    check("calls = true", &[], "`calls` in DIR/outlast.toml: wanted a value, had true or false", None);
+    check("[[hook]]\na = 1", &[], "`hook` in DIR/outlast.toml: wanted a table, `[hook]`, had array", None);
+    check("notify = 1", &[], "`notify` in DIR/outlast.toml: wanted a table, `[notify]`, had integer", None);
+    check("[upstream.a]", &[], "wanted a", None);
     check("openai_api_key = \"sk-s3cret\"", &[], "would put a secret", Some("0600"));
     check("", &[("OUTLAST_CALLS", "many")], "the variable OUTLAST_CALLS: not a whole number: \"many\"", None);
     check("", &[("OUTLAST_RUN_CALLS", "x")], "the variable OUTLAST_RUN_CALLS", None);
@@ -307,9 +315,85 @@ fn help_does_not_need_good_settings() {
     for line in [&["--help"][..], &["run", "--help"], &["--version"]] {
         assert_eq!(fails(dir.path(), line, &[]), (0, String::new()), "{line:?}");
     }
+    // Nobody trusts this file, and there is no store yet.
     let (code, told) = fails(dir.path(), &["ls"], &[]);
+    assert_eq!(code, 69, "{told}");
+    assert!(told.contains("outlast.toml, line 1") && told.contains("this file is ignored"), "{told}");
+    std::fs::create_dir_all(dir.path().join("own/outlast")).unwrap();
+    std::fs::write(dir.path().join("own/outlast/outlast.toml"), "nonsense").unwrap();
+    let own = dir.path().join("own");
+    let (code, told) = fails(dir.path(), &["ls"], &[("XDG_CONFIG_HOME", own.to_str().unwrap())]);
     assert_eq!(code, 2);
-    assert!(told.starts_with("error: ") && told.contains("outlast.toml, line 1"), "{told}");
+    assert!(told.starts_with("error: ") && told.contains("own/outlast/outlast.toml, line 1"), "{told}");
+}
+
+/// Bug: garbage in a directory's file stopped every command there. Consequence: an agent could keep a person from
+/// `outlast stop` and `outlast cancel`. Cause: what an agent can write was refused as a person's own settings are.
+#[test]
+fn a_directorys_file_keeps_nobody_from_ending_a_run() {
+    let check = |word: &str, write: &dyn Fn(&Path), said: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("outlast.toml"));
+        let around = Surroundings::new(&[("HOME", "/nowhere")], dir.path());
+        let told = match config::defaults(&cli::command(), word, |_| false, &around) {
+            Ok(taken) if taken.is_empty() => {
+                taken.ignored.map(|e| format!("ignored: {e}")).unwrap_or_default()
+            }
+            Ok(_) => "taken".into(),
+            Err(e) => format!("refused: {e}"),
+        };
+        let wanted = if word == "run" { "refused: " } else { "ignored: " };
+        assert!(told.starts_with(wanted) && told.contains(said), "{word}: {told:?}, wanted {said:?}");
+    };
+    let text = |text: &'static str| move |path: &Path| std::fs::write(path, text).unwrap();
+    for word in ["cancel", "stop", "ls", "run"] {
+        check(word, &text("nonsense"), "outlast.toml, line 1");
+        check(word, &text("stoer = 'x'"), "unknown key `stoer`");
+        check(word, &text("[upstreams.a]\nbase_url = 'x'"), "not taken from a directory's own settings");
+        check(word, &text("[resume]\nadd_usd = 100"), "acts, and is typed");
+        check(word, &text("color = 'nonsense'"), "not one of");
+        check(word, &text("json = 5"), "not true or false");
+        check(word, &|path| std::fs::write(path, [0xff, 0xfe]).unwrap(), "cannot read");
+        check(word, &|path| std::fs::create_dir(path).unwrap(), "it is no file");
+        check(word, &|path| std::fs::File::create(path).unwrap().set_len(1 << 40).unwrap(), "at most 1 MiB");
+        check(word, &|path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(), "it is no file");
+    }
+    for word in ["cancel", "stop"] {
+        check(word, &text("store = '/nowhere'\nserver = 'http://x'"), "that you do not trust");
+    }
+}
+
+/// Bug: `store = 5` made a store named `5`. Cause: a value became the text that would be typed, whatever it was.
+#[test]
+fn a_key_takes_no_value_of_another_type() {
+    let command = cli::command();
+    let dir = tempfile::tempdir().unwrap();
+    let around = Surroundings::new(&[("HOME", dir.path().to_str().unwrap())], "/".as_ref());
+    let file = dir.path().join(".config/outlast/outlast.toml");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    for sub in command.get_subcommands() {
+        let word = sub.get_name();
+        for arg in command.get_arguments().chain(sub.get_arguments()).filter(|arg| arg.get_long().is_some()) {
+            let long = arg.get_long().unwrap();
+            // Tables of names are no settings of the commands of the same names.
+            let is_of_names = ["budgets", "mcp", "notify", "policies"].contains(&word);
+            if set_by(word, long) == SetBy::Typing || is_of_names {
+                continue;
+            }
+            let taken = |value: &str| {
+                std::fs::write(&file, format!("[{word}]\n{long} = {value}")).unwrap();
+                config::defaults(&command, word, |_| false, &around).map(|taken| !taken.is_empty())
+            };
+            let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+            assert_eq!(taken("true") == Ok(true), is_switch, "{word}.{long} = true");
+            for number in ["5", "0.5", "2026-01-01"] {
+                let is_taken = taken(number) == Ok(true);
+                let is_word = taken("'word'") == Ok(true);
+                assert!(!is_taken || !is_switch && !is_word, "{word}.{long} = {number}");
+            }
+            assert!(taken("{ a = [] }").is_err(), "{word}.{long} has a table");
+        }
+    }
 }
 
 /// Bug: `outlast run` inside a loop of `outlast shell-init --run NAME` exited with 2, or looped.

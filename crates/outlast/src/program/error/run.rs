@@ -45,6 +45,8 @@ pub enum RunError {
     NetNotConfined { why: String },
     #[error("there is no directory {directory}, in which run {run} is to work")]
     NoPlace { run: String, directory: String },
+    #[error("the directory in which you are is gone")]
+    HereIsGone,
     #[error("{option} gives the work to a background server, outside of this run")]
     WorkLeaves { option: &'static str },
     #[error("the run cannot be intercepted: {why}")]
@@ -81,7 +83,7 @@ impl RunError {
             RunError::NoCgroup(_) => ("no_cgroup", UNAVAILABLE),
             RunError::NotConfined { .. } => ("not_confined", UNAVAILABLE),
             RunError::NetNotConfined { .. } => ("net_not_confined", UNAVAILABLE),
-            RunError::NoPlace { .. } => ("no_directory", UNAVAILABLE),
+            RunError::NoPlace { .. } | RunError::HereIsGone => ("no_directory", UNAVAILABLE),
             RunError::WorkLeaves { .. } => ("work_leaves_the_run", UNAVAILABLE),
             RunError::NotIntercepted { .. } => ("not_intercepted", UNAVAILABLE),
             RunError::Supervisor(_) => ("supervisor", UNAVAILABLE),
@@ -125,6 +127,7 @@ impl RunError {
             RunError::NoPlace { run, .. } => format!(
                 "when it is back: `outlast resume {run}`; where it has moved: `outlast resume {run} --cd DIR`"
             ),
+            RunError::HereIsGone => "`cd` to one that is there, and type it again".into(),
             RunError::WorkLeaves { option, .. } => {
                 format!("leave {option} out; `outlast run --detach -- CMD` works in the background, and is this run's")
             }
