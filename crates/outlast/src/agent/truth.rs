@@ -184,7 +184,7 @@ pub async fn give_back_unkept(
         let Some(tool) = &entry.tool else { continue };
         let mut ids = tool.id.iter().chain(&tool.later_ids).peekable();
         if ids.peek().is_some() && !ids.any(|id| kept.results.contains(id)) {
-            store.ask(GiveBackTool { run, seq: entry.seq }, Durability::Synced).await?;
+            store.ask(GiveBackTool { run, seq: entry.seq, op: entry.opened_by }, Durability::Synced).await?;
         }
     }
     Ok(())
@@ -195,7 +195,7 @@ pub async fn give_back_unkept(
 async fn give_back(store: &dyn Store, entries: &[Entry], id: &str) -> Result<bool, store::Error> {
     let is_its = |e: &&Entry| e.tool.as_ref().is_some_and(|tool| tool.is_named(id));
     let Some(made) = entries.iter().rev().find(is_its) else { return Ok(false) };
-    let back = GiveBackTool { run: made.run, seq: made.seq };
+    let back = GiveBackTool { run: made.run, seq: made.seq, op: made.opened_by };
     let state = store.ask(back, Durability::Synced).await?;
     Ok(matches!(state, State::Done | State::Failed))
 }

@@ -16,7 +16,7 @@ use outlast_core::{
     reads::{self, forks::Point},
     words::{
         digest::Digest,
-        id::{RunId, RunNo, Seq},
+        id::{OpNo, RunId, RunNo, Seq},
     },
 };
 
@@ -225,9 +225,11 @@ pub fn a_call_under_a_new_id_repeats_only_what_reached_nobody(s: &Stage) {
 pub fn an_answer_that_its_client_lost_is_given_to_the_same_call_under_a_new_id(s: &Stage) {
     let a = agent(s);
     let lost = a.calls_tool(a.named("x", "toolu_1"), "done it");
-    let back = GiveBackTool { run: a.run, seq: lost };
-    assert_eq!(a.ask(back.clone()).unwrap(), State::Done);
-    assert_eq!(a.ask(back).unwrap(), State::Done);
+    let back = |seq| GiveBackTool { run: a.run, seq, op: s.entry(a.run, seq).opened_by };
+    // What another operation has opened under this number since is not meant.
+    s.refuses("unknown_entry", GiveBackTool { op: OpNo(7), ..back(lost) });
+    assert_eq!(a.ask(back(lost)).unwrap(), State::Done);
+    assert_eq!(a.ask(back(lost)).unwrap(), State::Done);
     let b = next(s, &a);
     let wanted = Reserved::Recorded { seq: lost, state: State::Done };
     assert_eq!(b.ask(b.named("x", "toolu_2")).unwrap(), wanted);
@@ -241,14 +243,14 @@ pub fn an_answer_that_its_client_lost_is_given_to_the_same_call_under_a_new_id(s
     }
     // So is the word that a call is in doubt. An open call has no answer to give back.
     let cut = c.sends(c.named("y", "toolu_4"));
-    assert_eq!(c.ask(GiveBackTool { run: a.run, seq: cut.seq }).unwrap(), State::Open);
+    assert_eq!(c.ask(back(cut.seq)).unwrap(), State::Open);
     let d = next(s, &c);
     assert_eq!(d.ask(d.named("y", "toolu_5")).unwrap(), Reserved::InDoubt { seq: cut.seq });
     d.gets(cut.seq);
-    assert_eq!(d.ask(GiveBackTool { run: a.run, seq: cut.seq }).unwrap(), State::Unknown);
+    assert_eq!(d.ask(back(cut.seq)).unwrap(), State::Unknown);
     let e = next(s, &d);
     assert_eq!(e.ask(e.named("y", "toolu_6")).unwrap(), Reserved::InDoubt { seq: cut.seq });
-    s.refuses("unknown_entry", GiveBackTool { run: a.run, seq: Seq(99) });
+    s.refuses("unknown_entry", GiveBackTool { seq: Seq(99), ..back(lost) });
 }
 
 pub fn a_call_of_a_live_process_is_joined_by_its_id_and_left_alone_without(s: &Stage) {
