@@ -147,6 +147,13 @@ impl Decision {
 pub(super) async fn decide(asked: ApiRequest) -> Answered {
     asked.caller.must_be_a_person()?;
     let id = id(&asked)?;
-    asked.json::<Decision>()?.record(&asked, id).await?;
+    let decision: Decision = asked.json()?;
+    if decision.decision == Verdict::Approve && decision.arguments_digest.is_none() {
+        let seen = view(&asked, id).await?.detail.digest;
+        return Err(Error::BadRequest(format!(
+            "to approve wants the argumentsDigest of what was looked at; the approval has {seen}"
+        )));
+    }
+    decision.record(&asked, id).await?;
     json(&show::Approval::new(&view(&asked, id).await?))
 }
