@@ -467,7 +467,12 @@ impl Drive {
     fn mark(&self, seq: Seq, count: u32, replayed: bool) {
         let seat = &self.call.seat;
         let mark = Delivered { run: seat.run, seq, attempt: seat.attempt, count, replayed };
-        drop(self.host.store.submit(mark.into(), Durability::Lazy));
+        let (marked, run) = (self.host.store.submit(mark.into(), Durability::Lazy), seat.id.clone());
+        tokio::spawn(async move {
+            if let Err(e) = marked.await {
+                tracing::warn!(%run, %seq, "that an answer was received is not recorded, and it may be given again: {e}");
+            }
+        });
         self.host.registry.on(desk::Event::Marked(self.id));
         if !replayed {
             return;
