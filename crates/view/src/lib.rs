@@ -45,6 +45,6 @@ pub use attempt::{Attempt, Exit, exit_words};
 pub use budget::{BudgetLine, NamedBudget, lines};
 pub use entry::{Entry, Item};
 pub use event::Event;
-pub use run::{Job, Run, RunDetail, Tightest, job};
+pub use run::{Fork, Job, Run, RunDetail, Tightest, job};
 pub use spend::{Plan, Spend};
 pub use time::Time;

@@ -6,7 +6,7 @@ use outlast_core::{
     envelope::{Refusal, evidence::Evidence, unit::Unit},
     journal::job,
     reads::tightest::{self, Whose},
-    run::{self, Policy, looping::Looping, rules::Rules},
+    run::{self, Policy, looping::Looping, origin::Origin, rules::Rules},
     store::RunView,
     words::id::{Micros, RunId, Seq},
 };
@@ -171,5 +171,18 @@ shape! {
         stdin: Option<String> = looping.input.clone();
         finished: i64 = turns.map_or(0, |t| t.finished);
         unchanged: i64 = turns.map_or(0, |t| t.unchanged);
+    }
+}
+
+shape! {
+    /// Fork of a run: what it shares with its origin, and whether it is new.
+    pub Fork(id: RunId, origin: &RunId, shared: Origin, created: bool) {
+        run: RunId = id;
+        origin: RunId = origin.clone();
+        /// Last entry that it shares.
+        seq: Seq = shared.seq;
+        /// Time whose state it took along.
+        at: Time = Time(shared.at);
+        created: bool = created;
     }
 }

@@ -10,6 +10,7 @@ pub mod entries;
 pub mod forked;
 pub mod forks;
 pub mod idle;
+pub mod items;
 pub mod iterations;
 pub mod keys;
 pub mod masks;

@@ -7,8 +7,7 @@ use outlast_core::{
     store::{Ask, Durability, RunView, Store},
     words::id::Micros,
 };
-use outlast_view::{BudgetLine, lines};
-use serde_json::json;
+use outlast_view::{BudgetLine, lines, shape};
 
 use crate::{
     cli::BudgetArgs,
@@ -19,7 +18,7 @@ use crate::{
     render::{
         amount::{amount, unit_word},
         look::{self, Look, Page, Paint},
-        next::{Next, next},
+        next::{ChangedRun, Next, next},
         table::{Cell, Side, Table},
     },
 };
@@ -35,15 +34,9 @@ pub fn budget(store: &dyn Store, by: &str, args: &BudgetArgs, page: &mut Page) -
 }
 
 fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -> Result<(), CliError> {
-    let (run, next) = (&view.run, next(view));
+    let run = &view.run;
     if page.look.json {
-        return Ok(page.json(&json!({
-            "run": run.id,
-            "status": run.status.name(),
-            "status_before": before.map(Status::name),
-            "budget": lines(view, now),
-            "next": next,
-        }))?);
+        return Ok(page.json(&ShownBudget::new(view, before, now))?);
     }
     let look = page.look;
     let status = look.paint(look::of_status(run.status), run.status.name());
@@ -52,9 +45,17 @@ fn print(view: &RunView, now: Micros, before: Option<Status>, page: &mut Page) -
     page.line(&format!("{}  {status}{was}", look.paint(Paint::Strong, run.id.as_str())))?;
     page.text(&text(view, now, look))?;
     if before.is_some() || run.status == Status::Halted {
-        page.text(&commands(&next))?;
+        page.text(&commands(&next(view)))?;
     }
     Ok(())
+}
+
+shape! {
+    /// Run with the lines of its budget.
+    ShownBudget(view: &RunView, before: Option<Status>, now: Micros) {
+        #[serde(flatten)] run: ChangedRun = ChangedRun::new(view, before, now);
+        budget: Vec<BudgetLine> = lines(view, now);
+    }
 }
 
 /// Formats the suggested commands, one indented line each; empty if there are none.

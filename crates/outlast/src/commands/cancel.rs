@@ -8,7 +8,6 @@ use outlast_core::{
     run::status::Status,
     store::{Ask, Durability, Store},
 };
-use serde_json::json;
 
 use crate::{
     cli::CancelArgs,
@@ -19,7 +18,7 @@ use crate::{
     },
     render::{
         look::{self, Page, Paint},
-        next::next,
+        next::ChangedRun,
     },
     supervisor::strays,
 };
@@ -27,17 +26,13 @@ use crate::{
 /// Cancels a run. Returns `HALTED` when the run stays halted: a halt outlives a cancel, and only a raise ends it.
 pub fn cancel(store: &dyn Store, by: &str, args: &CancelArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::End)?;
+    let before = found.run.status;
     let word = Word::Cancel { reason: args.reason.clone() };
     let status = store.ask(InName::of(by, Tell { run: found.run.no, word }), Durability::Synced).wait()?;
     let view = store.run(found.run.no)?.unwrap_or(found);
     strays::sweep(store, &view)?;
     if page.look.json {
-        page.json(&json!({
-            "run": view.run.id,
-            "status": status.name(),
-            "reason": view.run.error,
-            "next": next(&view),
-        }))?;
+        page.json(&ChangedRun::new(&view, Some(before), store.now()?))?;
     } else {
         let id = page.look.paint(Paint::Strong, view.run.id.as_str());
         let shown = page.look.paint(look::of_status(status), status.name());

@@ -10,9 +10,10 @@ use outlast_core::{
     reads::entries,
     run::masks::Rules,
     store::{Error, RunView, Store},
-    words::id::{RunNo, Seq},
+    words::id::{AttemptNo, RunId, RunNo, Seq},
 };
 use outlast_server::dialect::canonical::LEFT_OUT;
+use outlast_view::shape;
 use serde_json::{Value, json};
 
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
 const WIDTH: usize = 160;
 
 pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<(), CliError> {
-    let (no, id) = (view.run.no, view.run.id.as_str());
+    let (no, id) = (view.run.no, &view.run.id);
     let attempts = store.attempts(no)?;
     let rules = reads::masks::of(store, view)?.compile().map_err(Error::from)?;
     let told = partings(&attempts, || entries::each(store, no))?
@@ -35,7 +36,7 @@ pub fn divergence(store: &dyn Store, view: &RunView, page: &mut Page) -> Result<
         .map(|parting| DivergedRequests::gather(store, no, parting, &rules))
         .collect::<Result<Vec<_>, CliError>>()?;
     if page.look.json {
-        let all: Vec<Value> = told.iter().map(DivergedRequests::object).collect();
+        let all: Vec<_> = told.iter().map(|one| ShownDivergence::new(id, one)).collect();
         return Ok(page.json(&json!({ "run": id, "divergences": all }))?);
     }
     if told.is_empty() {
@@ -127,31 +128,29 @@ impl<'a> DivergedRequests<'a> {
         page.line(&format!("    recorded  {}", value(d.recorded)))?;
         Ok(page.line(&format!("    new       {}", value(d.new)))?)
     }
+}
 
-    fn object(&self) -> Value {
-        let Parting { attempt, new, recorded, .. } = &self.parting;
-        let side = |e: &Entry, request: &Option<Value>| {
-            let call = e.call.as_deref();
-            json!({
-                "seq": e.seq,
-                "attempt": e.attempt,
-                "upstream": call.map(|c| &c.upstream),
-                "path": call.map(|c| &c.path),
-                "model": call.map(|c| &c.model),
-                "request": request,
-            })
-        };
-        let difference = self.difference();
-        json!({
-            "attempt": attempt.no,
-            "untaken": attempt.diverged_untaken,
-            "recorded": recorded.as_ref().map(|e| side(e, &self.recorded)),
-            "new": side(new, &self.new),
-            "differs_in": self.elsewhere().or(difference.as_ref().map(|_| "body")),
-            "difference": difference.as_ref().map(|d| json!({
-                "path": d.path, "recorded": d.recorded, "new": d.new,
-            })),
-        })
+shape! {
+    /// Divergence as `journal --divergence --json` prints it.
+    ShownDivergence(run: &RunId, d: &DivergedRequests<'_>; let (attempt, difference) = (d.parting.attempt, d.difference())) {
+        attempt: AttemptNo = attempt.no;
+        diverged_at: Seq = d.parting.new.seq;
+        diverged_untaken: i64 = attempt.diverged_untaken;
+        recorded: Option<ShownRequest> = d.parting.recorded.as_ref().map(|e| ShownRequest::new(run, e, &d.recorded));
+        new: ShownRequest = ShownRequest::new(run, &d.parting.new, &d.new);
+        /// Part in which the two requests differ.
+        differs_in: Option<&'static str> = d.elsewhere().or(difference.as_ref().map(|_| "body"));
+        difference: Option<Value> = difference
+            .as_ref()
+            .map(|d| json!({ "path": d.path, "recorded": d.recorded, "new": d.new }));
+    }
+}
+
+shape! {
+    /// Call with its request; null if that is not kept.
+    ShownRequest(run: &RunId, e: &Entry, request: &Option<Value>) {
+        #[serde(flatten)] entry: outlast_view::Entry = outlast_view::Entry::new(run, e);
+        request: Option<Value> = request.clone();
     }
 }
 

@@ -7,6 +7,7 @@ use outlast_core::{
         Role,
         job::{ItemRow, Standing},
     },
+    reads::items,
     store::{self, Store},
     words::id::{RunNo, Seq},
 };
@@ -16,7 +17,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{inspect::each_item, jobs};
+use super::jobs;
 use crate::{
     cli::ExportArgs,
     program::{error::CliError, find},
@@ -43,7 +44,7 @@ pub fn export(store: &dyn Store, args: &ExportArgs, page: &mut Page) -> Result<(
     let (run, name) = (view.run.no, jobs::name(&view));
     let is_done =
         |row: &Result<ItemRow, _>| row.as_ref().map_or(true, |row| row.detail.standing == Standing::Done);
-    let mut rows = each_item(store, run).filter(is_done).collect::<Result<Vec<_>, _>>()?;
+    let mut rows = items::each(store, run).filter(is_done).collect::<Result<Vec<_>, _>>()?;
     rows.sort_by_key(|row| (row.detail.index, row.seq));
     for row in rows {
         page.json_line(&Line {

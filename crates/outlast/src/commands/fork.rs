@@ -10,6 +10,7 @@ use outlast_core::{
     store::{Ask, Durability, RunView, Store},
     words::id::{AttemptNo, RunId},
 };
+use outlast_view::Fork;
 use serde_json::json;
 
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
     render::{
         amount::some,
         look::{self, Page, Paint},
-        time,
     },
 };
 
@@ -48,10 +48,7 @@ pub fn fork(store: &dyn Store, by: &str, args: &ForkArgs, page: &mut Page) -> Re
     let (origin, has_command) = (fork.origin, fork.spec.command.is_some());
     let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
     if page.look.json {
-        return Ok(page.json(&json!({
-            "run": id, "origin": view.run.id, "seq": origin.seq.0, "at": time::rfc3339(origin.at),
-            "created": started.created,
-        }))?);
+        return Ok(page.json(&Fork::new(id, &view.run.id, origin, started.created))?);
     }
     let strong = page.look.paint(Paint::Strong, id.as_str());
     let shared = some(origin.seq.0, "entry").replace("entrys", "entries");

@@ -8,10 +8,10 @@ use outlast_core::{
         Role,
         job::{ItemRow, Standing},
     },
-    reads::rows,
+    reads::items,
     run::attempt::Attempt,
-    store::{self, RunView, Store},
-    words::id::{Micros, RunNo, Seq},
+    store::{RunView, Store},
+    words::id::{Micros, RunNo},
 };
 use outlast_view::{self as view, Job, exit_words, shape};
 use serde_json::{Value, json};
@@ -30,9 +30,6 @@ use crate::{
         time,
     },
 };
-
-/// Number of items that are read at once.
-const PAGE: usize = 2000;
 
 /// Number of gaps, and of failures, that are listed without `--gaps`.
 const SHORT: usize = 5;
@@ -163,7 +160,7 @@ impl JobReport {
             job,
             view,
         };
-        for row in each_item(store, no) {
+        for row in items::each(store, no) {
             let row = row?;
             match row.detail.standing {
                 Standing::Done | Standing::Skipped => {
@@ -305,16 +302,6 @@ shape! {
         #[serde(flatten)] item: view::Item = view::Item::new(&failure.row);
         error: Option<String> = failure.error.clone();
     }
-}
-
-/// Returns the newest entry of each item of the job, in the order of entries.
-pub fn each_item(store: &dyn Store, run: RunNo) -> impl Iterator<Item = Result<ItemRow, store::Error>> {
-    let mut after = Seq(0);
-    rows(move || {
-        let page = store.items(run, &store::Page::new(after, PAGE))?;
-        after = page.last().map_or(after, |(row, _)| row.seq);
-        Ok(page.into_iter().map(|(row, _)| row).collect())
-    })
 }
 
 /// Returns the gaps in the sorted `done` below its highest index, each as its first and last index.

@@ -8,8 +8,6 @@ use outlast_core::{
     store::{RunFilter, RunView, Store},
     words::id::{Micros, Seq},
 };
-use outlast_view as view;
-use serde::Serialize;
 use serde_json::Map;
 
 use crate::{
@@ -19,7 +17,7 @@ use crate::{
         amount::usd,
         did::Did,
         look::{self, Page},
-        next::{Next, is_unmetered, next, next_with},
+        next::{Next, RunWithNext, is_unmetered, next, next_with},
         short::short,
         table::{Cell, Side, Table},
         time,
@@ -44,8 +42,7 @@ pub fn ls(store: &dyn Store, args: &LsArgs, page: &mut Page) -> Result<(), CliEr
         Ok::<_, CliError>((view, next))
     });
     if page.look.json {
-        let objects =
-            shown.map(|row| row.map(|(view, next)| RunWithNext { run: view::Run::new(&view, now), next }));
+        let objects = shown.map(|row| row.map(|(view, next)| RunWithNext::new(&view, next, now)));
         let tail = || Map::from_iter([("more".to_owned(), more.get().into())]);
         return page.json_list(Map::new(), "runs", objects, tail);
     }
@@ -94,12 +91,4 @@ fn cells(view: &RunView, next: &Next, now: Micros) -> Vec<Cell> {
         time::age(now.ms_since(run.created_at)).into(),
         next.brief.clone().into(),
     ]
-}
-
-/// Run with the next step for it.
-#[derive(Serialize)]
-struct RunWithNext {
-    #[serde(flatten)]
-    run: view::Run,
-    next: Next,
 }

@@ -7,9 +7,9 @@ use outlast_core::{
     journal::{Entry, State, payload::Payload},
     run::instance::Life,
     store::{Ask, Durability, RunView, Store},
-    words::id::{RunNo, Seq},
+    words::id::{RunId, RunNo, Seq},
 };
-use outlast_view::Time;
+use outlast_view::shape;
 use serde_json::{Value, json};
 
 use super::resolve_tool;
@@ -50,7 +50,7 @@ pub fn resolve(store: &dyn Store, args: &ResolveArgs, page: &mut Page) -> Result
     };
     let seq = store.ask(resolve, Durability::Synced).wait()?;
     if page.look.json {
-        return Ok(page.json(&json!({ "run": view.run.id, "step": key, "seq": seq.0, "said": told }))?);
+        return Ok(page.json(&json!({ "run": view.run.id, "key": key, "seq": seq.0, "said": told }))?);
     }
     let name = page.look.paint(Paint::Strong, view.run.id.as_str());
     let told = match told {
@@ -145,13 +145,24 @@ fn meant<'a>(view: &RunView, doubted: &'a [Entry], asked: &str) -> Result<&'a En
     }
 }
 
+/// Returns how a step or tool call in doubt came to it.
+fn came(e: &Entry) -> &'static str {
+    if e.state == State::Failed { "raised" } else { "cut off" }
+}
+
+shape! {
+    /// Step or tool call in doubt.
+    InDoubt(run: &RunId, e: &Entry) {
+        #[serde(flatten)] entry: outlast_view::Entry = outlast_view::Entry::new(run, e);
+        came: &'static str = came(e);
+    }
+}
+
 fn list(view: &RunView, doubted: &[Entry], page: &mut Page) -> Result<(), CliError> {
     let id = view.run.id.as_str();
-    let came = |e: &Entry| if e.state == State::Failed { "raised" } else { "cut off" };
     if page.look.json {
-        let row = |e: &Entry| json!({ "step": e.key, "kind": e.kind.name(), "seq": e.seq.0, "attempt": e.attempt.0, "came": came(e), "opened_at": Time(e.opened_at) });
-        let steps: Vec<Value> = doubted.iter().map(row).collect();
-        return Ok(page.json(&json!({ "run": id, "in_doubt": steps }))?);
+        let rows: Vec<InDoubt> = doubted.iter().map(|e| InDoubt::new(&view.run.id, e)).collect();
+        return Ok(page.json(&json!({ "run": id, "in_doubt": rows }))?);
     }
     if doubted.is_empty() {
         return Ok(page.line("no step or tool call in doubt")?);

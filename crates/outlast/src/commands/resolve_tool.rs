@@ -85,7 +85,7 @@ pub fn resolve(
     let resolve = ResolveTool { run: view.run.no, seq: call.seq, seen: call.instance, said };
     store.ask(resolve, Durability::Synced).wait()?;
     if page.look.json {
-        let object = json!({"run": view.run.id, "step": call.key, "seq": call.seq, "said": word});
+        let object = json!({"run": view.run.id, "key": call.key, "seq": call.seq, "said": word});
         return Ok(page.json(&object)?);
     }
     let (run, key) =

@@ -10,7 +10,6 @@ use outlast_core::{
     run::status::Status,
     store::{Ask, Durability, RunView, Store},
 };
-use serde_json::json;
 
 use super::budget::commands;
 use crate::{
@@ -22,7 +21,7 @@ use crate::{
     },
     render::{
         look::{Page, Paint},
-        next::next,
+        next::{ChangedRun, next},
     },
     supervisor::strays,
 };
@@ -56,15 +55,10 @@ pub fn stop(
     if !stopping {
         strays::sweep(store, &view)?;
     }
-    let (run, next) = (&view.run, next(&view));
+    let run = &view.run;
     let waited_in_vain = stopping && args.wait_ms > 0;
     if page.look.json {
-        page.json(&json!({
-            "run": run.id,
-            "status": run.status.name(),
-            "stop_requested": run.stop_requested,
-            "next": next,
-        }))?;
+        page.json(&ChangedRun::new(&view, Some(found.run.status), store.now()?))?;
     } else {
         let id = page.look.paint(Paint::Strong, run.id.as_str());
         let driver = if run.job.is_some() { "its script" } else { "its supervisor" };
@@ -75,7 +69,7 @@ pub fn stop(
         };
         page.line(&format!("{id}  {said}"))?;
         if run.status == Status::Interrupted {
-            page.text(&commands(&next))?;
+            page.text(&commands(&next(&view)))?;
         }
     }
     Ok(if waited_in_vain { exit_code::REFUSED } else { exit_code::OK })

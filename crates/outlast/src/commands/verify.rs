@@ -9,14 +9,13 @@ use outlast_core::{
         budget::BudgetView,
     },
     journal::{Entry, Kind, Role, job::Counts},
-    reads::runs,
+    reads::{items, runs},
     run::status::Status,
     store::{Ask, Durability, RunFilter, RunView, Store},
     words::id::{EnvelopeNo, RunNo, Seq},
 };
 use serde_json::json;
 
-use super::inspect::each_item;
 use crate::{
     cli::VerifyArgs,
     program::{
@@ -179,7 +178,7 @@ fn counts(store: &dyn Store, view: &RunView, repair: bool) -> Result<(Option<Str
     let Some(job) = &view.run.job else { return Ok((None, false)) };
     // How many items the input has stands nowhere else.
     let mut counts = Counts { expected: job.counts.expected, ..Counts::default() };
-    for row in each_item(store, view.run.no) {
+    for row in items::each(store, view.run.no) {
         *counts.of_mut(row?.detail.standing) += 1;
     }
     if counts == job.counts {

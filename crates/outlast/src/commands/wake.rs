@@ -8,7 +8,6 @@ use outlast_core::{
     run::status::Status,
     store::{Ask, Durability, Store},
 };
-use serde_json::json;
 
 use super::budget::commands;
 use crate::{
@@ -20,22 +19,23 @@ use crate::{
     },
     render::{
         look::{self, Page, Paint},
-        next::next,
+        next::{ChangedRun, next},
     },
 };
 
 /// Wakes a sleeping run. Returns `REFUSED`, and changes nothing, if the run does not sleep.
 pub fn wake(store: &dyn Store, by: &str, args: &WakeArgs, page: &mut Page) -> Result<u8, CliError> {
     let found = find::run_to(store, &args.run, Verb::Wake)?;
-    let slept = found.run.status == Status::Sleeping;
+    let before = found.run.status;
+    let slept = before == Status::Sleeping;
     if slept {
         let wake = Tell { run: found.run.no, word: Word::Wake };
         store.ask(InName::of(by, wake), Durability::Synced).wait()?;
     }
     let view = store.run(found.run.no)?.unwrap_or(found);
-    let (run, next) = (&view.run, next(&view));
+    let run = &view.run;
     if page.look.json {
-        page.json(&json!({"run": run.id, "status": run.status.name(), "slept": slept, "next": next}))?;
+        page.json(&ChangedRun::new(&view, Some(before), store.now()?))?;
     } else {
         let id = page.look.paint(Paint::Strong, run.id.as_str());
         let status = page.look.paint(look::of_status(run.status), run.status.name());
@@ -46,7 +46,7 @@ pub fn wake(store: &dyn Store, by: &str, args: &WakeArgs, page: &mut Page) -> Re
         };
         page.line(&format!("{id}  {status}{said}"))?;
         if slept && run.status == Status::Interrupted {
-            page.text(&commands(&next))?;
+            page.text(&commands(&next(&view)))?;
         }
     }
     Ok(if slept { exit_code::OK } else { exit_code::REFUSED })

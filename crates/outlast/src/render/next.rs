@@ -5,8 +5,12 @@ use outlast_core::{
     reads::resume,
     run::status::Status,
     store::RunView,
-    words::outage::{Cause, Outage},
+    words::{
+        id::Micros,
+        outage::{Cause, Outage},
+    },
 };
+use outlast_view::{Run, shape};
 use serde::Serialize;
 
 use super::{amount::unit_word, did::Did, time};
@@ -22,6 +26,22 @@ pub struct Next {
     pub text: String,
     /// Commands to type for the step, in order.
     pub commands: Vec<String>,
+}
+
+shape! {
+    /// Run as a row of a list, with the next step for it.
+    pub RunWithNext(view: &RunView, next: Next, now: Micros) {
+        #[serde(flatten)] run: Run = Run::new(view, now);
+        next: Next = next;
+    }
+}
+
+shape! {
+    /// Run after an act of a person on it. `status_before` is null if nothing was done.
+    pub ChangedRun(view: &RunView, before: Option<Status>, now: Micros) {
+        #[serde(flatten)] run: RunWithNext = RunWithNext::new(view, next(view), now);
+        status_before: Option<&'static str> = before.map(Status::name);
+    }
 }
 
 /// Returns whether a command's run has ended without a call, so that nothing of it was recorded or limited.

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use outlast_core::{
     engine::{
         act::InName,
-        item::reset_item::ResetItem,
         run::{
             raise::Raise,
             tell::{Tell, Word},
@@ -16,20 +15,19 @@ use outlast_core::{
         budget::Name,
         unit::{Limits, PerUnit, Unit},
     },
-    journal::job::Standing,
-    reads::forks::{Point, id_of, prepare},
-    store::{Ask as _, Durability, Page, RunView, Store},
+    reads::{
+        forks::{Point, id_of, prepare},
+        items::{self, Again},
+    },
+    store::{Ask as _, Durability, RunView, Store},
     words::id::{AttemptNo, RunId, Seq},
 };
-use outlast_view::Time;
+use outlast_view::{Fork, Time};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::request::{self, Answered, ApiRequest};
 use crate::state::Error;
-
-/// Number of items that are read at once.
-const PAGE: usize = 1000;
 
 /// Act on `T`, as the request's body describes it, in the name of who acts. Answers with what became of it.
 type Act<T, B> = fn(&dyn Store, &str, &T, B) -> Result<Value, Error>;
@@ -157,43 +155,14 @@ pub(super) struct Retry {
     reuse_answers: bool,
 }
 
-/// Makes items of a job pending again, each in a commit of its own: if one is refused, the others stay reset.
+/// Makes items of a job pending again.
 pub(super) fn retry(store: &dyn Store, by: &str, view: &RunView, wanted: Retry) -> Result<Value, Error> {
-    let run = view.run.no;
-    let mut keys = wanted.keys;
-    if wanted.failed {
-        for key in failed(store, view)? {
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-    }
-    if keys.is_empty() && !wanted.failed {
+    if wanted.keys.is_empty() && !wanted.failed {
         return Err(Error::BadRequest("no items are named: give keys, or failed".into()));
     }
-    let reset = |key: &String| {
-        InName::of(by, ResetItem { run, key: key.clone(), reuse_answers: wanted.reuse_answers })
-    };
-    let asked: Vec<_> = keys.iter().map(|key| store.ask(reset(key), Durability::Synced)).collect();
-    for pending in asked {
-        pending.wait()?;
-    }
+    let again = Again { keys: wanted.keys, failed: wanted.failed, reuse_answers: wanted.reuse_answers };
+    let keys = items::reset(store, by, view.run.no, &again)?;
     Ok(json!({ "run": view.run.id.as_str(), "reset": keys, "reuse_answers": wanted.reuse_answers }))
-}
-
-fn failed(store: &dyn Store, view: &RunView) -> Result<Vec<String>, Error> {
-    let mut keys = Vec::new();
-    let mut after = Seq(0);
-    loop {
-        let page = store.items(view.run.no, &Page::new(after, PAGE))?;
-        let whole = page.len() == PAGE;
-        after = page.last().map_or(after, |(row, _)| row.seq);
-        let again = |s: Standing| matches!(s, Standing::Failed | Standing::Dead);
-        keys.extend(page.into_iter().filter(|(row, _)| again(row.detail.standing)).map(|(row, _)| row.key));
-        if !whole {
-            return Ok(keys);
-        }
-    }
 }
 
 #[derive(Default, Deserialize)]
@@ -233,8 +202,5 @@ pub(super) fn fork(store: &dyn Store, by: &str, view: &RunView, wanted: ForkAt) 
     let fork = prepare(store, view.run.no, &point, id.clone(), limits)?;
     let origin = fork.origin;
     let started = store.ask(InName::of(by, fork), Durability::Synced).wait()?;
-    Ok(json!({
-        "run": id.as_str(), "origin": view.run.id.as_str(), "seq": origin.seq.0, "at": Time(origin.at),
-        "created": started.created,
-    }))
+    Ok(json!(Fork::new(id, &view.run.id, origin, started.created)))
 }

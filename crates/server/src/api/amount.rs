@@ -6,6 +6,7 @@ use outlast_core::{
     envelope::unit::{Limits, Unit},
     words::money::NanoUsd,
 };
+use outlast_view::shape;
 use serde_json::value::RawValue;
 
 use crate::state::Error;
@@ -74,6 +75,16 @@ pub fn limits(budget: &Budget) -> Result<Limits, Error> {
         limits[unit] = Some(limit).filter(|limit| *limit > 0);
     }
     Ok(limits)
+}
+
+shape! {
+    /// Limits as RiskKernel's clients read them. 0 means no limit.
+    pub ShownBudget(limits: &Limits; let limit = |unit: Unit| limits[unit].unwrap_or(0)) {
+        tokens: i64 = limit(Unit::Tokens);
+        dollars: Box<RawValue> = dollars(limit(Unit::CostNanoUsd));
+        loops: i64 = limit(Unit::Loops);
+        seconds: Box<RawValue> = seconds(limit(Unit::WallMs));
+    }
 }
 
 /// Returns nano-USD as a JSON number of dollars, with at most nine decimals.

@@ -234,7 +234,7 @@ async fn policies_are_kept_under_their_names_in_the_words_of_riskkernel() {
         listed.as_array().unwrap().iter().map(|p| &p["name"]).collect::<Vec<_>>(),
         ["bare", "careful"]
     );
-    assert_eq!(listed[0]["budget"], json!({"tokens": 0, "dollars": 0, "loops": 0, "seconds": 0}));
+    assert_eq!(listed[0]["budget"], json!({"tokens": 0, "dollars": 0.0, "loops": 0, "seconds": 0}));
     refused(&sends(&server, API, "GET", "/v1/policies/none", Value::Null).await, 404, "unknown_policy");
     for bad in [
         json!({}),

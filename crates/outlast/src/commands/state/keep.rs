@@ -1,8 +1,7 @@
 //! `outlast state keep`: sets how many versions of each key a namespace keeps, and removes the others.
 
 use outlast_core::{engine::state::retain::Retain, state::Retention, store::Store};
-use outlast_server::state::retention;
-use serde_json::json;
+use outlast_server::{api::state::show::Kept, state::retention};
 
 use crate::{cli::state::KeepArgs, program::error::CliError, render::look::Page};
 
@@ -15,11 +14,7 @@ pub fn keep(store: &dyn Store, args: &KeepArgs, page: &mut Page) -> Result<(), C
     }
     let keep = store.namespace(name)?.map(|n| n.keep).unwrap_or_default();
     if page.look.json {
-        let versions = match keep {
-            Retention::All => json!("all"),
-            Retention::Last(n) => json!(n),
-        };
-        return Ok(page.json(&json!({ "namespace": name, "keep": versions, "removed": removed }))?);
+        return Ok(page.json(&Kept::new(name, keep, args.versions.map(|_| removed)))?);
     }
     let kept = match keep {
         Retention::All => "every version of a key".to_owned(),

@@ -1,13 +1,14 @@
 //! JSON shapes of approvals and policies.
 
 use outlast_core::{
-    envelope::unit::{Limits, Unit},
     journal::approval::Status,
     reads::{approvals::View, policies::NamedPolicy},
-    words::{calendar::rfc3339, money::NanoUsd},
+    words::calendar::rfc3339,
 };
 use outlast_view::{Time, shape};
 use serde_json::{Value, json, value::RawValue};
+
+use crate::api::amount::ShownBudget;
 
 shape! {
     /// Approval in RiskKernel's shape. Its arguments are in canonical JSON.
@@ -82,24 +83,11 @@ pub fn policy(policy: &NamedPolicy) -> Value {
         .collect();
     json!({
         "name": policy.name(),
-        "budget": budget(&policy.limits),
+        "budget": ShownBudget::new(&policy.limits),
         "toolAllowlist": policy.rules.tools.as_deref().unwrap_or_default(),
         "approvalPolicy": { "requireFor": require },
         "pauseWall": policy.pause_wall,
         "createdAt": rfc3339(policy.created_at),
         "updatedAt": rfc3339(policy.updated_at),
-    })
-}
-
-/// Returns limits as JSON, with RiskKernel's names. 0 means no limit.
-pub fn budget(limits: &Limits) -> Value {
-    let usd = limits[Unit::CostNanoUsd].map_or_else(|| "0".to_owned(), |nano| NanoUsd(nano).to_string());
-    let dollars: Option<Box<RawValue>> = RawValue::from_string(usd).ok();
-    let whole = |unit: Unit| limits[unit].unwrap_or(0);
-    json!({
-        "tokens": whole(Unit::Tokens),
-        "dollars": dollars,
-        "loops": whole(Unit::Loops),
-        "seconds": whole(Unit::WallMs).div_euclid(1000),
     })
 }

@@ -13,7 +13,11 @@ use outlast_core::{
     store::{self, RunView, Store},
     words::id::{Micros, RunNo},
 };
-use outlast_view::{self as view, Time};
+use outlast_view::{
+    self as view, Time,
+    money::{Reserved, Spent},
+    shape,
+};
 use serde_json::json;
 
 pub const RUN: &str = "run_progress";
@@ -67,12 +71,18 @@ impl Progress {
     }
 }
 
+shape! {
+    /// How far a run under way is.
+    RunProgress(run: &Run, e: &Envelope) {
+        entries: i64 = run.next_seq.0 - 1;
+        /// Number of entries that are closed.
+        closed: i64 = run.closed;
+        #[serde(flatten)] spent: Spent = Spent::new(e.spent.cost());
+        #[serde(flatten)] reserved: Reserved = Reserved::new(e.reserved.cost());
+    }
+}
+
 fn message(run: &Run, e: &Envelope, now: Micros) -> view::Event {
-    let about = json!({
-        "entries": run.next_seq.0 - 1,
-        "closed": run.closed,
-        "spent_nano_usd": e.spent.cost(),
-        "reserved_nano_usd": e.reserved.cost(),
-    });
+    let about = json!(RunProgress::new(run, e));
     view::Event { no: None, at: Time(now), kind: RUN, run: Some(run.id.clone()), seq: None, about }
 }

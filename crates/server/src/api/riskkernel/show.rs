@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::step::checkpoint::Used,
-    envelope::unit::{Limits, Unit},
     reads::idle::changed_at,
     run::{Run, status::Status},
     store::{self, RunView, Store},
@@ -18,7 +17,10 @@ use super::{
     approval::pending,
     tokens::{Counted, Tokens},
 };
-use crate::api::{amount, approvals::show::Approval};
+use crate::api::{
+    amount::{self, ShownBudget},
+    approvals::show::Approval,
+};
 
 /// Run with its budget and usage, in the shape of RiskKernel's JSON.
 #[derive(Debug, Serialize)]
@@ -29,23 +31,13 @@ pub struct Shown {
     status: &'static str,
     /// Code of the refusal that halted the run, or `cancelled`. Empty for a run that nothing stopped.
     halt_reason: String,
-    budget: Budget,
+    budget: ShownBudget,
     usage: Usage,
     metadata: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pending_approval: Option<Approval>,
     created_at: String,
     updated_at: String,
-}
-
-shape! {
-    /// Limits of a run. 0 means no limit, as in RiskKernel.
-    Budget(limits: &Limits; let limit = |unit: Unit| limits[unit].unwrap_or(0)) {
-        tokens: i64 = limit(Unit::Tokens);
-        dollars: Box<RawValue> = amount::dollars(limit(Unit::CostNanoUsd));
-        loops: i64 = limit(Unit::Loops);
-        seconds: Box<RawValue> = amount::seconds(limit(Unit::WallMs));
-    }
 }
 
 shape! {
@@ -73,7 +65,7 @@ impl Shown {
             name: view.spec.name.clone().unwrap_or_default(),
             status: status(run, awaits),
             halt_reason: halt_reason(run),
-            budget: Budget::new(&view.envelope.limits),
+            budget: ShownBudget::new(&view.envelope.limits),
             usage: Usage::new(&used, tokens.of(store, run.no)?),
             metadata: view.spec.tags.clone(),
             pending_approval: if awaits { pending(store, run.no)?.first().map(Approval::new) } else { None },

@@ -7,9 +7,9 @@ use outlast_core::{
     store,
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::list::NAMESPACE;
+use super::{list::NAMESPACE, show::Kept};
 use crate::{
     api::request::{ApiRequest, json},
     state::{Error, retention},
@@ -20,7 +20,7 @@ pub async fn get(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     let namespace = asked.query.or("namespace", NAMESPACE);
     let of = namespace.clone();
     let found = asked.read(move |s| s.namespace(&of)).await?;
-    json(&shown(&namespace, found.map(|n| n.keep).unwrap_or_default()))
+    json(&Kept::new(&namespace, found.map(|n| n.keep).unwrap_or_default(), None))
 }
 
 #[derive(Deserialize)]
@@ -47,15 +47,5 @@ pub async fn put(asked: ApiRequest) -> Result<Response<AnswerBody>, Error> {
     }
     let retain = Retain { actor, namespace: namespace.clone(), keep };
     let removed = asked.read(move |s| retention::retain(s, retain)).await?;
-    let mut told = shown(&namespace, keep);
-    told["removed"] = json!(removed);
-    json(&told)
-}
-
-fn shown(namespace: &str, keep: Retention) -> Value {
-    let keep = match keep {
-        Retention::All => json!("all"),
-        Retention::Last(n) => json!(n),
-    };
-    json!({ "namespace": namespace, "keep": keep })
+    json(&Kept::new(&namespace, keep, Some(removed)))
 }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use outlast_core::{
-    state::{Item, Listed, Namespace, ResumePoint},
+    state::{Item, Listed, Namespace, ResumePoint, Retention},
     store::{self, Store, state::Event},
     words::id::RunNo,
 };
-use outlast_view::Time;
+use outlast_view::{Time, shape};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
@@ -123,6 +123,20 @@ pub fn listed(key: &Listed) -> Value {
 
 pub fn namespace(namespace: &Namespace) -> Value {
     json!({ "namespace": namespace.name, "commit": namespace.commit, "at": Time(namespace.at) })
+}
+
+shape! {
+    /// How many versions of each key a namespace keeps: a number, or `all`.
+    pub Kept(name: &str, keep: Retention, removed: Option<i64>) {
+        namespace: String = name.to_owned();
+        keep: Value = match keep {
+            Retention::All => "all".into(),
+            Retention::Last(n) => n.into(),
+        };
+        /// Number of versions that are gone since; absent where none were to be removed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        removed: Option<i64> = removed;
+    }
 }
 
 pub fn resume_point(point: &ResumePoint) -> Value {
