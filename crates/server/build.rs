@@ -1,9 +1,7 @@
-//! Makes the types of gRPC from `proto/statehouse.proto`, and tells the crate which commit it is built from, where that
-//! can be known: see `src/version.rs`.
+//! Tells the crate which commit it is built from, where that can be known: see `src/version.rs`.
 
 use std::{
     env,
-    error::Error,
     path::Path,
     process::{Command, Stdio},
 };
@@ -12,19 +10,14 @@ use std::{
 const COMMIT: &str = "OUTLAST_BUILD_COMMIT";
 const DATE: &str = "OUTLAST_BUILD_DATE";
 
-const PROTO: &str = "proto/statehouse.proto";
-
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={PROTO}");
-    tonic_prost_build::compile_fds(protox::compile([PROTO], ["proto"])?)?;
     println!("cargo::rerun-if-env-changed={COMMIT}");
     // A developer's build does not look: each commit would compile this crate and all above it anew.
     let is_shipped = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     if is_shipped && env::var_os(COMMIT).is_none() {
         tell();
     }
-    Ok(())
 }
 
 /// Nothing, where there is no git, no repository, or only another's around this directory.

@@ -6,11 +6,9 @@ mod replay;
 mod service;
 mod structs;
 
-/// Made by `build.rs` from `proto/statehouse.proto`.
+#[rustfmt::skip]
 #[allow(clippy::all, clippy::pedantic, clippy::unwrap_used, missing_docs)]
-mod generated {
-    tonic::include_proto!("statehouse.v1");
-}
+mod generated;
 
 use std::{net::SocketAddr, sync::Arc};
 
