@@ -9,10 +9,7 @@ use outlast_core::{
     engine::{
         actor::Actor,
         op::{Op, Outcome},
-        step::{
-            begin_step::{BeginStep, Step},
-            record::Record,
-        },
+        step::{BeginStep, Record, Step},
     },
     journal::{Opening, iteration_scope, payload::Payload},
     store::{Ask as _, Durability, Store},

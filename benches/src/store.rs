@@ -11,13 +11,13 @@ use outlast::program::host::{OsEntropy, SystemClock};
 use outlast_core::{
     engine::{
         actor::Actor,
+        checkpoint::{Checkpoint, Name},
         run::{
             claim::{Claim, Claimed},
-            register::Register,
+            process::Register,
             start::Start,
             tell::{Tell, Word},
         },
-        step::checkpoint::{Checkpoint, Name},
     },
     envelope::unit::Unit,
     journal::payload::Payload,

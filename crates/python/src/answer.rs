@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outlast_core::{
     engine::{
         op::Outcome,
-        step::{begin_step::Step, count_loop::Turn},
+        step::{Step, Turn},
     },
     envelope::unit::Unit,
     journal::{approval::Answer, job::ItemClaim},

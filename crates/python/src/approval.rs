@@ -1,7 +1,7 @@
 //! Requests approvals from people, and looks up the answers.
 
 use outlast_core::{
-    engine::approval::request_approval::{Asker, RequestApproval},
+    engine::approval::{Asker, RequestApproval},
     journal::{
         Kind,
         approval::{self, Answer, Status},

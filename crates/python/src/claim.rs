@@ -5,10 +5,7 @@ use outlast_core::{
     engine::{
         self,
         actor::Actor,
-        run::{
-            adopt::Adopt,
-            claim::{Claim, Claimed as Answer},
-        },
+        run::claim::{Adopt, Claim, Claimed as Answer},
     },
     run::{
         instance::{Instance, Life},

@@ -1,8 +1,6 @@
 //! Decisions of a person on steps in doubt.
 
-use outlast_core::{
-    engine::step::resolve_step::ResolveStep, journal::iteration_scope, store::Durability, words::id::Seq,
-};
+use outlast_core::{engine::step::ResolveStep, journal::iteration_scope, store::Durability, words::id::Seq};
 use pyo3::prelude::*;
 
 use crate::{error::Failure, open_run::OpenRun, ticket::Ticket, values::encode};

@@ -10,8 +10,8 @@ use outlast::{program::embedded, serve::proxy_setup, settings::policies};
 use outlast_core::{
     engine::{
         act::InName,
-        item::{expect_items::ExpectItems, reset_item::ResetItem},
-        run::{raise::Raise, start::Start},
+        item::{ExpectItems, ResetItem},
+        run::{limits::Raise, start::Start},
         state::{put::Put, retain::Retain},
     },
     envelope::{

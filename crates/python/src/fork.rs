@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use outlast::program::find::fork_point;
 use outlast_core::{
-    engine::{act::InName, run::snapshot::Snapshot},
+    engine::{act::InName, run::fork::Snapshot},
     reads::forks::{Point, id_of, prepare},
     store::{Ask as _, Durability},
     words::id::{AttemptNo, Micros, RunId},

@@ -2,13 +2,9 @@
 
 use outlast_core::{
     engine::{
-        call::store_part::StorePart,
-        item::{
-            claim_item::ClaimItem,
-            record_item::{ItemEnd, RecordItem},
-            return_item::ReturnItem,
-        },
-        step::next_try::NextTry,
+        call::settle::StorePart,
+        item::{ClaimItem, ItemEnd, RecordItem, ReturnItem},
+        step::NextTry,
     },
     journal::{Role, job::OnChange},
     store::Durability,

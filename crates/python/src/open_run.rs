@@ -9,16 +9,12 @@ use outlast::{
 use outlast_core::{
     engine::{
         actor::Actor,
-        call::store_part::StorePart,
+        call::settle::StorePart,
+        checkpoint::{Checkpoint, Name, OURS},
         op::Op,
         run::end_attempt::{EndAttempt, Then},
         state::put::{Change, Put},
-        step::{
-            begin_step::BeginStep,
-            checkpoint::{Checkpoint, Name, OURS},
-            count_loop::CountLoop,
-            record::Record,
-        },
+        step::{BeginStep, CountLoop, Record},
     },
     journal::{Opening, Role, iteration_scope},
     run::attempt::Exit,

@@ -7,7 +7,7 @@ use std::sync::{
 
 use outlast_core::{
     engine::{
-        call::store_part::StorePart,
+        call::settle::StorePart,
         op::{Op, Outcome},
     },
     store::{self, Durability, Store},

@@ -17,11 +17,7 @@ use outlast_core::{
     },
     engine::{
         self,
-        run::{
-            declare_dead::Swept,
-            register::Register,
-            renew::{Active, Pulse, Renew},
-        },
+        run::process::{Active, Pulse, Register, Renew, Swept},
     },
     run::instance::Identity,
     store::{Ask as _, Durability, Error, Store},

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outlast_core::{
     engine::{
         op::{Op, Outcome},
-        run::{declare_dead::DeclareDead, register::Register},
+        run::process::{DeclareDead, Register},
     },
     memory::MemoryStore,
     run::instance::{Identity, Life},

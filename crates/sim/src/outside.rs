@@ -2,7 +2,7 @@
 
 use outlast_core::{
     call::{membership::LEASE_MS, rate::Rate},
-    engine::{call::settle::Close, op::Op, run::declare_dead::DeclareDead},
+    engine::{call::settle::Close, op::Op, run::process::DeclareDead},
     state::run_namespace,
     words::id::{InstanceNo, RunNo, Seq},
 };

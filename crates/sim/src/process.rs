@@ -226,7 +226,7 @@ impl Process {
                 Some(&attempt) => self.arrive(connection, attempt, out),
                 None => {
                     let enter =
-                        outlast_core::engine::run::enter::Enter { run, label: Some(label.clone()), instance };
+                        outlast_core::engine::run::claim::Enter { run, label: Some(label.clone()), instance };
                     self.queue(enter, Durability::Synced, Then::Entered { connection, run, label }, out);
                 }
             },

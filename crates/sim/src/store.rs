@@ -119,7 +119,7 @@ pub fn resolved(ticket: &mut Ticket) -> Option<Result<Outcome, Error>> {
 #[cfg(test)]
 mod tests {
     use outlast_core::{
-        engine::{op::Verb, run::register::Register},
+        engine::{op::Verb, run::process::Register},
         words::{clock::ManualClock, id::Micros},
     };
 

@@ -7,27 +7,16 @@ use outlast_core::{
     engine::{
         Error as Refused,
         actor::Actor,
-        approval::{
-            decide_approval::DecideApproval,
-            request_approval::{Asker, RequestApproval},
-        },
-        call::store_part::StorePart,
-        item::{
-            claim_item::ClaimItem,
-            record_item::{ItemEnd, RecordItem},
-        },
+        approval::{Asker, DecideApproval, RequestApproval},
+        call::settle::StorePart,
+        item::{ClaimItem, ItemEnd, RecordItem},
         op::{Op, Outcome},
         run::{
             claim::Claimed,
             end_attempt::{EndAttempt, Then},
         },
         state::put::{Change, Put},
-        step::{
-            begin_step::{BeginStep, Step},
-            next_try::NextTry,
-            record::Record,
-            resolve_step::ResolveStep,
-        },
+        step::{BeginStep, NextTry, Record, ResolveStep, Step},
     },
     journal::{
         Opening, Role,

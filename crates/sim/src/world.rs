@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::{
-        budget::set_budget::{SetBudget, Source},
+        budget::{SetBudget, Source},
         run::{
             start::Start,
             tell::{Tell, Word},

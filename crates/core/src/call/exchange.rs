@@ -8,10 +8,7 @@ use crate::{
     call::{Broken, FailedTry, Patience, Visible},
     engine::{
         self,
-        call::{
-            retry,
-            settle::{Bill, Close},
-        },
+        call::settle::{self, Bill, Close},
     },
     journal::State,
     store,
@@ -434,7 +431,7 @@ impl Exchange {
 
     /// Closes the call by its last try. A call that was refused once is not `void`: the upstream has seen it.
     fn give_up(&mut self) -> Vec<Action> {
-        let ending = match retry::close(&self.tries) {
+        let ending = match settle::close(&self.tries) {
             Close::Void => Ending::Void,
             _ => Ending::Failed(Charge::Nothing),
         };

@@ -20,10 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::{
     engine::{
         self,
-        run::{
-            declare_dead::DeclareDead,
-            renew::{Active, Renew},
-        },
+        run::process::{Active, DeclareDead, Renew},
     },
     run::instance::{Identity, Instance, Life},
     store,

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Error,
-        budget::set_budget,
+        Error, budget,
+        checkpoint::SCOPE,
         loaded::Loaded,
         op::{Op, Outcome, Verb},
         run::tell::Word,
-        step::checkpoint::SCOPE,
     },
     envelope::{
         budget::{Act, Budget},
@@ -109,7 +108,7 @@ pub fn record(named: &Named, outcome: &Outcome, l: &mut Loaded, now: Micros) -> 
             note(l, told.no, "set", ActDetail::new(by, Some(about)), now)
         }
         (Op::RaiseBudget(raise), _) => {
-            let no = set_budget::named(l, &raise.name)?.no;
+            let no = budget::named(l, &raise.name)?.no;
             let about = change(&raise.add, &Limits::default(), &PerUnit::default());
             note(l, no, "raise", ActDetail::new(by, Some(about)), now)
         }
@@ -159,13 +158,9 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            budget::{
-                raise_budget::RaiseBudget,
-                remove_budget::RemoveBudget,
-                set_budget::{SetBudget, Source},
-            },
-            item::reset_item::ResetItem,
-            run::{raise::Raise, tell::Tell},
+            budget::{RaiseBudget, RemoveBudget, SetBudget, Source},
+            item::ResetItem,
+            run::{limits::Raise, tell::Tell},
             tests::bench::{Bench, usd},
         },
         envelope::budget::{ACTS, Name, Per, Terms},

@@ -1,4 +1,4 @@
-//! The engine: one file per verb. Each verb names the rows it needs and decides on them as a pure function.
+//! The engine: verbs, in one file where they tell one story. Each verb names the rows it needs and decides on them as a pure function.
 
 mod error;
 
@@ -7,6 +7,7 @@ pub mod actor;
 pub mod approval;
 pub mod budget;
 pub mod call;
+pub mod checkpoint;
 pub mod item;
 pub mod loaded;
 pub mod notify;

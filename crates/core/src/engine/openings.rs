@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    engine::{Error, op::Outcome, step::begin_step::Step},
+    engine::{Error, op::Outcome, step::Step},
     journal::{Opening, job::ItemClaim},
     words::id::{RunNo, Seq},
 };

@@ -5,10 +5,7 @@ use std::collections::HashMap;
 use crate::{
     engine::{
         act::InName,
-        budget::{
-            apply_budget::ApplyBudget,
-            set_budget::{BudgetSet, SetBudget},
-        },
+        budget::{ApplyBudget, BudgetSet, SetBudget},
     },
     envelope::budget::Budget,
     reads::runs,

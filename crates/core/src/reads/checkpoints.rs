@@ -1,7 +1,7 @@
 //! Checkpoints that agents have saved.
 
 use crate::{
-    engine::step::checkpoint::OURS,
+    engine::checkpoint::OURS,
     journal::{Entry, Kind},
     store::{self, Store},
     words::id::{RunNo, Seq},

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::rows;
 use crate::{
-    engine::{act::InName, item::reset_item::ResetItem},
+    engine::{act::InName, item::ResetItem},
     journal::job::{ItemRow, Standing},
     store::{Ask as _, Durability, Error, Page, Store},
     words::id::{RunNo, Seq},

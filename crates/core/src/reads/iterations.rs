@@ -1,7 +1,7 @@
 //! Inputs of a loop's iterations.
 
 use crate::{
-    engine::run::begin_iteration::key,
+    engine::run::iteration::key,
     journal::{Kind, Role, payload::Payload},
     store::{self, Sought, Store},
     words::id::RunNo,

@@ -2,7 +2,7 @@
 
 use crate::{
     call::plan::Plan,
-    engine::state::put_row::PutRow,
+    engine::state::put::PutRow,
     envelope::ceiling::Ceilings,
     reads::rows,
     state::own::Table,

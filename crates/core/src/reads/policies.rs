@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::state::put_row::PutRow,
+    engine::state::put::PutRow,
     envelope::unit::Limits,
     reads::{keys, rows},
     run::rules::Rules,

@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    engine::state::put_row::PutRow,
+    engine::state::put::PutRow,
     state::{Item, Value, own::Table},
     store::{Error, Store},
 };

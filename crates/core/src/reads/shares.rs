@@ -2,7 +2,7 @@
 
 use crate::{
     call::shares::Shares,
-    engine::state::put_row::PutRow,
+    engine::state::put::PutRow,
     reads::rows,
     state::own::Table,
     store::{Error, Store},

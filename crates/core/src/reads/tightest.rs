@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            budget::set_budget::{SetBudget, Source},
+            budget::{SetBudget, Source},
             tests::bench::{Bench, Request, usd},
         },
         envelope::budget::{Per, Terms},

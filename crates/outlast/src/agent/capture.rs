@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use outlast_core::{
-    engine::{actor::Actor, step::checkpoint::Checkpoint},
+    engine::{actor::Actor, checkpoint::Checkpoint},
     store::{self, Ask as _, Durability, Store},
     words::id::{AttemptNo, RunNo},
 };

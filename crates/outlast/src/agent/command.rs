@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, ffi::OsString};
 
 use outlast_core::{
-    engine::step::tool::Tool,
+    engine::tool::Tool,
     store::{Ask as _, Durability},
     words::digest::Digest,
 };

@@ -12,7 +12,7 @@ use std::{
 
 use outlast_core::{
     body,
-    engine::{actor::Actor, step::checkpoint},
+    engine::{actor::Actor, checkpoint},
     envelope::unit::Unit,
     journal::{Kind, State},
     run::{Record, attempt::Attempt},

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 
 use outlast_core::{
-    engine::step::tool::Tool,
+    engine::tool::Tool,
     store::{Ask as _, Durability},
 };
 use outlast_server::dialect::conversation::ToolCall;
@@ -98,7 +98,7 @@ fn ended(context: &Context, event: &Value) -> Result<(), CliError> {
     Ok(())
 }
 
-fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::step::tool::BeginTool {
+fn begin(inside: &Inside, event: &Value) -> outlast_core::engine::tool::BeginTool {
     let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
     let input = event["tool_input"].to_string();
     let call = ToolCall { id: text("tool_use_id"), name: text("tool_name"), input };

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use outlast_core::{
     body::{BodyRecord, Restoring},
-    engine::step::tool::SCOPE,
+    engine::tool::SCOPE,
     journal::{Entry, Kind, Role, State},
     store::{self, Store},
     words::id::{AttemptNo, Micros, RunNo, Seq},

@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{
         actor::Actor,
-        step::checkpoint::{Checkpoint, Name},
+        checkpoint::{Checkpoint, Name},
     },
     journal::{Kind, Role, payload::Payload},
     store::{self, Sought, Store},

@@ -15,7 +15,7 @@ use std::{
 use outlast_core::{
     engine::{
         actor::Actor,
-        step::checkpoint::{Checkpoint, Name, OURS},
+        checkpoint::{Checkpoint, Name, OURS},
     },
     journal::{Entry, Kind, Role, payload::Payload},
     store::{self, Ask as _, Durability, Sought, Store},

@@ -8,11 +8,8 @@ use std::{collections::HashSet, fs, io};
 use outlast_core::{
     engine::{
         actor::Actor,
-        step::{
-            record::Record,
-            tool::{BeginTool, Tool},
-        },
-        tool::give_back_tool::GiveBackTool,
+        step::Record,
+        tool::{BeginTool, GiveBackTool, Tool},
     },
     journal::{Entry, Kind, Opening, Role, State, payload::Payload},
     run::attempt::Attempt,

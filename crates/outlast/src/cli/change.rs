@@ -134,7 +134,7 @@ impl BudgetArgs {
 
     /// Returns the change of limits that was typed; `None` if the budget is only shown. Errors: a unit that is changed
     /// in two ways.
-    pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::raise::Raise>, CliError> {
+    pub fn change(&self, run: RunNo) -> Result<Option<outlast_core::engine::run::limits::Raise>, CliError> {
         let (add, set, mut lift) = (self.add.limits(), self.set.limits(), PerUnit::<bool>::default());
         for unit in &self.lift {
             lift[*unit] = true;
@@ -151,7 +151,7 @@ impl BudgetArgs {
                 ));
             }
         }
-        Ok(any.then_some(outlast_core::engine::run::raise::Raise { run, add, set, lift }))
+        Ok(any.then_some(outlast_core::engine::run::limits::Raise { run, add, set, lift }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `outlast approvals` lists approvals that wait for a person; `outlast approve ID` records the person's decision.
 
 use outlast_core::{
-    engine::{self, act::InName, approval::decide_approval::DecideApproval},
+    engine::{self, act::InName, approval::DecideApproval},
     journal::approval::{self, ApprovalId, Status},
     reads::{self, approvals::View},
     store::{self, Ask, Durability, Store, filter::ApprovalFilter as Filter},

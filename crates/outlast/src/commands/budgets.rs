@@ -3,11 +3,7 @@
 use outlast_core::{
     engine::{
         act::InName,
-        budget::{
-            raise_budget::RaiseBudget,
-            remove_budget::RemoveBudget,
-            set_budget::{SetBudget, Source},
-        },
+        budget::{RaiseBudget, RemoveBudget, SetBudget, Source},
     },
     reads,
     store::{Ask as _, Durability, Store},

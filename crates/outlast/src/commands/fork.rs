@@ -1,7 +1,7 @@
 //! `outlast snapshot RUN NAME` and `outlast fork RUN --from-snapshot …`.
 
 use outlast_core::{
-    engine::{act::InName, run::snapshot::Snapshot},
+    engine::{act::InName, run::fork::Snapshot},
     envelope::unit::{Limits, Unit},
     reads::{
         self,

@@ -1,7 +1,7 @@
 //! `outlast notify [ls | retry | test]`: the endpoints that are told what happens.
 
 use outlast_core::{
-    engine::notify::put_delivery::PutDelivery,
+    engine::notify::PutDelivery,
     events::delivery::Delivery,
     store::{Ask as _, Durability, Store},
 };

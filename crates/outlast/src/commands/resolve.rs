@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use outlast_core::{
-    engine::step::resolve_step::ResolveStep,
+    engine::step::ResolveStep,
     journal::{Entry, State, payload::Payload},
     run::instance::Life,
     store::{Ask, Durability, RunView, Store},

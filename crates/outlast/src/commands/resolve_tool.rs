@@ -1,7 +1,7 @@
 //! A person's word on a tool call in doubt, for `outlast resolve`.
 
 use outlast_core::{
-    engine::tool::resolve_tool::{ResolveTool, Said},
+    engine::tool::{ResolveTool, Said},
     journal::{Entry, Kind, State, payload::Payload},
     reads::entries,
     run::instance::Life,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io, path::Path};
 
 use outlast_core::{
-    engine::run::recount::Recount,
+    engine::run::limits::Recount,
     envelope::{
         audit::{Gone, Sums},
         budget::BudgetView,
@@ -214,8 +214,8 @@ mod tests {
     use outlast_core::{
         engine::{
             actor::Actor,
-            run::{enter::Enter, register::Register, start::Start},
-            step::count_loop::CountLoop,
+            run::{claim::Enter, process::Register, start::Start},
+            step::CountLoop,
         },
         memory::MemoryStore,
         run::instance::Identity,

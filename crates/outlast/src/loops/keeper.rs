@@ -15,7 +15,7 @@ use outlast_core::{
     call::Membership,
     engine::{
         self,
-        run::renew::{Active, ActiveTime, Pulse},
+        run::process::{Active, ActiveTime, Pulse},
     },
     run::status::Status,
     store::{self, Ask as _, Durability, Store},

@@ -11,9 +11,8 @@ use outlast_core::{
         self,
         run::{
             claim::{Claim, Claimed},
-            declare_dead::DeclareDead,
-            end_attempt::{EndAttempt, Then},
-            reopen::Reopen,
+            end_attempt::{EndAttempt, Reopen, Then},
+            process::DeclareDead,
             start::Start,
         },
     },

@@ -10,18 +10,14 @@ use outlast_core::{
     engine::{
         self,
         actor::Actor,
-        approval::request_approval::{Asker, RequestApproval},
+        approval::{Asker, RequestApproval},
         call::delivered::Delivered,
         run::{
             claim::{Claim, Claimed},
             end_attempt::{EndAttempt, Then},
         },
-        step::record::Record as Close,
-        tool::{
-            give_up_tool::GiveUpTool,
-            reserve_tool::{ReserveTool, Reserved},
-            send_tool::SendTool,
-        },
+        step::Record as Close,
+        tool::{GiveUpTool, ReserveTool, Reserved, SendTool},
     },
     journal::{Kind, Opening, Role, State, approval::Status, iteration_scope, payload::Payload},
     run::{Record, attempt::Exit, rules::Rules},

@@ -11,7 +11,7 @@ pub mod topic;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use outlast_core::{
-    engine::notify::put_delivery::PutDelivery,
+    engine::notify::PutDelivery,
     events::{
         Event, EventQuery, Mark,
         delivery::{Deed, Delivery, Letter},

@@ -10,8 +10,7 @@ use std::{
 
 use outlast_core::{
     engine::run::{
-        declare_dead::DeclareDead,
-        register::Register,
+        process::{DeclareDead, Register},
         start::Start,
         tell::{Tell, Word},
     },

@@ -1,7 +1,7 @@
 //! Work of a run that called no model, in words.
 
 use outlast_core::{
-    engine::step::checkpoint::OURS,
+    engine::checkpoint::OURS,
     journal::{Entry, Kind},
 };
 

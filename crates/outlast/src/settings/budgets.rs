@@ -5,7 +5,7 @@
 //! may not name any: whoever can change a checkout, an agent for one, could raise what everybody may spend.
 
 use outlast_core::{
-    engine::budget::set_budget::{SetBudget, Source},
+    engine::budget::{SetBudget, Source},
     envelope::{
         budget::{Name, Per, Terms},
         ceiling::Ceilings,

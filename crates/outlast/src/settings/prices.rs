@@ -7,7 +7,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::run::amend::Amend,
+    engine::run::limits::Amend,
     price::PriceTable,
     run::{PriceFile, Prices, Spec, Unpriced, status::Status},
     store::{Ask as _, Durability, RunView, Store},

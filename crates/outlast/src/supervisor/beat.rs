@@ -9,7 +9,7 @@ use std::{
 use outlast_core::{
     engine::{
         self,
-        run::renew::{Active, ActiveTime, Pulse},
+        run::process::{Active, ActiveTime, Pulse},
     },
     store::Error,
     words::id::{AttemptNo, InstanceNo, RunNo},

@@ -44,8 +44,8 @@ use outlast_core::{
         self,
         act::InName,
         run::{
-            amend::Amend,
-            hold::Hold,
+            limits::Amend,
+            pause::Hold,
             tell::{Tell, Word},
         },
         state::transaction::Conflicts,

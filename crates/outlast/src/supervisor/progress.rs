@@ -173,7 +173,7 @@ mod tests {
             actor::Actor,
             run::{
                 claim::{Claim, Claimed},
-                register::Register,
+                process::Register,
                 start::Start,
             },
             state::put::{Change, Put},

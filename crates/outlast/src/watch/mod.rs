@@ -9,7 +9,7 @@ mod screen;
 use std::time::{Duration, Instant};
 
 use outlast_core::{
-    engine::{act::InName, approval::decide_approval::DecideApproval},
+    engine::{act::InName, approval::DecideApproval},
     store::{Ask as _, Durability, Store},
     words::id::RunNo,
 };

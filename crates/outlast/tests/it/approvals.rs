@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{
         actor::Actor,
-        approval::request_approval::{Asker, RequestApproval},
+        approval::{Asker, RequestApproval},
     },
     journal::{
         approval::{Answer, ApprovalId},

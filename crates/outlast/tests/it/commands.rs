@@ -15,8 +15,8 @@ use outlast::{
 };
 use outlast_core::{
     engine::run::{
-        declare_dead::DeclareDead,
         end_attempt::Then,
+        process::DeclareDead,
         tell::{Tell, Word},
     },
     run::{attempt::Exit, status::Status},

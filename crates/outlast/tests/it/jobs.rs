@@ -5,13 +5,10 @@ use std::fs;
 use outlast_core::{
     engine::{
         actor::Actor,
-        item::{
-            claim_item::ClaimItem,
-            record_item::{ItemEnd, RecordItem},
-        },
+        item::{ClaimItem, ItemEnd, RecordItem},
         run::{
-            declare_dead::DeclareDead,
             end_attempt::{EndAttempt, Then},
+            process::DeclareDead,
             start::Start,
         },
     },

@@ -12,16 +12,14 @@ use outlast_core::{
             delivered::Delivered,
             settle::{Bill, Close, Settle},
         },
+        checkpoint::{Checkpoint, Name},
         op::Verb,
         run::{
             claim::{Claim, Claimed},
-            declare_dead::DeclareDead,
             end_attempt::{EndAttempt, Then},
-            register::Register,
-            renew::{Active, Renew},
+            process::{Active, DeclareDead, Register, Renew},
             start::Start,
         },
-        step::checkpoint::{Checkpoint, Name},
     },
     envelope::unit::{Limits, Unit},
     journal::{Opening, iteration_scope, payload::Payload},
@@ -289,7 +287,7 @@ impl Story {
         let run = self.start("run_0190-web", Some(5_000_000_000), Spec::default());
         let instance = self.register(5000);
         let entered =
-            self.ask(outlast_core::engine::run::enter::Enter { run, label: Some("web-1".into()), instance });
+            self.ask(outlast_core::engine::run::claim::Enter { run, label: Some("web-1".into()), instance });
         let actor = Actor { run, attempt: entered.attempt, instance };
         self.go(actor, "hello");
         assert_eq!(entered.attempt, AttemptNo(1));

@@ -7,7 +7,7 @@ use outlast_core::{
     engine::{
         act::InName,
         run::{
-            raise::Raise,
+            limits::Raise,
             tell::{Tell, Word},
         },
     },

@@ -2,7 +2,7 @@
 
 use http::request::Parts;
 use outlast_core::{
-    engine::{actor::Actor, approval::request_approval::Asker},
+    engine::{actor::Actor, approval::Asker},
     words::id::RunNo,
 };
 

@@ -7,11 +7,7 @@ use std::collections::BTreeMap;
 use outlast_core::{
     engine::{
         act::InName,
-        budget::{
-            raise_budget::RaiseBudget,
-            remove_budget::RemoveBudget,
-            set_budget::{SetBudget, Source},
-        },
+        budget::{RaiseBudget, RemoveBudget, SetBudget, Source},
     },
     envelope::budget::{Name, Per, Terms, UNITS},
     reads::budgets,

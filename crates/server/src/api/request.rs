@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use outlast_core::{
-    engine::{self, actor::Actor, approval::request_approval::Asker},
+    engine::{self, actor::Actor, approval::Asker},
     store::{self, RunView, Store},
     words::id::{RunId, Seq},
 };

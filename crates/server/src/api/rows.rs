@@ -9,7 +9,7 @@ use http::Response;
 use outlast_core::{
     engine::{
         act::Named,
-        budget::set_budget::BudgetSet,
+        budget::BudgetSet,
         op::{Op, Outcome},
     },
     journal::{Role, payload::Payload},

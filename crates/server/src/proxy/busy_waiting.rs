@@ -12,7 +12,7 @@ use outlast_core::{
         Refused,
         busy_waiting::{Look, Streak},
     },
-    engine::run::halt::Halt,
+    engine::run::limits::Halt,
     envelope,
     run::NoProgress,
     store::{Ask as _, Durability},

@@ -19,11 +19,10 @@ use outlast_core::{
         actor::Actor,
         call::{
             admit::{Admission, Admit},
-            delivered::Delivered,
-            give_back::GiveBack,
-            store_part::StorePart,
+            delivered::{Delivered, GiveBack},
+            settle::StorePart,
         },
-        run::halt::Halt,
+        run::limits::Halt,
     },
     envelope,
     journal::{

@@ -6,7 +6,7 @@ use outlast_core::{
     call::Refused,
     engine::{
         self,
-        run::{enter::Enter, start::Start},
+        run::{claim::Enter, start::Start},
     },
     journal::{iteration_scope, scope},
     reads::plans,

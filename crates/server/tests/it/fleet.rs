@@ -1,7 +1,7 @@
 //! Budgets of a fleet: the operator of the server reads them, and no client sets them.
 
 use outlast_core::{
-    engine::budget::set_budget::{SetBudget, Source},
+    engine::budget::{SetBudget, Source},
     envelope::{
         budget::{Name, Per, Terms},
         unit::{Limits, Unit},

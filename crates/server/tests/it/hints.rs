@@ -6,10 +6,7 @@ use std::{sync::Arc, time::Duration};
 use outlast_core::{
     engine::{
         actor::Actor,
-        approval::{
-            decide_approval::DecideApproval,
-            request_approval::{Asker, RequestApproval},
-        },
+        approval::{Asker, DecideApproval, RequestApproval},
     },
     journal::{
         approval::{EXPIRES_MS, Status},

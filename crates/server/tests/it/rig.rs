@@ -15,7 +15,7 @@ use outlast_core::{
     engine::{
         run::{
             claim::{Claim, Claimed},
-            raise::Raise,
+            limits::Raise,
             start::Start,
         },
         state::transaction::Conflicts,

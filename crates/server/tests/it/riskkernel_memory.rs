@@ -3,8 +3,8 @@
 use outlast_core::{
     engine::{
         actor::Actor,
-        run::enter::Enter,
-        step::checkpoint::{Checkpoint, Name},
+        checkpoint::{Checkpoint, Name},
+        run::claim::Enter,
     },
     journal::payload::Payload,
     store::{Ask as _, Durability},

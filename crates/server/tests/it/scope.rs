@@ -3,15 +3,9 @@
 use outlast_core::{
     engine::{
         actor::Actor,
-        item::{
-            claim_item::ClaimItem,
-            record_item::{ItemEnd, RecordItem},
-        },
+        item::{ClaimItem, ItemEnd, RecordItem},
         run::start::Start,
-        step::{
-            begin_step::{BeginStep, Step},
-            next_try::NextTry,
-        },
+        step::{BeginStep, NextTry, Step},
     },
     envelope::unit::Unit,
     journal::{

@@ -4,10 +4,7 @@ use outlast_core::{
     call::plan::{CallId, Heard, Plan, Verdict},
     engine::{
         self,
-        state::{
-            put::{Change as Write, Put},
-            put_row::PutRow,
-        },
+        state::put::{Change as Write, Put, PutRow},
     },
     envelope::ceiling::Ceilings,
     reads::plans,

@@ -9,7 +9,10 @@ use outlast_core::{
     },
     engine::{
         actor::Actor,
-        call::{admit::Admit, delivered::Delivered, give_back::GiveBack},
+        call::{
+            admit::Admit,
+            delivered::{Delivered, GiveBack},
+        },
     },
     journal::Role,
     store::{Durability, Error, Store},

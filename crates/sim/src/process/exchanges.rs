@@ -9,11 +9,8 @@ use outlast_core::{
         exchange::{Ending, Event, Failure, Frame, Silence},
     },
     engine::{
-        call::{
-            retry::Retry,
-            settle::{Bill, Settle},
-        },
-        run::await_provider::AwaitProvider,
+        call::settle::{Bill, Retry, Settle},
+        run::pause::AwaitProvider,
     },
     journal::{Opening, payload::Payload},
     store::Durability,

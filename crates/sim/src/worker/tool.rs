@@ -7,15 +7,14 @@ use outlast_core::{
     engine::{
         call::delivered::Delivered,
         op::Outcome,
-        tool::{
-            give_up_tool::GiveUpTool,
-            reserve_tool::{ReserveTool, Reserved},
-            send_tool::SendTool,
-        },
+        tool::{GiveUpTool, ReserveTool, Reserved, SendTool},
     },
     journal::{State, iteration_scope, payload::Payload},
     store::Durability,
-    words::{digest::Digest, id::Seq, id::Slot},
+    words::{
+        digest::Digest,
+        id::{Seq, Slot},
+    },
 };
 
 use super::Worker;

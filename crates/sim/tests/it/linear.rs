@@ -14,7 +14,7 @@ use outlast_core::{
         op::{Op, Outcome},
         run::{
             claim::{Claim, Claimed},
-            register::Register,
+            process::Register,
             start::Start,
         },
         state::put::{Change, Put},

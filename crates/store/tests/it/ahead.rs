@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use outlast_core::{
     engine::{
         op::{Op, Outcome},
-        step::{begin_step::Step, record::Record},
+        step::{Record, Step},
     },
     journal::{Entry, Opening, State},
     store::{Durability, Error, Store},
@@ -95,7 +95,7 @@ fn a_stale_attempt_is_refused_at_once_and_opens_nothing() {
         agent.ask(agent.turn(None)).unwrap();
         // The verdict and the takeover are another process's.
         let seen = theirs.store().instance(agent.process.no).unwrap().unwrap().heartbeat;
-        let verdict = outlast_core::engine::run::declare_dead::DeclareDead {
+        let verdict = outlast_core::engine::run::process::DeclareDead {
             instance: agent.process.no,
             heartbeat_seen: seen,
             left: false,

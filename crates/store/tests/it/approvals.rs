@@ -2,14 +2,11 @@
 
 use outlast_core::{
     engine::{
-        approval::{
-            decide_approval::DecideApproval,
-            request_approval::{Asker, RequestApproval},
-        },
+        approval::{Asker, DecideApproval, RequestApproval},
         run::{
             claim::Claim,
             end_attempt::Then,
-            renew::Active,
+            process::Active,
             start::Start,
             tell::{Tell, Word},
         },

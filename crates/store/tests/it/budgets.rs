@@ -1,11 +1,7 @@
 //! Named budgets: what runs of a tag spend together, in a period.
 
 use outlast_core::{
-    engine::budget::{
-        raise_budget::RaiseBudget,
-        remove_budget::RemoveBudget,
-        set_budget::{BudgetSet, SetBudget, Source},
-    },
+    engine::budget::{BudgetSet, RaiseBudget, RemoveBudget, SetBudget, Source},
     envelope::{
         Envelope, Whose,
         budget::{Name, Per, Terms},

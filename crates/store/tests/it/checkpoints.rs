@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
+        checkpoint::{Checkpoint, Name, OURS, Used},
         run::{claim::Claim, end_attempt::Then},
-        step::checkpoint::{Checkpoint, Name, OURS, Used},
     },
     envelope::unit::Unit,
     journal::{Kind, Role, payload::Payload},

@@ -115,7 +115,7 @@ pub fn registering_at_once_gives_everyone_a_number(s: &Stage) {
     let process = s.process("p");
     let mut numbers: Vec<InstanceNo> = together(|_| {
         let identity = outlast_core::run::instance::Identity::default();
-        process.ask(outlast_core::engine::run::register::Register { identity }).unwrap()
+        process.ask(outlast_core::engine::run::process::Register { identity }).unwrap()
     });
     numbers.sort();
     numbers.dedup();

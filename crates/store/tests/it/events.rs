@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::{
-        notify::put_delivery::PutDelivery,
+        notify::PutDelivery,
         run::{
             end_attempt::Then,
             forget::{Forget, Forgot},

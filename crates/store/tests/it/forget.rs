@@ -5,7 +5,7 @@ use outlast_core::{
         end_attempt::Then,
         forget::{Forget, Forgot},
         fork::Fork,
-        recount::Recount,
+        limits::Recount,
         tell::{Tell, Word},
     },
     envelope::unit::{Limits, Unit},

@@ -2,13 +2,11 @@
 
 use outlast_core::{
     engine::{
-        item::claim_item::ClaimItem,
-        run::{end_attempt::Then, snapshot::Snapshot},
+        checkpoint::{self, Checkpoint},
+        item::ClaimItem,
+        run::{end_attempt::Then, fork::Snapshot},
         state::put::{Change, Put},
-        step::{
-            begin_step::Step,
-            checkpoint::{self, Checkpoint},
-        },
+        step::Step,
     },
     envelope::unit::{Limits, Unit},
     journal::{
@@ -195,12 +193,8 @@ pub fn a_forks_items_are_those_of_the_snapshot(s: &Stage) {
         ClaimItem { content: Some(outlast_core::words::digest::Digest::of(b"2")), ..a.claiming_item("c") };
     a.ask(changed).unwrap();
     // An entry that later replaces a shared item changes nothing in the fork.
-    s.ask(outlast_core::engine::item::reset_item::ResetItem {
-        run: a.run,
-        key: "a".into(),
-        reuse_answers: false,
-    })
-    .unwrap();
+    s.ask(outlast_core::engine::item::ResetItem { run: a.run, key: "a".into(), reuse_answers: false })
+        .unwrap();
     let run = fork(s, a.run, point, "f");
     let rows = s.store().items(run, &Page::new(Seq(0), 10).with_values()).unwrap();
     let told: Vec<_> = rows.into_iter().map(|(r, v)| (r.key, v.unwrap().decode().unwrap())).collect();
@@ -250,11 +244,7 @@ pub fn a_fork_of_a_fork_counts_an_item_that_ran_anew_once(s: &Stage) {
         a.item_done(seq, "first");
     }
     let first = fork(s, a.run, now(s, a.run), "f1");
-    let reset = outlast_core::engine::item::reset_item::ResetItem {
-        run: first,
-        key: "a".into(),
-        reuse_answers: false,
-    };
+    let reset = outlast_core::engine::item::ResetItem { run: first, key: "a".into(), reuse_answers: false };
     s.ask(reset).unwrap();
     let f = s.process("q").works(first);
     let seq = f.item("a").opening.seq;

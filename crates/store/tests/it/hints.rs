@@ -9,7 +9,7 @@ use std::{
 };
 
 use outlast_core::{
-    engine::{approval::decide_approval::DecideApproval, call::settle::Close},
+    engine::{approval::DecideApproval, call::settle::Close},
     store::{News, Store},
 };
 

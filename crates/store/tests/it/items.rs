@@ -4,14 +4,9 @@ use std::collections::BTreeMap;
 
 use outlast_core::{
     engine::{
-        item::{
-            claim_item::ClaimItem,
-            record_item::{ItemEnd, RecordItem},
-            reset_item::ResetItem,
-            return_item::ReturnItem,
-        },
+        item::{ClaimItem, ItemEnd, RecordItem, ResetItem, ReturnItem},
         run::end_attempt::Then,
-        step::{begin_step::Step, next_try::NextTry},
+        step::{NextTry, Step},
     },
     envelope::unit::Unit,
     journal::{

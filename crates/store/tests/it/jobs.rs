@@ -1,7 +1,7 @@
 //! Jobs: their workers, their counts, and how they are read.
 
 use outlast_core::{
-    engine::{item::record_item::ItemEnd, run::end_attempt::Then},
+    engine::{item::ItemEnd, run::end_attempt::Then},
     journal::{
         job::{ItemClaim, Standing},
         payload::Payload,

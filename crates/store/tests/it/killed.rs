@@ -9,7 +9,7 @@ use std::{
 
 use outlast_core::{
     engine::{
-        run::register::Register,
+        run::process::Register,
         state::put::{Change, Put},
     },
     run::instance::Identity,

@@ -3,13 +3,12 @@
 use outlast_core::{
     engine::{
         actor::Actor,
+        checkpoint::{Checkpoint, Name},
         run::{
-            adopt::Adopt,
-            claim::{Claim, Claimed},
+            claim::{Adopt, Claim, Claimed},
             end_attempt::{EndAttempt, Then},
         },
         state::put::Put,
-        step::checkpoint::{Checkpoint, Name},
     },
     journal::payload::Payload,
     run::status::Status,

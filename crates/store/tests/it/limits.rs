@@ -5,9 +5,9 @@ use outlast_core::{
         run::{
             claim::{Claim, Claimed},
             end_attempt::Then,
-            renew::Renew,
+            process::Renew,
         },
-        step::count_loop::Turn,
+        step::Turn,
     },
     envelope::unit::Unit,
     run::status::Status,

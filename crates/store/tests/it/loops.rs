@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::{
         run::{claim::Claim, end_attempt::Then},
-        step::count_loop::Turn,
+        step::Turn,
     },
     envelope::unit::Unit,
     run::status::Status,

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use outlast_core::{
-    engine::run::{register::Register, start::Start},
+    engine::run::{process::Register, start::Start},
     events::{EventQuery, Mark},
     run::instance::Identity,
     store::{Ask as _, Durability, Store},

@@ -5,9 +5,8 @@ use std::thread;
 
 use outlast_core::{
     engine::{
-        budget::apply_budget::ApplyBudget,
-        call::admit::Admission,
-        call::settle::Close,
+        budget::ApplyBudget,
+        call::{admit::Admission, settle::Close},
         op::Verb,
         run::end_attempt::Then,
         state::put::{Change, Put},

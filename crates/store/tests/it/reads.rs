@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use outlast_core::{
     engine::{
         call::settle::{Bill, Close},
-        run::{end_attempt::Then, register::Register, start::Start},
+        run::{end_attempt::Then, process::Register, start::Start},
         state::transaction::Conflicts,
     },
     envelope::unit::{Limits, MOST_PER_CALL},

@@ -4,9 +4,8 @@ use outlast_core::{
     engine::{
         actor::Actor,
         state::{
-            compact::Compact,
             put::{Change, Put},
-            retain::Retain,
+            retain::{Compact, Retain},
         },
     },
     state::{At, Retention},

@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
-        call::{retry::Retry, settle::Close},
-        run::declare_dead::Swept,
+        call::settle::{Close, Retry},
+        run::process::Swept,
     },
     envelope::unit::Unit,
     journal::{Opening, State},

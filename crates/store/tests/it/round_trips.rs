@@ -5,7 +5,7 @@ use outlast_core::{
         call::settle::Close,
         op::{Outcome, Verb},
         state::put::{Change, Put},
-        step::{begin_step::Step, record::Record},
+        step::{Record, Step},
     },
     envelope::unit::Unit,
     state::Name,

@@ -3,7 +3,7 @@
 use outlast_core::{
     engine::run::{
         end_attempt::Then,
-        raise::Raise,
+        limits::Raise,
         tell::{Tell, Word},
     },
     envelope::unit::{Limits, PerUnit, Unit},

@@ -4,7 +4,7 @@ use std::{sync::Arc, thread};
 
 use outlast_core::{
     engine::{
-        run::raise::Raise,
+        run::limits::Raise,
         state::put::{Change, Put},
     },
     envelope::unit::{Limits, PerUnit, Unit},
@@ -47,7 +47,7 @@ fn each_sees_what_the_other_committed(bed: &dyn Bed) {
     // The verdict comes from the other process; this one's next admission knows it.
     b.process("q");
     let heartbeat_seen = b.store().instance(agent.process.no).unwrap().unwrap().heartbeat;
-    let verdict = outlast_core::engine::run::declare_dead::DeclareDead {
+    let verdict = outlast_core::engine::run::process::DeclareDead {
         instance: agent.process.no,
         heartbeat_seen,
         left: false,

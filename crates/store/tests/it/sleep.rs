@@ -3,8 +3,8 @@
 use outlast_core::{
     engine::run::{
         end_attempt::Then,
-        halt::Halt,
-        hold::Hold,
+        limits::Halt,
+        pause::Hold,
         tell::{Tell, Word},
     },
     envelope::{Refusal, evidence::Evidence, unit::Unit},
@@ -112,7 +112,7 @@ pub fn an_unknown_price_halts_what_is_supervised_until_it_is_given(s: &Stage) {
     s.refuses("run_halted", agent.process.claiming(run));
     let prices = Some(Prices { hash: "new".into(), file: None });
     let spec = Spec { prices: prices.clone(), ..s.view(run).spec };
-    let amend = outlast_core::engine::run::amend::Amend {
+    let amend = outlast_core::engine::run::limits::Amend {
         run,
         spec: spec.clone(),
         unpriced: Some(Unpriced::Dearest),

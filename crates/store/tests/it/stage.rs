@@ -6,9 +6,7 @@ use outlast_core::{
     engine::{
         op::Verb,
         run::{
-            declare_dead::{DeclareDead, Swept},
-            register::Register,
-            renew::{Active, Pulse, Renew},
+            process::{Active, DeclareDead, Pulse, Register, Renew, Swept},
             start::Start,
         },
     },

@@ -6,7 +6,7 @@ use outlast_core::{
             put::{Change, Put},
             retain::Retain,
         },
-        step::record::Record,
+        step::Record,
     },
     journal::State,
     reads::rows,

@@ -2,13 +2,9 @@
 
 use outlast_core::{
     engine::{
-        call::store_part::StorePart,
+        call::settle::StorePart,
         run::end_attempt::Then,
-        step::{
-            begin_step::{BeginStep, Step},
-            record::Record,
-            resolve_step::ResolveStep,
-        },
+        step::{BeginStep, Record, ResolveStep, Step},
     },
     envelope::unit::Unit,
     journal::{

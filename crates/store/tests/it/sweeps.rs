@@ -2,9 +2,8 @@
 
 use outlast_core::{
     engine::run::{
-        declare_dead::{DeclareDead, Swept},
         end_attempt::Then,
-        renew::{Active, Renew},
+        process::{Active, DeclareDead, Renew, Swept},
     },
     envelope::unit::Unit,
     journal::State,

@@ -2,8 +2,8 @@
 
 use outlast_core::{
     engine::{
-        run::{end_attempt::Then, reopen::Reopen},
-        state::put_by_token::PutByToken,
+        run::end_attempt::{Reopen, Then},
+        state::put::PutByToken,
     },
     run::{status::Status, token::Claims},
     state::run_namespace,

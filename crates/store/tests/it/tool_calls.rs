@@ -3,13 +3,7 @@
 use outlast_core::{
     engine::{
         call::delivered::Delivered,
-        tool::{
-            give_back_tool::GiveBackTool,
-            give_up_tool::GiveUpTool,
-            reserve_tool::{ReserveTool, Reserved},
-            resolve_tool::{ResolveTool, Said},
-            send_tool::SendTool,
-        },
+        tool::{GiveBackTool, GiveUpTool, ReserveTool, Reserved, ResolveTool, Said, SendTool},
     },
     envelope::unit::{Limits, Unit},
     journal::{Kind, Opening, Role, State, payload::Payload},
@@ -54,7 +48,7 @@ impl Agent {
 
     fn answers(&self, opening: Opening, text: &str) {
         let value = Payload::encode(text.as_bytes());
-        let record = outlast_core::engine::step::record::Record {
+        let record = outlast_core::engine::step::Record {
             opening,
             value,
             failed: false,
@@ -165,7 +159,7 @@ pub fn a_call_that_may_be_repeated_is_sent_again(s: &Stage) {
     let again = b.sends(reads(&b));
     assert_eq!(again.seq, first.seq);
     assert_eq!(s.entry(a.run, again.seq).tool.unwrap().sends, 2);
-    let late = outlast_core::engine::step::record::Record {
+    let late = outlast_core::engine::step::Record {
         opening: first,
         value: Payload::encode(b"late"),
         failed: false,

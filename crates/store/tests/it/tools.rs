@@ -1,7 +1,7 @@
 //! Tool calls: on disk before they begin, and closed by whoever drives the run.
 
 use outlast_core::{
-    engine::step::tool::{BeginTool, Tool},
+    engine::tool::{BeginTool, Tool},
     journal::{Kind, Opening, Role, State, payload::Payload},
     words::id::{RunNo, Seq},
 };

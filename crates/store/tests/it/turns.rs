@@ -2,8 +2,10 @@
 
 use outlast_core::{
     engine::run::{
-        begin_iteration::BeginIteration, claim::Claim, end_attempt::Then, hold::Hold,
-        judge_iteration::JudgeIteration,
+        claim::Claim,
+        end_attempt::Then,
+        iteration::{BeginIteration, JudgeIteration},
+        pause::Hold,
     },
     journal::{Kind, payload::Payload},
     reads,

@@ -3,10 +3,7 @@
 use outlast_core::{
     engine::{
         run::end_attempt::Then,
-        step::{
-            begin_step::{BeginStep, Step},
-            record::Record,
-        },
+        step::{BeginStep, Record, Step},
     },
     envelope::unit::Unit,
     journal::{Opening, State, payload::Payload, scope},

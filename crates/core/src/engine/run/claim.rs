@@ -1,8 +1,9 @@
-//! Claim: takes a slot of a run for a process and opens a new attempt in it.
+//! Claim: begins an attempt of a run, in one of the ways in which a process comes to drive one.
 
 use crate::{
     engine::{
         Error,
+        actor::Actor,
         loaded::{Loaded, Need},
         rule::guard,
     },
@@ -198,4 +199,116 @@ pub enum Claimed {
     },
     /// `restarts` is used up, or the run's time is over: the run is halted.
     Refused(Refusal),
+}
+
+/// Lets the actor's process open steps, loops and checkpoints in an attempt that another process drives.
+///
+/// One live process at a time: it holds the run's adopter lease under the attempt's own fence, and loses it with
+/// that attempt or with its life. The supervisor still renews and ends the attempt.
+/// Synced. Idempotent. Errors: `LeaseLost`; `RunHeld` while another live process has adopted the attempt.
+#[derive(Clone, Debug)]
+pub struct Adopt {
+    pub actor: Actor,
+}
+
+impl Adopt {
+    pub fn needs(&self) -> Vec<Need> {
+        guard::needs(&self.actor, Slot::DRIVER).into()
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let attempt = guard::is_driven(l, &self.actor)?;
+        let run = l.run(self.actor.run)?;
+        let Some(fence) = Some(attempt).filter(|a| a.slot == Slot::DRIVER).and_then(|a| a.fence) else {
+            // Header attempts belong to the callers that send their label.
+            return Err(Error::LeaseLost { id: run.id.to_string(), attempt: self.actor.attempt.0 });
+        };
+        let held = l.lease(run.no, Slot::ADOPTER).filter(|lease| lease.fence == fence);
+        if let Some(lease) = held.filter(|lease| lease.instance != self.actor.instance)
+            && guard::live(l, lease.instance).is_ok()
+            && let Some(holder) = l.instance(lease.instance)
+        {
+            return Err(guard::held(run, holder));
+        }
+        let run = run.no;
+        l.put_lease(Lease { run, slot: Slot::ADOPTER, instance: self.actor.instance, fence });
+        Ok(())
+    }
+}
+
+/// Finds or opens the attempt that a request's HTTP header names. A new label opens a new attempt in slot 0; without a
+/// label the caller gets the run's one implicit attempt.
+///
+/// Synced when it opens one. Errors: `LabelEnded`; `RunHeld` when a live process drives slot 0; `NotRunning` without
+/// a label when a person stopped the run, because the agent that keeps asking is what was stopped. A new label, or
+/// `Tell` with `Resume`, shows that somebody wants the run to go on.
+#[derive(Clone, Debug)]
+pub struct Enter {
+    pub run: RunNo,
+    pub label: Option<String>,
+    pub instance: InstanceNo,
+}
+
+impl Enter {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = vec![
+            Need::Instance(self.instance),
+            Need::Run(self.run),
+            Need::OpenAttempts(self.run),
+            Need::Lease(self.run, Slot::DRIVER),
+        ];
+        needs.extend(self.label.clone().map(|label| Need::Labelled(self.run, label)));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Entered, Error> {
+        guard::live(l, self.instance)?;
+        let run = l.run(self.run)?;
+        if let Some(holder) = guard::driver(l, run, Slot::DRIVER) {
+            return Err(guard::held(run, holder));
+        }
+        let slot = if self.label.is_some() { Slot::DRIVER } else { Slot::IMPLICIT };
+        if let Some(found) = self.find(l, slot)? {
+            return Ok(found);
+        }
+        guard::unhalt(l, self.run, l.has_open_attempt(self.run), now)?;
+        let run = l.run(self.run)?;
+        if self.label.is_none() && run.stop_requested && run.status == Status::Interrupted {
+            return Err(Error::NotRunning { id: run.id.to_string(), status: run.status.name() });
+        }
+        if self.label.is_some() {
+            end_open(l, self.run, slot, now);
+        }
+        let no = open_attempt(
+            l,
+            NewAttempt { run: self.run, slot, label: self.label.clone(), driver: None },
+            now,
+        )?;
+        Ok(Entered { attempt: no, slot, iteration: l.run(self.run)?.iteration })
+    }
+
+    fn find(&self, l: &Loaded, slot: Slot) -> Result<Option<Entered>, Error> {
+        let run = l.run(self.run)?;
+        let found = match &self.label {
+            Some(label) => guard::labelled(l, run, label),
+            None => l
+                .all::<Attempt>()
+                .find(|a| a.run == self.run && a.slot == slot && a.label.is_none() && a.is_open()),
+        };
+        let Some(a) = found else { return Ok(None) };
+        match &self.label {
+            // A header caller cannot continue under the label of a supervised attempt.
+            Some(label) if !a.is_open() || a.instance.is_some() => {
+                Err(Error::LabelEnded { id: run.id.to_string(), label: label.clone() })
+            }
+            _ => Ok(Some(Entered { attempt: a.no, slot, iteration: a.iteration })),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    pub attempt: AttemptNo,
+    pub slot: Slot,
+    pub iteration: i64,
 }

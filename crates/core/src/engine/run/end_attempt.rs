@@ -1,11 +1,11 @@
-//! End attempt: records that an agent exited, as its driver saw it.
+//! End attempt: closes an attempt and decides what becomes of the run, which may be opened again.
 
 use crate::{
     engine::{
         Error,
         loaded::{Loaded, Need},
         rule::guard,
-        run::renew,
+        run::process,
     },
     envelope::Refusal,
     run::{
@@ -47,7 +47,10 @@ impl EndAttempt {
         }
         let awaited = run.awaited_outage().filter(|_| self.then == Then::AwaitProvider);
         let outage = awaited.map(|(outage, _)| outage.clone());
-        renew::post_active(l, &renew::Active { run: self.run, attempt: self.attempt, ms: self.active_ms })?;
+        process::post_active(
+            l,
+            &process::Active { run: self.run, attempt: self.attempt, ms: self.active_ms },
+        )?;
         if let Some(a) = l.attempt_mut(self.run, self.attempt) {
             a.ended_at = Some(now);
             a.exit = Some(Exit { outage, ..self.exit.clone() });
@@ -122,4 +125,26 @@ pub enum Then {
     },
     Complete,
     Fail(String),
+}
+
+/// Makes a completed run interrupted, so that it can be claimed. A run in any other status stays as it is.
+///
+/// Starts no attempt. Synced. Idempotent. Returns the run's status.
+#[derive(Clone, Debug)]
+pub struct Reopen {
+    pub run: RunNo,
+}
+
+impl Reopen {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Status, Error> {
+        let run = l.run(self.run)?;
+        if run.status != Status::Completed {
+            return Ok(run.status);
+        }
+        guard::shift(l.run_mut(self.run)?, Event::Reopen, now)
+    }
 }

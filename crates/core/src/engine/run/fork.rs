@@ -1,4 +1,6 @@
-//! Fork: creates a run that begins at a point of another run's journal.
+//! Fork: begins a run with the journal of another; a snapshot names an entry to fork from.
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +16,10 @@ use crate::{
     run::{
         Spec,
         origin::{NOBODYS, Origin},
+        snapshot::{AGENT, Kept, namespace},
     },
-    words::id::{Micros, RunId, Seq},
+    state::Name,
+    words::id::{Micros, RunId, RunNo, Seq},
 };
 
 /// Creates a run whose journal begins with its origin's, up to a point; or finds the fork if it exists.
@@ -75,5 +79,39 @@ impl Fork {
             Change::apply(&self.state, l, Author::Attempt(started.run, NOBODYS), None, now)?;
         }
         Ok(started)
+    }
+}
+
+/// Gives the current end of the run's journal a name. Returns the number of the last entry before it. A name used again
+/// moves to the new point. Synced.
+/// Errors: `BadSnapshot`.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub run: RunNo,
+    /// Id of the run, under which its snapshots are stored.
+    pub id: RunId,
+    pub name: String,
+}
+
+impl Snapshot {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::State(self.key())]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        // The name becomes a part of its forks' ids: two names must not give the same id.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
+            return Err(Error::BadSnapshot { name: self.name.chars().take(80).collect() });
+        }
+        let seq = Seq(l.run(self.run)?.next_seq.0 - 1);
+        let kept = serde_json::to_vec(&Kept { seq, at: now }).map_err(|_| Error::NotLoaded("a snapshot"))?;
+        let change = Change::set(self.key(), &kept);
+        Change::apply(&[change], l, Author::Outlast, None, now)?;
+        Ok(seq)
+    }
+
+    fn key(&self) -> Arc<Name> {
+        Name::new(namespace(&self.id), AGENT, self.name.clone())
     }
 }

@@ -156,11 +156,14 @@ mod tests {
     use crate::{
         engine::{
             actor::Actor,
-            call::{admit::Admission, delivered::Delivered, give_back::GiveBack, settle::Close},
+            call::{
+                admit::Admission,
+                delivered::{Delivered, GiveBack},
+                settle::Close,
+            },
             run::{
-                claim::{Claim, Claimed},
+                claim::{Claim, Claimed, Enter},
                 end_attempt::{EndAttempt, Then},
-                enter::Enter,
                 start::Start,
             },
             tests::bench::{Bench, Request, bill},

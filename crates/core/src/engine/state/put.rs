@@ -9,9 +9,10 @@ use crate::{
         loaded::{Loaded, Need},
         rule::guard,
     },
+    run::token::Claims,
     state::{
         Committed, Name, Namespace, Position, Retention, Value, outcome,
-        own::Owner,
+        own::{Owner, Table},
         rows::{Current, Forgetting, NewCommit, NewVersion, Removal, Trimmed},
         run_namespace,
     },
@@ -314,5 +315,78 @@ impl Put {
         }
         let by = Author::of(self.actor.as_ref().map(|(actor, _)| actor));
         Change::apply(&self.changes, l, by, self.transaction.as_ref(), now)
+    }
+}
+
+/// Changes the state as the attempt that a run token names. All of `changes`, or none.
+///
+/// The `Put` of processes that are no instances: an agent's children hold only its token. Synced.
+/// Idempotent on `transaction`. Errors: `LeaseLost` once the attempt is over or another one drives its slot;
+/// `Conflict` and `Changed`; `ReadOnlyNamespace` for another run's namespace and for one of Outlast's own. An
+/// error writes nothing.
+#[derive(Clone, Debug)]
+pub struct PutByToken {
+    /// Claims of a token whose signature was checked.
+    pub claims: Claims,
+    pub changes: Vec<Change>,
+    /// The caller's id of this transaction, never used for another one; `None` for no id.
+    pub transaction: Option<Arc<str>>,
+    /// Whether the changes are progress of the agent: counted like a finished entry, so that a later death is no
+    /// crash loop.
+    pub progress: bool,
+}
+
+impl PutByToken {
+    pub fn needs(&self) -> Vec<Need> {
+        let Claims { run, attempt, slot, .. } = self.claims;
+        let mut needs: Vec<Need> = self.changes.iter().map(Change::need).collect();
+        needs.extend(self.transaction.clone().map(Need::Transaction));
+        needs.extend([Need::Run(run), Need::Attempt(run, attempt), Need::Lease(run, slot)]);
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Committed, Error> {
+        if let Some(outcome) = &l.state.outcome {
+            return Ok(outcome.clone());
+        }
+        guard::bears(l, &self.claims)?;
+        let by = Author::Attempt(self.claims.run, self.claims.attempt);
+        let committed = Change::apply(&self.changes, l, by, self.transaction.as_ref(), now)?;
+        if self.progress {
+            l.run_mut(self.claims.run)?.closed += 1;
+        }
+        Ok(committed)
+    }
+}
+
+/// Writes a row of `table`, whose older versions go as the table says.
+///
+/// Errors: `Conflict` if the row's version is not the expected one. An error writes nothing.
+#[derive(Clone, Debug)]
+pub struct PutRow {
+    pub table: Table,
+    pub key: Arc<str>,
+    pub value: Value,
+    /// Version that must be the newest (0: never written); `None` checks nothing.
+    pub expected: Option<i64>,
+}
+
+impl PutRow {
+    fn change(&self) -> Change {
+        let (name, value) = (self.table.name(&self.key), Some(self.value.clone()));
+        Change { name, value, expected: self.expected, unchanged_since: None }
+    }
+
+    pub fn needs(&self) -> Vec<Need> {
+        vec![self.change().need()]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Committed, Error> {
+        let committed = Change::apply(&[self.change()], l, Author::Outlast, None, now)?;
+        let keep = self.table.keep();
+        if let Some(row) = l.state.namespaces.get_mut(self.table.namespace()) {
+            row.touched().keep = keep;
+        }
+        Ok(committed)
     }
 }

@@ -12,9 +12,8 @@ use crate::{
         },
         run::{
             claim::{Claim, Claimed},
-            declare_dead::DeclareDead,
-            raise::Raise,
-            register::Register,
+            limits::Raise,
+            process::{DeclareDead, Register},
             start::{Start, Started},
         },
     },

@@ -5,11 +5,7 @@ use crate::{
         Error as Refused,
         actor::Actor,
         call::admit::Admission,
-        step::{
-            begin_step::{BeginStep, Step},
-            next_try::NextTry,
-            record::Record,
-        },
+        step::{BeginStep, NextTry, Record, Step},
         tests::bench::{Bench, Request},
     },
     envelope::unit::Limits,

@@ -16,7 +16,7 @@ use std::{
 use outlast_core::{
     engine::{
         actor::Actor,
-        step::checkpoint::{Checkpoint, Name},
+        checkpoint::{Checkpoint, Name},
     },
     journal::{Kind, Role, payload::Payload},
     store::{self, Sought, Store},

@@ -9,10 +9,7 @@ use outlast_core::{
     engine::{
         self,
         actor::Actor,
-        run::{
-            begin_iteration::BeginIteration,
-            judge_iteration::{JudgeIteration, STUCK},
-        },
+        run::iteration::{BeginIteration, JudgeIteration, STUCK},
     },
     journal::payload::Payload,
     reads,

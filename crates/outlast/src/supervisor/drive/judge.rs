@@ -4,8 +4,8 @@ use outlast_core::{
     engine::{
         self,
         run::{
-            await_provider::AwaitProvider,
             end_attempt::{EndAttempt, Then},
+            pause::AwaitProvider,
         },
     },
     envelope::unit::Unit,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outlast_core::{
-    engine::{self, op::Verb, run::hold::Hold},
+    engine::{self, op::Verb, run::pause::Hold},
     envelope::Whose,
     reads::room::is_room,
     run::{Run, status::Status},

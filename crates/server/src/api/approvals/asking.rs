@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use outlast_core::{
-    engine::approval::request_approval::{Asker, RequestApproval},
+    engine::approval::{Asker, RequestApproval},
     journal::{
         approval::{Answer, EXPIRES_MS, Status},
         payload::Payload,

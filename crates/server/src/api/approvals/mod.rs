@@ -8,7 +8,7 @@ pub(super) mod policies;
 pub mod show;
 
 use outlast_core::{
-    engine::{self, act::InName, approval::decide_approval::DecideApproval},
+    engine::{self, act::InName, approval::DecideApproval},
     journal::approval::{ApprovalId, Status},
     reads,
     store::{self, Ask as _, Durability, Store, filter::ApprovalFilter as Filter},

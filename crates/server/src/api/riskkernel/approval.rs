@@ -1,7 +1,7 @@
 //! Routes of a run's approvals, requested by its agent and decided by a person, and of its decided tool calls.
 
 use outlast_core::{
-    engine::approval::request_approval::Asker,
+    engine::approval::Asker,
     journal::approval::{self, ApprovalId, Status},
     reads::{self, approvals::View},
     store::{self, Store, filter::ApprovalFilter as Filter},

@@ -1,7 +1,7 @@
 //! Routes of checkpoints: save one, read the newest.
 
 use outlast_core::{
-    engine::step::checkpoint::{Checkpoint, Name, OURS, Used},
+    engine::checkpoint::{Checkpoint, Name, OURS, Used},
     journal::{Role, payload::Payload},
     reads::checkpoints::newest_saved,
     store::{self, Ask as _, Durability, Store},

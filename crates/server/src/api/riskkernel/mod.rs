@@ -14,7 +14,7 @@ use outlast_core::{
     engine::{
         self,
         actor::Actor,
-        run::enter::{Enter, Entered},
+        run::claim::{Enter, Entered},
     },
     store::{self, Ask as _, Durability, RunView},
     words::id::RunNo,

@@ -10,7 +10,7 @@ use outlast_core::{
             start::Start,
             tell::{Tell, Word},
         },
-        step::count_loop::{CountLoop, Turn},
+        step::{CountLoop, Turn},
     },
     envelope::unit::{Limits, Unit},
     reads::policies::{self, NamedPolicy},

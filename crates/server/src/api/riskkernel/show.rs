@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use outlast_core::{
-    engine::step::checkpoint::Used,
+    engine::checkpoint::Used,
     reads::idle::changed_at,
     run::{Run, status::Status},
     store::{self, RunView, Store},

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use outlast_core::{
     call::{FailedTry, Patience, desk, exchange::Event},
-    engine::{call::retry::Retry, run::await_provider::AwaitProvider},
+    engine::{call::settle::Retry, run::pause::AwaitProvider},
     store::{Ask as _, Durability},
     words::outage::{Cause, Outage},
 };

@@ -8,11 +8,8 @@ use outlast_core::{
         exchange::{Ending, Event},
     },
     engine::{
-        call::{
-            settle::{Settle, Settled},
-            store_part::StorePart,
-        },
-        run::await_provider::ProviderAnswered,
+        call::settle::{Settle, Settled, StorePart},
+        run::pause::ProviderAnswered,
     },
     journal::{Role, payload::Payload},
     run::{Record, status::Status},

@@ -10,7 +10,7 @@ use crate::{
         actor::Actor,
         loaded::{Loaded, Need},
         rule::guard,
-        step::begin_step::append,
+        step::append,
     },
     envelope::unit::Unit,
     journal::{Kind, Role, State, payload::Payload},

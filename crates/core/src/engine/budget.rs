@@ -1,4 +1,4 @@
-//! Set budget: sets the limits that all runs of a tag share.
+//! Verbs on named budgets: set, raise and remove one, and charge runs to it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,11 @@ use crate::{
         rule::windows,
     },
     envelope::{
-        budget::{Budget, Name, Past, Terms, UNITS},
-        unit::Unit,
+        budget::{Budget, Name, Past, Per, Terms, UNITS},
+        unit::{Limits, Unit},
     },
     words::{
-        id::{BudgetNo, Micros},
+        id::{BudgetNo, Micros, RunNo},
         row::Row,
     },
 };
@@ -158,4 +158,104 @@ pub struct BudgetSet {
     pub changed: bool,
     /// False while earlier runs are still to be charged to the budget: see `ApplyBudget`.
     pub applied: bool,
+}
+
+/// Adds to the limits of a named budget's current window. Returns the new limits.
+///
+/// The next period begins with the budget's own limits again; a budget without periods keeps the added amount. Calls
+/// that wait for room are decided again. Synced. Errors: `UnknownBudget`; `BadLimit` when there is no limit to add
+/// to, or it would become negative.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RaiseBudget {
+    pub name: Name,
+    pub add: Limits,
+}
+
+impl RaiseBudget {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Windows(None)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Limits, Error> {
+        let (budget, window) = window_of(l, &self.name, now)?;
+        let mut limits = l.envelope(window)?.limits;
+        for unit in Unit::ALL {
+            let Some(add) = self.add[unit] else { continue };
+            let limit = limits[unit]
+                .filter(|_| UNITS.contains(&unit))
+                .ok_or_else(|| Error::BadLimit(format!("{} has no limit to add to; set one", unit.name())))?;
+            let sum = limit.saturating_add(add);
+            if sum < 0 {
+                return Err(Error::BadLimit(format!("{} would become {sum}", unit.name())));
+            }
+            limits[unit] = Some(sum);
+        }
+        l.envelope_mut(window)?.limits = limits;
+        let budget = l.budget_mut(budget)?;
+        if budget.terms.per == Per::None {
+            budget.terms.limits = limits;
+        }
+        Ok(limits)
+    }
+}
+
+/// Removes a named budget. Calls in flight stay charged to their windows; runs that wait for the budget go on.
+///
+/// Synced. Errors: `UnknownBudget`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RemoveBudget {
+    pub name: Name,
+}
+
+impl RemoveBudget {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Budgets]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let no = named(l, &self.name)?.no;
+        l.budget_mut(no)?.removed = true;
+        Ok(())
+    }
+}
+
+/// Charges further calls of the runs to the budget. Returns the number of runs that were not charged to it before. Open
+/// calls stay charged as they were admitted.
+///
+/// The caller ensures that each run has the budget's tag or is below such a run. `last`: with this operation, all such
+/// runs have been named. Synced. Idempotent.
+#[derive(Clone, Debug)]
+pub struct ApplyBudget {
+    pub budget: BudgetNo,
+    pub runs: Vec<RunNo>,
+    pub last: bool,
+}
+
+impl ApplyBudget {
+    pub fn needs(&self) -> Vec<Need> {
+        let runs = self.runs.iter().copied().map(Need::Run);
+        runs.chain([Need::Budget(self.budget)]).collect()
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<usize, Error> {
+        let budget = l.budgets.iter().map(|row| &row.value).find(|b| b.no == self.budget);
+        let budget = budget.ok_or_else(|| Error::UnknownBudget { name: format!("#{}", self.budget) })?;
+        if self.last && !budget.applied {
+            l.budget_mut(self.budget)?.applied = true;
+        }
+        let mut new = 0;
+        for no in &self.runs {
+            // The run may have been forgotten since it was listed.
+            let Ok(run) = l.run(*no) else { continue };
+            if run.budgets.contains(&self.budget) {
+                continue;
+            }
+            let mut budgets = run.budgets.to_vec();
+            budgets.push(self.budget);
+            budgets.sort();
+            l.run_mut(*no)?.budgets = budgets.into();
+            new += 1;
+        }
+        Ok(new)
+    }
 }

@@ -1,18 +1,25 @@
-//! Claim item: gives an item of a job to one worker and to no other.
+//! Verbs on the items of a batch: claim, record, give back, reset, and the number that is expected.
 
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{
         Error,
         actor::Actor,
         loaded::{Loaded, Need},
-        rule::guard,
-        step::begin_step::append,
+        rule::{closing, guard},
+        state::put::Change,
+        step::append,
     },
     journal::{
-        Entry, Kind, State,
-        job::{ItemClaim, ItemDetail, ItemRun, MOST_DEATHS, OnChange, SCOPE, Standing},
+        Entry, Kind, Opening, Role, State,
+        job::{
+            ItemClaim, ItemDetail, ItemEnded, ItemRun, MOST_DEATHS, MOST_FAILED_STARTS, OnChange, SCOPE,
+            Standing,
+        },
+        payload::Payload,
         scope,
     },
     run::instance::Life,
@@ -247,4 +254,166 @@ fn count(l: &mut Loaded, run: RunNo, from: Option<Standing>, to: Standing) -> Re
         *job.counts.of_mut(to) += 1;
     }
     Ok(())
+}
+
+/// Outcome with which an item ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ItemEnd {
+    /// The item's result.
+    Done(Payload),
+    /// The item's error, as the journal keeps it. The item runs again at the job's next start; after three failed
+    /// starts it is dead.
+    Failed(Payload),
+    /// The function refused the item: no start runs it again while its content is the same.
+    Skipped { reason: String },
+}
+
+/// Closes an open item; the state changes of the item commit with it.
+///
+/// Synced: a caller sees an item's result only after this. Authorised by the entry's own instance, even if its
+/// attempt is over; with changes also by the fence of that attempt, without which nothing is recorded.
+/// The item's cost is the sum of its calls, posted as they settled.
+/// Errors: `AlreadyTaken` when another worker has it now; `AlreadySettled`; `UnknownEntry`; with changes
+/// `LeaseLost` and `InstanceDead`.
+#[derive(Clone, Debug)]
+pub struct RecordItem {
+    pub opening: Opening,
+    pub end: ItemEnd,
+    pub changes: Vec<Change>,
+}
+
+impl RecordItem {
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = closing::needs(&self.opening);
+        needs.extend(Change::needs_of_result(&self.changes, self.opening.run, self.opening.instance));
+        needs
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<ItemEnded, Error> {
+        let Opening { run, seq, instance, .. } = self.opening;
+        let entry = closing::open_entry(l, &self.opening, |kind| kind == Kind::Item)?;
+        let (attempt, spent) = (entry.attempt, entry.spent);
+        let mut detail = entry.item.as_deref().cloned().unwrap_or_default();
+        let standing = self.standing(&mut detail);
+        let tries = detail.tries();
+        close_item(l, run, seq, detail, standing, now)?;
+        if let ItemEnd::Done(value) | ItemEnd::Failed(value) = &self.end {
+            l.keep_payload(run, seq, Role::Value, value.clone());
+        }
+        let actor = Actor { run, attempt, instance };
+        Change::apply_with_result(&self.changes, l, actor, now)?;
+        Ok(ItemEnded { seq, standing, tries, spent })
+    }
+
+    fn standing(&self, d: &mut ItemDetail) -> Standing {
+        match &self.end {
+            ItemEnd::Done(_) => Standing::Done,
+            ItemEnd::Skipped { reason } => {
+                d.reason = Some(reason.clone());
+                Standing::Skipped
+            }
+            ItemEnd::Failed(_) => {
+                d.failed_starts += 1;
+                if d.failed_starts < MOST_FAILED_STARTS {
+                    return Standing::Failed;
+                }
+                d.reason = Some(format!("it failed in {} starts", d.failed_starts));
+                Standing::Dead
+            }
+        }
+    }
+}
+
+/// Gives a claimed item back: its call was refused, its run halted, or its worker stops.
+///
+/// `Committed`. No try, failure or death is counted; the next claim continues its try, with the answers
+/// that were paid. Authorised by the entry's own instance.
+/// Errors: `AlreadyTaken`, `AlreadySettled`, `UnknownEntry`.
+#[derive(Clone, Debug)]
+pub struct ReturnItem {
+    pub opening: Opening,
+}
+
+impl ReturnItem {
+    pub fn needs(&self) -> Vec<Need> {
+        closing::needs(&self.opening)
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        let Opening { run, seq, .. } = self.opening;
+        closing::open_entry(l, &self.opening, |kind| kind == Kind::Item)?;
+        if let Some(e) = l.entry_mut(run, seq) {
+            e.instance = None;
+        }
+        Ok(())
+    }
+}
+
+/// Makes an item pending again, with a new entry; its earlier outcome becomes history. Synced.
+///
+/// A failed or dead item keeps its finished steps; a done or skipped item runs anew.
+/// `reuse_answers` keeps the scope of its last try, so that paid answers replay to repaired code.
+/// A pending item only loses its counts of failures and deaths.
+/// Errors: `UnknownItem`; `ItemRunning` while a live worker has it; `NotAJob`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ResetItem {
+    pub run: RunNo,
+    pub key: String,
+    pub reuse_answers: bool,
+}
+
+impl ResetItem {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run), Need::OpenAttempts(self.run), Need::Item(self.run, self.key.clone())]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Seq, Error> {
+        is_job(l, self.run)?;
+        let id = l.run(self.run)?.id.to_string();
+        let (old, detail) = newest(l, self.run, &self.key)
+            .ok_or_else(|| Error::UnknownItem { id: id.clone(), key: self.key.clone() })?;
+        let next = match detail.standing {
+            Standing::Open => {
+                if guard::lives(l, old.instance) && l.is_open(self.run, old.attempt) {
+                    return Err(Error::ItemRunning { id, key: self.key.clone() });
+                }
+                if let Some(e) = l.entry_mut(self.run, old.seq) {
+                    e.instance = None;
+                    e.item = Some(Box::new(ItemDetail { failed_starts: 0, deaths: 0, ..detail }));
+                }
+                return Ok(old.seq);
+            }
+            Standing::Failed | Standing::Dead => again(&detail),
+            Standing::Done | Standing::Skipped => anew(&detail),
+        };
+        let mut next = ItemDetail { failed_starts: 0, deaths: 0, ..next };
+        if self.reuse_answers {
+            (next.try_no, next.first_try, next.root) = (detail.try_no, detail.try_no, detail.root);
+        }
+        let nobody = Actor { run: self.run, attempt: old.attempt, instance: InstanceNo::default() };
+        open_item(l, &nobody, &self.key, next, Some(old.seq), now)
+    }
+}
+
+/// Records the number of items in the input that a start of the job has read, so that reads can tell how much is left.
+///
+/// A start with another input replaces the number. Nothing depends on it. Errors: `NotAJob`.
+#[derive(Clone, Debug)]
+pub struct ExpectItems {
+    pub run: RunNo,
+    pub items: i64,
+}
+
+impl ExpectItems {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![Need::Run(self.run)]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<(), Error> {
+        is_job(l, self.run)?;
+        if let Some(job) = &mut l.run_mut(self.run)?.job {
+            job.counts.expected = self.items;
+        }
+        Ok(())
+    }
 }

@@ -1,4 +1,4 @@
-//! Await provider: notes that a run waits, because its provider answers no call.
+//! Pauses: a run waits for its provider, or is held.
 
 use crate::{
     engine::{
@@ -7,9 +7,12 @@ use crate::{
         rule::guard,
     },
     envelope::Refusal,
-    run::status::{Event, Status},
+    run::{
+        instance::Lease,
+        status::{Event, Status},
+    },
     words::{
-        id::{Micros, RunNo, Slot},
+        id::{Fence, InstanceNo, Micros, RunNo, Slot},
         outage::Outage,
     },
 };
@@ -74,6 +77,45 @@ impl ProviderAnswered {
             return Ok(run.status);
         }
         guard::shift(run, if goes_on { Event::Wake } else { Event::Interrupt }, now)
+    }
+}
+
+/// Takes the driver lease of a sleeping run, so that only one process wakes it, or of a run whose finished iteration is
+/// checked against its `--until`. Returns the time until which the run sleeps, or `None` if it does not sleep.
+///
+/// Synced: on disk before it returns. Idempotent: the process that has the lease writes nothing. Counts no attempt, no
+/// restart and no active time. Errors: `RunHeld` if another live process drives the run, asleep or not; `InstanceDead`
+/// if the calling process was declared dead.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    pub run: RunNo,
+    pub instance: InstanceNo,
+}
+
+impl Hold {
+    pub fn needs(&self) -> Vec<Need> {
+        vec![
+            Need::Instance(self.instance),
+            Need::Run(self.run),
+            Need::Lease(self.run, Slot::DRIVER),
+            Need::OpenAttempts(self.run),
+        ]
+    }
+
+    pub fn decide(&self, l: &mut Loaded, _now: Micros) -> Result<Option<Micros>, Error> {
+        guard::live(l, self.instance)?;
+        let run = l.run(self.run)?;
+        if let Some(holder) = guard::driver(l, run, Slot::DRIVER).filter(|i| i.no != self.instance) {
+            return Err(guard::held(run, holder));
+        }
+        let wake_at = run.wake_at.filter(|_| run.status == Status::Sleeping);
+        if l.lease(self.run, Slot::DRIVER).is_none_or(|lease| lease.instance != self.instance) {
+            let run = l.run_mut(self.run)?;
+            run.fence = Fence(run.fence.0 + 1);
+            let fence = run.fence;
+            l.put_lease(Lease { run: self.run, slot: Slot::DRIVER, instance: self.instance, fence });
+        }
+        Ok(wake_at)
     }
 }
 

@@ -1,3 +1,0 @@
-//! Verbs of deliveries to endpoints.
-
-pub mod put_delivery;
