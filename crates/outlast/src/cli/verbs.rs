@@ -34,13 +34,15 @@ pub enum Over {
     Server,
     /// The command is about this machine. `--server` is refused, and a variable or setting does not concern it.
     ThisMachine,
+    /// The server has no route that does this, and the command is typed on the server's machine.
+    NoRoute(&'static str),
     /// The server has no route for what the command reads or changes; the text names what is missing.
     Missing(&'static str),
 }
 
 /// Returns the command's row. The match is exhaustive: a new command does not compile without one.
 pub fn verb(command: &Command) -> Verb<'_> {
-    use Over::{Missing, Server, ThisMachine};
+    use Over::{Missing, NoRoute, Server, ThisMachine};
     use Rule::{Begins, Free, OwnRuns, Persons};
     let if_changes = |changes: bool| if changes { Persons } else { Free };
     let (name, rule, over) = match command {
@@ -70,36 +72,24 @@ pub fn verb(command: &Command) -> Verb<'_> {
         Command::Stop(args) => ("stop", OwnRuns(args.run.as_deref()), Server),
         Command::Wake(_) => ("wake", Persons, Server),
         // A resumption accepts what halted the run.
-        Command::Resume(_) => {
-            ("resume", Persons, Missing("no route starts a run's supervisor; type it on its machine"))
-        }
+        Command::Resume(_) => ("resume", Persons, NoRoute("starts a run's supervisor")),
         Command::Cancel(args) => ("cancel", OwnRuns(Some(&args.run)), Server),
         Command::Approvals(_) => ("approvals", Free, Server),
         Command::Approve(_) => ("approve", Persons, Server),
-        Command::Resolve(args) => (
-            "resolve",
-            if_changes(args.step.is_some()),
-            Missing("no route resolves a step or a tool call in doubt; type it on its machine"),
-        ),
+        Command::Resolve(args) => {
+            ("resolve", if_changes(args.step.is_some()), NoRoute("resolves a step or a tool call in doubt"))
+        }
         Command::Spend(_) => ("spend", Free, Server),
         // Lower prices are more room.
         Command::Prices(args) => ("prices", if_changes(args.verb.is_some()), ThisMachine),
         Command::Jobs(_) => ("jobs", Free, Server),
         Command::Inspect(_) => ("inspect", Free, Server),
         Command::Retry(_) => ("retry", Persons, Server),
-        Command::Export(_) => {
-            ("export", Free, Missing("no route writes a run's results; type it on its machine"))
-        }
-        Command::Snapshot(args) => (
-            "snapshot",
-            OwnRuns(Some(&args.run)),
-            Missing("no route names a snapshot; type it on its machine"),
-        ),
+        Command::Export(_) => ("export", Free, NoRoute("writes a run's results")),
+        Command::Snapshot(args) => ("snapshot", OwnRuns(Some(&args.run)), NoRoute("names a snapshot")),
         Command::Fork(_) => ("fork", Persons, Server),
-        Command::Rm(_) => ("rm", Persons, Missing("no route removes runs; type it on its machine")),
-        Command::Gc(args) => {
-            ("gc", if_changes(!args.dry_run), Missing("no route removes runs; type it on its machine"))
-        }
+        Command::Rm(_) => ("rm", Persons, NoRoute("removes runs")),
+        Command::Gc(args) => ("gc", if_changes(!args.dry_run), NoRoute("removes runs")),
         Command::Verify(args) => ("verify", if_changes(args.repair), Missing("no route checks a store")),
         Command::Repair(args) => {
             ("repair", if_changes(args.accept_shorter), Missing("no route checks a store"))

@@ -56,14 +56,14 @@ pub fn check(command: &Command, server: &str) -> Result<(), CliError> {
     let verb = verb(command);
     let message = |why: &str| format!("`outlast {}` does not work over a server: {why}", verb.name);
     let usage = |message: String, hint: &str| Err(CliError::usage(message, Some(hint)));
-    match verb.over {
-        Over::Server => Ok(()),
-        Over::ThisMachine => usage(message("it is about this machine"), "leave --server out"),
-        Over::Missing(why) => {
-            let hint = format!("for the store of this machine: --server '' (now it is {server})");
-            usage(message(why), &hint)
-        }
-    }
+    let why = match verb.over {
+        Over::Server => return Ok(()),
+        Over::ThisMachine => return usage(message("it is about this machine"), "leave --server out"),
+        Over::NoRoute(what) => format!("no route {what}; type it on its machine"),
+        Over::Missing(why) => why.to_owned(),
+    };
+    let hint = format!("for the store of this machine: --server '' (now it is {server})");
+    usage(message(&why), &hint)
 }
 
 impl Context {
