@@ -64,6 +64,7 @@ pub fn reserve(
             floor_cap: 0,
         },
         priced: true,
+        unknown_fee: None,
         usual_cap: None,
         taken: Vec::new(),
         connection: 0,

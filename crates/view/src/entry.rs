@@ -74,6 +74,8 @@ shape! {
         clamped_to: Option<u64> = call.clamped_to;
         retry_of: Option<Seq> = call.retry_of;
         estimated: bool = call.estimated;
+        /// Part of the call without a known price, which is in no charge of it.
+        unpriced: Option<String> = call.unpriced.clone();
         waits: u32 = call.waits;
         tries: usize = call.tries.len() + usize::from(!call.resting);
         /// Statuses of earlier tries; null: the provider was not reached.

@@ -149,9 +149,12 @@ pub struct Refusal {
     /// Outage of the provider that the run waits for, since `at`. If it is set, no budget refuses anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
-    /// Model without a known price; `None` in any other refusal.
+    /// Model without a known price, or with `is_fee` the feature of a request; `None` in any other refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Box<str>>,
+    /// Whether what has no known price is the fee of a request's feature, beside its tokens.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_fee: bool,
     /// Ceiling on the login's plan that the next call would pass. The run sleeps until the window resets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<Reached>>,
@@ -207,6 +210,7 @@ impl Refusal {
             whose,
             outage,
             model,
+            is_fee: false,
             plan,
             waited,
         }
@@ -231,6 +235,11 @@ impl Refusal {
     pub fn unpriced(model: &str, at: Micros) -> Self {
         let model = Some(model.chars().take(MODEL).collect());
         Self { model, ..Self::plain("price_unknown", at) }
+    }
+
+    /// Returns the refusal of a call of a request with a feature whose fee is not known, under a limit in usd.
+    pub fn unknown_fee(feature: &str, at: Micros) -> Self {
+        Self { is_fee: true, ..Self::unpriced(feature, at) }
     }
 
     /// Returns whether a person who resumes the run takes the halt back with it: it is no limit that needs room.
@@ -269,9 +278,12 @@ impl Refusal {
             }
             None => match self.code.as_str() {
                 "price_unknown" => {
-                    let model =
-                        self.model.as_ref().map_or_else(|| "the model".to_owned(), |m| format!("{m:?}"));
-                    format!("{model} has no known price, and the run has a limit in usd")
+                    let what = match &self.model {
+                        Some(feature) if self.is_fee => feature.to_string(),
+                        Some(model) => format!("{model:?}"),
+                        None => "the model".to_owned(),
+                    };
+                    format!("{what} has no known price, and the run has a limit in usd")
                 }
                 "plan_untold" => {
                     "the provider tells no use of a plan for this login, and the run has a ceiling on one"
@@ -338,6 +350,13 @@ impl Refusal {
                         format!("raise it with `outlast budgets raise {name} {} {by}`{or}", u.raise_flag())
                     }
                 }
+            }
+            None if self.is_fee => {
+                format!(
+                    "have the agent leave it out, or let what it costs beside its tokens count as free with \
+                     `outlast resume {run} --unpriced free`, or lift the limit with `outlast budget {run} --lift usd`, \
+                     then {resume}"
+                )
             }
             None if self.code == "price_unknown" => {
                 let dearest = match self.model.as_deref().is_some_and(has_family) {

@@ -45,6 +45,10 @@ pub struct CallDetail {
     pub idempotency_key: Option<String>,
     /// Output cap put into the request in tokens, when the client's own did not fit; `None` if it was not changed.
     pub clamped_to: Option<u64>,
+    /// Part of the call whose price is not known, and which is in no charge of it: a feature of the request, or all of the
+    /// model's tokens, by the model's name. `None` if all of it is charged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unpriced: Option<String>,
     /// Earlier call, its outcome unknown, that this call repeats; `None` if it repeats none.
     pub retry_of: Option<Seq>,
     /// Largest number of input tokens for which the request can be billed.

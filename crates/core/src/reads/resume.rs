@@ -25,6 +25,7 @@ pub fn commands(view: &RunView) -> Vec<String> {
                 None => vec![resume],
             }
         }
+        (Status::Halted, Some(halt)) if halt.is_fee => vec![format!("{resume} --unpriced free")],
         (Status::Halted, Some(halt)) if halt.code == "price_unknown" => {
             let known = halt.model.as_deref().is_some_and(has_family);
             let flags = ["--prices FILE", "--unpriced free", "--unpriced dearest"];

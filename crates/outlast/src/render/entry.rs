@@ -187,6 +187,7 @@ fn marks(e: &Entry) -> Vec<String> {
     if call.estimated {
         marks.push("estimated".into());
     }
+    marks.extend(call.unpriced.as_ref().map(|what| format!("no known price: {what}")));
     for (what, amounts) in [("overrun", overrun), ("unbacked", unbacked)] {
         // A line has room for one of them: tokens of a model without a price.
         let told = if amounts.cost() > 0 { Amounts::of(amounts.cost(), 0) } else { amounts };

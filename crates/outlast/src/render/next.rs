@@ -203,6 +203,9 @@ fn halted(view: &RunView) -> Next {
             "look at what it waits for; resumed, it goes on with a new count",
             std::iter::once(format!("outlast journal {id}")).chain(resume).collect(),
         ),
+        None if halt.is_fee => {
+            told("let it be free", "let what has no price count as free, or lift its limit in usd", resume)
+        }
         None if halt.code == "price_unknown" => told(
             "give a price",
             "give its model a price (docs/guides/prices.md), let it count as free or as the dearest of its family, or lift its limit in usd",

@@ -129,6 +129,7 @@ impl Story {
                 floor_cap: 256,
             },
             priced: true,
+            unknown_fee: None,
             usual_cap: None,
             taken: Vec::new(),
             connection: 0,

@@ -155,7 +155,40 @@ fn ask(store: &dyn Store, question: &Question) -> Result<Answered, store::Error>
     match &mut answer {
         Answer::Run(view) => view.iter_mut().for_each(|view| strip(&mut view.spec)),
         Answer::Runs(views) => views.iter_mut().for_each(|view| strip(&mut view.spec)),
-        _ => {}
+        // Nothing else has the spec of a run.
+        Answer::RunNo(_)
+        | Answer::Statuses(_)
+        | Answer::Approvals(_)
+        | Answer::Envelope(_)
+        | Answer::Budgets(_)
+        | Answer::Attempts(_)
+        | Answer::Entry(_)
+        | Answer::Entries(_)
+        | Answer::Items(_)
+        | Answer::Steps(_)
+        | Answer::Newest(_)
+        | Answer::NewestRequest(_)
+        | Answer::Payload(_)
+        | Answer::Events(_)
+        | Answer::NewestEvent(_)
+        | Answer::Deliveries(_)
+        | Answer::LiveInstances(_)
+        | Answer::Instance(_)
+        | Answer::Ledger(_)
+        | Answer::TokenKeys(_)
+        | Answer::Now(_)
+        | Answer::State(_)
+        | Answer::StateAt(_)
+        | Answer::StateHistory(_)
+        | Answer::StateKeys(_)
+        | Answer::StateScan(_)
+        | Answer::StateEvents(_)
+        | Answer::ResumePoint(_)
+        | Answer::StatePosition(_)
+        | Answer::Namespace(_)
+        | Answer::Namespaces(_)
+        | Answer::Agents(_)
+        | Answer::TransactionOutcome(_) => {}
     }
     let beside = match (question, &answer) {
         (Question::Payload { run, seq, role }, Answer::Payload(found)) => {

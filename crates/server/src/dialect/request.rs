@@ -43,7 +43,7 @@ pub struct Request {
     /// Output tokens that can be billed beyond `cap` × `choices`: rejected predictions, compaction.
     pub extra_output: u64,
     /// Name of the request's first feature that costs money beyond tokens times price; `None` if it has none. Under a
-    /// limit in USD such a request is refused as `price_unknown`.
+    /// limit in USD such a request is refused as `price_unknown`; else its tokens are charged, and the fee is not.
     pub unpriced: Option<String>,
     /// Whether the request sets options of the web search that some models make for every request. Any other model
     /// searches because of these options, at a fee that nobody knows.
@@ -67,11 +67,6 @@ pub struct Request {
 impl Request {
     pub(super) fn new(cap_field: &'static str) -> Self {
         Self { choices: 1, turns: 1, cap_field, ..Self::default() }
-    }
-
-    /// Returns the name of the feature because of which the request has no price; `None` if it has no such feature.
-    pub fn unpriced(&self) -> Option<&str> {
-        self.unpriced.as_deref().or(self.search_options.then_some("web_search_options"))
     }
 
     /// Reads an output cap, and returns it; `None` for null.

@@ -295,6 +295,7 @@ impl Drive {
             idempotency_key: call.idempotency_key.clone(),
             bound: call.bound,
             priced: call.priced.is_known(),
+            unknown_fee: call.priced.unknown_fee(),
             usual_cap: self.usual_cap(),
             taken: admitting.taken,
             connection: self.id.0,
@@ -410,14 +411,11 @@ impl Drive {
         if let Some(refusal) = self.closed_by(closed).await {
             return self.refuse_by(refusal);
         }
-        let refusal = match (refused, self.call.request.unpriced(), &self.later) {
-            (Refused::Budget(why), Some(what), _) if why.code == "price_unknown" => {
-                Refusal::Unpriced { what: what.to_string(), refusal: Box::new(why.clone()), run }
-            }
-            (Refused::AdmissionTimeout(_), _, Some((_, later))) if later.is_outage() => {
+        let refusal = match (refused, &self.later) {
+            (Refused::AdmissionTimeout(_), Some((_, later))) if later.is_outage() => {
                 Refusal::of(Broken::Outage.into(), &run)
             }
-            (Refused::AdmissionTimeout(_), _, Some((_, later))) => Refusal::UpstreamRate {
+            (Refused::AdmissionTimeout(_), Some((_, later))) => Refusal::UpstreamRate {
                 upstream: self.call.upstream_name().to_string(),
                 waited_s: self.host.config.admit_wait.as_secs_f64().to_string(),
                 why: later.why.to_string(),

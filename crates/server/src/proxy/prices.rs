@@ -18,6 +18,8 @@ pub struct Priced {
     price: Option<Arc<Price>>,
     /// Model by whose price one without a known price is bounded and charged; `None` where the price is known.
     stands_in: Option<String>,
+    /// Feature of the request that costs more than its tokens, at a fee that is not known.
+    unknown_fee: Option<Arc<str>>,
     hash: Arc<str>,
     tier: Option<ServiceTier>,
 }
@@ -37,27 +39,30 @@ impl Priced {
             To::Named(named) => named.prices.as_ref().map_or((table, hash), |(table, hash)| (table, hash)),
             To::Own(_) => (table, hash),
         };
-        // A request that token prices cannot cover has an unknown price, not a low one.
         let mut stands_in = None;
-        let price = match request.unpriced {
-            Some(_) => None,
-            None => match to {
-                To::Own(_) => table.lookup(&request.model),
-                To::Named(named) => named.price(table, &request.model),
-            }
-            .or_else(|| {
-                let dearest =
-                    (unpriced == Unpriced::Dearest).then(|| table.dearest_of_family(&request.model))??;
-                stands_in = Some(dearest.model.clone());
-                Some(dearest)
-            })
-            .filter(|found| !request.search_options || found.price.request_pico > 0)
-            .map(|found| match surcharge(&to.provider(providers).base) {
-                Some(name) => Arc::new(found.price.with_uplift(name)),
-                None => found.price,
-            }),
+        let found = match to {
+            To::Own(_) => table.lookup(&request.model),
+            To::Named(named) => named.price(table, &request.model),
         };
-        Priced { price, stands_in, hash: hash.clone(), tier: request.tier }
+        let found = found.or_else(|| {
+            let dearest =
+                (unpriced == Unpriced::Dearest).then(|| table.dearest_of_family(&request.model))??;
+            stands_in = Some(dearest.model.clone());
+            Some(dearest)
+        });
+        let price = found.map(|found| match surcharge(&to.provider(providers).base) {
+            Some(name) => Arc::new(found.price.with_uplift(name)),
+            None => found.price,
+        });
+        // What token prices do not cover is not known, and not free: the tokens are charged all the same.
+        let searches = request.search_options && price.as_ref().is_none_or(|price| price.request_pico == 0);
+        let fee = request.unpriced.as_deref().or(searches.then_some("web_search_options"));
+        Priced { price, stands_in, unknown_fee: fee.map(Arc::from), hash: hash.clone(), tier: request.tier }
+    }
+
+    /// Returns the feature of the request that costs more than its tokens, at a fee that is not known.
+    pub fn unknown_fee(&self) -> Option<Arc<str>> {
+        self.unknown_fee.clone()
     }
 
     /// Returns the model by whose price one without a known price is charged; `None` where the price is known.
@@ -65,6 +70,7 @@ impl Priced {
         self.stands_in.as_deref()
     }
 
+    /// Returns whether the price of the model's tokens is known.
     pub fn is_known(&self) -> bool {
         self.price.is_some()
     }
@@ -72,7 +78,8 @@ impl Priced {
     /// Returns the highest cost and token usage that `request` can cause, if its input is at most `input_tokens`.
     pub fn bound(&self, request: &Request, input_tokens: u64) -> Bound {
         let known = self.price.as_ref().and_then(|p| p.max_input_tokens);
-        let adds_input = self.price.as_ref().map_or(request.search_options, |p| p.adds_input);
+        let adds_input = self.price.as_ref().is_some_and(|p| p.adds_input)
+            || request.search_options && self.unknown_fee.is_some();
         let input_tokens = if request.references || adds_input {
             // Content that a body only refers to, or that the model looks for, can fill its whole context.
             input_tokens.max(known.unwrap_or(1_000_000))
@@ -157,7 +164,8 @@ mod tests {
             let request = chat.parse("/v1/chat/completions", body.as_bytes()).unwrap();
             let priced =
                 Priced::of(&table, &hash, &To::Own(Upstream::OpenAi), &providers, &request, Unpriced::Deny);
-            assert_eq!(priced.is_known(), known, "{model} {options}");
+            assert!(priced.is_known(), "{model} {options}");
+            assert_eq!(priced.unknown_fee().is_none(), known, "{model} {options}");
             assert_eq!(priced.bound(&request, 10).input_tokens > 10, !known, "{model} {options}");
         }
     }
@@ -169,7 +177,8 @@ mod tests {
         let usage = Usage { input: 2000, output: 1000, ..Usage::default() };
         let check = |model: Option<&str>, told: Option<i64>, nano: i64| {
             let price = model.map(|model| PriceTable::builtin().lookup(model).unwrap().price);
-            let priced = Priced { price, stands_in: None, hash: Arc::from("hash"), tier: None };
+            let priced =
+                Priced { price, stands_in: None, unknown_fee: None, hash: Arc::from("hash"), tier: None };
             let outcome = Outcome { usage: Some(usage), cost: told.map(NanoUsd), ..Outcome::default() };
             let Some(Bill::Usage { cost_nano_usd, .. }) = priced.bill(&outcome) else { panic!("no bill") };
             assert_eq!(cost_nano_usd, nano, "{model:?} {told:?}");

@@ -20,10 +20,6 @@ pub enum Refusal {
     /// Refusal by the call machine or the store. The hint names `run`.
     #[error("{refused}")]
     Call { refused: Box<Refused>, run: String },
-    /// Refusal of a call with the feature `what`, which token prices do not cover, in a run with a limit in USD. The
-    /// hint names `run`.
-    #[error("{what} has no known price, and the run has a limit in usd")]
-    Unpriced { what: String, refusal: Box<envelope::Refusal>, run: String },
     #[error("{upstream} had no turn for this call within {waited_s} s: {why}")]
     UpstreamRate { upstream: String, waited_s: String, why: String, retry_after_s: Option<u32> },
     /// A call that would pass a ceiling on the plan of its login. The hint names `run`.
@@ -99,7 +95,6 @@ impl Refusal {
     fn fact(&self) -> (u16, &str) {
         match self {
             Refusal::Call { refused, .. } => (refused.status(), refused.code()),
-            Refusal::Unpriced { refusal, .. } => (402, &refusal.code),
             Refusal::PlanCeiling { refusal, .. } => (429, &refusal.code),
             Refusal::UpstreamRate { .. } => (429, "upstream_rate"),
             Refusal::NotLetIn(e) => (e.class().http(), e.code()),
@@ -146,9 +141,7 @@ impl Refusal {
                 Refused::Store(e) => e.callers_hint(),
                 _ => None,
             },
-            Refusal::Unpriced { refusal, .. } | Refusal::PlanCeiling { refusal, .. } => {
-                refusal.callers_hint()
-            }
+            Refusal::PlanCeiling { refusal, .. } => refusal.callers_hint(),
             _ => self.hint(),
         }
     }
@@ -164,9 +157,7 @@ impl Refusal {
                 Refused::Store(e) => e.hint(),
                 _ => None,
             },
-            Refusal::Unpriced { refusal, run, .. } | Refusal::PlanCeiling { refusal, run, .. } => {
-                Some(refusal.hint(run))
-            }
+            Refusal::PlanCeiling { refusal, run, .. } => Some(refusal.hint(run)),
             Refusal::BodyTooLarge { .. } | Refusal::BadEncoding(BadEncoding::TooLarge { .. }) => {
                 Some("start outlast with a larger --max-body".into())
             }
@@ -270,8 +261,6 @@ mod tests {
     #[test]
     fn only_what_may_pass_by_itself_invites_a_retry() {
         let halt = envelope::Refusal::plain("price_unknown", outlast_core::words::id::Micros(0));
-        let unpriced =
-            Refusal::Unpriced { what: "prompt".into(), refusal: Box::new(halt.clone()), run: "r".into() };
         let rate = Refusal::UpstreamRate {
             upstream: "openai".into(),
             waited_s: "30".into(),
@@ -281,7 +270,6 @@ mod tests {
         for (refusal, status, code, retry, after) in [
             (Refusal::of(Refused::Stuck, "r"), 503, "store_stuck", true, Some(5)),
             (Refusal::of(Refused::Budget(halt), "r"), 402, "price_unknown", false, None),
-            (unpriced, 402, "price_unknown", false, None),
             (rate, 429, "upstream_rate", true, Some(7)),
             (Refusal::Draining, 503, "draining", true, Some(5)),
             (Refusal::Unreachable("refused".into()), 502, "upstream_unreachable", true, None),

@@ -166,6 +166,7 @@ impl Process {
             idempotency_key: r.key.clone(),
             bound: r.ask.bound(),
             priced: r.ask.priced,
+            unknown_fee: None,
             usual_cap: r.ask.usual_cap(),
             taken: admitting.taken,
             connection: c,

@@ -256,6 +256,7 @@ fn admit(actor: Actor, tokens: u64, no: u64) -> Op {
         idempotency_key: None,
         bound,
         priced: true,
+        unknown_fee: None,
         usual_cap: None,
         taken: Default::default(),
         connection: 0,

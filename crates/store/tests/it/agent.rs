@@ -148,6 +148,7 @@ impl Agent {
                 idempotency_key: None,
                 bound: bound(100, 900),
                 priced: true,
+                unknown_fee: None,
                 usual_cap: None,
                 taken: self.taken.lock().unwrap().clone(),
                 connection: 0,
@@ -310,6 +311,12 @@ impl Request<'_> {
 
     pub fn behind(mut self) -> Self {
         self.admit.behind = true;
+        self
+    }
+
+    /// The request has a feature whose fee is not known.
+    pub fn with_fee(mut self, feature: &str) -> Self {
+        self.admit.unknown_fee = Some(feature.into());
         self
     }
 

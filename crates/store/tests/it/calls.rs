@@ -155,6 +155,18 @@ pub fn a_model_without_a_price_is_refused_under_a_dollar_limit_only(s: &Stage) {
     let free = process.claim(s.run("free").cost(10_000).unpriced(Unpriced::Free).create());
     let seq = free.request("x").unpriced().goes();
     assert_eq!(s.entry(free.run, seq).held.cost(), 0);
+    // A fee that is not known is no reason to charge nothing: the tokens have a price.
+    let refused = dollars.request("y").with_fee("tools[0] web_search").refused();
+    assert_eq!(refused.message(), "tools[0] web_search has no known price, and the run has a limit in usd");
+    assert!(!refused.hint("r").contains("--prices") && refused.hint("r").contains("--unpriced free"));
+    let free = s.run("free-fee").cost(10_000).unpriced(Unpriced::Free).create();
+    for run in [s.run("fee").create(), free] {
+        let agent = process.claim(run);
+        let seq = agent.request("y").with_fee("tools[0] web_search").goes();
+        let entry = s.entry(agent.run, seq);
+        assert!(entry.held.cost() > 0);
+        assert_eq!(entry.call.unwrap().unpriced.as_deref(), Some("tools[0] web_search"));
+    }
     let child = process.claim(s.run("child").under(dollars.run).create());
     assert_eq!(child.request("x").unpriced().refused().code, "price_unknown");
 }

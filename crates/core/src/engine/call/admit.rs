@@ -54,6 +54,8 @@ pub struct Admit {
     pub bound: Bound,
     /// Whether the price table knows the model. If not, `bound` has no cost.
     pub priced: bool,
+    /// Feature of the request that costs more than its tokens, at a fee that is not known; `None` if it has none.
+    pub unknown_fee: Option<Arc<str>>,
     /// Output cap that is enough for most answers ([`crate::price::Usual`]), if the request names none and one is
     /// known; else `None`.
     pub usual_cap: Option<u64>,
@@ -199,12 +201,15 @@ impl Admit {
         now: Micros,
     ) -> Result<Option<Refusal>, Error> {
         let run = l.run(self.actor.run)?;
-        if self.priced || run.policy.unpriced == Unpriced::Free {
-            return Ok(None);
-        }
+        let refusal = match &self.unknown_fee {
+            _ if run.policy.unpriced == Unpriced::Free => return Ok(None),
+            Some(fee) => Refusal::unknown_fee(fee, now),
+            None if self.priced => return Ok(None),
+            None => Refusal::unpriced(&self.model, now),
+        };
         for &no in run.charges.iter().chain(windows) {
             if l.envelope(no)?.limits[Unit::CostNanoUsd].is_some() {
-                return Ok(Some(Refusal::unpriced(&self.model, now)));
+                return Ok(Some(refusal));
             }
         }
         Ok(None)
@@ -293,6 +298,11 @@ impl Admit {
                 stream: self.stream,
                 digest: Some(self.digest),
                 idempotency_key: self.idempotency_key.clone(),
+                unpriced: self
+                    .unknown_fee
+                    .as_ref()
+                    .or((!self.priced).then_some(&self.model))
+                    .map(|what| what.to_string()),
                 clamped_to: cap,
                 retry_of: lost,
                 input_bound: Some(bound.input_tokens),

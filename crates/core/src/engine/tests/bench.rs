@@ -125,6 +125,7 @@ impl Bench {
             idempotency_key: None,
             bound: r.bound(),
             priced: true,
+            unknown_fee: None,
             usual_cap: None,
             taken: taken.to_vec(),
             connection: 0,

@@ -221,8 +221,17 @@ impl Story {
         let mut out = vec![paid];
         out.extend(budget::left(&self.view, self.now));
         out.extend(self.plans.iter().flat_map(Shown::lines));
-        let told =
-            ["replayed", "re-bought", "waited", "in doubt", "in flight", "overrun", "unread", "unbacked"];
+        let told = [
+            "replayed",
+            "re-bought",
+            "waited",
+            "in doubt",
+            "in flight",
+            "overrun",
+            "unpriced",
+            "unread",
+            "unbacked",
+        ];
         let told = self.money().into_iter().filter(|line| told.iter().any(|word| line.starts_with(word)));
         out.extend(told.take(MONEY));
         out.iter().map(|line| format!("  {}", clean_line(line, WIDTH - 2))).collect()

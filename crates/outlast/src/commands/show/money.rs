@@ -28,6 +28,8 @@ pub struct Calls {
     /// Failed calls whose answer was lost, and which are charged at the cost of their retry.
     pub lost: i64,
     pub estimated: i64,
+    /// Calls of which a part has no known price, and is in no charge.
+    pub unpriced: i64,
     /// Number of tries beyond the first, summed over all calls.
     pub tried_again: i64,
     pub overrun: Amounts,
@@ -50,6 +52,7 @@ impl Calls {
             self.lost += i64::from(call.correction.is_some() && e.retried_by.is_some());
         }
         self.estimated += i64::from(call.estimated);
+        self.unpriced += i64::from(call.unpriced.is_some());
         self.tried_again += i64::try_from(call.tries.len()).unwrap_or(i64::MAX);
         self.overrun += call.overrun();
     }
@@ -102,6 +105,10 @@ impl Story {
         if self.journal.calls.estimated > 0 {
             let count = some(self.journal.calls.estimated, "call");
             out.push(format!("estimated {count} without usage, charged at the reservation"));
+        }
+        if self.journal.calls.unpriced > 0 {
+            let count = some(self.journal.calls.unpriced, "call");
+            out.push(format!("unpriced  {count}: what has no known price is in no sum"));
         }
         if self.journal.calls.tried_again > 0 {
             let count = some(self.journal.calls.tried_again, "time");

@@ -64,6 +64,7 @@ shape! {
         #[serde(flatten)] busy_waiting: BusyWaiting = BusyWaiting::new(s.journal.waiting.cost_nano_usd);
         upstream_retries: i64 = calls.tried_again;
         estimated_calls: i64 = calls.estimated;
+        unpriced_calls: i64 = calls.unpriced;
         #[serde(flatten)] overrun: Overrun = Overrun::new(calls.overrun.cost());
         overrun_tokens: i64 = calls.overrun.tokens();
         #[serde(flatten)] unbacked: Unbacked = Unbacked::new(calls.unbacked.cost());
