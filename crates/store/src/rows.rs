@@ -96,7 +96,7 @@ pub trait Stored: Sized + Send + 'static {
     fn read<R: Columns>(row: &mut Cursor<'_, R>) -> Result<Self, R::Error>;
 }
 
-/// What a query's row is read as: a table's row, or columns of several.
+/// Value that a row of a query is read as: a table's row, or columns of several.
 pub trait Record: Sized + Send + 'static {
     fn of_row<R: Columns>(row: &mut Cursor<'_, R>) -> Read<Self, R>;
 }

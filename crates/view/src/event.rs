@@ -40,7 +40,7 @@ impl Event {
 }
 
 shape! {
-    /// What a call was billed beyond its hold.
+    /// Amounts that a call was billed beyond its hold.
     Overran(about: &Value) {
         #[serde(flatten)] overrun: Overrun = Overrun::new(about["nano_usd"].as_i64());
         overrun_tokens: Option<i64> = about["tokens"].as_i64();

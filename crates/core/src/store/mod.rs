@@ -103,7 +103,7 @@ pub struct StepRow {
     pub closed_at: Option<Micros>,
 }
 
-/// What every database offers: `submit` is the only way to write, `answer` the only way to read.
+/// Store in one of the databases: `submit` is the only way to write, `answer` the only way to read.
 pub trait Store: Send + Sync {
     /// Queues an operation. The store decides it inside the transaction that writes it, and commits all queued
     /// operations as one group. The ticket resolves when `durability` is reached.

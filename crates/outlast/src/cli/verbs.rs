@@ -4,7 +4,7 @@ use outlast_core::words::id::RunId;
 
 use super::{Command, McpArgs, ServiceVerb, notify::NotifyVerb, state::StateCommand};
 
-/// What holds for a command.
+/// Command as a row: its name, who may type it, and whether it works over a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Verb<'a> {
     pub name: &'static str,

@@ -128,7 +128,7 @@ fn print(args: &SpendArgs, sums: &[(Group, Sum)], total: &Sum, page: &mut Page) 
 struct ShownSpend<'a> {
     #[serde(flatten)]
     spend: view::Spend,
-    /// What restarted agents bought again, by run; only with `--resume-tax`.
+    /// Input that restarted agents bought again, by run; only with `--resume-tax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     resume_tax: Option<Vec<RunTax<'a>>>,
     plans: Vec<view::Plan>,

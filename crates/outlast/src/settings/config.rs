@@ -132,7 +132,7 @@ impl Defaults {
 struct Setting {
     origin: Origin,
     texts: Vec<String>,
-    /// What the file has instead of a text.
+    /// Kind of the file's value; `None` for a text.
     kind: Option<Kind>,
 }
 

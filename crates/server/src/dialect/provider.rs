@@ -49,7 +49,7 @@ pub struct ProviderRow {
     pub key_variables: &'static [&'static str],
     /// Header of the key, and what stands before the key in it.
     pub key_header: (&'static str, &'static str),
-    /// What stands before and behind the data of a frame that ends a broken stream.
+    /// Bytes before and behind the data of a frame that ends a broken stream.
     pub error_frame: (&'static str, &'static str),
     /// Builds the error of a status, with the proxy's code and a message.
     pub error: fn(u16, &str, &str) -> Value,

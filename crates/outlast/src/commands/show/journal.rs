@@ -1,4 +1,4 @@
-//! What a story keeps of a run's journal: its entries are read once, and no list of them is held.
+//! Sums and newest entries of a run's journal, for its story: the entries are read once, and no list of them is held.
 
 use std::collections::VecDeque;
 

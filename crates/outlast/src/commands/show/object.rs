@@ -51,7 +51,7 @@ shape! {
 }
 
 shape! {
-    /// What the run's calls came to, beside what the run's own row tells.
+    /// Sums over the run's calls that are not in the run's own row.
     pub Money(s: &Story; let calls = &s.journal.calls) {
         #[serde(flatten)] failed: Failed = Failed::new(calls.failed_nano_usd);
         lost_calls: i64 = calls.lost;

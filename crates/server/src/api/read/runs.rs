@@ -69,7 +69,7 @@ struct ListedRun {
     standing: Standing,
 }
 
-/// What other rows tell of a run: since when it stands still, and the limit that it is nearest to.
+/// Facts of a run from other rows than its own: since when it stands still, and the limit that it is nearest to.
 #[derive(Serialize)]
 struct Standing {
     still_since: Option<Time>,
