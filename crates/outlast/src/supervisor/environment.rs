@@ -187,7 +187,7 @@ mod tests {
     use std::sync::Arc;
 
     use outlast_core::words::id::{Fence, RunNo, Slot};
-    use outlast_server::door::{AuthHeader, Key, Named, Provider};
+    use outlast_server::door::{Key, Named, Provider};
 
     use super::*;
 
@@ -195,18 +195,7 @@ mod tests {
         let key = TokenKey { id: 1, secret: [3; 32] };
         let provider = |k: Option<&str>| Provider::new("http://up", k.map(|k| Key::new(k.into()))).unwrap();
         let named = Upstream {
-            named: Arc::new(Named {
-                name: Named::name("groq").unwrap(),
-                provider: provider(Some("gsk-secret")),
-                auth: AuthHeader::Bearer,
-                wants_key: None,
-                models: BTreeMap::new(),
-                models_match: Vec::new(),
-                rate: None,
-                prices: None,
-                asks_usage: true,
-                cost_field: None,
-            }),
+            named: Arc::new(Named::new(Named::name("groq").unwrap(), provider(Some("gsk-secret")))),
             key_variable: Some("GROQ_API_KEY".into()),
         };
         let attempt = Attempt {

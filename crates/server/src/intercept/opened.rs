@@ -1,13 +1,13 @@
 //! Hosts whose connections are opened, and where the calls on them belong.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use http::Uri;
 
 use crate::{
     dialect::{Upstream, spelling::loose},
     proxy::{
-        named::{AuthHeader, Named, Providers, To},
+        named::{Named, Providers, To},
         upstream::Provider,
     },
 };
@@ -164,18 +164,8 @@ fn is_at(base: &str, host: &str) -> bool {
 
 /// Returns the upstream of Codex's calls under a ChatGPT login. The caller's login is passed on: there is no key.
 fn chatgpt(base: &str) -> Arc<Named> {
-    Arc::new(Named {
-        name: CHATGPT.into(),
-        provider: Provider { base: base.into(), key: None },
-        auth: AuthHeader::Bearer,
-        wants_key: None,
-        models: BTreeMap::new(),
-        models_match: Vec::new(),
-        rate: None,
-        prices: None,
-        asks_usage: false,
-        cost_field: None,
-    })
+    let provider = Provider { base: base.into(), key: None };
+    Arc::new(Named { asks_usage: false, ..Named::new(CHATGPT.into(), provider) })
 }
 
 #[cfg(test)]

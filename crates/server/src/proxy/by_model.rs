@@ -57,20 +57,12 @@ fn model(config: &Config, arrived: &Arrived) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::{named::AuthHeader, upstream::Provider};
+    use crate::proxy::upstream::Provider;
 
     fn named(name: &str, patterns: &[&str]) -> Arc<Named> {
         Arc::new(Named {
-            name: Named::name(name).unwrap(),
-            provider: Provider::new("http://h", None).unwrap(),
-            auth: AuthHeader::Bearer,
-            wants_key: None,
-            models: Default::default(),
             models_match: patterns.iter().map(|p| p.parse().unwrap()).collect(),
-            rate: None,
-            prices: None,
-            asks_usage: true,
-            cost_field: None,
+            ..Named::new(Named::name(name).unwrap(), Provider::new("http://h", None).unwrap())
         })
     }
 

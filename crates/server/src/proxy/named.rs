@@ -72,6 +72,22 @@ pub struct BadName {
 }
 
 impl Named {
+    /// Returns an upstream with nothing set beyond its address: any model, the proxy's prices and rate limit.
+    pub fn new(name: Arc<str>, provider: Provider) -> Named {
+        Named {
+            name,
+            provider,
+            auth: AuthHeader::Bearer,
+            wants_key: None,
+            models: BTreeMap::new(),
+            models_match: Vec::new(),
+            rate: None,
+            prices: None,
+            asks_usage: true,
+            cost_field: None,
+        }
+    }
+
     /// Checks the name of an upstream, and returns it.
     pub fn name(text: &str) -> Result<Arc<str>, BadName> {
         let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
@@ -262,18 +278,7 @@ mod tests {
         let nowhere = |_| Ok::<_, ()>(Provider { base: String::new(), key: None });
         let providers = Providers::new(nowhere, Vec::new()).unwrap();
         for base in ["https://az", "https://az/openai", "https://az/openai/v1"] {
-            let named = Named {
-                name: Arc::from("az"),
-                provider: Named::provider(base, None).unwrap(),
-                auth: AuthHeader::Bearer,
-                wants_key: None,
-                models: BTreeMap::new(),
-                models_match: Vec::new(),
-                rate: None,
-                prices: None,
-                asks_usage: true,
-                cost_field: None,
-            };
+            let named = Named::new(Arc::from("az"), Named::provider(base, None).unwrap());
             let url =
                 To::Named(Arc::new(named)).url(&providers, "/v1/deployments/D/embeddings?api-version=1");
             assert_eq!(url, "https://az/openai/deployments/D/embeddings?api-version=1", "{base}");

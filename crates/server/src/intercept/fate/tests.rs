@@ -4,24 +4,13 @@ use proptest::{prelude::*, sample::Index};
 
 use super::*;
 use crate::proxy::{
-    named::{AuthHeader, Named, Providers, split},
+    named::{Named, Providers, split},
     upstream::Provider,
 };
 
 fn opened() -> Opened {
     let provider = |base: &str| Provider::new(base, None).unwrap();
-    let groq = Named {
-        name: "groq".into(),
-        provider: Named::provider("https://api.groq.test/openai/v1", None).unwrap(),
-        auth: AuthHeader::Bearer,
-        wants_key: None,
-        models: Default::default(),
-        models_match: Vec::new(),
-        rate: None,
-        prices: None,
-        asks_usage: true,
-        cost_field: None,
-    };
+    let groq = Named::new("groq".into(), Named::provider("https://api.groq.test/openai/v1", None).unwrap());
     let at = |upstream: Upstream| Ok::<_, ()>(provider(&upstream.row().base()));
     Opened::of(&Providers::new(at, vec![Arc::new(groq)]).unwrap())
 }
