@@ -12,6 +12,9 @@ use crate::gate::Inside;
 pub enum CommitFailed {
     /// Nothing of the group was written.
     RolledBack(Error),
+    /// Nothing was written: the group was decided on rows that others have changed. The backend has forgotten them, and
+    /// reads them when the group is begun again.
+    Stale,
     /// Whether the group was committed is not known.
     Unclear(Error),
 }

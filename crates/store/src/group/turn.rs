@@ -191,13 +191,23 @@ impl<B: Backend> Turn<B> {
     }
 
     fn try_group(&mut self, group: &[Job]) -> Fate {
+        // A group that is begun again is decided on what it reads then.
+        loop {
+            if let Some(fate) = self.try_once(group) {
+                return fate;
+            }
+        }
+    }
+
+    /// Runs the group. `None` if it was decided on rows that others had changed, and nothing was written.
+    fn try_once(&mut self, group: &[Job]) -> Option<Fate> {
         let synced = group.iter().any(|j| j.durability == Durability::Synced);
         let short = self.backend.is_short_of_room();
         let _inside = self.backend.enter();
         let needs: Vec<Vec<Need>> = group.iter().map(|job| job.op.needs()).collect();
         let now = match self.backend.begin(synced, &needs) {
             Ok(now) => now,
-            Err(e) => return Fate::RolledBack(e),
+            Err(e) => return Some(Fate::RolledBack(e)),
         };
         let mut outcomes = Vec::with_capacity(group.len());
         let mut wrote = false;
@@ -227,27 +237,28 @@ impl<B: Backend> Turn<B> {
                 }
                 Err(e) => {
                     self.backend.rollback();
-                    return Fate::RolledBack(e);
+                    return Some(Fate::RolledBack(e));
                 }
             }
         }
         if !wrote {
             self.backend.release();
-            return Fate::Committed(outcomes);
+            return Some(Fate::Committed(outcomes));
         }
         let last = group.iter().map(|job| job.no.0).max().unwrap_or_default();
         if let Some(instance) = registered
             && let Err(e) = self.backend.count(instance, last)
         {
             self.backend.rollback();
-            return Fate::RolledBack(e);
+            return Some(Fate::RolledBack(e));
         }
-        match self.backend.commit() {
+        Some(match self.backend.commit() {
             Ok(()) => {
                 self.instance = registered;
                 Fate::Committed(outcomes)
             }
             Err(CommitFailed::RolledBack(e)) => Fate::RolledBack(e),
+            Err(CommitFailed::Stale) => return None,
             Err(CommitFailed::Unclear(e)) => {
                 let told = registered.and_then(|i| self.backend.is_committed(i, last));
                 match told {
@@ -262,7 +273,7 @@ impl<B: Backend> Turn<B> {
                     }
                 }
             }
-        }
+        })
     }
 }
 

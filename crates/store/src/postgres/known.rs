@@ -144,6 +144,14 @@ impl Known {
         keys.iter().filter(|key| !self.holds(key) && self.asked.insert(Mark::of(key))).copied().collect()
     }
 
+    /// Returns the keys without names that the database has been asked for.
+    pub fn asked_rows(&self) -> impl Iterator<Item = &Key<'static>> {
+        self.asked.iter().filter_map(|mark| match mark {
+            Mark::Numbered(key) => Some(key),
+            Mark::Named(_) => None,
+        })
+    }
+
     /// Returns whether the only row that `key` names was already read under another key.
     fn holds(&self, key: &Key<'_>) -> bool {
         match *key {

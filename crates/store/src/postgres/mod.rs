@@ -16,6 +16,7 @@ mod link;
 mod load;
 mod locks;
 mod lookup;
+mod memory;
 mod named;
 mod password_file;
 mod read;

@@ -14,6 +14,7 @@ use std::{
 
 use tokio_postgres::{
     Error, Row, Statement,
+    error::SqlState,
     types::{ToSql, Type},
 };
 
@@ -78,6 +79,13 @@ impl Named {
 
     async fn prepare(&self, sql: String, types: Vec<Type>) -> Result<(), Error> {
         let prepared = self.client.prepare_typed(&sql, &types).await;
+        if let Err(e) = &prepared
+            && e.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
+        {
+            // Another statement of the transaction had failed: this one is prepared with a later commit.
+            self.statements.borrow_mut().remove(&sql);
+            return Ok(());
+        }
         self.is_refused.set(self.is_refused.get() || prepared.is_err());
         self.statements.borrow_mut().insert(sql, Some(prepared?));
         Ok(())

@@ -11,7 +11,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     task::yield_now,
 };
-use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::{SimpleQueryMessage, error::SqlState};
 
 use super::{
     acknowledged::Witness,
@@ -22,9 +22,12 @@ use super::{
     known::Known,
     load,
     locks::Locks,
+    memory::{self, Basis, Memory},
     named::Named,
-    statement::{Ask as _, params},
+    schema_name::SchemaName,
+    statement::{Ask as _, Param, params},
     time::NOW,
+    write::{self, Failed, Request, Statement},
 };
 
 /// Longest time that a transaction stands still before the database ends it.
@@ -66,6 +69,9 @@ const SETTINGS: &str = "set_config('lock_timeout', '30s', true), \
     CASE WHEN NOT $2 THEN set_config('synchronous_commit', 'off', true) \
     WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END";
 
+/// Number of a transaction, as its rows have it.
+pub const NUMBER: &str = "(txid_current() & 4294967295)";
+
 /// A connection and the runtime that drives it, on the writer's thread.
 pub struct Session {
     // Declared first to be dropped first: the connection ends with its client.
@@ -75,6 +81,8 @@ pub struct Session {
     pub epoch: Epoch,
     /// Whether a transaction of this session has found all commits that this process was acknowledged.
     is_proven: Cell<bool>,
+    /// Rows of the runs that this process drives, as this session's commits left them.
+    pub memory: Memory,
 }
 
 /// Wishes for a transaction.
@@ -91,9 +99,20 @@ pub struct Terms<'a> {
 /// Answers of the database to a BEGIN.
 pub struct BeginReply {
     pub now: Micros,
+    /// Number of the transaction, which is the version of what it writes; 0 if it only reads.
+    pub number: i64,
     /// Row of the instance [`Terms::witness`]: the outer `None` if none was asked for, the inner one if there
     /// is no such row.
     pub witness: Option<Option<Witness>>,
+}
+
+/// Reason why a transaction of one round trip was not committed.
+pub enum AtOnce {
+    /// A row is not as it was remembered, or the clock is elsewhere. Nothing was written.
+    Stale,
+    /// It was begun on a server's connection that holds another session's token. Nothing was written.
+    Elsewhere,
+    Failed(Failed),
 }
 
 /// Outcome of a BEGIN.
@@ -126,7 +145,7 @@ impl Session {
         }
         let epoch = runtime.block_on(Epoch::read(&client));
         let client = Named::new(client, token);
-        Ok(Session { client, runtime, epoch, is_proven: Cell::new(false) })
+        Ok(Session { client, runtime, epoch, is_proven: Cell::new(false), memory: Memory::default() })
     }
 
     pub fn run<F: Future>(&self, future: F) -> F::Output {
@@ -158,6 +177,45 @@ impl Session {
         self.is_proven.set(true);
     }
 
+    /// Begins a transaction, takes its locks, checks that the rows of `basis` are as they are remembered, writes and
+    /// commits, in one round trip. `now` is the time that was decided at, by the database's clock. Returns the number of
+    /// the transaction.
+    pub fn commit_at_once(
+        &self,
+        terms: &Terms<'_>,
+        (basis, now): (&Basis, Micros),
+        statements: &[Statement<'_>],
+    ) -> Result<i64, AtOnce> {
+        let Some(token) = &self.client.token else { return Err(AtOnce::Stale) };
+        // Not READ WRITE, which a server that only reads would refuse, and then take the statements without a transaction.
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; \
+             SELECT 1 / (coalesce(current_setting('outlast_session.token', true), '') = '{token}')::int"
+        );
+        let first = First::of(terms, &self.client.client.schema, "NULL::text");
+        let params = first.params();
+        let (number, elsewhere, stale) = (Cell::new(0), Cell::new(false), Cell::new(false));
+        let noted = |is: &Cell<bool>, e: &tokio_postgres::Error| {
+            is.set(e.code() == Some(&SqlState::DIVISION_BY_ZERO));
+        };
+        let before: Vec<Request<'_>> = vec![
+            Box::pin(async {
+                self.client.client.batch_execute(&begin).await.inspect_err(|e| noted(&elsewhere, e))
+            }),
+            Box::pin(async { self.client.query(&first.sql, &params).await.map(drop) }),
+            Box::pin(async {
+                let checked = memory::check(&self.client, basis, now).await;
+                checked.map(|told| number.set(told)).inspect_err(|e| noted(&stale, e))
+            }),
+        ];
+        match self.run(write::run(&self.client, before, statements, "COMMIT")) {
+            Ok(()) => Ok(number.get()),
+            Err(_) if elsewhere.get() => Err(AtOnce::Elsewhere),
+            Err(_) if stale.get() => Err(AtOnce::Stale),
+            Err(failed) => Err(AtOnce::Failed(failed)),
+        }
+    }
+
     /// Begins a transaction, takes the locks, reads the clock, the own row and then what `keys` name, in one round trip.
     ///
     /// All waits are bounded: ours for another server's lock, and another server's for ours if this process or its
@@ -170,17 +228,8 @@ impl Session {
             }
             None => "NULL::text".to_owned(),
         };
-        let schema = &self.client.client.schema;
-        let (locked, (classes, parts)) =
-            terms.locks.map_or_else(|| ("true".to_owned(), Default::default()), |locks| locks.taken(schema));
-        // A CASE takes its conditions in order: each wait for a lock is bounded, and the clock is read under all locks.
-        let first = format!(
-            "SELECT CASE WHEN num_nulls({SETTINGS}) >= 0 THEN CASE WHEN {locked} THEN {NOW} END END, {witness}"
-        );
-        let standstill = terms.standstill.sql();
-        let settings = params![standstill, terms.synced];
-        let all = params![standstill, terms.synced, classes, parts];
-        let params = if parts.is_empty() { &settings[..] } else { &all[..] };
+        let number = if terms.locks.is_some() { NUMBER } else { "0::bigint" };
+        let first = First::of(terms, &self.client.client.schema, &format!("{witness}, {number}"));
         let end = async {
             match terms.locks {
                 Some(_) => Ok(()),
@@ -190,8 +239,9 @@ impl Session {
         // Sent in this order, in one go.
         let (begun, told, loaded, ended) = self.run(async {
             let begin = self.client.client.simple_query(BEGIN);
-            let first = self.client.query(&first, params);
-            join4(begin, first, load::fetch(&self.client, keys, known), end).await
+            let params = first.params();
+            let told = self.client.query(&first.sql, &params);
+            join4(begin, told, load::fetch(&self.client, keys, known), end).await
         });
         let messages = match begun {
             Ok(messages) => messages,
@@ -211,13 +261,46 @@ impl Session {
         };
         let told = rows.first().and_then(|row| {
             let witness = |_| row.try_get(1).ok().flatten().and_then(witnessed);
-            Some(BeginReply { now: Micros(row.try_get(0).ok()?), witness: terms.witness.map(witness) })
+            let (now, number) = (Micros(row.try_get(0).ok()?), row.try_get(2).ok()?);
+            Some(BeginReply { now, number, witness: terms.witness.map(witness) })
         });
         let untold = || Error::Unavailable { why: "the database did not tell its time".into() };
         let Some(told) = told else {
-            return Begun::In(BeginReply { now: Micros(0), witness: None }, Err(untold()));
+            return Begun::In(BeginReply { now: Micros(0), number: 0, witness: None }, Err(untold()));
         };
         Begun::In(told, loaded)
+    }
+}
+
+/// First statement of a transaction: its settings, its locks, and then the clock.
+struct First {
+    sql: String,
+    standstill: &'static str,
+    synced: bool,
+    /// Two halves of the keys of the locked parts.
+    parts: (Vec<i32>, Vec<i32>),
+}
+
+impl First {
+    /// Builds the statement. `columns` are read beside the clock.
+    ///
+    /// A CASE takes its conditions in order: each wait for a lock is bounded, and the clock is read under all locks.
+    fn of(terms: &Terms<'_>, schema: &SchemaName, columns: &str) -> First {
+        let none = || ("true".to_owned(), Default::default());
+        let (locked, parts) = terms.locks.map_or_else(none, |locks| locks.taken(schema));
+        let sql = format!(
+            "SELECT CASE WHEN num_nulls({SETTINGS}) >= 0 THEN CASE WHEN {locked} THEN {NOW} END END, {columns}"
+        );
+        First { sql, standstill: terms.standstill.sql(), synced: terms.synced, parts }
+    }
+
+    fn params(&self) -> Vec<Param<'_>> {
+        let (classes, parts) = &self.parts;
+        let mut params = params![self.standstill, self.synced].to_vec();
+        if !parts.is_empty() {
+            params.extend_from_slice(params![*classes, *parts]);
+        }
+        params
     }
 }
 

@@ -112,26 +112,35 @@ pub enum Failed {
     Last(tokio_postgres::Error),
 }
 
-/// Runs the statements, then `last` behind them, all in one round trip. The same round trip prepares the statements
-/// that were sent without a name so far.
-pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Result<(), Failed> {
+/// Request to the database, which is sent when it is first polled.
+pub type Request<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + 'a>>;
+
+/// Sends `before`, runs the statements, then `last` behind them, all in one round trip. The same round trip prepares the
+/// statements that were sent without a name so far.
+pub async fn run(
+    client: &Named,
+    before: Vec<Request<'_>>,
+    statements: &[Statement<'_>],
+    last: &str,
+) -> Result<(), Failed> {
     let sent: Vec<Sent<'_>> = statements.chunk_by(|a, b| a.joins && b.joins).map(Sent::of).collect();
-    let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
+    let mut before: Vec<_> = before.into_iter().map(|one| Box::pin(maybe_done(one))).collect();
     let mut all: Vec<_> = sent.iter().map(|one| Box::pin(maybe_done(one.run(client)))).collect();
+    for one in &mut before {
+        sent_whole(one.as_mut()).await?;
+    }
+    let mut preparing: Vec<_> = client.preparing().map(|one| Box::pin(maybe_done(one))).collect();
     for one in &mut preparing {
         send(one.as_mut()).await;
     }
     for one in &mut all {
-        // What fails here was not sent: a COMMIT would make the rest of the group durable without it.
-        send(one.as_mut()).await;
-        if let Some(Err(_)) = one.as_mut().output_mut()
-            && let Some(Err(e)) = one.as_mut().take_output()
-        {
-            return Err(Failed::Unsent(e));
-        }
+        sent_whole(one.as_mut()).await?;
     }
     let mut end = pin!(maybe_done(client.client.batch_execute(last)));
     send(end.as_mut()).await;
+    for one in before {
+        done(one).await.map_err(Failed::Statement)?;
+    }
     for one in preparing {
         done(one).await.map_err(Failed::Statement)?;
     }
@@ -140,6 +149,21 @@ pub async fn run(client: &Named, statements: &[Statement<'_>], last: &str) -> Re
     }
     end.as_mut().await;
     end.take_output().unwrap_or(Ok(())).map_err(Failed::Last)
+}
+
+/// Sends a request. One that fails here was not sent: a COMMIT would make the rest of the group durable without it.
+async fn sent_whole<F>(mut request: Pin<&mut MaybeDone<F>>) -> Result<(), Failed>
+where
+    F: Future<Output = Result<(), tokio_postgres::Error>>,
+{
+    send(request.as_mut()).await;
+    match request.as_mut().output_mut() {
+        Some(Err(_)) => match request.take_output() {
+            Some(Err(e)) => Err(Failed::Unsent(e)),
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
 }
 
 async fn done<F>(mut statement: Pin<Box<MaybeDone<F>>>) -> Result<(), tokio_postgres::Error>

@@ -1,6 +1,7 @@
 //! Writer thread's backend for PostgreSQL.
 
 use std::{
+    cell::RefCell,
     mem::take,
     sync::Arc,
     thread::sleep,
@@ -19,6 +20,7 @@ use outlast_core::{
         load::{Fetch, Key, Together},
     },
     words::{
+        clock::Clock,
         id::{InstanceNo, Micros},
         row::Touch,
     },
@@ -35,11 +37,12 @@ use super::{
     known::Known,
     load,
     locks::{Locks, run_of},
+    memory::{self, Basis, is_worth_remembering},
     same::Same,
-    session::{BeginReply, Begun, Session, Standstill, Terms},
+    session::{AtOnce, BeginReply, Begun, Session, Standstill, Terms},
     statement::{many, params},
     time::Time,
-    write::{self, Failed},
+    write::{self, Failed, Request},
 };
 use crate::{
     Durability, Options,
@@ -61,6 +64,7 @@ pub struct PostgresWriter {
     same: Arc<Same>,
     durability: Durability,
     time: Time,
+    clock: Arc<dyn Clock>,
     store_wait: Duration,
     session: Option<Session>,
     away: Option<Away>,
@@ -74,6 +78,12 @@ pub struct PostgresWriter {
     locks: Locks,
     /// Whether rows are read ahead of a transaction, by one that has ended.
     is_looking: bool,
+    /// Versions of the rows that were recalled for this group, whose transaction has not begun; `None` if it has.
+    recalled: Option<Basis>,
+    /// Whether this transaction's rows are worth remembering, those too that it only reads.
+    is_remembered: bool,
+    /// Number of this transaction, as the rows that it writes have it.
+    number: i64,
     /// Time of this transaction's decisions, once what they need was found to be locked.
     decides_at: Option<Micros>,
     /// Rows of this transaction, as its operations left them.
@@ -119,6 +129,7 @@ impl PostgresWriter {
             same,
             durability: options.durability,
             time,
+            clock: options.clock.clone(),
             store_wait: options.store_wait,
             session: None,
             away: None,
@@ -127,6 +138,9 @@ impl PostgresWriter {
             edges: Edges::default(),
             locks: Locks::Whole,
             is_looking: false,
+            recalled: None,
+            is_remembered: false,
+            number: 0,
             decides_at: None,
             known: Known::default(),
             count: None,
@@ -191,15 +205,21 @@ impl PostgresWriter {
         out.map_err(|e| self.same.look(e))
     }
 
-    /// Begins a transaction and reads what `keys` name, in a session that is open, or in another.
-    fn open(&mut self, synced: bool, keys: &[Key<'_>]) -> Result<Micros, Error> {
+    /// Forgets the group before this one.
+    fn forget_group(&mut self, synced: bool) {
         self.failed = false;
+        self.recalled = None;
         self.registering.clear();
         self.count = None;
         self.decides_at = None;
         self.pending = None;
         self.news = News::default();
         self.begun.1 = synced;
+    }
+
+    /// Begins a transaction and reads what `keys` name, in a session that is open, or in another.
+    fn open(&mut self, synced: bool, keys: &[Key<'_>]) -> Result<Micros, Error> {
+        self.forget_group(synced);
         if let Some(session) = self.session.take() {
             match self.begin_in(&session, synced, keys) {
                 Begun::In(told, loaded) => return self.opened(session, told, loaded),
@@ -234,18 +254,19 @@ impl PostgresWriter {
 
     fn opened(
         &mut self,
-        session: Session,
+        mut session: Session,
         told: BeginReply,
         loaded: Result<(), Error>,
     ) -> Result<Micros, Error> {
-        let BeginReply { now, witness } = told;
+        let BeginReply { now, number, witness } = told;
         // A session in which reading failed is dropped: the server rolls back, and statements get their names anew.
         loaded.map_err(|e| self.same.look(e))?;
         if let Some(row) = witness {
             self.acknowledged.compare(row, now, &session.epoch);
         }
         session.is_compared();
-        self.begun.0 = now;
+        session.memory.tells_time(now);
+        (self.begun.0, self.number) = (now, number);
         self.session = Some(session);
         self.time.now(Some(now))
     }
@@ -271,7 +292,7 @@ impl PostgresWriter {
         if keys.is_empty() {
             return Ok(());
         }
-        if self.is_looking {
+        if self.is_looking || self.recalled.is_some() {
             return Err(not_locked("a row that is read in a second round trip"));
         }
         self.within(|s, known| s.run(load::fetch(&s.client, &keys, known)))?;
@@ -296,6 +317,31 @@ impl PostgresWriter {
         self.edges.learn(&found, self.begun.0);
     }
 
+    /// Decides on remembered rows, if all that the operations of a group need is remembered: no transaction is begun until
+    /// their commit. Returns the store's `now`.
+    fn recall(&mut self, group: &[Vec<Need>]) -> Option<Micros> {
+        let session = self.session.as_ref().filter(|session| !session.is_suspect())?;
+        let told = session.memory.now()?;
+        let now = self.time.now(Some(told)).ok()?;
+        self.known = Known::default();
+        let (mut together, mut basis) = (Together::of(group, &self.edges), Basis::new());
+        let runs = group.iter().flatten().filter_map(run_of).map(Key::Run);
+        // The process's own row is checked whatever is decided: `ask` changes it to shut out what is still on its way.
+        let own = Key::Instance(self.acknowledged.witness()?);
+        let mut keys: Vec<Key<'_>> = runs.chain([own]).chain(together.keys()).collect();
+        while !keys.is_empty() {
+            let session = self.session.as_ref()?;
+            if !session.memory.recall(&keys, self.clock.boottime_ms(), &mut self.known, &mut basis) {
+                return None;
+            }
+            together.go_on(self, now).ok()?;
+            keys = together.keys();
+        }
+        self.begun.0 = told;
+        self.recalled = Some(basis);
+        Some(now)
+    }
+
     /// Begins a transaction that holds `self.locks`, and reads all that the operations of a group need.
     fn begin_under(&mut self, synced: bool, group: &[Vec<Need>]) -> Result<Micros, Error> {
         let together = Together::of(group, &self.edges);
@@ -311,7 +357,7 @@ impl PostgresWriter {
     fn write(&mut self) -> Result<(), Error> {
         self.within(|s, known| {
             let statements = apply::statements(known, &s.client.client.schema)?;
-            s.run(write::run(&s.client, &statements, "")).map_err(|failed| match failed {
+            s.run(write::run(&s.client, Vec::new(), &statements, "")).map_err(|failed| match failed {
                 Failed::Unsent(e) | Failed::Statement(e) | Failed::Last(e) => write_failure(e),
             })
         })?;
@@ -337,9 +383,7 @@ impl PostgresWriter {
         let Begun::In(_, loaded) = session.begin(&terms, &[Key::Instance(instance)], &mut known) else {
             return None;
         };
-        let _ = session.run(session.client.client.batch_execute("ROLLBACK"));
         loaded.ok()?;
-        self.session = Some(session);
         let found = known.instances.get(&instance).map(|row| &row.value);
         let ours = |i: &Instance| {
             let mut registering = self.registering.iter().filter(|r| r.no == i.no).peekable();
@@ -350,7 +394,18 @@ impl PostgresWriter {
                 }
             }
         };
-        Some(found.is_some_and(|i| i.op_counter >= counter && ours(i)))
+        let is_committed = found.is_some_and(|i| i.op_counter >= counter && ours(i));
+        let end = match is_committed {
+            true => "ROLLBACK".to_owned(),
+            // A group of one round trip may be on its way still: it checks this row, which is another one from here on.
+            false => {
+                let no = instance.0;
+                format!("UPDATE outlast.instances SET op_counter = op_counter WHERE no = {no}; COMMIT")
+            }
+        };
+        session.run(session.client.client.batch_execute(&end)).ok()?;
+        self.session = Some(session);
+        Some(is_committed)
     }
 }
 
@@ -376,6 +431,15 @@ impl Backend for PostgresWriter {
         let synced = synced && self.durability == Durability::Full;
         self.meet(group);
         self.locks = Locks::of(group, &self.edges);
+        self.is_remembered = is_worth_remembering(group);
+        self.forget_group(synced);
+        if let Some(now) = self.recall(group).filter(|_| self.locks != Locks::Whole) {
+            if self.locks.cover(&self.known, now) {
+                self.decides_at = Some(now);
+                return Ok(now);
+            }
+            self.recalled = None;
+        }
         let now = self.begin_under(synced, group)?;
         if self.locks.cover(&self.known, now) {
             self.decides_at = Some(now);
@@ -392,6 +456,11 @@ impl Backend for PostgresWriter {
         // Behind a runtime's back: a caller within one has to submit.
         if tokio::runtime::Handle::try_current().is_ok() || Locks::of(group, &self.edges) == Locks::Whole {
             return Ok(None);
+        }
+        if let Some(now) = self.recall(group) {
+            self.recalled = None;
+            self.is_looking = true;
+            return Ok(Some(now));
         }
         let Some(session) = self.session.take_if(|session| !session.is_suspect()) else { return Ok(None) };
         let together = Together::of(group, &self.edges);
@@ -458,14 +527,19 @@ impl Backend for PostgresWriter {
         if self.failed {
             return Err(CommitFailed::RolledBack(Error::Unavailable { why: why() }));
         }
-        let Some(session) = self.session.take() else {
+        let Some(mut session) = self.session.take() else {
             return Err(CommitFailed::RolledBack(Error::Unavailable { why: why() }));
         };
         if session.is_cut() {
+            if self.recalled.is_some() {
+                return Err(CommitFailed::Stale);
+            }
             self.standstill = Standstill::Long;
             let why = "the database ended the transaction, which had stood still for too long".to_owned();
             return Err(CommitFailed::RolledBack(Error::Unavailable { why }));
         }
+        let recalled = self.recalled.take();
+        let (mut number, seen) = (self.number, RefCell::new(recalled.clone().unwrap_or_default()));
         let done = {
             let mut statements = match apply::statements(&self.known, &session.client.client.schema) {
                 Ok(statements) => statements,
@@ -479,7 +553,38 @@ impl Backend for PostgresWriter {
             statements
                 .extend(self.count.map(|(instance, counter)| apply::counting(known, instance, counter)));
             statements.extend(self.news.is_any().then(|| self.hints.notifying(self.news)));
-            session.run(write::run(&session.client, &statements, "COMMIT"))
+            match &recalled {
+                Some(basis) => {
+                    let (locks, standstill) = (Some(&self.locks), self.standstill);
+                    let terms = Terms { locks, synced: self.begun.1, standstill, witness: None };
+                    match session.commit_at_once(&terms, (basis, self.begun.0), &statements) {
+                        Ok(told) => {
+                            number = told;
+                            Ok(())
+                        }
+                        Err(AtOnce::Failed(failed)) => Err(failed),
+                        Err(AtOnce::Elsewhere) => {
+                            self.is_pooled = true;
+                            return Err(CommitFailed::Stale);
+                        }
+                        Err(AtOnce::Stale) => {
+                            session.memory.clear();
+                            self.session = Some(session);
+                            return Err(CommitFailed::Stale);
+                        }
+                    }
+                }
+                None => {
+                    let places = if self.is_remembered { memory::places(known) } else { Basis::new() };
+                    let reading: Option<Request<'_>> = (!places.is_empty()).then(|| {
+                        Box::pin(async {
+                            *seen.borrow_mut() = memory::versions(&session.client, &places).await?;
+                            Ok(())
+                        }) as _
+                    });
+                    session.run(write::run(&session.client, Vec::from_iter(reading), &statements, "COMMIT"))
+                }
+            }
         };
         self.is_pooled |= session.client.is_refused();
         if let Err(Failed::Statement(e)) = &done
@@ -491,6 +596,15 @@ impl Backend for PostgresWriter {
             Ok(()) => {
                 self.standstill = Standstill::Short;
                 self.is_acknowledged(&session.epoch);
+                let known = take(&mut self.known);
+                match self.locks {
+                    // A sweep or a budget changes rows beyond those that it names.
+                    Locks::Whole => session.memory.clear(),
+                    Locks::Parts(_) => {
+                        let seen = seen.into_inner();
+                        session.memory.keep(known, (number, &seen), self.count, self.clock.boottime_ms());
+                    }
+                }
                 self.session = Some(session);
                 Ok(())
             }
@@ -505,6 +619,10 @@ impl Backend for PostgresWriter {
     }
 
     fn rollback(&mut self) {
+        if self.recalled.take().is_some() {
+            // No transaction has begun.
+            return;
+        }
         // A session that failed, or cannot roll back, is dropped, and the server rolls back for it.
         let failed = self.failed;
         let rolls_back = |s: &Session| s.run(s.client.client.batch_execute("ROLLBACK")).is_ok();

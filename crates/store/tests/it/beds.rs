@@ -19,6 +19,11 @@ pub fn open_at(place: &str, create: bool) -> Result<Arc<dyn Store>, Error> {
     open(place, options(Arc::new(ManualClock::new(BEGINNING)), create))
 }
 
+/// Opens the store as [`open_at`] does, under a clock that the test moves.
+pub fn open_by(clock: Arc<ManualClock>, place: &str) -> Arc<dyn Store> {
+    open(place, options(clock, true)).unwrap()
+}
+
 /// Opens the store as [`open_at`] does. Operations wait so long for a database that is away.
 pub fn open_waiting(place: &str, store_wait: Duration) -> Arc<dyn Store> {
     let options = options(Arc::new(ManualClock::new(BEGINNING)), true);

@@ -34,6 +34,7 @@ mod postgres_database;
 mod postgres_locks;
 mod postgres_speed;
 mod processes;
+mod remembered;
 mod round_trips;
 mod shared;
 mod sqlite_file;

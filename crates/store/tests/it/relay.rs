@@ -1,28 +1,30 @@
 //! A socket in front of the database's that cuts a connection where a test wants it, and counts what passes.
 
 use std::{
+    collections::VecDeque,
     io::{Read as _, Write as _},
     net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
 };
 
-/// Where the next COMMIT's connection is cut.
+/// Where a COMMIT's connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Cut {
-    Nowhere,
     /// The server never sees the COMMIT.
     BeforeCommit,
     /// The server commits, and its answer is lost.
     AfterCommit,
     /// The server sees the COMMIT, and all that came with it, only after `Relay::thaw`.
     Frozen,
+    /// The client's connection is lost, and the server sees the COMMIT, and all that came with it, only at
+    /// `Relay::deliver_late`.
+    Late,
 }
 
 /// The simple query `COMMIT`, as it is on the wire.
@@ -48,12 +50,18 @@ pub struct Passed {
 
 #[derive(Default)]
 struct Shared {
-    cut: AtomicU8,
+    /// Cuts of the next COMMITs, in order.
+    cuts: Mutex<VecDeque<Cut>>,
+    /// What a [`Cut::Late`] holds back, and the connection to the server.
+    late: Mutex<Option<Late>>,
     passed: Mutex<Passed>,
     is_thawed: Mutex<bool>,
     thawed: Condvar,
     spoils_tokens: AtomicBool,
 }
+
+/// Connection to the server, and bytes that it has not seen.
+type Late = (UnixStream, Vec<u8>);
 
 /// One connection, as both of its directions see it.
 #[derive(Default)]
@@ -90,11 +98,12 @@ impl Relay {
                 let theirs = link.clone();
                 thread::spawn(move || {
                     let mut messages = Messages::default();
-                    pass(answers, asker, |bytes| theirs.answered(&mut messages, bytes));
+                    pass(answers, asker, None, |bytes| theirs.answered(&mut messages, bytes));
                 });
                 thread::spawn(move || {
                     let mut messages = Messages { untyped: true, ..Messages::default() };
-                    pass(client, server, |bytes| link.asked(&ours, &mut messages, bytes));
+                    let late = Some(&ours.late);
+                    pass(client, server, late, |bytes| link.asked(&ours, &mut messages, bytes));
                 });
             }
         });
@@ -105,14 +114,14 @@ impl Relay {
         self.directory.path()
     }
 
-    /// Arms the relay for one COMMIT.
+    /// Arms the relay for one COMMIT more.
     pub fn cut_next(&self, cut: Cut) {
-        self.shared.cut.store(cut as u8, Ordering::SeqCst);
+        self.shared.cuts.lock().unwrap().push_back(cut);
     }
 
     /// Whether the cut that was ordered has happened.
     pub fn has_cut(&self) -> bool {
-        self.shared.cut.load(Ordering::SeqCst) == Cut::Nowhere as u8
+        self.shared.cuts.lock().unwrap().is_empty()
     }
 
     /// From now on, sessions find another's token in their server's connection, as behind a pooler.
@@ -124,6 +133,15 @@ impl Relay {
     pub fn thaw(&self) {
         *self.shared.is_thawed.lock().unwrap() = true;
         self.shared.thawed.notify_all();
+    }
+
+    /// Sends the server what a [`Cut::Late`] held back, and waits until it has done with it.
+    pub fn deliver_late(&self) {
+        let (mut server, bytes) = self.shared.late.lock().unwrap().take().unwrap();
+        server.write_all(&bytes).unwrap();
+        server.shutdown(Shutdown::Write).unwrap();
+        // The answers are read here or by the other direction's thread. Both see the end.
+        while let Ok(1..) = server.read(&mut [0; 4096]) {}
     }
 
     /// Returns the counts over all connections since the last call.
@@ -144,6 +162,15 @@ enum Way {
     Lost,
     /// The bytes are not passed on, and the connection ends.
     Cut,
+    /// The client's connection ends, and the bytes are kept for later.
+    Late,
+}
+
+impl Shared {
+    fn wait_for_thaw(&self) {
+        let is_thawed = self.is_thawed.lock().unwrap();
+        drop(self.thawed.wait_while(is_thawed, |is_thawed| !*is_thawed).unwrap());
+    }
 }
 
 impl Link {
@@ -166,18 +193,19 @@ impl Link {
         if !bytes.ends_with(COMMIT) {
             return Way::On;
         }
-        match shared.cut.swap(Cut::Nowhere as u8, Ordering::SeqCst) {
-            x if x == Cut::BeforeCommit as u8 => Way::Cut,
-            x if x == Cut::AfterCommit as u8 => {
+        let cut = shared.cuts.lock().unwrap().pop_front();
+        match cut {
+            None => Way::On,
+            Some(Cut::BeforeCommit) => Way::Cut,
+            Some(Cut::AfterCommit) => {
                 self.is_lost.store(true, Ordering::SeqCst);
                 Way::On
             }
-            x if x == Cut::Frozen as u8 => {
-                let is_thawed = shared.is_thawed.lock().unwrap();
-                drop(shared.thawed.wait_while(is_thawed, |is_thawed| !*is_thawed).unwrap());
+            Some(Cut::Frozen) => {
+                shared.wait_for_thaw();
                 Way::On
             }
-            _ => Way::On,
+            Some(Cut::Late) => Way::Late,
         }
     }
 
@@ -235,13 +263,23 @@ impl Messages {
 ///
 /// A receiver that is gone does not end the connection: its last words may still be on their way in the other direction,
 /// whose thread ends it after them.
-fn pass(mut from: UnixStream, mut to: UnixStream, mut look: impl FnMut(&mut [u8]) -> Way) {
+fn pass(
+    mut from: UnixStream,
+    mut to: UnixStream,
+    late: Option<&Mutex<Option<Late>>>,
+    mut look: impl FnMut(&mut [u8]) -> Way,
+) {
     let mut buffer = [0; 256 << 10];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
         match look(&mut buffer[..n]) {
             Way::On if to.write_all(&buffer[..n]).is_err() => return,
             Way::On | Way::Lost => {}
             Way::Cut => break,
+            Way::Late => {
+                from.shutdown(Shutdown::Both).unwrap();
+                *late.unwrap().lock().unwrap() = Some((to, buffer[..n].to_vec()));
+                return;
+            }
         }
     }
     for end in [from, to] {

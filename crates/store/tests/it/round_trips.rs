@@ -1,5 +1,7 @@
 //! Round trips of a group to PostgreSQL, counted by the relay: round trips and statements do not grow with the group.
 
+use std::sync::Arc;
+
 use outlast_core::{
     engine::{
         call::settle::Close,
@@ -10,13 +12,17 @@ use outlast_core::{
     envelope::unit::Unit,
     state::Name,
     store::{Ask as _, Durability},
-    words::id::RunNo,
+    words::{
+        clock::ManualClock,
+        id::{RunNo, Seq},
+    },
 };
 
 use crate::{
     agent::{Agent, FULL, bill},
     ahead::ahead,
-    beds::{Opened, open_at},
+    bed::BEGINNING,
+    beds::{Opened, open_at, open_by},
     budgets,
     private_postgres::Database,
     relay::{Passed, Relay},
@@ -39,9 +45,9 @@ fn asked<T>(relay: &Relay, act: impl FnOnce() -> T) -> (Passed, T) {
 }
 
 #[track_caller]
-fn takes_two_round_trips<T>(relay: &Relay, act: impl FnOnce() -> T) -> T {
+fn takes<T>(round_trips: usize, relay: &Relay, act: impl FnOnce() -> T) -> T {
     let (passed, out) = asked(relay, act);
-    assert_eq!(passed.round_trips, 2, "{passed:?}");
+    assert_eq!(passed.round_trips, round_trips, "{passed:?}");
     out
 }
 
@@ -52,37 +58,83 @@ fn warm(s: &Stage) -> Agent {
     agent
 }
 
+/// What the step before left is remembered, and checked by the transaction.
 #[test]
-fn a_step_takes_two_round_trips_to_open_and_two_to_record() {
+fn a_step_takes_one_round_trip_to_open_and_one_to_record() {
     let (_database, relay, s) = scene();
     let agent = warm(&s);
-    let seq = takes_two_round_trips(&relay, || agent.begins("step"));
+    agent.begins("first");
+    let seq = takes(1, &relay, || agent.begins("step"));
     let record = agent.record(seq, "result");
-    takes_two_round_trips(&relay, || agent.ask(record).unwrap());
+    takes(1, &relay, || agent.ask(record).unwrap());
 }
 
-/// The opening is read in the first round trip, and written with the result in the two others.
+/// The opening is written with the result.
 #[test]
-fn a_step_that_is_answered_ahead_takes_three_round_trips_in_all() {
+fn a_step_that_is_answered_ahead_takes_one_round_trip_in_all() {
     let (_database, relay, s) = scene();
     let agent = warm(&s);
-    // The first step of its kind prepares statements.
+    agent.begins("first");
     for key in ["one", "two"] {
-        let (passed, told) = asked(&relay, || ahead(&s, agent.step(key)).unwrap());
-        assert_eq!(passed.round_trips, 1, "{passed:?}");
+        let told = takes(0, &relay, || ahead(&s, agent.step(key)).unwrap());
         let Outcome::Begun(Step::Run { opening, .. }) = told else { panic!("{told:?}") };
         let record = Record { opening, ..agent.record(opening.seq, "result") };
-        takes_two_round_trips(&relay, || agent.ask(record).unwrap());
+        takes(1, &relay, || agent.ask(record).unwrap());
     }
 }
 
+/// Nothing is answered on rows that others may have changed long ago.
 #[test]
-fn a_call_takes_two_round_trips_to_admit_and_two_to_settle() {
+fn rows_that_were_seen_more_than_a_tenth_of_a_second_ago_are_read_again() {
+    let database = Database::new();
+    let relay = Relay::to(&database.socket_directory());
+    let clock = Arc::new(ManualClock::new(BEGINNING));
+    let s = Stage::on(Opened(open_by(clock.clone(), &database.url_at(relay.directory()))));
+    let agent = warm(&s);
+    agent.begins("first");
+    for (slept_ms, to_begin, to_record) in [(0, 0, 1), (100, 0, 1), (101, 1, 2)] {
+        clock.suspend_ms(slept_ms);
+        let told = takes(to_begin, &relay, || ahead(&s, agent.step(&format!("{slept_ms}"))).unwrap());
+        let Outcome::Begun(Step::Run { opening, .. }) = told else { panic!("{told:?}") };
+        let record = Record { opening, ..agent.record(opening.seq, "result") };
+        takes(to_record, &relay, || agent.ask(record).unwrap());
+    }
+}
+
+/// Keys of a run that an earlier process began are not all known to this one.
+#[test]
+fn a_step_of_a_run_that_was_begun_elsewhere_takes_two_round_trips_to_open_and_one_to_record() {
+    let (database, relay, s) = scene();
+    let run = Stage::on(Opened(open_at(&database.url(), true).unwrap())).run("r").create();
+    let agent = s.process("p").claim(run);
+    agent.begins("first");
+    let seq = takes(2, &relay, || agent.begins("step"));
+    let record = agent.record(seq, "result");
+    takes(1, &relay, || agent.ask(record).unwrap());
+}
+
+/// The answer of the database to a group whose rows another process has changed is a refusal, and the group is done anew.
+#[test]
+fn a_step_after_another_process_wrote_takes_a_round_trip_in_vain_and_two_that_read_and_write() {
+    let (database, relay, s) = scene();
+    let agent = warm(&s);
+    let seq = agent.begins("first");
+    let theirs = Stage::on(Opened(open_at(&database.url(), true).unwrap()));
+    let proxy = Agent { process: theirs.process("proxy"), ..agent.clone() };
+    let call = proxy.call("hello");
+    let record = agent.record(seq, "result");
+    takes(3, &relay, || agent.ask(record).unwrap());
+    assert_eq!(agent.begins("second"), Seq(call.0 + 1), "no number is given twice");
+}
+
+/// A call that was just admitted is settled as it is remembered.
+#[test]
+fn a_call_takes_two_round_trips_to_admit_and_one_to_settle() {
     let (_database, relay, s) = scene();
     let agent = warm(&s);
-    let seq = takes_two_round_trips(&relay, || agent.call("call"));
+    let seq = takes(2, &relay, || agent.call("call"));
     let settle = agent.settle(seq, Close::Done(bill(100)));
-    takes_two_round_trips(&relay, || agent.ask(settle).unwrap());
+    takes(1, &relay, || agent.ask(settle).unwrap());
 }
 
 #[test]
@@ -91,9 +143,9 @@ fn a_call_under_a_named_budget_takes_no_more() {
     budgets::set(&s, "team", Unit::CostNanoUsd, 1000 * FULL);
     let agent = budgets::member(&s, "r");
     agent.buys("first", 100);
-    let seq = takes_two_round_trips(&relay, || agent.call("call"));
+    let seq = takes(2, &relay, || agent.call("call"));
     let settle = agent.settle(seq, Close::Done(bill(100)));
-    takes_two_round_trips(&relay, || agent.ask(settle).unwrap());
+    takes(1, &relay, || agent.ask(settle).unwrap());
 }
 
 #[test]
@@ -101,7 +153,7 @@ fn a_change_of_the_state_takes_two_round_trips() {
     let (_database, relay, s) = scene();
     warm(&s);
     for _ in 0..2 {
-        takes_two_round_trips(&relay, || s.ask(put()).unwrap());
+        takes(2, &relay, || s.ask(put()).unwrap());
     }
 }
 
@@ -158,11 +210,14 @@ fn sixty_four_steps_of_one_run_are_written_as_one_row_of_it() {
     let (database, relay, s) = scene();
     let agent = warm(&s);
     let steps = |n: usize| (0..n).map(|i| agent.step(&format!("{n}/{i}"))).collect::<Vec<_>>();
+    for key in ["prepares", "remembers"] {
+        agent.begins(key);
+    }
     let few = as_one_group(&database, &s, &relay, steps(4));
     let many = as_one_group(&database, &s, &relay, steps(64));
     assert_eq!(many.statements, few.statements);
     let numbers: Vec<i64> = s.journal(agent.run).iter().map(|entry| entry.seq.0).collect();
-    assert_eq!(numbers, (1..=69).collect::<Vec<_>>(), "no number is lost or given twice");
+    assert_eq!(numbers, (1..=71).collect::<Vec<_>>(), "no number is lost or given twice");
 }
 
 /// Usual statements get names, and are parsed and planned once. Behind a pooler that gives each transaction another

@@ -1,0 +1,413 @@
+//! Rows of the runs that this process drives, as its own last commits left them: a group that needs no others decides
+//! on them, without reading, and its transaction checks that they are still so.
+//!
+//! Each remembered row has its version, the transaction that wrote it (`xmin`). A group that decided on remembered rows
+//! is one round trip: BEGIN, its locks, the check of all versions, its writes and COMMIT. A row of another version, a
+//! row that came or went, or a clock that was set makes the check fail, and with it the transaction; the group is then
+//! done as others are. So nothing is committed on a memory that is stale, whoever changed the rows: another server, a
+//! sweep, a person.
+//!
+//! What is answered ahead of its commit has no such check, so it is answered from memory only while the memory is
+//! young: no older than an opening that waits for its commit.
+//!
+//! Memory ends with its session. A server that lost commits may give the same version to another row, and it ends the
+//! sessions that it had.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::{BuildHasher as _, RandomState},
+};
+
+use outlast_core::{
+    engine::loaded::Need,
+    envelope::Envelope,
+    journal::{Entry, Kind, State},
+    run::{
+        Run,
+        attempt::Attempt,
+        instance::{Instance, Lease},
+    },
+    store::load::{Key, Newest},
+    words::{
+        id::{AttemptNo, EnvelopeNo, InstanceNo, Micros, RunNo, Seq, Slot},
+        row::{Row, Touch},
+    },
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{
+    known::{Held, Hold, Known},
+    named::Named,
+    session::NUMBER,
+    statement::{Ask as _, Param, params},
+    time::NOW,
+};
+
+/// Age in milliseconds from which on a row is read again: the longest time for which an opening that was answered
+/// ahead waits for its commit.
+pub const YOUNG_MS: u64 = 100;
+
+/// Largest number of rows, and of keys of entries, that are remembered.
+const MOST_ROWS: usize = 8192;
+const MOST_KEYS: usize = 2_000_000;
+
+/// Largest difference between the database's clock and the time that was decided at, in microseconds.
+const TOLERANCE_US: i64 = 1_000_000;
+
+/// Version of a row that is not there.
+const ABSENT: i64 = 0;
+
+/// Number of a run's first entry.
+const FIRST: Seq = Seq(1);
+
+/// Table whose rows are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Table {
+    Instances,
+    Runs,
+    Envelopes,
+    Attempts,
+    Leases,
+    Entries,
+}
+
+/// Place of a row: its table and its key. The second number is 0 where the first is the whole key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(Table, i64, i64);
+
+/// Versions of the rows that a group decides on, or [`ABSENT`].
+pub type Basis = BTreeMap<Place, i64>;
+
+/// Row that is remembered, of one of the tables.
+trait Remembered: Hold {
+    fn place(id: Self::Id) -> Place;
+}
+
+macro_rules! remembered {
+    ($($row:ty: $id:pat => $place:expr;)+) => {
+        $(impl Remembered for $row {
+            fn place($id: Self::Id) -> Place {
+                $place
+            }
+        })+
+    };
+}
+
+remembered! {
+    Instance: no => Place(Table::Instances, no.0, 0);
+    Run: no => Place(Table::Runs, no.0, 0);
+    Envelope: no => Place(Table::Envelopes, no.0, 0);
+    Attempt: (run, no) => Place(Table::Attempts, run.0, no.0);
+    Lease: (run, slot) => Place(Table::Leases, run.0, slot.0);
+    Entry: (run, seq) => Place(Table::Entries, run.0, seq.0);
+}
+
+/// Returns the place of the only row that `key` names; `None` for a key of several rows, or of rows that are not
+/// remembered.
+fn place_of(key: &Key<'_>) -> Option<Place> {
+    Some(match *key {
+        Key::Instance(no) => Instance::place(no),
+        Key::Run(no) => Run::place(no),
+        Key::Envelope(no) => Envelope::place(no),
+        Key::Attempt(run, no) => Attempt::place((run, no)),
+        Key::Lease(run, slot) => Lease::place((run, slot)),
+        Key::Entry(run, seq) => Entry::place((run, seq)),
+        _ => return None,
+    })
+}
+
+/// Returns whether operations with these needs are steps or items, of which a process has many, one after the other.
+pub fn is_worth_remembering(group: &[Vec<Need>]) -> bool {
+    let mut needs = group.iter().flatten();
+    let is_of_a_step = |need: &Need| {
+        matches!(
+            need,
+            Need::Instance(_)
+                | Need::Run(_)
+                | Need::Attempt(..)
+                | Need::Lease(..)
+                | Need::Entry(..)
+                | Need::Keyed(..)
+                | Need::Item(..)
+        )
+    };
+    needs.clone().any(|need| matches!(need, Need::Keyed(..) | Need::Item(..))) && needs.all(is_of_a_step)
+}
+
+/// Rows that are remembered in a session.
+#[derive(Default)]
+pub struct Memory {
+    rows: Known,
+    seen: BTreeMap<Place, Seen>,
+    /// Keys of all entries of runs that this process has written from their beginning.
+    keys: HashMap<RunNo, Keys>,
+    /// Number of all keys.
+    keys_in_all: usize,
+    hasher: RandomState,
+    /// The database's clock, and this machine's at the same moment, in microseconds since its boot.
+    clock: Option<(Micros, i64)>,
+}
+
+/// Newest sight of a row.
+#[derive(Clone, Copy)]
+struct Seen {
+    version: i64,
+    /// Boot time of the commit that found or wrote this version.
+    at_ms: u64,
+}
+
+/// Keys of a run's entries, as hashes: what is not among them is no entry's key.
+struct Keys {
+    /// Number of the run's next entry, as this process left it. Somebody else's entry has raised it.
+    next: Seq,
+    hashes: HashSet<u64>,
+}
+
+impl Memory {
+    /// Notes the database's clock.
+    pub fn tells_time(&mut self, now: Micros) {
+        self.clock = Some((now, boot_us()));
+    }
+
+    /// Returns the database's time, as far as this machine's clock tells; `None` before the first transaction.
+    pub fn now(&self) -> Option<Micros> {
+        self.clock.map(|(then, at_us)| Micros(then.0 + (boot_us() - at_us)))
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        *self = Memory { clock: self.clock, ..Memory::default() };
+    }
+
+    /// Adds the rows that `keys` name to `known`, and their versions to `basis`. Returns false if one is not remembered, or
+    /// was seen more than [`YOUNG_MS`] before `boot_ms`.
+    pub fn recall(&self, keys: &[Key<'_>], boot_ms: u64, known: &mut Known, basis: &mut Basis) -> bool {
+        known.unknown(keys).iter().all(|key| {
+            let is_absent = match key {
+                Key::Newest(newest) => self.lacks(newest),
+                Key::Entry(run, seq) => self.next_entry(*run).is_some_and(|next| *seq >= next),
+                _ => false,
+            };
+            if is_absent {
+                return true;
+            }
+            let Some(place) = place_of(key) else { return false };
+            let Some(seen) = self.seen.get(&place) else { return false };
+            basis.insert(place, seen.version);
+            match *key {
+                Key::Instance(no) => copy::<Instance>(&self.rows, known, no),
+                Key::Run(no) => copy::<Run>(&self.rows, known, no),
+                Key::Envelope(no) => copy::<Envelope>(&self.rows, known, no),
+                Key::Attempt(run, no) => copy::<Attempt>(&self.rows, known, (run, no)),
+                Key::Lease(run, slot) => copy::<Lease>(&self.rows, known, (run, slot)),
+                Key::Entry(run, seq) => copy::<Entry>(&self.rows, known, (run, seq)),
+                _ => {}
+            }
+            boot_ms.saturating_sub(seen.at_ms) <= YOUNG_MS
+        })
+    }
+
+    /// Returns the number of the run's next entry. The run's row is checked with the others of its group.
+    fn next_entry(&self, run: RunNo) -> Option<Seq> {
+        self.rows.runs.get(&run).map(|row| row.value.next_seq)
+    }
+
+    /// Returns whether no entry of the run has this key.
+    fn lacks(&self, newest: &Newest<'_>) -> bool {
+        let next = self.next_entry(newest.run);
+        let keys = self.keys.get(&newest.run).filter(|keys| Some(keys.next) == next);
+        keys.is_some_and(|keys| !keys.hashes.contains(&self.hash(newest.kind, newest.scope, newest.key)))
+    }
+
+    fn hash(&self, kind: Kind, scope: &str, key: &str) -> u64 {
+        self.hasher.hash_one((kind.code(), scope, key))
+    }
+
+    /// Takes over the rows of a transaction that was committed at `boot_ms`.
+    ///
+    /// `written` is the version of what it wrote, `basis` has the versions of what it only read: rows that are in neither
+    /// stay as they are remembered. `count` is what it wrote into its process's row beside; a row
+    /// that it did not read is another one from here on.
+    pub fn keep(
+        &mut self,
+        mut known: Known,
+        (written, basis): (i64, &Basis),
+        count: Option<(InstanceNo, i64)>,
+        boot_ms: u64,
+    ) {
+        if self.seen.len() > MOST_ROWS || self.keys_in_all > MOST_KEYS {
+            self.clear();
+        }
+        self.keep_keys(&known);
+        if let Some((no, counter)) = count
+            && let Some(row) = known.instances.get_mut(&no)
+        {
+            row.touched().op_counter = counter;
+        } else if let Some((no, _)) = count {
+            self.forget(Instance::place(no));
+        }
+        let seen = |version| Seen { version, at_ms: boot_ms };
+        for (place, _) in basis.iter().filter(|(_, version)| **version == ABSENT) {
+            self.forget(*place);
+            self.seen.insert(*place, seen(ABSENT));
+        }
+        let version = |place: &Place, touch| match touch {
+            Touch::Read => basis.get(place).copied().map(seen),
+            Touch::Insert | Touch::Update => Some(seen(written)),
+        };
+        self.keep_rows(known.instances, version);
+        self.keep_rows(known.runs, version);
+        self.keep_rows(known.envelopes, version);
+        self.keep_rows(known.attempts, version);
+        self.keep_rows(known.leases, version);
+        // An entry that is closed is seldom asked for again.
+        let closed = known.entries.iter().filter(|(_, row)| row.value.state != State::Open);
+        let closed: Vec<Place> = closed.map(|(id, _)| Entry::place(*id)).collect();
+        self.keep_rows(known.entries, version);
+        closed.into_iter().for_each(|place| self.forget(place));
+    }
+
+    fn forget(&mut self, place: Place) {
+        self.seen.remove(&place);
+        let (Place(table, a, b), rows) = (place, &mut self.rows);
+        match table {
+            Table::Instances => drop(rows.instances.remove(&InstanceNo(a))),
+            Table::Runs => drop(rows.runs.remove(&RunNo(a))),
+            Table::Envelopes => drop(rows.envelopes.remove(&EnvelopeNo(a))),
+            Table::Attempts => drop(rows.attempts.remove(&(RunNo(a), AttemptNo(b)))),
+            Table::Leases => drop(rows.leases.remove(&(RunNo(a), Slot(b)))),
+            Table::Entries => drop(rows.entries.remove(&(RunNo(a), Seq(b)))),
+        }
+    }
+
+    fn keep_rows<T: Remembered>(&mut self, rows: Held<T>, version: impl Fn(&Place, Touch) -> Option<Seen>) {
+        for (id, row) in rows {
+            let place = T::place(id);
+            if let Some(seen) = version(&place, row.touch) {
+                T::held_mut(&mut self.rows).insert(id, Row::read(row.value));
+                self.seen.insert(place, seen);
+            }
+        }
+    }
+
+    /// Notes the keys of the entries that a transaction wrote, of runs whose keys are all known.
+    fn keep_keys(&mut self, known: &Known) {
+        for (run, row) in known.runs.iter().filter(|(_, row)| row.touch != Touch::Read) {
+            if row.touch == Touch::Insert && row.value.origins.is_empty() {
+                self.keys.insert(*run, Keys { next: FIRST, hashes: HashSet::new() });
+            }
+            let Some(mut keys) = self.keys.remove(run) else { continue };
+            let entries = known.entries.range((*run, keys.next)..(*run, row.value.next_seq));
+            let ours = entries.filter(|(_, row)| row.touch == Touch::Insert).map(|(_, row)| &row.value);
+            let before = keys.hashes.len();
+            let mut count = 0;
+            for entry in ours {
+                count += 1;
+                let key = entry.key.as_deref();
+                keys.hashes.extend(key.map(|key| self.hash(entry.kind, &entry.scope, key)));
+            }
+            // Of the numbers between the two, one that is not ours is somebody else's entry.
+            let is_whole = keys.next.0 + count == row.value.next_seq.0;
+            keys.next = row.value.next_seq;
+            match is_whole {
+                true => {
+                    self.keys_in_all += keys.hashes.len() - before;
+                    self.keys.insert(*run, keys);
+                }
+                false => self.keys_in_all -= before,
+            }
+        }
+    }
+}
+
+fn copy<T: Hold>(from: &Known, to: &mut Known, id: T::Id) {
+    if let Some(row) = T::held(from).get(&id) {
+        T::held_mut(to).insert(id, row.clone());
+    }
+}
+
+/// Returns this machine's time in microseconds since its boot, with the time that it was suspended.
+fn boot_us() -> i64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
+}
+
+impl Table {
+    /// Returns the query for the version of the row with the key `sought.a`, `sought.b`: NULL if there is none.
+    fn version(self) -> &'static str {
+        match self {
+            Table::Instances => "SELECT xmin::text::bigint FROM outlast.instances WHERE no = a",
+            Table::Runs => "SELECT xmin::text::bigint FROM outlast.runs WHERE no = a",
+            Table::Envelopes => "SELECT xmin::text::bigint FROM outlast.envelopes WHERE no = a",
+            Table::Attempts => "SELECT xmin::text::bigint FROM outlast.attempts WHERE run_no = a AND no = b",
+            Table::Leases => "SELECT xmin::text::bigint FROM outlast.leases WHERE run_no = a AND slot = b",
+            Table::Entries => "SELECT xmin::text::bigint FROM outlast.entries WHERE run_no = a AND seq = b",
+        }
+    }
+}
+
+/// Arrays of the rows of one table: both numbers of their keys, and their versions.
+#[derive(Default)]
+struct Arrays(Vec<i64>, Vec<i64>, Vec<i64>);
+
+fn by_table(basis: &Basis) -> BTreeMap<Table, Arrays> {
+    let mut all: BTreeMap<Table, Arrays> = BTreeMap::new();
+    for (Place(table, a, b), version) in basis {
+        let arrays = all.entry(*table).or_default();
+        arrays.0.push(*a);
+        arrays.1.push(*b);
+        arrays.2.push(*version);
+    }
+    all
+}
+
+/// Returns the places of all single rows that a transaction asked for and did not change.
+pub fn places(known: &Known) -> Basis {
+    let asked = known.asked_rows().filter_map(place_of);
+    asked.map(|place| (place, ABSENT)).collect()
+}
+
+/// Checks within a transaction, under its locks, that all rows have these versions, and that the database's clock is
+/// about where `now` is. Returns the transaction's number, the version of what it writes.
+///
+/// A row of another version fails the statement, by a division by zero, and with it the transaction.
+pub async fn check(client: &Named, basis: &Basis, now: Micros) -> Result<i64, tokio_postgres::Error> {
+    let tables = by_table(basis);
+    let mut params: Vec<Param<'_>> = params![now.0, TOLERANCE_US].to_vec();
+    let mut conditions = format!("abs({NOW} - $1) <= $2");
+    for (table, arrays) in &tables {
+        let n = params.len();
+        let (a, b, v) = (n + 1, n + 2, n + 3);
+        let version = table.version();
+        conditions += &format!(
+            " AND (SELECT bool_and(coalesce(({version}), {ABSENT}) = v) FROM unnest(${a}, ${b}, ${v}) AS s (a, b, v))"
+        );
+        params.extend_from_slice(params![arrays.0, arrays.1, arrays.2]);
+    }
+    let sql = format!("SELECT {NUMBER} / ({conditions})::int");
+    let rows = client.query(&sql, &params).await?;
+    Ok(rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(ABSENT))
+}
+
+/// Reads the versions of rows within the transaction that has read them and holds their locks.
+pub async fn versions(client: &Named, places: &Basis) -> Result<Basis, tokio_postgres::Error> {
+    let tables = by_table(places);
+    let (mut params, mut columns): (Vec<Param<'_>>, Vec<String>) = Default::default();
+    for (table, arrays) in &tables {
+        let (a, b) = (params.len() + 1, params.len() + 2);
+        let version = table.version();
+        columns.push(format!(
+            "(SELECT array_agg(coalesce(({version}), {ABSENT}) ORDER BY n) \
+             FROM unnest(${a}, ${b}) WITH ORDINALITY AS s (a, b, n))"
+        ));
+        params.extend_from_slice(params![arrays.0, arrays.1]);
+    }
+    let rows = client.query(&format!("SELECT {}", columns.join(", ")), &params).await?;
+    let mut found = Basis::new();
+    for (i, (table, arrays)) in tables.iter().enumerate() {
+        let told: Vec<i64> = rows.first().and_then(|row| row.try_get(i).ok()).unwrap_or_default();
+        let keys = arrays.0.iter().zip(&arrays.1).map(|(a, b)| Place(*table, *a, *b));
+        found.extend(keys.zip(told));
+    }
+    Ok(found)
+}
