@@ -17,7 +17,8 @@ use outlast_core::{
     },
     engine::{
         self,
-        run::process::{Active, Pulse, Register, Renew, Swept},
+        rule::taking::{Heir, Received},
+        run::process::{Active, DeclareDead, Pulse, Register, Renew, Swept},
     },
     run::instance::Identity,
     store::{Ask as _, Durability, Error, Store},
@@ -48,6 +49,9 @@ pub trait Census: Send + Sync {
     fn is_gone(&self, identity: &Identity) -> Option<bool>;
 }
 
+/// Source of the answers that connections of this process are receiving.
+pub type Receiving = Box<dyn Fn() -> Vec<Received> + Send + Sync>;
+
 /// Process that is registered as an instance of a store.
 pub struct Node {
     store: Arc<dyn Store>,
@@ -60,6 +64,8 @@ pub struct Node {
     instance: AtomicI64,
     registering: tokio::sync::Mutex<()>,
     membership: Mutex<Membership>,
+    /// What this process's connections receive, in the name of its instance.
+    receiving: Mutex<Vec<Receiving>>,
     /// Notified when the store has recorded a heartbeat of this process.
     renewed: Notify,
     heartbeats: Trouble,
@@ -91,6 +97,7 @@ impl Node {
             instance,
             registering,
             membership,
+            receiving: Mutex::default(),
             renewed,
             heartbeats,
             sweeps,
@@ -116,6 +123,12 @@ impl Node {
     /// Returns the current instance number, which changes when the process was declared dead and registered again.
     pub fn instance(&self) -> InstanceNo {
         InstanceNo(self.instance.load(Ordering::Acquire))
+    }
+
+    /// Adds a source of answers that connections of this process are receiving. They stay theirs when it goes on as
+    /// another instance.
+    pub fn receives(&self, receiving: Receiving) {
+        self.receiving.lock().unwrap_or_else(PoisonError::into_inner).push(receiving);
     }
 
     /// Renews the heartbeat, posts active time, and returns the status and orders of the runs that this process drives.
@@ -224,9 +237,17 @@ impl Node {
     async fn farewell(&self) -> Result<(), Error> {
         let goodbye = self.membership().farewell(|no| self.store.instance(no))?;
         match goodbye {
-            Some(goodbye) => moved(self.store.ask(goodbye, Durability::Synced).await).map(drop),
+            Some(goodbye) => {
+                let goodbye = DeclareDead { heir: Some(self.heir()), ..goodbye };
+                moved(self.store.ask(goodbye, Durability::Synced).await).map(drop)
+            }
             None => Ok(()),
         }
+    }
+
+    fn heir(&self) -> Heir {
+        let receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        Heir { instance: self.instance(), received: receiving.iter().flat_map(|all| all()).collect() }
     }
 
     /// Declares other instances dead that are certainly gone, or that did not renew for a whole lease while this

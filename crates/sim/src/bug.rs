@@ -15,6 +15,8 @@ pub enum Bug {
     LeftUnnoticed,
     /// A server tells no other who receives an answer.
     TakerUntold,
+    /// What a server was sending is free for others once it goes on as another instance.
+    Disinherited,
     /// A server does not tell that a client has left without its answer.
     GiveBackUntold,
     /// The desk does not know that a delivery mark is being written.

@@ -216,7 +216,7 @@ pub trait Fleet: Scene<Event: From<ServerEvent>> {
         let row = disk.instance(instance).ok().flatten();
         if let Some(row) = row.filter(|row| row.life == Life::Live) {
             self.troubled(now_ms);
-            let verdict = DeclareDead { instance, heartbeat_seen: row.heartbeat, left };
+            let verdict = DeclareDead { instance, heartbeat_seen: row.heartbeat, left, heir: None };
             let _ = disk.ask(verdict, Durability::Synced).wait();
         }
     }

@@ -322,7 +322,8 @@ impl Oracle {
                 let key = (run, *seq);
                 let is_widowed = trail.first().is_some_and(|t| self.is_widowed(t, &key));
                 let is_late = receiving.elsewhere.contains(seq) && (wrong.is_none() || is_widowed);
-                let is_gone = |no| trail.first().is_some_and(|t| !lives(t, no)) || self.undone.contains(&key);
+                let is_gone =
+                    |no| trail.first().is_some_and(|t| is_judged(t, no)) || self.undone.contains(&key);
                 let mut untold = self.untold.values().filter(|(of, _, at)| *of == key && *at != process);
                 match is_late || untold.any(|(_, instance, _)| is_gone(*instance)) {
                     // Two connections have one answer: the other process may hear late that its own is gone, or was taken
@@ -350,18 +351,18 @@ impl Oracle {
         removed.map_or(synced, |before| &**before)
     }
 
-    /// Returns whether the store holds the taker of an entry for dead, or has lost it with its power.
+    /// Returns whether the taker of an entry was declared dead by another process, or the store has lost it with its power.
     fn is_widowed(&self, t: &Tables, key: &Key) -> bool {
         let taker = t.entries.get(key).and_then(|e| e.taken);
-        taker.is_some_and(|taker| !lives(t, taker.instance)) || self.undone.contains(key)
+        taker.is_some_and(|taker| is_judged(t, taker.instance)) || self.undone.contains(key)
     }
 
     /// Returns whether the store holds an entry for taken, and nobody receives its answer: the store was not told yet. The
     /// instance that asks, `own`, knows that of its own connections.
     fn is_held(&self, t: &Tables, key: &Key, own: InstanceNo) -> bool {
         let is_elsewhere = |instance| instance != own && lives(t, instance);
-        let untold = self.untold.values().any(|(of, no, _)| of == key && is_elsewhere(*no));
         let taker = t.entries.get(key).and_then(|e| e.taken).filter(|taker| is_elsewhere(taker.instance));
+        let untold = taker.is_some_and(|taker| self.untold.contains_key(&taker.connection));
         let is_dead = taker.is_some_and(|taker| self.dead.contains(&taker.instance));
         untold || is_dead || taker.is_some() && self.undone.contains(key)
     }
@@ -539,6 +540,11 @@ impl Receiving {
     fn has(&self, seq: Seq) -> bool {
         self.here.contains(&seq) || self.elsewhere.contains(&seq)
     }
+}
+
+/// Returns whether another process has declared the instance dead. Its own process, which may live, is not asked.
+fn is_judged(t: &Tables, instance: InstanceNo) -> bool {
+    t.instances.get(&instance).is_some_and(|i| i.life == Life::Dead)
 }
 
 fn lives(t: &Tables, instance: InstanceNo) -> bool {

@@ -208,7 +208,7 @@ fn misuse(runs: Runs, instance: InstanceNo, seq: Seq, attempt: AttemptNo, out: &
             let id = RunId::new("negative").unwrap_or_else(|e| panic!("an id of a scene: {e:?}"));
             Start { limits, ..Start::new(id) }.into()
         }
-        1 => DeclareDead { instance, heartbeat_seen: -1, left: false }.into(),
+        1 => DeclareDead { instance, heartbeat_seen: -1, left: false, heir: None }.into(),
         2 => Enter { run, label: Some("p".to_owned()), instance }.into(),
         3 => {
             Claim { run: RunNo(99), slot: Slot::DRIVER, instance, label: None, fresh: false, restart: false }

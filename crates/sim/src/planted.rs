@@ -1,10 +1,13 @@
 //! Desk with a planted defect: the real one, whose shared state is tampered with around each event.
 
-use outlast_core::call::{
-    Desk, connection,
-    desk::{At, Deed, Event},
-    marks::Marks,
-    rates::Rates,
+use outlast_core::{
+    call::{
+        Desk, connection,
+        desk::{At, Deed, Event},
+        marks::Marks,
+        rates::Rates,
+    },
+    engine::rule::taking::Received,
 };
 
 use crate::bug::Bug;
@@ -22,6 +25,10 @@ impl Planted {
 
     pub fn is_empty(&self) -> bool {
         self.desk.is_empty()
+    }
+
+    pub fn received(&self) -> Vec<Received> {
+        self.desk.received()
     }
 
     pub fn on(&mut self, event: Event, at: At) -> Vec<Deed> {

@@ -25,6 +25,8 @@ pub enum Event {
     /// The connection has its turn among identical requests (`Taken::line_up`, `Taken::leave_line`).
     Turn,
     Admitted(Result<Admission, store::Error>),
+    /// The process was admitted as an instance that it has left since.
+    AdmittedBefore(Admission),
     /// The connection may ask for admission again: room in a budget or a recorded answer may have become free, or the
     /// connection is now the first of its queue.
     MayRetry,
@@ -189,7 +191,16 @@ impl Connection {
                 other => self.admitted(queued, other),
             },
             (Phase::AdmittingForNobody { queued }, Event::Admitted(result)) => {
-                self.admitted_for_nobody(queued, &result)
+                self.admitted_for_nobody(queued, result.ok())
+            }
+            (Phase::AdmittingForNobody { queued }, Event::AdmittedBefore(admission)) => {
+                self.admitted_for_nobody(queued, Some(admission))
+            }
+            (Phase::Admitting { queued, .. }, Event::AdmittedBefore(admission)) => {
+                let mut actions = leave(queued);
+                actions.extend(give_up(&admission));
+                actions.extend(self.line_up(false));
+                actions
             }
             (Phase::Waiting, Event::MayRetry) => self.line_up(true),
             (Phase::Waiting, Event::WaitOver) => {
@@ -285,16 +296,12 @@ impl Connection {
         actions
     }
 
-    fn admitted_for_nobody(&mut self, queued: bool, result: &Result<Admission, store::Error>) -> Vec<Action> {
+    fn admitted_for_nobody(&mut self, queued: bool, admission: Option<Admission>) -> Vec<Action> {
         self.phase = Phase::Over;
         let mut actions = leave(queued);
-        match result {
-            Ok(Admission::Go { opening, .. }) => actions.push(Action::Drop(*opening)),
-            Ok(Admission::Replay { seq } | Admission::Join { seq, .. }) => {
-                actions.push(Action::ReturnAnswer(*seq));
-                actions.extend(self.no_entry());
-            }
-            _ => actions.extend(self.no_entry()),
+        actions.extend(admission.as_ref().and_then(give_up));
+        if !matches!(admission, Some(Admission::Go { .. })) {
+            actions.extend(self.no_entry());
         }
         actions
     }
@@ -394,6 +401,15 @@ impl Connection {
         };
         self.phase = next;
         actions
+    }
+}
+
+/// Returns what undoes an admission of which nothing has been done yet; `None` if it did nothing.
+fn give_up(admission: &Admission) -> Option<Action> {
+    match admission {
+        Admission::Go { opening, .. } => Some(Action::Drop(*opening)),
+        Admission::Replay { seq } | Admission::Join { seq, .. } => Some(Action::ReturnAnswer(*seq)),
+        Admission::Wait { .. } | Admission::Refused(_) => None,
     }
 }
 

@@ -34,6 +34,7 @@ use crate::{
         taken::RequestKey,
         unrecorded::Unrecorded,
     },
+    engine::rule::taking::Received,
     words::{
         id::{AttemptNo, InstanceNo, RunNo},
         map::Map,
@@ -162,6 +163,11 @@ impl Desk {
     /// Forgets the errors noted for an attempt that has ended: no client retries its requests.
     pub fn forget(&mut self, run: RunNo, attempt: AttemptNo) {
         self.shared.taken.forget(run, attempt);
+    }
+
+    /// Returns the answers that connections of this process are receiving.
+    pub fn received(&self) -> Vec<Received> {
+        self.shared.taken.received()
     }
 
     /// Returns whether a call waits for room.

@@ -265,6 +265,7 @@ impl Membership {
                     instance: other.no,
                     heartbeat_seen: other.heartbeat,
                     left: false,
+                    heir: None,
                 });
             }
         }
@@ -275,7 +276,7 @@ impl Membership {
 /// Returns the operation that declares a process's own instance dead as it exits, from its row; `None` if it is dead
 /// already.
 pub fn goodbye(row: &Instance) -> Option<DeclareDead> {
-    let verdict = DeclareDead { instance: row.no, heartbeat_seen: row.heartbeat, left: true };
+    let verdict = DeclareDead { instance: row.no, heartbeat_seen: row.heartbeat, left: true, heir: None };
     (row.life == Life::Live).then_some(verdict)
 }
 

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     call::ConnectionId,
+    engine::rule::taking::Received,
     words::{
         digest::MatchKey,
         id::{AttemptNo, RunNo, Seq},
@@ -88,6 +89,19 @@ impl Taken {
     /// Returns the entries whose answers live connections of this place are receiving, for `Admit::taken`.
     pub fn seqs(&self, place: RequestKey) -> Vec<Seq> {
         self.places.get(&place).map_or_else(Vec::new, |m| m.receiving.iter().map(|r| r.seq).collect())
+    }
+
+    /// Returns the answers that live connections are receiving.
+    pub fn received(&self) -> Vec<Received> {
+        let all =
+            self.places.iter().flat_map(|(place, meeting)| meeting.receiving.iter().map(move |r| (place, r)));
+        all.map(|(&RequestKey { run, attempt, .. }, r)| Received {
+            run,
+            attempt,
+            seq: r.seq,
+            connection: r.connection.0,
+        })
+        .collect()
     }
 
     /// Notes a request that was answered with an error of Outlast's own and left no entry.

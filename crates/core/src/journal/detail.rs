@@ -112,7 +112,7 @@ pub struct Taker {
     pub attempt: AttemptNo,
     /// Process of the connection.
     pub instance: InstanceNo,
-    /// Number of the connection in its process.
+    /// Number of the connection. No two connections to the servers of a store have one number.
     pub connection: u64,
     /// Whether the attempt counts it among the recorded answers that it is receiving.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -172,7 +172,7 @@ fn claim(
 pub fn declare_dead(store: &dyn Store, instance: InstanceNo, left: bool) -> Result<(), store::Error> {
     loop {
         let Some(found) = store.instance(instance)?.filter(|i| i.life == Life::Live) else { return Ok(()) };
-        let verdict = DeclareDead { instance, heartbeat_seen: found.heartbeat, left };
+        let verdict = DeclareDead { instance, heartbeat_seen: found.heartbeat, left, heir: None };
         match store.run_verb(verdict, Durability::Synced) {
             // The keeper renewed the heartbeat meanwhile: read it again.
             Err(store::Error::Engine(engine::Error::HeartbeatMoved { .. })) => {}

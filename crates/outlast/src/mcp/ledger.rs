@@ -11,7 +11,7 @@ use outlast_core::{
         self,
         actor::Actor,
         approval::{Asker, RequestApproval},
-        call::delivered::Delivered,
+        call::delivered::{Delivered, Receiver},
         run::{
             claim::{Claim, Claimed},
             end_attempt::{EndAttempt, Then},
@@ -395,7 +395,8 @@ impl Ledger {
     /// Not synced: a loss of power ends the client too.
     pub async fn delivered(&self, seq: Seq) -> Result<(), CliError> {
         let life = self.life().await?;
-        let mark = Delivered { run: self.run, seq, attempt: life.attempt, count: 0, replayed: false };
+        let (attempt, receiver) = (life.attempt, Receiver::Process(life.node.instance()));
+        let mark = Delivered { run: self.run, seq, attempt, receiver, count: 0, replayed: false };
         self.store.ask(mark, Durability::Committed).await?;
         Ok(())
     }

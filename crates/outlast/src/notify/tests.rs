@@ -104,7 +104,7 @@ impl Scene {
     fn dies(&self, instance: InstanceNo) {
         let heartbeat_seen = self.store.instance(instance).unwrap().unwrap().heartbeat;
         self.store
-            .run_verb(DeclareDead { instance, heartbeat_seen, left: false }, Durability::Synced)
+            .run_verb(DeclareDead { instance, heartbeat_seen, left: false, heir: None }, Durability::Synced)
             .unwrap();
     }
 

@@ -223,7 +223,7 @@ fn what_was_answered_before_a_death_was_not_open_at_it() {
     story.clock.advance_ms(500);
     story.go(actor, "three");
     story.clock.advance_ms(60_000);
-    story.ask(DeclareDead { instance, heartbeat_seen: 0, left: false });
+    story.ask(DeclareDead { instance, heartbeat_seen: 0, left: false, heir: None });
     let told = json(&story, "outlast show lost --json");
     let attempt = &told["attempts"][0];
     assert_eq!(attempt["open_at_end"], serde_json::json!([3]));
@@ -402,7 +402,7 @@ fn a_run_that_has_ended_is_removed_with_what_was_kept_of_it() {
     assert_eq!(rm("0190").unwrap_err().code(), "call_in_flight");
     let run = story.store.run_no(&RunId::new("run_0190-web").unwrap()).unwrap().unwrap();
     let instance = story.store.entry(run, Seq(1)).unwrap().unwrap().instance.unwrap();
-    story.ask(DeclareDead { instance, heartbeat_seen: 0, left: false });
+    story.ask(DeclareDead { instance, heartbeat_seen: 0, left: false, heir: None });
     // The newest run holds the place of the next one's number.
     assert_eq!(rm("0190").unwrap_err().code(), "run_stays");
 }

@@ -55,7 +55,7 @@ impl Story {
     }
 
     fn dies(&self, instance: InstanceNo) {
-        self.ask(DeclareDead { instance, heartbeat_seen: 0, left: false });
+        self.ask(DeclareDead { instance, heartbeat_seen: 0, left: false, heir: None });
     }
 
     /// Ten documents: an attempt is killed in the fifth, another leaves out the seventh and fails in the ninth.

@@ -9,7 +9,7 @@ use outlast_core::{
         actor::Actor,
         call::{
             admit::{Admission, Admit},
-            delivered::Delivered,
+            delivered::{Delivered, Receiver},
             settle::{Bill, Close, Settle},
         },
         checkpoint::{Checkpoint, Name},
@@ -183,7 +183,8 @@ impl Story {
     }
 
     fn deliver(&self, actor: Actor, seq: Seq, replayed: bool) {
-        self.ask(Delivered { run: actor.run, seq, attempt: actor.attempt, count: 0, replayed });
+        let (attempt, receiver) = (actor.attempt, Receiver::Connection(0));
+        self.ask(Delivered { run: actor.run, seq, attempt, receiver, count: 0, replayed });
     }
 
     fn replay(&self, actor: Actor, prompt: &str) {
@@ -239,7 +240,7 @@ impl Story {
         self.go(a, "three");
         self.renew(a, 1200);
         self.clock.advance_ms(60_000);
-        self.ask(DeclareDead { instance: first, heartbeat_seen: 1, left: false });
+        self.ask(DeclareDead { instance: first, heartbeat_seen: 1, left: false, heir: None });
 
         let second = self.register(4800);
         let b = self.claim(run, second, false);
@@ -263,7 +264,7 @@ impl Story {
         // Clamped to what is left, and in flight when the supervisor is killed.
         self.go(c, "five");
         self.renew(c, 800);
-        self.ask(DeclareDead { instance: second, heartbeat_seen: 1, left: false });
+        self.ask(DeclareDead { instance: second, heartbeat_seen: 1, left: false, heir: None });
 
         let third = self.register(4801);
         self.clock.advance_ms(5000);
@@ -272,7 +273,7 @@ impl Story {
         assert!(matches!(self.admit(d, "six"), Admission::Refused(_)));
         self.clock.advance_ms(1000);
         self.end(d, Exit { code: Some(1), ..Exit::default() }, Then::Interrupt { by_person: false });
-        self.ask(DeclareDead { instance: third, heartbeat_seen: 0, left: true });
+        self.ask(DeclareDead { instance: third, heartbeat_seen: 0, left: true, heir: None });
     }
 
     fn done(&self) {

@@ -19,9 +19,10 @@ use outlast_core::{
         actor::Actor,
         call::{
             admit::{Admission, Admit},
-            delivered::{Delivered, GiveBack},
+            delivered::{Delivered, GiveBack, Receiver},
             settle::StorePart,
         },
+        rule::taking::Received,
         run::limits::Halt,
     },
     envelope,
@@ -243,9 +244,9 @@ impl Drive {
             ForClient::Finish => self.reply.finish().await,
             ForClient::Refuse(refused) => self.refuse(&refused).await,
             ForClient::BreakOff(why) => self.reply.break_off(why, &self.call).await,
-            ForClient::GiveBack { seq, instance } => {
+            ForClient::GiveBack(seq) => {
                 let (run, attempt) = (self.call.seat.run, self.call.seat.attempt);
-                let give_back = GiveBack { run, seq, attempt, instance, connection: self.id.0 };
+                let give_back = GiveBack(Received { run, seq, attempt, connection: self.id.0 });
                 drop(self.host.store.submit(give_back.into(), Durability::Committed));
             }
             ForClient::Mark { seq, count, replayed } => self.mark(seq, count, replayed),
@@ -463,7 +464,8 @@ impl Drive {
 
     fn mark(&self, seq: Seq, count: u32, replayed: bool) {
         let seat = &self.call.seat;
-        let mark = Delivered { run: seat.run, seq, attempt: seat.attempt, count, replayed };
+        let receiver = Receiver::Connection(self.id.0);
+        let mark = Delivered { run: seat.run, seq, attempt: seat.attempt, receiver, count, replayed };
         let (marked, run) = (self.host.store.submit(mark.into(), Durability::Lazy), seat.id.clone());
         tokio::spawn(async move {
             if let Err(e) = marked.await {

@@ -87,12 +87,9 @@ impl Host {
     ) -> Result<Arc<Host>, Error> {
         let store = node.store().clone();
         let token_keys = store.token_keys()?.into();
-        let registry = Arc::new(Registry::new(
-            node.clone(),
-            config.max_unrecorded,
-            config.outage_pause.unwrap_or_default(),
-        ));
         let nonce = u64::from_le_bytes(outlast_core::words::clock::random(entropy));
+        let pause = config.outage_pause.unwrap_or_default();
+        let registry = Registry::new(node.clone(), config.max_unrecorded, pause, nonce);
         let clock = node.clock().clone();
         Ok(Arc::new(Host {
             pool: Pool::new(&config.network, IDLE),

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -54,13 +54,23 @@ struct Driver {
 
 impl Registry {
     /// Creates a registry that keeps up to `max_unrecorded` bytes of answers in memory while the store cannot record
-    /// them, and probes an upstream with an outage at least every `outage_pause`.
-    pub fn new(node: Arc<Node>, max_unrecorded: u64, outage_pause: Duration) -> Registry {
+    /// them, and probes an upstream with an outage at least every `outage_pause`. `first` is random: no two connections to
+    /// the servers of a store have one number.
+    pub fn new(node: Arc<Node>, max_unrecorded: u64, outage_pause: Duration, first: u64) -> Arc<Registry> {
         let pause_ms = u64::try_from(outage_pause.as_millis()).unwrap_or(u64::MAX);
         let desk = Desk::new(max_unrecorded, pause_ms);
         let state = State { desk, drivers: Map::default(), lives: Map::default() };
-        let next_connection = AtomicU64::new(1);
-        Registry { node, began: Instant::now(), next_connection, state: Mutex::new(state) }
+        Arc::new_cyclic(|registry: &Weak<Registry>| {
+            let registry = registry.clone();
+            let received = move || registry.upgrade().map_or_else(Vec::new, |all| all.lock().desk.received());
+            node.receives(Box::new(received));
+            Registry {
+                node,
+                began: Instant::now(),
+                next_connection: AtomicU64::new(first >> 1),
+                state: Mutex::new(state),
+            }
+        })
     }
 
     /// Registers a request. Its driver gets deeds from the returned inbox, until [`Registry::leaves`].

@@ -11,8 +11,9 @@ use outlast_core::{
         actor::Actor,
         call::{
             admit::Admit,
-            delivered::{Delivered, GiveBack},
+            delivered::{Delivered, GiveBack, Receiver},
         },
+        rule::taking::Received,
     },
     journal::Role,
     store::{Durability, Error, Store},
@@ -103,16 +104,17 @@ impl Process {
                 out.engine.saw("broke off");
                 refuse(c, &client.request, why.code(), false, 0, out);
             }
-            ForClient::GiveBack { .. } if out.engine.bug == Some(Bug::GiveBackUntold) => {}
-            ForClient::GiveBack { seq, instance } => {
+            ForClient::GiveBack(_) if out.engine.bug == Some(Bug::GiveBackUntold) => {}
+            ForClient::GiveBack(seq) => {
                 let Some(attempt) = client.attempt else { return };
-                out.oracle.gives_back_from(c, (run, seq), (instance, self.index));
-                let give_back = GiveBack { run, seq, attempt, instance, connection: c };
+                out.oracle.gives_back_from(c, (run, seq), (client.asked_as, self.index));
+                let give_back = GiveBack(Received { run, seq, attempt, connection: c });
                 self.queue(give_back, Durability::Committed, Then::GivenBack(c), out);
             }
             ForClient::Mark { seq, count, replayed } => {
                 let Some(attempt) = client.attempt else { return };
-                client.mark = Some(Delivered { run, seq, attempt, count, replayed });
+                let receiver = Receiver::Connection(c);
+                client.mark = Some(Delivered { run, seq, attempt, receiver, count, replayed });
                 // The driver gets to it at once, or a little later.
                 let delay = if out.engine.rng.chance(60) { 0 } else { out.engine.rng.between(1, 60) };
                 out.to_process(delay, self.index, ToProcess::Mark(c));

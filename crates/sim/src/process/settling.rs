@@ -16,12 +16,13 @@ use outlast_core::{
         },
         loaded::Loaded,
         op::{Op, Outcome},
+        rule::taking::Heir,
         run::{
             claim::{Claim, Claimed},
             forget::{Forget, Forgot},
             limits::Raise,
             pause::ProviderAnswered,
-            process::Register,
+            process::{DeclareDead, Register},
         },
     },
     envelope::unit::{Limits, PerUnit, Unit},
@@ -112,7 +113,12 @@ impl Process {
         let mut verdicts = self.membership.verdicts(&live, is_gone, self.now_ms(out));
         let row = |no| self.store.read(|disk| disk.instance(no));
         let farewell = self.membership.farewell(row).ok().flatten();
-        verdicts.extend(farewell.filter(|_| out.engine.bug != Some(Bug::FarewellForgotten)));
+        if let Some(farewell) = farewell.filter(|_| out.engine.bug != Some(Bug::FarewellForgotten)) {
+            let heir = Heir { instance: self.instance, received: self.desk.received() };
+            let heir = (out.engine.bug != Some(Bug::Disinherited)).then_some(heir);
+            self.clients.values_mut().for_each(|client| client.asked_as = self.instance);
+            verdicts.push(DeclareDead { heir, ..farewell });
+        }
         for verdict in verdicts {
             self.queue(verdict, Durability::Synced, Then::Declared, out);
         }

@@ -5,7 +5,7 @@
 
 use outlast_core::{
     engine::{
-        call::delivered::Delivered,
+        call::delivered::{Delivered, Receiver},
         op::Outcome,
         tool::{GiveUpTool, ReserveTool, Reserved, SendTool},
     },
@@ -130,7 +130,8 @@ impl Worker {
             return self.over(task, out);
         }
         let (run, attempt) = (self.run, self.actor.attempt);
-        let mark = Delivered { run, seq, attempt, count: 0, replayed: false };
+        let receiver = Receiver::Process(self.actor.instance);
+        let mark = Delivered { run, seq, attempt, receiver, count: 0, replayed: false };
         self.ask(Some(task), mark, How::Submitted(Durability::Committed), out);
     }
 

@@ -7,10 +7,11 @@ use outlast_core::{
         actor::Actor,
         call::{
             admit::{Admission, Admit},
-            delivered::{Delivered, GiveBack},
+            delivered::{Delivered, GiveBack, Receiver},
             settle::{Bill, Close, Settle, Settled},
         },
         op::Verb,
+        rule::taking::Received,
         run::{
             claim::{Claim, Claimed, Enter},
             end_attempt::{EndAttempt, Then},
@@ -151,7 +152,7 @@ impl Agent {
                 unknown_fee: None,
                 usual_cap: None,
                 taken: self.taken.lock().unwrap().clone(),
-                connection: 0,
+                connection: self.connection(),
                 retry_count: 0,
                 answered_with_error: false,
                 behind: false,
@@ -236,7 +237,8 @@ impl Agent {
     pub fn delivered_to_retry(&self, seq: Seq, count: u32) {
         let opened_here = self.process.store.entry(self.run, seq).unwrap().unwrap().attempt == self.attempt;
         let (run, attempt) = (self.run, self.attempt);
-        self.ask(Delivered { run, seq, attempt, count, replayed: !opened_here }).unwrap();
+        let receiver = Receiver::Connection(self.connection());
+        self.ask(Delivered { run, seq, attempt, receiver, count, replayed: !opened_here }).unwrap();
         self.free(seq);
     }
 
@@ -248,8 +250,16 @@ impl Agent {
     /// The connection that received `seq` is gone, and every server is told.
     pub fn gives_back(&self, seq: Seq) {
         self.free(seq);
-        let Actor { run, attempt, instance } = self.actor();
-        self.ask(GiveBack { run, seq, attempt, instance, connection: 0 }).unwrap();
+        self.ask(GiveBack(self.received(seq))).unwrap();
+    }
+
+    pub fn received(&self, seq: Seq) -> Received {
+        Received { run: self.run, attempt: self.attempt, seq, connection: self.connection() }
+    }
+
+    /// All requests of an agent's server come by one connection.
+    fn connection(&self) -> u64 {
+        self.process.no.0 as u64
     }
 
     /// The connection that received `seq` is gone.

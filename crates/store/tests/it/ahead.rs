@@ -99,6 +99,7 @@ fn a_stale_attempt_opens_nothing() {
             instance: agent.process.no,
             heartbeat_seen: seen,
             left: false,
+            heir: None,
         };
         theirs.ask(verdict).unwrap();
         theirs.process("q").claim(agent.run);

@@ -19,7 +19,7 @@ fn stage(url: &str) -> Stage {
 /// The verdict of another process's observer.
 fn death(s: &Stage, p: &Process) -> DeclareDead {
     let heartbeat_seen = s.store().instance(p.no).unwrap().unwrap().heartbeat;
-    DeclareDead { instance: p.no, heartbeat_seen, left: false }
+    DeclareDead { instance: p.no, heartbeat_seen, left: false, heir: None }
 }
 
 /// A process that began a run, left it to another and took it again knows all keys but those of the other.

@@ -4,9 +4,11 @@ use outlast_core::{
     engine::{
         call::{
             admit::{Admission, Divergence},
+            delivered::{Delivered, Receiver},
             settle::{Close, Settle},
         },
-        run::end_attempt::Then,
+        rule::taking::Heir,
+        run::{end_attempt::Then, process::DeclareDead},
     },
     envelope::unit::Unit,
     run::status::Status,
@@ -128,6 +130,49 @@ pub fn what_a_connection_gave_back_serves_at_another_server(s: &Stage) {
     assert_ne!(one.call("x"), seq);
     two.gives_back(seq);
     assert_eq!(one.request("x").replays(), seq);
+}
+
+/// Bug: a server's answer was given to a second request of the attempt, at another server.
+/// Consequence: best-of-n and polls got copies.
+/// Cause: after a commit in doubt the first server went on as another instance, and declared the one that had taken the
+/// answer left.
+pub fn what_a_server_was_sending_stays_taken_when_it_goes_on_as_another_instance(s: &Stage) {
+    let (one, two) = at_two_servers(s);
+    let new = s.process();
+    let (first, second) = (one.call("x"), one.call("x"));
+    one.done(first, 10);
+    one.done(second, 10);
+    // What the client of one of them is gone for is no longer received.
+    let heir = Heir { instance: new.no, received: vec![one.received(second), one.received(Seq(9))] };
+    let heartbeat_seen = 0;
+    let verdict = DeclareDead { instance: one.process.no, heartbeat_seen, left: true, heir: Some(heir) };
+    Process::ask(&new, verdict).unwrap();
+    assert_eq!(two.request("x").replays(), first);
+    let third = two.call("x");
+    assert_ne!(third, second);
+    one.gives_back(second);
+    assert_eq!(two.request("x").replays(), second);
+}
+
+/// A process that was taken for dead may have sent what another connection receives by now.
+pub fn a_delivery_mark_of_another_connections_answer_changes_nothing(s: &Stage) {
+    let (one, two) = at_two_servers(s);
+    let seq = one.call("x");
+    one.done(seq, 10);
+    one.process.dies();
+    assert_eq!(two.request("x").replays(), seq);
+    let late = Agent { process: two.process.clone(), ..one.clone() };
+    let mark = Delivered {
+        run: late.run,
+        seq,
+        attempt: late.attempt,
+        receiver: Receiver::Connection(one.received(seq).connection),
+        count: 0,
+        replayed: false,
+    };
+    Process::ask(&late.process, mark).unwrap();
+    two.gives_back(seq);
+    assert_eq!(two.request("x").replays(), seq);
 }
 
 pub fn an_answer_that_a_dead_server_was_sending_is_free(s: &Stage) {
@@ -476,10 +521,11 @@ pub fn a_delivery_mark_of_nothing_changes_nothing(s: &Stage) {
     let a = agent(s);
     let before = crate::stage::everything(&*s.store());
     for (seq, attempt) in [(Seq(9), a.attempt), (Seq(9), AttemptNo(9))] {
-        let mark = outlast_core::engine::call::delivered::Delivered {
+        let mark = Delivered {
             run: a.run,
             seq,
             attempt,
+            receiver: Receiver::Connection(0),
             count: 0,
             replayed: true,
         };

@@ -51,6 +51,7 @@ fn each_sees_what_the_other_committed(bed: &dyn Bed) {
         instance: agent.process.no,
         heartbeat_seen,
         left: false,
+        heir: None,
     };
     assert_eq!(b.ask(verdict).unwrap().unknown_calls, 1);
     assert_eq!(agent.request("two").ask().unwrap_err().code(), "instance_dead");

@@ -203,12 +203,12 @@ impl Process {
     /// Declares the process dead, as if its heartbeat had stood still.
     pub fn dies(&self) -> Swept {
         let heartbeat_seen = self.store.instance(self.no).unwrap().unwrap().heartbeat;
-        self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: false }).unwrap()
+        self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: false, heir: None }).unwrap()
     }
 
     pub fn leaves(&self) -> Swept {
         let heartbeat_seen = self.store.instance(self.no).unwrap().unwrap().heartbeat;
-        self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: true }).unwrap()
+        self.ask(DeclareDead { instance: self.no, heartbeat_seen, left: true, heir: None }).unwrap()
     }
 
     pub fn renews(&self, active: Vec<Active>) -> Vec<Pulse> {

@@ -99,6 +99,8 @@ macro_rules! stories {
                 a_repeated_request_after_a_disconnect_is_one_call,
                 identical_requests_of_an_attempt_at_two_servers_are_as_many_calls,
                 what_a_connection_gave_back_serves_at_another_server,
+                what_a_server_was_sending_stays_taken_when_it_goes_on_as_another_instance,
+                a_delivery_mark_of_another_connections_answer_changes_nothing,
                 an_answer_that_a_dead_server_was_sending_is_free,
                 a_marked_retry_gets_what_another_server_was_sending_to_it,
                 an_answer_on_its_way_at_another_server_is_no_untaken_one,

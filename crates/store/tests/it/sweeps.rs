@@ -14,7 +14,7 @@ use outlast_core::{
 use crate::{agent::*, stage::Stage};
 
 fn verdict(instance: InstanceNo, heartbeat_seen: i64) -> DeclareDead {
-    DeclareDead { instance, heartbeat_seen, left: false }
+    DeclareDead { instance, heartbeat_seen, left: false, heir: None }
 }
 
 fn is_open(s: &Stage, a: &Agent) -> bool {

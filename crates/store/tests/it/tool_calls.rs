@@ -2,7 +2,7 @@
 
 use outlast_core::{
     engine::{
-        call::delivered::Delivered,
+        call::delivered::{Delivered, Receiver},
         tool::{GiveBackTool, GiveUpTool, ReserveTool, Reserved, ResolveTool, Said, SendTool},
     },
     envelope::unit::{Limits, Unit},
@@ -60,7 +60,8 @@ impl Agent {
 
     fn gets(&self, seq: Seq) {
         let (run, attempt) = (self.run, self.attempt);
-        self.ask(Delivered { run, seq, attempt, count: 0, replayed: false }).unwrap();
+        let receiver = Receiver::Process(self.process.no);
+        self.ask(Delivered { run, seq, attempt, receiver, count: 0, replayed: false }).unwrap();
     }
 
     /// A whole call: sent, answered, delivered.

@@ -220,6 +220,26 @@ fn a_call_admitted_for_a_client_that_is_gone_never_leaves() {
     }
 }
 
+/// The process asked as an instance that a commit in doubt has ended since. What that one opened is closed with it.
+#[test]
+fn what_was_admitted_for_an_instance_that_was_left_is_given_up_and_asked_for_again() {
+    let as_former = |admitted: E| match admitted {
+        E::Admitted(Ok(admission)) => E::AdmittedBefore(admission),
+        other => panic!("{other:?}"),
+    };
+    let asks_again = |admitted: E, undone: &[A]| {
+        let want: Vec<A> = [A::LeaveLine].into_iter().chain(undone.to_vec()).chain([A::LineUp]).collect();
+        let c = check(connection(), &[ARRIVED, E::Turn, as_former(admitted)], &want);
+        check(c, &[E::Turn], &[A::Admit]);
+    };
+    asks_again(go(), &[A::Drop(OPENING)]);
+    asks_again(replay(), &[RETURN]);
+    asks_again(join(1), &[RETURN]);
+    asks_again(wait(), &[]);
+    let gone = [ARRIVED, E::Turn, E::ClientGone, as_former(replay())];
+    check(connection(), &gone, &[A::LeaveLine, RETURN, A::MarkError]);
+}
+
 #[test]
 fn a_marked_retry_uses_up_the_error_it_stands_for() {
     let marked = Connection::new(OWN, 2, false);

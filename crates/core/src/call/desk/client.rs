@@ -66,6 +66,12 @@ impl Desk {
                 self.leaves_line(id, round);
             }
         }
+        let is_former = self.clients.get(&id).is_some_and(|client| client.asked_as != round.at.instance);
+        let event = match event {
+            // What was opened or taken is not among what the new instance was handed over, or may not be.
+            Event::Admitted(Ok(admission)) if is_former => Event::AdmittedBefore(admission),
+            event => event,
+        };
         round.next.push_back(Next::Client(id, event));
     }
 
@@ -125,10 +131,7 @@ impl Desk {
                 round.client(id, ForClient::Drop(opening));
                 round.next.push_back(Next::Exchange((place.run, opening.seq), exchange::Event::NotSent));
             }
-            Action::ReturnAnswer(seq) => {
-                let instance = client.asked_as;
-                round.client(id, ForClient::GiveBack { seq, instance });
-            }
+            Action::ReturnAnswer(seq) => round.client(id, ForClient::GiveBack(seq)),
             Action::Attach(seq) => self.attach(id, (place.run, seq), round),
             Action::Poll(seq) => round.client(id, ForClient::Poll(seq)),
             Action::LoadAnswer(seq) => round.client(id, ForClient::Load(seq)),

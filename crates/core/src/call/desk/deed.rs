@@ -57,8 +57,8 @@ pub enum ForClient {
     Refuse(Refused),
     /// End the begun answer with an error frame in its dialect, and never cleanly.
     BreakOff(Broken),
-    /// Submit `GiveBack` with durability `Committed`, in the name of the instance that asked for admission.
-    GiveBack { seq: Seq, instance: InstanceNo },
+    /// Submit `GiveBack` with durability `Committed`.
+    GiveBack(Seq),
     /// Submit `Delivered` with durability `Lazy`; feed `Marked`.
     Mark { seq: Seq, count: u32, replayed: bool },
     /// Forget the connection: no deed follows.

@@ -166,7 +166,7 @@ fn an_answer_reaches_everybody_attached_and_then_nothing_is_left() {
 fn a_client_that_leaves_gives_its_answer_back_at_once() {
     let mut rig = Rig::new();
     rig.admitted(A, 1, go(ONE));
-    let give_back = client(A, ForClient::GiveBack { seq: ONE, instance: ME });
+    let give_back = client(A, ForClient::GiveBack(ONE));
     assert_eq!(rig.client(A, C::ClientGone), [give_back, client(A, ForClient::Over)]);
     assert_eq!(taken_by(&rig.on(Event::Arrived(B, request(1, None)))), Some((B, vec![])));
     // The answer goes on without it, for the one that joins.
@@ -252,7 +252,7 @@ fn a_call_that_rests_is_given_up_when_its_last_client_leaves() {
     ));
     let gone = rig.client(B, C::ClientGone);
     let settle = ForExchange::Settle { ending: Ending::Void, error: Some("upstream_unreachable") };
-    let give_back = client(B, ForClient::GiveBack { seq: ONE, instance: ME });
+    let give_back = client(B, ForClient::GiveBack(ONE));
     assert_eq!(gone, [give_back, client(B, ForClient::Over), exchange(ONE, settle)]);
 }
 

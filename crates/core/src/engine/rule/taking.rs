@@ -1,10 +1,42 @@
 //! Taking: which connection receives an answer, as it stands in the store for the processes of all servers.
 
 use crate::{
-    engine::{actor::Actor, loaded::Loaded, rule::guard},
+    engine::{
+        actor::Actor,
+        loaded::{Loaded, Need},
+        rule::guard,
+    },
     journal::{Entry, Taker},
-    words::id::{InstanceNo, RunNo, Seq},
+    words::id::{AttemptNo, InstanceNo, RunNo, Seq},
 };
+
+/// Answer that a connection receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub run: RunNo,
+    pub attempt: AttemptNo,
+    pub seq: Seq,
+    pub connection: u64,
+}
+
+/// Instance under which a process goes on, and the answers that its connections receive.
+#[derive(Clone, Debug)]
+pub struct Heir {
+    pub instance: InstanceNo,
+    pub received: Vec<Received>,
+}
+
+impl Received {
+    /// Returns the rows that [`give_back`] and [`hand_over`] need.
+    pub fn needs(&self) -> [Need; 3] {
+        [Need::Run(self.run), Need::Attempt(self.run, self.attempt), Need::Entry(self.run, self.seq)]
+    }
+
+    /// Returns whether a connection's answer is still its own: the connection took it, and no other has taken it since.
+    pub fn is_of(&self, taker: &Taker) -> bool {
+        (taker.attempt, taker.connection) == (self.attempt, self.connection)
+    }
+}
 
 /// Returns whether a connection of another live process receives the entry's answer for the actor's attempt. What
 /// connections of its own process receive, a process knows without a commit (`Admit::taken`).
@@ -38,6 +70,24 @@ pub fn give_back(l: &mut Loaded, run: RunNo, seq: Seq, is_taker: impl Fn(&Taker)
         && let Some(a) = l.attempt_mut(run, taker.attempt)
     {
         a.receives(taker.instance, -1);
+    }
+}
+
+/// Lets the process go on receiving its answers as another instance. Of those that others have taken it gets none.
+pub fn hand_over(l: &mut Loaded, heir: &Heir) {
+    for answer in &heir.received {
+        let Received { run, attempt, seq, .. } = *answer;
+        let taken = l.entry(run, seq).and_then(|e| e.taken);
+        let Some(taker) = taken.filter(|taker| answer.is_of(taker)) else { continue };
+        if let Some(e) = l.entry_mut(run, seq) {
+            e.taken = Some(Taker { instance: heir.instance, ..taker });
+        }
+        if taker.counted
+            && let Some(a) = l.attempt_mut(run, attempt)
+        {
+            a.receives(taker.instance, -1);
+            a.receives(heir.instance, 1);
+        }
     }
 }
 

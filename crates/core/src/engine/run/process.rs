@@ -5,7 +5,11 @@ use crate::{
         Error, approval,
         call::settle,
         loaded::{Loaded, Need},
-        rule::{doubt, guard, within},
+        rule::{
+            doubt, guard,
+            taking::{self, Heir},
+            within,
+        },
     },
     envelope::{Refusal, unit::Unit},
     journal::{Entry, Kind, State},
@@ -215,11 +219,16 @@ pub struct DeclareDead {
     pub heartbeat_seen: i64,
     /// Whether the instance itself reports that it leaves.
     pub left: bool,
+    /// Instance under which its process goes on, which then receives what this one was receiving; `None` if the process
+    /// ends, or another one reports its death.
+    pub heir: Option<Heir>,
 }
 
 impl DeclareDead {
     pub fn needs(&self) -> Vec<Need> {
-        vec![Need::Instance(self.instance), Need::OwnedBy(self.instance)]
+        let mut needs = vec![Need::Instance(self.instance), Need::OwnedBy(self.instance)];
+        needs.extend(self.heir.iter().flat_map(|heir| &heir.received).flat_map(|answer| answer.needs()));
+        needs
     }
 
     pub fn decide(&self, l: &mut Loaded, now: Micros) -> Result<Swept, Error> {
@@ -233,6 +242,7 @@ impl DeclareDead {
         instance.life = if self.left { Life::Left } else { Life::Dead };
         let last_seen = if self.left { now } else { instance.last_seen };
 
+        self.heir.iter().for_each(|heir| taking::hand_over(l, heir));
         let mut swept = Swept::default();
         let open: Vec<(RunNo, Seq)> = l
             .all::<Entry>()

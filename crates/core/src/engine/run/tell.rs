@@ -158,9 +158,10 @@ mod tests {
             actor::Actor,
             call::{
                 admit::Admission,
-                delivered::{Delivered, GiveBack},
+                delivered::{Delivered, GiveBack, Receiver},
                 settle::Close,
             },
+            rule::taking::Received,
             run::{
                 claim::{Claim, Claimed, Enter},
                 end_attempt::{EndAttempt, Then},
@@ -223,7 +224,8 @@ mod tests {
         };
         let takes = |a: Actor, prompt: u8| match b.admit(a, Request::of(prompt, 10), &[]).unwrap() {
             Admission::Replay { seq } => {
-                let mark = Delivered { run, seq, attempt: a.attempt, count: 0, replayed: true };
+                let (attempt, receiver) = (a.attempt, Receiver::Connection(0));
+                let mark = Delivered { run, seq, attempt, receiver, count: 0, replayed: true };
                 b.store.ask(mark, Durability::Lazy).wait().unwrap();
             }
             other => panic!("{other:?}"),
@@ -276,7 +278,7 @@ mod tests {
         let asks = |prompt: u8| b.admit(second, Request::of(prompt, 10), &[]).unwrap();
         assert!(matches!(asks(9), Admission::Go { .. }));
         // Given back by a connection that broke, it is untaken.
-        let give_back = GiveBack { run, seq, attempt: second.attempt, instance, connection: 0 };
+        let give_back = GiveBack(Received { run, seq, attempt: second.attempt, connection: 0 });
         b.store.ask(give_back, Durability::Committed).wait().unwrap();
         assert!(matches!(asks(8), Admission::Refused(r) if r.code == "diverged"));
     }

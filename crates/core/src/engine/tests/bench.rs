@@ -7,7 +7,7 @@ use crate::{
         actor::Actor,
         call::{
             admit::{Admission, Admit},
-            delivered::Delivered,
+            delivered::{Delivered, Receiver},
             settle::{Bill, Close, Settle, Settled},
         },
         run::{
@@ -169,11 +169,13 @@ impl Bench {
     }
 
     pub fn delivered(&self, run: RunNo, seq: Seq, attempt: AttemptNo) {
-        self.mark(Delivered { run, seq, attempt, count: 0, replayed: false });
+        let receiver = Receiver::Connection(0);
+        self.mark(Delivered { run, seq, attempt, receiver, count: 0, replayed: false });
     }
 
     pub fn replayed(&self, run: RunNo, seq: Seq, attempt: AttemptNo) {
-        self.mark(Delivered { run, seq, attempt, count: 0, replayed: true });
+        let receiver = Receiver::Connection(0);
+        self.mark(Delivered { run, seq, attempt, receiver, count: 0, replayed: true });
     }
 
     fn mark(&self, mark: Delivered) {
@@ -182,7 +184,7 @@ impl Bench {
 
     pub fn die(&self, instance: InstanceNo) {
         let heartbeat_seen = self.store.instance(instance).unwrap().map_or(0, |i| i.heartbeat);
-        let verdict = DeclareDead { instance, heartbeat_seen, left: false };
+        let verdict = DeclareDead { instance, heartbeat_seen, left: false, heir: None };
         self.store.ask(verdict, Durability::Synced).wait().unwrap();
     }
 
